@@ -1,0 +1,236 @@
+"""Values to bytes and back: msgpack, with extension codes for what msgpack does not know.
+
+`encode` takes any storable tree, plain or frozen, and is deterministic: equal bytes mean an equal value, in
+types, in order, in every bit. `decode` gives plain values; `decode_frozen` gives what a version's state
+holds. Which extension code means what is listed in `docs/format.md`.
+
+Invariant: `decode(encode(x))` equals `x` exactly; `1`, `1.0` and `True` never share bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec.msgpack import Ext
+
+from holdfast.errors import IncompatibleFormat, UnsupportedValue
+from holdfast.tree.frozen import BOXED, DICTS, LISTS, Box, FrozenDict, FrozenList, freeze_dict, freeze_list
+from holdfast.tree.values import NATIVE, TAGGED, Opaque, is_constant_tag, kind_of, restore
+
+BIG_INT = 1
+TEXT = 2
+ODD_DICT = 6
+
+#: Deeper trees are refused: they are mistakes or attacks, and would exhaust the stack of whoever reads them.
+MAX_DEPTH = 200
+
+_raw = msgspec.msgpack.Encoder()
+
+
+#: What stands in the place of a secret.
+REDACTED = "[redacted]"
+
+#: Tells whether the value under a key is a secret.
+Hides = Callable[[Any], bool]
+
+
+def encode(value: Any, hides: Hides | None = None) -> bytes:
+    """The bytes of a storable tree; `UnsupportedValue` names the path of what cannot be stored."""
+    return to_bytes(_prepare(value, 0, hides))
+
+
+def decode(data: bytes | memoryview) -> Any:
+    """The plain value of `encode`'s bytes."""
+    return _decode(_plain, data)
+
+
+def decode_frozen(data: bytes | memoryview) -> Any:
+    """As `decode`, but frozen, with boxes for values that could change."""
+    return freeze_decoded(_decode(_frozen, data))
+
+
+def to_bytes(prepared: Any) -> bytes:
+    """Bytes of a value in which only native values, lists, dicts and `Ext` are left."""
+    try:
+        return _raw.encode(prepared)
+    except (OverflowError, UnicodeEncodeError):
+        return _raw.encode(_mend(prepared))
+
+
+def leaf_ext(value: Any, hides: Hides | None = None) -> Ext:
+    """The extension that holds a leaf of a type that msgpack does not know."""
+    if type(value) is Box:
+        return Ext(value.code, value.data)
+    kind = kind_of(value)
+    parts = kind.split(value)
+    if kind.code == TAGGED:
+        parts = [value.tag if type(value) is Opaque else kind.tag, parts]
+    return Ext(kind.code, encode(parts, hides))
+
+
+def open_box(box: Box) -> Any:
+    """A fresh object from its encoded form."""
+    return _restore(box.code, decode(box.data))
+
+
+def odd_dict(pairs: list[Any]) -> Ext:
+    """A dict with keys that msgpack does not know, as a flat list of prepared keys and values."""
+    return Ext(ODD_DICT, to_bytes(pairs))
+
+
+def prepare_key(key: Any) -> Any:
+    """A prepared dict key; only immutable, hashable values can be one."""
+    if type(key) in NATIVE:
+        return key
+    if kind_of(key).boxed:
+        raise UnsupportedValue(f"a key of type {type(key).__name__} could change", type=type(key).__name__)
+    return leaf_ext(key)
+
+
+def under(error: UnsupportedValue, segment: Any) -> UnsupportedValue:
+    """The same refusal as seen from one level further up."""
+    error.details.setdefault("path", []).insert(0, segment)
+    return error
+
+
+def too_deep() -> UnsupportedValue:
+    """The refusal of a tree that is too deep, or of a cycle."""
+    return UnsupportedValue(f"nesting deeper than {MAX_DEPTH} levels, or a cycle: use holdfast.sanitize(…)")
+
+
+def freeze_decoded(value: Any) -> Any:
+    """A freshly decoded plain tree, frozen; other frozen parts in it stay as they are."""
+    kind = type(value)
+    if kind is dict:
+        for item in value.values():
+            if type(item) not in NATIVE:
+                return freeze_dict({key: freeze_decoded(item) for key, item in value.items()})
+        return FrozenDict(value)
+    if kind is list:
+        for item in value:
+            if type(item) not in NATIVE:
+                return freeze_list([freeze_decoded(item) for item in value])
+        return FrozenList(value)
+    return value
+
+
+def ext_hook(freeze: bool) -> Callable[[int, Any], Any]:
+    """A decoder hook for our codes: values, or boxes where `freeze` asks for it."""
+
+    def hook(code: int, data: memoryview) -> Any:
+        if code == BIG_INT:
+            return int.from_bytes(data, "big", signed=True)
+        if code == TEXT:
+            return bytes(data).decode("utf-8", "surrogatepass")
+        if code == ODD_DICT:
+            flat = _decode(_frozen if freeze else _plain, data)
+            odd = dict(zip(flat[::2], flat[1::2], strict=True))
+            return freeze_decoded(odd) if freeze else odd
+        if not freeze:
+            return _restore(code, _decode(_plain, data))
+        if code in _BOXED_CODES:
+            return Box(code, bytes(data))
+        return _restore_frozen(code, data)
+
+    return hook
+
+
+#: Codes of the kinds that could change. TAGGED is decided by its tag.
+_BOXED_CODES = frozenset((4, 17, 18, 19, 21, 22, 25))
+
+
+def _restore_frozen(code: int, data: memoryview) -> Any:
+    if code == TAGGED and not _is_constant(data):
+        return Box(code, bytes(data))
+    parts = _decode(_frozen, data)
+    if code == TAGGED:
+        parts = [parts[0], freeze_decoded(parts[1])]
+    elif type(parts) is list:
+        parts = [freeze_decoded(item) for item in parts]
+    return Box(code, bytes(data)) if _holds_box(parts) else _restore(code, parts)
+
+
+def _is_constant(data: memoryview) -> bool:
+    return is_constant_tag(_decode(_plain_parts, data)[0])
+
+
+def _holds_box(value: Any) -> bool:
+    return type(value) in BOXED or (type(value) is list and any(map(_holds_box, value)))
+
+
+def _restore(code: int, parts: Any) -> Any:
+    try:
+        return restore(code, parts)
+    except LookupError as error:
+        raise IncompatibleFormat(
+            f"a value of kind {code} was written by a newer Holdfast: upgrade to read it", kind=code
+        ) from error
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[Any], data: bytes | memoryview) -> Any:
+    try:
+        return decoder.decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise IncompatibleFormat(f"bytes that are no stored value: {error}") from error
+
+
+def _prepare(value: Any, depth: int, hides: Hides | None) -> Any:
+    kind = type(value)
+    if kind in NATIVE:
+        return value
+    if depth > MAX_DEPTH:
+        raise too_deep()
+    if kind is list or kind in LISTS or getattr(kind, "_plain", None) is list:
+        out = []
+        for index, item in enumerate(value):
+            try:
+                out.append(_prepare(item, depth + 1, hides))
+            except UnsupportedValue as error:
+                raise under(error, index) from None
+        return out
+    if kind is dict or kind in DICTS or getattr(kind, "_plain", None) is dict:
+        return _prepare_dict(value, depth, hides)
+    return leaf_ext(value, hides)
+
+
+def _prepare_dict(value: dict[Any, Any], depth: int, hides: Hides | None) -> Any:
+    out = {}
+    odd = False
+    for key, item in value.items():
+        try:
+            odd = odd or type(key) not in NATIVE
+            out[key] = REDACTED if hides is not None and hides(key) else _prepare(item, depth + 1, hides)
+        except UnsupportedValue as error:
+            raise under(error, key) from None
+    return odd_dict([part for key, item in out.items() for part in (prepare_key(key), item)]) if odd else out
+
+
+def _mend(value: Any) -> Any:
+    """As prepared, with huge integers and lone surrogates made extensions."""
+    kind = type(value)
+    if kind is int:
+        if -(1 << 63) <= value < 1 << 64:
+            return value
+        return Ext(BIG_INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
+    if kind is str:
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return Ext(TEXT, value.encode("utf-8", "surrogatepass"))
+        return value
+    if isinstance(value, list):
+        return [_mend(item) for item in value]
+    if isinstance(value, dict):
+        pairs = [(_mend(key), _mend(item)) for key, item in value.items()]
+        if any(type(key) is Ext for key, _ in pairs):
+            return Ext(ODD_DICT, _raw.encode([part for pair in pairs for part in pair]))
+        return dict(pairs)
+    return value
+
+
+_plain: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ext_hook=ext_hook(False))
+_frozen: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ext_hook=ext_hook(True))
+#: Leaves extensions alone, to look at a tag only.
+_plain_parts: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder()

@@ -1,0 +1,213 @@
+"""Ordinary values and drafts into frozen trees that share all they can with a base.
+
+`Folder.fold(value, base)` walks an ordinary tree beside the frozen tree it probably came from. Whatever is
+exactly equal (type, value, order of keys) is taken from the base, so that storing the result writes the
+difference only; whatever is new is checked, copied and frozen. The secrets named by `redact` are replaced
+here, before a value is hashed, stored or logged.
+
+Invariant: the result equals the value and shares no mutable part with it; `fold(thaw(t), t) is t`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from fnmatch import translate
+from operator import is_
+from struct import pack
+from typing import Any
+
+from holdfast.errors import InvalidCall, UnsupportedValue
+from holdfast.tree import path as paths
+from holdfast.tree.artifact import Artifact
+from holdfast.tree.codec import MAX_DEPTH, REDACTED, decode_frozen, leaf_ext, prepare_key, to_bytes, too_deep, under
+from holdfast.tree.frozen import DICTS, LISTS, Box, FrozenDict, FrozenList, stored_at
+from holdfast.tree.spine import build_dict, build_list
+from holdfast.tree.values import NATIVE, kind_of
+
+_MISSING: Any = object()
+
+
+class Redactor:
+    """Knows which keys hold secrets: shell patterns without regard to case, or compiled expressions."""
+
+    def __init__(self, patterns: Iterable[str | re.Pattern[str]]) -> None:
+        if isinstance(patterns, str):
+            raise InvalidCall('redact takes a list of patterns, such as ["*password*", "api_key"]')
+        self._matchers = [
+            re.compile(translate(pattern), re.IGNORECASE) if isinstance(pattern, str) else pattern
+            for pattern in patterns
+        ]
+        self._known: dict[str, bool] = {}
+
+    def hides(self, key: Any) -> bool:
+        """Is the value under this key a secret?"""
+        if type(key) is not str:
+            return False
+        known = self._known.get(key)
+        if known is None:
+            known = any(matcher.fullmatch(key) for matcher in self._matchers)
+            if len(self._known) < 10_000:
+                self._known[key] = known
+        return known
+
+
+class Folder:
+    """Folds values for one run. `space` is its address space: containers stored there are trusted."""
+
+    def __init__(self, space: object, redact: Redactor | None = None) -> None:
+        self.space = space
+        self._redact = redact
+        #: Artifacts that came with the value and are not in the store yet.
+        self.arrivals: list[Any] = []
+
+    def fold(self, value: Any, base: Any = _MISSING) -> Any:
+        """The frozen form of `value`; `UnsupportedValue` names the path of what cannot be stored."""
+        try:
+            return self.value(value, base, 0)
+        except UnsupportedValue as error:
+            where = paths.show(error.details.get("path", []))
+            raise UnsupportedValue(f"at {where or 'the root'}: {error}", **{**error.details, "path": where}) from None
+
+    def value(self, value: Any, base: Any, depth: int) -> Any:
+        """As `fold`, with paths of refusals still relative to `value`."""
+        kind = type(value)
+        if kind in NATIVE:
+            if value is base or type(base) is not kind:
+                return value
+            return base if (_same_float(value, base) if kind is float else value == base) else value
+        if depth > MAX_DEPTH:
+            raise too_deep()
+        if kind is dict:
+            return self.dict(value, base, depth)
+        if kind is list:
+            return self.list(value, base, depth)
+        if kind is FrozenDict or kind is FrozenList:
+            if value is base:
+                return base
+            at = stored_at(value)
+            if at is not None and at[0] is self.space:
+                return value
+            return self.dict(value, base, depth) if kind is FrozenDict else self.list(value, base, depth)
+        fold = getattr(kind, "_fold", None)
+        if fold is not None:
+            return fold(value, self, base, depth)
+        return self.leaf(value, base)
+
+    def dict(self, value: dict[Any, Any], base: Any, depth: int) -> FrozenDict:
+        """An ordinary dict beside its base."""
+        old = base if type(base) in DICTS else None
+        if (
+            old is not None
+            and len(old) == len(value)
+            and all(map(is_, value.values(), old.values()))
+            and all(map(is_, value, old))
+        ):
+            return old
+        out: dict[Any, Any] = {}
+        touched: list[Any] = []
+        for key, item in value.items():
+            was = _MISSING if old is None else old.get(key, _MISSING)
+            out[key] = new = self.entry(key, item, was, depth)
+            if new is not was:
+                touched.append(key)
+        if old is None:
+            return build_dict(out)
+        if _same_keys(out, old):
+            return build_dict(out, old, touched) if touched else old
+        touched += [key for key in old if key not in out]
+        return build_dict(out, old, touched, reordered=not _only_grown(out, old))
+
+    def list(self, value: list[Any], base: Any, depth: int) -> FrozenList:
+        """An ordinary list beside its base."""
+        old = base if type(base) in LISTS else None
+        out: list[Any] = []
+        keep = 0
+        if old is not None:
+            same = True
+            for was, item in zip(old, value, strict=False):
+                new = self.item(item, was, depth, len(out))
+                out.append(new)
+                if same:
+                    if new is was:
+                        keep += 1
+                    else:
+                        same = False
+            if keep == len(old) == len(value):
+                return old
+        for item in value[len(out) :]:
+            out.append(self.item(item, _MISSING, depth, len(out)))
+        return build_list(out, old, keep)
+
+    def leaf(self, value: Any, base: Any) -> Any:
+        """A value that is neither native nor a plain container."""
+        kind = kind_of(value)
+        if type(value) is Artifact and value.arrives:
+            self.arrivals.append(value)
+        ext = leaf_ext(value, None if self._redact is None else self._redact.hides)
+        if type(base) is Box and base.code == ext.code and base.data == ext.data:
+            return base
+        if kind.boxed:
+            return Box(ext.code, bytes(ext.data))
+        if type(base) is type(value) and leaf_ext(base) == ext:
+            return base
+        return decode_frozen(to_bytes(ext)) if isinstance(value, tuple) else value
+
+    def entry(self, key: Any, item: Any, was: Any, depth: int) -> Any:
+        """A dict's value beside what stood under the same key."""
+        try:
+            if type(key) is not str:
+                prepare_key(key)
+            elif self._redact is not None and self._redact.hides(key):
+                return was if type(was) is str and was == REDACTED else REDACTED
+            return self.value(item, was, depth + 1)
+        except UnsupportedValue as error:
+            raise under(error, key) from None
+
+    def item(self, item: Any, was: Any, depth: int, index: int) -> Any:
+        """A list's item beside what stood in the same place."""
+        if item is was and type(item) in NATIVE:
+            return was
+        try:
+            return self.value(item, was, depth + 1)
+        except UnsupportedValue as error:
+            raise under(error, index) from None
+
+
+def same(one: Any, other: Any) -> bool:
+    """Are two frozen values exactly equal? Cheap where they share nodes."""
+    if one is other:
+        return True
+    kind = type(one)
+    if kind is not type(other):
+        return False
+    if kind in DICTS:
+        return _same_keys(one, other) and all(map(same, one.values(), other.values()))
+    if kind in LISTS:
+        return len(one) == len(other) and all(map(same, one, other))
+    if kind is float:
+        return _same_float(one, other)
+    if kind in NATIVE:
+        return bool(one == other)
+    if kind is Box:
+        return bool(one.code == other.code and one.data == other.data)
+    return bool(leaf_ext(one) == leaf_ext(other))
+
+
+def _same_float(one: float, other: float) -> bool:
+    return pack("d", one) == pack("d", other)
+
+
+def _same_keys(one: dict[Any, Any], other: dict[Any, Any]) -> bool:
+    return (
+        len(one) == len(other)
+        and list(one) == list(other)
+        and all(map(is_, map(type, one), map(type, other)))
+    )
+
+
+def _only_grown(new: dict[Any, Any], old: dict[Any, Any]) -> bool:
+    """Do the old keys that are left stand first, in their old order and of their old types?"""
+    left = [key for key in old if key in new]
+    first = list(new)[: len(left)]
+    return first == left and list(map(type, first)) == list(map(type, left))
