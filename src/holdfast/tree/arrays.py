@@ -1,6 +1,7 @@
 """Kinds for numpy arrays and scalars; imported only where numpy is already in use.
 
-Invariant: dtype, shape and bytes come back as they were; an array of Python objects is refused.
+Invariant: dtype, shape and items come back as they were; an array of Python objects is refused, when it is
+written and when it is read. In which order memory holds the items is no part of the value.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.lib.format import descr_to_dtype
 
 from holdfast.errors import UnsupportedValue
 from holdfast.tree.values import Kind
@@ -16,11 +18,28 @@ from holdfast.tree.values import Kind
 def _type_name(dtype: np.dtype[Any]) -> Any:
     if dtype.hasobject:
         raise UnsupportedValue(f"a numpy array of dtype {dtype} holds Python objects: store a list instead")
-    return dtype.str if dtype.names is None else [list(field) for field in dtype.descr]
+    if dtype.names is not None:
+        name: Any = [list(field) for field in dtype.descr]
+    else:
+        # Two types of one size share a `str`, such as int64 and longlong; `char` tells them apart.
+        name = dtype.str if np.dtype(dtype.str).type is dtype.type else dtype.str[0] + dtype.char
+    if _dtype(name) != dtype:
+        raise UnsupportedValue(f"numpy dtype {dtype} would not come back as it is")
+    return name
 
 
 def _dtype(name: Any) -> np.dtype[Any]:
-    return np.dtype(name if isinstance(name, str) else [tuple(field) for field in name])
+    dtype = np.dtype(name) if isinstance(name, str) else _structured(name)
+    if dtype.hasobject:
+        # Its bytes would be taken for addresses.
+        raise ValueError(f"a stored array cannot be of dtype {dtype}")
+    return dtype
+
+
+def _structured(name: list[Any]) -> np.dtype[Any]:
+    """With the padding between fields where it was, which `np.dtype` would take for a field."""
+    described: Any = list(map(tuple, name))
+    return descr_to_dtype(described)
 
 
 def _split_array(array: Any) -> list[Any]:
@@ -29,16 +48,27 @@ def _split_array(array: Any) -> list[Any]:
 
 def _join_array(parts: list[Any]) -> Any:
     name, shape, data = parts
-    return np.frombuffer(data, dtype=_dtype(name)).reshape(shape).copy()
+    dtype = _dtype(name)
+    array: Any = np.ndarray(tuple(shape), dtype, buffer=data)
+    if array.nbytes != len(data):
+        raise ValueError(f"{len(data)} bytes for an array of {array.nbytes}")
+    return array.copy()
 
 
 def _split_scalar(scalar: Any) -> list[Any]:
+    # Texts keep their trailing zeros, which an array would drop.
+    if isinstance(scalar, np.str_):
+        return ["U", str.__str__(scalar)]
+    if isinstance(scalar, np.bytes_):
+        return ["S", bytes.__getitem__(scalar, slice(None))]
     return [_type_name(scalar.dtype), scalar.tobytes()]
 
 
 def _join_scalar(parts: list[Any]) -> Any:
     name, data = parts
-    return np.frombuffer(data, dtype=_dtype(name))[0]
+    if name in ("U", "S"):
+        return np.str_(data) if name == "U" else np.bytes_(data)
+    return _join_array([name, (), data])[()]
 
 
 ARRAY = Kind(22, _split_array, _join_array, True)

@@ -4,7 +4,7 @@ In state lies only the handle: digest, size, name. Its content is read when aske
 may be larger than memory. `artifact(…)` makes a handle from bytes, a path or an open binary file; the content
 enters the store with the commit that first holds the handle.
 
-Invariant: `digest` is the SHA-256 of the content; content that does not match is never handed out as if it did.
+Invariant: `digest` is the SHA-256 of the content; what does not match is never handed out as if it did.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -30,7 +31,12 @@ class Artifact:
     __slots__ = ("_pieces", "arrives", "digest", "name", "size")
 
     def __init__(
-        self, digest: str, size: int, name: str | None = None, pieces: Pieces | None = None, arrives: bool = False
+        self,
+        digest: str,
+        size: int,
+        name: str | None = None,
+        pieces: Pieces | None = None,
+        arrives: bool = False,
     ) -> None:
         #: SHA-256 of the content, in hexadecimal digits.
         self.digest = digest
@@ -44,7 +50,8 @@ class Artifact:
         """The content in pieces of at most 1 MiB."""
         if self._pieces is None:
             raise NotFound(
-                f"artifact {self.digest[:12]} is bound to no store: read it from a version, or with hf.artifact(digest)",
+                f"artifact {self.digest[:12]} is bound to no store: read it from a version, "
+                "or with hf.artifact(digest)",
                 artifact=self.digest,
             )
         return self._pieces()
@@ -78,33 +85,45 @@ def artifact(source: bytes | str | os.PathLike[str] | BinaryIO, name: str | None
     """A handle on the content of bytes, of the file at a path, or of an open binary file."""
     if isinstance(source, bytes | bytearray | memoryview):
         content = bytes(source)
-        return Artifact(sha256(content).hexdigest(), len(content), name, lambda: iter((content,)), arrives=True)
+        digest = sha256(content).hexdigest()
+        return Artifact(digest, len(content), name, lambda: _slices(content), arrives=True)
     if isinstance(source, str | os.PathLike):
         path = Path(source)
         try:
             digest, size = _measure(_read_file(path))
-        except OSError as error:
-            raise NotFound(f"cannot read {path} for an artifact: {error.strerror}", path=str(path)) from error
-        return Artifact(digest, size, name or path.name, lambda: _read_file(path), arrives=True)
+        except (OSError, ValueError) as error:
+            raise _unreadable(path, error) from error
+        return Artifact(digest, size, name or path.name, lambda: _read_again(path, digest), arrives=True)
+    if isinstance(source, io.TextIOBase):
+        raise InvalidCall(_TEXT_MODE)
     if hasattr(source, "read"):
         return _spool(source, name)
     raise InvalidCall(f"artifact takes bytes, a path or an open binary file, not {type(source).__name__}")
+
+
+_TEXT_MODE = "artifact takes a file opened in binary mode ('rb')"
 
 
 def _spool(source: BinaryIO, name: str | None) -> Artifact:
     spool = tempfile.SpooledTemporaryFile(max_size=8 * PIECE)  # noqa: SIM115 - lives as long as the handle
     hashed = sha256()
     size = 0
-    while piece := source.read(PIECE):
+    while (piece := source.read(PIECE)) != b"":
         if not isinstance(piece, bytes):
-            raise InvalidCall("artifact takes a file opened in binary mode ('rb')")
+            raise InvalidCall(_TEXT_MODE)
         hashed.update(piece)
         size += len(piece)
         spool.write(piece)
+    turn = threading.Lock()
 
     def pieces() -> Iterator[bytes]:
-        spool.seek(0)
-        while piece := spool.read(PIECE):
+        """Several readers may be under way: each knows its own place."""
+        at = 0
+        while at < size:
+            with turn:
+                spool.seek(at)
+                piece = spool.read(PIECE)
+            at += len(piece)
             yield piece
 
     return Artifact(hashed.hexdigest(), size, name, pieces, arrives=True)
@@ -114,6 +133,35 @@ def _read_file(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while piece := file.read(PIECE):
             yield piece
+
+
+def _read_again(path: Path, digest: str) -> Iterator[bytes]:
+    """The file once more; what has changed in the meantime is not passed off as the content."""
+    hashed = sha256()
+    held = b""
+    try:
+        for piece in _read_file(path):
+            hashed.update(piece)
+            if held:
+                yield held
+            held = piece
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if hashed.hexdigest() != digest:
+        raise InvalidCall(
+            f"{path} has changed since it became an artifact: make the artifact anew", path=str(path)
+        )
+    if held:
+        yield held
+
+
+def _slices(content: bytes) -> Iterator[bytes]:
+    return (content[at : at + PIECE] for at in range(0, len(content), PIECE))
+
+
+def _unreadable(path: Path, error: Exception) -> NotFound:
+    why = getattr(error, "strerror", None) or error
+    return NotFound(f"cannot read {path} for an artifact: {why}", path=str(path))
 
 
 def _measure(pieces: Iterator[bytes]) -> tuple[str, int]:

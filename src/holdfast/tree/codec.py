@@ -9,7 +9,7 @@ Invariant: `decode(encode(x))` equals `x` exactly; `1`, `1.0` and `True` never s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -17,17 +17,26 @@ from msgspec.msgpack import Ext
 
 from holdfast.errors import IncompatibleFormat, UnsupportedValue
 from holdfast.tree.frozen import BOXED, DICTS, LISTS, Box, FrozenDict, FrozenList, freeze_dict, freeze_list
-from holdfast.tree.values import NATIVE, TAGGED, Opaque, is_constant_tag, kind_of, restore
+from holdfast.tree.values import (
+    NATIVE,
+    TAGGED,
+    Opaque,
+    is_constant_tag,
+    kind_of,
+    parts_of,
+    restore,
+    tag_of,
+)
 
 BIG_INT = 1
 TEXT = 2
 ODD_DICT = 6
+ARTIFACT = 25
 
 #: Deeper trees are refused: they are mistakes or attacks, and would exhaust the stack of whoever reads them.
 MAX_DEPTH = 200
 
 _raw = msgspec.msgpack.Encoder()
-
 
 #: What stands in the place of a secret.
 REDACTED = "[redacted]"
@@ -59,20 +68,48 @@ def to_bytes(prepared: Any) -> bytes:
         return _raw.encode(_mend(prepared))
 
 
-def leaf_ext(value: Any, hides: Hides | None = None) -> Ext:
-    """The extension that holds a leaf of a type that msgpack does not know."""
+def leaf_ext(value: Any, hides: Hides | None = None, *, depth: int = 0) -> Ext:
+    """The extension that holds a leaf of a type that msgpack does not know. It takes two levels of depth,
+    since reading an extension takes about twice the stack of reading a list."""
     if type(value) is Box:
         return Ext(value.code, value.data)
     kind = kind_of(value)
-    parts = kind.split(value)
-    if kind.code == TAGGED:
-        parts = [value.tag if type(value) is Opaque else kind.tag, parts]
-    return Ext(kind.code, encode(parts, hides))
+    if kind.code in _SETS:
+        # Each item is encoded once, sorted, and written as it is: sorting in `split` first would double the
+        # work with every set inside a set.
+        items = sorted(to_bytes(_prepare(item, depth + 2, hides)) for item in value)
+        return Ext(kind.code, _raw.encode([msgspec.Raw(item) for item in items]))
+    try:
+        parts = _prepare(parts_of(kind, value), depth + 1, hides)
+    except UnsupportedValue as error:
+        if kind.wrapped:
+            del error.details.get("path", [])[:1]
+        raise
+    return Ext(kind.code, to_bytes([tag_of(kind, value), parts] if kind.code == TAGGED else parts))
+
+
+def nested_artifacts(code: int, data: bytes) -> Iterator[bytes]:
+    """The digests of the artifacts that an extension is, or holds."""
+    if code == ARTIFACT:
+        yield bytes.fromhex(_decode(_plain_parts, data)[0])
+    elif ARTIFACT in data and code not in (BIG_INT, TEXT):
+        yield from _artifacts_in(_decode(_plain_parts, data))
+
+
+def _artifacts_in(value: Any) -> Iterator[bytes]:
+    if type(value) is Ext:
+        yield from nested_artifacts(value.code, bytes(value.data))
+    elif type(value) is list:
+        for item in value:
+            yield from _artifacts_in(item)
+    elif type(value) is dict:
+        for item in value.values():
+            yield from _artifacts_in(item)
 
 
 def open_box(box: Box) -> Any:
     """A fresh object from its encoded form."""
-    return _restore(box.code, decode(box.data))
+    return restore(box.code, decode(box.data))
 
 
 def odd_dict(pairs: list[Any]) -> Ext:
@@ -84,9 +121,14 @@ def prepare_key(key: Any) -> Any:
     """A prepared dict key; only immutable, hashable values can be one."""
     if type(key) in NATIVE:
         return key
-    if kind_of(key).boxed:
-        raise UnsupportedValue(f"a key of type {type(key).__name__} could change", type=type(key).__name__)
-    return leaf_ext(key)
+    ext = leaf_ext(key)
+    _refuse_changing(key)
+    return ext
+
+
+def open_key(key: Any) -> Any:
+    """A dict key as it was decoded frozen: what would be a box elsewhere is a key that can be looked up."""
+    return open_box(key) if type(key) is Box else key
 
 
 def under(error: UnsupportedValue, segment: Any) -> UnsupportedValue:
@@ -126,10 +168,10 @@ def ext_hook(freeze: bool) -> Callable[[int, Any], Any]:
             return bytes(data).decode("utf-8", "surrogatepass")
         if code == ODD_DICT:
             flat = _decode(_frozen if freeze else _plain, data)
-            odd = dict(zip(flat[::2], flat[1::2], strict=True))
+            odd = dict(zip(map(open_key, flat[::2]), flat[1::2], strict=True))
             return freeze_decoded(odd) if freeze else odd
         if not freeze:
-            return _restore(code, _decode(_plain, data))
+            return restore(code, _decode(_plain, data))
         if code in _BOXED_CODES:
             return Box(code, bytes(data))
         return _restore_frozen(code, data)
@@ -137,8 +179,9 @@ def ext_hook(freeze: bool) -> Callable[[int, Any], Any]:
     return hook
 
 
+_SETS = (4, 5)
 #: Codes of the kinds that could change. TAGGED is decided by its tag.
-_BOXED_CODES = frozenset((4, 17, 18, 19, 21, 22, 25))
+_BOXED_CODES = frozenset((4, 17, 18, 19, 21, 22, ARTIFACT))
 
 
 def _restore_frozen(code: int, data: memoryview) -> Any:
@@ -149,7 +192,7 @@ def _restore_frozen(code: int, data: memoryview) -> Any:
         parts = [parts[0], freeze_decoded(parts[1])]
     elif type(parts) is list:
         parts = [freeze_decoded(item) for item in parts]
-    return Box(code, bytes(data)) if _holds_box(parts) else _restore(code, parts)
+    return Box(code, bytes(data)) if _holds_box(parts) else restore(code, parts)
 
 
 def _is_constant(data: memoryview) -> bool:
@@ -160,13 +203,18 @@ def _holds_box(value: Any) -> bool:
     return type(value) in BOXED or (type(value) is list and any(map(_holds_box, value)))
 
 
-def _restore(code: int, parts: Any) -> Any:
-    try:
-        return restore(code, parts)
-    except LookupError as error:
-        raise IncompatibleFormat(
-            f"a value of kind {code} was written by a newer Holdfast: upgrade to read it", kind=code
-        ) from error
+def _refuse_changing(key: Any) -> None:
+    """`UnsupportedValue` if anything in a key could change. An `Opaque` is as constant as its bytes."""
+    if type(key) in NATIVE or type(key) is Opaque:
+        return
+    if kind_of(key).boxed:
+        raise UnsupportedValue(
+            f"a key of type {type(key).__name__} could change: use a string, a number, a tuple of them",
+            type=f"{type(key).__module__}.{type(key).__qualname__}",
+        )
+    if isinstance(key, tuple | frozenset):
+        for item in key:
+            _refuse_changing(item)
 
 
 def _decode(decoder: msgspec.msgpack.Decoder[Any], data: bytes | memoryview) -> Any:
@@ -192,19 +240,22 @@ def _prepare(value: Any, depth: int, hides: Hides | None) -> Any:
         return out
     if kind is dict or kind in DICTS or getattr(kind, "_plain", None) is dict:
         return _prepare_dict(value, depth, hides)
-    return leaf_ext(value, hides)
+    return leaf_ext(value, hides, depth=depth)
 
 
 def _prepare_dict(value: dict[Any, Any], depth: int, hides: Hides | None) -> Any:
     out = {}
-    odd = False
+    odd_keys = {}
     for key, item in value.items():
         try:
-            odd = odd or type(key) not in NATIVE
+            if type(key) not in NATIVE:
+                odd_keys[key] = prepare_key(key)
             out[key] = REDACTED if hides is not None and hides(key) else _prepare(item, depth + 1, hides)
         except UnsupportedValue as error:
             raise under(error, key) from None
-    return odd_dict([part for key, item in out.items() for part in (prepare_key(key), item)]) if odd else out
+    if not odd_keys:
+        return out
+    return odd_dict([part for key, item in out.items() for part in (odd_keys.get(key, key), item)])
 
 
 def _mend(value: Any) -> Any:

@@ -11,7 +11,7 @@ Invariant: the result equals the value and shares no mutable part with it; `fold
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from fnmatch import translate
 from operator import is_
 from struct import pack
@@ -20,7 +20,7 @@ from typing import Any
 from holdfast.errors import InvalidCall, UnsupportedValue
 from holdfast.tree import path as paths
 from holdfast.tree.artifact import Artifact
-from holdfast.tree.codec import MAX_DEPTH, REDACTED, decode_frozen, leaf_ext, prepare_key, to_bytes, too_deep, under
+from holdfast.tree.codec import ARTIFACT, MAX_DEPTH, REDACTED, decode_frozen, leaf_ext, prepare_key, to_bytes, too_deep, under
 from holdfast.tree.frozen import DICTS, LISTS, Box, FrozenDict, FrozenList, stored_at
 from holdfast.tree.spine import build_dict, build_list
 from holdfast.tree.values import NATIVE, kind_of
@@ -82,13 +82,13 @@ class Folder:
             return self.dict(value, base, depth)
         if kind is list:
             return self.list(value, base, depth)
-        if kind is FrozenDict or kind is FrozenList:
-            if value is base:
-                return base
+        if kind in DICTS or kind in LISTS:
             at = stored_at(value)
-            if at is not None and at[0] is self.space:
+            if value is base or (at is not None and at[0] is self.space):
                 return value
-            return self.dict(value, base, depth) if kind is FrozenDict else self.list(value, base, depth)
+            return self.dict(value, base, depth) if kind in DICTS else self.list(value, base, depth)
+        if kind is Box:
+            return base if same(value, base) else value
         fold = getattr(kind, "_fold", None)
         if fold is not None:
             return fold(value, self, base, depth)
@@ -142,9 +142,9 @@ class Folder:
     def leaf(self, value: Any, base: Any) -> Any:
         """A value that is neither native nor a plain container."""
         kind = kind_of(value)
-        if type(value) is Artifact and value.arrives:
-            self.arrivals.append(value)
         ext = leaf_ext(value, None if self._redact is None else self._redact.hides)
+        if ext.code == ARTIFACT or ARTIFACT in ext.data:
+            self.arrivals += _arrivals(value)
         if type(base) is Box and base.code == ext.code and base.data == ext.data:
             return base
         if kind.boxed:
@@ -192,6 +192,22 @@ def same(one: Any, other: Any) -> bool:
     if kind is Box:
         return bool(one.code == other.code and one.data == other.data)
     return bool(leaf_ext(one) == leaf_ext(other))
+
+
+def _arrivals(value: Any) -> Iterator[Artifact]:
+    """New artifacts in a leaf that holds other values."""
+    kind = type(value)
+    if kind is Artifact:
+        if value.arrives:
+            yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _arrivals(item)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for item in value:
+            yield from _arrivals(item)
+    elif kind not in NATIVE:
+        yield from _arrivals(kind_of(value).split(value))
 
 
 def _same_float(one: float, other: float) -> bool:

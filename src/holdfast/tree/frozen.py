@@ -16,6 +16,7 @@ caller a copy in which each box has become a fresh object of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from copy import deepcopy
 from typing import Any, NoReturn, TypeAlias
 
 #: Where a node is stored: the address space of its run, the version, the slot in the version's pack.
@@ -39,8 +40,8 @@ class FrozenDict(dict[Any, Any]):
     _at: At
     _aux: Any
 
-    __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]
-    clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
 
     def __repr__(self) -> str:
         return dict.__repr__(self)
@@ -64,8 +65,8 @@ class FrozenList(list[Any]):
     _at: At
     _aux: Any
 
-    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse  # type: ignore[assignment]
-    append = clear = extend = insert = pop = remove = reverse = sort = _refuse  # type: ignore[assignment]
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+    append = clear = extend = insert = pop = remove = reverse = sort = _refuse
 
     def __repr__(self) -> str:
         return list.__repr__(self)
@@ -116,7 +117,9 @@ def freeze_dict(items: dict[Any, Any], new: Iterable[Any] | None = None) -> Froz
 
 def freeze_list(items: list[Any], new: Iterable[Any] | None = None) -> FrozenList:
     """Wrap a list whose items are frozen already; only `new` ones, if given, could be boxes."""
-    return FrozenList(items) if BOXED.isdisjoint(map(type, items if new is None else new)) else BoxedList(items)
+    return (
+        FrozenList(items) if BOXED.isdisjoint(map(type, items if new is None else new)) else BoxedList(items)
+    )
 
 
 def stored_at(value: Any) -> At | None:
@@ -140,7 +143,11 @@ def thaw(value: Any) -> Any:
     if isinstance(value, tuple):
         items = [thaw(item) for item in value]
         return tuple(items) if kind is tuple else tuple.__new__(kind, items)
-    return value
+    try:
+        return deepcopy(value)
+    except Exception:
+        # Not all can be copied: a lock in a draft, an exception whose __init__ wants more than `args`.
+        return value
 
 
 def reveal(value: Any, open_box: Callable[[Box], Any]) -> Any:

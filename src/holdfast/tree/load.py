@@ -17,8 +17,8 @@ from weakref import WeakValueDictionary
 from msgspec.msgpack import Ext
 
 from holdfast.errors import NotFound
-from holdfast.tree.codec import decode_frozen
-from holdfast.tree.frozen import DICTS, LISTS, At, FrozenDict, FrozenList, freeze_dict, freeze_list
+from holdfast.tree.codec import decode_frozen, nested_artifacts
+from holdfast.tree.frozen import DICTS, LISTS, At, Box, FrozenDict, FrozenList, freeze_dict, freeze_list
 from holdfast.tree.pack import BRANCH, BUCKET, FORK, LARGE, TRIE, VECTOR, Large, Raw, Ref, Sealed
 from holdfast.tree.spine import (
     Bucket,
@@ -56,14 +56,14 @@ class Loader:
     def load(self, root: Any, version: int) -> Any:
         """The whole tree below a root of a version's pack."""
         nodes: dict[Place, Any] = {}
-        wanted = set(_refs(root, version))
+        wanted = set(refs(root, version))
         while wanted:
             missing = [place for place in wanted if place not in nodes and place not in self._known]
             if not missing:
                 break
             got = self._fetch(missing)
             nodes.update(got)
-            wanted = {ref for place, raw in got.items() for ref in _refs(raw, place[0])}
+            wanted = {ref for place, raw in got.items() for ref in refs(raw, place[0])}
         return _Builder(self, nodes).value(root, version, {})
 
     def find(self, root: Any, version: int, path: Sequence[Any]) -> tuple[Any, int]:
@@ -128,20 +128,40 @@ class Loader:
         return None
 
 
-def _refs(raw: Any, version: int) -> Iterator[Place]:
+def refs(raw: Any, version: int) -> Iterator[Place]:
+    """The places that a decoded node of a version refers to."""
     kind = type(raw)
     if kind is Ref:
         yield version - raw.back, raw.slot
     elif kind is dict:
         for item in raw.values():
             if type(item) not in NATIVE:
-                yield from _refs(item, version)
+                yield from refs(item, version)
     elif kind is list:
         for item in raw:
             if type(item) not in NATIVE:
-                yield from _refs(item, version)
+                yield from refs(item, version)
     elif kind is Raw:
-        yield from _refs(raw.parts, version)
+        yield from refs(raw.parts, version)
+
+
+def artifacts(raw: Any) -> Iterator[bytes]:
+    """The digests of the artifacts that a decoded node refers to."""
+    kind = type(raw)
+    if kind is Large:
+        yield raw.digest
+    elif kind is Box:
+        yield from nested_artifacts(raw.code, raw.data)
+    elif kind is dict:
+        for item in raw.values():
+            if type(item) not in NATIVE:
+                yield from artifacts(item)
+    elif kind is list:
+        for item in raw:
+            if type(item) not in NATIVE:
+                yield from artifacts(item)
+    elif kind is Raw:
+        yield from artifacts(raw.parts)
 
 
 class _Builder:

@@ -16,7 +16,7 @@ another version number than its own. `docs/format.md` is the contract for these 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Set
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -24,13 +24,14 @@ import msgspec
 import zstandard
 from msgspec.msgpack import Ext
 
-from holdfast.errors import IncompatibleFormat
+from holdfast.errors import CorruptStore, IncompatibleFormat
 from holdfast.tree.codec import (
     ODD_DICT,
     encode,
     ext_hook,
     freeze_decoded,
     leaf_ext,
+    nested_artifacts,
     odd_dict,
     prepare_key,
     to_bytes,
@@ -164,8 +165,8 @@ class Writer:
         if kind in NATIVE:
             return value, 9
         ext = leaf_ext(value)
-        if ext.code == _ARTIFACT:
-            self.hold(bytes.fromhex(msgspec.msgpack.decode(ext.data)[0]))
+        for artifact in nested_artifacts(ext.code, ext.data):
+            self.hold(artifact)
         size = len(ext.data)
         return (ext, size + 4) if size <= OWN_LEAF else self._leaf(value, ext, owner, long)
 
@@ -317,6 +318,32 @@ def reference(back: int, slot: int) -> Ext:
     return Ext(REF, back.to_bytes(width, "big") + slot.to_bytes(width, "big"))
 
 
+def thin(data: bytes, blocks: Sequence[bytes], needed: Set[int]) -> tuple[bytes, list[bytes]]:
+    """What is left of a checked pack when only some of its slots are needed: the same slots, the others empty."""
+    _, directory, *last = _opaque(data)
+    if [expected for _, expected in directory] != list(map(digest, blocks)):
+        raise CorruptStore("a block fails its hash and cannot be pruned: run verify")
+    nodes = [node for block in blocks for node in _opaque(block)] + last
+    kept = [node if slot in needed else None for slot, node in enumerate(nodes)]
+    while kept and kept[-1] is None:
+        kept.pop()
+    fresh: list[bytes] = []
+    places: list[Any] = []
+    start = 0
+    for end, _ in directory:
+        part = kept[start:end]
+        fresh.append(squeeze(part if any(node is not None for node in part) else []))
+        places.append([end, digest(fresh[-1])])
+        start = end
+    return squeeze([[], places, *kept[start:]]), fresh
+
+
+def _opaque(block: bytes) -> list[Any]:
+    """The nodes of a block, with extensions left as they are."""
+    nodes: list[Any] = msgspec.msgpack.decode(_inflate(block))
+    return nodes
+
+
 def squeeze(nodes: list[Any]) -> bytes:
     """A block: a marker byte, then msgpack, compressed where that helps."""
     data = to_bytes(nodes)
@@ -326,22 +353,28 @@ def squeeze(nodes: list[Any]) -> bytes:
 
 def unsqueeze(block: bytes) -> list[Any]:
     """The nodes of a block whose hash has been checked."""
-    marker, data = block[:1], block[1:]
-    if marker == _ZSTD:
-        if not 0 <= zstandard.frame_content_size(data) <= MAX_BLOCK:
-            raise IncompatibleFormat("a block claims to be larger than any block may be")
-        data = _unzstd().decompress(data)
-    elif marker != _PLAIN:
-        raise IncompatibleFormat(f"a block of kind {block[:1]!r} was written by a newer Holdfast: upgrade to read it")
     try:
-        nodes: list[Any] = _decoder.decode(data)
+        nodes: list[Any] = _decoder.decode(_inflate(block))
     except (msgspec.DecodeError, RecursionError) as error:
         raise IncompatibleFormat(f"a block that is no list of nodes: {error}") from error
     return nodes
 
 
+def _inflate(block: bytes) -> bytes:
+    marker, data = block[:1], block[1:]
+    if marker == _PLAIN:
+        return data
+    if marker != _ZSTD:
+        raise IncompatibleFormat(f"a block of kind {marker!r} was written by a newer Holdfast: upgrade to read it")
+    try:
+        if not 0 <= zstandard.frame_content_size(data) <= MAX_BLOCK:
+            raise IncompatibleFormat("a block claims to be larger than any block may be")
+        return _unzstd().decompress(data)
+    except zstandard.ZstdError as error:
+        raise IncompatibleFormat(f"a block cannot be decompressed: {error}") from error
+
+
 _HAVE_AT = frozenset((*DICTS, *LISTS))
-_ARTIFACT = 25
 _local = threading.local()
 
 

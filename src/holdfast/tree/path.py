@@ -3,7 +3,9 @@
 A path is a list of segments: dict keys and list indices. A name of letters, digits, `_` and `-` is written
 bare; any other key is written in brackets as a Python literal.
 
-Invariant: `parse(show(segments)) == segments` for every path of scalar and tuple keys.
+Invariant: `parse(show(segments)) == segments` for every path of keys that have a Python literal: names,
+numbers but NaN and infinity, bytes, None, and tuples of them. Other keys (a date, an enum) can be shown, and
+looked up by giving the segments themselves.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ def parse(path: str | Sequence[Any]) -> list[Any]:
             continue
         match = _DOT.match(path, at)
         if match is None or (path[at] != "." and segments):
-            raise InvalidReference(f"path {path!r} is wrong at character {at}: write plan.tasks[3] or [\"any key\"]")
+            raise InvalidReference(
+                f'path {path!r} is wrong at character {at}: write plan.tasks[3] or ["any key"]'
+            )
         segments.append(match[1])
         at = match.end()
     return segments
@@ -40,10 +44,11 @@ def parse(path: str | Sequence[Any]) -> list[Any]:
 
 def show(segments: Sequence[Any]) -> str:
     """A path as a person writes it."""
-    out = []
+    out: list[str] = []
     for segment in segments:
         if isinstance(segment, str) and _NAME.fullmatch(segment):
-            out.append(f".{segment}" if out else segment)
+            # The text itself: an enum of strings would write its name.
+            out.append(("." if out else "") + str.__str__(segment))
         else:
             out.append(f"[{_literal(segment)}]")
     return "".join(out)
@@ -71,13 +76,21 @@ def _bracket(path: str, start: int) -> tuple[Any, int]:
     end = path.find("]", start)
     while end != -1:
         try:
-            return ast.literal_eval(path[start + 1 : end].strip()), end + 1
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            segment = ast.literal_eval(path[start + 1 : end].strip())
+            hash(segment)
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             end = path.find("]", end + 1)
-    raise InvalidReference(f"path {path!r} has no valid key in the brackets at character {start}: quote names, as in [\"a b\"]")
+        else:
+            return segment, end + 1
+    raise InvalidReference(
+        f'path {path!r} has no valid key in the brackets at character {start}: quote names, as in ["a b"]'
+    )
 
 
 def _literal(segment: Any) -> str:
-    if isinstance(segment, str):
-        return '"' + repr("'" + segment)[2:-1].replace("\\'", "'") + '"' if "'" not in segment else repr(segment)
-    return repr(segment)
+    if type(segment) is str and "'" not in segment and '"' not in segment:
+        return f'"{repr(segment)[1:-1]}"'
+    try:
+        return repr(segment)
+    except Exception:
+        return f"<{type(segment).__name__}>"

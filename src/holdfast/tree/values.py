@@ -10,14 +10,13 @@ Invariant: `restore(split(x))` equals `x` in type and value, or `split` raises `
 
 from __future__ import annotations
 
-import builtins
 import datetime as dt
 import enum
 import pathlib
 import zoneinfo
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import is_dataclass
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple, TypeVar
@@ -25,7 +24,8 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.errors import InvalidCall, UnsupportedValue
+from holdfast.errors import IncompatibleFormat, InvalidCall, UnsupportedValue
+from holdfast.tree import records
 from holdfast.tree.artifact import Artifact
 
 T = TypeVar("T")
@@ -48,6 +48,8 @@ class Kind(NamedTuple):
     boxed: bool
     #: Set for registered types only.
     tag: str | None = None
+    #: Are the parts a list around what the object's own keys and indices name? Paths leave that list out.
+    wrapped: bool = False
 
 
 class Opaque:
@@ -84,7 +86,11 @@ def register(
     """
     if not isinstance(cls, type):
         raise InvalidCall(f"register takes a class, not {cls!r}")
+    if cls in NATIVE or cls in (dict, list) or (cls in _by_type and _by_type[cls].tag is None):
+        raise InvalidCall(f"{cls.__name__} is stored as it is: there is nothing to register")
     tag = tag or f"{cls.__module__}.{cls.__qualname__}"
+    if tag == _NUMPY:
+        raise InvalidCall(f"the tag {tag!r} is taken by arrays: register {cls!r} under another")
     if (split is None) != (join is None):
         raise InvalidCall(f"register({cls.__name__}): give both split and join, or neither")
     taken = _by_tag.get(tag)
@@ -107,24 +113,53 @@ def kind_of(value: Any) -> Kind:
         if kind is not None:
             _by_type[cls] = kind
     if kind is None:
-        raise UnsupportedValue(_why_not(value), type=f"{cls.__module__}.{cls.__qualname__}")
+        raise UnsupportedValue(_why_not(value), type=_name(cls))
     return kind
 
 
+def parts_of(kind: Kind, value: Any) -> Any:
+    """The parts of `value`, or `UnsupportedValue` if it cannot be taken apart."""
+    try:
+        return kind.split(value)
+    except UnsupportedValue:
+        raise
+    except Exception as error:
+        name = _name(type(value))
+        raise UnsupportedValue(f"{name} cannot be taken apart: {error!r}", type=name) from error
+
+
+def tag_of(kind: Kind, value: Any) -> str | None:
+    """The tag under which `value` is stored, if it has one."""
+    return value.tag if type(value) is Opaque else kind.tag
+
+
 def restore(code: int, parts: Any) -> Any:
-    """The object that `parts` of an extension code describe."""
-    if code == TAGGED:
-        tag, inner = parts
-        if tag == _NUMPY:
-            return _restore_array(*inner)
-        known = _by_tag.get(tag)
-        return Opaque(tag, inner) if known is None else known[1].join(inner)
-    if code in (22, 23):
+    """The object that `parts` of an extension code describe; `IncompatibleFormat` if they describe none."""
+    if code not in _by_code and code not in (TAGGED, *_ARRAYS):
+        raise IncompatibleFormat(
+            f"a value of kind {code} was written by a newer Holdfast: upgrade to read it", kind=code
+        )
+    try:
+        return _restore(code, parts)
+    except RecursionError:
+        raise
+    except Exception as error:
+        what = f"kind {code}" if code != TAGGED or not parts else f"type {parts[0]!r}"
+        raise IncompatibleFormat(
+            f"a stored value of {what} does not fit what this program knows of it: {error!r}", kind=code
+        ) from error
+
+
+def _restore(code: int, parts: Any) -> Any:
+    if code in _ARRAYS:
         return _restore_array(code, parts)
-    kind = _by_code.get(code)
-    if kind is None:
-        raise LookupError(code)
-    return kind.join(parts)
+    if code != TAGGED:
+        return _by_code[code].join(parts)
+    tag, inner = parts
+    if tag == _NUMPY:
+        return _restore_array(*inner)
+    known = _by_tag.get(tag)
+    return Opaque(tag, inner) if known is None else known[1].join(inner)
 
 
 def is_constant_tag(tag: str) -> bool:
@@ -134,6 +169,7 @@ def is_constant_tag(tag: str) -> bool:
 
 
 _NUMPY = "numpy"
+_ARRAYS = (22, 23)
 
 
 def _restore_array(code: int, parts: Any) -> Any:
@@ -144,11 +180,17 @@ def _restore_array(code: int, parts: Any) -> Any:
     return arrays.BY_CODE[code].join(parts)
 
 
+def _name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
 def _why_not(value: Any) -> str:
     cls = type(value)
-    name = f"{cls.__module__}.{cls.__qualname__}"
+    name = _name(cls)
     registrable = (
-        is_dataclass(cls) or issubclass(cls, enum.Enum | msgspec.Struct | Exception) or hasattr(cls, "_fields")
+        is_dataclass(cls)
+        or issubclass(cls, enum.Enum | msgspec.Struct | Exception)
+        or hasattr(cls, "_fields")
     )
     if registrable or hasattr(cls, "__pydantic_fields__"):
         return f"{name} is not registered: call holdfast.register({cls.__name__}) first"
@@ -166,85 +208,36 @@ def _custom(tag: str, split: Callable[[Any], Any], join: Callable[[Any], Any]) -
 
 
 def _derive(cls: type, tag: str) -> Kind:
+    if issubclass(cls, enum.Flag):
+        # A combination of flags has no name that the class could be asked for.
+        return Kind(TAGGED, lambda member: member.value, cls, False, tag)
     if issubclass(cls, enum.Enum):
         return Kind(TAGGED, lambda member: member.name, lambda name: cls[name], False, tag)
     if issubclass(cls, msgspec.Struct):
-        return Kind(TAGGED, _split_struct, lambda parts: cls(**parts), True, tag)
-    if is_dataclass(cls):
-        return Kind(TAGGED, _split_dataclass, lambda parts: _join_dataclass(cls, parts), True, tag)
-    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
-        return Kind(TAGGED, _split_named, lambda parts: tuple.__new__(cls, parts.values()), False, tag)
-    if hasattr(cls, "__pydantic_fields__"):
-        return Kind(TAGGED, _split_model, lambda parts: _join_model(cls, parts), True, tag)
+        return Kind(TAGGED, records.split_struct, lambda parts: records.join_struct(cls, parts), True, tag)
     if issubclass(cls, BaseException):
-        return Kind(TAGGED, _split_error, lambda parts: _join_error(cls, parts), True, tag)
+        return Kind(
+            TAGGED,
+            records.split_error,
+            lambda parts: records.join_error(cls, *parts),
+            True,
+            tag,
+            wrapped=True,
+        )
+    if is_dataclass(cls) and not issubclass(cls, _CONTENT):
+        return Kind(
+            TAGGED, records.split_dataclass, lambda parts: records.join_dataclass(cls, parts), True, tag
+        )
+    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+        return Kind(TAGGED, records.split_named, lambda parts: records.join_named(cls, parts), False, tag)
+    if hasattr(cls, "__pydantic_fields__"):
+        return Kind(
+            TAGGED, records.split_model, lambda parts: records.join_model(cls, parts), True, tag, wrapped=True
+        )
     raise InvalidCall(
-        f"{cls.__name__} is neither a dataclass, enum, named tuple, msgspec struct, pydantic model nor exception: "
-        f"call holdfast.register({cls.__name__}, split=…, join=…)"
+        f"{cls.__name__} is neither a dataclass, enum, named tuple, msgspec struct, pydantic model "
+        f"nor exception: call holdfast.register({cls.__name__}, split=…, join=…)"
     )
-
-
-def _split_named(obj: Any) -> dict[str, Any]:
-    return dict(zip(obj._fields, obj, strict=True))
-
-
-def _split_struct(obj: Any) -> dict[str, Any]:
-    return {name: getattr(obj, name) for name in obj.__struct_fields__}
-
-
-def _split_dataclass(obj: Any) -> dict[str, Any]:
-    parts = {field.name: getattr(obj, field.name) for field in fields(obj)}
-    extra = getattr(obj, "__dict__", {}).keys() - parts.keys()
-    if extra:
-        raise UnsupportedValue(f"{type(obj).__name__} carries attributes beyond its fields: {sorted(extra)}")
-    return parts
-
-
-def _join_dataclass(cls: type, parts: dict[str, Any]) -> Any:
-    obj = cls.__new__(cls)
-    for field in fields(cls):
-        if field.name in parts:
-            value = parts[field.name]
-        elif field.default is not MISSING:
-            value = field.default
-        elif field.default_factory is not MISSING:
-            value = field.default_factory()
-        else:
-            continue
-        object.__setattr__(obj, field.name, value)
-    return obj
-
-
-_MODEL_PARTS = ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
-
-
-def _split_model(obj: Any) -> list[Any]:
-    return [dict(obj.__dict__), obj.__pydantic_fields_set__, obj.__pydantic_extra__, obj.__pydantic_private__]
-
-
-def _join_model(cls: type, parts: list[Any]) -> Any:
-    obj = cls.__new__(cls)
-    for name, value in zip(_MODEL_PARTS, parts, strict=True):
-        object.__setattr__(obj, name, value)
-    return obj
-
-
-def _split_error(error: BaseException) -> list[Any]:
-    return [list(error.args), dict(error.__dict__)]
-
-
-def _join_error(cls: type, parts: list[Any]) -> Any:
-    args, attributes = parts
-    error = cls.__new__(cls, *args)
-    error.args = tuple(args)
-    error.__dict__.update(attributes)
-    return error
-
-
-def _join_builtin_error(name: str, args: list[Any], attributes: dict[str, Any]) -> Any:
-    error = _ERRORS[name](*args)
-    error.__dict__.update(attributes)
-    return error
 
 
 def _split_zone(zone: dt.tzinfo | None) -> Any:
@@ -291,16 +284,22 @@ def _split_set(value: Any) -> list[Any]:
 
 
 _PATHS = {cls.__name__: cls for cls in (pathlib.PurePosixPath, pathlib.PureWindowsPath)}
-_ERRORS = {
-    name: cls
-    for name, cls in vars(builtins).items()
-    if isinstance(cls, type) and issubclass(cls, BaseException) and not issubclass(cls, BaseExceptionGroup)
-}
+#: A class of the application that derives from one of these holds more than its fields.
+_CONTENT = (dict, list, tuple, set, frozenset, str, bytes, bytearray, int, float, complex, deque)
 
 
 def _join_path(parts: list[str]) -> Any:
     name, text = parts
     return pathlib.Path(text) if name == "Path" else _PATHS[name](text)
+
+
+def _join_artifact(parts: list[Any]) -> Artifact:
+    digest, size, name = parts
+    if type(size) is not int or size < 0 or not (name is None or type(name) is str):
+        raise ValueError("an artifact has a digest, a size and perhaps a name")
+    if len(bytes.fromhex(digest)) != 32:
+        raise ValueError("the digest of an artifact is a SHA-256 in hexadecimal digits")
+    return Artifact(digest, size, name)
 
 
 _plain_path = type(pathlib.Path())
@@ -316,25 +315,30 @@ _by_type: dict[type, Kind] = {
     dt.timezone: Kind(11, _split_zone, _join_zone, False),
     zoneinfo.ZoneInfo: Kind(11, _split_zone, _join_zone, False),
     Decimal: Kind(12, str, Decimal, False),
-    Fraction: Kind(13, lambda value: [value.numerator, value.denominator], lambda parts: Fraction(*parts), False),
+    Fraction: Kind(
+        13, lambda value: [value.numerator, value.denominator], lambda parts: Fraction(*parts), False
+    ),
     complex: Kind(14, lambda value: [value.real, value.imag], lambda parts: complex(*parts), False),
     UUID: Kind(15, lambda value: value.bytes, lambda parts: UUID(bytes=parts), False),
     _plain_path: Kind(16, lambda value: ["Path", str(value)], _join_path, False),
     pathlib.PurePosixPath: Kind(16, lambda value: ["PurePosixPath", str(value)], _join_path, False),
     pathlib.PureWindowsPath: Kind(16, lambda value: ["PureWindowsPath", str(value)], _join_path, False),
     bytearray: Kind(17, bytes, bytearray, True),
-    deque: Kind(18, lambda value: [list(value), value.maxlen], lambda parts: deque(*parts), True),
+    deque: Kind(
+        18, lambda value: [list(value), value.maxlen], lambda parts: deque(*parts), True, wrapped=True
+    ),
     OrderedDict: Kind(19, dict, OrderedDict, True),
     range: Kind(20, lambda value: [value.start, value.stop, value.step], lambda parts: range(*parts), False),
-    Artifact: Kind(25, lambda value: [value.digest, value.size, value.name], lambda parts: Artifact(*parts), True),
+    Artifact: Kind(25, lambda value: [value.digest, value.size, value.name], _join_artifact, True),
     Opaque: Kind(TAGGED, lambda value: value.parts, lambda parts: parts, True),
 }
 _error_kind = Kind(
     21,
-    lambda error: [type(error).__name__, list(error.__reduce__()[1]), dict(error.__dict__)],
-    lambda parts: _join_builtin_error(*parts),
+    lambda error: [type(error).__name__, *records.split_error(error)],
+    lambda parts: records.join_error(records.BUILTIN_ERRORS[parts[0]], *parts[1:]),
     True,
+    wrapped=True,
 )
-_by_type.update(dict.fromkeys(_ERRORS.values(), _error_kind))
+_by_type.update(dict.fromkeys(records.BUILTIN_ERRORS.values(), _error_kind))
 _by_code = {kind.code: kind for kind in _by_type.values() if kind.code != TAGGED}
 _by_tag: dict[str, tuple[type, Kind]] = {}

@@ -1,0 +1,146 @@
+"""Making a version: its facts, its pack, its record.
+
+Nothing is written here: `draw_up` gives the store's `Append` for a root on top of a head, and the writer whose
+nodes learn their places once the store has said yes.
+
+Invariant: version numbers of a run are 1, 2, 3, … without holes; each follows the head that it was drawn up
+on, and the store refuses it if that is no longer the head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import InvalidCall
+from holdfast.history.reader import Head
+from holdfast.history.seal import NO_PARENT, seal
+from holdfast.model.names import MAX_STEP, check_tag, check_text
+from holdfast.model.records import KINDS, STATUSES, EventRecord, RunRecord, VersionRecord
+from holdfast.store.base import Append
+from holdfast.tree.artifact import Artifact
+from holdfast.tree.codec import encode
+from holdfast.tree.pack import Upload, Writer, digest
+
+#: The roots of a pack, in this order; those at the end that are None are left out.
+STATE, RESULT, META, ERROR = range(4)
+
+_MAX_NOTE = 100_000
+
+
+@dataclass(slots=True)
+class Facts:
+    """What is said about a version beside its state."""
+
+    step: str | None = None
+    result: Any = None
+    tags: Iterable[str] = ()
+    note: str | None = None
+    actor: str | None = None
+    meta: Any = None
+    error: Any = None
+    kind: str | None = None
+    status: str | None = None
+    #: Further facts that a list of versions shows: address, attempt, duration, …
+    more: dict[str, Any] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Refuse what cannot be stored, before anything else happens."""
+        check_text("step", self.step, MAX_STEP)
+        check_text("note", self.note, _MAX_NOTE)
+        check_text("actor", self.actor, MAX_STEP)
+        if isinstance(self.tags, str):
+            raise InvalidCall(f"tags is a list of strings: write tags=[{self.tags!r}]")
+        self.tags = [check_tag(tag) for tag in self.tags]
+        if self.kind is not None and self.kind not in KINDS:
+            raise InvalidCall(f"kind is one of {', '.join(KINDS)}, not {self.kind!r}")
+        if self.status is not None and self.status not in STATUSES:
+            raise InvalidCall(f"status is one of {', '.join(STATUSES)}, not {self.status!r}")
+
+    def detail(self) -> bytes:
+        """The encoded facts that a list of versions shows."""
+        facts = dict(self.more)
+        if self.note is not None:
+            facts["note"] = self.note
+        if self.actor is not None:
+            facts["actor"] = self.actor
+        return encode(facts) if facts else b""
+
+
+@dataclass(slots=True)
+class Parts:
+    """The frozen trees of a version to be, and the artifacts that came with them."""
+
+    root: Any
+    result: Any
+    meta: Any
+    error: Any
+    arrivals: Sequence[Artifact] = ()
+
+
+def draw_up(
+    run_id: str, space: object, head: Head | RunRecord, parts: Parts, facts: Facts, *, now: int
+) -> tuple[Append, Writer]:
+    """A version on top of a head, or as the first of a run that is to be made."""
+    run = head.run if isinstance(head, Head) else head
+    parent = head.version if isinstance(head, Head) else None
+    number = run.last + 1
+    writer = Writer(space, number)
+    for arrival in parts.arrivals:
+        writer.upload(Upload(bytes.fromhex(arrival.digest), arrival.size, arrival.pieces))
+    values = [parts.root, parts.result, parts.meta, parts.error]
+    while len(values) > 1 and values[-1] is None:
+        values.pop()
+    pack = writer.finish([writer.root(value) for value in values])
+    status = facts.status or (parent.status if parent is not None else run.status)
+    version = VersionRecord(
+        number=number,
+        parent=0 if parent is None else parent.number,
+        timeline=run.timeline,
+        kind=facts.kind or _kind(parent, facts.step),
+        status=status,
+        at=now,
+        steps=(parent.steps if parent is not None else 0) + (facts.step is not None),
+        step=facts.step,
+        detail=facts.detail(),
+        prev=NO_PARENT if parent is None else parent.hash[:8],
+        pack_hash=digest(pack.data),
+        hash=b"",
+        size=pack.size,
+        pack=pack.data,
+    )
+    after = msgspec.structs.replace(
+        run,
+        status=status,
+        updated=now,
+        head=number,
+        last=number,
+        revision=run.revision + 1,
+        step=facts.step if facts.step is not None else run.step,
+        size=run.size + pack.size,
+        kept=run.kept + 1,
+    )
+    change = Append(
+        expect=run if run.key else None,
+        run=after,
+        version=seal(run_id, version),
+        blocks=pack.blocks,
+        tags=list(facts.tags),
+        uploads=pack.uploads,
+        holds=sorted(pack.holds),
+    )
+    return change, writer
+
+
+def event(kind: str, now: int, **data: Any) -> EventRecord:
+    """An entry for a run's journal."""
+    return EventRecord(kind=kind, at=now, data=encode({key: value for key, value in data.items() if value is not None}))
+
+
+def _kind(parent: VersionRecord | None, step: str | None) -> str:
+    if step is not None:
+        return "step"
+    return "initial" if parent is None else "manual"

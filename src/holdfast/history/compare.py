@@ -1,0 +1,148 @@
+"""What differs between two versions, and between two lines of them.
+
+A `Diff` covers the state and what is said about a version: result, status, tags, metadata. A `Comparison`
+sets two runs or timelines beside each other, step by step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from holdfast.tree import diff as trees
+from holdfast.tree.fold import Folder
+from holdfast.tree.portable import to_json
+
+if TYPE_CHECKING:
+    from holdfast.history.version import Version
+
+#: What a diff looks at beside the state.
+_FACTS = ("result", "status", "tags", "meta")
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """The changes from one version to another."""
+
+    a: Version
+    b: Version
+    #: Changes of the state.
+    changes: tuple[trees.Change, ...]
+    #: Changes of result, status, tags, metadata; the path begins with the name of the fact.
+    facts: tuple[trees.Change, ...]
+
+    def __bool__(self) -> bool:
+        """Is there any difference?"""
+        return bool(self.changes or self.facts)
+
+    def __iter__(self) -> Iterator[trees.Change]:
+        return iter((*self.changes, *self.facts))
+
+    def __len__(self) -> int:
+        return len(self.changes) + len(self.facts)
+
+    def summary(self) -> list[str]:
+        """One line for each change."""
+        return [change.summary for change in self.changes] + [f"({change.summary})" for change in self.facts]
+
+    def json_patch(self) -> list[dict[str, Any]]:
+        """RFC 6902: applied to the first state as JSON, gives the second."""
+        return trees.json_patch(_state(self.a), _state(self.b), to_json=to_json)
+
+    def fields(self) -> dict[str, dict[str, Any]]:
+        """`{field: {"from": …, "to": …}}`, fields of the state under `state.`"""
+        state = {
+            "state" + (f".{where}" if where and where[0] != "[" else where): change
+            for where, change in trees.fields(self.changes).items()
+        }
+        return {**state, **trees.fields(self.facts)}
+
+    def __str__(self) -> str:
+        return "\n".join(self.summary()) or "no difference"
+
+
+@dataclass(frozen=True, slots=True)
+class StepPair:
+    """A step on the left and its counterpart on the right, either of which may be missing."""
+
+    step: str | None
+    left: Version | None
+    right: Version | None
+
+    @property
+    def same(self) -> bool:
+        """Did both give the same result?"""
+        if self.left is None or self.right is None:
+            return False
+        return not _changes(self.left.result, self.right.result)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two lines of versions, step by step and state by state."""
+
+    left: Version
+    right: Version
+    #: The steps after the last common version, oldest first.
+    steps: tuple[StepPair, ...]
+    diff: Diff
+
+    def __str__(self) -> str:
+        lines = [f"{self.left.run}@{self.left.number} ↔ {self.right.run}@{self.right.number}"]
+        for pair in self.steps:
+            left = "—" if pair.left is None else f"@{pair.left.number}"
+            right = "—" if pair.right is None else f"@{pair.right.number}"
+            lines.append(f"  {pair.step or '(no step)'}: {left} {'=' if pair.same else '≠'} {right}")
+        return "\n".join([*lines, *(f"  {line}" for line in self.diff.summary())])
+
+
+def diff(a: Version, b: Version) -> Diff:
+    """What changed from `a` to `b`, of one run or of two."""
+    changes = trees.changes(_state(a), _state(b))
+    facts = [
+        change
+        for name in _FACTS
+        for change in _changes(_fact(a, name), _fact(b, name), (name,))
+    ]
+    return Diff(a, b, tuple(changes), tuple(facts))
+
+
+def compare(left: Version, right: Version) -> Comparison:
+    """Two versions and the steps that led to each."""
+    one, two = list(left._history.ancestors(left))[::-1], list(right._history.ancestors(right))[::-1]
+    shared = 0
+    if left.run == right.run:
+        while shared < min(len(one), len(two)) and one[shared].number == two[shared].number:
+            shared += 1
+    return Comparison(left, right, tuple(_pair(one[shared:], two[shared:])), diff(left, right))
+
+
+def _pair(one: list[Version], two: list[Version]) -> Iterator[StepPair]:
+    """Steps of the same name and occurrence stand beside each other; the rest stand alone."""
+    waiting: dict[tuple[str | None, int], Version] = {}
+    seen: dict[str | None, int] = {}
+    for version in two:
+        seen[version.step] = seen.get(version.step, 0) + 1
+        waiting[(version.step, seen[version.step])] = version
+    seen = {}
+    for version in one:
+        seen[version.step] = seen.get(version.step, 0) + 1
+        yield StepPair(version.step, version, waiting.pop((version.step, seen[version.step]), None))
+    for (step, _), version in waiting.items():
+        yield StepPair(step, None, version)
+
+
+def _state(version: Version) -> Any:
+    return version._reader.state(version.number)
+
+
+def _fact(version: Version, name: str) -> Any:
+    value = getattr(version, name)
+    return sorted(value) if name == "tags" else value
+
+
+def _changes(old: Any, new: Any, at: tuple[Any, ...] = ()) -> list[trees.Change]:
+    folder = Folder(None)
+    one = folder.fold(old)
+    return [trees.below(change, at) for change in trees.changes(one, folder.fold(new, one))]

@@ -1,0 +1,518 @@
+"""One run's history: commit, read, go back, look into.
+
+Each operation has a module of its own; `History` is the door to them. It remembers which version each thread
+(or asyncio task) saw last, because a plain state that is committed was made from that version: if the run has
+moved on meanwhile, the change, and not the whole state, is carried over to the new head.
+
+Invariant: history is append-only. No method changes or removes a version, except `prune`, which says so.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from holdfast.errors import InvalidCall, NotFound, StaleVersion
+from holdfast.history import blame as blaming
+from holdfast.history import compare, retention, snapshot, verify
+from holdfast.history.commit import Facts, Parts, draw_up, event
+from holdfast.history.reader import Head, Reader
+from holdfast.history.seal import check
+from holdfast.history.version import Version, along
+from holdfast.model.names import MAX_STEP, Reference, check_run_id, check_tag, check_text, parse_local
+from holdfast.model.public import Event, Pruned, Report, Timeline, when
+from holdfast.model.records import PIN, EventRecord, MarkRecord, RunRecord, TimelineRecord, VersionRecord
+from holdfast.model.retention import Retention
+from holdfast.store.base import Append, Store
+from holdfast.tree.codec import decode
+from holdfast.tree.draft import draft
+from holdfast.tree.fold import Folder, Redactor
+from holdfast.tree.frozen import FrozenDict
+from holdfast.tree.merge import merge
+
+#: Decides a conflict: path, the common value, ours, theirs → the value to keep.
+Resolver = Callable[[tuple[Any, ...], Any, Any, Any], Any]
+
+_PAGE = 256
+
+
+class Context:
+    """What all histories of one open store share."""
+
+    def __init__(self, store: Store, clock: Callable[[], int], redact: Redactor | None) -> None:
+        self.store = store
+        self.clock = clock
+        self.redact = redact
+        self._readers: dict[str, Reader] = {}
+        self._lock = threading.Lock()
+
+    def reader(self, run: RunRecord) -> Reader:
+        """The reader of a run; a new one if versions were pruned since the last."""
+        with self._lock:
+            reader = self._readers.pop(run.id, None)
+            if reader is None or reader.run.key != run.key or reader.run.epoch != run.epoch:
+                reader = Reader(self.store, run)
+            self._readers[run.id] = reader
+            if len(self._readers) > _PAGE:
+                del self._readers[next(iter(self._readers))]
+            return reader
+
+
+    def known(self, run_id: str) -> Reader | None:
+        """The reader of a run, if there is one at hand."""
+        return self._readers.get(run_id)
+
+    def forget(self, run_id: str) -> None:
+        """Let go of a run that was deleted."""
+        with self._lock:
+            self._readers.pop(run_id, None)
+
+
+class History:
+    """The versions of one run. The run is made by the first commit."""
+
+    def __init__(self, context: Context, run_id: str) -> None:
+        self.id = check_run_id(run_id)
+        self._context = context
+        self._store = context.store
+        self._seen: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+
+    # Writing
+
+    def commit(
+        self,
+        state: Any,
+        *,
+        step: str | None = None,
+        result: Any = None,
+        tags: Iterable[str] = (),
+        note: str | None = None,
+        actor: str | None = None,
+        meta: Any = None,
+        error: Any = None,
+        kind: str | None = None,
+        status: str | None = None,
+        expected: int | Version | None = None,
+        resolve: Resolver | None = None,
+    ) -> Version:
+        """Make `state`, an ordinary or a frozen tree, the next version.
+
+        Whatever equals the head exactly is shared with it. With `expected`, the head must be that version, or
+        `StaleVersion` is raised; without, a change made meanwhile by others is merged, or `MergeConflict`.
+        """
+        facts = Facts(step, result, tags, note, actor, meta, error, kind, status)
+        facts.check()
+        if isinstance(expected, Version):
+            expected = expected.number
+        head = self._known_head()
+        base = self._base(head, expected)
+        return self._write(state, base, head, facts, expected=expected, resolve=resolve)
+
+    @contextmanager
+    def edit(
+        self,
+        *,
+        step: str | None = None,
+        result: Any = None,
+        tags: Iterable[str] = (),
+        note: str | None = None,
+        actor: str | None = None,
+        meta: Any = None,
+        expected: int | Version | None = None,
+        resolve: Resolver | None = None,
+    ) -> Iterator[Any]:
+        """A draft of the head's state: committed at the end of the block, dropped if it raises."""
+        facts = Facts(step, result, tags, note, actor, meta)
+        facts.check()
+        if isinstance(expected, Version):
+            expected = expected.number
+        head = self._fresh_head()
+        if expected is not None:
+            self._expect(head, expected)
+        root = FrozenDict() if head is None else head.root
+        state = draft(root)
+        if state is root:
+            raise InvalidCall(f"the state of run {self.id!r} is no dict or list and cannot be edited: use commit")
+        yield state
+        self._write(state, head, head, facts, expected=expected, resolve=resolve)
+
+    def rollback(
+        self, to: int | str | Version, *, reason: str | None = None, actor: str | None = None
+    ) -> Version:
+        """Move the head back to a version, on a new timeline. Nothing is deleted: the versions after it stay."""
+        check_text("reason", reason, 10_000)
+        check_text("actor", actor, MAX_STEP)
+        while True:
+            target = to if isinstance(to, Version) else self.at(to)
+            run = self._run()
+            now = self._context.clock()
+            timeline = TimelineRecord(
+                number=run.timeline + 1, parent=target.number, at=now, reason=reason, actor=actor
+            )
+            after = msgspec.structs.replace(
+                run,
+                status=target.status,
+                step=target.step,
+                updated=now,
+                head=target.number,
+                timeline=timeline.number,
+                revision=run.revision + 1,
+            )
+            entry = event(
+                "run.rolled_back", now, since=run.head, to=target.number, timeline=timeline.number,
+                reason=reason, actor=actor,
+            )  # fmt: skip
+            try:
+                self._store.append(Append(expect=run, run=after, timeline=timeline, events=[entry]))
+            except StaleVersion:
+                continue
+            self._note_seen(target.number)
+            return target
+
+    def merge(
+        self,
+        other: int | str | Version | Timeline,
+        *,
+        note: str | None = None,
+        actor: str | None = None,
+        resolve: Resolver | None = None,
+    ) -> Version:
+        """Bring what another version or timeline changed since the common ancestor into the head."""
+        if isinstance(other, Timeline):
+            other = self._last_of(other.number)
+        theirs = other if isinstance(other, Version) else self.at(other)
+        head = self._fresh_head()
+        assert head is not None
+        reader = self._context.reader(head.run)
+        common = self._common(head.version.number, theirs.number)
+        base = FrozenDict() if common is None else reader.state(common)
+        folder = Folder(reader.space, self._context.redact)
+        merged = merge(base, reader.state(theirs.number), head.root, resolve=resolve, fold=folder.fold)
+        facts = Facts(note=note, actor=actor, kind="merge", more={"merged": theirs.number})
+        facts.check()
+        return self._write(merged, head, head, facts, expected=None, resolve=resolve)
+
+    # Reading
+
+    @property
+    def head(self) -> Version:
+        """The version from which the next one follows."""
+        return self.at("head")
+
+    def at(self, ref: int | str | Version) -> Version:
+        """A version by number, `head`, `~2` (two before the head), or tag (the newest version that has it)."""
+        if isinstance(ref, Version):
+            ref = ref.number
+        run = self._run()
+        reader = self._context.reader(run)
+        number = self._resolve(run, parse_local(ref))
+        version = Version(self, reader, reader.record(number))
+        if number == run.head:
+            self._note_seen(number)
+        return version
+
+    def versions(
+        self,
+        *,
+        limit: int = 100,
+        before: int | None = None,
+        timeline: int | None = None,
+        step: str | None = None,
+        tag: str | None = None,
+        kind: str | None = None,
+    ) -> list[Version]:
+        """Summaries, newest first, without reading any state. For the next page pass the last one's number as
+        `before`."""
+        if limit < 1:
+            raise InvalidCall("limit is 1 or more")
+        run = self._run()
+        records = self._store.versions(
+            run.key, before=before, after=0, limit=limit, timeline=timeline, step=step, tag=tag, kind=kind
+        )
+        return self._versions(run, records)
+
+    def ancestors(self, ref: int | str | Version = "head") -> Iterator[Version]:
+        """A version and those it follows, newest first; ends where the run began or versions were pruned."""
+        version = self.at(ref)
+        run = self._run()
+        wanted: int = version.number
+        page: dict[int, Version] = {}
+        while wanted > 0:
+            if wanted not in page:
+                records = self._store.versions(run.key, before=wanted + 1, after=0, limit=_PAGE)
+                page = {found.number: found for found in self._versions(run, records)}
+            if wanted not in page:
+                return
+            yield page[wanted]
+            wanted = page[wanted].parent or 0
+
+    def is_ancestor(self, older: int, newer: int) -> bool:
+        """Does version `newer` follow, at whatever distance, version `older`?"""
+        run = self._run()
+        reader = self._context.reader(run)
+        starts = {line.number: line.parent for line in self._store.timelines(run.key)}
+        line = reader.record(older).timeline
+        while newer >= older:
+            current = reader.record(newer).timeline
+            if current == line:
+                return True
+            newer = starts.get(current, 0)
+        return False
+
+    def timelines(self) -> list[Timeline]:
+        """All lines of versions, oldest first."""
+        run = self._run()
+        first = Timeline(1, None, when(run.created))
+        return [
+            first,
+            *(
+                Timeline(line.number, line.parent, when(line.at), line.reason, line.actor)
+                for line in self._store.timelines(run.key)
+            ),
+        ]
+
+    def events(self, *, after: int = 0, limit: int = 1000) -> list[Event]:
+        """What happened to the run after a cursor, oldest first."""
+        run = self._run()
+        entries = self._store.journal(run=run.key, after=after, limit=limit)
+        return [to_event(run, entry) for entry in entries]
+
+    # Looking into it
+
+    def diff(self, a: int | str | Version, b: int | str | Version = "head") -> compare.Diff:
+        """What changed from one version to another."""
+        return compare.diff(self.at(a), self.at(b))
+
+    def blame(self, path: str | Sequence[Any] = "", *, at: int | str | Version = "head") -> blaming.Blame:
+        """The version that last changed the part of the state at a path."""
+        return blaming.blame(self, self.at(at), path)
+
+    def bisect(
+        self,
+        check: Callable[[Any], Any],
+        *,
+        good: int | str | Version | None = None,
+        bad: int | str | Version = "head",
+    ) -> Version | None:
+        """The first version among the ancestors of `bad` whose state fails `check`, if all before it pass.
+        None if `bad` itself passes."""
+        return blaming.bisect(self, check, good=good, bad=bad)
+
+    def verify(self) -> Report:
+        """Check every version: hashes, the chain, references, artifacts."""
+        return verify.verify_run(self._store, self._run())
+
+    def export(self, ref: int | str | Version = "head") -> dict[str, Any]:
+        """A version with its state as a JSON document, for people and other tools."""
+        return snapshot.export(self.at(ref))
+
+    # Marks and retention
+
+    def tag(self, ref: int | str | Version, name: str) -> None:
+        """Give a version a name."""
+        self._mark(ref, check_tag(name), on=True)
+
+    def untag(self, ref: int | str | Version, name: str) -> None:
+        """Take a name from a version; `NotFound` if it does not have it."""
+        self._mark(ref, check_tag(name), on=False)
+
+    def pin(self, ref: int | str | Version) -> None:
+        """Keep a version from being pruned."""
+        self._mark(ref, PIN, on=True)
+
+    def unpin(self, ref: int | str | Version) -> None:
+        """Let a version be pruned again."""
+        self._mark(ref, PIN, on=False)
+
+    def prune(self, policy: Retention, *, dry_run: bool = False) -> Pruned:
+        """Remove the versions that a policy does not keep; with `dry_run`, only say which."""
+        return retention.prune(self._context.store, self._run(), policy, now=self._context.clock(), dry_run=dry_run)
+
+    # How it works
+
+    def _write(
+        self,
+        state: Any,
+        base: Head | None,
+        head: Head | None,
+        facts: Facts,
+        *,
+        expected: int | None,
+        resolve: Resolver | None,
+    ) -> Version:
+        """Fold a state beside its base and commit it on the head; where the head has moved on, carry the change
+        over."""
+        first: object | None = None
+        while True:
+            reader = None if head is None else self._context.reader(head.run)
+            space = object() if reader is None else reader.space
+            folder = Folder(space, self._context.redact)
+            root = folder.fold(state, None if base is None else base.root)
+            if head is not None and first is not None and first is not space:
+                # Versions were pruned meanwhile: what was shared is stored elsewhere now.
+                root = folder.fold(root, head.root)
+            first = first or space
+            if head is not None and base is not None and head.version.number != base.version.number:
+                root = merge(base.root, root, head.root, resolve=resolve, fold=folder.fold)
+            parts = Parts(
+                root,
+                folder.fold(facts.result),
+                folder.fold(facts.meta),
+                folder.fold(facts.error),
+                folder.arrivals,
+            )
+            now = self._context.clock()
+            start = RunRecord(id=self.id, created=now, updated=now) if head is None else head
+            change, writer = draw_up(self.id, space, start, parts, facts, now=now)
+            try:
+                run = self._store.append(change)
+            except StaleVersion:
+                head = self._fresh_head()
+                if expected is not None:
+                    self._expect(head, expected)
+                base = head if base is None and expected is None else base
+                continue
+            break
+        if reader is None:
+            reader = self._context.reader(run)
+            reader.adopt(space)
+        assert change.version is not None
+        record = msgspec.structs.replace(change.version, pack=None)
+        writer.stamp(reader.loader.remember)
+        reader.head = Head(run, record, root)
+        self._note_seen(record.number)
+        return Version(self, reader, record)
+
+    def _run(self) -> RunRecord:
+        run = self._store.run(self.id)
+        if run is None:
+            raise NotFound(f"there is no run {self.id!r}: commit to it first", run=self.id)
+        return run
+
+    def _fresh_head(self) -> Head | None:
+        """The head as it is in the store; None if there is no run yet."""
+        run = self._store.run(self.id)
+        if run is None:
+            return None
+        reader = self._context.reader(run)
+        known = reader.head
+        if known is not None and known.run.revision == run.revision:
+            return known
+        head = Head(run, reader.record(run.head), reader.state(run.head))
+        reader.head = head
+        return head
+
+    def _known_head(self) -> Head | None:
+        """The newest head that this process knows; the store tells if it is not the newest."""
+        reader = self._context.known(self.id)
+        if reader is not None and reader.head is not None:
+            return reader.head
+        return self._fresh_head()
+
+    def _base(self, head: Head | None, expected: int | None) -> Head | None:
+        """The version that a plain state was made from: what this thread or task saw last."""
+        if head is None:
+            return None
+        number = expected if expected is not None else self._seen.get(_who(), head.version.number)
+        if number == head.version.number:
+            return head
+        reader = self._context.reader(head.run)
+        try:
+            return Head(head.run, reader.record(number), reader.state(number))
+        except NotFound:
+            if expected is not None:
+                self._expect(head, expected)
+            return head
+
+    def _expect(self, head: Head | None, expected: int) -> None:
+        number = 0 if head is None else head.version.number
+        if number != expected:
+            raise StaleVersion(
+                f"run {self.id!r} is at version {number}, not {expected} as expected: read the head, then try again",
+                run=self.id,
+                expected=expected,
+                head=number,
+            )
+
+    def _resolve(self, run: RunRecord, ref: Reference) -> int:
+        if ref.number is not None:
+            return ref.number
+        if ref.tag is not None:
+            found = self._store.versions(run.key, tag=ref.tag, limit=1)
+            if not found:
+                raise NotFound(f"run {self.id!r} has no version tagged {ref.tag!r}", run=self.id, tag=ref.tag)
+            return check(self.id, found[0]).number
+        if ref.back == 0:
+            return run.head
+        version = along(self.ancestors(run.head), ref.back)
+        if version is None:
+            raise NotFound(f"run {self.id!r} has no version {ref.back} before its head", run=self.id)
+        return version.number
+
+    def _versions(self, run: RunRecord, records: Sequence[VersionRecord]) -> list[Version]:
+        """Checked records as versions, with their marks in one read."""
+        if not records:
+            return []
+        numbers = [record.number for record in records]
+        marks: dict[int, list[str]] = {}
+        for mark in self._store.marks(run.key, min(numbers), max(numbers)):
+            marks.setdefault(mark.number, []).append(mark.name)
+        reader = self._context.reader(run)
+        return [Version(self, reader, check(self.id, record), marks.get(record.number, ())) for record in records]
+
+    def _common(self, one: int, other: int) -> int | None:
+        """The newest version that two versions both come from."""
+        line = {version.number for version in self.ancestors(one)}
+        for version in self.ancestors(other):
+            if version.number in line:
+                return version.number
+        return None
+
+    def _last_of(self, timeline: int) -> Version:
+        found = self.versions(timeline=timeline, limit=1)
+        if not found:
+            raise NotFound(f"timeline {timeline} of run {self.id!r} has no version of its own", run=self.id)
+        return found[0]
+
+    def _mark(self, ref: int | str | Version, name: str, *, on: bool) -> None:
+        version = self.at(ref)
+        run = self._run()
+        now = self._context.clock()
+        kind = ("version.pinned" if on else "version.unpinned") if name == PIN else ("version.tagged" if on else "version.untagged")
+        entry = event(kind, now, version=version.number, tag=name or None)
+        mark = MarkRecord(number=version.number, name=name, at=now)
+        if not self._store.set_mark(run.key, mark, on=on, event=entry) and not on:
+            what = "is not pinned" if name == PIN else f"has no tag {name!r}"
+            raise NotFound(f"version {version.number} of run {self.id!r} {what}", run=self.id, version=version.number)
+
+    def _note_seen(self, number: int) -> None:
+        self._seen[_who()] = number
+
+    def __repr__(self) -> str:
+        return f"<History {self.id!r}>"
+
+
+def to_event(run: RunRecord, entry: EventRecord | tuple[int, VersionRecord]) -> Event:
+    """A journal entry as callers see it: the row of a version is the event of its being saved."""
+    if isinstance(entry, EventRecord):
+        data = decode(entry.data) if entry.data else {}
+        return Event(entry.seq, run.id, entry.kind, when(entry.at), data.pop("version", None), None, data)
+    record = check(run.id, entry[1])
+    facts = {"parent": record.parent or None, "timeline": record.timeline, "kind": record.kind, "status": record.status}
+    return Event(record.seq, run.id, "version.saved", when(record.at), record.number, record.step, facts)
+
+
+def _who() -> Any:
+    """The asyncio task, or else the thread, that is calling."""
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is not None and asyncio._get_running_loop() is not None:
+        task = asyncio.current_task()
+        if task is not None:
+            return task
+    return threading.current_thread()

@@ -1,0 +1,221 @@
+"""Reading one run's trees: from the store's rows, checked, to frozen values.
+
+A reader is shared by all histories of a run in a process. It knows the run's *lineage*: numbers below 1 are
+versions of the run that this one was forked from, counted back from the fork point, so a fork costs nothing
+and refers to what it came from as to its own past.
+
+Invariant: no byte of a pack is decoded before its hash has been checked.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+from holdfast.errors import BadData, CorruptVersion, NotFound
+from holdfast.history.seal import check
+from holdfast.model.records import RunRecord, VersionRecord
+from holdfast.store.base import Store
+from holdfast.tree.artifact import Artifact
+from holdfast.tree.codec import open_box
+from holdfast.tree.frozen import Box, reveal
+from holdfast.tree.load import Loader, Place
+from holdfast.tree.pack import digest, unsqueeze
+
+#: Decoded blocks kept at hand.
+_KEEP_BLOCKS = 128
+_ARTIFACT = 25
+
+
+class Head(NamedTuple):
+    """Where a run stands: its record, its head's record, and the head's state (internal, frozen)."""
+
+    run: RunRecord
+    version: VersionRecord
+    root: Any
+
+
+class _Pack(NamedTuple):
+    """A decoded pack."""
+
+    roots: list[Any]
+    #: For each further block: the slot after its last node, and its hash.
+    directory: list[Any]
+    #: Slot of the first node in the pack proper.
+    first: int
+    nodes: list[Any]
+
+
+class Reader:
+    """Reads the versions of one run."""
+
+    def __init__(self, store: Store, run: RunRecord) -> None:
+        self.store = store
+        self.run = run
+        self.space = object()
+        self.loader = Loader(self.space, self.fetch, self._large)
+        #: The newest head known; others may have moved on.
+        self.head: Head | None = None
+        self._origin: Reader | None = None
+        self._packs: OrderedDict[int, _Pack] = OrderedDict()
+        self._blocks: OrderedDict[tuple[int, int], list[Any]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def adopt(self, space: object) -> None:
+        """Take over the address space in which the run's first version was written."""
+        self.space = space
+        self.loader.space = space
+
+    def state(self, number: int) -> Any:
+        """The internal state of a version."""
+        return self.loader.load(self.roots(number)[0], number)
+
+    def part(self, number: int, which: int) -> Any:
+        """Another root of a version (see `commit`), as a caller may see it; None where it has none."""
+        roots = self.roots(number)
+        return self.show(self.loader.load(roots[which], number)) if which < len(roots) else None
+
+    def find(self, number: int, path: Sequence[Any]) -> tuple[Any, int]:
+        """The internal value at a path, and the version that stored the innermost node around it."""
+        return self.loader.find(self.roots(number)[0], number, path)
+
+    def roots(self, number: int) -> list[Any]:
+        """What a version is made of, undecoded."""
+        if number < 1 and self.run.origin is not None:
+            return self.origin.roots(number + self.run.origin[1])
+        return self._load([number])[number].roots
+
+    def show(self, value: Any) -> Any:
+        """An internal value as a caller may see it."""
+        return reveal(value, self._open)
+
+    def record(self, number: int) -> VersionRecord:
+        """The checked record of a version of this run or its lineage; `NotFound` if it was pruned."""
+        if number < 1 and self.run.origin is not None:
+            return self.origin.record(number + self.run.origin[1])
+        found = self.store.versions(self.run.key, after=number - 1, before=number + 1, limit=1, pruned=True)
+        if not found:
+            self._missing(number)
+        record = check(self.run.id, found[0])
+        if record.pruned:
+            raise NotFound(f"version {number} of run {self.run.id!r} was pruned", run=self.run.id, version=number)
+        return record
+
+    @property
+    def origin(self) -> Reader:
+        """The reader of the run that this one was forked from."""
+        if self._origin is None:
+            assert self.run.origin is not None
+            run = self.store.run_by_key(self.run.origin[0])
+            if run is None:
+                raise CorruptVersion(
+                    f"run {self.run.id!r} was forked from a run that is gone from the store", run=self.run.id
+                )
+            self._origin = Reader(self.store, run)
+        return self._origin
+
+    def bind(self, digest_hex: str, size: int, name: str | None) -> Artifact:
+        """A handle through which an artifact's content can be read."""
+        return Artifact(digest_hex, size, name, lambda: self.store.artifact_pieces(bytes.fromhex(digest_hex)))
+
+    def _open(self, box: Box) -> Any:
+        opened = open_box(box)
+        return self.bind(opened.digest, opened.size, opened.name) if box.code == _ARTIFACT else opened
+
+    def _large(self, name: bytes) -> bytes:
+        return b"".join(self.store.artifact_pieces(name))
+
+    def fetch(self, places: Sequence[Place]) -> dict[Place, Any]:
+        """Decoded nodes, of this run or its lineage."""
+        own = places if self.run.origin is None else [place for place in places if place[0] > 0]
+        packs = self._load({number for number, _ in own})
+        found = {place: self._node(packs[place[0]], *place) for place in own}
+        if len(own) < len(places):
+            assert self.run.origin is not None
+            shift = self.run.origin[1]
+            got = self.origin.fetch([(number + shift, slot) for number, slot in places if number < 1])
+            found.update({(number - shift, slot): node for (number, slot), node in got.items()})
+        return found
+
+    def _node(self, pack: _Pack, number: int, slot: int) -> Any:
+        first, nodes = pack.first, pack.nodes
+        if slot < first:
+            first = 0
+            for index, (end, expected) in enumerate(pack.directory):
+                if slot < end:
+                    nodes = self._block(number, index, expected)
+                    break
+                first = end
+        try:
+            return nodes[slot - first]
+        except IndexError:
+            raise self._broken(number, f"has no node {slot}") from None
+
+    def _block(self, number: int, index: int, expected: bytes) -> list[Any]:
+        with self._lock:
+            nodes = self._blocks.get((number, index))
+        if nodes is None:
+            data = self.store.block(self.run.key, number, index)
+            if data is None:
+                raise self._broken(number, f"has lost block {index}")
+            if digest(data) != expected:
+                raise self._broken(number, f"fails the hash of block {index}")
+            nodes = self._decoded(number, data)
+            with self._lock:
+                self._blocks[(number, index)] = nodes
+                while len(self._blocks) > _KEEP_BLOCKS:
+                    self._blocks.popitem(last=False)
+        return nodes
+
+    def _load(self, numbers: Collection[int]) -> dict[int, _Pack]:
+        """The packs of these versions, checked and decoded."""
+        found: dict[int, _Pack] = {}
+        with self._lock:
+            for number in numbers:
+                pack = self._packs.get(number)
+                if pack is not None:
+                    found[number] = pack
+        missing = [number for number in numbers if number not in found]
+        if not missing:
+            return found
+        for record in self.store.packs(self.run.key, missing):
+            pack = self._unpack(check(self.run.id, record))
+            found[record.number] = pack
+            with self._lock:
+                self._packs[record.number] = pack
+                while len(self._packs) > _KEEP_BLOCKS:
+                    self._packs.popitem(last=False)
+        for number in missing:
+            if number not in found:
+                self._missing(number)
+        return found
+
+    def _unpack(self, record: VersionRecord) -> _Pack:
+        assert record.pack is not None
+        roots, directory, *nodes = self._decoded(record.number, record.pack)
+        return _Pack(roots, directory, directory[-1][0] if directory else 0, nodes)
+
+    def _decoded(self, number: int, data: bytes) -> list[Any]:
+        try:
+            return unsqueeze(data)
+        except BadData as error:
+            raise self._broken(number, f"cannot be decoded ({error})") from error
+
+    def _missing(self, number: int) -> None:
+        if number > self.run.last or number == 0 or (number < 0 and self.run.origin is None and self.run.epoch == 0):
+            fresh = self.store.run(self.run.id)
+            if fresh is None or number > fresh.last or number < 1:
+                raise NotFound(f"run {self.run.id!r} has no version {number}", run=self.run.id, version=number)
+        if self.run.epoch:
+            raise NotFound(f"version {number} of run {self.run.id!r} was pruned", run=self.run.id, version=number)
+        raise self._broken(number, "is missing")
+
+    def _broken(self, number: int, what: str) -> CorruptVersion:
+        return CorruptVersion(
+            f"version {number} of run {self.run.id!r} {what}: other versions stay readable; run verify, "
+            "and restore this one from a bundle",
+            run=self.run.id,
+            version=number,
+        )

@@ -1,0 +1,141 @@
+"""Checking everything: every hash, every link of the chain, every reference, every artifact.
+
+Reading checks what it reads; this reads all. It goes on after a finding, so that one report names all that is
+wrong, and it changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from holdfast.errors import BadData, HoldfastError, NotFound
+from holdfast.history.reach import Reach
+from holdfast.history.reader import Reader
+from holdfast.history.seal import NO_PARENT, check
+from holdfast.model.public import Problem, Report
+from holdfast.model.records import RunRecord, VersionRecord
+from holdfast.store.base import Store
+
+_PAGE = 256
+
+#: Called with what is done and what there is to do.
+Progress = Callable[[int, int], None]
+
+
+def verify_run(store: Store, run: RunRecord, progress: Progress | None = None) -> Report:
+    """Check one run."""
+    problems: list[Problem] = []
+    reach = Reach(Reader(store, run))
+    hashes: dict[int, bytes] = {}
+    seen = 0
+    try:
+        for record in _records(store, run):
+            problems += _check_version(reach, run, record, hashes)
+            seen += not record.pruned
+            if progress is not None:
+                progress(seen, run.kept)
+        problems += _check_numbers(run, hashes, seen)
+        store.timelines(run.key)
+        for mark in store.marks(run.key):
+            if mark.number not in hashes:
+                problems.append(Problem(run.id, mark.number, f"is tagged {mark.name!r} but is not there"))
+        for _ in _journal(store, run):
+            pass
+    except HoldfastError as error:
+        problems.append(Problem(run.id, error.details.get("version"), str(error)))
+    return Report(1, seen, len(reach.artifacts), tuple(problems))
+
+
+def verify_store(store: Store, progress: Progress | None = None) -> Report:
+    """Check all runs, all artifacts, and what the database knows of itself."""
+    problems = [Problem(None, None, finding) for finding in store.check()]
+    runs = versions = 0
+    before: int | None = None
+    done = 0
+    try:
+        total = store.stats().versions
+        while page := store.runs(before=before, limit=_PAGE):
+            for run in page:
+                start = done
+                report = verify_run(store, run, progress and (lambda n, _, start=start: progress(start + n, total)))
+                problems += report.problems
+                runs += 1
+                versions += report.versions
+                done += report.versions
+            before = page[-1].key
+    except HoldfastError as error:
+        problems.append(Problem(None, None, str(error)))
+    artifacts, found = _check_artifacts(store)
+    return Report(runs, versions, artifacts, (*problems, *found))
+
+
+def _records(store: Store, run: RunRecord) -> Iterator[VersionRecord]:
+    after = -(1 << 62)
+    while page := store.versions(run.key, after=after, limit=_PAGE, ascending=True, pruned=True):
+        yield from page
+        after = page[-1].number
+
+
+def _check_version(
+    reach: Reach, run: RunRecord, record: VersionRecord, hashes: dict[int, bytes]
+) -> Iterator[Problem]:
+    number = record.number
+    try:
+        check(run.id, record)
+    except BadData as error:
+        yield Problem(run.id, number, str(error))
+        return
+    hashes[number] = record.hash
+    if record.pruned:
+        return
+    link = hashes.get(record.parent)
+    if record.parent and link is None:
+        yield Problem(run.id, number, f"its parent, version {record.parent}, is missing or damaged")
+    elif record.parent and link is not None and link[:8] != record.prev:
+        yield Problem(run.id, number, f"does not link to its parent, version {record.parent}")
+    elif not record.parent and run.origin is None and record.kind != "fork" and record.prev != NO_PARENT:
+        yield Problem(run.id, number, "claims a parent that it does not name")
+    try:
+        reach.add(number)
+    except (BadData, NotFound) as error:
+        yield Problem(run.id, error.details.get("version", number), str(error))
+
+
+def _check_numbers(run: RunRecord, hashes: dict[int, bytes], seen: int) -> Iterator[Problem]:
+    if run.epoch == 0:
+        for number in range(1, run.last + 1):
+            if number not in hashes:
+                yield Problem(run.id, number, "is missing")
+    if run.head and run.head not in hashes:
+        yield Problem(run.id, run.head, "is the head but is missing or damaged")
+    if seen != run.kept:
+        yield Problem(run.id, None, f"has {seen} versions where its record says {run.kept}")
+
+
+def _journal(store: Store, run: RunRecord) -> Iterator[Any]:
+    after = 0
+    while page := store.journal(run=run.key, after=after, limit=_PAGE):
+        yield from page
+        last = page[-1]
+        after = last[1].seq if isinstance(last, tuple) else last.seq
+
+
+def _check_artifacts(store: Store) -> tuple[int, list[Problem]]:
+    problems = []
+    count = 0
+    after = b""
+    try:
+        while page := store.artifacts(after=after):
+            for artifact in page:
+                count += 1
+                try:
+                    size = sum(map(len, store.artifact_pieces(artifact.digest)))
+                    if size != artifact.size:
+                        problems.append(Problem(None, None, f"artifact {artifact.digest.hex()[:12]} has a wrong size"))
+                except (BadData, NotFound) as error:
+                    problems.append(Problem(None, None, str(error)))
+            after = page[-1].digest
+    except HoldfastError as error:
+        problems.append(Problem(None, None, str(error)))
+    return count, problems

@@ -1,0 +1,159 @@
+"""A version as a caller holds it: a summary at once, state and result when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from holdfast.history.commit import ERROR, META, RESULT
+from holdfast.history.reader import Reader
+from holdfast.model.public import when
+from holdfast.model.records import PIN, VersionRecord
+from holdfast.tree import path as paths
+from holdfast.tree.codec import decode
+
+if TYPE_CHECKING:
+    from holdfast.history.history import History
+
+_UNREAD: Any = object()
+
+
+class Version:
+    """An immutable, numbered point in a run's history."""
+
+    __slots__ = ("_detail", "_history", "_reader", "_record", "_state", "_tags")
+
+    def __init__(
+        self, history: History, reader: Reader, record: VersionRecord, names: Sequence[str] | None = None
+    ) -> None:
+        self._history = history
+        self._reader = reader
+        self._record = record
+        self._state: Any = _UNREAD
+        self._detail: dict[str, Any] | None = None
+        self._tags = None if names is None else tuple(names)
+
+    @property
+    def run(self) -> str:
+        """The id of its run."""
+        return self._reader.run.id
+
+    @property
+    def number(self) -> int:
+        return self._record.number
+
+    @property
+    def parent(self) -> int | None:
+        """The version that it followed; None for the first."""
+        return self._record.parent or None
+
+    @property
+    def timeline(self) -> int:
+        return self._record.timeline
+
+    @property
+    def kind(self) -> str:
+        """What made it: initial, step, manual, timed, merge, import, final or fork."""
+        return self._record.kind
+
+    @property
+    def status(self) -> str:
+        """The status of the run with this version."""
+        return self._record.status
+
+    @property
+    def step(self) -> str | None:
+        return self._record.step
+
+    @property
+    def steps(self) -> int:
+        """How many steps were completed up to here."""
+        return self._record.steps
+
+    @property
+    def completed_steps(self) -> list[str]:
+        """The names of the steps completed up to here, oldest first."""
+        names = [version.step for version in self._history.ancestors(self.number) if version.step is not None]
+        return names[::-1]
+
+    @property
+    def at(self) -> datetime:
+        """When it was committed, in UTC."""
+        return when(self._record.at)
+
+    @property
+    def size(self) -> int:
+        """Bytes that it added to the store."""
+        return self._record.size
+
+    @property
+    def hash(self) -> str:
+        return self._record.hash.hex()
+
+    @property
+    def detail(self) -> dict[str, Any]:
+        """Further facts: note, actor, and what the writer added."""
+        if self._detail is None:
+            self._detail = decode(self._record.detail) if self._record.detail else {}
+        return self._detail
+
+    @property
+    def note(self) -> str | None:
+        return self.detail.get("note")
+
+    @property
+    def actor(self) -> str | None:
+        return self.detail.get("actor")
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        return tuple(name for name in self._names() if name != PIN)
+
+    @property
+    def pinned(self) -> bool:
+        return PIN in self._names()
+
+    @property
+    def state(self) -> Any:
+        """The state, frozen. Read from the store when first asked for."""
+        if self._state is _UNREAD:
+            self._state = self._reader.show(self._reader.state(self.number))
+        return self._state
+
+    @property
+    def result(self) -> Any:
+        """What the step returned."""
+        return self._reader.part(self.number, RESULT)
+
+    @property
+    def meta(self) -> Any:
+        """What shaped its behaviour: model, prompt, tokens, cost, …"""
+        return self._reader.part(self.number, META)
+
+    @property
+    def error(self) -> Any:
+        """How the step failed: type, message, traceback; None if it did not."""
+        return self._reader.part(self.number, ERROR)
+
+    def get(self, path: str | Sequence[Any]) -> Any:
+        """The part of the state at a path, without reading the rest."""
+        return self._reader.show(self._reader.find(self.number, paths.parse(path))[0])
+
+    def _names(self) -> tuple[str, ...]:
+        if self._tags is None:
+            marks = self._reader.store.marks(self._reader.run.key, self.number, self.number)
+            self._tags = tuple(mark.name for mark in marks)
+        return self._tags
+
+    def __repr__(self) -> str:
+        step = f" {self.step}" if self.step else ""
+        return f"<Version {self.run}@{self.number}{step}>"
+
+
+def along(versions: Iterator[Version], count: int) -> Version | None:
+    """The version so many further along a line of ancestors."""
+    for passed, version in enumerate(versions):
+        if passed == count:
+            return version
+    return None

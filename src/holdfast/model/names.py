@@ -1,0 +1,130 @@
+"""What may name a run, a version or a tag, and how a reference to a version is read.
+
+`RUN@12`, `RUN@head`, `RUN~2` (two before the head), `RUN:tag`; `RUN` alone is its head. Within a run: `12`,
+`head`, `~2`, `tag`, each also with its sign (`@12`, `:tag`).
+
+Invariant: a valid id or tag can be written in a reference and read back without ambiguity, shown on a terminal,
+and never means a path.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Any, NamedTuple
+
+from holdfast.errors import InvalidCall, InvalidReference
+
+MAX_ID = 200
+MAX_TAG = 100
+MAX_STEP = 500
+
+_SUFFIX = re.compile(r"(?:@(?P<at>\d{1,18}|head)|~(?P<back>\d{1,18})|:(?P<tag>.+))", re.DOTALL)
+
+
+class Reference(NamedTuple):
+    """A version within a run: by number, by tag, or so many before the head."""
+
+    number: int | None = None
+    back: int = 0
+    tag: str | None = None
+
+
+HEAD = Reference()
+
+
+def check_run_id(run_id: Any) -> str:
+    """A run id that may be used, or `InvalidReference`."""
+    if not isinstance(run_id, str):
+        raise InvalidReference(f"a run id is a string, not {type(run_id).__name__}")
+    problem = _problem(run_id, MAX_ID, "@~\\")
+    if problem is None and any(part in (".", "..") for part in run_id.split("/")):
+        problem = "looks like a path"
+    if problem is not None:
+        raise InvalidReference(f"{_short(run_id)} cannot be a run id: it {problem}")
+    return run_id
+
+
+def check_tag(tag: Any) -> str:
+    """A tag that may be used, or `InvalidReference`."""
+    if not isinstance(tag, str):
+        raise InvalidReference(f"a tag is a string, not {type(tag).__name__}")
+    problem = _problem(tag, MAX_TAG, "@~:")
+    if problem is None and (tag.isdigit() or tag == "head"):
+        problem = "would read as a version"
+    if problem is not None:
+        raise InvalidReference(f"{_short(tag)} cannot be a tag: it {problem}")
+    return tag
+
+
+def check_text(name: str, text: Any, limit: int) -> str | None:
+    """An optional text of a version's facts, or `InvalidCall`."""
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise InvalidCall(f"{name} is a string, not {type(text).__name__}")
+    if len(text) > limit:
+        raise InvalidCall(f"{name} has {len(text)} characters; {limit} are the most")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidCall(f"{name} holds a lone surrogate, which cannot be shown") from None
+    return text
+
+
+def parse_local(ref: Any) -> Reference:
+    """A reference within a run."""
+    if isinstance(ref, bool) or not isinstance(ref, int | str):
+        raise InvalidReference(f"a version is named by a number or a string, not {type(ref).__name__}")
+    if isinstance(ref, int):
+        if ref < 1:
+            raise InvalidReference(f"versions are numbered from 1; {ref} is none: write '~2' for two before the head")
+        return Reference(number=ref)
+    if ref in ("", "head"):
+        return HEAD
+    if ref.isdecimal() and len(ref) <= 18:
+        return parse_local(int(ref))
+    match = _SUFFIX.fullmatch(ref)
+    return _of(match) if match else Reference(tag=check_tag(ref))
+
+
+def split_reference(text: Any) -> list[tuple[str, Reference]]:
+    """All ways to read a reference as a run id and a version, the likeliest first: an id may hold a `:`."""
+    if not isinstance(text, str):
+        raise InvalidReference(f"a reference is a string such as 'run-1@12', not {type(text).__name__}")
+    readings = [(text, HEAD)]
+    for position, sign in enumerate(text):
+        if sign in "@~:" and position:
+            match = _SUFFIX.fullmatch(text, position)
+            if match:
+                readings.append((text[:position], _of(match)))
+    if len(readings) == 1 and any(sign in text for sign in "@~"):
+        raise InvalidReference(f"{_short(text)} is no reference: write RUN, RUN@12, RUN@head, RUN~2 or RUN:tag")
+    return readings
+
+
+def _of(match: re.Match[str]) -> Reference:
+    if match["at"]:
+        return HEAD if match["at"] == "head" else parse_local(int(match["at"]))
+    if match["back"]:
+        return Reference(back=int(match["back"]))
+    return Reference(tag=check_tag(match["tag"]))
+
+
+def _problem(text: str, limit: int, forbidden: str) -> str | None:
+    if not text:
+        return "is empty"
+    if len(text) > limit:
+        return f"has {len(text)} characters; {limit} are the most"
+    if text != text.strip():
+        return "begins or ends with a space"
+    for sign in text:
+        if sign in forbidden:
+            return f"holds {sign!r}"
+        if unicodedata.category(sign) in ("Cc", "Cs", "Cn", "Zl", "Zp"):
+            return f"holds the character {sign!r}"
+    return None
+
+
+def _short(text: str) -> str:
+    return repr(text) if len(text) <= 60 else f"{text[:57]!r}…"

@@ -1,0 +1,130 @@
+"""What callers get: small frozen records about runs, timelines, events and findings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from holdfast.model.records import RunRecord
+
+
+def when(micros: int) -> datetime:
+    """A stored time as a datetime in UTC."""
+    return datetime.fromtimestamp(micros // 1_000_000, UTC).replace(microsecond=micros % 1_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run, as a list shows it."""
+
+    id: str
+    status: str
+    workflow: str | None
+    #: The step that wrote the head.
+    step: str | None
+    head: int
+    #: Versions that have not been pruned.
+    versions: int
+    timeline: int
+    created: datetime
+    updated: datetime
+    #: Bytes of all packs.
+    size: int
+    tags: tuple[str, ...] = ()
+    #: The version that this run was forked from, as `RUN@12`.
+    origin: str | None = None
+
+    @classmethod
+    def of(cls, record: RunRecord, tags: tuple[str, ...], origin: str | None) -> Run:
+        """From the store's record."""
+        return cls(
+            id=record.id,
+            status=record.status,
+            workflow=record.workflow,
+            step=record.step,
+            head=record.head,
+            versions=record.kept,
+            timeline=record.timeline,
+            created=when(record.created),
+            updated=when(record.updated),
+            size=record.size,
+            tags=tags,
+            origin=origin,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """A line of versions: where it left the others, and why."""
+
+    number: int
+    #: The version it started from; None for the first.
+    parent: int | None
+    at: datetime
+    reason: str | None = None
+    actor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An entry in a run's journal. Read on from its `cursor`."""
+
+    cursor: int
+    run: str
+    kind: str
+    at: datetime
+    #: The version that the event is about, where it is about one.
+    version: int | None = None
+    step: str | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that `verify` found."""
+
+    run: str | None
+    version: int | None
+    what: str
+
+    def __str__(self) -> str:
+        place = "the store" if self.run is None else self.run if self.version is None else f"{self.run}@{self.version}"
+        return f"{place}: {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What `verify` looked at and found."""
+
+    runs: int
+    versions: int
+    artifacts: int
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What a pruning removed, or would remove."""
+
+    #: Versions that can no longer be read.
+    versions: tuple[int, ...]
+    kept: tuple[int, ...]
+    #: Bytes of packs and blocks that went.
+    bytes: int
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What a collection removed."""
+
+    artifacts: int
+    bytes: int

@@ -1,0 +1,135 @@
+"""The records that stores keep and histories speak of: plain, frozen, without behaviour.
+
+Times are microseconds since 1970 in UTC. Numbers of kinds and statuses are part of the format: a new one is
+added at the end, none is ever removed or moved.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+#: What made a version.
+KINDS = ("initial", "step", "manual", "timed", "merge", "import", "final", "fork")
+
+#: Where a run stands.
+STATUSES = ("queued", "running", "suspended", "paused", "completed", "failed", "cancelled", "frozen")
+
+#: The name under which a pin is kept among the marks of a version. No tag can be empty.
+PIN = ""
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as the store knows it."""
+
+    #: The store's own number for the run; 0 until the store has given one.
+    key: int = 0
+    id: str
+    workflow: str | None = None
+    status: str = "running"
+    created: int
+    updated: int
+    #: The version from which the next one follows; 0 before the first.
+    head: int = 0
+    #: The highest version number ever given.
+    last: int = 0
+    #: The newest timeline.
+    timeline: int = 1
+    #: Grows with every change of this record: what compare-and-set compares.
+    revision: int = 1
+    #: Grows when versions are pruned: what was read before may be gone.
+    epoch: int = 0
+    #: The run (its key) and the version that this run was forked from.
+    origin: tuple[int, int] | None = None
+    #: The step that wrote the head.
+    step: str | None = None
+    #: Bytes of all packs and blocks.
+    size: int = 0
+    #: Versions that have not been pruned.
+    kept: int = 0
+
+
+class VersionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A version as the store knows it. A pruned one keeps its number, its hash, and those of its nodes that
+    other versions need."""
+
+    number: int
+    #: The version it follows; 0 for none.
+    parent: int
+    timeline: int
+    kind: str
+    status: str
+    at: int
+    #: Steps completed up to here, this one included.
+    steps: int
+    step: str | None = None
+    #: Further facts, encoded: actor, note, error, …; empty for none.
+    detail: bytes = b""
+    #: The first half of the parent's hash: the link of the chain.
+    prev: bytes
+    pack_hash: bytes
+    hash: bytes
+    #: Bytes of the pack and its blocks.
+    size: int
+    pruned: bool = False
+    #: Position in the store's journal; 0 until the store has given one.
+    seq: int = 0
+    #: The pack, where it was asked for.
+    pack: bytes | None = None
+
+
+class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry in a run's journal that is not a version."""
+
+    kind: str
+    at: int
+    #: Encoded facts.
+    data: bytes = b""
+    #: Position in the store's journal; 0 until the store has given one.
+    seq: int = 0
+    run: int = 0
+
+
+class TimelineRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of versions: where it left the others, and why."""
+
+    number: int
+    #: The version it started from; 0 for the first timeline.
+    parent: int
+    at: int
+    reason: str | None = None
+    actor: str | None = None
+
+
+class MarkRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A tag of a version, or its pin."""
+
+    number: int
+    name: str
+    at: int
+
+
+class ArtifactRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A large value as the store knows it."""
+
+    digest: bytes
+    size: int
+    at: int
+
+
+class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
+    """What a store holds."""
+
+    runs: int
+    versions: int
+    events: int
+    artifacts: int
+    artifact_bytes: int
+    #: Bytes of all packs and blocks.
+    pack_bytes: int
+    #: Bytes on disk; None where there is no file.
+    file_bytes: int | None = None
+
+
+Detail = dict[str, Any]

@@ -1,0 +1,33 @@
+"""Which versions to keep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from holdfast.errors import InvalidCall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """A version is kept if any of these rules keeps it. The head, tagged and pinned versions, fork points and
+    whatever a live run needs are kept always."""
+
+    #: The last so many.
+    last: int | None = None
+    #: Those that are not older than this.
+    within: timedelta | None = None
+    #: The newest of each of the last so many hours, days, weeks that have any.
+    hourly: int | None = None
+    daily: int | None = None
+    weekly: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("last", "hourly", "daily", "weekly"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < 0):
+                raise InvalidCall(f"Retention({name}={value!r}): give a whole number, 0 or more")
+        if self.within is not None and not isinstance(self.within, timedelta):
+            raise InvalidCall(f"Retention(within={self.within!r}): give a datetime.timedelta")
+        if all(getattr(self, name) is None for name in ("last", "within", "hourly", "daily", "weekly")):
+            raise InvalidCall("Retention() would keep nothing but the head: give at least one rule")

@@ -1,0 +1,186 @@
+"""The store protocol: what a database must do for Holdfast, and nothing more.
+
+A store only appends and compares-and-sets. It does not know what a state, a fork or a rollback is; it never
+looks into a pack. All methods are synchronous and may be called from any thread. Errors that leave a store
+are Holdfast's own (`errors`), never a driver's.
+
+The contracts, once for all stores:
+
+- `append` is atomic and durable when it returns. It compares the run's `revision` with the one expected and
+  raises `StaleVersion`, with nothing written, if they differ (or if a run that should be new exists).
+- A record that is read equals the record that was written, or the read raises `CorruptStore`. The hashes of
+  versions are checked by `history`, not here.
+- A read sees every append that returned before it began.
+- Lists come in the order that each method names; nothing is cut off silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from holdfast.model.records import (
+    ArtifactRecord,
+    EventRecord,
+    MarkRecord,
+    RunRecord,
+    StoreStats,
+    TimelineRecord,
+    VersionRecord,
+)
+from holdfast.tree.pack import Upload
+
+
+class Append(NamedTuple):
+    """One change of one run, all or nothing."""
+
+    #: The run as the writer knows it; None if it is to be made.
+    expect: RunRecord | None
+    #: The run as it will be. The store gives `key`.
+    run: RunRecord
+    version: VersionRecord | None = None
+    blocks: Sequence[bytes] = ()
+    tags: Sequence[str] = ()
+    timeline: TimelineRecord | None = None
+    events: Sequence[EventRecord] = ()
+    uploads: Sequence[Upload] = ()
+    #: Artifacts that the version's pack refers to; `NotFound` if one is neither there nor in `uploads`.
+    holds: Sequence[bytes] = ()
+
+
+class Prune(NamedTuple):
+    """Versions that go, and those of which only some nodes stay."""
+
+    expect: RunRecord
+    run: RunRecord
+    #: Numbers of versions whose rows go altogether.
+    drop: Sequence[int]
+    #: Stubs that replace versions, each with its blocks and the artifacts that it still refers to.
+    thin: Sequence[tuple[VersionRecord, Sequence[bytes], Sequence[bytes]]]
+    events: Sequence[EventRecord] = ()
+
+
+class Imported(NamedTuple):
+    """A whole run on its way in: the run, then its parts as they come."""
+
+    run: RunRecord
+    versions: Iterator[tuple[VersionRecord, Sequence[bytes], Sequence[bytes]]]
+    timelines: Sequence[TimelineRecord]
+    marks: Sequence[MarkRecord]
+    events: Sequence[EventRecord]
+    uploads: Iterator[Upload]
+
+
+class RunStore(Protocol):
+    """Runs and their one way of changing."""
+
+    def append(self, change: Append) -> RunRecord:
+        """Carry out one change; gives the run as it is now, with its key."""
+
+    def run(self, run_id: str) -> RunRecord | None:
+        """The run of an id."""
+
+    def run_by_key(self, key: int) -> RunRecord | None:
+        """The run of a key."""
+
+    def run_ids(self, prefix: str, limit: int) -> list[str]:
+        """Ids that start with a prefix, in order."""
+
+    def runs(
+        self,
+        *,
+        statuses: Sequence[str] | None = None,
+        workflow: str | None = None,
+        tags: Sequence[str] = (),
+        since: int | None = None,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> list[RunRecord]:
+        """Runs, newest first: of any of the statuses, with a version for each of the tags, changed at or after
+        `since`, with keys below `before`."""
+
+    def forks_of(self, key: int) -> list[RunRecord]:
+        """Runs that were forked from a run."""
+
+    def delete_run(self, run: RunRecord) -> None:
+        """Remove a run and all that belongs to it alone. `StaleVersion` if it has changed since."""
+
+    def import_run(self, imported: Imported) -> RunRecord:
+        """Write a whole run; `AlreadyExists`, with nothing written, if its id is taken."""
+
+
+class VersionStore(Protocol):
+    """Versions, their packs, timelines, marks, events."""
+
+    def versions(
+        self,
+        run: int,
+        *,
+        before: int | None = None,
+        after: int | None = None,
+        limit: int = 100,
+        timeline: int | None = None,
+        step: str | None = None,
+        kind: str | None = None,
+        tag: str | None = None,
+        ascending: bool = False,
+        pruned: bool = False,
+    ) -> list[VersionRecord]:
+        """Versions without packs, newest first or `ascending`, numbers strictly between `after` and `before`.
+        With `pruned`, stubs of pruned versions too."""
+
+    def packs(self, run: int, numbers: Sequence[int]) -> list[VersionRecord]:
+        """Versions with packs, stubs too, in any order; those that are not there are left out."""
+
+    def block(self, run: int, number: int, index: int) -> bytes | None:
+        """A further block of a version's pack."""
+
+    def timelines(self, run: int) -> list[TimelineRecord]:
+        """All timelines, oldest first."""
+
+    def marks(self, run: int, first: int | None = None, last: int | None = None) -> list[MarkRecord]:
+        """Tags and pins of a range of versions, by number and name."""
+
+    def set_mark(self, run: int, mark: MarkRecord, *, on: bool, event: EventRecord) -> bool:
+        """Add or remove a mark; tells whether that changed anything. The event is written only if so."""
+
+    def journal(self, *, run: int | None, after: int, limit: int) -> list[EventRecord | tuple[int, VersionRecord]]:
+        """What happened after a position, oldest first: events, and versions with the key of their run."""
+
+    def prune(self, plan: Prune) -> RunRecord:
+        """Carry out a pruning, atomically, with the same comparison as `append`."""
+
+
+class ArtifactStore(Protocol):
+    """Large values under the hash of their content."""
+
+    def put_artifact(self, upload: Upload, at: int) -> bool:
+        """Keep a large value before any version holds it; tells whether it was new."""
+
+    def artifact(self, digest: bytes) -> ArtifactRecord | None:
+        """What is known of a large value."""
+
+    def artifact_pieces(self, digest: bytes) -> Iterator[bytes]:
+        """Its content in pieces; `NotFound`, or `CorruptStore` if the content no longer fits its hash."""
+
+    def artifacts(self, *, after: bytes = b"", limit: int = 1000) -> list[ArtifactRecord]:
+        """Large values in order of their digests."""
+
+    def collect(self, *, before: int) -> tuple[int, int]:
+        """Remove large values that no version holds and that came before a time; gives number and bytes."""
+
+
+class Store(RunStore, VersionStore, ArtifactStore, Protocol):
+    """All of it."""
+
+    def stats(self) -> StoreStats:
+        """What the store holds."""
+
+    def check(self) -> list[str]:
+        """What the database itself finds wrong with its files; empty if nothing."""
+
+    def compact(self) -> None:
+        """Give space that is no longer used back to the system."""
+
+    def close(self) -> None:
+        """Let go of files and connections; harmless when done twice."""

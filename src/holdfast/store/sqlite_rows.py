@@ -1,0 +1,167 @@
+"""Records as SQLite rows and back.
+
+Rows that can change carry a `sum` over their values; a row that no longer fits its sum is refused. Versions
+carry their own hash in `seal`, which `history` checks.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import CorruptStore
+from holdfast.model.records import KINDS, STATUSES, EventRecord, MarkRecord, RunRecord, TimelineRecord, VersionRecord
+
+RUN = (
+    "key, id, workflow, status, created, updated, head, last, timeline, revision, epoch, "
+    "origin_run, origin_version, step, size, kept"
+)
+VERSION = "seq, number, back, timeline, kind, status, steps, pruned, extra, at, step, detail, seal, length(pack)"
+INSERT_VERSION = (
+    "INSERT INTO journal (run, number, back, timeline, kind, status, steps, pruned, extra, at, step, detail, seal, pack)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+INSERT_EVENT = "INSERT INTO journal (run, at, step, detail, seal) VALUES (?, ?, ?, ?, ?)"
+
+_encode = msgspec.msgpack.Encoder().encode
+_KIND_NUMBER = {name: number for number, name in enumerate(KINDS)}
+_STATUS_NUMBER = {name: number for number, name in enumerate(STATUSES)}
+
+
+def row_sum(*values: Any) -> bytes:
+    """What guards a row."""
+    return sha256(_encode(values)).digest()[:8]
+
+
+def run_row(run: RunRecord) -> tuple[Any, ...]:
+    """The values of `RUN`."""
+    origin_run, origin_version = run.origin or (None, None)
+    return (
+        run.key,
+        run.id,
+        run.workflow,
+        _STATUS_NUMBER[run.status],
+        run.created,
+        run.updated,
+        run.head,
+        run.last,
+        run.timeline,
+        run.revision,
+        run.epoch,
+        origin_run,
+        origin_version,
+        run.step,
+        run.size,
+        run.kept,
+    )
+
+
+def run_record(row: tuple[Any, ...]) -> RunRecord:
+    """From the values of `RUN` and the sum."""
+    if row_sum(*row[:-1]) != row[-1]:
+        raise CorruptStore(f"the record of run {row[1]!r} is damaged: verify the store, restore the run from a bundle")
+    return RunRecord(
+        key=row[0],
+        id=row[1],
+        workflow=row[2],
+        status=STATUSES[row[3]],
+        created=row[4],
+        updated=row[5],
+        head=row[6],
+        last=row[7],
+        timeline=row[8],
+        revision=row[9],
+        epoch=row[10],
+        origin=None if row[11] is None else (row[11], row[12]),
+        step=row[13],
+        size=row[14],
+        kept=row[15],
+    )
+
+
+def version_row(key: int, version: VersionRecord) -> tuple[Any, ...]:
+    """The values of `INSERT_VERSION`."""
+    pack = version.pack or b""
+    return (
+        key,
+        version.number,
+        version.number - version.parent,
+        version.timeline,
+        _KIND_NUMBER[version.kind],
+        _STATUS_NUMBER[version.status],
+        version.steps,
+        int(version.pruned),
+        version.size - len(pack),
+        version.at,
+        version.step,
+        version.detail or None,
+        version.prev + version.pack_hash + version.hash,
+        pack,
+    )
+
+
+def version_record(row: tuple[Any, ...]) -> VersionRecord:
+    """From the values of `VERSION`, and perhaps the pack after them. Values of a wrong type give a record that
+    fails its hash."""
+    try:
+        seal = row[12]
+        return VersionRecord(
+            seq=row[0],
+            number=row[1],
+            parent=row[1] - row[2],
+            timeline=row[3],
+            kind=KINDS[row[4]],
+            status=STATUSES[row[5]],
+            steps=row[6],
+            pruned=bool(row[7]),
+            size=row[13] + row[8],
+            at=row[9],
+            step=row[10],
+            detail=row[11] or b"",
+            prev=seal[:8],
+            pack_hash=seal[8:24],
+            hash=seal[24:],
+            pack=row[14] if len(row) > 14 else None,
+        )
+    except (TypeError, IndexError) as error:
+        raise CorruptStore(f"version {row[1]!r} at position {row[0]} of the journal is damaged: run verify") from error
+
+
+def event_row(key: int, event: EventRecord) -> tuple[Any, ...]:
+    """The values of `INSERT_EVENT`."""
+    return key, event.at, event.kind, event.data, row_sum(key, event.at, event.kind, event.data)
+
+
+def event_record(seq: int, row: tuple[Any, ...]) -> EventRecord:
+    """From a position and the values of `INSERT_EVENT`."""
+    if row_sum(*row[:-1]) != row[-1]:
+        raise CorruptStore(f"the event at position {seq} of the journal is damaged: verify the store")
+    return EventRecord(seq=seq, run=row[0], at=row[1], kind=row[2], data=row[3])
+
+
+def timeline_row(key: int, timeline: TimelineRecord) -> tuple[Any, ...]:
+    """The values of a timeline's row."""
+    values = (key, timeline.number, timeline.parent, timeline.at, timeline.reason, timeline.actor)
+    return *values, row_sum(*values)
+
+
+def timeline_record(row: tuple[Any, ...]) -> TimelineRecord:
+    """From the values of a timeline's row."""
+    if row_sum(*row[:-1]) != row[-1]:
+        raise CorruptStore(f"the record of timeline {row[1]} is damaged: verify the store")
+    return TimelineRecord(number=row[1], parent=row[2], at=row[3], reason=row[4], actor=row[5])
+
+
+def mark_row(key: int, mark: MarkRecord) -> tuple[Any, ...]:
+    """The values of a mark's row."""
+    values = (key, mark.name, mark.number, mark.at)
+    return *values, row_sum(*values)
+
+
+def mark_record(row: tuple[Any, ...]) -> MarkRecord:
+    """From the values of a mark's row."""
+    if row_sum(*row[:-1]) != row[-1]:
+        raise CorruptStore(f"a tag of version {row[2]} is damaged: verify the store")
+    return MarkRecord(number=row[2], name=row[1], at=row[3])

@@ -1,0 +1,391 @@
+"""Three ways to one: `merge` carries a change (`ours`, made from `base`) over to a newer head (`theirs`).
+
+Dicts merge by key. Lists merge by item: each side is compared with the base, an edit of one item meets the
+other side's edit of the same item, and what both insert in one place stands theirs first, then ours: the
+order of completion. A container that both sides added is merged as if an empty one had been there before.
+Where both sides changed one place in two ways, a resolver decides, or `MergeConflict` is raised.
+
+Keys stand in the order of theirs, our new ones after them; if we alone changed their order, in ours.
+
+Invariant: every change of a value on either side is in the result, was handed to the resolver, or is named
+in the error. The result shares its storage with `theirs`; where one side alone changed, it is that side's
+very object.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from difflib import SequenceMatcher
+from hashlib import blake2b
+from itertools import chain, compress
+from operator import is_not
+from typing import Any, NamedTuple, TypeAlias
+
+from holdfast.errors import MergeConflict
+from holdfast.tree import path as paths
+from holdfast.tree.codec import encode, open_box
+from holdfast.tree.fold import Folder, same
+from holdfast.tree.frozen import DICTS, LISTS, FrozenDict, FrozenList, reveal
+from holdfast.tree.spine import build_dict, build_list, changed_keys
+
+
+class _Missing:
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+#: Stands for an entry that does not exist, or no longer.
+MISSING: Any = _Missing()
+
+Path: TypeAlias = tuple[Any, ...]
+#: Decides a conflict: path, base, ours, theirs → the value to keep, or `MISSING` to delete the entry.
+Resolver: TypeAlias = Callable[[Path, Any, Any, Any], Any]
+
+_SHOWN = 60
+
+
+def merge(
+    base: Any,
+    ours: Any,
+    theirs: Any,
+    *,
+    resolve: Resolver | None = None,
+    fold: Callable[[Any], Any] | None = None,
+) -> Any:
+    """The frozen tree with the changes of both sides. In paths, the index of a list item is the head's.
+
+    Without `resolve`, all conflicts are collected into one `MergeConflict`. What `resolve` returns is frozen
+    by `fold`.
+    """
+    work = _Merge(resolve, Folder(None).fold if fold is None else fold)
+    merged = work.value(base, ours, theirs, ())
+    if work.conflicts:
+        raise _conflict_error(work.conflicts)
+    return merged
+
+
+class _Conflict(NamedTuple):
+    path: Path
+    base: Any
+    ours: Any
+    theirs: Any
+
+
+class _Merge:
+    """One merge under way; each method returns `theirs` where it had to note a conflict."""
+
+    def __init__(self, resolve: Resolver | None, fold: Callable[[Any], Any]) -> None:
+        self._resolve = resolve
+        self._fold = fold
+        self.conflicts: list[_Conflict] = []
+
+    def value(self, base: Any, ours: Any, theirs: Any, path: Path) -> Any:
+        if ours is base or ours is theirs:
+            return theirs
+        if theirs is base:
+            return ours
+        if same(ours, base):
+            return theirs
+        if same(theirs, base):
+            return ours
+        if same(ours, theirs):
+            return theirs
+        if type(ours) in DICTS and type(theirs) in DICTS and (base is MISSING or type(base) in DICTS):
+            return self.by_key(FrozenDict() if base is MISSING else base, ours, theirs, path)
+        if type(ours) in LISTS and type(theirs) in LISTS and (base is MISSING or type(base) in LISTS):
+            return self.by_item(FrozenList() if base is MISSING else base, ours, theirs, path)
+        return self.conflict(base, ours, theirs, path)
+
+    def by_key(self, base: FrozenDict, ours: FrozenDict, theirs: FrozenDict, path: Path) -> Any:
+        if _respelled(base, ours, theirs):
+            return self.conflict(base, ours, theirs, path)
+        shared = changed_keys(base, ours)
+        changes: dict[Any, Any] = {}
+        for key in dict.fromkeys(chain(base, ours) if shared is None else shared):
+            was, mine, head = (side.get(key, MISSING) for side in (base, ours, theirs))
+            if mine is not was:
+                new = self.value(was, mine, head, (*path, key))
+                if new is not head:
+                    changes[key] = new
+        items = dict(theirs)
+        # First in our order, then the entries without a place in it, which a resolver may have brought back.
+        for key in chain(filter(changes.__contains__, ours), changes):
+            new = changes[key]
+            if new is MISSING:
+                items.pop(key, None)
+            else:
+                items[key] = new
+        ordered = _in_our_order(items, base, ours, theirs)
+        if ordered is not None:
+            return build_dict(ordered, theirs, list(changes), reordered=True)
+        return build_dict(items, theirs, list(changes)) if changes else theirs
+
+    def by_item(self, base: FrozenList, ours: FrozenList, theirs: FrozenList, path: Path) -> Any:
+        mine, head = _edits_of(base, ours, theirs)
+        if mine.clashes(head) or head.clashes(mine) or _both_moved(base, mine, head):
+            return self.conflict(base, ours, theirs, path)
+        out: list[Any] = []
+        at = shift = 0  # where we are in the base, and how much further that place is in theirs
+        for point in sorted({*mine.points(), *head.points()}):
+            out += theirs[at + shift : point + shift]
+            at = point
+            added = head.added.get(point, ())
+            shift += len(added)
+            out += added
+            out += mine.added.get(point, ())
+            if point in head.blocks:
+                at, items = head.blocks[point]
+                shift += len(items) - (at - point)
+                out += items
+            elif point in mine.blocks:
+                at, items = mine.blocks[point]
+                out += items
+            elif point in mine.put or point in head.put:
+                was = base[point]
+                now = head.put[point] if point in head.put else theirs[point + shift]
+                new = self.value(was, mine.put.get(point, was), now, (*path, point + shift))
+                if new is not MISSING:
+                    out.append(new)
+                if now is MISSING:
+                    shift -= 1
+                at = point + 1
+        out += theirs[at + shift :]
+        keep = _first_other(out, theirs)
+        return theirs if keep == len(out) == len(theirs) else build_list(out, theirs, keep)
+
+    def conflict(self, base: Any, ours: Any, theirs: Any, path: Path) -> Any:
+        if self._resolve is None:
+            self.conflicts.append(_Conflict(path, base, ours, theirs))
+            return theirs
+        chosen = self._resolve(path, *(reveal(value, open_box) for value in (base, ours, theirs)))
+        for value in (theirs, ours, base, MISSING):
+            if chosen is value:
+                return value
+        folded = self._fold(chosen)
+        return theirs if same(folded, theirs) else folded
+
+
+def _conflict_error(conflicts: list[_Conflict]) -> MergeConflict:
+    path, *values = conflicts[0]
+    base, ours, theirs = (reveal(value, open_box) for value in values)
+    where = paths.show(path)
+    more = f" (and {len(conflicts) - 1} more)" if len(conflicts) > 1 else ""
+    return MergeConflict(
+        f"two changes of {where or 'the root'}{more}: ours {_told(ours)}, the head {_told(theirs)}; "
+        "give the step a resolver, or read the head and commit with expected=",
+        path=where,
+        paths=[paths.show(conflict.path) for conflict in conflicts],
+        base=base,
+        ours=ours,
+        theirs=theirs,
+    )
+
+
+def _told(value: Any) -> str:
+    if value is MISSING:
+        return "deletes it"
+    text = repr(value)
+    return f"has {text if len(text) <= _SHOWN else text[: _SHOWN - 1] + '…'}"
+
+
+#: Types of keys that are equal only if they are exactly equal, `1` and `True` not being among them.
+_EXACT_KEYS = frozenset((str, bytes, int, type(None)))
+
+
+def _respelled(*sides: FrozenDict) -> bool:
+    """Do equal keys differ in type, as `1` and `True`? No entry can then stand for both."""
+    if _EXACT_KEYS.issuperset(map(type, chain(*sides))):
+        return False
+    known: dict[Any, Any] = {}
+    for key in chain(*sides):
+        first = known.setdefault(key, key)
+        if first is not key and encode(first) != encode(key):
+            return True
+    return False
+
+
+def _in_our_order(
+    items: dict[Any, Any], base: FrozenDict, ours: FrozenDict, theirs: FrozenDict
+) -> dict[Any, Any] | None:
+    """`items` in the order of our keys, if we changed the order and they did not; else None."""
+    before = list(base)
+    if list(ours)[: len(before)] == before:
+        return None
+    if list(theirs) != before:
+        left = [key for key in base if key in ours and key in theirs]
+        if [key for key in theirs if key in ours and key in base] != left:
+            return None
+        if [key for key in ours if key in base and key in theirs] == left:
+            return None
+    ordered = {key: items[key] for key in chain(ours, items) if key in items}
+    return None if list(ordered) == list(items) else ordered
+
+
+class _Edits:
+    """How one side's list came from the base, by position in the base. Unmentioned items are unchanged."""
+
+    __slots__ = ("added", "blocks", "put")
+
+    def __init__(self) -> None:
+        #: Items inserted before the base's item here; at the length of the base, appended.
+        self.added: dict[int, Sequence[Any]] = {}
+        #: What took the place of the item here; `MISSING` if it was deleted.
+        self.put: dict[int, Any] = {}
+        #: Items from here to an end that became others, and nobody can say which became which.
+        self.blocks: dict[int, tuple[int, Sequence[Any]]] = {}
+
+    def points(self) -> Iterable[int]:
+        return chain(self.added, self.put, self.blocks)
+
+    def clashes(self, other: _Edits) -> bool:
+        """Did the other side do something else within one of our blocks?"""
+        for start, (end, items) in self.blocks.items():
+            if start in other.blocks:
+                twin_end, twin = other.blocks[start]
+                if twin_end != end or len(twin) != len(items) or not all(map(same, twin, items)):
+                    return True
+            elif any(start <= point < end for point in other.put) or any(
+                begin < end and start < until for begin, (until, _) in other.blocks.items()
+            ):
+                return True
+            if any(start < point < end for point in other.added):
+                return True
+        return False
+
+
+class _Window(NamedTuple):
+    """The smallest stretch `start:end` of the base outside of which a side has not changed it."""
+
+    start: int
+    end: int
+    items: Sequence[Any]
+
+
+def _edits_of(base: FrozenList, ours: FrozenList, theirs: FrozenList) -> tuple[_Edits, _Edits]:
+    mine, head = _window(base, ours), _window(base, theirs)
+    if mine.end < head.start or head.end < mine.start:
+        # Changes that do not even touch need no alignment, which could be slow.
+        return _whole(mine), _whole(head)
+    marks: dict[int, bytes] = {}
+    return _align(base, mine, marks), _align(base, head, marks)
+
+
+def _window(base: FrozenList, side: FrozenList) -> _Window:
+    start = _common(base, side)
+    room = min(len(base), len(side)) - start
+    tail = _common(base[len(base) - room :][::-1], side[len(side) - room :][::-1])
+    return _Window(start, len(base) - tail, side[start : len(side) - tail])
+
+
+def _common(one: list[Any], other: list[Any]) -> int:
+    """How many items at the start are exactly equal; runs at the speed of C over shared ones."""
+    for index in compress(range(len(one)), map(is_not, one, other)):
+        if not same(one[index], other[index]):
+            return index
+    return min(len(one), len(other))
+
+
+def _first_other(one: list[Any], other: list[Any]) -> int:
+    """Up to where two lists hold the very same objects."""
+    return next(compress(range(len(one)), map(is_not, one, other)), min(len(one), len(other)))
+
+
+def _whole(window: _Window) -> _Edits:
+    edits = _Edits()
+    if window.start == window.end:
+        edits.added[window.start] = window.items
+    else:
+        edits.blocks[window.start] = window.end, window.items
+    return edits
+
+
+def _align(base: FrozenList, window: _Window, marks: dict[int, bytes]) -> _Edits:
+    edits = _Edits()
+    old, new = base[window.start : window.end], window.items
+    for start, end, until in _runs(old, new):
+        at, one, two = window.start + start, old[start:end], new[start:until]
+        if not one or not two or len(one) == len(two) == 1:
+            _note(edits, at, one, two)
+            continue
+        here, there = _marked(one, marks), _marked(two, marks)
+        for tag, *part in SequenceMatcher(None, here, there, _crowded(here, there)).get_opcodes():
+            if tag != "equal":
+                _note(edits, at + part[0], one[part[0] : part[1]], two[part[2] : part[3]])
+    return edits
+
+
+def _runs(old: Sequence[Any], new: Sequence[Any]) -> list[tuple[int, int, int]]:
+    """Stretches `old[start:end]`, `new[start:until]` to be aligned: the whole, unless most items stand where
+    they stood; then what lies between those."""
+    if len(old) != len(new):
+        return [(0, len(old), len(new))]
+    others = [at for at in compress(range(len(old)), map(is_not, old, new)) if not same(old[at], new[at])]
+    if 2 * len(others) > len(old):
+        return [(0, len(old), len(new))]
+    runs: list[tuple[int, int, int]] = []
+    for at in others:
+        start = runs.pop()[0] if runs and runs[-1][1] == at else at
+        runs.append((start, at + 1, at + 1))
+    return runs
+
+
+def _note(edits: _Edits, start: int, old: Sequence[Any], new: Sequence[Any]) -> None:
+    """Enter that the items `old` from `start` on became `new`."""
+    end, more = start + len(old), len(new) - len(old)
+    if not old:
+        edits.added[start] = new
+    elif not new:
+        edits.put.update(dict.fromkeys(range(start, end), MISSING))
+    elif more == 0:
+        edits.put.update(zip(range(start, end), new, strict=True))
+    elif more > 0 and all(map(_akin, old, new)):
+        edits.put.update(zip(range(start, end), new, strict=False))
+        edits.added[end] = new[len(old) :]
+    elif more > 0 and all(map(_akin, old, new[more:])):
+        edits.added[start] = new[:more]
+        edits.put.update(zip(range(start, end), new[more:], strict=True))
+    else:
+        edits.blocks[start] = end, new
+
+
+def _akin(old: Any, new: Any) -> bool:
+    """Is `new` plainly `old` with an edit: a dict that kept most of its entries?"""
+    if type(old) not in DICTS or type(new) not in DICTS:
+        return False
+    kept = sum(same(value, new.get(key, MISSING)) for key, value in old.items())
+    return 2 * kept > len(old)
+
+
+def _marked(items: Sequence[Any], marks: dict[int, bytes]) -> list[bytes]:
+    """A short mark for each item, equal for exactly equal items."""
+    out = []
+    for item in items:
+        mark = marks.get(id(item))
+        if mark is None:
+            mark = marks[id(item)] = blake2b(encode(item), digest_size=16).digest()
+        out.append(mark)
+    return out
+
+
+#: Pairs of equal items beyond which alignment skips the most frequent ones, lest it take minutes.
+_PAIRS = 1_000_000
+
+
+def _crowded(one: list[bytes], two: list[bytes]) -> bool:
+    counts = Counter(two)
+    return sum(times * counts[mark] for mark, times in Counter(one).items()) > _PAIRS
+
+
+def _both_moved(base: FrozenList, mine: _Edits, head: _Edits) -> bool:
+    """Did both sides take out an item and insert it elsewhere? Keeping both insertions would double it."""
+    gone = [base[at] for at, item in mine.put.items() if item is MISSING and head.put.get(at) is MISSING]
+    if not gone or not mine.added or not head.added:
+        return False
+    marks: dict[int, bytes] = {}
+    moved = set(_marked(gone, marks))
+    for edits in (mine, head):
+        moved &= set(_marked(list(chain.from_iterable(edits.added.values())), marks))
+    return bool(moved)

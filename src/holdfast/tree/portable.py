@@ -1,0 +1,318 @@
+"""Exact values as JSON, for people and other tools, and back.
+
+What JSON can say stands as it is; everything else is marked: `{"$holdfast": "tuple", "value": [1, 2]}`, or,
+for a registered type, `{"$holdfast": "registered", "tag": "app.Plan", "value": {…}}`. How a type turns into
+parts is known to `values` alone; here is only what it is called. A document from elsewhere is checked before
+anything is made of it: nothing is imported, nothing is called but what `values` knows and what the
+application has registered.
+
+Invariant: `from_json(json.loads(json.dumps(to_json(x))))` equals `x` exactly, also where a tool between the
+two reads numbers as doubles; whatever else is given to `from_json` is an `InvalidSnapshot` that names the path
+in the document.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from types import UnionType
+from typing import Any, NoReturn, TypeAlias
+from uuid import UUID
+
+from holdfast.errors import IncompatibleFormat, InvalidSnapshot, UnsupportedValue
+from holdfast.tree import path as paths
+from holdfast.tree.codec import MAX_DEPTH, decode, prepare_key, too_deep, under
+from holdfast.tree.frozen import Box
+from holdfast.tree.values import TAGGED, kind_of, parts_of, restore, tag_of
+
+#: The key that tells a marked value from a dict. A dict that has it is written as pairs.
+MARK = "$holdfast"
+
+_REGISTERED = "registered"
+_PAIRS = "dict"
+
+#: What parts must look like: one type, or a list of so many parts of these types.
+_Shape: TypeAlias = type | UnionType | tuple[type | UnionType, ...]
+
+#: What the kinds of `values` are called, and the shape of their parts.
+_KINDS: dict[str, tuple[int, _Shape]] = {
+    "tuple": (3, list),
+    "set": (4, list),
+    "frozenset": (5, list),
+    "datetime": (7, (str, int, object)),
+    "date": (8, str),
+    "time": (9, (str, int, object)),
+    "timedelta": (10, (int, int, int)),
+    "timezone": (11, str | list),
+    "decimal": (12, str),
+    "fraction": (13, (int, int)),
+    "complex": (14, (float | int, float | int)),
+    "uuid": (15, bytes),
+    "path": (16, (str, str)),
+    "bytearray": (17, bytes),
+    "deque": (18, (list, int | None)),
+    "ordereddict": (19, dict),
+    "range": (20, (int, int, int)),
+    "exception": (21, (str, list, dict)),
+    "array": (22, (str | list, list, bytes)),
+    "scalar": (23, (str, bytes | str)),
+    "artifact": (25, (str, int, str | None)),
+}
+_NAMES = {code: name for name, (code, _) in _KINDS.items()}
+_UUID = 15
+
+#: Integers beyond this are written as text, since many tools read numbers as doubles.
+_EXACT = 1 << 53
+#: Larger integers are written in hexadecimal digits: Python refuses to read very long decimals.
+_DECIMAL_BITS = 2048
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_NAN = struct.pack(">d", math.nan)
+
+
+def to_json(value: Any) -> Any:
+    """A storable value, plain, frozen or draft, as dicts with str keys, lists, str, int, finite float, bool
+    and None. `UnsupportedValue` names the path of what cannot be stored."""
+    try:
+        return _write(value, 0)
+    except UnsupportedValue as error:
+        where = paths.show(error.details.get("path", []))
+        raise UnsupportedValue(
+            f"at {where or 'the root'}: {error}", **{**error.details, "path": where}
+        ) from None
+
+
+def from_json(doc: Any) -> Any:
+    """The plain value that a document of `to_json` describes, or `InvalidSnapshot`."""
+    return _Reader().read(doc, 0)
+
+
+def _write(value: Any, depth: int) -> Any:
+    kind = type(value)
+    native = _NATIVE.get(kind)
+    if native is not None:
+        return native(value)
+    if depth > MAX_DEPTH:
+        raise too_deep()
+    plain = getattr(kind, "_plain", None)
+    if kind is list or plain is list:
+        return [_write_under(item, depth, index) for index, item in enumerate(value)]
+    if kind is dict or plain is dict:
+        if MARK not in value and all(map(_is_plain_text, value)):
+            return {key: _write_under(item, depth, key) for key, item in value.items()}
+        return _marked(_PAIRS, [_write_pair(key, item, depth) for key, item in value.items()])
+    if kind is Box:
+        code, parts = value.code, decode(value.data)
+        tag, parts = parts if code == TAGGED else (None, parts)
+        written = _write(parts, depth + 1)
+    else:
+        code, tag, written = _write_parts(value, depth)
+    if code == TAGGED:
+        return {MARK: _REGISTERED, "tag": tag, "value": written}
+    return _marked(_NAMES[code], written if code != _UUID else str(UUID(bytes=from_json(written))))
+
+
+def _write_under(item: Any, depth: int, segment: Any) -> Any:
+    try:
+        return _write(item, depth + 1)
+    except UnsupportedValue as error:
+        raise under(error, segment) from None
+
+
+def _write_pair(key: Any, item: Any, depth: int) -> list[Any]:
+    try:
+        prepare_key(key)
+    except UnsupportedValue as error:
+        raise under(error, key) from None
+    return [_write(key, depth + 1), _write_under(item, depth, key)]
+
+
+def _write_parts(value: Any, depth: int) -> tuple[int, str | None, Any]:
+    kind = kind_of(value)
+    try:
+        return kind.code, tag_of(kind, value), _write(parts_of(kind, value), depth + 1)
+    except UnsupportedValue as error:
+        if kind.wrapped:
+            del error.details.get("path", [])[:1]
+        raise
+
+
+def _marked(name: str, value: Any) -> dict[str, Any]:
+    return {MARK: name, "value": value}
+
+
+def _is_plain_text(key: Any) -> bool:
+    return type(key) is str and _SURROGATE.search(key) is None
+
+
+def _write_str(text: str) -> Any:
+    # JSON joins two lone surrogates in a row into one character, and UTF-8 has no lone ones.
+    if text.isascii() or _SURROGATE.search(text) is None:
+        return text
+    return _marked("str", text.encode("unicode_escape").decode("ascii"))
+
+
+def _write_int(number: int) -> Any:
+    if -_EXACT <= number <= _EXACT:
+        return number
+    return _marked("int", str(number) if number.bit_length() <= _DECIMAL_BITS else hex(number))
+
+
+def _write_float(number: float) -> Any:
+    if math.isfinite(number):
+        return number
+    bits = struct.pack(">d", number)
+    return _marked("float", f"nan:{bits.hex()}" if number != number and bits != _NAN else str(number))
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+_NATIVE: dict[type, Callable[[Any], Any]] = {
+    type(None): _itself,
+    bool: _itself,
+    int: _write_int,
+    float: _write_float,
+    str: _write_str,
+    bytes: lambda data: _marked("bytes", b64encode(data).decode("ascii")),
+}
+
+
+class _Reader:
+    """Reads one document. It ends at the first thing that is wrong, so `path` never has to be put back then."""
+
+    def __init__(self) -> None:
+        self.path: list[Any] = []
+
+    def read(self, doc: Any, depth: int) -> Any:
+        kind = type(doc)
+        if doc is None or kind in (str, int, float, bool):
+            return doc
+        if depth > MAX_DEPTH:
+            self.refuse(f"nesting deeper than {MAX_DEPTH} levels")
+        if kind is list:
+            return [self.under(index, item, depth + 1) for index, item in enumerate(doc)]
+        if kind is not dict:
+            self.refuse(f"{kind.__name__} is no type of JSON")
+        if MARK in doc:
+            return self.marked(doc, depth)
+        for key in doc:
+            if type(key) is not str:
+                self.refuse(f"a key of type {type(key).__name__}: JSON has only text")
+        return {key: self.under(key, item, depth + 1) for key, item in doc.items()}
+
+    def under(self, segment: Any, doc: Any, depth: int) -> Any:
+        self.path.append(segment)
+        value = self.read(doc, depth)
+        self.path.pop()
+        return value
+
+    def marked(self, doc: dict[Any, Any], depth: int) -> Any:
+        name = doc[MARK]
+        keys = {MARK, "value", "tag"} if name == _REGISTERED else {MARK, "value"}
+        if doc.keys() != keys:
+            self.refuse(f"a marked value has exactly the keys {', '.join(sorted(keys))}")
+        value = doc["value"]
+        if type(name) is not str:
+            self.refuse(f"{MARK} names a type by a text")
+        if name == _REGISTERED:
+            if type(doc["tag"]) is not str:
+                self.refuse("the tag of a registered type is a text")
+            return self.restore(TAGGED, [doc["tag"], self.under("value", value, depth + 1)])
+        if name == _PAIRS:
+            return self.pairs(value, depth)
+        if name in _SCALARS:
+            return self.scalar(name, value)
+        if name not in _KINDS:
+            self.refuse(f"{_short(name)} is no type that this Holdfast knows: upgrade, or correct the name")
+        code, shape = _KINDS[name]
+        if code == _UUID:
+            return self.scalar(name, value)
+        parts = self.under("value", value, depth + 1)
+        if not _fits(parts, shape):
+            self.refuse(f"this is not what a {name} is made of")
+        return self.restore(code, parts)
+
+    def pairs(self, pairs: Any, depth: int) -> dict[Any, Any]:
+        if type(pairs) is not list or not all(type(pair) is list and len(pair) == 2 for pair in pairs):
+            self.refuse("a marked dict is a list of [key, value]")
+        out: dict[Any, Any] = {}
+        self.path.append("value")
+        for index, (key_doc, item) in enumerate(pairs):
+            self.path.append(index)
+            key = self.under(0, key_doc, depth + 1)
+            try:
+                prepare_key(key)
+                known = key in out
+            except (UnsupportedValue, TypeError):
+                self.refuse(f"a {type(key).__name__} cannot be a key")
+            if known:
+                self.refuse("the same key as in an earlier pair")
+            out[key] = self.under(1, item, depth + 1)
+            self.path.pop()
+        self.path.pop()
+        return out
+
+    def scalar(self, name: str, text: Any) -> Any:
+        if type(text) is not str:
+            self.refuse(f"the value of a marked {name} is a text")
+        try:
+            return _SCALARS[name](text)
+        except (ValueError, OverflowError):
+            self.refuse(f"{_short(text)} is no {name}")
+
+    def restore(self, code: int, parts: Any) -> Any:
+        try:
+            return restore(code, parts)
+        except (IncompatibleFormat, RecursionError) as error:
+            self.refuse(str(error), error)
+
+    def refuse(self, why: str, cause: Exception | None = None) -> NoReturn:
+        where = paths.show(self.path)
+        raise InvalidSnapshot(f"at {_short(where, 400) or 'the root'}: {why}", path=where) from cause
+
+
+def _fits(parts: Any, shape: _Shape) -> bool:
+    if not isinstance(shape, tuple):
+        return isinstance(parts, shape)
+    return type(parts) is list and len(parts) == len(shape) and all(map(isinstance, parts, shape))
+
+
+def _short(text: str, length: int = 60) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def _read_int(text: str) -> int:
+    if re.fullmatch(r"-?0x[0-9a-f]+|-?[0-9]+", text, re.ASCII) is None:
+        raise ValueError(text)
+    return int(text, 16 if "x" in text else 10)
+
+
+def _read_float(text: str) -> float:
+    if text in ("nan", "inf", "-inf"):
+        return float(text)
+    if not text.startswith("nan:"):
+        raise ValueError(text)
+    number: float
+    (number,) = struct.unpack(">d", _exactly(bytes.fromhex(text[4:]), 8))
+    if number == number:
+        raise ValueError(text)
+    return number
+
+
+def _exactly(data: bytes, size: int) -> bytes:
+    if len(data) != size:
+        raise ValueError(f"{len(data)} bytes, not {size}")
+    return data
+
+
+_SCALARS: dict[str, Callable[[str], Any]] = {
+    "int": _read_int,
+    "float": _read_float,
+    "str": lambda text: text.encode("ascii").decode("unicode_escape"),
+    "bytes": lambda text: b64decode(text, validate=True),
+    "uuid": UUID,
+}
