@@ -21,7 +21,7 @@ from holdfast.tree.fold import Folder
 from holdfast.tree.frozen import FrozenDict, thaw
 from holdfast.tree.values import register
 
-Edit = Callable[[Any], None]
+Edit = Callable[[Any], object]
 
 
 @register
@@ -102,6 +102,14 @@ def check(old: Any, new: Any, expected: Any) -> None:
     assert exact(patched(old, json_patch(old, new)), ordered=False) == exact(expected, ordered=False)
 
 
+def check_edited(old: Any, edit: Edit) -> None:
+    """As `check`, for trees that come from a draft, from a base, and from nothing in common."""
+    tree, new, plain = drafted(old, edit)
+    check(tree, new, plain)
+    check(*folded(old, plain), plain)
+    check(*folded(old, plain, shared=False), plain)
+
+
 scalars = st.one_of(
     st.none(),
     st.booleans(),
@@ -127,18 +135,15 @@ def containers(value: Any) -> Iterator[tuple[Any, ...]]:
 
 
 @st.composite
-def edits(draw: st.DrawFn, value: Any) -> list[Edit]:
-    """Some changes to one plain tree, each of which can also be made to a draft of it."""
+def edits(draw: st.DrawFn, value: Any) -> Edit:
+    """Some changes to one plain tree, which can also be made to a draft of it."""
     now = copy.deepcopy(value)
     made: list[Edit] = []
-    for _ in range(draw(st.integers(0, 5))):
-        places = list(containers(now))
-        if not places:
-            break
-        place = draw(st.sampled_from(places))
+    for _ in range(draw(st.integers(0, 5)) if isinstance(value, dict | list) else 0):
+        place = draw(st.sampled_from(list(containers(now))))
         made.append(draw(one_edit(place, path.get(now, place))))
         made[-1](now)
-    return made
+    return lambda root: [edit(root) for edit in made]
 
 
 @st.composite
@@ -164,14 +169,6 @@ def one_edit(draw: st.DrawFn, place: tuple[Any, ...], target: Any) -> Edit:
     return lambda root: path.get(root, place).reverse()
 
 
-def all_of(made: list[Edit]) -> Edit:
-    def edit(root: Any) -> None:
-        for one in made:
-            one(root)
-
-    return edit
-
-
 @settings(deadline=None)
 @given(trees, trees, st.booleans())
 def test_any_two_trees(old: Any, new: Any, shared: bool) -> None:
@@ -182,11 +179,7 @@ def test_any_two_trees(old: Any, new: Any, shared: bool) -> None:
 @given(st.data())
 def test_an_edited_tree(data: st.DataObject) -> None:
     old = data.draw(trees)
-    edit = all_of(data.draw(edits(old)))
-    tree, new, plain = drafted(old, edit)
-    check(tree, new, plain)
-    for shared in (True, False):
-        check(*folded(old, plain, shared=shared), plain)
+    check_edited(old, data.draw(edits(old)))
 
 
 @settings(max_examples=25, deadline=None)
@@ -221,10 +214,7 @@ def test_a_tree_with_wide_and_long_parts(data: st.DataObject) -> None:
             elif isinstance(long[index], dict):
                 long[index]["more"] = True
 
-    tree, new, plain = drafted(old, edit)
-    check(tree, new, plain)
-    check(*folded(old, plain), plain)
-    check(*folded(old, plain, shared=False), plain)
+    check_edited(old, edit)
 
 
 @settings(deadline=None)
@@ -238,15 +228,13 @@ def test_lists_too_long_to_align_are_compared_by_place(old: list[int], new: list
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 4), max_size=15), st.lists(st.integers(0, 4), max_size=15))
 def test_the_alignment_is_a_longest_one(one: list[int], two: list[int]) -> None:
-    table = [[0] * (len(two) + 1) for _ in range(len(one) + 1)]
-    for row, column in itertools.product(range(len(one)), range(len(two))):
-        table[row + 1][column + 1] = (
-            table[row][column] + 1
-            if one[row] == two[column]
-            else max(table[row][column + 1], table[row + 1][column])
-        )
+    lengths = [0] * (len(two) + 1)
+    for item in one:
+        above, lengths = lengths, [0]
+        for index, other in enumerate(two):
+            lengths.append(above[index] + 1 if item == other else max(above[index + 1], lengths[-1]))
     pairs = diff._longest(one, two)
-    assert len(pairs) == table[-1][-1]
+    assert len(pairs) == lengths[-1]
     assert all(one[was] == two[now] for was, now in pairs)
     assert all(a[0] < b[0] and a[1] < b[1] for a, b in itertools.pairwise(pairs))
 
@@ -254,7 +242,6 @@ def test_the_alignment_is_a_longest_one(one: list[int], two: list[int]) -> None:
 def test_a_tree_does_not_differ_from_itself_or_its_equal() -> None:
     plain = {"a": [1, {"b": {2, 3}}, (4, 5)], "c": dt.date(2024, 1, 1), "n": float("nan")}
     old, new = folded(plain, copy.deepcopy(plain), shared=False)
-    assert old is not new
     assert changes(old, old) == changes(old, new) == []
     assert json_patch(old, new) == []
 
@@ -285,9 +272,8 @@ def test_keys_that_are_not_equal_to_themselves(width: int) -> None:
     old, same, other = ({float("nan"): number, **rest} for number in (1, 1, 2))
     assert changes(*folded(old, same)) == []
     assert json_patch(*folded(old, same)) == []
-    assert [(change.kind, change.old, change.new) for change in changes(*folded(old, other))] == [
-        ("changed", 1, 2)
-    ]
+    (change,) = changes(*folded(old, other))
+    assert (change.kind, change.old, change.new) == ("changed", 1, 2)
     assert [operation["path"] for operation in json_patch(*folded(old, other))] == [""]
 
 
@@ -305,18 +291,16 @@ def test_summaries() -> None:
     tasks = [{"title": "t", "done": False} for _ in range(4)]
     done = copy.deepcopy(tasks)
     done[3]["done"] = True
-    assert summaries({"plan": {"tasks": tasks}}, {"plan": {"tasks": done}}) == [
-        "plan.tasks[3].done: False → True"
-    ]
+    lines = summaries({"plan": {"tasks": tasks}}, {"plan": {"tasks": done}})
+    assert lines == ["plan.tasks[3].done: False → True"]
     assert summaries({"x": 1}, {"y": {"a": [1, None]}}) == ["- x: 1", "+ y: {'a': [1, None]}"]
     assert summaries({"x": {}}, {"x": []}) == ["x: {} → []"]
     assert summaries(1, "1") == ["the root: 1 → '1'"]
+    assert summaries({}, {"too long for repr": 1 << 99_999}) == ['+ ["too long for repr"]: <int>']
     assert summaries({"odd key": {1: 2}}, {"odd key": {1: 3}}) == ['["odd key"][1]: 2 → 3']
 
 
-@pytest.mark.parametrize(
-    "value", ["x" * 10**6, b"x" * 10**6, list(range(10**5)), {"k": ["x" * 10**6]}, (1,) * 99]
-)
+@pytest.mark.parametrize("value", ["x" * 10**6, b"x" * 99, [*range(10**5)], {"k": ["x" * 10**6]}, (1,) * 99])
 def test_a_summary_is_short(value: Any) -> None:
     (line,) = summaries({}, {"x": value})
     assert line.startswith("+ x: ")
@@ -324,18 +308,12 @@ def test_a_summary_is_short(value: Any) -> None:
     assert len(line) <= 65
 
 
-def test_a_summary_survives_what_has_no_repr() -> None:
-    assert summaries({}, {"x": 1 << 99_999}) == ["+ x: <int>"]
-
-
 def test_insertions_and_removals_do_not_shift_the_rest() -> None:
     old = [{"n": number} for number in range(6)]
     assert summaries(old, [old[0], {"n": 9}, *old[1:]]) == ["+ [1]: {'n': 9}"]
     assert summaries(old, [*old[:2], *old[3:]]) == ["- [2]: {'n': 2}"]
-    assert summaries(old, [{"n": 9}, *old[:3], {"n": 3, "new": 1}, *old[4:]]) == [
-        "+ [0]: {'n': 9}",
-        "+ [4].new: 1",
-    ]
+    both = summaries(old, [{"n": 9}, *old[:3], {"n": 3, "new": 1}, *old[4:]])
+    assert both == ["+ [0]: {'n': 9}", "+ [4].new: 1"]
 
 
 def test_paths_lead_into_the_tree_that_holds_the_value() -> None:
@@ -352,6 +330,8 @@ def test_moved_items() -> None:
     messages = [{"text": str(number)} for number in range(6)]
     other = [*messages[:2], messages[5], *messages[2:5]]
     assert summaries({"messages": messages}, {"messages": other}) == ["messages[2] ← messages[5]"]
+    twins = changes(*folded(["a", "a", 1, 2, 3, 4], [1, 2, 3, 4, "a"]))
+    assert sorted(change.kind for change in twins) == ["moved", "removed"]
     long = [{"n": number} for number in range(1500)]
     old, new, plain = drafted({"long": long}, lambda root: root["long"].insert(3, root["long"].pop(1400)))
     assert [change.summary for change in changes(old, new)] == ["long[3] ← long[1400]"]
@@ -364,11 +344,6 @@ def test_two_items_that_change_places_far_apart_have_moved() -> None:
 
     old, new, _ = drafted([{"n": number} for number in range(1000)], swap)
     assert [change.summary for change in changes(old, new)] == ["[5] ← [900]", "[900] ← [5]"]
-
-
-def test_of_equal_items_each_moves_once() -> None:
-    found = changes(*folded(["a", "a", 1, 2, 3, 4], [1, 2, 3, 4, "a"]))
-    assert sorted(change.kind for change in found) == ["moved", "removed"]
 
 
 def test_values_are_what_a_caller_may_see() -> None:
@@ -391,11 +366,7 @@ def test_a_patch_in_json() -> None:
 
     def to_json(value: Any) -> Any:
         return (
-            value.isoformat()
-            if isinstance(value, dt.date)
-            else sorted(value)
-            if isinstance(value, set)
-            else value
+            sorted(value) if isinstance(value, set) else str(value) if isinstance(value, dt.date) else value
         )
 
     assert json.loads(json.dumps(json_patch(old, new, to_json=to_json))) == [
@@ -422,11 +393,7 @@ def test_fields() -> None:
 
 def test_fields_of_shifted_items_show_what_stood_and_what_stands_at_a_path() -> None:
     old, new = folded(["m1", "m2", "gone", "m3"], ["new", "m1", "come", "m2", "m3"])
-    assert [change.summary for change in changes(old, new)] == [
-        "+ [0]: 'new'",
-        "+ [2]: 'come'",
-        "- [2]: 'gone'",
-    ]
+    assert [change.where for change in changes(old, new)] == ["[0]", "[2]", "[2]"]
     assert fields(changes(old, new)) == {
         "[0]": {"from": None, "to": "new"},
         "[2]": {"from": "gone", "to": "come"},

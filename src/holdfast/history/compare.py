@@ -7,7 +7,7 @@ sets two runs or timelines beside each other, step by step.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.tree import diff as trees
@@ -145,4 +145,7 @@ def _fact(version: Version, name: str) -> Any:
 def _changes(old: Any, new: Any, at: tuple[Any, ...] = ()) -> list[trees.Change]:
     folder = Folder(None)
     one = folder.fold(old)
-    return [trees.below(change, at) for change in trees.changes(one, folder.fold(new, one))]
+    return [
+        replace(change, path=(*at, *change.path), source=change.source and (*at, *change.source))
+        for change in trees.changes(one, folder.fold(new, one))
+    ]

@@ -12,7 +12,6 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -114,7 +113,6 @@ class History:
         base = self._base(head, expected)
         return self._write(state, base, head, facts, expected=expected, resolve=resolve)
 
-    @contextmanager
     def edit(
         self,
         *,
@@ -126,21 +124,11 @@ class History:
         meta: Any = None,
         expected: int | Version | None = None,
         resolve: Resolver | None = None,
-    ) -> Iterator[Any]:
+    ) -> Edit:
         """A draft of the head's state: committed at the end of the block, dropped if it raises."""
         facts = Facts(step, result, tags, note, actor, meta)
         facts.check()
-        if isinstance(expected, Version):
-            expected = expected.number
-        head = self._fresh_head()
-        if expected is not None:
-            self._expect(head, expected)
-        root = FrozenDict() if head is None else head.root
-        state = draft(root)
-        if state is root:
-            raise InvalidCall(f"the state of run {self.id!r} is no dict or list and cannot be edited: use commit")
-        yield state
-        self._write(state, head, head, facts, expected=expected, resolve=resolve)
+        return Edit(self, facts, expected.number if isinstance(expected, Version) else expected, resolve)
 
     def rollback(
         self, to: int | str | Version, *, reason: str | None = None, actor: str | None = None
@@ -362,9 +350,7 @@ class History:
                 root = merge(base.root, root, head.root, resolve=resolve, fold=folder.fold)
             parts = Parts(
                 root,
-                folder.fold(facts.result),
-                folder.fold(facts.meta),
-                folder.fold(facts.error),
+                *(None if value is None else folder.fold(value) for value in (facts.result, facts.meta, facts.error)),
                 folder.arrivals,
             )
             now = self._context.clock()
@@ -496,6 +482,38 @@ class History:
 
     def __repr__(self) -> str:
         return f"<History {self.id!r}>"
+
+
+class Edit:
+    """The block of a `with log.edit()`."""
+
+    __slots__ = ("_expected", "_facts", "_head", "_history", "_resolve", "_state", "version")
+
+    def __init__(self, history: History, facts: Facts, expected: int | None, resolve: Resolver | None) -> None:
+        self._history = history
+        self._facts = facts
+        self._expected = expected
+        self._resolve = resolve
+        #: What the block committed, once it has ended.
+        self.version: Version | None = None
+
+    def __enter__(self) -> Any:
+        self._head = head = self._history._fresh_head()
+        if self._expected is not None:
+            self._history._expect(head, self._expected)
+        root = FrozenDict() if head is None else head.root
+        self._state = draft(root)
+        if self._state is root:
+            raise InvalidCall(
+                f"the state of run {self._history.id!r} is no dict or list and cannot be edited: use commit"
+            )
+        return self._state
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if kind is None:
+            self.version = self._history._write(
+                self._state, self._head, self._head, self._facts, expected=self._expected, resolve=self._resolve
+            )
 
 
 def to_event(run: RunRecord, entry: EventRecord | tuple[int, VersionRecord]) -> Event:

@@ -53,6 +53,33 @@ class _Job(Generic[T]):
         self.wake: Any = None
 
 
+class Reading:
+    """Lends a connection from the pool. A class, because it is on the path of every read."""
+
+    __slots__ = ("_connection", "_link")
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def __enter__(self) -> sqlite3.Connection:
+        link = self._link
+        if link._pid != os.getpid():
+            link._after_fork()
+        try:
+            self._connection = link._idle.pop()
+        except IndexError:
+            self._connection = link._connect()
+        return self._connection
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if self._link._closed:
+            self._connection.close()
+        else:
+            self._link._idle.append(self._connection)
+        if isinstance(error, sqlite3.Error):
+            raise self._link._ours(error) from error
+
+
 class Link:
     """One SQLite file, for all threads of a process."""
 
@@ -74,23 +101,9 @@ class Link:
         with self.errors():
             self._open_first()
 
-    @contextlib.contextmanager
-    def reader(self) -> Iterator[sqlite3.Connection]:
-        """A connection to read with."""
-        if self._pid != os.getpid():
-            self._after_fork()
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            connection = self._connect()
-        try:
-            with self.errors():
-                yield connection
-        finally:
-            if self._closed:
-                connection.close()
-            else:
-                self._idle.append(connection)
+    def reader(self) -> Reading:
+        """A connection to read with, for the length of a `with`."""
+        return Reading(self)
 
     def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run a job in a transaction, perhaps together with those of other threads."""

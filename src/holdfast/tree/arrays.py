@@ -49,6 +49,8 @@ def _split_array(array: Any) -> list[Any]:
 def _join_array(parts: list[Any]) -> Any:
     name, shape, data = parts
     dtype = _dtype(name)
+    if type(data) is not bytes:
+        raise TypeError(f"the items of an array are bytes, not {type(data).__name__}")
     array: Any = np.ndarray(tuple(shape), dtype, buffer=data)
     if array.nbytes != len(data):
         raise ValueError(f"{len(data)} bytes for an array of {array.nbytes}")
@@ -66,8 +68,10 @@ def _split_scalar(scalar: Any) -> list[Any]:
 
 def _join_scalar(parts: list[Any]) -> Any:
     name, data = parts
-    if name in ("U", "S"):
-        return np.str_(data) if name == "U" else np.bytes_(data)
+    if name == "U" and type(data) is str:
+        return np.str_(data)
+    if name == "S" and type(data) is bytes:
+        return np.bytes_(data)
     return _join_array([name, (), data])[()]
 
 

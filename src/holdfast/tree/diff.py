@@ -27,7 +27,7 @@ Path: TypeAlias = tuple[Any, ...]
 
 #: Characters of a value in a summary.
 _WIDTH = 60
-#: Lengths of two lists, multiplied, up to which they are aligned exactly: 16 MB and some 50 ms at most.
+#: Lengths of two lists, multiplied, up to which they are aligned exactly: some 30 MB and 60 ms at most.
 #: Longer ones are compared place by place.
 _CELLS = 1 << 27
 

@@ -41,7 +41,7 @@ def _boxed(value: Any) -> bool:
 class DraftDict(dict[Any, Any]):
     """A dict that can be changed and remembers where."""
 
-    __slots__ = ("_base", "_moved", "_over", "_touched")
+    __slots__ = ("_base", "_gone", "_moved", "_over", "_touched")
     _plain = dict
 
     def __init__(self, base: FrozenDict) -> None:
@@ -49,7 +49,9 @@ class DraftDict(dict[Any, Any]):
         self._base = base
         #: Keys that were set, deleted or handed out as drafts, in that order.
         self._touched: dict[Any, None] = {}
-        #: Was a key of the base deleted, so that its place in the order may be another?
+        #: Keys of the base that were deleted, for a while at least.
+        self._gone: set[Any] = set()
+        #: Was one of them set again, so that its place in the order is another?
         self._moved = False
         self._over = False
         if type(base) is not FrozenDict:
@@ -70,11 +72,14 @@ class DraftDict(dict[Any, Any]):
     def __setitem__(self, key: Any, value: Any) -> None:
         self._change(key)
         dict.__setitem__(self, key, value)
+        if self._gone and key in self._gone:
+            self._moved = True
 
     def __delitem__(self, key: Any) -> None:
         self._change(key)
         dict.__delitem__(self, key)
-        self._moved = self._moved or key in self._base
+        if key in self._base:
+            self._gone.add(key)
 
     def pop(self, key: Any, *default: Any) -> Any:
         if key not in self:

@@ -20,7 +20,7 @@ from typing import Any
 from holdfast.errors import InvalidCall, UnsupportedValue
 from holdfast.tree import path as paths
 from holdfast.tree.artifact import Artifact
-from holdfast.tree.codec import ARTIFACT, MAX_DEPTH, REDACTED, decode_frozen, leaf_ext, prepare_key, to_bytes, too_deep, under
+from holdfast.tree.codec import ARTIFACT, MAX_DEPTH, REDACTED, decode_frozen, encode, leaf_ext, prepare_key, to_bytes, too_deep, under
 from holdfast.tree.frozen import DICTS, LISTS, Box, FrozenDict, FrozenList, stored_at
 from holdfast.tree.spine import build_dict, build_list
 from holdfast.tree.values import NATIVE, kind_of
@@ -215,15 +215,20 @@ def _same_float(one: float, other: float) -> bool:
 
 
 def _same_keys(one: dict[Any, Any], other: dict[Any, Any]) -> bool:
-    return (
-        len(one) == len(other)
-        and list(one) == list(other)
-        and all(map(is_, map(type, one), map(type, other)))
-    )
+    """Exactly the same keys in the same order?"""
+    return len(one) == len(other) and (all(map(is_, one, other)) or all(map(_same_key, one, other)))
+
+
+def _same_key(one: Any, other: Any) -> bool:
+    kind = type(one)
+    if kind is not type(other):
+        return False
+    if kind is str or kind is int:
+        return bool(one == other)
+    return one is other or encode(one) == encode(other)
 
 
 def _only_grown(new: dict[Any, Any], old: dict[Any, Any]) -> bool:
     """Do the old keys that are left stand first, in their old order and of their old types?"""
     left = [key for key in old if key in new]
-    first = list(new)[: len(left)]
-    return first == left and list(map(type, first)) == list(map(type, left))
+    return all(map(_same_key, new, left))

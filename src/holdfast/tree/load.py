@@ -19,7 +19,7 @@ from msgspec.msgpack import Ext
 from holdfast.errors import NotFound
 from holdfast.tree.codec import decode_frozen, nested_artifacts
 from holdfast.tree.frozen import DICTS, LISTS, At, Box, FrozenDict, FrozenList, freeze_dict, freeze_list
-from holdfast.tree.pack import BRANCH, BUCKET, FORK, LARGE, TRIE, VECTOR, Large, Raw, Ref, Sealed
+from holdfast.tree.pack import BRANCH, BUCKET, FORK, LARGE, TRIE, VECTOR, Large, Raw, Ref, Sealed, items_of
 from holdfast.tree.spine import (
     Bucket,
     Fork,
@@ -89,6 +89,8 @@ class Loader:
             return self._pick(raw.parts, version, segment)
         if kind is Raw and raw.code == TRIE:
             return self._look_up(raw.parts[2], version, segment, hash_key(segment), 0)
+        if kind is list:
+            raw = items_of(raw)
         if (kind is list or kind is FrozenList or kind is tuple) and type(segment) is int:
             return self._follow(raw[segment], version) if -len(raw) <= segment < len(raw) else None
         if kind is dict or kind is FrozenDict:
@@ -99,7 +101,7 @@ class Loader:
         _, count, raw, tail = parts
         if index < 0:
             end, _ = self._follow(tail, version)
-            index += count + len(end)
+            index += count + len(items_of(end))
             if index < 0:
                 return None
         if index >= count:
@@ -113,7 +115,7 @@ class Loader:
                 index -= held
             else:
                 return None
-        items = raw.items if type(raw) is Sealed else raw
+        items = raw.items if type(raw) is Sealed else items_of(raw)
         return self._follow(items[index], version) if index < len(items) else None
 
     def _look_up(self, raw: Any, version: int, key: Any, hashed: int, level: int) -> tuple[Any, int] | None:
@@ -138,7 +140,7 @@ def refs(raw: Any, version: int) -> Iterator[Place]:
             if type(item) not in NATIVE:
                 yield from refs(item, version)
     elif kind is list:
-        for item in raw:
+        for item in items_of(raw):
             if type(item) not in NATIVE:
                 yield from refs(item, version)
     elif kind is Raw:
@@ -191,7 +193,7 @@ class _Builder:
             return frozen
         if kind is list:
             below = {}
-            frozen = freeze_list([self.value(item, version, below) for item in raw])
+            frozen = freeze_list([self.value(item, version, below) for item in items_of(raw)])
             if below:
                 frozen._aux = below
             return frozen
@@ -246,7 +248,7 @@ class _Builder:
             ]
             return Group(groups, sum(raw.parts[::2]))
         long: Long = {}
-        items = [self.value(item, version, long) for item in raw]
+        items = [self.value(item, version, long) for item in items_of(raw)]
         return Group(items, len(items), long or None)
 
     def _trie(self, parts: list[Any], version: int) -> FrozenDict:

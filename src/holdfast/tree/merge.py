@@ -14,11 +14,12 @@ very object.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from difflib import SequenceMatcher
 from hashlib import blake2b
-from itertools import chain, compress
+from itertools import chain, compress, count
 from operator import is_not
 from typing import Any, NamedTuple, TypeAlias
 
@@ -44,7 +45,10 @@ Path: TypeAlias = tuple[Any, ...]
 #: Decides a conflict: path, base, ours, theirs → the value to keep, or `MISSING` to delete the entry.
 Resolver: TypeAlias = Callable[[Path, Any, Any, Any], Any]
 
+#: Characters of a value in a message.
 _SHOWN = 60
+#: Pairs of items beyond which alignment skips those that recur most, lest it take minutes.
+_CROWD = 200_000
 
 
 def merge(
@@ -91,8 +95,6 @@ class _Merge:
             return theirs
         if same(theirs, base):
             return ours
-        if same(ours, theirs):
-            return theirs
         if type(ours) in DICTS and type(theirs) in DICTS and (base is MISSING or type(base) in DICTS):
             return self.by_key(FrozenDict() if base is MISSING else base, ours, theirs, path)
         if type(ours) in LISTS and type(theirs) in LISTS and (base is MISSING or type(base) in LISTS):
@@ -124,15 +126,19 @@ class _Merge:
         return build_dict(items, theirs, list(changes)) if changes else theirs
 
     def by_item(self, base: FrozenList, ours: FrozenList, theirs: FrozenList, path: Path) -> Any:
-        mine, head = _edits_of(base, ours, theirs)
-        if mine.clashes(head) or head.clashes(mine) or _both_moved(base, mine, head):
+        here, there = _window(base, ours), _window(base, theirs)
+        if here[:2] == there[:2] and len(here.items) == len(there.items) == _common(here.items, there.items):
+            return theirs
+        marks: dict[int, bytes] = {}
+        mine, head = _align(base, here, there, marks), _align(base, there, here, marks)
+        if mine.clashes(head) or head.clashes(mine) or _both_moved(base, mine, head, marks):
             return self.conflict(base, ours, theirs, path)
         out: list[Any] = []
         at = shift = 0  # where we are in the base, and how much further that place is in theirs
         for point in sorted({*mine.points(), *head.points()}):
             out += theirs[at + shift : point + shift]
             at = point
-            added = head.added.get(point, ())
+            added = head.added.get(point, [])
             shift += len(added)
             out += added
             out += mine.added.get(point, ())
@@ -153,10 +159,13 @@ class _Merge:
                     shift -= 1
                 at = point + 1
         out += theirs[at + shift :]
-        keep = _first_other(out, theirs)
+        keep = min(here.start, there.start)
+        keep = next(compress(count(keep), map(is_not, out[keep:], theirs[keep:])), min(len(out), len(theirs)))
         return theirs if keep == len(out) == len(theirs) else build_list(out, theirs, keep)
 
     def conflict(self, base: Any, ours: Any, theirs: Any, path: Path) -> Any:
+        if same(ours, theirs):
+            return theirs
         if self._resolve is None:
             self.conflicts.append(_Conflict(path, base, ours, theirs))
             return theirs
@@ -231,11 +240,11 @@ class _Edits:
 
     def __init__(self) -> None:
         #: Items inserted before the base's item here; at the length of the base, appended.
-        self.added: dict[int, Sequence[Any]] = {}
+        self.added: dict[int, list[Any]] = {}
         #: What took the place of the item here; `MISSING` if it was deleted.
         self.put: dict[int, Any] = {}
         #: Items from here to an end that became others, and nobody can say which became which.
-        self.blocks: dict[int, tuple[int, Sequence[Any]]] = {}
+        self.blocks: dict[int, tuple[int, list[Any]]] = {}
 
     def points(self) -> Iterable[int]:
         return chain(self.added, self.put, self.blocks)
@@ -243,15 +252,14 @@ class _Edits:
     def clashes(self, other: _Edits) -> bool:
         """Did the other side do something else within one of our blocks?"""
         for start, (end, items) in self.blocks.items():
-            if start in other.blocks:
-                twin_end, twin = other.blocks[start]
-                if twin_end != end or len(twin) != len(items) or not all(map(same, twin, items)):
-                    return True
-            elif any(start <= point < end for point in other.put) or any(
-                begin < end and start < until for begin, (until, _) in other.blocks.items()
+            until, twin = other.blocks.get(start, (-1, []))
+            if until == end and len(twin) == len(items) and all(map(same, twin, items)):
+                continue
+            if (
+                any(start <= point < end for point in other.put)
+                or any(start < point < end for point in other.added)
+                or any(begin < end and start < until for begin, (until, _) in other.blocks.items())
             ):
-                return True
-            if any(start < point < end for point in other.added):
                 return True
         return False
 
@@ -261,16 +269,7 @@ class _Window(NamedTuple):
 
     start: int
     end: int
-    items: Sequence[Any]
-
-
-def _edits_of(base: FrozenList, ours: FrozenList, theirs: FrozenList) -> tuple[_Edits, _Edits]:
-    mine, head = _window(base, ours), _window(base, theirs)
-    if mine.end < head.start or head.end < mine.start:
-        # Changes that do not even touch need no alignment, which could be slow.
-        return _whole(mine), _whole(head)
-    marks: dict[int, bytes] = {}
-    return _align(base, mine, marks), _align(base, head, marks)
+    items: list[Any]
 
 
 def _window(base: FrozenList, side: FrozenList) -> _Window:
@@ -288,42 +287,27 @@ def _common(one: list[Any], other: list[Any]) -> int:
     return min(len(one), len(other))
 
 
-def _first_other(one: list[Any], other: list[Any]) -> int:
-    """Up to where two lists hold the very same objects."""
-    return next(compress(range(len(one)), map(is_not, one, other)), min(len(one), len(other)))
-
-
-def _whole(window: _Window) -> _Edits:
-    edits = _Edits()
-    if window.start == window.end:
-        edits.added[window.start] = window.items
-    else:
-        edits.blocks[window.start] = window.end, window.items
-    return edits
-
-
-def _align(base: FrozenList, window: _Window, marks: dict[int, bytes]) -> _Edits:
+def _align(base: FrozenList, window: _Window, other: _Window, marks: dict[int, bytes]) -> _Edits:
     edits = _Edits()
     old, new = base[window.start : window.end], window.items
-    for start, end, until in _runs(old, new):
-        at, one, two = window.start + start, old[start:end], new[start:until]
-        if not one or not two or len(one) == len(two) == 1:
-            _note(edits, at, one, two)
-            continue
-        here, there = _marked(one, marks), _marked(two, marks)
-        for tag, *part in SequenceMatcher(None, here, there, _crowded(here, there)).get_opcodes():
-            if tag != "equal":
-                _note(edits, at + part[0], one[part[0] : part[1]], two[part[2] : part[3]])
+    if old and (window.end < other.start or other.end < window.start):
+        # What the other side does not even touch needs no alignment, which could be slow.
+        edits.blocks[window.start] = window.end, new
+    elif not old or not new:
+        _note(edits, window.start, old, new)
+    else:
+        for start, end, until in _runs(old, new):
+            one, two = old[start:end], new[start:until]
+            for low, high, first, last in _changes(_marked(one, marks), _marked(two, marks)):
+                _note(edits, window.start + start + low, one[low:high], two[first:last])
     return edits
 
 
-def _runs(old: Sequence[Any], new: Sequence[Any]) -> list[tuple[int, int, int]]:
+def _runs(old: list[Any], new: list[Any]) -> list[tuple[int, int, int]]:
     """Stretches `old[start:end]`, `new[start:until]` to be aligned: the whole, unless most items stand where
     they stood; then what lies between those."""
-    if len(old) != len(new):
-        return [(0, len(old), len(new))]
     others = [at for at in compress(range(len(old)), map(is_not, old, new)) if not same(old[at], new[at])]
-    if 2 * len(others) > len(old):
+    if len(old) != len(new) or 2 * len(others) > len(old):
         return [(0, len(old), len(new))]
     runs: list[tuple[int, int, int]] = []
     for at in others:
@@ -332,7 +316,7 @@ def _runs(old: Sequence[Any], new: Sequence[Any]) -> list[tuple[int, int, int]]:
     return runs
 
 
-def _note(edits: _Edits, start: int, old: Sequence[Any], new: Sequence[Any]) -> None:
+def _note(edits: _Edits, start: int, old: list[Any], new: list[Any]) -> None:
     """Enter that the items `old` from `start` on became `new`."""
     end, more = start + len(old), len(new) - len(old)
     if not old:
@@ -359,7 +343,7 @@ def _akin(old: Any, new: Any) -> bool:
     return 2 * kept > len(old)
 
 
-def _marked(items: Sequence[Any], marks: dict[int, bytes]) -> list[bytes]:
+def _marked(items: list[Any], marks: dict[int, bytes]) -> list[bytes]:
     """A short mark for each item, equal for exactly equal items."""
     out = []
     for item in items:
@@ -370,21 +354,41 @@ def _marked(items: Sequence[Any], marks: dict[int, bytes]) -> list[bytes]:
     return out
 
 
-#: Pairs of equal items beyond which alignment skips the most frequent ones, lest it take minutes.
-_PAIRS = 1_000_000
+def _changes(one: list[bytes], two: list[bytes]) -> Iterator[tuple[int, int, int, int]]:
+    """The stretches of one list that became stretches of the other."""
+    for low, high, first, last in _gaps(one, two):
+        crowded = (high - low) * (last - first) > _CROWD
+        for tag, *at in SequenceMatcher(None, one[low:high], two[first:last], crowded).get_opcodes():
+            if tag != "equal":
+                yield low + at[0], low + at[1], first + at[2], first + at[3]
 
 
-def _crowded(one: list[bytes], two: list[bytes]) -> bool:
-    counts = Counter(two)
-    return sum(times * counts[mark] for mark, times in Counter(one).items()) > _PAIRS
+def _gaps(one: list[bytes], two: list[bytes]) -> list[tuple[int, int, int, int]]:
+    """What lies between the items that both lists hold once, along the longest chain of such in one order."""
+    ones, twos = Counter(one), Counter(two)
+    place = {mark: at for at, mark in enumerate(two) if ones[mark] == twos[mark] == 1}
+    ends: list[int] = []
+    chains: list[Any] = []
+    for at, mark in enumerate(one):
+        if mark in place:
+            size = bisect_left(ends, place[mark])
+            ends[size : size + 1] = [place[mark]]
+            chains[size : size + 1] = [(at, place[mark], chains[size - 1] if size else None)]
+    gaps = []
+    link: Any = (len(one), len(two), chains[-1] if chains else None)
+    while link is not None:
+        high, last, link = link
+        low, first = link[:2] if link else (-1, -1)
+        if (high - low, last - first) != (1, 1):
+            gaps.append((low + 1, high, first + 1, last))
+    return gaps
 
 
-def _both_moved(base: FrozenList, mine: _Edits, head: _Edits) -> bool:
+def _both_moved(base: FrozenList, mine: _Edits, head: _Edits, marks: dict[int, bytes]) -> bool:
     """Did both sides take out an item and insert it elsewhere? Keeping both insertions would double it."""
     gone = [base[at] for at, item in mine.put.items() if item is MISSING and head.put.get(at) is MISSING]
     if not gone or not mine.added or not head.added:
         return False
-    marks: dict[int, bytes] = {}
     moved = set(_marked(gone, marks))
     for edits in (mine, head):
         moved &= set(_marked(list(chain.from_iterable(edits.added.values())), marks))

@@ -15,6 +15,7 @@ another version number than its own. `docs/format.md` is the contract for these 
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Callable, Sequence, Set
 from hashlib import sha256
@@ -53,7 +54,7 @@ MAX_BLOCK = 64 * 1024 * 1024
 #: A group whose items are stored already is sealed only if it shrinks to this part of its size.
 SEAL_RATIO = 0.7
 
-REF, VECTOR, BRANCH, SEALED, FLAT, TRIE, FORK, BUCKET, LARGE = range(32, 41)
+REF, VECTOR, BRANCH, SEALED, FLAT, TRIE, FORK, BUCKET, LARGE, REFS = range(32, 42)
 
 _PLAIN, _ZSTD = b"\x00", b"\x01"
 
@@ -215,9 +216,17 @@ class Writer:
         return node, size
 
     def _items(self, items: list[Any], owner: Any, long: Long) -> tuple[list[Any], int]:
-        node = []
-        size = 3
+        space, version = self.space, self.version
+        stored: list[int] = []
         for item in items:
+            at = getattr(item, "_at", None)
+            if at is None or at[0] is not space:
+                break
+            stored += (version - at[1], at[2])
+        start = len(stored) >> 1
+        node: list[Any] = [references(stored)] if start else []
+        size = 3 + 4 * start
+        for item in items[start:] if start else items:
             prepared, more = self._child(item, owner, long)
             node.append(prepared)
             size += more
@@ -292,6 +301,12 @@ class Ref(NamedTuple):
     slot: int
 
 
+class Refs(NamedTuple):
+    """The references with which a list of items begins, as read."""
+
+    refs: list[Ref]
+
+
 class Large(NamedTuple):
     """A leaf that is kept as an artifact."""
 
@@ -316,6 +331,20 @@ def reference(back: int, slot: int) -> Ext:
     """The bytes of a reference."""
     width = 1 if (back | slot) < 256 else 2 if (back | slot) < 65536 else 4
     return Ext(REF, back.to_bytes(width, "big") + slot.to_bytes(width, "big"))
+
+
+def references(flat: list[int]) -> Ext:
+    """Several references in one, each as how far back and which slot."""
+    highest = max(flat)
+    if highest < 256:
+        return Ext(REFS, b"\x01" + bytes(flat))
+    width = 2 if highest < 65536 else 4
+    return Ext(REFS, bytes((width,)) + struct.pack(f">{len(flat)}{'H' if width == 2 else 'I'}", *flat))
+
+
+def items_of(raw: list[Any]) -> list[Any]:
+    """The items of a list as read, with the references at its beginning one by one."""
+    return [*raw[0].refs, *raw[1:]] if raw and type(raw[0]) is Refs else raw
 
 
 def thin(data: bytes, blocks: Sequence[bytes], needed: Set[int]) -> tuple[bytes, list[bytes]]:
@@ -424,6 +453,10 @@ def _node_hook(code: int, data: memoryview) -> Any:
     if code == REF:
         width = len(data) >> 1
         return Ref(int.from_bytes(data[:width], "big"), int.from_bytes(data[width:], "big"))
+    if code == REFS:
+        width = data[0]
+        flat = data[1:] if width == 1 else struct.unpack(f">{(len(data) - 1) // width}{'H' if width == 2 else 'I'}", data[1:])
+        return Refs(list(map(Ref, flat[::2], flat[1::2])))
     if code == LARGE:
         return Large(bytes(data[:32]), int.from_bytes(data[32:], "big"))
     if code == FLAT:

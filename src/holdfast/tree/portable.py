@@ -6,9 +6,9 @@ parts is known to `values` alone; here is only what it is called. A document fro
 anything is made of it: nothing is imported, nothing is called but what `values` knows and what the
 application has registered.
 
-Invariant: `from_json(json.loads(json.dumps(to_json(x))))` equals `x` exactly, also where a tool between the
-two reads numbers as doubles; whatever else is given to `from_json` is an `InvalidSnapshot` that names the path
-in the document.
+Invariant: `from_json(json.loads(json.dumps(to_json(x))))` equals `x` exactly, and no integer in the document
+is too large for a tool that reads numbers as doubles. What `from_json` cannot make sense of is an
+`InvalidSnapshot` that names the path in the document.
 """
 
 from __future__ import annotations
@@ -50,7 +50,6 @@ _KINDS: dict[str, tuple[int, _Shape]] = {
     "decimal": (12, str),
     "fraction": (13, (int, int)),
     "complex": (14, (float | int, float | int)),
-    "uuid": (15, bytes),
     "path": (16, (str, str)),
     "bytearray": (17, bytes),
     "deque": (18, (list, int | None)),
@@ -62,13 +61,14 @@ _KINDS: dict[str, tuple[int, _Shape]] = {
     "artifact": (25, (str, int, str | None)),
 }
 _NAMES = {code: name for name, (code, _) in _KINDS.items()}
-_UUID = 15
 
-#: Integers beyond this are written as text, since many tools read numbers as doubles.
+#: Integers from here on are written as text, since many tools read numbers as doubles.
 _EXACT = 1 << 53
 #: Larger integers are written in hexadecimal digits: Python refuses to read very long decimals.
 _DECIMAL_BITS = 2048
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_ESCAPED = re.compile("[\\\\\ud800-\udfff]")
+_ESCAPE = re.compile(r"\\(u[0-9a-f]{4})?")
 _NAN = struct.pack(">d", math.nan)
 
 
@@ -98,11 +98,15 @@ def _write(value: Any, depth: int) -> Any:
         raise too_deep()
     plain = getattr(kind, "_plain", None)
     if kind is list or plain is list:
-        return [_write_under(item, depth, index) for index, item in enumerate(value)]
+        out = []
+        for index, item in enumerate(value):
+            try:
+                out.append(_write(item, depth + 1))
+            except UnsupportedValue as error:
+                raise under(error, index) from None
+        return out
     if kind is dict or plain is dict:
-        if MARK not in value and all(map(_is_plain_text, value)):
-            return {key: _write_under(item, depth, key) for key, item in value.items()}
-        return _marked(_PAIRS, [_write_pair(key, item, depth) for key, item in value.items()])
+        return _write_dict(value, depth)
     if kind is Box:
         code, parts = value.code, decode(value.data)
         tag, parts = parts if code == TAGGED else (None, parts)
@@ -111,22 +115,21 @@ def _write(value: Any, depth: int) -> Any:
         code, tag, written = _write_parts(value, depth)
     if code == TAGGED:
         return {MARK: _REGISTERED, "tag": tag, "value": written}
-    return _marked(_NAMES[code], written if code != _UUID else str(UUID(bytes=from_json(written))))
+    return _marked(_NAMES[code], written)
 
 
-def _write_under(item: Any, depth: int, segment: Any) -> Any:
-    try:
-        return _write(item, depth + 1)
-    except UnsupportedValue as error:
-        raise under(error, segment) from None
-
-
-def _write_pair(key: Any, item: Any, depth: int) -> list[Any]:
-    try:
-        prepare_key(key)
-    except UnsupportedValue as error:
-        raise under(error, key) from None
-    return [_write(key, depth + 1), _write_under(item, depth, key)]
+def _write_dict(value: dict[Any, Any], depth: int) -> dict[str, Any]:
+    pairs = []
+    for key, item in value.items():
+        try:
+            prepare_key(key)
+            pairs.append([_write(key, depth + 1), _write(item, depth + 1)])
+        except UnsupportedValue as error:
+            raise under(error, key) from None
+    # A key that JSON can say is written as itself.
+    if MARK not in value and all(type(key) is str for key, _ in pairs):
+        return dict(pairs)
+    return _marked(_PAIRS, pairs)
 
 
 def _write_parts(value: Any, depth: int) -> tuple[int, str | None, Any]:
@@ -143,19 +146,15 @@ def _marked(name: str, value: Any) -> dict[str, Any]:
     return {MARK: name, "value": value}
 
 
-def _is_plain_text(key: Any) -> bool:
-    return type(key) is str and _SURROGATE.search(key) is None
-
-
 def _write_str(text: str) -> Any:
     # JSON joins two lone surrogates in a row into one character, and UTF-8 has no lone ones.
     if text.isascii() or _SURROGATE.search(text) is None:
         return text
-    return _marked("str", text.encode("unicode_escape").decode("ascii"))
+    return _marked("str", _ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
 
 
 def _write_int(number: int) -> Any:
-    if -_EXACT <= number <= _EXACT:
+    if -_EXACT < number < _EXACT:
         return number
     return _marked("int", str(number) if number.bit_length() <= _DECIMAL_BITS else hex(number))
 
@@ -164,7 +163,7 @@ def _write_float(number: float) -> Any:
     if math.isfinite(number):
         return number
     bits = struct.pack(">d", number)
-    return _marked("float", f"nan:{bits.hex()}" if number != number and bits != _NAN else str(number))
+    return _marked("float", f"nan:{bits.hex()}" if math.isnan(number) and bits != _NAN else str(number))
 
 
 def _itself(value: Any) -> Any:
@@ -178,11 +177,13 @@ _NATIVE: dict[type, Callable[[Any], Any]] = {
     float: _write_float,
     str: _write_str,
     bytes: lambda data: _marked("bytes", b64encode(data).decode("ascii")),
+    # Its parts are bytes, which nobody would recognise.
+    UUID: lambda value: _marked("uuid", str(value)),
 }
 
 
 class _Reader:
-    """Reads one document. It ends at the first thing that is wrong, so `path` never has to be put back then."""
+    """Reads one document, up to the first thing in it that is wrong; `path` then says where that is."""
 
     def __init__(self) -> None:
         self.path: list[Any] = []
@@ -193,16 +194,22 @@ class _Reader:
             return doc
         if depth > MAX_DEPTH:
             self.refuse(f"nesting deeper than {MAX_DEPTH} levels")
-        if kind is list:
-            return [self.under(index, item, depth + 1) for index, item in enumerate(doc)]
-        if kind is not dict:
+        if kind is not list and kind is not dict:
             self.refuse(f"{kind.__name__} is no type of JSON")
-        if MARK in doc:
+        if kind is dict and MARK in doc:
             return self.marked(doc, depth)
-        for key in doc:
-            if type(key) is not str:
-                self.refuse(f"a key of type {type(key).__name__}: JSON has only text")
-        return {key: self.under(key, item, depth + 1) for key, item in doc.items()}
+        out: Any = kind()
+        for segment, item in enumerate(doc) if kind is list else doc.items():
+            self.path.append(segment)
+            value = self.read(item, depth + 1)
+            if kind is list:
+                out.append(value)
+            elif type(segment) is str:
+                out[segment] = value
+            else:
+                self.refuse(f"a key of type {type(segment).__name__}: JSON has only text")
+            self.path.pop()
+        return out
 
     def under(self, segment: Any, doc: Any, depth: int) -> Any:
         self.path.append(segment)
@@ -229,8 +236,6 @@ class _Reader:
         if name not in _KINDS:
             self.refuse(f"{_short(name)} is no type that this Holdfast knows: upgrade, or correct the name")
         code, shape = _KINDS[name]
-        if code == _UUID:
-            return self.scalar(name, value)
         parts = self.under("value", value, depth + 1)
         if not _fits(parts, shape):
             self.refuse(f"this is not what a {name} is made of")
@@ -298,9 +303,15 @@ def _read_float(text: str) -> float:
         raise ValueError(text)
     number: float
     (number,) = struct.unpack(">d", _exactly(bytes.fromhex(text[4:]), 8))
-    if number == number:
+    if not math.isnan(number):
         raise ValueError(text)
     return number
+
+
+def _unescape(match: re.Match[str]) -> str:
+    if match[1] is None:
+        raise ValueError(match.string)
+    return chr(int(match[1][1:], 16))
 
 
 def _exactly(data: bytes, size: int) -> bytes:
@@ -312,7 +323,7 @@ def _exactly(data: bytes, size: int) -> bytes:
 _SCALARS: dict[str, Callable[[str], Any]] = {
     "int": _read_int,
     "float": _read_float,
-    "str": lambda text: text.encode("ascii").decode("unicode_escape"),
+    "str": lambda text: _ESCAPE.sub(_unescape, text),
     "bytes": lambda text: b64decode(text, validate=True),
     "uuid": UUID,
 }

@@ -12,7 +12,9 @@ are the only makers of spines.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from hashlib import blake2b
+from numbers import Number
 from operator import is_
 from typing import Any
 
@@ -121,8 +123,22 @@ def build_dict(
 
 
 def hash_key(key: Any) -> int:
-    """A hash of a dict key that is the same in every process."""
-    return int.from_bytes(blake2b(encode(key), digest_size=8).digest(), "little")
+    """A hash of a dict key that is the same in every process, and for keys that Python takes for one."""
+    return int.from_bytes(blake2b(_key_bytes(key), digest_size=8).digest(), "little")
+
+
+def _key_bytes(key: Any) -> bytes:
+    if isinstance(key, str):
+        return key.encode("utf-8", "surrogatepass")
+    if isinstance(key, Number):
+        return b"\xffn" + (b"nan" if key != key else str(hash(key)).encode())  # noqa: PLR0124 - is it NaN?
+    if isinstance(key, tuple):
+        return b"\xfft" + b"".join(hash_key(item).to_bytes(8, "little") for item in key)
+    if isinstance(key, frozenset):
+        return b"\xffs" + b"".join(sorted(hash_key(item).to_bytes(8, "little") for item in key))
+    if isinstance(key, datetime) and key.utcoffset() is not None:
+        return b"\xffd" + str(key.astimezone(UTC)).encode()
+    return b"\xff" + encode(key)
 
 
 def step_down(hashed: int, level: int) -> int:
@@ -171,7 +187,8 @@ def levels_over(root: Group | None, height: int) -> list[list[Group]]:
 
 
 def changed_keys(old: FrozenDict, new: FrozenDict) -> Iterator[Any] | None:
-    """Keys in which two dicts that share a trie may differ; None where they share none."""
+    """Keys in which two dicts that share a trie may differ (of keys that Python takes for one, one); None where
+    they share none."""
     one, two = aux_of(old), aux_of(new)
     if type(one) is not Trie or type(two) is not Trie:
         return None
@@ -211,6 +228,10 @@ def _pick(values: Any, known: Long) -> Long | None:
 
 
 def _vector(items: list[Any], old: Vector | None, keep: int, long: Long) -> Vector:
+    if old is not None and keep == old.count + old.tail.count and len(items) - old.count <= CHUNK:
+        run = old.tail.items + items[keep:]
+        known = {**long, **old.tail.long} if old.tail.long else long
+        return Vector(old.levels, Group(run, len(run), _pick(run, known) if known else None))
     reused = 0
     if old is None:
         groups = _regroup(items, [], 0, long)

@@ -224,7 +224,7 @@ def _derive(cls: type, tag: str) -> Kind:
             tag,
             wrapped=True,
         )
-    if is_dataclass(cls) and not issubclass(cls, _CONTENT):
+    if is_dataclass(cls) and not issubclass(cls, CONTENT):
         return Kind(
             TAGGED, records.split_dataclass, lambda parts: records.join_dataclass(cls, parts), True, tag
         )
@@ -284,8 +284,8 @@ def _split_set(value: Any) -> list[Any]:
 
 
 _PATHS = {cls.__name__: cls for cls in (pathlib.PurePosixPath, pathlib.PureWindowsPath)}
-#: A class of the application that derives from one of these holds more than its fields.
-_CONTENT = (dict, list, tuple, set, frozenset, str, bytes, bytearray, int, float, complex, deque)
+#: Built-in types: a class of the application that derives from one of these holds more than its fields.
+CONTENT = (dict, list, tuple, set, frozenset, str, bytes, bytearray, int, float, complex, deque)
 
 
 def _join_path(parts: list[str]) -> Any:

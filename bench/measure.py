@@ -1,0 +1,130 @@
+"""How things are measured: rows of the report, the raw limit, the clock, the size of a file."""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+
+#: Commits in one measurement of the raw limit, each to a new file.
+RAW_COMMITS = 1_000
+_ROW = random.Random(3).randbytes(500)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the report."""
+
+    work: str
+    measure: str
+    value: float
+    unit: str
+    #: Absolute numbers behind the value.
+    detail: str
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @property
+    def target(self) -> str:
+        if self.at_least is not None:
+            return f"≥ {self.at_least:g} {self.unit}"
+        return "" if self.at_most is None else f"≤ {self.at_most:g} {self.unit}"
+
+    @property
+    def measured(self) -> str:
+        return f"{self.value:.3g} {self.unit}" if self.value < 100 else f"{self.value:,.0f} {self.unit}"
+
+    @property
+    def met(self) -> bool:
+        return (self.at_least is None or self.value >= self.at_least) and (
+            self.at_most is None or self.value <= self.at_most
+        )
+
+    @property
+    def verdict(self) -> str:
+        bound = self.at_most if self.at_least is None else self.at_least
+        if bound is None:
+            return ""
+        return "met" if self.met else f"missed by {abs(self.value / bound - 1):.0%}"
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Where the files go and how often everything is done."""
+
+    folder: Path
+    repetitions: int = 5
+
+    @contextmanager
+    def place(self) -> Iterator[Path]:
+        """A new folder, removed afterwards."""
+        with TemporaryDirectory(dir=self.folder) as found:
+            yield Path(found)
+
+    def repeat(self, once: Callable[[Path], tuple[float, ...]]) -> tuple[float, ...]:
+        """The median of each number that a measurement gives, each time in a new folder."""
+        found = []
+        for _ in range(self.repetitions):
+            with self.place() as folder:
+                found.append(once(folder))
+        return medians(found)
+
+
+def medians(found: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
+    """The median of each column."""
+    return tuple(statistics.median(column) for column in zip(*found, strict=True))
+
+
+def raw_rate(folder: Path, commits: int = RAW_COMMITS, *, warm: int = 0) -> float:
+    """Commits per second of one 500-byte row each, by one writer who does nothing else.
+
+    `warm` commits go before, untimed: the disk is slower while the WAL file still grows.
+    """
+    connection = sqlite3.connect(folder / "raw.db", isolation_level=None)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("CREATE TABLE log (id INTEGER PRIMARY KEY, data BLOB)")
+    insert = "INSERT INTO log (data) VALUES (?)"
+    for _ in range(warm):
+        connection.execute(insert, (_ROW,))
+    start = perf_counter()
+    for _ in range(commits):
+        connection.execute(insert, (_ROW,))
+    rate = commits / (perf_counter() - start)
+    connection.close()
+    return rate
+
+
+def seconds(action: Callable[[], object]) -> float:
+    """How long something takes."""
+    start = perf_counter()
+    action()
+    return perf_counter() - start
+
+
+def median_seconds(action: Callable[[], object], times: int) -> float:
+    """The median of how long something takes."""
+    return statistics.median(seconds(action) for _ in range(times))
+
+
+def file_size(path: Path) -> int:
+    """Bytes of a database on the disk, with whatever lies beside it."""
+    return sum(os.path.getsize(file) for file in path.parent.glob(path.name + "*"))
+
+
+def megabytes(size: float) -> str:
+    """A number of bytes, to be read by people."""
+    return f"{size / 1e6:,.2f} MB" if size < 1e7 else f"{size / 1e6:,.0f} MB"
+
+
+def note(text: str) -> None:
+    """Tell the person who waits what is going on."""
+    print(f"  {text} …", file=sys.stderr, flush=True)

@@ -1,0 +1,268 @@
+"""Every storable value goes through bytes, through a frozen tree and through JSON, and comes back exactly."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections import OrderedDict, namedtuple
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from decimal import Decimal
+from itertools import combinations
+from typing import Any
+
+import msgspec
+import numpy as np
+import pydantic
+import pytest
+from exact import exactly
+from value_cases import CASES, CHANGING, CONSTANT, Color, Level, Pair, Perm, Point, Spot, Word
+
+import holdfast.tree
+from holdfast.errors import UnsupportedValue
+from holdfast.tree.codec import MAX_DEPTH, decode, decode_frozen, encode, open_box
+from holdfast.tree.fold import Folder, same
+from holdfast.tree.frozen import reveal, thaw
+from holdfast.tree.portable import from_json, to_json
+from holdfast.tree.values import Opaque, register, restore
+
+
+def _through_bytes(value: Any) -> Any:
+    return decode(encode(value))
+
+
+def _through_frozen(value: Any) -> Any:
+    return thaw(reveal(decode_frozen(encode(value)), open_box))
+
+
+def _through_fold(value: Any) -> Any:
+    return thaw(reveal(Folder(object()).fold(value), open_box))
+
+
+def _through_json(value: Any) -> Any:
+    return from_json(json.loads(json.dumps(to_json(value), allow_nan=False)))
+
+
+def _frozen_through_json(value: Any) -> Any:
+    return from_json(json.loads(json.dumps(to_json(decode_frozen(encode(value))), ensure_ascii=False)))
+
+
+WAYS: list[Callable[[Any], Any]] = [
+    _through_bytes,
+    _through_frozen,
+    _through_fold,
+    _through_json,
+    _frozen_through_json,
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", CASES)
+def test_a_value_comes_back_exactly(name: str, way: Callable[[Any], Any]) -> None:
+    value = CASES[name]
+    assert exactly(way(value), value)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", CASES)
+def test_a_value_comes_back_from_inside_others(name: str, way: Callable[[Any], Any]) -> None:
+    value = CASES[name]
+    for around in (
+        [value, [value]],
+        {"a": value, "b": {"c": value}},
+        (value, (1, value)),
+        {(1,): value},
+        OrderedDict(a=value),
+        Point(value, [value]),
+    ):
+        assert exactly(way(around), around)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", CONSTANT)
+def test_a_constant_can_be_a_key(name: str, way: Callable[[Any], Any]) -> None:
+    for key in (CONSTANT[name], (CONSTANT[name],), (1, (CONSTANT[name], "x"))):
+        value = {"first": 1, key: [2], "last": 3}
+        assert exactly(way(value), value)
+
+
+@pytest.mark.parametrize("name", CHANGING)
+def test_what_could_change_cannot_be_a_key(name: str) -> None:
+    for key in (CHANGING[name], (CHANGING[name],), Pair(1, CHANGING[name]), frozenset):
+        try:
+            value = {key: 1}
+        except TypeError:
+            continue
+        if name == "opaque":
+            assert exactly(_through_frozen(value), value)
+            continue
+        for write in (encode, Folder(object()).fold, to_json):
+            with pytest.raises(UnsupportedValue):
+                write(value)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_equal_values_have_equal_bytes(name: str) -> None:
+    value = CASES[name]
+    data = encode(value)
+    assert encode(decode(data)) == data
+    assert encode(decode_frozen(data)) == data
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_json_says_is_json(name: str) -> None:
+    doc = to_json(CASES[name])
+    assert exactly(json.loads(json.dumps(doc, allow_nan=False)), doc)
+    msgspec.json.encode(doc)  # UTF-8 throughout
+    assert not any(type(part) is int and abs(part) >= 2**53 for part in _leaves(doc))
+
+
+def _leaves(doc: Any) -> list[Any]:
+    if isinstance(doc, dict):
+        doc = list(doc.values())
+    return [leaf for item in doc for leaf in _leaves(item)] if isinstance(doc, list) else [doc]
+
+
+LOOK_ALIKES: list[list[Any]] = [
+    [0, 0.0, -0.0, False, Perm(0), Decimal("0"), Decimal("-0"), np.int64(0), np.False_, 0j, -0j],
+    [1, True, 1.0, Level.LOW, Color.RED, Decimal("1"), Decimal("1.0"), np.int8(1), np.longlong(1), 1 + 0j],
+    ["a", Word.A, b"a", np.str_("a"), np.bytes_(b"a"), ["a"], ("a",), {"a"}, frozenset("a"), {"a": None}],
+    [(1, 2), [1, 2], Pair(1, 2), Point(1, 2), Spot(1, 2), {1, 2}, range(1, 3), {1: 2}, OrderedDict({1: 2})],
+    [(1,), (True,), (1.0,), [1], [True], [1.0]],
+    [(), [], set(), frozenset(), {}, OrderedDict(), None, "", b"", bytearray(), range(0)],
+    [{1: 0}, {True: 0}, {1.0: 0}, {Level.LOW: 0}],
+    [{"a": 1, "b": 2}, {"b": 2, "a": 1}],
+    [float("nan"), CONSTANT["odd nan"], Decimal("NaN"), Decimal("sNaN"), np.float64("nan"), None],
+    [np.zeros(2), np.zeros(2, "f4"), np.zeros((2, 1)), np.zeros((1, 2)), [0.0, 0.0]],
+    [CONSTANT["datetime zone"], CONSTANT["datetime fold"], CONSTANT["datetime zone"].replace(tzinfo=None)],
+]
+
+
+@pytest.mark.parametrize("values", LOOK_ALIKES, ids=lambda values: repr(values[0]))
+def test_look_alikes_are_told_apart(values: list[Any]) -> None:
+    for one, other in combinations(values, 2):
+        assert not exactly(one, other)
+        assert encode(one) != encode(other), (one, other)
+        assert json.dumps(to_json(one)) != json.dumps(to_json(other)), (one, other)
+        folder = Folder(object())
+        assert not same(folder.fold(one), folder.fold(other)), (one, other)
+        base = folder.fold({"x": [one]})
+        assert exactly(thaw(reveal(folder.fold({"x": [other]}, base), open_box)), {"x": [other]})
+    for value in values:
+        assert same(Folder(object()).fold(value), Folder(object()).fold(value))
+
+
+def test_a_class_may_gain_and_lose_fields() -> None:
+    def first() -> list[Any]:
+        @dataclass
+        class Job:
+            name: str
+            old: int = 1
+
+        class Note(msgspec.Struct):
+            name: str
+            old: int = 1
+
+        class Form(pydantic.BaseModel):
+            name: str
+
+        kinds = [Job, namedtuple("Item", "name old"), Note, Form]
+        for cls in kinds:
+            register(cls, f"test.{cls.__name__}")
+        return [cls(**({"name": "n"} | ({} if cls is Form else {"old": 1}))) for cls in kinds]
+
+    data = encode(first())
+
+    @dataclass
+    class Job:
+        name: str
+        size: int = 5
+        tags: list[str] = field(default_factory=list)
+
+    class Note(msgspec.Struct):
+        size: int = 5
+        name: str = "?"
+
+    class Form(pydantic.BaseModel):
+        name: str
+        size: int = 5
+        tags: list[str] = pydantic.Field(default_factory=list)
+
+    kinds = [Job, namedtuple("Item", "size name", defaults=[5, "?"]), Note, Form]
+    for cls in kinds:
+        cls.__qualname__ = f"test_a_class_may_gain_and_lose_fields.<locals>.first.<locals>.{cls.__name__}"
+        if cls.__name__ == "Item":
+            cls.__qualname__ = "Item"
+        register(cls, f"test.{cls.__name__}")
+    for obj, cls in zip(decode(data), kinds, strict=True):
+        assert type(obj) is cls
+        assert (obj.name, obj.size) == ("n", 5)
+        assert getattr(obj, "tags", []) == []
+
+
+NESTS: dict[str, Callable[[Any], Any]] = {
+    "list": lambda inner: [inner],
+    "dict": lambda inner: {"a": inner},
+    "odd dict": lambda inner: {(1,): inner},
+    "tuple": lambda inner: (inner,),
+    "frozenset": lambda inner: frozenset([inner]),
+    "namedtuple": Point,
+    "mixed": lambda inner: [{"a": (inner,)}],
+}
+
+
+@pytest.mark.parametrize("name", NESTS)
+def test_the_deepest_tree_that_is_written_can_be_read(name: str) -> None:
+    """…also with a few hundred frames of the stack in use."""
+    value, deepest = None, None
+    for _ in range(MAX_DEPTH + 2):
+        try:
+            encode(value)
+        except UnsupportedValue:
+            break
+        deepest, value = value, NESTS[name](value)
+    assert deepest is not None
+    frames = len(inspect.stack())
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(frames + 700)
+    try:
+        for way in WAYS:
+            back = way(deepest)
+            assert type(back) is type(deepest)
+            assert encode(back) == encode(deepest)
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def test_sets_in_sets_take_time_in_line_with_their_size() -> None:
+    value: Any = frozenset()
+    for _ in range(90):
+        value = frozenset([value])
+    assert _through_bytes(value) == value
+    assert _through_json(value) == value
+
+
+def test_arrays_read_as_opaque_where_numpy_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    value = {"a": np.arange(3), "b": np.float32(1), "c": 1}
+    data, doc = encode(value), to_json(value)
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "holdfast.tree.arrays", None)
+        without.delattr(holdfast.tree, "arrays", raising=False)
+        read = [decode(data), from_json(doc)]
+        for each in read:
+            assert type(each["a"]) is Opaque
+            assert type(each["b"]) is Opaque
+        again = [encode(read[0]), encode(read[1])]
+        docs = [json.dumps(to_json(each)) for each in read]
+    for back in map(decode, again):
+        assert exactly(back, value)
+    for back in map(json.loads, docs):
+        assert exactly(from_json(back), value)
+
+
+@pytest.mark.parametrize("name", ["O", "|O", [["a", "O"]], "T", "", 5, None])
+def test_an_array_of_objects_is_never_read(name: Any) -> None:
+    for parts in ([name, [1], b"\x01" * 16], [name, [1], None]):
+        with pytest.raises(holdfast.errors.IncompatibleFormat):
+            restore(22, parts)
