@@ -16,9 +16,9 @@ Message = dict[str, Any]
 Document = dict[str, Any]
 
 _ROLES = ("user", "assistant", "assistant", "tool")
-_ONSETS = "b c d f g h j l m n p r s t v w br ch cl dr gr pl pr sh st str th tr".split()
-_VOWELS = "a e i o u ai ea ee io ou".split()
-_CODAS = ["", "", "", "", *"n r s t l m d nd ng rt st ck".split()]
+_ONSETS = [*"bcdfghjlmnprstvw", "br", "ch", "cl", "dr", "gr", "pl", "pr", "sh", "st", "str", "th", "tr"]
+_VOWELS = [*"aeiou", "ai", "ea", "ee", "io", "ou"]
+_CODAS = ["", "", "", "", *"nrstlmd", "nd", "ng", "rt", "st", "ck"]
 _VOCABULARY = 4_000
 
 
@@ -85,4 +85,4 @@ def _words() -> tuple[list[str], list[float]]:
 
 
 def _syllable(source: random.Random) -> str:
-    return source.choice(_ONSETS) + source.choice(_VOWELS) + source.choice(_CODAS)
+    return "".join(source.choice(sounds) for sounds in (_ONSETS, _VOWELS, _CODAS))

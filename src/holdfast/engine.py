@@ -14,7 +14,8 @@ import msgspec
 from holdfast.errors import AlreadyExists, InvalidCall, InvalidReference, NotFound, StaleVersion
 from holdfast.history import bundle, compare, retention, snapshot
 from holdfast.history.commit import Facts, Parts, draw_up, event
-from holdfast.history.history import Context, History, to_event
+from holdfast.history.context import Context
+from holdfast.history.history import History, to_event
 from holdfast.history.reader import Reader
 from holdfast.history.verify import Progress, verify_store
 from holdfast.history.version import Version
@@ -42,8 +43,8 @@ def open(  # noqa: A001 - holdfast.open is the name
     """Open a store: a path, `sqlite:///path`, or `:memory:`. A file that is not there is made.
 
     `durability` is `durable` (a commit survives a power failure), `fast` (it survives a crash of the process)
-    or `memory` (nothing is promised). `artifacts` names a folder for large values, which otherwise live in the
-    database. `redact` lists patterns of keys whose values are replaced before anything is stored.
+    or `memory` (nothing is promised). `artifacts` names a folder for large values, which otherwise live in
+    the database. `redact` lists patterns of keys whose values are replaced before anything is stored.
     """
     return Holdfast(_store(where, durability, artifacts, timeout), redact=redact, clock=clock)
 
@@ -60,15 +61,17 @@ class Holdfast:
     ) -> None:
         patterns = redact if isinstance(redact, str) else list(redact)
         self._store = store
-        self._context = Context(store, lambda: int(clock() * 1_000_000), Redactor(patterns) if patterns else None)
+        self._context = Context(
+            store, lambda: int(clock() * 1_000_000), Redactor(patterns) if patterns else None
+        )
 
     def history(self, run_id: str) -> History:
         """The history of a run, which is made by the first commit to it."""
         return History(self._context, run_id)
 
     def version(self, ref: str) -> Version:
-        """The version that a reference names: `RUN`, `RUN@12`, `RUN@head`, `RUN~2`, `RUN:tag`. A run id may be
-        shortened to a unique beginning."""
+        """The version that a reference names: `RUN`, `RUN@12`, `RUN@head`, `RUN~2`, `RUN:tag`. A run id may
+        be shortened to a unique beginning."""
         readings = split_reference(ref)
         for run_id, local in readings:
             run = self._find(run_id)
@@ -80,7 +83,13 @@ class Holdfast:
         raise NotFound(f"there is no run {readings[-1][0]!r}{self._near(readings[-1][0])}", ref=ref)
 
     def fork(
-        self, ref: str | Version, run_id: str, *, state: Any = None, note: str | None = None, actor: str | None = None
+        self,
+        ref: str | Version,
+        run_id: str,
+        *,
+        state: Any = None,
+        note: str | None = None,
+        actor: str | None = None,
     ) -> History:
         """Start another run from a version. It shares what it came from; both go their own way. With `state`,
         it starts from that state instead."""
@@ -106,7 +115,9 @@ class Holdfast:
         more = {"origin": f"{source.run}@{source.number}"}
         facts = Facts(kind="fork", note=note, actor=actor, status=source.status, more=more)
         facts.check()
-        change, _ = draw_up(run_id, reader.space, run, Parts(root, None, None, None, folder.arrivals), facts, now=now)
+        change, _ = draw_up(
+            run_id, reader.space, run, Parts(root, None, None, None, folder.arrivals), facts, now=now
+        )
         try:
             made = self._store.append(change)
         except StaleVersion:
@@ -257,7 +268,9 @@ class Holdfast:
             return text
         found = self._store.run_ids(text, 6)
         if len(found) > 1:
-            raise InvalidReference(f"{text!r} could be any of {', '.join(found[:5])}: write more of it", runs=found)
+            raise InvalidReference(
+                f"{text!r} could be any of {', '.join(found[:5])}: write more of it", runs=found
+            )
         return found[0] if found else None
 
     def _near(self, text: str) -> str:
@@ -275,8 +288,8 @@ class Holdfast:
         return Run.of(record, tuple(tags), origin)
 
     def _announce_fork(self, source: Version, fork: RunRecord, now: int) -> None:
-        """Tell the origin, so that a pruning that did not see the fork is refused; undo the fork if it came too
-        late."""
+        """Tell the origin, so that a pruning that did not see the fork is refused; undo the fork if it came
+        too late."""
         while True:
             origin = self._store.run(source.run)
             try:
@@ -309,7 +322,9 @@ def _store(
     if found and scheme == "sqlite":
         text = rest[1:] if rest.startswith("/") else rest
         if not text:
-            raise InvalidCall("'sqlite:///path' names no file: write sqlite:///runs.db, or sqlite:////absolute/runs.db")
+            raise InvalidCall(
+                "'sqlite:///path' names no file: write sqlite:///runs.db, or sqlite:////absolute/runs.db"
+            )
     elif found:
         raise InvalidCall(f"no store for {scheme}://…: open a path, 'sqlite:///path' or ':memory:'")
     if "\0" in text:

@@ -84,7 +84,7 @@ class Guarded:
         self.x += 1
 
 
-Pair = register(namedtuple("Pair", "left right"))
+Pair: Any = register(namedtuple("Pair", "left right"))
 
 
 @register

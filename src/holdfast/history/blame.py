@@ -35,7 +35,9 @@ class Blame:
 
     def __str__(self) -> str:
         by = f" by {self.version.step}" if self.version.step else ""
-        return f"{self.path or '(all)'}: version {self.version.number}{by}, {self.version.at:%Y-%m-%d %H:%M:%S}"
+        return (
+            f"{self.path or '(all)'}: version {self.version.number}{by}, {self.version.at:%Y-%m-%d %H:%M:%S}"
+        )
 
 
 def blame(history: History, version: Version, path: str | Sequence[Any]) -> Blame:
@@ -85,7 +87,9 @@ def bisect(history: History, check: Callable[[Any], Any], *, good: Any, bad: Any
         start = history.at(good).number
         numbers = [version.number for version in line]
         if start not in numbers:
-            raise InvalidCall(f"version {start} is no ancestor of version {line[-1].number}: bisect along one line")
+            raise InvalidCall(
+                f"version {start} is no ancestor of version {line[-1].number}: bisect along one line"
+            )
         low = numbers.index(start) + 1
     if low == len(line) or check(line[-1].state):
         return None

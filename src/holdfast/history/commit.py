@@ -23,7 +23,8 @@ from holdfast.model.records import KINDS, STATUSES, EventRecord, RunRecord, Vers
 from holdfast.store.base import Append
 from holdfast.tree.artifact import Artifact
 from holdfast.tree.codec import encode
-from holdfast.tree.pack import Upload, Writer, digest
+from holdfast.tree.block import digest
+from holdfast.tree.pack import Upload, Writer
 
 #: The roots of a pack, in this order; those at the end that are None are left out.
 STATE, RESULT, META, ERROR = range(4)
@@ -137,7 +138,9 @@ def draw_up(
 
 def event(kind: str, now: int, **data: Any) -> EventRecord:
     """An entry for a run's journal."""
-    return EventRecord(kind=kind, at=now, data=encode({key: value for key, value in data.items() if value is not None}))
+    return EventRecord(
+        kind=kind, at=now, data=encode({key: value for key, value in data.items() if value is not None})
+    )
 
 
 def _kind(parent: VersionRecord | None, step: str | None) -> str:

@@ -100,11 +100,7 @@ class Comparison:
 def diff(a: Version, b: Version) -> Diff:
     """What changed from `a` to `b`, of one run or of two."""
     changes = trees.changes(_state(a), _state(b))
-    facts = [
-        change
-        for name in _FACTS
-        for change in _changes(_fact(a, name), _fact(b, name), (name,))
-    ]
+    facts = [change for name in _FACTS for change in _changes(_fact(a, name), _fact(b, name), (name,))]
     return Diff(a, b, tuple(changes), tuple(facts))
 
 

@@ -1,76 +1,37 @@
 """One run's history: commit, read, go back, look into.
 
-Each operation has a module of its own; `History` is the door to them. It remembers which version each thread
-(or asyncio task) saw last, because a plain state that is committed was made from that version: if the run has
-moved on meanwhile, the change, and not the whole state, is carried over to the new head.
+Each operation has a module of its own; `History` is the door to them.
 
 Invariant: history is append-only. No method changes or removes a version, except `prune`, which says so.
 """
 
 from __future__ import annotations
 
-import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import msgspec
 
 from holdfast.errors import InvalidCall, NotFound, StaleVersion
 from holdfast.history import blame as blaming
 from holdfast.history import compare, retention, snapshot, verify
-from holdfast.history.commit import Facts, Parts, draw_up, event
-from holdfast.history.reader import Head, Reader
+from holdfast.history.advance import Edit, Line, Resolver
+from holdfast.history.commit import Facts, event
+from holdfast.history.context import Context
+from holdfast.history.reader import Head
 from holdfast.history.seal import check
 from holdfast.history.version import Version, along
 from holdfast.model.names import MAX_STEP, Reference, check_run_id, check_tag, check_text, parse_local
 from holdfast.model.public import Event, Pruned, Report, Timeline, when
 from holdfast.model.records import PIN, EventRecord, MarkRecord, RunRecord, TimelineRecord, VersionRecord
 from holdfast.model.retention import Retention
-from holdfast.store.base import Append, Store
+from holdfast.store.base import Append
 from holdfast.tree.codec import decode
-from holdfast.tree.draft import draft
-from holdfast.tree.fold import Folder, Redactor
+from holdfast.tree.fold import Folder
 from holdfast.tree.frozen import FrozenDict
 from holdfast.tree.merge import merge
 
-#: Decides a conflict: path, the common value, ours, theirs → the value to keep.
-Resolver = Callable[[tuple[Any, ...], Any, Any, Any], Any]
-
 _PAGE = 256
-
-
-class Context:
-    """What all histories of one open store share."""
-
-    def __init__(self, store: Store, clock: Callable[[], int], redact: Redactor | None) -> None:
-        self.store = store
-        self.clock = clock
-        self.redact = redact
-        self._readers: dict[str, Reader] = {}
-        self._lock = threading.Lock()
-
-    def reader(self, run: RunRecord) -> Reader:
-        """The reader of a run; a new one if versions were pruned since the last."""
-        with self._lock:
-            reader = self._readers.pop(run.id, None)
-            if reader is None or reader.run.key != run.key or reader.run.epoch != run.epoch:
-                reader = Reader(self.store, run)
-            self._readers[run.id] = reader
-            if len(self._readers) > _PAGE:
-                del self._readers[next(iter(self._readers))]
-            return reader
-
-
-    def known(self, run_id: str) -> Reader | None:
-        """The reader of a run, if there is one at hand."""
-        return self._readers.get(run_id)
-
-    def forget(self, run_id: str) -> None:
-        """Let go of a run that was deleted."""
-        with self._lock:
-            self._readers.pop(run_id, None)
 
 
 class History:
@@ -80,7 +41,7 @@ class History:
         self.id = check_run_id(run_id)
         self._context = context
         self._store = context.store
-        self._seen: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._line = Line(context, self.id)
 
     # Writing
 
@@ -107,11 +68,8 @@ class History:
         """
         facts = Facts(step, result, tags, note, actor, meta, error, kind, status)
         facts.check()
-        if isinstance(expected, Version):
-            expected = expected.number
-        head = self._known_head()
-        base = self._base(head, expected)
-        return self._write(state, base, head, facts, expected=expected, resolve=resolve)
+        number = expected.number if isinstance(expected, Version) else expected
+        return self._made(self._line.advance(state, facts, expected=number, resolve=resolve))
 
     def edit(
         self,
@@ -128,7 +86,9 @@ class History:
         """A draft of the head's state: committed at the end of the block, dropped if it raises."""
         facts = Facts(step, result, tags, note, actor, meta)
         facts.check()
-        return Edit(self, facts, expected.number if isinstance(expected, Version) else expected, resolve)
+        return Edit(
+            self._line, facts, expected.number if isinstance(expected, Version) else expected, resolve
+        )
 
     def rollback(
         self, to: int | str | Version, *, reason: str | None = None, actor: str | None = None
@@ -160,7 +120,7 @@ class History:
                 self._store.append(Append(expect=run, run=after, timeline=timeline, events=[entry]))
             except StaleVersion:
                 continue
-            self._note_seen(target.number)
+            self._line.note_seen(target.number)
             return target
 
     def merge(
@@ -175,7 +135,7 @@ class History:
         if isinstance(other, Timeline):
             other = self._last_of(other.number)
         theirs = other if isinstance(other, Version) else self.at(other)
-        head = self._fresh_head()
+        head = self._line.fresh_head()
         assert head is not None
         reader = self._context.reader(head.run)
         common = self._common(head.version.number, theirs.number)
@@ -184,7 +144,7 @@ class History:
         merged = merge(base, reader.state(theirs.number), head.root, resolve=resolve, fold=folder.fold)
         facts = Facts(note=note, actor=actor, kind="merge", more={"merged": theirs.number})
         facts.check()
-        return self._write(merged, head, head, facts, expected=None, resolve=resolve)
+        return self._made(self._line.advance_from(head, merged, facts, resolve=resolve))
 
     # Reading
 
@@ -202,7 +162,7 @@ class History:
         number = self._resolve(run, parse_local(ref))
         version = Version(self, reader, reader.record(number))
         if number == run.head:
-            self._note_seen(number)
+            self._line.note_seen(number)
         return version
 
     def versions(
@@ -320,111 +280,20 @@ class History:
 
     def prune(self, policy: Retention, *, dry_run: bool = False) -> Pruned:
         """Remove the versions that a policy does not keep; with `dry_run`, only say which."""
-        return retention.prune(self._context.store, self._run(), policy, now=self._context.clock(), dry_run=dry_run)
+        return retention.prune(
+            self._context.store, self._run(), policy, now=self._context.clock(), dry_run=dry_run
+        )
 
     # How it works
 
-    def _write(
-        self,
-        state: Any,
-        base: Head | None,
-        head: Head | None,
-        facts: Facts,
-        *,
-        expected: int | None,
-        resolve: Resolver | None,
-    ) -> Version:
-        """Fold a state beside its base and commit it on the head; where the head has moved on, carry the change
-        over."""
-        first: object | None = None
-        while True:
-            reader = None if head is None else self._context.reader(head.run)
-            space = object() if reader is None else reader.space
-            folder = Folder(space, self._context.redact)
-            root = folder.fold(state, None if base is None else base.root)
-            if head is not None and first is not None and first is not space:
-                # Versions were pruned meanwhile: what was shared is stored elsewhere now.
-                root = folder.fold(root, head.root)
-            first = first or space
-            if head is not None and base is not None and head.version.number != base.version.number:
-                root = merge(base.root, root, head.root, resolve=resolve, fold=folder.fold)
-            parts = Parts(
-                root,
-                *(None if value is None else folder.fold(value) for value in (facts.result, facts.meta, facts.error)),
-                folder.arrivals,
-            )
-            now = self._context.clock()
-            start = RunRecord(id=self.id, created=now, updated=now) if head is None else head
-            change, writer = draw_up(self.id, space, start, parts, facts, now=now)
-            try:
-                run = self._store.append(change)
-            except StaleVersion:
-                head = self._fresh_head()
-                if expected is not None:
-                    self._expect(head, expected)
-                base = head if base is None and expected is None else base
-                continue
-            break
-        if reader is None:
-            reader = self._context.reader(run)
-            reader.adopt(space)
-        assert change.version is not None
-        record = msgspec.structs.replace(change.version, pack=None)
-        writer.stamp(reader.loader.remember)
-        reader.head = Head(run, record, root)
-        self._note_seen(record.number)
-        return Version(self, reader, record)
+    def _made(self, head: Head) -> Version:
+        return Version(self, self._context.reader(head.run), head.version)
 
     def _run(self) -> RunRecord:
         run = self._store.run(self.id)
         if run is None:
             raise NotFound(f"there is no run {self.id!r}: commit to it first", run=self.id)
         return run
-
-    def _fresh_head(self) -> Head | None:
-        """The head as it is in the store; None if there is no run yet."""
-        run = self._store.run(self.id)
-        if run is None:
-            return None
-        reader = self._context.reader(run)
-        known = reader.head
-        if known is not None and known.run.revision == run.revision:
-            return known
-        head = Head(run, reader.record(run.head), reader.state(run.head))
-        reader.head = head
-        return head
-
-    def _known_head(self) -> Head | None:
-        """The newest head that this process knows; the store tells if it is not the newest."""
-        reader = self._context.known(self.id)
-        if reader is not None and reader.head is not None:
-            return reader.head
-        return self._fresh_head()
-
-    def _base(self, head: Head | None, expected: int | None) -> Head | None:
-        """The version that a plain state was made from: what this thread or task saw last."""
-        if head is None:
-            return None
-        number = expected if expected is not None else self._seen.get(_who(), head.version.number)
-        if number == head.version.number:
-            return head
-        reader = self._context.reader(head.run)
-        try:
-            return Head(head.run, reader.record(number), reader.state(number))
-        except NotFound:
-            if expected is not None:
-                self._expect(head, expected)
-            return head
-
-    def _expect(self, head: Head | None, expected: int) -> None:
-        number = 0 if head is None else head.version.number
-        if number != expected:
-            raise StaleVersion(
-                f"run {self.id!r} is at version {number}, not {expected} as expected: read the head, then try again",
-                run=self.id,
-                expected=expected,
-                head=number,
-            )
 
     def _resolve(self, run: RunRecord, ref: Reference) -> int:
         if ref.number is not None:
@@ -450,7 +319,9 @@ class History:
         for mark in self._store.marks(run.key, min(numbers), max(numbers)):
             marks.setdefault(mark.number, []).append(mark.name)
         reader = self._context.reader(run)
-        return [Version(self, reader, check(self.id, record), marks.get(record.number, ())) for record in records]
+        return [
+            Version(self, reader, check(self.id, record), marks.get(record.number, ())) for record in records
+        ]
 
     def _common(self, one: int, other: int) -> int | None:
         """The newest version that two versions both come from."""
@@ -470,50 +341,21 @@ class History:
         version = self.at(ref)
         run = self._run()
         now = self._context.clock()
-        kind = ("version.pinned" if on else "version.unpinned") if name == PIN else ("version.tagged" if on else "version.untagged")
+        kind = (
+            ("version.pinned" if on else "version.unpinned")
+            if name == PIN
+            else ("version.tagged" if on else "version.untagged")
+        )
         entry = event(kind, now, version=version.number, tag=name or None)
         mark = MarkRecord(number=version.number, name=name, at=now)
         if not self._store.set_mark(run.key, mark, on=on, event=entry) and not on:
             what = "is not pinned" if name == PIN else f"has no tag {name!r}"
-            raise NotFound(f"version {version.number} of run {self.id!r} {what}", run=self.id, version=version.number)
-
-    def _note_seen(self, number: int) -> None:
-        self._seen[_who()] = number
+            raise NotFound(
+                f"version {version.number} of run {self.id!r} {what}", run=self.id, version=version.number
+            )
 
     def __repr__(self) -> str:
         return f"<History {self.id!r}>"
-
-
-class Edit:
-    """The block of a `with log.edit()`."""
-
-    __slots__ = ("_expected", "_facts", "_head", "_history", "_resolve", "_state", "version")
-
-    def __init__(self, history: History, facts: Facts, expected: int | None, resolve: Resolver | None) -> None:
-        self._history = history
-        self._facts = facts
-        self._expected = expected
-        self._resolve = resolve
-        #: What the block committed, once it has ended.
-        self.version: Version | None = None
-
-    def __enter__(self) -> Any:
-        self._head = head = self._history._fresh_head()
-        if self._expected is not None:
-            self._history._expect(head, self._expected)
-        root = FrozenDict() if head is None else head.root
-        self._state = draft(root)
-        if self._state is root:
-            raise InvalidCall(
-                f"the state of run {self._history.id!r} is no dict or list and cannot be edited: use commit"
-            )
-        return self._state
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if kind is None:
-            self.version = self._history._write(
-                self._state, self._head, self._head, self._facts, expected=self._expected, resolve=self._resolve
-            )
 
 
 def to_event(run: RunRecord, entry: EventRecord | tuple[int, VersionRecord]) -> Event:
@@ -522,15 +364,10 @@ def to_event(run: RunRecord, entry: EventRecord | tuple[int, VersionRecord]) -> 
         data = decode(entry.data) if entry.data else {}
         return Event(entry.seq, run.id, entry.kind, when(entry.at), data.pop("version", None), None, data)
     record = check(run.id, entry[1])
-    facts = {"parent": record.parent or None, "timeline": record.timeline, "kind": record.kind, "status": record.status}
+    facts = {
+        "parent": record.parent or None,
+        "timeline": record.timeline,
+        "kind": record.kind,
+        "status": record.status,
+    }
     return Event(record.seq, run.id, "version.saved", when(record.at), record.number, record.step, facts)
-
-
-def _who() -> Any:
-    """The asyncio task, or else the thread, that is calling."""
-    asyncio = sys.modules.get("asyncio")
-    if asyncio is not None and asyncio._get_running_loop() is not None:
-        task = asyncio.current_task()
-        if task is not None:
-            return task
-    return threading.current_thread()

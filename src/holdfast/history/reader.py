@@ -22,7 +22,7 @@ from holdfast.tree.artifact import Artifact
 from holdfast.tree.codec import open_box
 from holdfast.tree.frozen import Box, reveal
 from holdfast.tree.load import Loader, Place
-from holdfast.tree.pack import digest, unsqueeze
+from holdfast.tree.block import digest, unsqueeze
 
 #: Decoded blocks kept at hand.
 _KEEP_BLOCKS = 128
@@ -100,7 +100,9 @@ class Reader:
             self._missing(number)
         record = check(self.run.id, found[0])
         if record.pruned:
-            raise NotFound(f"version {number} of run {self.run.id!r} was pruned", run=self.run.id, version=number)
+            raise NotFound(
+                f"version {number} of run {self.run.id!r} was pruned", run=self.run.id, version=number
+            )
         return record
 
     @property
@@ -204,12 +206,20 @@ class Reader:
             raise self._broken(number, f"cannot be decoded ({error})") from error
 
     def _missing(self, number: int) -> None:
-        if number > self.run.last or number == 0 or (number < 0 and self.run.origin is None and self.run.epoch == 0):
+        if (
+            number > self.run.last
+            or number == 0
+            or (number < 0 and self.run.origin is None and self.run.epoch == 0)
+        ):
             fresh = self.store.run(self.run.id)
             if fresh is None or number > fresh.last or number < 1:
-                raise NotFound(f"run {self.run.id!r} has no version {number}", run=self.run.id, version=number)
+                raise NotFound(
+                    f"run {self.run.id!r} has no version {number}", run=self.run.id, version=number
+                )
         if self.run.epoch:
-            raise NotFound(f"version {number} of run {self.run.id!r} was pruned", run=self.run.id, version=number)
+            raise NotFound(
+                f"version {number} of run {self.run.id!r} was pruned", run=self.run.id, version=number
+            )
         raise self._broken(number, "is missing")
 
     def _broken(self, number: int, what: str) -> CorruptVersion:

@@ -23,7 +23,7 @@ from holdfast.model.public import Pruned
 from holdfast.model.records import RunRecord, VersionRecord
 from holdfast.model.retention import Retention
 from holdfast.store.base import Prune, Store
-from holdfast.tree.pack import digest, thin
+from holdfast.tree.block import digest, thin
 
 _PAGE = 500
 #: Statuses after which a workflow does not go on by itself.
@@ -39,7 +39,10 @@ def prune(store: Store, run: RunRecord, policy: Retention, *, now: int, dry_run:
     gone = [record for record in records if record.number not in keep and not record.pruned]
     if dry_run or not gone:
         return Pruned(
-            tuple(record.number for record in gone), tuple(sorted(keep)), sum(record.size for record in gone), dry_run
+            tuple(record.number for record in gone),
+            tuple(sorted(keep)),
+            sum(record.size for record in gone),
+            dry_run,
         )
     reach = Reach(Reader(store, run))
     for number in sorted(keep):
@@ -103,7 +106,9 @@ def _records(store: Store, run: RunRecord) -> Iterator[VersionRecord]:
         after = page[-1].number
 
 
-def _kept(store: Store, run: RunRecord, records: list[VersionRecord], policy: Retention, now: int) -> set[int]:
+def _kept(
+    store: Store, run: RunRecord, records: list[VersionRecord], policy: Retention, now: int
+) -> set[int]:
     alive = [record for record in records if not record.pruned]
     keep = {run.head} | {mark.number for mark in store.marks(run.key)}
     keep |= {fork.origin[1] for fork in store.forks_of(run.key) if fork.origin is not None}
@@ -123,7 +128,9 @@ def _kept(store: Store, run: RunRecord, records: list[VersionRecord], policy: Re
         if count is not None:
             first: dict[str, int] = {}
             for record in newest:
-                first.setdefault(datetime.fromtimestamp(record.at / 1_000_000, UTC).strftime(form), record.number)
+                first.setdefault(
+                    datetime.fromtimestamp(record.at / 1_000_000, UTC).strftime(form), record.number
+                )
             keep |= set(list(first.values())[:count])
     return keep & {record.number for record in alive}
 
@@ -157,7 +164,7 @@ def _with_pack(store: Store, run: RunRecord, number: int) -> VersionRecord:
 
 def _stub(store: Store, run: RunRecord, record: VersionRecord, slots: set[int], holds: list[bytes]) -> Stub:
     assert record.pack is not None
-    blocks = []
+    blocks: list[bytes] = []
     while (block := store.block(run.key, record.number, len(blocks))) is not None:
         blocks.append(block)
     data, blocks = thin(record.pack, blocks, slots)

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.errors import CorruptVersion
 from holdfast.model.records import VersionRecord
-from holdfast.tree.pack import digest
+from holdfast.tree.block import digest
 
 NO_PARENT = b"\0" * 8
 

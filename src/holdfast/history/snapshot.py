@@ -89,7 +89,9 @@ def read(document: Any) -> dict[str, Any]:
     """The facts and trees of a document, or `InvalidSnapshot` with all that is wrong with it."""
     found = validate(document)
     if not found:
-        raise InvalidSnapshot(f"this snapshot cannot be imported: {'; '.join(found.problems)}", problems=found.problems)
+        raise InvalidSnapshot(
+            f"this snapshot cannot be imported: {'; '.join(found.problems)}", problems=found.problems
+        )
     document = _parsed(document)
     return {**document, **{name: from_json(document[name]) for name in _TREES}}
 
@@ -160,4 +162,6 @@ def _facts(document: dict[str, Any]) -> list[str]:
 
 def _sum(document: dict[str, Any]) -> str:
     rest = {name: value for name, value in document.items() if name != "sum"}
-    return sha256(json.dumps(rest, sort_keys=True, ensure_ascii=True, separators=(",", ":")).encode()).hexdigest()
+    return sha256(
+        json.dumps(rest, sort_keys=True, ensure_ascii=True, separators=(",", ":")).encode()
+    ).hexdigest()

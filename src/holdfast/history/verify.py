@@ -23,7 +23,7 @@ _PAGE = 256
 Progress = Callable[[int, int], None]
 
 
-def verify_run(store: Store, run: RunRecord, progress: Progress | None = None) -> Report:
+def verify_run(store: Store, run: RunRecord) -> Report:
     """Check one run."""
     problems: list[Problem] = []
     reach = Reach(Reader(store, run))
@@ -33,8 +33,6 @@ def verify_run(store: Store, run: RunRecord, progress: Progress | None = None) -
         for record in _records(store, run):
             problems += _check_version(reach, run, record, hashes)
             seen += not record.pruned
-            if progress is not None:
-                progress(seen, run.kept)
         problems += _check_numbers(run, hashes, seen)
         store.timelines(run.key)
         for mark in store.marks(run.key):
@@ -52,17 +50,16 @@ def verify_store(store: Store, progress: Progress | None = None) -> Report:
     problems = [Problem(None, None, finding) for finding in store.check()]
     runs = versions = 0
     before: int | None = None
-    done = 0
     try:
         total = store.stats().versions
         while page := store.runs(before=before, limit=_PAGE):
             for run in page:
-                start = done
-                report = verify_run(store, run, progress and (lambda n, _, start=start: progress(start + n, total)))
+                report = verify_run(store, run)
                 problems += report.problems
                 runs += 1
                 versions += report.versions
-                done += report.versions
+                if progress is not None:
+                    progress(versions, total)
             before = page[-1].key
     except HoldfastError as error:
         problems.append(Problem(None, None, str(error)))
@@ -132,7 +129,9 @@ def _check_artifacts(store: Store) -> tuple[int, list[Problem]]:
                 try:
                     size = sum(map(len, store.artifact_pieces(artifact.digest)))
                     if size != artifact.size:
-                        problems.append(Problem(None, None, f"artifact {artifact.digest.hex()[:12]} has a wrong size"))
+                        problems.append(
+                            Problem(None, None, f"artifact {artifact.digest.hex()[:12]} has a wrong size")
+                        )
                 except (BadData, NotFound) as error:
                     problems.append(Problem(None, None, str(error)))
             after = page[-1].digest

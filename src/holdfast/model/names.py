@@ -78,7 +78,9 @@ def parse_local(ref: Any) -> Reference:
         raise InvalidReference(f"a version is named by a number or a string, not {type(ref).__name__}")
     if isinstance(ref, int):
         if ref < 1:
-            raise InvalidReference(f"versions are numbered from 1; {ref} is none: write '~2' for two before the head")
+            raise InvalidReference(
+                f"versions are numbered from 1; {ref} is none: write '~2' for two before the head"
+            )
         return Reference(number=ref)
     if ref in ("", "head"):
         return HEAD
@@ -99,7 +101,9 @@ def split_reference(text: Any) -> list[tuple[str, Reference]]:
             if match:
                 readings.append((text[:position], _of(match)))
     if len(readings) == 1 and any(sign in text for sign in "@~"):
-        raise InvalidReference(f"{_short(text)} is no reference: write RUN, RUN@12, RUN@head, RUN~2 or RUN:tag")
+        raise InvalidReference(
+            f"{_short(text)} is no reference: write RUN, RUN@12, RUN@head, RUN~2 or RUN:tag"
+        )
     return readings
 
 

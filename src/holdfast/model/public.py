@@ -89,7 +89,13 @@ class Problem:
     what: str
 
     def __str__(self) -> str:
-        place = "the store" if self.run is None else self.run if self.version is None else f"{self.run}@{self.version}"
+        place = (
+            "the store"
+            if self.run is None
+            else self.run
+            if self.version is None
+            else f"{self.run}@{self.version}"
+        )
         return f"{place}: {self.what}"
 
 

@@ -24,7 +24,9 @@ class ArtifactFolder:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreUnavailable(f"the artifact folder {folder} cannot be made: {error.strerror}") from error
+            raise StoreUnavailable(
+                f"the artifact folder {folder} cannot be made: {error.strerror}"
+            ) from error
 
     def put(self, upload: Upload) -> None:
         """Keep a content; harmless if it is there."""
@@ -46,7 +48,9 @@ class ArtifactFolder:
                 raise
             _sync_folder(target.parent)
         except OSError as error:
-            raise StoreUnavailable(f"an artifact cannot be written to {self.folder}: {error.strerror}") from error
+            raise StoreUnavailable(
+                f"an artifact cannot be written to {self.folder}: {error.strerror}"
+            ) from error
 
     def pieces(self, digest: bytes) -> Iterator[bytes]:
         """A content in pieces; `CorruptStore` at its end if it does not fit its hash."""
@@ -54,7 +58,9 @@ class ArtifactFolder:
             with self._path(digest).open("rb") as file:
                 yield from verified(digest, iter(lambda: file.read(PIECE), b""))
         except FileNotFoundError as error:
-            raise NotFound(f"artifact {digest.hex()[:12]} is not in {self.folder}", artifact=digest.hex()) from error
+            raise NotFound(
+                f"artifact {digest.hex()[:12]} is not in {self.folder}", artifact=digest.hex()
+            ) from error
 
     def remove(self, digest: bytes) -> None:
         """Forget a content; harmless if it is gone."""
@@ -87,7 +93,9 @@ def verified(digest: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
             yield held
         held = piece
     if hashed.digest() != digest:
-        raise CorruptStore(f"artifact {digest.hex()[:12]} is damaged: restore it from a bundle", artifact=digest.hex())
+        raise CorruptStore(
+            f"artifact {digest.hex()[:12]} is damaged: restore it from a bundle", artifact=digest.hex()
+        )
     if held is not None:
         yield held
 

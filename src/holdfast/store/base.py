@@ -144,7 +144,9 @@ class VersionStore(Protocol):
     def set_mark(self, run: int, mark: MarkRecord, *, on: bool, event: EventRecord) -> bool:
         """Add or remove a mark; tells whether that changed anything. The event is written only if so."""
 
-    def journal(self, *, run: int | None, after: int, limit: int) -> list[EventRecord | tuple[int, VersionRecord]]:
+    def journal(
+        self, *, run: int | None, after: int, limit: int
+    ) -> list[EventRecord | tuple[int, VersionRecord]]:
         """What happened after a position, oldest first: events, and versions with the key of their run."""
 
     def prune(self, plan: Prune) -> RunRecord:

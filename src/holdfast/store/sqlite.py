@@ -105,7 +105,9 @@ class SQLiteStore:
             if change.holds:
                 self._hold(connection, key, number, change.holds, change.uploads, change.version.at)
         if change.timeline is not None:
-            connection.execute("INSERT INTO timeline VALUES (?, ?, ?, ?, ?, ?, ?)", timeline_row(key, change.timeline))
+            connection.execute(
+                "INSERT INTO timeline VALUES (?, ?, ?, ?, ?, ?, ?)", timeline_row(key, change.timeline)
+            )
         for event in change.events:
             connection.execute(INSERT_EVENT, event_row(key, event))
         return run
@@ -122,7 +124,9 @@ class SQLiteStore:
         if change.expect is None:
             taken = connection.execute("SELECT 1 FROM run WHERE id=?", (change.run.id,)).fetchone()
             if taken:
-                raise StaleVersion(f"run {change.run.id!r} was made by another writer: read it, then try again")
+                raise StaleVersion(
+                    f"run {change.run.id!r} was made by another writer: read it, then try again"
+                )
 
     def _insert_run(self, connection: sqlite3.Connection, run: RunRecord) -> RunRecord:
         key = connection.execute("SELECT coalesce(max(key), 0) + 1 FROM run").fetchone()[0]
@@ -201,7 +205,9 @@ class SQLiteStore:
 
         def write(connection: sqlite3.Connection) -> RunRecord:
             if connection.execute("SELECT 1 FROM run WHERE id=?", (imported.run.id,)).fetchone():
-                raise AlreadyExists(f"run {imported.run.id!r} exists: import under another id, or delete it first")
+                raise AlreadyExists(
+                    f"run {imported.run.id!r} exists: import under another id, or delete it first"
+                )
             run = self._insert_run(connection, imported.run)
             for upload in uploads:
                 self._keep(connection, upload, run.created)
@@ -210,7 +216,9 @@ class SQLiteStore:
                 _insert_blocks(connection, run.key, version.number, blocks)
                 self._hold(connection, run.key, version.number, holds, uploads, run.created)
             for timeline in imported.timelines:
-                connection.execute("INSERT INTO timeline VALUES (?, ?, ?, ?, ?, ?, ?)", timeline_row(run.key, timeline))
+                connection.execute(
+                    "INSERT INTO timeline VALUES (?, ?, ?, ?, ?, ?, ?)", timeline_row(run.key, timeline)
+                )
             for mark in imported.marks:
                 connection.execute("INSERT INTO mark VALUES (?, ?, ?, ?, ?)", mark_row(run.key, mark))
             for event in imported.events:
@@ -298,11 +306,15 @@ class SQLiteStore:
 
         return self._link.write(write)
 
-    def journal(self, *, run: int | None, after: int, limit: int) -> list[EventRecord | tuple[int, VersionRecord]]:
+    def journal(
+        self, *, run: int | None, after: int, limit: int
+    ) -> list[EventRecord | tuple[int, VersionRecord]]:
         columns = f"SELECT {VERSION}, run FROM journal "
         with self._link.reader() as connection:
             if run is None:
-                rows = connection.execute(columns + "WHERE seq > ? ORDER BY seq LIMIT ?", (after, limit)).fetchall()
+                rows = connection.execute(
+                    columns + "WHERE seq > ? ORDER BY seq LIMIT ?", (after, limit)
+                ).fetchall()
             else:
                 first = _first_number_after(connection, run, after)
                 events = "WHERE run=? AND number IS NULL AND seq > ? ORDER BY seq LIMIT ?"
@@ -331,7 +343,9 @@ class SQLiteStore:
                 connection.execute(names, (None if seq is None else seq[0], *version_row(key, version)))
                 _insert_blocks(connection, key, version.number, blocks)
                 for digest in holds:
-                    connection.execute("INSERT OR IGNORE INTO hold VALUES (?, ?, ?)", (digest, key, version.number))
+                    connection.execute(
+                        "INSERT OR IGNORE INTO hold VALUES (?, ?, ?)", (digest, key, version.number)
+                    )
             for event in plan.events:
                 connection.execute(INSERT_EVENT, event_row(key, event))
             return plan.run
@@ -352,7 +366,9 @@ class SQLiteStore:
 
     def artifact(self, digest: bytes) -> ArtifactRecord | None:
         with self._link.reader() as connection:
-            row = connection.execute("SELECT digest, size, at FROM artifact WHERE digest=?", (digest,)).fetchone()
+            row = connection.execute(
+                "SELECT digest, size, at FROM artifact WHERE digest=?", (digest,)
+            ).fetchone()
         return None if row is None else ArtifactRecord(digest=row[0], size=row[1], at=row[2])
 
     def artifact_pieces(self, digest: bytes) -> Iterator[bytes]:
@@ -378,7 +394,8 @@ class SQLiteStore:
     def artifacts(self, *, after: bytes = b"", limit: int = 1000) -> list[ArtifactRecord]:
         with self._link.reader() as connection:
             rows = connection.execute(
-                "SELECT digest, size, at FROM artifact WHERE digest > ? ORDER BY digest LIMIT ?", (after, limit)
+                "SELECT digest, size, at FROM artifact WHERE digest > ? ORDER BY digest LIMIT ?",
+                (after, limit),
             ).fetchall()
         return [ArtifactRecord(digest=row[0], size=row[1], at=row[2]) for row in rows]
 
@@ -428,7 +445,8 @@ class SQLiteStore:
         elif self._folder is None:
             for index, piece in enumerate(checked(upload)):
                 connection.execute(
-                    "INSERT INTO artifact_piece (digest, n, data) VALUES (?, ?, ?)", (upload.digest, index, piece)
+                    "INSERT INTO artifact_piece (digest, n, data) VALUES (?, ?, ?)",
+                    (upload.digest, index, piece),
                 )
 
     # The whole
@@ -439,7 +457,9 @@ class SQLiteStore:
             return found
 
         with self._link.reader() as connection:
-            runs, versions, size = one("SELECT count(*), coalesce(sum(kept), 0), coalesce(sum(size), 0) FROM run")
+            runs, versions, size = one(
+                "SELECT count(*), coalesce(sum(kept), 0), coalesce(sum(size), 0) FROM run"
+            )
             (events,) = one("SELECT count(*) FROM journal WHERE number IS NULL")
             artifacts, artifact_bytes = one("SELECT count(*), coalesce(sum(size), 0) FROM artifact")
         files = [Path(self._link.path + suffix) for suffix in ("", "-wal")]
@@ -472,9 +492,7 @@ class SQLiteStore:
 
 def _update_run(connection: sqlite3.Connection, run: RunRecord, expect: RunRecord) -> None:
     row = run_row(run)
-    done = connection.execute(
-        _UPDATE_RUN, (*row[2:4], *row[5:], row_sum(*row), expect.key, expect.revision)
-    )
+    done = connection.execute(_UPDATE_RUN, (*row[2:4], *row[5:], row_sum(*row), expect.key, expect.revision))
     if done.rowcount != 1:
         raise StaleVersion(f"run {run.id!r} has moved on since it was read: read its head, then try again")
 
@@ -500,7 +518,8 @@ def _first_number_after(connection: sqlite3.Connection, run: int, after: int) ->
     while lowest <= highest:
         middle = (lowest + highest) // 2
         number, seq = connection.execute(
-            "SELECT number, seq FROM journal WHERE run=? AND number >= ? ORDER BY number LIMIT 1", (run, middle)
+            "SELECT number, seq FROM journal WHERE run=? AND number >= ? ORDER BY number LIMIT 1",
+            (run, middle),
         ).fetchone()
         if seq > after:
             highest = middle - 1

@@ -2,8 +2,9 @@
 
 Readers take a connection from a pool, so reads never wait for a commit. Writers hand in jobs; whichever
 thread finds no commit under way leads one, with the jobs of all who came meanwhile (*group commit*): many
-runs share one fsync. A job that refuses (`HoldfastError`) must do so before its first change, and harms no
-other; if one fails in another way, the transaction is undone and each job is tried by itself.
+runs share one fsync. A job that refuses (`HoldfastError`) must do so before its first change, or be
+`all_or_nothing`, and harms no other; if one fails in another way, the transaction is undone and each job is
+tried by itself.
 
 Invariant: a job has been committed durably when `write` returns, or has left no trace when it raises.
 """
@@ -43,10 +44,12 @@ _SYNCHRONOUS = {"durable": "FULL", "fast": "NORMAL", "memory": "OFF"}
 
 
 class _Job(Generic[T]):
-    __slots__ = ("done", "error", "result", "wake", "work")
+    __slots__ = ("alone", "done", "error", "leads", "result", "wake", "work")
 
-    def __init__(self, work: Callable[[sqlite3.Connection], T]) -> None:
+    def __init__(self, work: Callable[[sqlite3.Connection], T], alone: bool) -> None:
         self.work = work
+        self.alone = alone
+        self.leads = False
         self.done = False
         self.result: Any = None
         self.error: BaseException | None = None
@@ -105,11 +108,23 @@ class Link:
         """A connection to read with, for the length of a `with`."""
         return Reading(self)
 
-    def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run a job in a transaction, perhaps together with those of other threads."""
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[sqlite3.Connection]:
+        """A connection to read with, all of whose reads see the store at one moment."""
+        with self.reader() as connection:
+            connection.execute("BEGIN")
+            try:
+                yield connection
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+
+    def write(self, work: Callable[[sqlite3.Connection], T], *, alone: bool = False) -> T:
+        """Run a job in a transaction, perhaps together with those of other threads; `alone` if it could not be
+        run a second time."""
         if self._pid != os.getpid():
             self._after_fork()
-        job = _Job(work)
+        job = _Job(work, alone)
         with self._mutex:
             self._queue.append(job)
             leads = not self._leading
@@ -119,7 +134,11 @@ class Link:
                 job.wake = threading.Lock()
                 job.wake.acquire()
         if not leads:
-            job.wake.acquire()
+            try:
+                job.wake.acquire()
+            except BaseException:
+                self._withdraw(job)
+                raise
         if not job.done:
             self._lead(job)
         if job.error is not None:
@@ -133,12 +152,21 @@ class Link:
         if self._pid != os.getpid():
             return
         with self._mutex:
-            connections = [*self._idle, *([self._writer] if self._writer else [])]
-            self._idle = []
-            self._writer = None
+            connections, self._idle = self._idle, []
+            if self._writer is not None and not self._leading:
+                connections.append(self._writer)
+                self._writer = None
         for connection in connections:
             with contextlib.suppress(sqlite3.Error):
                 connection.close()
+
+    def vacuum(self) -> None:
+        """Rewrite the file without what is no longer used."""
+        with self.reader() as connection:
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        # To the writer this looks like another's commit.
+        self._data_version = None
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
@@ -150,39 +178,74 @@ class Link:
 
     def _lead(self, own: _Job[Any]) -> None:
         with self._mutex:
-            jobs, self._queue = self._queue[:_BATCH], self._queue[_BATCH:]
+            count = 1
+            if not self._queue[0].alone:
+                while count < min(_BATCH, len(self._queue)) and not self._queue[count].alone:
+                    count += 1
+            jobs, self._queue = self._queue[:count], self._queue[count:]
         try:
             self._run(jobs)
         finally:
             with self._mutex:
-                if self._queue:
-                    self._queue[0].wake.release()
-                else:
-                    self._leading = False
+                self._hand_over()
             for job in jobs:
                 job.done = True
                 if job.wake is not None and job is not own:
                     job.wake.release()
 
+    def _hand_over(self) -> None:
+        """Let the next in the queue lead, or nobody. The mutex is held."""
+        if self._queue:
+            self._queue[0].leads = True
+            self._queue[0].wake.release()
+            return
+        self._leading = False
+        if self._closed and self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _withdraw(self, job: _Job[Any]) -> None:
+        """Take back the job of a thread that was interrupted while it waited; nobody would wake up to lead."""
+        with self._mutex:
+            if job in self._queue:
+                self._queue.remove(job)
+                if job.leads:
+                    self._hand_over()
+
     def _run(self, jobs: list[_Job[Any]]) -> None:
+        commits = self._commits
         try:
-            self._transact(jobs)
+            try:
+                connection = self._writing()
+                connection.execute("BEGIN IMMEDIATE")
+            except (sqlite3.Error, HoldfastError) as error:
+                # Each by itself would wait for the same lock as long again.
+                for job in jobs:
+                    job.error = self._named(error)
+                return
+            self._transact(connection, jobs)
         except Exception as error:
             if len(jobs) == 1:
-                jobs[0].error = self._ours(error) if isinstance(error, sqlite3.Error) else error
+                jobs[0].error = self._named(error)
                 return
             for job in jobs:
                 job.error = None
                 self._run([job])
         except BaseException as error:
-            for job in jobs:
-                job.error = StoreUnavailable("the commit was interrupted; nothing of it was kept")
-                job.error.__cause__ = error
+            if self._commits == commits:
+                for job in jobs:
+                    job.error = StoreUnavailable("the commit was interrupted; nothing of it was kept")
+                    job.error.__cause__ = error
             raise
 
-    def _transact(self, jobs: list[_Job[Any]]) -> None:
-        connection = self._writing()
-        connection.execute("BEGIN IMMEDIATE")
+    def _named(self, error: Exception) -> Exception:
+        if not isinstance(error, sqlite3.Error):
+            return error
+        ours = self._ours(error)
+        ours.__cause__ = error
+        return ours
+
+    def _transact(self, connection: sqlite3.Connection, jobs: list[_Job[Any]]) -> None:
         try:
             for job in jobs:
                 try:
@@ -190,10 +253,13 @@ class Link:
                 except HoldfastError as error:
                     job.error = error
             connection.execute("COMMIT")
-        except BaseException:
-            with contextlib.suppress(sqlite3.Error):
-                if connection.in_transaction:
+        except BaseException as error:
+            if connection.in_transaction:
+                with contextlib.suppress(sqlite3.Error):
                     connection.execute("ROLLBACK")
+            elif not isinstance(error, Exception):
+                # Interrupted between the end of COMMIT and the end of its line: it has been done.
+                self._commits += 1
             raise
         self._commits += 1
         if not self._warned and self._commits % 16 == 1:
@@ -225,7 +291,11 @@ class Link:
             raise StoreUnavailable(f"the store {self.path} is closed: open it again")
         with self.errors():
             connection = sqlite3.connect(
-                self.path, timeout=self._timeout, isolation_level=None, check_same_thread=False, cached_statements=64
+                self.path,
+                timeout=self._timeout,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=64,
             )
             connection.execute(f"PRAGMA synchronous={self._synchronous}")
             connection.execute("PRAGMA cell_size_check=ON")
@@ -238,12 +308,18 @@ class Link:
         if Path(self.path).is_dir():
             raise StoreUnavailable(f"{self.path} is a folder: give the path of a file in it")
         connection = self._connect()
+        # In one transaction: another process may be making the file just now.
+        connection.execute("BEGIN")
         made, version = _format(connection)
+        foreign = made == 0 and _has_tables(connection)
+        connection.execute("COMMIT")
         if made == APPLICATION_ID and version == len(_migrations()):
             self._idle.append(connection)
             return
-        if made not in (0, APPLICATION_ID) or (made == 0 and _has_tables(connection)):
-            raise IncompatibleFormat(f"{self.path} is a SQLite database, but not one of Holdfast's: open another file")
+        if made not in (0, APPLICATION_ID) or foreign:
+            raise IncompatibleFormat(
+                f"{self.path} is a SQLite database, but not one of Holdfast's: open another file"
+            )
         if version > len(_migrations()):
             raise IncompatibleFormat(
                 f"{self.path} has format {version}, this Holdfast knows up to {len(_migrations())}: upgrade Holdfast"
@@ -284,20 +360,45 @@ class Link:
         if "locked" in text or "busy" in text:
             return StoreBusy(f"{self.path} was locked by another writer for {self._timeout:g} s: try again")
         if "full" in text:
-            return StoreUnavailable(f"no space left for {self.path}: free some, then try again; nothing was lost")
+            return StoreUnavailable(
+                f"no space left for {self.path}: free some, then try again; nothing was lost"
+            )
         if "readonly" in text or "read-only" in text:
             return StoreUnavailable(f"{self.path} is read-only: make it and its folder writable")
         if "not a database" in text:
-            return IncompatibleFormat(f"{self.path} is not a Holdfast store (not a SQLite database): open another file")
+            return IncompatibleFormat(
+                f"{self.path} is not a Holdfast store (not a SQLite database): open another file"
+            )
         if "unable to open" in text:
             return StoreUnavailable(f"{self.path} cannot be opened: check its folder and your rights to it")
         if isinstance(error, sqlite3.ProgrammingError) and "closed" in text:
             return StoreUnavailable(f"the store {self.path} is closed: open it again")
         if isinstance(error, sqlite3.OperationalError) and "disk I/O" in text:
-            return StoreUnavailable(f"the disk under {self.path} fails ({text}): check it, then verify the store")
+            return StoreUnavailable(
+                f"the disk under {self.path} fails ({text}): check it, then verify the store"
+            )
         if isinstance(error, sqlite3.DatabaseError):
-            return CorruptStore(f"{self.path} is damaged ({text}): run verify, and restore what it names from a bundle")
+            return CorruptStore(
+                f"{self.path} is damaged ({text}): run verify, and restore what it names from a bundle"
+            )
         return StoreUnavailable(f"{self.path}: {text}")
+
+
+def all_or_nothing(work: Callable[[sqlite3.Connection], T]) -> Callable[[sqlite3.Connection], T]:
+    """For a job of which a refusal may come after its first change."""
+
+    def wrapped(connection: sqlite3.Connection) -> T:
+        connection.execute("SAVEPOINT job")
+        try:
+            result = work(connection)
+        except BaseException:
+            connection.execute("ROLLBACK TO job")
+            connection.execute("RELEASE job")
+            raise
+        connection.execute("RELEASE job")
+        return result
+
+    return wrapped
 
 
 def _format(connection: sqlite3.Connection) -> tuple[int, int]:

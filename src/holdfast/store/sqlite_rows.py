@@ -12,13 +12,23 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import CorruptStore
-from holdfast.model.records import KINDS, STATUSES, EventRecord, MarkRecord, RunRecord, TimelineRecord, VersionRecord
+from holdfast.model.records import (
+    KINDS,
+    STATUSES,
+    EventRecord,
+    MarkRecord,
+    RunRecord,
+    TimelineRecord,
+    VersionRecord,
+)
 
 RUN = (
     "key, id, workflow, status, created, updated, head, last, timeline, revision, epoch, "
     "origin_run, origin_version, step, size, kept"
 )
-VERSION = "seq, number, back, timeline, kind, status, steps, pruned, extra, at, step, detail, seal, length(pack)"
+VERSION = (
+    "seq, number, back, timeline, kind, status, steps, pruned, extra, at, step, detail, seal, length(pack)"
+)
 INSERT_VERSION = (
     "INSERT INTO journal (run, number, back, timeline, kind, status, steps, pruned, extra, at, step, detail, seal, pack)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -61,7 +71,9 @@ def run_row(run: RunRecord) -> tuple[Any, ...]:
 def run_record(row: tuple[Any, ...]) -> RunRecord:
     """From the values of `RUN` and the sum."""
     if row_sum(*row[:-1]) != row[-1]:
-        raise CorruptStore(f"the record of run {row[1]!r} is damaged: verify the store, restore the run from a bundle")
+        raise CorruptStore(
+            f"the record of run {row[1]!r} is damaged: verify the store, restore the run from a bundle"
+        )
     return RunRecord(
         key=row[0],
         id=row[1],
@@ -126,7 +138,9 @@ def version_record(row: tuple[Any, ...]) -> VersionRecord:
             pack=row[14] if len(row) > 14 else None,
         )
     except (TypeError, IndexError) as error:
-        raise CorruptStore(f"version {row[1]!r} at position {row[0]} of the journal is damaged: run verify") from error
+        raise CorruptStore(
+            f"version {row[1]!r} at position {row[0]} of the journal is damaged: run verify"
+        ) from error
 
 
 def event_row(key: int, event: EventRecord) -> tuple[Any, ...]:

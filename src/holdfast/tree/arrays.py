@@ -51,10 +51,11 @@ def _join_array(parts: list[Any]) -> Any:
     dtype = _dtype(name)
     if type(data) is not bytes:
         raise TypeError(f"the items of an array are bytes, not {type(data).__name__}")
-    array: Any = np.ndarray(tuple(shape), dtype, buffer=data)
+    array: Any = np.ndarray(tuple(shape), dtype, buffer=bytearray(data))
     if array.nbytes != len(data):
         raise ValueError(f"{len(data)} bytes for an array of {array.nbytes}")
-    return array.copy()
+    # A copy owns its memory, but would not keep what lies between the fields of a structured one.
+    return array.copy() if dtype.names is None else array
 
 
 def _split_scalar(scalar: Any) -> list[Any]:

@@ -75,6 +75,8 @@ def leaf_ext(value: Any, hides: Hides | None = None, *, depth: int = 0) -> Ext:
         return Ext(value.code, value.data)
     kind = kind_of(value)
     if kind.code in _SETS:
+        if depth + 1 > MAX_DEPTH:
+            raise too_deep()
         # Each item is encoded once, sorted, and written as it is: sorting in `split` first would double the
         # work with every set inside a set.
         items = sorted(to_bytes(_prepare(item, depth + 2, hides)) for item in value)
@@ -117,11 +119,11 @@ def odd_dict(pairs: list[Any]) -> Ext:
     return Ext(ODD_DICT, to_bytes(pairs))
 
 
-def prepare_key(key: Any) -> Any:
+def prepare_key(key: Any, *, depth: int = 0) -> Any:
     """A prepared dict key; only immutable, hashable values can be one."""
     if type(key) in NATIVE:
         return key
-    ext = leaf_ext(key)
+    ext = leaf_ext(key, depth=depth)
     _refuse_changing(key)
     return ext
 
@@ -249,7 +251,7 @@ def _prepare_dict(value: dict[Any, Any], depth: int, hides: Hides | None) -> Any
     for key, item in value.items():
         try:
             if type(key) not in NATIVE:
-                odd_keys[key] = prepare_key(key)
+                odd_keys[key] = prepare_key(key, depth=depth + 1)
             out[key] = REDACTED if hides is not None and hides(key) else _prepare(item, depth + 1, hides)
         except UnsupportedValue as error:
             raise under(error, key) from None

@@ -103,7 +103,7 @@ class DraftDict(dict[Any, Any]):
         for key, value in dict(*others, **more).items():
             self[key] = value
 
-    def __ior__(self, other: Any) -> DraftDict:  # type: ignore[override,misc]
+    def __ior__(self, other: Any) -> DraftDict:  # type: ignore[misc]
         self.update(other)
         return self
 
@@ -217,13 +217,14 @@ class DraftList(list[Any]):
         self._change(len(self))
         list.extend(self, values)
 
-    def __iadd__(self, values: Iterable[Any]) -> DraftList:  # type: ignore[override,misc]
+    def __iadd__(self, values: Iterable[Any]) -> DraftList:  # type: ignore[misc]
         self.extend(values)
         return self
 
-    def __imul__(self, times: SupportsIndex) -> DraftList:  # type: ignore[override,misc]
+    def __imul__(self, times: SupportsIndex) -> DraftList:
         self._change(len(self) if times.__index__() > 0 else 0)
-        return list.__imul__(self, times)  # type: ignore[return-value]
+        list.__imul__(self, times)
+        return self
 
     def insert(self, index: SupportsIndex, value: Any) -> None:
         at = index.__index__()
@@ -263,8 +264,7 @@ class DraftList(list[Any]):
         """From `start` on, items may be others than the base's."""
         if self._over:
             raise TypeError(_OVER)
-        if start < self._kept:
-            self._kept = start
+        self._kept = min(self._kept, start)
 
     def _fold(self, folder: Folder, base: Any, depth: int) -> Any:
         """The frozen form; shares with the base of this draft, wherever it now lies."""

@@ -20,7 +20,18 @@ from typing import Any
 from holdfast.errors import InvalidCall, UnsupportedValue
 from holdfast.tree import path as paths
 from holdfast.tree.artifact import Artifact
-from holdfast.tree.codec import ARTIFACT, MAX_DEPTH, REDACTED, decode_frozen, encode, leaf_ext, prepare_key, to_bytes, too_deep, under
+from holdfast.tree.codec import (
+    ARTIFACT,
+    MAX_DEPTH,
+    REDACTED,
+    decode_frozen,
+    encode,
+    leaf_ext,
+    prepare_key,
+    to_bytes,
+    too_deep,
+    under,
+)
 from holdfast.tree.frozen import DICTS, LISTS, Box, FrozenDict, FrozenList, stored_at
 from holdfast.tree.spine import build_dict, build_list
 from holdfast.tree.values import NATIVE, kind_of
@@ -67,7 +78,9 @@ class Folder:
             return self.value(value, base, 0)
         except UnsupportedValue as error:
             where = paths.show(error.details.get("path", []))
-            raise UnsupportedValue(f"at {where or 'the root'}: {error}", **{**error.details, "path": where}) from None
+            raise UnsupportedValue(
+                f"at {where or 'the root'}: {error}", **{**error.details, "path": where}
+            ) from None
 
     def value(self, value: Any, base: Any, depth: int) -> Any:
         """As `fold`, with paths of refusals still relative to `value`."""
@@ -96,7 +109,7 @@ class Folder:
 
     def dict(self, value: dict[Any, Any], base: Any, depth: int) -> FrozenDict:
         """An ordinary dict beside its base."""
-        old = base if type(base) in DICTS else None
+        old: FrozenDict | None = base if type(base) in DICTS else None
         if (
             old is not None
             and len(old) == len(value)
@@ -120,7 +133,7 @@ class Folder:
 
     def list(self, value: list[Any], base: Any, depth: int) -> FrozenList:
         """An ordinary list beside its base."""
-        old = base if type(base) in LISTS else None
+        old: FrozenList | None = base if type(base) in LISTS else None
         out: list[Any] = []
         keep = 0
         if old is not None:
@@ -143,7 +156,7 @@ class Folder:
         """A value that is neither native nor a plain container."""
         kind = kind_of(value)
         ext = leaf_ext(value, None if self._redact is None else self._redact.hides)
-        if ext.code == ARTIFACT or ARTIFACT in ext.data:
+        if ext.code == ARTIFACT or ARTIFACT in bytes(ext.data):
             self.arrivals += _arrivals(value)
         if type(base) is Box and base.code == ext.code and base.data == ext.data:
             return base

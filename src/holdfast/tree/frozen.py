@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterable
 from copy import deepcopy
 from typing import Any, NoReturn, TypeAlias
 
+from holdfast.tree.records import join_error, split_error
+
 #: Where a node is stored: the address space of its run, the version, the slot in the version's pack.
 At: TypeAlias = tuple[object, int, int]
 
@@ -144,9 +146,12 @@ def thaw(value: Any) -> Any:
         items = [thaw(item) for item in value]
         return tuple(items) if kind is tuple else tuple.__new__(kind, items)
     try:
+        if isinstance(value, BaseException):
+            # `deepcopy` would run its __init__ again, and forget what Python keeps beside `args`.
+            return join_error(kind, *deepcopy(split_error(value)))
         return deepcopy(value)
     except Exception:
-        # Not all can be copied: a lock in a draft, an exception whose __init__ wants more than `args`.
+        # Not all can be copied: think of a lock in a draft.
         return value
 
 

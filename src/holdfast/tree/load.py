@@ -19,7 +19,7 @@ from msgspec.msgpack import Ext
 from holdfast.errors import NotFound
 from holdfast.tree.codec import decode_frozen, nested_artifacts
 from holdfast.tree.frozen import DICTS, LISTS, At, Box, FrozenDict, FrozenList, freeze_dict, freeze_list
-from holdfast.tree.pack import BRANCH, BUCKET, FORK, LARGE, TRIE, VECTOR, Large, Raw, Ref, Sealed, items_of
+from holdfast.tree.block import BRANCH, BUCKET, FORK, LARGE, TRIE, VECTOR, Large, Raw, Ref, Sealed, items_of
 from holdfast.tree.spine import (
     Bucket,
     Fork,
@@ -234,7 +234,9 @@ class _Builder:
 
     def _vector(self, parts: list[Any], version: int) -> FrozenList:
         height, _, root, tail = parts
-        top = None if root is None else self._part(root, version, lambda raw, at: self._group(raw, at, height))
+        top = (
+            None if root is None else self._part(root, version, lambda raw, at: self._group(raw, at, height))
+        )
         end = self._part(tail, version, lambda raw, at: self._group(raw, at, 0))
         return assemble_list(Vector(levels_over(top, height), end))
 

@@ -15,28 +15,28 @@ another version number than its own. `docs/format.md` is the contract for these 
 
 from __future__ import annotations
 
-import struct
-import threading
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-import msgspec
-import zstandard
 from msgspec.msgpack import Ext
 
-from holdfast.errors import CorruptStore, IncompatibleFormat
-from holdfast.tree.codec import (
-    ODD_DICT,
-    encode,
-    ext_hook,
-    freeze_decoded,
-    leaf_ext,
-    nested_artifacts,
-    odd_dict,
-    prepare_key,
-    to_bytes,
+from holdfast.tree.block import (
+    BRANCH,
+    BUCKET,
+    FLAT,
+    FORK,
+    LARGE,
+    SEALED,
+    TRIE,
+    VECTOR,
+    compressor,
+    digest,
+    reference,
+    references,
+    squeeze,
 )
+from holdfast.tree.codec import encode, leaf_ext, nested_artifacts, odd_dict, prepare_key, to_bytes
 from holdfast.tree.frozen import BOXED, DICTS, LISTS, At, FrozenDict, FrozenList, aux_of, stored_at
 from holdfast.tree.spine import Bucket, Fork, Group, Long, Trie, Vector
 from holdfast.tree.values import NATIVE
@@ -49,19 +49,8 @@ OWN_LEAF = 512
 LARGE_LEAF = 64 * 1024
 #: Bytes of nodes in a block, and of a sealed group.
 BLOCK = 64 * 1024
-#: No block may claim to be larger than this once decompressed.
-MAX_BLOCK = 64 * 1024 * 1024
 #: A group whose items are stored already is sealed only if it shrinks to this part of its size.
 SEAL_RATIO = 0.7
-
-REF, VECTOR, BRANCH, SEALED, FLAT, TRIE, FORK, BUCKET, LARGE, REFS = range(32, 42)
-
-_PLAIN, _ZSTD = b"\x00", b"\x01"
-
-
-def digest(data: bytes) -> bytes:
-    """The hash that guards blocks and versions: 128 bits of SHA-256."""
-    return sha256(data).digest()[:16]
 
 
 class Upload(NamedTuple):
@@ -166,9 +155,10 @@ class Writer:
         if kind in NATIVE:
             return value, 9
         ext = leaf_ext(value)
-        for artifact in nested_artifacts(ext.code, ext.data):
+        data = bytes(ext.data)
+        for artifact in nested_artifacts(ext.code, data):
             self.hold(artifact)
-        size = len(ext.data)
+        size = len(data)
         return (ext, size + 4) if size <= OWN_LEAF else self._leaf(value, ext, owner, long)
 
     def _leaf(self, value: Any, prepared: Any, owner: Any, long: Long) -> tuple[Any, int]:
@@ -178,7 +168,7 @@ class Writer:
                 return self._ref(place), 6
             self.hold(bytes(place[1].data[:32]))
             return place[1], 44
-        size = len(prepared.data if type(prepared) is Ext else prepared)
+        size = len(bytes(prepared.data) if type(prepared) is Ext else prepared)
         if size > LARGE_LEAF:
             large = self._large(prepared)
             self._long_stamps.append((owner, value, large))
@@ -212,7 +202,7 @@ class Writer:
                 odd = odd or type(key) not in NATIVE
         if odd:
             ext = odd_dict([part for key, item in node.items() for part in (prepare_key(key), item)])
-            return ext, len(ext.data)
+            return ext, len(bytes(ext.data))
         return node, size
 
     def _items(self, items: list[Any], owner: Any, long: Long) -> tuple[list[Any], int]:
@@ -272,7 +262,7 @@ class Writer:
         if len(data) > BLOCK:
             return None
         stored = sum(stored_at(item) is not None for item in items)
-        if stored * 2 > len(items) and len(_zstd().compress(data)) > SEAL_RATIO * len(data):
+        if stored * 2 > len(items) and len(compressor().compress(data)) > SEAL_RATIO * len(data):
             return None
         return Ext(FLAT if flat else SEALED, data), len(data)
 
@@ -282,7 +272,9 @@ class Writer:
         if node.at is not None and node.at[0] is self.space:
             return self._ref(node.at)
         if type(node) is Fork:
-            return self._own(node, Ext(FORK, to_bytes([self._way(way) for way in node.ways])), 6 * len(node.ways))
+            return self._own(
+                node, Ext(FORK, to_bytes([self._way(way) for way in node.ways])), 6 * len(node.ways)
+            )
         assert type(node) is Bucket
         long = node.long or {}
         flat: list[Any] = []
@@ -294,131 +286,7 @@ class Writer:
         return self._own(node, Ext(BUCKET, to_bytes(flat)), size)
 
 
-class Ref(NamedTuple):
-    """A reference as read: versions back from the pack that holds it, and the slot there."""
-
-    back: int
-    slot: int
-
-
-class Refs(NamedTuple):
-    """The references with which a list of items begins, as read."""
-
-    refs: list[Ref]
-
-
-class Large(NamedTuple):
-    """A leaf that is kept as an artifact."""
-
-    digest: bytes
-    size: int
-
-
-class Raw(NamedTuple):
-    """A node of a spine as read."""
-
-    code: int
-    parts: list[Any]
-
-
-class Sealed(NamedTuple):
-    """A sealed group as read: the items are frozen already."""
-
-    items: list[Any]
-
-
-def reference(back: int, slot: int) -> Ext:
-    """The bytes of a reference."""
-    width = 1 if (back | slot) < 256 else 2 if (back | slot) < 65536 else 4
-    return Ext(REF, back.to_bytes(width, "big") + slot.to_bytes(width, "big"))
-
-
-def references(flat: list[int]) -> Ext:
-    """Several references in one, each as how far back and which slot."""
-    highest = max(flat)
-    if highest < 256:
-        return Ext(REFS, b"\x01" + bytes(flat))
-    width = 2 if highest < 65536 else 4
-    return Ext(REFS, bytes((width,)) + struct.pack(f">{len(flat)}{'H' if width == 2 else 'I'}", *flat))
-
-
-def items_of(raw: list[Any]) -> list[Any]:
-    """The items of a list as read, with the references at its beginning one by one."""
-    return [*raw[0].refs, *raw[1:]] if raw and type(raw[0]) is Refs else raw
-
-
-def thin(data: bytes, blocks: Sequence[bytes], needed: Set[int]) -> tuple[bytes, list[bytes]]:
-    """What is left of a checked pack when only some of its slots are needed: the same slots, the others empty."""
-    _, directory, *last = _opaque(data)
-    if [expected for _, expected in directory] != list(map(digest, blocks)):
-        raise CorruptStore("a block fails its hash and cannot be pruned: run verify")
-    nodes = [node for block in blocks for node in _opaque(block)] + last
-    kept = [node if slot in needed else None for slot, node in enumerate(nodes)]
-    while kept and kept[-1] is None:
-        kept.pop()
-    fresh: list[bytes] = []
-    places: list[Any] = []
-    start = 0
-    for end, _ in directory:
-        part = kept[start:end]
-        fresh.append(squeeze(part if any(node is not None for node in part) else []))
-        places.append([end, digest(fresh[-1])])
-        start = end
-    return squeeze([[], places, *kept[start:]]), fresh
-
-
-def _opaque(block: bytes) -> list[Any]:
-    """The nodes of a block, with extensions left as they are."""
-    nodes: list[Any] = msgspec.msgpack.decode(_inflate(block))
-    return nodes
-
-
-def squeeze(nodes: list[Any]) -> bytes:
-    """A block: a marker byte, then msgpack, compressed where that helps."""
-    data = to_bytes(nodes)
-    packed = _zstd().compress(data)
-    return _ZSTD + packed if len(packed) < len(data) else _PLAIN + data
-
-
-def unsqueeze(block: bytes) -> list[Any]:
-    """The nodes of a block whose hash has been checked."""
-    try:
-        nodes: list[Any] = _decoder.decode(_inflate(block))
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise IncompatibleFormat(f"a block that is no list of nodes: {error}") from error
-    return nodes
-
-
-def _inflate(block: bytes) -> bytes:
-    marker, data = block[:1], block[1:]
-    if marker == _PLAIN:
-        return data
-    if marker != _ZSTD:
-        raise IncompatibleFormat(f"a block of kind {marker!r} was written by a newer Holdfast: upgrade to read it")
-    try:
-        if not 0 <= zstandard.frame_content_size(data) <= MAX_BLOCK:
-            raise IncompatibleFormat("a block claims to be larger than any block may be")
-        return _unzstd().decompress(data)
-    except zstandard.ZstdError as error:
-        raise IncompatibleFormat(f"a block cannot be decompressed: {error}") from error
-
-
 _HAVE_AT = frozenset((*DICTS, *LISTS))
-_local = threading.local()
-
-
-def _zstd() -> zstandard.ZstdCompressor:
-    found: zstandard.ZstdCompressor | None = getattr(_local, "compressor", None)
-    if found is None:
-        found = _local.compressor = zstandard.ZstdCompressor(level=1)
-    return found
-
-
-def _unzstd() -> zstandard.ZstdDecompressor:
-    found: zstandard.ZstdDecompressor | None = getattr(_local, "decompressor", None)
-    if found is None:
-        found = _local.decompressor = zstandard.ZstdDecompressor()
-    return found
 
 
 def _long(owner: Any) -> Long:
@@ -439,33 +307,3 @@ def _rough(item: Any) -> int:
     if kind in DICTS:
         return sum(len(value) if type(value) is str or type(value) is bytes else 9 for value in item.values())
     return 9
-
-
-_value_hook = ext_hook(True)
-
-
-def _node_hook(code: int, data: memoryview) -> Any:
-    if code == ODD_DICT:
-        flat = _decoder.decode(data)
-        return dict(zip(flat[::2], flat[1::2], strict=True))
-    if code < REF:
-        return _value_hook(code, data)
-    if code == REF:
-        width = len(data) >> 1
-        return Ref(int.from_bytes(data[:width], "big"), int.from_bytes(data[width:], "big"))
-    if code == REFS:
-        width = data[0]
-        flat = data[1:] if width == 1 else struct.unpack(f">{(len(data) - 1) // width}{'H' if width == 2 else 'I'}", data[1:])
-        return Refs(list(map(Ref, flat[::2], flat[1::2])))
-    if code == LARGE:
-        return Large(bytes(data[:32]), int.from_bytes(data[32:], "big"))
-    if code == FLAT:
-        return Sealed(list(map(FrozenDict, _decoder.decode(data))))
-    if code == SEALED:
-        return Sealed([freeze_decoded(item) for item in _decoder.decode(data)])
-    if VECTOR <= code <= BUCKET:
-        return Raw(code, _decoder.decode(data))
-    raise IncompatibleFormat(f"a node of kind {code} was written by a newer Holdfast: upgrade to read it", kind=code)
-
-
-_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ext_hook=_node_hook)

@@ -86,7 +86,11 @@ def to_json(value: Any) -> Any:
 
 def from_json(doc: Any) -> Any:
     """The plain value that a document of `to_json` describes, or `InvalidSnapshot`."""
-    return _Reader().read(doc, 0)
+    reader = _Reader()
+    try:
+        return reader.read(doc, 0)
+    except RecursionError as error:
+        reader.refuse("nesting deeper than what is left of the stack", error)
 
 
 def _write(value: Any, depth: int) -> Any:
@@ -122,7 +126,7 @@ def _write_dict(value: dict[Any, Any], depth: int) -> dict[str, Any]:
     pairs = []
     for key, item in value.items():
         try:
-            prepare_key(key)
+            prepare_key(key, depth=depth + 1)
             pairs.append([_write(key, depth + 1), _write(item, depth + 1)])
         except UnsupportedValue as error:
             raise under(error, key) from None
@@ -211,12 +215,6 @@ class _Reader:
             self.path.pop()
         return out
 
-    def under(self, segment: Any, doc: Any, depth: int) -> Any:
-        self.path.append(segment)
-        value = self.read(doc, depth)
-        self.path.pop()
-        return value
-
     def marked(self, doc: dict[Any, Any], depth: int) -> Any:
         name = doc[MARK]
         keys = {MARK, "value", "tag"} if name == _REGISTERED else {MARK, "value"}
@@ -228,7 +226,10 @@ class _Reader:
         if name == _REGISTERED:
             if type(doc["tag"]) is not str:
                 self.refuse("the tag of a registered type is a text")
-            return self.restore(TAGGED, [doc["tag"], self.under("value", value, depth + 1)])
+            self.path.append("value")
+            parts = self.read(value, depth + 1)
+            self.path.pop()
+            return self.restore(TAGGED, [doc["tag"], parts])
         if name == _PAIRS:
             return self.pairs(value, depth)
         if name in _SCALARS:
@@ -236,7 +237,9 @@ class _Reader:
         if name not in _KINDS:
             self.refuse(f"{_short(name)} is no type that this Holdfast knows: upgrade, or correct the name")
         code, shape = _KINDS[name]
-        parts = self.under("value", value, depth + 1)
+        self.path.append("value")
+        parts = self.read(value, depth + 1)
+        self.path.pop()
         if not _fits(parts, shape):
             self.refuse(f"this is not what a {name} is made of")
         return self.restore(code, parts)
@@ -247,8 +250,8 @@ class _Reader:
         out: dict[Any, Any] = {}
         self.path.append("value")
         for index, (key_doc, item) in enumerate(pairs):
-            self.path.append(index)
-            key = self.under(0, key_doc, depth + 1)
+            self.path += (index, 0)
+            key = self.read(key_doc, depth + 1)
             try:
                 prepare_key(key)
                 known = key in out
@@ -256,8 +259,9 @@ class _Reader:
                 self.refuse(f"a {type(key).__name__} cannot be a key")
             if known:
                 self.refuse("the same key as in an earlier pair")
-            out[key] = self.under(1, item, depth + 1)
-            self.path.pop()
+            self.path[-1] = 1
+            out[key] = self.read(item, depth + 1)
+            del self.path[-2:]
         self.path.pop()
         return out
 

@@ -100,7 +100,7 @@ class _Work:
     def _dict(self, value: Any, depth: int) -> dict[Any, Any]:
         out = {}
         items = list(dict.items(value))
-        for key, (was, item) in zip(_storable_keys([key for key, _ in items]), items, strict=True):
+        for key, (was, item) in zip(_storable_keys([key for key, _ in items], depth + 1), items, strict=True):
             self._path.append(key)
             if key is not was:
                 self._note()
@@ -154,6 +154,8 @@ class _Work:
         return self.visit(part, depth)
 
     def _set(self, value: Any, cls: Any, depth: int) -> Any:
+        if depth + 1 > MAX_DEPTH:
+            return self._replace(_too_deep(cls))
         kept: list[Any] = []
         lost: list[Any] = []
         for item in list(cls.__iter__(value)):
@@ -161,7 +163,7 @@ class _Work:
             (kept if fits else lost).append(item)
         if lost:
             self._note()
-            return cls([*kept, *_stand_ins(lost, set(kept))])
+            return cls([*kept, *_stand_ins(lost, set(kept), depth + 2)])
         return value if type(value) is cls else cls(kept)
 
     def _builtin(self, value: Any, cls: type, depth: int) -> Any:
@@ -222,30 +224,30 @@ def _is_storable(value: Any, depth: int) -> bool:
     return True
 
 
-def _is_key(value: Any) -> bool:
+def _is_key(value: Any, depth: int) -> bool:
     try:
-        prepare_key(value)
+        prepare_key(value, depth=depth)
     except Exception:
         return False
     return True
 
 
-def _storable_keys(keys: list[Any]) -> list[Any]:
+def _storable_keys(keys: list[Any], depth: int) -> list[Any]:
     """The keys, with others in the place of those that cannot be stored; no two of them equal."""
-    good = [_is_key(key) for key in keys]
+    good = [_is_key(key, depth) for key in keys]
     if all(good):
         return keys
     lost = [key for key, fine in zip(keys, good, strict=True) if not fine]
     taken = {key for key, fine in zip(keys, good, strict=True) if fine}
-    others = iter(_stand_ins(lost, taken))
+    others = iter(_stand_ins(lost, taken, depth))
     return [key if fine else next(others) for key, fine in zip(keys, good, strict=True)]
 
 
-def _stand_ins(lost: Iterable[Any], taken: set[Any]) -> list[Any]:
+def _stand_ins(lost: Iterable[Any], taken: set[Any], depth: int) -> list[Any]:
     """A hashable, storable value for each that is not; none of them twice, none that is taken."""
     out = []
     for value in lost:
-        made = first = _stand_in(value)
+        made = first = _stand_in(value, depth)
         number = 2
         while made in taken:
             made = f"{first} ({number})"
@@ -255,7 +257,7 @@ def _stand_ins(lost: Iterable[Any], taken: set[Any]) -> list[Any]:
     return out
 
 
-def _stand_in(value: Any) -> Any:
+def _stand_in(value: Any, depth: int) -> Any:
     cls = type(value)
     try:
         text = _describe(value, cls)
@@ -263,12 +265,12 @@ def _stand_in(value: Any) -> Any:
             return _short(text)
         if issubclass(cls, tuple):
             made: Any = tuple(
-                item if _is_key(item) else _describe(item, type(item)) or f"<{_name(type(item))}>"
+                item if _is_key(item, depth) else _describe(item, type(item)) or f"<{_name(type(item))}>"
                 for item in tuple.__iter__(value)
             )
         else:
             made = next(convert(value) for base, convert in _SCALARS.items() if issubclass(cls, base))
-        prepare_key(made)
+        prepare_key(made, depth=depth)
         return made
     except Exception:
         return _short(f"<{_name(cls)}>")

@@ -67,7 +67,9 @@ class Bucket:
 
     __slots__ = ("__weakref__", "at", "items", "long", "order")
 
-    def __init__(self, items: dict[Any, Any], order: dict[Any, int], long: Long | None, at: At | None) -> None:
+    def __init__(
+        self, items: dict[Any, Any], order: dict[Any, int], long: Long | None, at: At | None
+    ) -> None:
         self.items = items
         self.order = order
         self.long = long
@@ -95,7 +97,7 @@ class Trie:
 
 
 def build_list(items: list[Any], base: FrozenList | None = None, keep: int = 0) -> FrozenList:
-    """A frozen list of frozen items, sharing with `base`, whose first `keep` items are known to be the same."""
+    """A frozen list of frozen items, sharing with `base`; its first `keep` items are known to be those of it."""
     frozen = freeze_list(items, items[keep:] if type(base) is FrozenList else items)
     if len(items) > CHUNK:
         spine = aux_of(base)
@@ -109,7 +111,11 @@ def build_dict(
     items: dict[Any, Any], base: FrozenDict | None = None, touched: Any = None, reordered: bool = False
 ) -> FrozenDict:
     """A frozen dict of frozen values, sharing with `base`, from which it differs in `touched` keys only."""
-    new = [items.get(key) for key in touched] if type(base) is FrozenDict and touched is not None else items.values()
+    new = (
+        [items.get(key) for key in touched]
+        if type(base) is FrozenDict and touched is not None
+        else items.values()
+    )
     frozen = freeze_dict(items, new)
     if len(items) > WIDE:
         spine = aux_of(base)
@@ -187,8 +193,8 @@ def levels_over(root: Group | None, height: int) -> list[list[Group]]:
 
 
 def changed_keys(old: FrozenDict, new: FrozenDict) -> Iterator[Any] | None:
-    """Keys in which two dicts that share a trie may differ (of keys that Python takes for one, one); None where
-    they share none."""
+    """Keys in which two dicts with tries may differ (of keys that Python takes for one, one of them); None where
+    one has no trie."""
     one, two = aux_of(old), aux_of(new)
     if type(one) is not Trie or type(two) is not Trie:
         return None
@@ -273,12 +279,16 @@ def _regroup(items: list[Any], old: list[Group], level: int, long: Long) -> list
     run: list[Any] = []
     index, end = 0, len(items)
     while index < end:
-        group = starts.get(id(items[index]))
-        size = 0 if group is None else len(group.items)
-        if group is not None and index + size <= end and all(map(is_, group.items, items[index : index + size])):
+        found = starts.get(id(items[index]))
+        size = 0 if found is None else len(found.items)
+        if (
+            found is not None
+            and index + size <= end
+            and all(map(is_, found.items, items[index : index + size]))
+        ):
             _close(out, run, level, long, last=False)
             run = []
-            out.append(group)
+            out.append(found)
             index += size
         else:
             run.append(items[index])
@@ -291,9 +301,8 @@ def _close(out: list[Group], run: list[Any], level: int, long: Long, *, last: bo
     """Divide a run of items that belong to no old group into new groups."""
     if not run:
         return
-    if out and len(out[-1].items) + len(run) <= CHUNK:
-        run = out.pop().items + run
-    elif last and out and len(out[-1].items) < CHUNK:
+    room = CHUNK - len(out[-1].items) if out else 0
+    if room >= len(run) or (last and room > 0):
         run = out.pop().items + run
     if last:
         pieces = [run[at : at + CHUNK] for at in range(0, len(run), CHUNK)]
@@ -358,9 +367,10 @@ def _apply(
             ways[step_down(change[0], level)].append(change)
         below = [_apply(way, part, level + 1) for way, part in zip(node.ways, ways, strict=True)]
         return Fork(below, None) if any(way is not None for way in below) else None
-    found = dict(node.items) if node is not None else {}
-    order = dict(node.order) if node is not None else {}
-    long = (node.long or {}) if node is not None else {}
+    bucket = node if type(node) is Bucket else Bucket({}, {}, None, None)
+    found = dict(bucket.items)
+    order = dict(bucket.order)
+    long = bucket.long or {}
     for _, key, number, value in changes:
         if value is _GONE:
             found.pop(key, None)

@@ -1,0 +1,214 @@
+"""Moving a run forward: a state becomes the next version, whoever else is writing.
+
+A `Line` remembers which version each thread (or asyncio task) saw last, because a plain state that is committed
+was made from that version: if the run has moved on meanwhile, the change, and not the whole state, is carried
+over to the new head by a three-way merge.
+
+Invariant: an acknowledged version is in the store; a change is either in it, or was refused with an error.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from holdfast.errors import InvalidCall, NotFound, StaleVersion
+from holdfast.history.commit import Facts, Parts, draw_up
+from holdfast.history.context import Context
+from holdfast.history.reader import Head
+from holdfast.model.records import RunRecord
+from holdfast.tree.draft import draft
+from holdfast.tree.fold import Folder
+from holdfast.tree.frozen import FrozenDict
+from holdfast.tree.merge import merge
+from holdfast.tree.pack import Writer
+from holdfast.store.base import Append
+
+#: Decides a conflict: path, the common value, ours, theirs → the value to keep.
+Resolver = Callable[[tuple[Any, ...], Any, Any, Any], Any]
+
+
+class Line:
+    """The moving end of one run, as one `History` sees it."""
+
+    def __init__(self, context: Context, run_id: str) -> None:
+        self.id = run_id
+        self._context = context
+        self._store = context.store
+        self._seen: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+
+    def advance(
+        self, state: Any, facts: Facts, *, expected: int | None = None, resolve: Resolver | None = None
+    ) -> Head:
+        """Commit a plain state, made from the version that this thread or task saw last."""
+        head = self._known_head()
+        if expected is not None:
+            if head is None or head.version.number != expected:
+                head = self.fresh_head()
+            self.expect(head, expected)
+            base = head
+        else:
+            base = self._base(head)
+        return self._write(state, base, head, facts, expected, resolve)
+
+    def advance_from(
+        self,
+        base: Head | None,
+        state: Any,
+        facts: Facts,
+        *,
+        expected: int | None = None,
+        resolve: Resolver | None = None,
+    ) -> Head:
+        """Commit a state, or a draft, that was made from `base`."""
+        return self._write(state, base, base, facts, expected, resolve)
+
+    def fresh_head(self) -> Head | None:
+        """The head as it is in the store; None if there is no run yet."""
+        with self._context.turn:
+            run = self._store.run(self.id)
+            if run is None:
+                return None
+            reader = self._context.reader(run)
+            known = reader.head
+            if known is not None and known.run.revision == run.revision:
+                return known
+            head = Head(run, reader.record(run.head), reader.state(run.head))
+            reader.head = head
+            return head
+
+    def expect(self, head: Head | None, expected: int) -> None:
+        """Refuse to go on if the head is not the version expected; 0 stands for a run that is not there."""
+        number = 0 if head is None else head.version.number
+        if number != expected:
+            raise StaleVersion(
+                f"run {self.id!r} is at version {number}, not {expected} as expected: read the head, then try again",
+                run=self.id,
+                expected=expected,
+                head=number,
+            )
+
+    def note_seen(self, number: int) -> None:
+        """This thread or task has seen the head."""
+        self._seen[_who()] = number
+
+    def _write(
+        self,
+        state: Any,
+        base: Head | None,
+        head: Head | None,
+        facts: Facts,
+        expected: int | None,
+        resolve: Resolver | None,
+    ) -> Head:
+        first: object | None = None
+        while True:
+            with self._context.turn:
+                space = object() if head is None else self._context.reader(head.run).space
+                folder = Folder(space, self._context.redact)
+                root = folder.fold(state, None if base is None else base.root)
+                if head is not None and first is not None and first is not space:
+                    # The run was made or pruned meanwhile: what was shared is stored elsewhere now.
+                    root = folder.fold(root, head.root)
+                first = first or space
+                if head is not None and (base is None or base.version.number != head.version.number):
+                    start = FrozenDict() if base is None else base.root
+                    root = merge(start, root, head.root, resolve=resolve, fold=folder.fold)
+                change, writer = self._draw_up(head, space, folder, root, facts)
+            try:
+                run = self._store.append(change)
+            except StaleVersion:
+                head = self.fresh_head()
+                if expected is not None:
+                    self.expect(head, expected)
+                continue
+            return self._settle(run, space, root, change, writer)
+
+    def _draw_up(
+        self, head: Head | None, space: object, folder: Folder, root: Any, facts: Facts
+    ) -> tuple[Append, Writer]:
+        result, meta, error = (
+            None if value is None else folder.fold(value) for value in (facts.result, facts.meta, facts.error)
+        )
+        now = self._context.clock()
+        start = RunRecord(id=self.id, created=now, updated=now) if head is None else head
+        parts = Parts(root, result, meta, error, folder.arrivals)
+        return draw_up(self.id, space, start, parts, facts, now=now)
+
+    def _settle(self, run: RunRecord, space: object, root: Any, change: Append, writer: Writer) -> Head:
+        """What was committed is known and shared from now on."""
+        assert change.version is not None
+        reader = self._context.reader(run)
+        if change.expect is None:
+            reader.adopt(space)
+        if reader.space is space:
+            writer.stamp(reader.loader.remember)
+        head = Head(run, msgspec.structs.replace(change.version, pack=None), root)
+        if reader.head is None or reader.head.run.revision < run.revision:
+            reader.head = head
+        self.note_seen(head.version.number)
+        return head
+
+    def _known_head(self) -> Head | None:
+        """The newest head that this process knows; the store tells if it is not the newest."""
+        reader = self._context.known(self.id)
+        if reader is not None and reader.head is not None:
+            return reader.head
+        return self.fresh_head()
+
+    def _base(self, head: Head | None) -> Head | None:
+        if head is None:
+            return None
+        number = self._seen.get(_who(), head.version.number)
+        if number == head.version.number:
+            return head
+        reader = self._context.reader(head.run)
+        try:
+            return Head(head.run, reader.record(number), reader.state(number))
+        except NotFound:
+            return head
+
+
+class Edit:
+    """The block of a `with log.edit()`."""
+
+    __slots__ = ("_expected", "_facts", "_head", "_line", "_resolve", "_state")
+
+    def __init__(self, line: Line, facts: Facts, expected: int | None, resolve: Resolver | None) -> None:
+        self._line = line
+        self._facts = facts
+        self._expected = expected
+        self._resolve = resolve
+
+    def __enter__(self) -> Any:
+        self._head = head = self._line.fresh_head()
+        if self._expected is not None:
+            self._line.expect(head, self._expected)
+        root = FrozenDict() if head is None else head.root
+        self._state = draft(root)
+        if self._state is root:
+            raise InvalidCall(
+                f"the state of run {self._line.id!r} is no dict or list and cannot be edited: use commit"
+            )
+        return self._state
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if kind is None:
+            self._line.advance_from(
+                self._head, self._state, self._facts, expected=self._expected, resolve=self._resolve
+            )
+
+
+def _who() -> Any:
+    """The asyncio task, or else the thread, that is calling."""
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is not None and asyncio._get_running_loop() is not None:
+        task = asyncio.current_task()
+        if task is not None:
+            return task
+    return threading.current_thread()

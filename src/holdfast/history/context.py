@@ -1,0 +1,48 @@
+"""What all histories of one open store share: the store, the clock, the secrets' names, and a reader for each run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from holdfast.history.reader import Reader
+from holdfast.model.records import RunRecord
+from holdfast.store.base import Store
+from holdfast.tree.fold import Redactor
+
+#: Readers kept at hand.
+_READERS = 256
+
+
+class Context:
+    """What all histories of one open store share."""
+
+    def __init__(self, store: Store, clock: Callable[[], int], redact: Redactor | None) -> None:
+        self.store = store
+        self.clock = clock
+        self.redact = redact
+        self._readers: dict[str, Reader] = {}
+        self._lock = threading.Lock()
+        #: One thread prepares at a time. Preparing is Python and gains nothing from more; without this, threads
+        #: that let go of the interpreter for a moment queue up for it behind all others.
+        self.turn = threading.RLock()
+
+    def reader(self, run: RunRecord) -> Reader:
+        """The reader of a run; a new one if versions were pruned since the last."""
+        with self._lock:
+            reader = self._readers.pop(run.id, None)
+            if reader is None or reader.run.key != run.key or reader.run.epoch != run.epoch:
+                reader = Reader(self.store, run)
+            self._readers[run.id] = reader
+            if len(self._readers) > _READERS:
+                del self._readers[next(iter(self._readers))]
+            return reader
+
+    def known(self, run_id: str) -> Reader | None:
+        """The reader of a run, if there is one at hand."""
+        return self._readers.get(run_id)
+
+    def forget(self, run_id: str) -> None:
+        """Let go of a run that was deleted."""
+        with self._lock:
+            self._readers.pop(run_id, None)

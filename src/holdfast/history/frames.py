@@ -1,0 +1,305 @@
+"""The bytes of a bundle: a line that says what it is, a compressed stream of frames, and a hash over all of it.
+
+    holdfast.bundle 1\\n
+    zstd( length of frame (4 bytes, big-endian), frame in msgpack; … )
+    SHA-256 of every byte before (32 bytes)
+
+A frame is an array whose first item names its type; types and limits of all fields are checked as it is read.
+What frames mean to each other is `bundle`'s business.
+
+Invariant: reading allocates no more than a frame's worth, whatever the bytes claim, and ends without an error
+only if every byte is as it was when the source was opened and as the hash says.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import Annotated, Any, BinaryIO
+
+import msgspec
+import zstandard
+from msgspec import Meta
+
+from holdfast.errors import IncompatibleFormat, InvalidSnapshot, UnsupportedValue
+from holdfast.model.records import KINDS, STATUSES
+from holdfast.tree.artifact import PIECE
+from holdfast.tree.pack import MAX_BLOCK
+
+FORMAT = "holdfast.bundle"
+NUMBER = 1
+
+_MAGIC = re.compile(rb"holdfast\.bundle ([1-9][0-9]{0,8})\n")
+_LONGEST_MAGIC = 32
+_SUM = 32
+#: No larger window is asked for by what `Sink` writes.
+_WINDOW = 1 << 23
+#: What has to be held in memory may be this much, and so many times the bytes that it was read from.
+_FREE = 64 << 20
+_RATIO = 100
+
+# References span 32 bits, so numbers of versions must not lie further apart.
+Number = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+Count = Annotated[int, Meta(ge=0, le=1 << 53)]
+Line = Annotated[int, Meta(ge=1, le=(1 << 31) - 1)]
+#: Microseconds since 1970 that a datetime can show.
+Time = Annotated[int, Meta(ge=-62_135_596_800_000_000, le=253_402_300_799_999_999)]
+Text = Annotated[str, Meta(max_length=100_000)]
+Kind = Annotated[str, Meta(pattern=rf"^({'|'.join(KINDS)})\Z")]
+Status = Annotated[str, Meta(pattern=rf"^({'|'.join(STATUSES)})\Z")]
+Link = Annotated[bytes, Meta(min_length=8, max_length=8)]
+Hash = Annotated[bytes, Meta(min_length=16, max_length=16)]
+Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
+
+
+class Frame(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One entry of a bundle."""
+
+
+class RunFrame(Frame, tag="run"):
+    """The run itself; the first frame."""
+
+    id: str
+    workflow: Text | None
+    status: Status
+    created: Time
+    updated: Time
+    head: Number
+    last: Number
+    timeline: Line
+    epoch: Count
+    step: Text | None
+
+
+class TimelineFrame(Frame, tag="timeline"):
+    number: Line
+    parent: Number
+    at: Time
+    reason: Text | None
+    actor: Text | None
+
+
+class VersionFrame(Frame, tag="version"):
+    """A version, or what is left of a pruned one. Its further blocks follow it."""
+
+    number: Number
+    parent: Number
+    timeline: Line
+    kind: Kind
+    status: Status
+    at: Time
+    steps: Count
+    step: Text | None
+    detail: bytes
+    prev: Link
+    pack_hash: Hash
+    hash: Hash
+    size: Count
+    pruned: bool
+    pack: bytes
+    #: How many further blocks follow.
+    blocks: Count
+    #: The artifacts that it refers to, in order.
+    holds: list[Digest]
+
+
+class BlockFrame(Frame, tag="block"):
+    data: bytes
+
+
+class MarkFrame(Frame, tag="mark"):
+    number: Number
+    name: str
+    at: Time
+
+
+class EventFrame(Frame, tag="event"):
+    kind: Text
+    at: Time
+    data: bytes
+
+
+class ArtifactFrame(Frame, tag="artifact"):
+    """A large value. Its content follows in pieces."""
+
+    digest: Digest
+    size: Count
+
+
+class PieceFrame(Frame, tag="piece"):
+    data: Annotated[bytes, Meta(min_length=1, max_length=PIECE)]
+
+
+class EndFrame(Frame, tag="end"):
+    """The last frame: how much there was."""
+
+    timelines: Count
+    versions: Count
+    marks: Count
+    events: Count
+    artifacts: Count
+
+
+AnyFrame = (
+    RunFrame
+    | TimelineFrame
+    | VersionFrame
+    | BlockFrame
+    | MarkFrame
+    | EventFrame
+    | ArtifactFrame
+    | PieceFrame
+    | EndFrame
+)
+
+_encode = msgspec.msgpack.Encoder().encode
+_decoder: msgspec.msgpack.Decoder[AnyFrame] = msgspec.msgpack.Decoder(AnyFrame)
+
+
+class Sink:
+    """Writes a bundle."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._hashed = sha256()
+        self._stream = zstandard.ZstdCompressor(level=3).compressobj()
+        self._put(f"{FORMAT} {NUMBER}\n".encode())
+
+    def write(self, frame: AnyFrame) -> None:
+        """Add a frame."""
+        data = _encode(frame)
+        if len(data) > MAX_BLOCK:
+            raise UnsupportedValue(f"{len(data)} bytes in one piece cannot be exported; {MAX_BLOCK} are the most")
+        self._put(self._stream.compress(len(data).to_bytes(4, "big") + data))
+
+    def close(self) -> None:
+        """Write what is left, and the hash."""
+        self._put(self._stream.flush())
+        self._put(self._hashed.digest())
+
+    def _put(self, data: bytes) -> None:
+        self._hashed.update(data)
+        rest = memoryview(data)
+        while rest:
+            # A raw file may take a part only; others give None or the whole.
+            written = self._file.write(rest)
+            rest = rest[len(rest) if written is None else written :]
+
+
+class Source:
+    """A bundle in a file that can be read from any place, from where the file stands to its end."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._start = file.tell()
+        self._end = file.seek(0, os.SEEK_END) - _SUM
+        self._magic = self._line()
+        file.seek(max(self._end, self._start))
+        self._sum = file.read(_SUM)
+
+    def frames(self) -> Iterator[AnyFrame]:
+        """All frames from the first. The last is followed by an error if the file is not what it was."""
+        raw = _Section(self._file, self._start, self._end)
+        raw.read(self._magic)
+        # A second compressed stream, or anything else between the first one and the hash, must not be passed over.
+        stream = zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(
+            raw, read_size=PIECE, read_across_frames=True, closefd=False
+        )
+        held = _Held()
+        while head := _take(stream, 4):
+            size = int.from_bytes(head, "big")
+            if len(head) < 4 or not 0 < size <= MAX_BLOCK:
+                raise invalid(f"it holds a frame of {size} bytes")
+            data = _take(stream, size)
+            if len(data) < size:
+                raise invalid("it is cut short")
+            frame = _decoded(data)
+            held.add(frame, size, raw.at - self._start)
+            yield frame
+        if raw.digest() != self._sum:
+            raise invalid("its bytes do not fit its SHA-256")
+
+    def _line(self) -> int:
+        """The length of the first line, if it is ours."""
+        self._file.seek(self._start)
+        match = _MAGIC.match(self._file.read(_LONGEST_MAGIC))
+        if match is None:
+            raise InvalidSnapshot("this is no bundle of a run: give a file that export_run wrote")
+        number = int(match[1])
+        if number > NUMBER:
+            raise IncompatibleFormat(
+                f"this bundle has format {number}, this Holdfast knows up to {NUMBER}: upgrade Holdfast to import it",
+                format=number,
+            )
+        return match.end()
+
+
+def invalid(reason: str) -> InvalidSnapshot:
+    """The refusal of a bundle."""
+    return InvalidSnapshot(f"this bundle is damaged or was tampered with: {reason}; nothing was imported")
+
+
+class _Section:
+    """Part of a file, hashed as it is read. It knows its place, so that several can share the file."""
+
+    def __init__(self, file: BinaryIO, start: int, end: int) -> None:
+        self._file = file
+        self.at = start
+        self._end = end
+        self._hashed = sha256()
+
+    def read(self, size: int) -> bytes:
+        self._file.seek(self.at)
+        data = self._file.read(max(0, min(size, self._end - self.at)))
+        self.at += len(data)
+        self._hashed.update(data)
+        return data
+
+    def digest(self) -> bytes:
+        """The hash of the whole section."""
+        while self.read(PIECE):
+            pass
+        return self._hashed.digest()
+
+
+class _Held:
+    """Weighs what a reader of frames cannot help holding at once: a bundle that claims to be small but is not
+    must not fill the memory. Versions and artifacts pass by; blocks stay until the next version."""
+
+    def __init__(self) -> None:
+        self._rows = 0
+        self._blocks = 0
+
+    def add(self, frame: AnyFrame, size: int, consumed: int) -> None:
+        if isinstance(frame, VersionFrame):
+            self._blocks = 0
+        elif isinstance(frame, BlockFrame):
+            self._blocks += size
+        elif isinstance(frame, TimelineFrame | MarkFrame | EventFrame):
+            self._rows += size
+        if self._rows + self._blocks > _FREE + _RATIO * consumed:
+            raise invalid(f"it unpacks to more than {_RATIO} times its size")
+
+
+def _take(stream: Any, size: int) -> bytes:
+    """So many bytes of a stream, or fewer at its end; memory is taken as they come."""
+    parts = []
+    while size:
+        try:
+            part = stream.read(min(size, PIECE))
+        except zstandard.ZstdError as error:
+            raise invalid(f"it cannot be decompressed ({error})") from error
+        if not part:
+            break
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _decoded(data: bytes) -> AnyFrame:
+    try:
+        return _decoder.decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise invalid(f"it holds a frame that is none ({error})") from error

@@ -1,0 +1,202 @@
+"""Blocks of nodes: the bytes that packs are made of.
+
+A block is a list of nodes in msgpack, compressed where that helps. A node is a value, or one of the forms below
+under an extension code of its own: references to other nodes, and the parts of spines. `docs/format.md` is the
+contract for these bytes.
+
+Invariant: `unsqueeze(squeeze(nodes))` gives the nodes as they were; a block that claims to be larger than any
+block may be is never decompressed.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Sequence, Set
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import msgspec
+import zstandard
+from msgspec.msgpack import Ext
+
+from holdfast.errors import CorruptStore, IncompatibleFormat
+from holdfast.tree.codec import ODD_DICT, ext_hook, freeze_decoded, to_bytes
+from holdfast.tree.frozen import FrozenDict
+
+#: No block may claim to be larger than this once decompressed.
+MAX_BLOCK = 64 * 1024 * 1024
+
+REF, VECTOR, BRANCH, SEALED, FLAT, TRIE, FORK, BUCKET, LARGE, REFS = range(32, 42)
+
+_PLAIN, _ZSTD = b"\x00", b"\x01"
+
+
+def digest(data: bytes) -> bytes:
+    """The hash that guards blocks and versions: 128 bits of SHA-256."""
+    return sha256(data).digest()[:16]
+
+
+class Ref(NamedTuple):
+    """A reference as read: versions back from the pack that holds it, and the slot there."""
+
+    back: int
+    slot: int
+
+
+class Refs(NamedTuple):
+    """The references with which a list of items begins, as read."""
+
+    refs: list[Ref]
+
+
+class Large(NamedTuple):
+    """A leaf that is kept as an artifact."""
+
+    digest: bytes
+    size: int
+
+
+class Raw(NamedTuple):
+    """A node of a spine as read."""
+
+    code: int
+    parts: list[Any]
+
+
+class Sealed(NamedTuple):
+    """A sealed group as read: the items are frozen already."""
+
+    items: list[Any]
+
+
+def reference(back: int, slot: int) -> Ext:
+    """The bytes of a reference."""
+    width = 1 if (back | slot) < 256 else 2 if (back | slot) < 65536 else 4
+    return Ext(REF, back.to_bytes(width, "big") + slot.to_bytes(width, "big"))
+
+
+def references(flat: list[int]) -> Ext:
+    """Several references in one, each as how far back and which slot."""
+    highest = max(flat)
+    if highest < 256:
+        return Ext(REFS, b"\x01" + bytes(flat))
+    width = 2 if highest < 65536 else 4
+    return Ext(REFS, bytes((width,)) + struct.pack(f">{len(flat)}{'H' if width == 2 else 'I'}", *flat))
+
+
+def items_of(raw: list[Any]) -> list[Any]:
+    """The items of a list as read, with the references at its beginning one by one."""
+    return [*raw[0].refs, *raw[1:]] if raw and type(raw[0]) is Refs else raw
+
+
+def thin(data: bytes, blocks: Sequence[bytes], needed: Set[int]) -> tuple[bytes, list[bytes]]:
+    """What is left of a checked pack when only some of its slots are needed: the same slots, the others empty."""
+    _, directory, *last = _opaque(data)
+    if [expected for _, expected in directory] != list(map(digest, blocks)):
+        raise CorruptStore("a block fails its hash and cannot be pruned: run verify")
+    nodes = [node for block in blocks for node in _opaque(block)] + last
+    kept = [node if slot in needed else None for slot, node in enumerate(nodes)]
+    while kept and kept[-1] is None:
+        kept.pop()
+    fresh: list[bytes] = []
+    places: list[Any] = []
+    start = 0
+    for end, _ in directory:
+        part = kept[start:end]
+        fresh.append(squeeze(part if any(node is not None for node in part) else []))
+        places.append([end, digest(fresh[-1])])
+        start = end
+    return squeeze([[], places, *kept[start:]]), fresh
+
+
+def _opaque(block: bytes) -> list[Any]:
+    """The nodes of a block, with extensions left as they are."""
+    nodes: list[Any] = msgspec.msgpack.decode(_inflate(block))
+    return nodes
+
+
+def squeeze(nodes: list[Any]) -> bytes:
+    """A block: a marker byte, then msgpack, compressed where that helps."""
+    data = to_bytes(nodes)
+    packed = compressor().compress(data)
+    return _ZSTD + packed if len(packed) < len(data) else _PLAIN + data
+
+
+def unsqueeze(block: bytes) -> list[Any]:
+    """The nodes of a block whose hash has been checked."""
+    try:
+        nodes: list[Any] = _decoder.decode(_inflate(block))
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise IncompatibleFormat(f"a block that is no list of nodes: {error}") from error
+    return nodes
+
+
+def _inflate(block: bytes) -> bytes:
+    marker, data = block[:1], block[1:]
+    if marker == _PLAIN:
+        return data
+    if marker != _ZSTD:
+        raise IncompatibleFormat(
+            f"a block of kind {marker!r} was written by a newer Holdfast: upgrade to read it"
+        )
+    try:
+        if not 0 <= zstandard.frame_content_size(data) <= MAX_BLOCK:
+            raise IncompatibleFormat("a block claims to be larger than any block may be")
+        return _decompressor().decompress(data)
+    except zstandard.ZstdError as error:
+        raise IncompatibleFormat(f"a block cannot be decompressed: {error}") from error
+
+
+_local = threading.local()
+
+
+def compressor() -> zstandard.ZstdCompressor:
+    """This thread's compressor."""
+    found: zstandard.ZstdCompressor | None = getattr(_local, "compressor", None)
+    if found is None:
+        found = _local.compressor = zstandard.ZstdCompressor(level=1)
+    return found
+
+
+def _decompressor() -> zstandard.ZstdDecompressor:
+    found: zstandard.ZstdDecompressor | None = getattr(_local, "decompressor", None)
+    if found is None:
+        found = _local.decompressor = zstandard.ZstdDecompressor()
+    return found
+
+
+_value_hook = ext_hook(True)
+
+
+def _node_hook(code: int, data: memoryview) -> Any:
+    if code == ODD_DICT:
+        flat = _decoder.decode(data)
+        return dict(zip(flat[::2], flat[1::2], strict=True))
+    if code < REF:
+        return _value_hook(code, data)
+    if code == REF:
+        width = len(data) >> 1
+        return Ref(int.from_bytes(data[:width], "big"), int.from_bytes(data[width:], "big"))
+    if code == REFS:
+        width = data[0]
+        flat = (
+            data[1:]
+            if width == 1
+            else struct.unpack(f">{(len(data) - 1) // width}{'H' if width == 2 else 'I'}", data[1:])
+        )
+        return Refs(list(map(Ref, flat[::2], flat[1::2])))
+    if code == LARGE:
+        return Large(bytes(data[:32]), int.from_bytes(data[32:], "big"))
+    if code == FLAT:
+        return Sealed(list(map(FrozenDict, _decoder.decode(data))))
+    if code == SEALED:
+        return Sealed([freeze_decoded(item) for item in _decoder.decode(data)])
+    if VECTOR <= code <= BUCKET:
+        return Raw(code, _decoder.decode(data))
+    raise IncompatibleFormat(
+        f"a node of kind {code} was written by a newer Holdfast: upgrade to read it", kind=code
+    )
+
+
+_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ext_hook=_node_hook)
