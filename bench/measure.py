@@ -14,8 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
 
-#: Commits in one measurement of the raw limit, each to a new file.
-RAW_COMMITS = 1_000
+#: Commits in a turn: the raw limit and what is measured beside it alternate.
+TURN = 50
 _ROW = random.Random(3).randbytes(500)
 
 
@@ -83,24 +83,59 @@ def medians(found: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
     return tuple(statistics.median(column) for column in zip(*found, strict=True))
 
 
-def raw_rate(folder: Path, commits: int = RAW_COMMITS, *, warm: int = 0) -> float:
-    """Commits per second of one 500-byte row each, by one writer who does nothing else.
+class Raw:
+    """The limit: one writer who commits one 500-byte row at a time, to a file of its own.
 
-    `warm` commits go before, untimed: the disk is slower while the WAL file still grows.
+    It takes turns with what is measured, a few commits each, so that both have the same moments of the disk.
     """
-    connection = sqlite3.connect(folder / "raw.db", isolation_level=None)
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=FULL")
-    connection.execute("CREATE TABLE log (id INTEGER PRIMARY KEY, data BLOB)")
-    insert = "INSERT INTO log (data) VALUES (?)"
-    for _ in range(warm):
-        connection.execute(insert, (_ROW,))
-    start = perf_counter()
-    for _ in range(commits):
-        connection.execute(insert, (_ROW,))
-    rate = commits / (perf_counter() - start)
-    connection.close()
-    return rate
+
+    def __init__(self, folder: Path) -> None:
+        self._connection = sqlite3.connect(folder / "raw.db", isolation_level=None)
+        self._connection.execute("PRAGMA journal_mode=WAL")
+        self._connection.execute("PRAGMA synchronous=FULL")
+        self._connection.execute("CREATE TABLE log (id INTEGER PRIMARY KEY, data BLOB)")
+
+    def commit(self, count: int) -> float:
+        """So many commits; the seconds they took."""
+        insert = self._connection.execute
+        start = perf_counter()
+        for _ in range(count):
+            insert("INSERT INTO log (data) VALUES (?)", (_ROW,))
+        return perf_counter() - start
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class Turns:
+    """Two stopwatches: for the raw limit and for what is measured beside it."""
+
+    def __init__(self, raw: Raw) -> None:
+        self._raw = raw
+        self._raw_commits = 0
+        self._raw_seconds = 0.0
+        #: Seconds of each turn of ours, and its commits.
+        self.ours: list[tuple[float, int]] = []
+
+    def take(self, work: Callable[[], object], commits: int, *, raw: int = TURN) -> None:
+        """A turn of the raw writer, then one of ours."""
+        self._raw_seconds += self._raw.commit(raw)
+        self._raw_commits += raw
+        self.ours.append((seconds(work), commits))
+
+    @property
+    def raw_rate(self) -> float:
+        return self._raw_commits / self._raw_seconds
+
+    @property
+    def rate(self) -> float:
+        return rate(self.ours)
+
+
+def rate(turns: Iterable[tuple[float, int]]) -> float:
+    """Commits per second over some turns."""
+    spent, commits = map(sum, zip(*turns, strict=True))
+    return commits / spent
 
 
 def seconds(action: Callable[[], object]) -> float:

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
-from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 from bench import workload
-from bench.measure import Bench, Row, file_size, megabytes, note, raw_rate
-from bench.writing import REPLACED, VERSIONS, Written, document_work, write_documents, write_messages
+from bench.measure import Bench, Raw, Row, Turns, file_size, megabytes, note
+from bench.writing import (
+    REPLACED,
+    VERSIONS,
+    State,
+    Written,
+    document_work,
+    edit_documents,
+    edit_messages,
+    in_turns,
+)
+
+T = TypeVar("T")
 
 
 def peer(bench: Bench) -> Iterator[Row]:
@@ -22,75 +33,70 @@ def peer(bench: Bench) -> Iterator[Row]:
     yield from _beside(
         bench,
         f"{VERSIONS:,} messages, LangGraph",
-        ours=lambda folder: write_messages(folder, said),
-        states=lambda: _growing(said),
+        ours=lambda folder: edit_messages(folder, said),
+        theirs=lambda folder: _put_all(folder, {"messages": []}, said, _say),
     )
     state, changes = document_work()
     yield from _beside(
         bench,
         f"{REPLACED} documents, LangGraph",
-        ours=lambda folder: write_documents(folder, state, changes),
-        states=lambda: _revised(state, changes),
+        ours=lambda folder: edit_documents(folder, state, changes),
+        theirs=lambda folder: _put_all(folder, {"documents": dict(state["documents"])}, changes, _revise),
     )
 
 
 def _beside(
-    bench: Bench,
-    work: str,
-    *,
-    ours: Callable[[Path], Written],
-    states: Callable[[], Iterable[dict[str, Any]]],
+    bench: Bench, work: str, *, ours: Callable[[Path], Written], theirs: Callable[[Path], Written]
 ) -> Iterator[Row]:
     note(work)
 
     def once(folder: Path) -> tuple[float, ...]:
-        raw = raw_rate(folder)
-        mine = ours(folder)
-        theirs = _put_all(folder, states())
-        return raw, mine.rate, theirs.rate, mine.size, theirs.size
+        with bench.place() as own:
+            mine = ours(own)
+        its = theirs(folder)
+        return its.raw, its.rate, its.rate / its.raw, mine.rate, mine.size, its.size
 
-    raw, rate, their_rate, size, their_size = bench.repeat(once)
-    yield Row(work, "its rate", their_rate / raw, "× raw", f"{their_rate:,.0f}/s, raw {raw:,.0f}/s")
-    yield Row(work, "our rate ÷ its rate", rate / their_rate, "×", f"{rate:,.0f}/s to {their_rate:,.0f}/s")
-    detail = f"{megabytes(their_size)} to {megabytes(size)}"
-    yield Row(work, "its file ÷ our file", their_size / size, "×", detail)
+    raw, its_rate, ratio, our_rate, our_size, its_size = bench.repeat(once)
+    yield Row(work, "its rate", ratio, "× raw", f"{its_rate:,.0f}/s, raw {raw:,.0f}/s")
+    rates = f"{our_rate:,.0f}/s to {its_rate:,.0f}/s"
+    yield Row(work, "our rate ÷ its rate", our_rate / its_rate, "×", rates)
+    sizes = f"{megabytes(its_size)} to {megabytes(our_size)}"
+    yield Row(work, "its file ÷ our file", its_size / our_size, "×", sizes)
 
 
-def _put_all(folder: Path, states: Iterable[dict[str, Any]]) -> Written:
-    """Put each state as a checkpoint. The first is not timed, as ours is not."""
+def _put_all(folder: Path, state: State, items: Sequence[T], change: Callable[[State, T], None]) -> Written:
+    """Put the state, untimed, and then once more for each change, in turns with the raw limit."""
     from langgraph.checkpoint.base import empty_checkpoint
     from langgraph.checkpoint.sqlite import SqliteSaver
 
-    spent = 0.0
-    step = -1
-    with SqliteSaver.from_conn_string(str(folder / "peer.db")) as saver:
-        config: Any = {"configurable": {"thread_id": "run", "checkpoint_ns": ""}}
-        for step, state in enumerate(states):
-            checkpoint = empty_checkpoint()
-            checkpoint["channel_values"] = state
-            checkpoint["channel_versions"] = dict.fromkeys(state, step)
-            start = perf_counter()
-            config = saver.put(
-                config, checkpoint, {"source": "loop", "step": step}, checkpoint["channel_versions"]
-            )
-            if step:
-                spent += perf_counter() - start
-    return Written(step / spent, file_size(folder / "peer.db"), 1.0)
+    config: Any = {"configurable": {"thread_id": "run", "checkpoint_ns": ""}}
+    step = 0
+
+    def put() -> None:
+        nonlocal config, step
+        checkpoint = empty_checkpoint()
+        checkpoint["channel_values"] = state
+        checkpoint["channel_versions"] = dict.fromkeys(state, step)
+        config = saver.put(
+            config, checkpoint, {"source": "loop", "step": step}, checkpoint["channel_versions"]
+        )
+        step += 1
+
+    def work(item: T) -> None:
+        change(state, item)
+        put()
+
+    with closing(Raw(folder)) as raw, SqliteSaver.from_conn_string(str(folder / "peer.db")) as saver:
+        put()
+        turns = Turns(raw)
+        for turn, commits in in_turns(items, work):
+            turns.take(turn, commits)
+    return Written(turns.raw_rate, turns.rate, file_size(folder / "peer.db"))
 
 
-def _growing(said: list[workload.Message]) -> Iterator[dict[str, Any]]:
-    state: dict[str, Any] = {"messages": []}
-    yield state
-    for message in said:
-        state["messages"].append(message)
-        yield state
+def _say(state: State, message: workload.Message) -> None:
+    state["messages"].append(message)
 
 
-def _revised(
-    state: dict[str, dict[str, workload.Document]], changes: list[tuple[str, workload.Document]]
-) -> Iterator[dict[str, Any]]:
-    current = {"documents": dict(state["documents"])}
-    yield current
-    for name, document in changes:
-        current["documents"][name] = document
-        yield current
+def _revise(state: State, change: tuple[str, workload.Document]) -> None:
+    state["documents"][change[0]] = change[1]

@@ -14,7 +14,7 @@ import msgspec
 import holdfast
 from bench import workload
 from bench.measure import Bench, Row, median_seconds, medians, note, seconds
-from bench.writing import VERSIONS, write_messages
+from bench.writing import VERSIONS, edit_messages
 
 _OPENS = 20
 _LONG = 10_000
@@ -28,7 +28,7 @@ def read(bench: Bench) -> Iterator[Row]:
     note("opening and reading")
     said = workload.messages(VERSIONS)
     with bench.place() as folder:
-        write_messages(folder, said)
+        edit_messages(folder, said)
         path = folder / "runs.db"
         opening = median_seconds(lambda: _open_only(path), _OPENS) * 1e3
         # Version 1 is the empty list.

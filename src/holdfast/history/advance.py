@@ -53,6 +53,9 @@ class Line:
             self.expect(head, expected)
             base = head
         else:
+            if head is not None and self._seen.get(_who(), head.version.number) != head.version.number:
+                # The head that is known may be the older of the two: a rollback moves it without a commit.
+                head = self.fresh_head()
             base = self._base(head)
         return self._write(state, base, head, facts, expected, resolve)
 

@@ -1,4 +1,4 @@
-"""The bytes of a bundle: a line that says what it is, a compressed stream of frames, and a hash over all of it.
+"""The bytes of a bundle: a line that says what it is, a compressed stream of frames, a hash over all of it.
 
     holdfast.bundle 1\\n
     zstd( length of frame (4 bytes, big-endian), frame in msgpack; … )
@@ -17,7 +17,7 @@ import os
 import re
 from collections.abc import Iterator
 from hashlib import sha256
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, cast
 
 import msgspec
 import zstandard
@@ -26,7 +26,7 @@ from msgspec import Meta
 from holdfast.errors import IncompatibleFormat, InvalidSnapshot, UnsupportedValue
 from holdfast.model.records import KINDS, STATUSES
 from holdfast.tree.artifact import PIECE
-from holdfast.tree.pack import MAX_BLOCK
+from holdfast.tree.block import MAX_BLOCK
 
 FORMAT = "holdfast.bundle"
 NUMBER = 1
@@ -58,7 +58,7 @@ class Frame(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     """One entry of a bundle."""
 
 
-class RunFrame(Frame, tag="run"):
+class RunFrame(Frame, frozen=True, tag="run"):
     """The run itself; the first frame."""
 
     id: str
@@ -73,7 +73,7 @@ class RunFrame(Frame, tag="run"):
     step: Text | None
 
 
-class TimelineFrame(Frame, tag="timeline"):
+class TimelineFrame(Frame, frozen=True, tag="timeline"):
     number: Line
     parent: Number
     at: Time
@@ -81,7 +81,7 @@ class TimelineFrame(Frame, tag="timeline"):
     actor: Text | None
 
 
-class VersionFrame(Frame, tag="version"):
+class VersionFrame(Frame, frozen=True, tag="version"):
     """A version, or what is left of a pruned one. Its further blocks follow it."""
 
     number: Number
@@ -105,34 +105,34 @@ class VersionFrame(Frame, tag="version"):
     holds: list[Digest]
 
 
-class BlockFrame(Frame, tag="block"):
+class BlockFrame(Frame, frozen=True, tag="block"):
     data: bytes
 
 
-class MarkFrame(Frame, tag="mark"):
+class MarkFrame(Frame, frozen=True, tag="mark"):
     number: Number
     name: str
     at: Time
 
 
-class EventFrame(Frame, tag="event"):
+class EventFrame(Frame, frozen=True, tag="event"):
     kind: Text
     at: Time
     data: bytes
 
 
-class ArtifactFrame(Frame, tag="artifact"):
+class ArtifactFrame(Frame, frozen=True, tag="artifact"):
     """A large value. Its content follows in pieces."""
 
     digest: Digest
     size: Count
 
 
-class PieceFrame(Frame, tag="piece"):
+class PieceFrame(Frame, frozen=True, tag="piece"):
     data: Annotated[bytes, Meta(min_length=1, max_length=PIECE)]
 
 
-class EndFrame(Frame, tag="end"):
+class EndFrame(Frame, frozen=True, tag="end"):
     """The last frame: how much there was."""
 
     timelines: Count
@@ -171,7 +171,9 @@ class Sink:
         """Add a frame."""
         data = _encode(frame)
         if len(data) > MAX_BLOCK:
-            raise UnsupportedValue(f"{len(data)} bytes in one piece cannot be exported; {MAX_BLOCK} are the most")
+            raise UnsupportedValue(
+                f"{len(data)} bytes in one piece cannot be exported; {MAX_BLOCK} are the most"
+            )
         self._put(self._stream.compress(len(data).to_bytes(4, "big") + data))
 
     def close(self) -> None:
@@ -203,42 +205,37 @@ class Source:
         """All frames from the first. The last is followed by an error if the file is not what it was."""
         raw = _Section(self._file, self._start, self._end)
         raw.read(self._magic)
-        # A second compressed stream, or anything else between the first one and the hash, must not be passed over.
+        # Across frames: nothing between the first compressed stream and the hash may be passed over.
         stream = zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(
-            raw, read_size=PIECE, read_across_frames=True, closefd=False
+            cast(BinaryIO, raw), read_size=PIECE, read_across_frames=True, closefd=False
         )
         held = _Held()
         while head := _take(stream, 4):
             size = int.from_bytes(head, "big")
             if len(head) < 4 or not 0 < size <= MAX_BLOCK:
-                raise invalid(f"it holds a frame of {size} bytes")
+                raise InvalidSnapshot(f"it holds a frame of {size} bytes")
             data = _take(stream, size)
             if len(data) < size:
-                raise invalid("it is cut short")
+                raise InvalidSnapshot("it is cut short")
             frame = _decoded(data)
             held.add(frame, size, raw.at - self._start)
             yield frame
         if raw.digest() != self._sum:
-            raise invalid("its bytes do not fit its SHA-256")
+            raise InvalidSnapshot("its bytes do not fit its SHA-256")
 
     def _line(self) -> int:
         """The length of the first line, if it is ours."""
         self._file.seek(self._start)
         match = _MAGIC.match(self._file.read(_LONGEST_MAGIC))
         if match is None:
-            raise InvalidSnapshot("this is no bundle of a run: give a file that export_run wrote")
+            raise InvalidSnapshot("it does not begin like a file that export_run wrote")
         number = int(match[1])
         if number > NUMBER:
             raise IncompatibleFormat(
-                f"this bundle has format {number}, this Holdfast knows up to {NUMBER}: upgrade Holdfast to import it",
+                f"this bundle has format {number}, this Holdfast knows up to {NUMBER}: upgrade Holdfast",
                 format=number,
             )
         return match.end()
-
-
-def invalid(reason: str) -> InvalidSnapshot:
-    """The refusal of a bundle."""
-    return InvalidSnapshot(f"this bundle is damaged or was tampered with: {reason}; nothing was imported")
 
 
 class _Section:
@@ -280,7 +277,7 @@ class _Held:
         elif isinstance(frame, TimelineFrame | MarkFrame | EventFrame):
             self._rows += size
         if self._rows + self._blocks > _FREE + _RATIO * consumed:
-            raise invalid(f"it unpacks to more than {_RATIO} times its size")
+            raise InvalidSnapshot(f"it unpacks to more than {_RATIO} times its size")
 
 
 def _take(stream: Any, size: int) -> bytes:
@@ -290,7 +287,7 @@ def _take(stream: Any, size: int) -> bytes:
         try:
             part = stream.read(min(size, PIECE))
         except zstandard.ZstdError as error:
-            raise invalid(f"it cannot be decompressed ({error})") from error
+            raise InvalidSnapshot(f"it cannot be decompressed ({error})") from error
         if not part:
             break
         parts.append(part)
@@ -302,4 +299,4 @@ def _decoded(data: bytes) -> AnyFrame:
     try:
         return _decoder.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise invalid(f"it holds a frame that is none ({error})") from error
+        raise InvalidSnapshot(f"it holds a frame that is none ({error})") from error

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.errors import BadData, CorruptVersion, NotFound
@@ -22,7 +22,7 @@ from holdfast.tree.artifact import Artifact
 from holdfast.tree.codec import open_box
 from holdfast.tree.frozen import Box, reveal
 from holdfast.tree.load import Loader, Place
-from holdfast.tree.block import digest, unsqueeze
+from holdfast.tree.block import digest, node_of, open_block
 
 #: Decoded blocks kept at hand.
 _KEEP_BLOCKS = 128
@@ -38,13 +38,14 @@ class Head(NamedTuple):
 
 
 class _Pack(NamedTuple):
-    """A decoded pack."""
+    """A checked and opened pack."""
 
     roots: list[Any]
     #: For each further block: the slot after its last node, and its hash.
     directory: list[Any]
     #: Slot of the first node in the pack proper.
     first: int
+    #: Still encoded, each by itself: most readers need few of them.
     nodes: list[Any]
 
 
@@ -108,13 +109,14 @@ class Reader:
     @property
     def origin(self) -> Reader:
         """The reader of the run that this one was forked from."""
-        if self._origin is None:
-            assert self.run.origin is not None
-            run = self.store.run_by_key(self.run.origin[0])
-            if run is None:
-                raise CorruptVersion(
-                    f"run {self.run.id!r} was forked from a run that is gone from the store", run=self.run.id
-                )
+        assert self.run.origin is not None
+        run = self.store.run_by_key(self.run.origin[0])
+        if run is None:
+            raise CorruptVersion(
+                f"run {self.run.id!r} was forked from a run that is gone from the store", run=self.run.id
+            )
+        # It may have been pruned, or have taken over what it needs from an origin of its own, since.
+        if self._origin is None or self._origin.run.epoch != run.epoch:
             self._origin = Reader(self.store, run)
         return self._origin
 
@@ -150,10 +152,9 @@ class Reader:
                     nodes = self._block(number, index, expected)
                     break
                 first = end
-        try:
-            return nodes[slot - first]
-        except IndexError:
-            raise self._broken(number, f"has no node {slot}") from None
+        if not 0 <= slot - first < len(nodes):
+            raise self._broken(number, f"has no node {slot}")
+        return self._decoded(number, node_of, nodes[slot - first])
 
     def _block(self, number: int, index: int, expected: bytes) -> list[Any]:
         with self._lock:
@@ -164,7 +165,7 @@ class Reader:
                 raise self._broken(number, f"has lost block {index}")
             if digest(data) != expected:
                 raise self._broken(number, f"fails the hash of block {index}")
-            nodes = self._decoded(number, data)
+            nodes = self._decoded(number, open_block, data)
             with self._lock:
                 self._blocks[(number, index)] = nodes
                 while len(self._blocks) > _KEEP_BLOCKS:
@@ -196,12 +197,13 @@ class Reader:
 
     def _unpack(self, record: VersionRecord) -> _Pack:
         assert record.pack is not None
-        roots, directory, *nodes = self._decoded(record.number, record.pack)
+        nodes = self._decoded(record.number, open_block, record.pack)
+        roots, directory = (self._decoded(record.number, node_of, nodes.pop(0)) for _ in range(2))
         return _Pack(roots, directory, directory[-1][0] if directory else 0, nodes)
 
-    def _decoded(self, number: int, data: bytes) -> list[Any]:
+    def _decoded(self, number: int, decode: Callable[[Any], Any], data: Any) -> Any:
         try:
-            return unsqueeze(data)
+            return decode(data)
         except BadData as error:
             raise self._broken(number, f"cannot be decoded ({error})") from error
 

@@ -1,7 +1,7 @@
 """Pruning: which versions go, and what must stay of them.
 
-A version that goes may have written nodes that others still share. Of such a version a stub stays: its number,
-its place in the chain of hashes, and those nodes. What nobody needs is removed altogether.
+A version that goes may have written nodes that others still share. Of such a version a stub stays: its
+number, its place in the chain of hashes, and those nodes. What nobody needs is removed altogether.
 
 Invariant: every version that is kept reads back as before. The head, tagged and pinned versions, fork points,
 and all that a live workflow would replay are always kept.
@@ -65,19 +65,7 @@ def prune(store: Store, run: RunRecord, policy: Retention, *, now: int, dry_run:
 
 def detach(store: Store, fork: RunRecord, *, now: int) -> None:
     """Give a fork its own copy of what it needs from its origin, so that the origin can go."""
-    reader = Reader(store, fork)
-    reach = Reach(reader)
-    for record in _records(store, fork):
-        if not record.pruned:
-            reach.add(record.number)
-    stubs = []
-    for number, slots in reach.by_version().items():
-        if number < 1:
-            source, real = lineage(reader, number)
-            record = _with_pack(store, source.run, real)
-            stub = _stub(store, source.run, record, slots, sorted(reach.holds.get(number, ())))
-            moved = msgspec.structs.replace(stub[0], number=number, parent=number, seq=0)
-            stubs.append((seal_stub(fork.id, moved), stub[1], stub[2]))
+    stubs = list(borrowed(store, fork))
     after = msgspec.structs.replace(
         fork,
         origin=None,
@@ -88,6 +76,22 @@ def detach(store: Store, fork: RunRecord, *, now: int) -> None:
     )
     entry = event("run.detached", now)
     store.prune(Prune(expect=fork, run=after, drop=[], thin=stubs, events=[entry]))
+
+
+def borrowed(store: Store, fork: RunRecord) -> Iterator[Stub]:
+    """What a fork needs from its origin, as stubs of its own with numbers below 1, in their order."""
+    reader = Reader(store, fork)
+    reach = Reach(reader)
+    for record in _records(store, fork):
+        if not record.pruned:
+            reach.add(record.number)
+    for number, slots in sorted(reach.by_version().items()):
+        if number < 1:
+            source, real = lineage(reader, number)
+            record = _with_pack(store, source.run, real)
+            stub, blocks, holds = _stub(store, source.run, record, slots, sorted(reach.holds.get(number, ())))
+            moved = msgspec.structs.replace(stub, number=number, parent=number, seq=0)
+            yield seal_stub(fork.id, moved), blocks, holds
 
 
 def lineage(reader: Reader, number: int) -> tuple[Reader, int]:

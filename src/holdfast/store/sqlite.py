@@ -1,14 +1,18 @@
 """The store on a SQLite file: one process or several of one machine.
 
-`Link` opens the file and shares transactions; `sqlite_rows` turns records into rows. What is here is the
-statements. The contracts are on the protocol, `store.base`.
+`Link` opens the file and shares transactions; `sqlite_rows` turns records into rows; `sqlite_artifacts` keeps
+large values; `sqlite_journal` reads what happened. What is here is the other statements. The contracts are on
+the protocol, `store.base`.
+
+Invariant: the key of a run, once given, is never given again: no record that a writer still has of a run that
+is gone fits another.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +20,6 @@ import msgspec
 
 from holdfast.errors import AlreadyExists, CorruptStore, InvalidCall, NotFound, StaleVersion
 from holdfast.model.records import (
-    KINDS,
-    STATUSES,
     ArtifactRecord,
     EventRecord,
     MarkRecord,
@@ -26,15 +28,23 @@ from holdfast.model.records import (
     TimelineRecord,
     VersionRecord,
 )
-from holdfast.store.artifacts import ArtifactFolder, checked, verified
+from holdfast.store import sqlite_journal
+from holdfast.store.artifacts import ArtifactFolder
 from holdfast.store.base import Append, Imported, Prune
-from holdfast.store.sqlite_link import Link
+from holdfast.store.sqlite_artifacts import Artifacts
+from holdfast.store.sqlite_link import Link, all_or_nothing
 from holdfast.store.sqlite_rows import (
     INSERT_EVENT,
+    INSERT_MARK,
+    INSERT_RUN,
+    INSERT_STUB,
+    INSERT_TIMELINE,
     INSERT_VERSION,
+    KIND_NUMBER,
     RUN,
+    STATUS_NUMBER,
+    UPDATE_RUN,
     VERSION,
-    event_record,
     event_row,
     mark_record,
     mark_row,
@@ -48,14 +58,16 @@ from holdfast.store.sqlite_rows import (
 )
 from holdfast.tree.pack import Upload
 
-_INSERT_RUN = f"INSERT INTO run ({RUN}, sum) VALUES ({', '.join('?' * 17)})"  # noqa: S608 - constants only
-_UPDATE_RUN = (
-    "UPDATE run SET workflow=?, status=?, updated=?, head=?, last=?, timeline=?, revision=?, epoch=?, "
-    "origin_run=?, origin_version=?, step=?, size=?, kept=?, sum=? WHERE key=? AND revision=?"
-)
 _SELECT_RUN = f"SELECT {RUN}, sum FROM run WHERE "  # noqa: S608 - constants only
-_SELECT_VERSION = f"SELECT {VERSION} FROM journal WHERE run=? AND number IS NOT NULL"  # noqa: S608 - constants only
+_SELECT_VERSION = f"SELECT {VERSION} FROM journal WHERE number IS NOT NULL AND "  # noqa: S608 - constants only
 _SELECT_PACK = f"SELECT {VERSION}, pack FROM journal WHERE run=? AND number "  # noqa: S608 - constants only
+_SELECT_STATS = (
+    "SELECT count(*), coalesce(sum(kept), 0), coalesce(sum(size), 0), "
+    "(SELECT count(*) FROM journal WHERE number IS NULL AND pruned IS NULL), "
+    "(SELECT count(*) FROM artifact), (SELECT coalesce(sum(size), 0) FROM artifact) FROM run"
+)
+#: Greater than any byte of UTF-8.
+_BEYOND = b"\xff"
 #: SQLite before 3.32 takes no more bound values in one statement.
 _MANY = 900
 
@@ -74,26 +86,32 @@ class SQLiteStore:
         if durability not in ("durable", "fast", "memory"):
             raise InvalidCall(f"durability is 'durable', 'fast' or 'memory', not {durability!r}")
         self._link = Link(os.fspath(path), durability, timeout)
-        self._folder = None if artifacts is None else ArtifactFolder(artifacts)
+        self._artifacts = Artifacts(self._link, None if artifacts is None else ArtifactFolder(artifacts))
 
     # Runs
 
     def append(self, change: Append) -> RunRecord:
-        self._place(change.uploads)
+        if change.uploads:
+            self._artifacts.place(change.uploads)
 
         def write(connection: sqlite3.Connection) -> RunRecord:
             return self._append(connection, change)
 
-        return self._link.write(_all_or_nothing(write) if change.uploads else write)
+        return self._link.write(all_or_nothing(write) if change.uploads else write)
 
     def _append(self, connection: sqlite3.Connection, change: Append) -> RunRecord:
-        self._require(connection, change)
         run = change.run
+        if change.holds:
+            self._artifacts.require(connection, change.holds, change.uploads)
         if change.expect is None:
-            run = self._insert_run(connection, run)
+            if _has(connection, "run WHERE id=?", run.id):
+                raise StaleVersion(f"run {run.id!r} was made by another writer: read it, then try again")
+            run = _insert_run(connection, run)
         else:
             _update_run(connection, run, change.expect)
         key = run.key
+        if change.uploads:
+            self._artifacts.keep(connection, change.uploads, run.updated)
         if change.version is not None:
             number = change.version.number
             connection.execute(INSERT_VERSION, version_row(key, change.version))
@@ -101,38 +119,13 @@ class SQLiteStore:
                 _insert_blocks(connection, key, number, change.blocks)
             for name in change.tags:
                 mark = MarkRecord(number=number, name=name, at=change.version.at)
-                connection.execute("INSERT OR IGNORE INTO mark VALUES (?, ?, ?, ?, ?)", mark_row(key, mark))
+                connection.execute(INSERT_MARK, mark_row(key, mark))
             if change.holds:
-                self._hold(connection, key, number, change.holds, change.uploads, change.version.at)
+                self._artifacts.hold(connection, key, number, change.holds)
         if change.timeline is not None:
-            connection.execute(
-                "INSERT INTO timeline VALUES (?, ?, ?, ?, ?, ?, ?)", timeline_row(key, change.timeline)
-            )
+            connection.execute(INSERT_TIMELINE, timeline_row(key, change.timeline))
         for event in change.events:
             connection.execute(INSERT_EVENT, event_row(key, event))
-        return run
-
-    def _require(self, connection: sqlite3.Connection, change: Append) -> None:
-        """Refuse, before anything is written, what would leave a version without an artifact."""
-        brought = {upload.digest for upload in change.uploads}
-        for digest in change.holds:
-            if digest not in brought and not _has_artifact(connection, digest):
-                raise NotFound(
-                    f"artifact {digest.hex()[:12]} is not in this store: commit holdfast.artifact(…) of its content",
-                    artifact=digest.hex(),
-                )
-        if change.expect is None:
-            taken = connection.execute("SELECT 1 FROM run WHERE id=?", (change.run.id,)).fetchone()
-            if taken:
-                raise StaleVersion(
-                    f"run {change.run.id!r} was made by another writer: read it, then try again"
-                )
-
-    def _insert_run(self, connection: sqlite3.Connection, run: RunRecord) -> RunRecord:
-        key = connection.execute("SELECT coalesce(max(key), 0) + 1 FROM run").fetchone()[0]
-        run = msgspec.structs.replace(run, key=key)
-        row = run_row(run)
-        connection.execute(_INSERT_RUN, (*row, row_sum(*row)))
         return run
 
     def run(self, run_id: str) -> RunRecord | None:
@@ -149,8 +142,8 @@ class SQLiteStore:
     def run_ids(self, prefix: str, limit: int) -> list[str]:
         with self._link.reader() as connection:
             rows = connection.execute(
-                "SELECT id FROM run WHERE id >= ? AND substr(id, 1, ?) = ? ORDER BY id LIMIT ?",
-                (prefix, len(prefix), prefix, limit),
+                "SELECT id FROM run WHERE id >= ? AND id < CAST(? AS TEXT) ORDER BY id LIMIT ?",
+                (prefix, prefix.encode() + _BEYOND, limit),
             ).fetchall()
         return [row[0] for row in rows]
 
@@ -164,25 +157,15 @@ class SQLiteStore:
         before: int | None = None,
         limit: int = 100,
     ) -> list[RunRecord]:
-        where = ["1"]
-        values: list[Any] = []
+        clauses = [("workflow = ?", workflow), ("updated >= ?", since), ("key < ?", before)]
+        tagged = "EXISTS (SELECT 1 FROM mark WHERE mark.run = run.key AND mark.name = ?)"
+        clauses += [(tagged, tag) for tag in tags]
+        where, values = _where(clauses)
         if statuses is not None:
-            where.append(f"status IN ({', '.join('?' * len(statuses))})")
-            values += [STATUSES.index(status) for status in statuses]
-        if workflow is not None:
-            where.append("workflow = ?")
-            values.append(workflow)
-        for tag in tags:
-            where.append("EXISTS (SELECT 1 FROM mark WHERE mark.run = run.key AND mark.name = ?)")
-            values.append(tag)
-        if since is not None:
-            where.append("updated >= ?")
-            values.append(since)
-        if before is not None:
-            where.append("key < ?")
-            values.append(before)
-        statement = _SELECT_RUN + " AND ".join(where) + " ORDER BY key DESC LIMIT ?"
+            numbers = [str(STATUS_NUMBER[status]) for status in statuses if status in STATUS_NUMBER]
+            where += f" AND status IN ({', '.join(numbers)})"
         with self._link.reader() as connection:
+            statement = f"{_SELECT_RUN}{where} ORDER BY key DESC LIMIT ?"
             return [run_record(row) for row in connection.execute(statement, (*values, limit)).fetchall()]
 
     def forks_of(self, key: int) -> list[RunRecord]:
@@ -195,37 +178,36 @@ class SQLiteStore:
             gone = connection.execute("DELETE FROM run WHERE key=? AND revision=?", (run.key, run.revision))
             if gone.rowcount != 1:
                 raise StaleVersion(f"run {run.id!r} has changed meanwhile: look at it, then delete it again")
+            sqlite_journal.mark_end(connection)
             for table in ("journal", "block", "timeline", "mark", "hold"):
                 connection.execute(f"DELETE FROM {table} WHERE run=?", (run.key,))  # noqa: S608 - constants only
 
         self._link.write(delete)
 
     def import_run(self, imported: Imported) -> RunRecord:
-        uploads = list(imported.uploads) if self._folder is None else self._place(imported.uploads)
+        uploads = self._artifacts.place(imported.uploads)
 
         def write(connection: sqlite3.Connection) -> RunRecord:
-            if connection.execute("SELECT 1 FROM run WHERE id=?", (imported.run.id,)).fetchone():
+            if _has(connection, "run WHERE id=?", imported.run.id):
                 raise AlreadyExists(
                     f"run {imported.run.id!r} exists: import under another id, or delete it first"
                 )
-            run = self._insert_run(connection, imported.run)
-            for upload in uploads:
-                self._keep(connection, upload, run.created)
+            run = _insert_run(connection, imported.run)
+            self._artifacts.keep(connection, uploads, run.created)
             for version, blocks, holds in imported.versions:
                 connection.execute(INSERT_VERSION, version_row(run.key, version))
                 _insert_blocks(connection, run.key, version.number, blocks)
-                self._hold(connection, run.key, version.number, holds, uploads, run.created)
+                self._artifacts.require(connection, holds, ())
+                self._artifacts.hold(connection, run.key, version.number, holds)
             for timeline in imported.timelines:
-                connection.execute(
-                    "INSERT INTO timeline VALUES (?, ?, ?, ?, ?, ?, ?)", timeline_row(run.key, timeline)
-                )
+                connection.execute(INSERT_TIMELINE, timeline_row(run.key, timeline))
             for mark in imported.marks:
-                connection.execute("INSERT INTO mark VALUES (?, ?, ?, ?, ?)", mark_row(run.key, mark))
+                connection.execute(INSERT_MARK, mark_row(run.key, mark))
             for event in imported.events:
                 connection.execute(INSERT_EVENT, event_row(run.key, event))
             return run
 
-        return self._link.write(_all_or_nothing(write))
+        return self._link.write(all_or_nothing(write), alone=True)
 
     # Versions
 
@@ -243,24 +225,22 @@ class SQLiteStore:
         ascending: bool = False,
         pruned: bool = False,
     ) -> list[VersionRecord]:
-        where: list[str] = []
-        values: list[Any] = [run]
-        for clause, value in (
-            (" AND number < ?", before),
-            (" AND number > ?", after),
-            (" AND timeline = ?", timeline),
-            (" AND step = ?", step),
-            (" AND kind = ?", None if kind is None else KINDS.index(kind)),
-            (" AND number IN (SELECT number FROM mark WHERE mark.run = journal.run AND mark.name = ?)", tag),
-        ):
-            if value is not None:
-                where.append(clause)
-                values.append(value)
-        if not pruned:
-            where.append(" AND pruned = 0")
-        order = " ORDER BY number ASC LIMIT ?" if ascending else " ORDER BY number DESC LIMIT ?"
+        where, values = _where(
+            [
+                ("run = ?", run),
+                ("number < ?", before),
+                ("number > ?", after),
+                ("timeline = ?", timeline),
+                ("step = ?", step),
+                ("kind = ?", None if kind is None else KIND_NUMBER.get(kind, -1)),
+                ("number IN (SELECT number FROM mark WHERE mark.run = journal.run AND mark.name = ?)", tag),
+                ("pruned = ?", None if pruned else 0),
+            ]
+        )
+        order = "ASC" if ascending else "DESC"
         with self._link.reader() as connection:
-            rows = connection.execute(_SELECT_VERSION + "".join(where) + order, (*values, limit)).fetchall()
+            statement = f"{_SELECT_VERSION}{where} ORDER BY number {order} LIMIT ?"
+            rows = connection.execute(statement, (*values, limit)).fetchall()
         return [version_record(row) for row in rows]
 
     def packs(self, run: int, numbers: Sequence[int]) -> list[VersionRecord]:
@@ -294,8 +274,11 @@ class SQLiteStore:
 
     def set_mark(self, run: int, mark: MarkRecord, *, on: bool, event: EventRecord) -> bool:
         def write(connection: sqlite3.Connection) -> bool:
+            there = "journal WHERE run=? AND number=? AND pruned=0"
+            if on and not _has(connection, there, run, mark.number):
+                raise NotFound(f"version {mark.number} is not there any more: mark another")
             if on:
-                statement, values = "INSERT OR IGNORE INTO mark VALUES (?, ?, ?, ?, ?)", mark_row(run, mark)
+                statement, values = INSERT_MARK, mark_row(run, mark)
             else:
                 statement = "DELETE FROM mark WHERE run=? AND name=? AND number=?"
                 values = (run, mark.name, mark.number)
@@ -309,26 +292,14 @@ class SQLiteStore:
     def journal(
         self, *, run: int | None, after: int, limit: int
     ) -> list[EventRecord | tuple[int, VersionRecord]]:
-        columns = f"SELECT {VERSION}, run FROM journal "
-        with self._link.reader() as connection:
-            if run is None:
-                rows = connection.execute(
-                    columns + "WHERE seq > ? ORDER BY seq LIMIT ?", (after, limit)
-                ).fetchall()
-            else:
-                first = _first_number_after(connection, run, after)
-                events = "WHERE run=? AND number IS NULL AND seq > ? ORDER BY seq LIMIT ?"
-                versions = "WHERE run=? AND number >= ? ORDER BY number LIMIT ?"
-                rows = connection.execute(columns + events, (run, after, limit)).fetchall()
-                rows += connection.execute(columns + versions, (run, first, limit)).fetchall()
-                rows = sorted((row for row in rows if row[0] > after), key=lambda row: row[0])[:limit]
-        return [_entry(row) for row in rows if not (row[1] is not None and row[7])]
+        return sqlite_journal.entries(self._link, run=run, after=after, limit=limit)
 
     def prune(self, plan: Prune) -> RunRecord:
         key = plan.run.key
 
         def write(connection: sqlite3.Connection) -> RunRecord:
             _update_run(connection, plan.run, plan.expect)
+            sqlite_journal.mark_end(connection)
             for number in [*plan.drop, *(version.number for version, _, _ in plan.thin)]:
                 connection.execute("DELETE FROM block WHERE run=? AND number=?", (key, number))
                 connection.execute("DELETE FROM hold WHERE run=? AND number=?", (key, number))
@@ -339,13 +310,9 @@ class SQLiteStore:
                 seq = connection.execute(
                     "DELETE FROM journal WHERE run=? AND number=? RETURNING seq", (key, version.number)
                 ).fetchone()
-                names = INSERT_VERSION.replace("(run,", "(seq, run,").replace("(?,", "(?, ?,")
-                connection.execute(names, (None if seq is None else seq[0], *version_row(key, version)))
+                connection.execute(INSERT_STUB, (None if seq is None else seq[0], *version_row(key, version)))
                 _insert_blocks(connection, key, version.number, blocks)
-                for digest in holds:
-                    connection.execute(
-                        "INSERT OR IGNORE INTO hold VALUES (?, ?, ?)", (digest, key, version.number)
-                    )
+                self._artifacts.hold(connection, key, version.number, holds)
             for event in plan.events:
                 connection.execute(INSERT_EVENT, event_row(key, event))
             return plan.run
@@ -355,113 +322,26 @@ class SQLiteStore:
     # Artifacts
 
     def put_artifact(self, upload: Upload, at: int) -> bool:
-        self._place((upload,))
-
-        def write(connection: sqlite3.Connection) -> bool:
-            new = not _has_artifact(connection, upload.digest)
-            self._keep(connection, upload, at)
-            return new
-
-        return self._link.write(_all_or_nothing(write))
+        return self._artifacts.put(upload, at)
 
     def artifact(self, digest: bytes) -> ArtifactRecord | None:
-        with self._link.reader() as connection:
-            row = connection.execute(
-                "SELECT digest, size, at FROM artifact WHERE digest=?", (digest,)
-            ).fetchone()
-        return None if row is None else ArtifactRecord(digest=row[0], size=row[1], at=row[2])
+        return self._artifacts.find(digest)
 
     def artifact_pieces(self, digest: bytes) -> Iterator[bytes]:
-        if self._folder is not None:
-            yield from self._folder.pieces(digest)
-            return
-        if self.artifact(digest) is None:
-            raise NotFound(f"artifact {digest.hex()[:12]} is not in this store", artifact=digest.hex())
-        yield from verified(digest, self._rows(digest))
-
-    def _rows(self, digest: bytes) -> Iterator[bytes]:
-        index = 0
-        while True:
-            with self._link.reader() as connection:
-                row = connection.execute(
-                    "SELECT data FROM artifact_piece WHERE digest=? AND n=?", (digest, index)
-                ).fetchone()
-            if row is None:
-                return
-            yield row[0]
-            index += 1
+        return self._artifacts.pieces(digest)
 
     def artifacts(self, *, after: bytes = b"", limit: int = 1000) -> list[ArtifactRecord]:
-        with self._link.reader() as connection:
-            rows = connection.execute(
-                "SELECT digest, size, at FROM artifact WHERE digest > ? ORDER BY digest LIMIT ?",
-                (after, limit),
-            ).fetchall()
-        return [ArtifactRecord(digest=row[0], size=row[1], at=row[2]) for row in rows]
+        return self._artifacts.page(after, limit)
 
     def collect(self, *, before: int) -> tuple[int, int]:
-        def write(connection: sqlite3.Connection) -> list[tuple[bytes, int]]:
-            rows = connection.execute(
-                "DELETE FROM artifact WHERE at < ? AND NOT EXISTS "
-                "(SELECT 1 FROM hold WHERE hold.digest = artifact.digest) RETURNING digest, size",
-                (before,),
-            ).fetchall()
-            for digest, _ in rows:
-                connection.execute("DELETE FROM artifact_piece WHERE digest=?", (digest,))
-                if self._folder is not None:
-                    self._folder.remove(digest)
-            return rows
-
-        gone = self._link.write(write)
-        return len(gone), sum(size for _, size in gone)
-
-    def _place(self, uploads: Iterable[Upload]) -> list[Upload]:
-        """Bring contents into the folder, where there is one, before the transaction that needs them."""
-        placed = []
-        for upload in uploads:
-            if self._folder is not None:
-                self._folder.put(upload)
-            placed.append(upload)
-        return placed
-
-    def _hold(
-        self,
-        connection: sqlite3.Connection,
-        key: int,
-        number: int,
-        holds: Sequence[bytes],
-        uploads: Sequence[Upload],
-        at: int,
-    ) -> None:
-        for upload in uploads:
-            self._keep(connection, upload, at)
-        for digest in holds:
-            connection.execute("INSERT OR IGNORE INTO hold VALUES (?, ?, ?)", (digest, key, number))
-
-    def _keep(self, connection: sqlite3.Connection, upload: Upload, at: int) -> None:
-        row = (upload.digest, upload.size, at)
-        if connection.execute("INSERT OR IGNORE INTO artifact VALUES (?, ?, ?)", row).rowcount != 1:
-            connection.execute("UPDATE artifact SET at=max(at, ?) WHERE digest=?", (at, upload.digest))
-        elif self._folder is None:
-            for index, piece in enumerate(checked(upload)):
-                connection.execute(
-                    "INSERT INTO artifact_piece (digest, n, data) VALUES (?, ?, ?)",
-                    (upload.digest, index, piece),
-                )
+        return self._artifacts.collect(before)
 
     # The whole
 
     def stats(self) -> StoreStats:
-        def one(statement: str) -> tuple[Any, ...]:
-            found: tuple[Any, ...] = connection.execute(statement).fetchone()
-            return found
-
         with self._link.reader() as connection:
-            runs, versions, size = one(
-                "SELECT count(*), coalesce(sum(kept), 0), coalesce(sum(size), 0) FROM run"
-            )
-            (events,) = one("SELECT count(*) FROM journal WHERE number IS NULL")
-            artifacts, artifact_bytes = one("SELECT count(*), coalesce(sum(size), 0) FROM artifact")
+            row = connection.execute(_SELECT_STATS).fetchone()
+        runs, versions, pack_bytes, events, artifacts, artifact_bytes = row
         files = [Path(self._link.path + suffix) for suffix in ("", "-wal")]
         return StoreStats(
             runs=runs,
@@ -469,7 +349,7 @@ class SQLiteStore:
             events=events,
             artifacts=artifacts,
             artifact_bytes=artifact_bytes,
-            pack_bytes=size,
+            pack_bytes=pack_bytes,
             file_bytes=sum(file.stat().st_size for file in files if file.exists()),
         )
 
@@ -482,17 +362,33 @@ class SQLiteStore:
         return [row[0] for row in rows if row[0] != "ok"]
 
     def compact(self) -> None:
-        with self._link.reader() as connection:
-            connection.execute("VACUUM")
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._link.vacuum()
 
     def close(self) -> None:
         self._link.close()
 
 
+def _where(clauses: Sequence[tuple[str, Any]]) -> tuple[str, list[Any]]:
+    """The clauses that have a value, and the values."""
+    given = [(clause, value) for clause, value in clauses if value is not None]
+    return " AND ".join([clause for clause, _ in given] or ["1"]), [value for _, value in given]
+
+
+def _has(connection: sqlite3.Connection, what: str, *values: Any) -> bool:
+    return connection.execute(f"SELECT 1 FROM {what}", values).fetchone() is not None  # noqa: S608 - constants only
+
+
+def _insert_run(connection: sqlite3.Connection, run: RunRecord) -> RunRecord:
+    last = connection.execute("SELECT seq FROM sqlite_sequence WHERE name='run'").fetchone()
+    run = msgspec.structs.replace(run, key=1 if last is None else last[0] + 1)
+    row = run_row(run)
+    connection.execute(INSERT_RUN, (*row, row_sum(*row)))
+    return run
+
+
 def _update_run(connection: sqlite3.Connection, run: RunRecord, expect: RunRecord) -> None:
     row = run_row(run)
-    done = connection.execute(_UPDATE_RUN, (*row[2:4], *row[5:], row_sum(*row), expect.key, expect.revision))
+    done = connection.execute(UPDATE_RUN, (*row[2:4], *row[5:], row_sum(*row), expect.key, expect.revision))
     if done.rowcount != 1:
         raise StaleVersion(f"run {run.id!r} has moved on since it was read: read its head, then try again")
 
@@ -502,51 +398,3 @@ def _insert_blocks(connection: sqlite3.Connection, key: int, number: int, blocks
         "INSERT INTO block (run, number, n, data) VALUES (?, ?, ?, ?)",
         ((key, number, index, block) for index, block in enumerate(blocks)),
     )
-
-
-def _has_artifact(connection: sqlite3.Connection, digest: bytes) -> bool:
-    return connection.execute("SELECT 1 FROM artifact WHERE digest=?", (digest,)).fetchone() is not None
-
-
-def _first_number_after(connection: sqlite3.Connection, run: int, after: int) -> int:
-    """The first version number whose position may be beyond `after`: positions grow with numbers."""
-    lowest, highest = connection.execute(
-        "SELECT min(number), max(number) FROM journal WHERE run=? AND number IS NOT NULL", (run,)
-    ).fetchone()
-    if after <= 0 or lowest is None:
-        return -(1 << 62)
-    while lowest <= highest:
-        middle = (lowest + highest) // 2
-        number, seq = connection.execute(
-            "SELECT number, seq FROM journal WHERE run=? AND number >= ? ORDER BY number LIMIT 1",
-            (run, middle),
-        ).fetchone()
-        if seq > after:
-            highest = middle - 1
-        else:
-            lowest = number + 1
-    found: int = lowest
-    return found
-
-
-def _entry(row: tuple[Any, ...]) -> EventRecord | tuple[int, VersionRecord]:
-    if row[1] is None:
-        return event_record(row[0], (row[14], row[9], row[10], row[11], row[12]))
-    return row[14], version_record(row[:14])
-
-
-def _all_or_nothing(work: Callable[[sqlite3.Connection], Any]) -> Callable[[sqlite3.Connection], Any]:
-    """For a job of which a refusal may come after its first change."""
-
-    def wrapped(connection: sqlite3.Connection) -> Any:
-        connection.execute("SAVEPOINT job")
-        try:
-            result = work(connection)
-        except BaseException:
-            connection.execute("ROLLBACK TO job")
-            connection.execute("RELEASE job")
-            raise
-        connection.execute("RELEASE job")
-        return result
-
-    return wrapped

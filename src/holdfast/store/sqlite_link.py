@@ -27,12 +27,11 @@ from holdfast.errors import (
     StoreBusy,
     StoreUnavailable,
 )
+from holdfast.store.sqlite_format import prepare
 
 T = TypeVar("T")
 log = logging.getLogger("holdfast.store")
 
-#: "hold" in ASCII: marks a SQLite file as ours.
-APPLICATION_ID = 0x686F6C64
 #: SQLite before this has a bug that can corrupt a WAL when several processes write.
 _SAFE_WAL = (3, 51, 3)
 #: Pages in the WAL before it is written back. A short WAL is overwritten in place, which makes its fsync
@@ -120,10 +119,12 @@ class Link:
                     connection.execute("ROLLBACK")
 
     def write(self, work: Callable[[sqlite3.Connection], T], *, alone: bool = False) -> T:
-        """Run a job in a transaction, perhaps together with those of other threads; `alone` if it could not be
+        """Run a job in a transaction, perhaps together with those of other threads; `alone` if it cannot be
         run a second time."""
         if self._pid != os.getpid():
             self._after_fork()
+        if self._closed:
+            raise self._shut()
         job = _Job(work, alone)
         with self._mutex:
             self._queue.append(job)
@@ -205,7 +206,7 @@ class Link:
             self._writer = None
 
     def _withdraw(self, job: _Job[Any]) -> None:
-        """Take back the job of a thread that was interrupted while it waited; nobody would wake up to lead."""
+        """Take back the job of a thread that was interrupted while waiting: it would not wake up to lead."""
         with self._mutex:
             if job in self._queue:
                 self._queue.remove(job)
@@ -279,8 +280,6 @@ class Link:
 
     def _writing(self) -> sqlite3.Connection:
         if self._writer is None:
-            if self._closed:
-                raise StoreUnavailable(f"the store {self.path} is closed: open it again")
             connection = self._connect()
             connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT}")
             self._writer = connection
@@ -288,7 +287,7 @@ class Link:
 
     def _connect(self) -> sqlite3.Connection:
         if self._closed:
-            raise StoreUnavailable(f"the store {self.path} is closed: open it again")
+            raise self._shut()
         with self.errors():
             connection = sqlite3.connect(
                 self.path,
@@ -308,42 +307,12 @@ class Link:
         if Path(self.path).is_dir():
             raise StoreUnavailable(f"{self.path} is a folder: give the path of a file in it")
         connection = self._connect()
-        # In one transaction: another process may be making the file just now.
-        connection.execute("BEGIN")
-        made, version = _format(connection)
-        foreign = made == 0 and _has_tables(connection)
-        connection.execute("COMMIT")
-        if made == APPLICATION_ID and version == len(_migrations()):
-            self._idle.append(connection)
-            return
-        if made not in (0, APPLICATION_ID) or foreign:
-            raise IncompatibleFormat(
-                f"{self.path} is a SQLite database, but not one of Holdfast's: open another file"
-            )
-        if version > len(_migrations()):
-            raise IncompatibleFormat(
-                f"{self.path} has format {version}, this Holdfast knows up to {len(_migrations())}: upgrade Holdfast"
-            )
-        self._migrate(connection)
-        self._idle.append(connection)
-
-    def _migrate(self, connection: sqlite3.Connection) -> None:
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("BEGIN IMMEDIATE")
         try:
-            _, version = _format(connection)
-            for number, statements in enumerate(_migrations(), 1):
-                if number > version:
-                    for statement in statements.split(";\n"):
-                        if statement.strip():
-                            connection.execute(statement)
-            connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version={len(_migrations())}")
-            connection.execute("COMMIT")
+            prepare(connection, self.path)
         except BaseException:
-            with contextlib.suppress(sqlite3.Error):
-                connection.execute("ROLLBACK")
+            connection.close()
             raise
+        self._idle.append(connection)
 
     def _after_fork(self) -> None:
         """A child must not use, nor close, connections of its parent."""
@@ -372,7 +341,7 @@ class Link:
         if "unable to open" in text:
             return StoreUnavailable(f"{self.path} cannot be opened: check its folder and your rights to it")
         if isinstance(error, sqlite3.ProgrammingError) and "closed" in text:
-            return StoreUnavailable(f"the store {self.path} is closed: open it again")
+            return self._shut()
         if isinstance(error, sqlite3.OperationalError) and "disk I/O" in text:
             return StoreUnavailable(
                 f"the disk under {self.path} fails ({text}): check it, then verify the store"
@@ -383,6 +352,9 @@ class Link:
             )
         return StoreUnavailable(f"{self.path}: {text}")
 
+    def _shut(self) -> StoreUnavailable:
+        return StoreUnavailable(f"the store {self.path} is closed: open it again")
+
 
 def all_or_nothing(work: Callable[[sqlite3.Connection], T]) -> Callable[[sqlite3.Connection], T]:
     """For a job of which a refusal may come after its first change."""
@@ -392,30 +364,12 @@ def all_or_nothing(work: Callable[[sqlite3.Connection], T]) -> Callable[[sqlite3
         try:
             result = work(connection)
         except BaseException:
-            connection.execute("ROLLBACK TO job")
-            connection.execute("RELEASE job")
+            # After some errors, such as a full disk, SQLite itself has undone all.
+            if connection.in_transaction:
+                connection.execute("ROLLBACK TO job")
+                connection.execute("RELEASE job")
             raise
         connection.execute("RELEASE job")
         return result
 
     return wrapped
-
-
-def _format(connection: sqlite3.Connection) -> tuple[int, int]:
-    made = connection.execute("PRAGMA application_id").fetchone()[0]
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    return made, version
-
-
-def _has_tables(connection: sqlite3.Connection) -> bool:
-    return connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone() is not None
-
-
-_sql: list[str] = []
-
-
-def _migrations() -> list[str]:
-    if not _sql:
-        folder = Path(__file__).parent / "sql"
-        _sql.extend(path.read_text() for path in sorted(folder.glob("[0-9]*.sql")))
-    return _sql

@@ -26,18 +26,28 @@ RUN = (
     "key, id, workflow, status, created, updated, head, last, timeline, revision, epoch, "
     "origin_run, origin_version, step, size, kept"
 )
+INSERT_RUN = f"INSERT INTO run ({RUN}, sum) VALUES ({', '.join('?' * 17)})"  # noqa: S608 - constants only
+UPDATE_RUN = (
+    "UPDATE run SET workflow=?, status=?, updated=?, head=?, last=?, timeline=?, revision=?, epoch=?, "
+    "origin_run=?, origin_version=?, step=?, size=?, kept=?, sum=? WHERE key=? AND revision=?"
+)
 VERSION = (
     "seq, number, back, timeline, kind, status, steps, pruned, extra, at, step, detail, seal, length(pack)"
 )
 INSERT_VERSION = (
-    "INSERT INTO journal (run, number, back, timeline, kind, status, steps, pruned, extra, at, step, detail, seal, pack)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO journal "
+    "(run, number, back, timeline, kind, status, steps, pruned, extra, at, step, detail, seal, pack) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
+#: With the position first, which a stub takes over.
+INSERT_STUB = INSERT_VERSION.replace("(run,", "(seq, run,").replace("(?,", "(?, ?,")
 INSERT_EVENT = "INSERT INTO journal (run, at, step, detail, seal) VALUES (?, ?, ?, ?, ?)"
+INSERT_TIMELINE = "INSERT INTO timeline VALUES (?, ?, ?, ?, ?, ?, ?)"
+INSERT_MARK = "INSERT OR IGNORE INTO mark VALUES (?, ?, ?, ?, ?)"
 
 _encode = msgspec.msgpack.Encoder().encode
-_KIND_NUMBER = {name: number for number, name in enumerate(KINDS)}
-_STATUS_NUMBER = {name: number for number, name in enumerate(STATUSES)}
+KIND_NUMBER = {name: number for number, name in enumerate(KINDS)}
+STATUS_NUMBER = {name: number for number, name in enumerate(STATUSES)}
 
 
 def row_sum(*values: Any) -> bytes:
@@ -52,7 +62,7 @@ def run_row(run: RunRecord) -> tuple[Any, ...]:
         run.key,
         run.id,
         run.workflow,
-        _STATUS_NUMBER[run.status],
+        STATUS_NUMBER[run.status],
         run.created,
         run.updated,
         run.head,
@@ -101,8 +111,8 @@ def version_row(key: int, version: VersionRecord) -> tuple[Any, ...]:
         version.number,
         version.number - version.parent,
         version.timeline,
-        _KIND_NUMBER[version.kind],
-        _STATUS_NUMBER[version.status],
+        KIND_NUMBER[version.kind],
+        STATUS_NUMBER[version.status],
         version.steps,
         int(version.pruned),
         version.size - len(pack),
@@ -115,8 +125,8 @@ def version_row(key: int, version: VersionRecord) -> tuple[Any, ...]:
 
 
 def version_record(row: tuple[Any, ...]) -> VersionRecord:
-    """From the values of `VERSION`, and perhaps the pack after them. Values of a wrong type give a record that
-    fails its hash."""
+    """From the values of `VERSION`, and perhaps the pack after them. Values of a wrong type give a record
+    that fails its hash."""
     try:
         seal = row[12]
         return VersionRecord(
@@ -153,6 +163,13 @@ def event_record(seq: int, row: tuple[Any, ...]) -> EventRecord:
     if row_sum(*row[:-1]) != row[-1]:
         raise CorruptStore(f"the event at position {seq} of the journal is damaged: verify the store")
     return EventRecord(seq=seq, run=row[0], at=row[1], kind=row[2], data=row[3])
+
+
+def entry_record(row: tuple[Any, ...]) -> EventRecord | tuple[int, VersionRecord]:
+    """From the values of `VERSION`, which those of an event share, and the run."""
+    if row[1] is None:
+        return event_record(row[0], (row[14], row[9], row[10], row[11], row[12]))
+    return row[14], version_record(row[:14])
 
 
 def timeline_row(key: int, timeline: TimelineRecord) -> tuple[Any, ...]:

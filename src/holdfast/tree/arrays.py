@@ -49,8 +49,8 @@ def _split_array(array: Any) -> list[Any]:
 def _join_array(parts: list[Any]) -> Any:
     name, shape, data = parts
     dtype = _dtype(name)
-    if type(data) is not bytes:
-        raise TypeError(f"the items of an array are bytes, not {type(data).__name__}")
+    if type(data) is not bytes or any(type(length) is not int or length < 0 for length in shape):
+        raise ValueError("an array is made of a dtype, lengths and bytes")
     array: Any = np.ndarray(tuple(shape), dtype, buffer=bytearray(data))
     if array.nbytes != len(data):
         raise ValueError(f"{len(data)} bytes for an array of {array.nbytes}")

@@ -10,7 +10,6 @@ block may be is never decompressed.
 
 from __future__ import annotations
 
-import struct
 import threading
 from collections.abc import Sequence, Set
 from hashlib import sha256
@@ -76,13 +75,20 @@ def reference(back: int, slot: int) -> Ext:
     return Ext(REF, back.to_bytes(width, "big") + slot.to_bytes(width, "big"))
 
 
-def references(flat: list[int]) -> Ext:
-    """Several references in one, each as how far back and which slot."""
-    highest = max(flat)
-    if highest < 256:
-        return Ext(REFS, b"\x01" + bytes(flat))
-    width = 2 if highest < 65536 else 4
-    return Ext(REFS, bytes((width,)) + struct.pack(f">{len(flat)}{'H' if width == 2 else 'I'}", *flat))
+def references(places: list[tuple[int, int]]) -> Ext:
+    """Several references in one. Nodes in the same slot of one version after the other, as appends leave them,
+    make a run: how far back the first is, the slot, how many."""
+    runs: list[int] = []
+    back = slot = length = 0
+    for next_back, next_slot in places:
+        if length and next_slot == slot and next_back == back - length:
+            length += 1
+            continue
+        if length:
+            runs += (back, slot, length)
+        back, slot, length = next_back, next_slot, 1
+    runs += (back, slot, length)
+    return Ext(REFS, _encode(runs))
 
 
 def items_of(raw: list[Any]) -> list[Any]:
@@ -92,10 +98,11 @@ def items_of(raw: list[Any]) -> list[Any]:
 
 def thin(data: bytes, blocks: Sequence[bytes], needed: Set[int]) -> tuple[bytes, list[bytes]]:
     """What is left of a checked pack when only some of its slots are needed: the same slots, the others empty."""
-    _, directory, *last = _opaque(data)
+    _, packed_directory, *last = open_block(data)
+    directory = node_of(packed_directory)
     if [expected for _, expected in directory] != list(map(digest, blocks)):
         raise CorruptStore("a block fails its hash and cannot be pruned: run verify")
-    nodes = [node for block in blocks for node in _opaque(block)] + last
+    nodes = [node for block in blocks for node in open_block(block)] + last
     kept = [node if slot in needed else None for slot, node in enumerate(nodes)]
     while kept and kept[-1] is None:
         kept.pop()
@@ -110,12 +117,6 @@ def thin(data: bytes, blocks: Sequence[bytes], needed: Set[int]) -> tuple[bytes,
     return squeeze([[], places, *kept[start:]]), fresh
 
 
-def _opaque(block: bytes) -> list[Any]:
-    """The nodes of a block, with extensions left as they are."""
-    nodes: list[Any] = msgspec.msgpack.decode(_inflate(block))
-    return nodes
-
-
 def squeeze(nodes: list[Any]) -> bytes:
     """A block: a marker byte, then msgpack, compressed where that helps."""
     data = to_bytes(nodes)
@@ -123,13 +124,25 @@ def squeeze(nodes: list[Any]) -> bytes:
     return _ZSTD + packed if len(packed) < len(data) else _PLAIN + data
 
 
-def unsqueeze(block: bytes) -> list[Any]:
-    """The nodes of a block whose hash has been checked."""
+def open_block(block: bytes) -> list[msgspec.Raw]:
+    """The nodes of a block whose hash has been checked, each still encoded."""
     try:
-        nodes: list[Any] = _decoder.decode(_inflate(block))
+        return _splitter.decode(_inflate(block))
     except (msgspec.DecodeError, RecursionError) as error:
         raise IncompatibleFormat(f"a block that is no list of nodes: {error}") from error
-    return nodes
+
+
+def node_of(raw: msgspec.Raw) -> Any:
+    """A node of an open block."""
+    try:
+        return _decoder.decode(raw)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise IncompatibleFormat(f"a block holds what is no node: {error}") from error
+
+
+def unsqueeze(block: bytes) -> list[Any]:
+    """All nodes of a block whose hash has been checked."""
+    return list(map(node_of, open_block(block)))
 
 
 def _inflate(block: bytes) -> bytes:
@@ -141,7 +154,11 @@ def _inflate(block: bytes) -> bytes:
             f"a block of kind {marker!r} was written by a newer Holdfast: upgrade to read it"
         )
     try:
-        if not 0 <= zstandard.frame_content_size(data) <= MAX_BLOCK:
+        if (
+            not 0
+            <= zstandard.get_frame_parameters(data, zstandard.FORMAT_ZSTD1_MAGICLESS).content_size
+            <= MAX_BLOCK
+        ):
             raise IncompatibleFormat("a block claims to be larger than any block may be")
         return _decompressor().decompress(data)
     except zstandard.ZstdError as error:
@@ -149,20 +166,22 @@ def _inflate(block: bytes) -> bytes:
 
 
 _local = threading.local()
+#: Level 1: higher ones gain nothing on texts of this size and cost more. The marker byte makes the magic needless.
+_PARAMETERS = zstandard.ZstdCompressionParameters.from_level(1, format=zstandard.FORMAT_ZSTD1_MAGICLESS)
 
 
 def compressor() -> zstandard.ZstdCompressor:
     """This thread's compressor."""
     found: zstandard.ZstdCompressor | None = getattr(_local, "compressor", None)
     if found is None:
-        found = _local.compressor = zstandard.ZstdCompressor(level=1)
+        found = _local.compressor = zstandard.ZstdCompressor(compression_params=_PARAMETERS)
     return found
 
 
 def _decompressor() -> zstandard.ZstdDecompressor:
     found: zstandard.ZstdDecompressor | None = getattr(_local, "decompressor", None)
     if found is None:
-        found = _local.decompressor = zstandard.ZstdDecompressor()
+        found = _local.decompressor = zstandard.ZstdDecompressor(format=zstandard.FORMAT_ZSTD1_MAGICLESS)
     return found
 
 
@@ -179,13 +198,14 @@ def _node_hook(code: int, data: memoryview) -> Any:
         width = len(data) >> 1
         return Ref(int.from_bytes(data[:width], "big"), int.from_bytes(data[width:], "big"))
     if code == REFS:
-        width = data[0]
-        flat = (
-            data[1:]
-            if width == 1
-            else struct.unpack(f">{(len(data) - 1) // width}{'H' if width == 2 else 'I'}", data[1:])
+        runs = _decoder.decode(data)
+        return Refs(
+            [
+                Ref(back - step, slot)
+                for back, slot, length in zip(runs[::3], runs[1::3], runs[2::3], strict=True)
+                for step in range(length)
+            ]
         )
-        return Refs(list(map(Ref, flat[::2], flat[1::2])))
     if code == LARGE:
         return Large(bytes(data[:32]), int.from_bytes(data[32:], "big"))
     if code == FLAT:
@@ -200,3 +220,5 @@ def _node_hook(code: int, data: memoryview) -> Any:
 
 
 _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ext_hook=_node_hook)
+_splitter: msgspec.msgpack.Decoder[list[msgspec.Raw]] = msgspec.msgpack.Decoder(list[msgspec.Raw])
+_encode = msgspec.msgpack.Encoder().encode

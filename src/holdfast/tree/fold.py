@@ -127,6 +127,13 @@ class Folder:
         if old is None:
             return build_dict(out)
         if _same_keys(out, old):
+            if any(key not in old for key in touched):
+                # NaN is a key that no other NaN finds: the old one stays.
+                out = {
+                    key: new if not same(new, old[key]) else old[key]
+                    for key, new in zip(old, out.values(), strict=True)
+                }
+                touched = [key for key, new in out.items() if new is not old[key]]
             return build_dict(out, old, touched) if touched else old
         touched += [key for key in old if key not in out]
         return build_dict(out, old, touched, reordered=not _only_grown(out, old))
@@ -195,9 +202,9 @@ def same(one: Any, other: Any) -> bool:
     if kind is not type(other):
         return False
     if kind in DICTS:
-        return _same_keys(one, other) and all(map(same, one.values(), other.values()))
+        return _same_keys(one, other) and _same_items(one.values(), other.values())
     if kind in LISTS:
-        return len(one) == len(other) and all(map(same, one, other))
+        return len(one) == len(other) and _same_items(one, other)
     if kind is float:
         return _same_float(one, other)
     if kind in NATIVE:
@@ -205,6 +212,10 @@ def same(one: Any, other: Any) -> bool:
     if kind is Box:
         return bool(one.code == other.code and one.data == other.data)
     return bool(leaf_ext(one) == leaf_ext(other))
+
+
+def _same_items(one: Iterable[Any], other: Iterable[Any]) -> bool:
+    return all(same(mine, yours) for mine, yours in zip(one, other, strict=True) if mine is not yours)
 
 
 def _arrivals(value: Any) -> Iterator[Artifact]:

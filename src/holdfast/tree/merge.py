@@ -95,6 +95,8 @@ class _Merge:
             return theirs
         if same(theirs, base):
             return ours
+        if base is MISSING and same(ours, theirs):
+            return theirs
         if type(ours) in DICTS and type(theirs) in DICTS and (base is MISSING or type(base) in DICTS):
             return self.by_key(FrozenDict() if base is MISSING else base, ours, theirs, path)
         if type(ours) in LISTS and type(theirs) in LISTS and (base is MISSING or type(base) in LISTS):
@@ -127,7 +129,8 @@ class _Merge:
 
     def by_item(self, base: FrozenList, ours: FrozenList, theirs: FrozenList, path: Path) -> Any:
         here, there = _window(base, ours), _window(base, theirs)
-        if here[:2] == there[:2] and len(here.items) == len(there.items) == _common(here.items, there.items):
+        replaced = here.start < here.end and here[:2] == there[:2]
+        if replaced and len(here.items) == len(there.items) == _common(here.items, there.items):
             return theirs
         marks: dict[int, bytes] = {}
         mine, head = _align(base, here, there, marks), _align(base, there, here, marks)

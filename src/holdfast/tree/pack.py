@@ -207,15 +207,15 @@ class Writer:
 
     def _items(self, items: list[Any], owner: Any, long: Long) -> tuple[list[Any], int]:
         space, version = self.space, self.version
-        stored: list[int] = []
+        stored: list[tuple[int, int]] = []
         for item in items:
             at = getattr(item, "_at", None)
             if at is None or at[0] is not space:
                 break
-            stored += (version - at[1], at[2])
-        start = len(stored) >> 1
+            stored.append((version - at[1], at[2]))
+        start = len(stored)
         node: list[Any] = [references(stored)] if start else []
-        size = 3 + 4 * start
+        size = 3 + 2 * start
         for item in items[start:] if start else items:
             prepared, more = self._child(item, owner, long)
             node.append(prepared)

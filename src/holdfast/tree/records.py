@@ -53,7 +53,7 @@ def join_dataclass(cls: Any, parts: dict[str, Any]) -> Any:
         elif field.default_factory is not MISSING:
             value = field.default_factory()
         else:
-            continue
+            raise TypeError(f"there is no {field.name!r}, which has no default")
         object.__setattr__(obj, field.name, value)
     return obj
 
@@ -72,7 +72,9 @@ def join_model(cls: Any, parts: list[Any]) -> Any:
     values, fields_set, extra, private = parts
     obj = object.__new__(cls)
     for name, field in cls.__pydantic_fields__.items():
-        if name not in _mapping(values) and not field.is_required():
+        if name not in _mapping(values):
+            if field.is_required():
+                raise TypeError(f"there is no {name!r}, which has no default")
             values[name] = field.get_default(call_default_factory=True, validated_data=values)
     for name, value in (
         ("__dict__", values),

@@ -37,6 +37,8 @@ MAX_REPEATS = 1_000_000
 TYPE_KEY = "<type>"
 
 _SETS = (4, 5)
+#: Of these there can be any number, so long as they are empty.
+_MAY_BE_EMPTY = (list, dict, tuple, set, frozenset)
 _LONGEST_TEXT = 200
 
 
@@ -111,11 +113,16 @@ class _Work:
     def _leaf(self, value: Any, cls: type, depth: int) -> Any:
         if cls is Box:
             return self.visit(open_box(value), depth)
-        length, count = len(self._path), len(self.replaced)
-        try:
-            return self._known(value, kind_of(value), depth)
-        except Exception:
-            del self._path[length:], self.replaced[count:]
+        kind = _kind(value)
+        constant = kind is not None and not kind.boxed and not issubclass(cls, tuple | frozenset)
+        if not constant and self._is_too_often(value):
+            return self._replace(f"<repeated {_name(cls)}>")
+        if kind is not None:
+            length, count = len(self._path), len(self.replaced)
+            try:
+                return self._known(value, kind, depth)
+            except Exception:
+                del self._path[length:], self.replaced[count:]
         text = _describe(value, cls)
         if text is not None:
             return self._replace(text)
@@ -124,9 +131,6 @@ class _Work:
 
     def _known(self, value: Any, kind: Kind, depth: int) -> Any:
         """A value of a kind that can be stored, if only its parts can."""
-        anew = isinstance(value, tuple)
-        if (anew or kind.boxed or kind.code in _SETS) and self._is_too_often(value):
-            return self._replace(f"<repeated {_name(type(value))}>")
         if kind.code in _SETS:
             return self._set(value, type(value), depth)
         count = len(self.replaced)
@@ -138,7 +142,7 @@ class _Work:
         else:
             parts = [self._part(part, depth + 2) for part in parts]
         # A tuple is made anew even if nothing was replaced, for there may be frozen parts in it.
-        if len(self.replaced) == count and not anew:
+        if len(self.replaced) == count and not isinstance(value, tuple):
             return value
         made = restore(kind.code, [tag_of(kind, value), parts] if kind.code == TAGGED else parts)
         if len(self.replaced) > count:
@@ -178,7 +182,12 @@ class _Work:
             return self._list(value, depth)
         if issubclass(cls, set | frozenset):
             return self._set(value, set if issubclass(cls, set) else frozenset, depth)
-        return self._list(list((tuple if issubclass(cls, tuple) else deque).__iter__(value)), depth)
+        made: Any = (
+            tuple(tuple.__iter__(value))
+            if issubclass(cls, tuple)
+            else deque(deque.__iter__(value), vars(deque)["maxlen"].__get__(value))
+        )
+        return self._known(made, kind_of(made), depth)
 
     def _object(self, cls: type, fields: dict[str, Any], depth: int) -> Any:
         """A dict of the public fields of an object, and the name of its class."""
@@ -196,8 +205,8 @@ class _Work:
         if id(value) not in self._seen:
             self._seen.add(id(value))
             return False
-        # Of what is empty there can be any number.
-        self._repeats += 1 if getattr(value, "__len__", bool)() else 0
+        if type(value) not in _MAY_BE_EMPTY or value:
+            self._repeats += 1
         return self._repeats > MAX_REPEATS
 
     def _note(self) -> None:
@@ -214,6 +223,13 @@ def _is_native(value: Any) -> bool:
     except Exception:
         # The class of a class may make it unhashable.
         return False
+
+
+def _kind(value: Any) -> Kind | None:
+    try:
+        return kind_of(value)
+    except Exception:
+        return None
 
 
 def _is_storable(value: Any, depth: int) -> bool:

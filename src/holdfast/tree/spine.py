@@ -11,7 +11,7 @@ are the only makers of spines.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from hashlib import blake2b
 from numbers import Number
@@ -101,7 +101,10 @@ def build_list(items: list[Any], base: FrozenList | None = None, keep: int = 0) 
     frozen = freeze_list(items, items[keep:] if type(base) is FrozenList else items)
     if len(items) > CHUNK:
         spine = aux_of(base)
-        frozen._aux = _vector(items, spine if type(spine) is Vector else None, keep, _long_of(base))
+        if type(spine) is Vector:
+            frozen._aux = _vector(items, spine, keep, {})
+        else:
+            frozen._aux = _vector(items, None, 0, _long_of(base))
     else:
         _carry_long(frozen, items, base)
     return frozen
@@ -193,8 +196,8 @@ def levels_over(root: Group | None, height: int) -> list[list[Group]]:
 
 
 def changed_keys(old: FrozenDict, new: FrozenDict) -> Iterator[Any] | None:
-    """Keys in which two dicts with tries may differ (of keys that Python takes for one, one of them); None where
-    one has no trie."""
+    """Keys in which two dicts with tries may differ (of keys that Python takes for one, one of them); None
+    where one has no trie."""
     one, two = aux_of(old), aux_of(new)
     if type(one) is not Trie or type(two) is not Trie:
         return None
@@ -218,7 +221,18 @@ def _changed(old: Fork | Bucket | None, new: Fork | Bucket | None) -> Iterator[A
 
 def _long_of(container: Any) -> Long:
     aux = aux_of(container)
-    return aux if type(aux) is dict else {}
+    if type(aux) is dict:
+        return aux
+    long: Long = {}
+    parts: Iterable[Bucket | Group] = ()
+    if type(aux) is Trie:
+        parts = buckets(aux.root)
+    elif type(aux) is Vector:
+        parts = (*aux.levels[0], aux.tail)
+    for part in parts:
+        if part.long:
+            long.update(part.long)
+    return long
 
 
 def _carry_long(frozen: Any, values: Any, base: Any) -> None:
@@ -250,6 +264,9 @@ def _vector(items: list[Any], old: Vector | None, keep: int, long: Long) -> Vect
     tail = groups.pop()
     if old is not None and len(groups) == reused == len(old.levels[0]):
         return Vector(old.levels, tail)
+    if old is not None:
+        # A tail that is full now has its place in the tree, and is written once more to be sealed.
+        groups = [Group(full.items, full.count, full.long) if full is old.tail else full for full in groups]
     levels = [groups]
     while len(levels[-1]) > 1:
         above = old_levels[len(levels) - 1] if len(levels) - 1 < len(old_levels) else []

@@ -1,7 +1,7 @@
 -- The first format. A row's `sum` guards the row; a version's `seal` is (link, pack hash, hash), see docs/format.md.
 
 CREATE TABLE run (
-    key INTEGER PRIMARY KEY,
+    key INTEGER PRIMARY KEY AUTOINCREMENT,
     id TEXT NOT NULL UNIQUE,
     workflow TEXT,
     status INTEGER NOT NULL,
@@ -22,6 +22,7 @@ CREATE TABLE run (
 CREATE INDEX run_origin ON run (origin_run) WHERE origin_run IS NOT NULL;
 
 -- Versions (number is set) and other events (step is the kind, detail the data), in the order in which they happened.
+-- A row of run 0 only holds a place: positions after a deletion must not be given again.
 CREATE TABLE journal (
     seq INTEGER PRIMARY KEY,
     run INTEGER NOT NULL,

@@ -1,0 +1,144 @@
+"""Examining a run's versions one after the other, as they leave for a bundle or arrive in one.
+
+Invariant: versions that pass, with the head and the timelines that `close` was given, make up a history that
+`verify` finds nothing wrong with, as far as can be said without following references from version to version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import BadData, CorruptVersion
+from holdfast.history.frames import RunFrame
+from holdfast.history.seal import NO_PARENT, check
+from holdfast.model.records import TimelineRecord, VersionRecord
+from holdfast.tree.block import digest, unsqueeze
+from holdfast.tree.load import artifacts, refs
+
+
+class Chain:
+    """The versions of a run as they pass, oldest first: each is examined by itself and against its parent."""
+
+    def __init__(self, run: RunFrame) -> None:
+        self.run = run
+        self.size = 0
+        #: Numbers of the versions that are not pruned.
+        self.alive: set[int] = set()
+        #: Artifacts that versions refer to.
+        self.held: set[bytes] = set()
+        self._links: dict[int, bytes] = {}
+        self._highest = -(1 << 63)
+        self._head_timeline = 0
+
+    def add(self, version: VersionRecord, blocks: Sequence[bytes]) -> list[bytes]:
+        """Examine the next version; gives the artifacts that it refers to."""
+        number = version.number
+        if not self._highest < number <= self.run.last:
+            raise self._broken(number, "is out of order")
+        try:
+            check(self.run.id, version)
+        except CorruptVersion as error:
+            raise self._broken(number, "fails its hash") from error
+        problem = self._stub_problem(version) if version.pruned else self._problem(version)
+        if problem is not None:
+            raise self._broken(number, problem)
+        try:
+            Facts.read(version.detail)
+            holds = sorted(held_by(version, blocks))
+        except Exception as error:
+            raise self._broken(number, f"cannot be decoded ({error})") from error
+        if version.size != len(version.pack or b"") + sum(map(len, blocks)):
+            raise self._broken(number, "is not of the size that it says")
+        self._highest = number
+        self._links[number] = version.hash[:8]
+        self.size += version.size
+        self.held.update(holds)
+        if not version.pruned:
+            self.alive.add(number)
+        if number == self.run.head:
+            self._head_timeline = version.timeline
+        return holds
+
+    def close(self, timelines: Sequence[TimelineRecord]) -> None:
+        """Examine the whole after the last version."""
+        run = self.run
+        if run.epoch == 0 and len(self.alive) != run.last:
+            raise self._broken(run.last, "is not there, or one before it is missing")
+        if run.head not in self.alive and (run.head, run.last) != (0, 0):
+            raise self._broken(run.head, "is the head but is not there")
+        if len(timelines) != run.timeline - 1:
+            raise self._broken(
+                run.head, f"is on one of {run.timeline} timelines, of which some are not there"
+            )
+        for number, line in enumerate(timelines, 2):
+            if line.number != number or not 0 < line.parent <= run.last:
+                raise self._broken(line.parent, f"cannot be where timeline {line.number} started")
+        if run.head and self._head_timeline != run.timeline and timelines[-1].parent != run.head:
+            raise self._broken(run.head, "is the head but not on the newest timeline")
+
+    def _problem(self, version: VersionRecord) -> str | None:
+        if not 0 <= version.parent < version.number or version.timeline > self.run.timeline:
+            return "names a parent or a timeline that it cannot have"
+        link = self._links.get(version.parent) if version.parent else NO_PARENT
+        return None if version.prev == link else "does not link to its parent"
+
+    def _stub_problem(self, version: VersionRecord) -> str | None:
+        fits = (
+            0 <= version.parent < version.number if version.number > 0 else version.parent == version.number
+        )
+        return None if fits and self.run.epoch else "is pruned where nothing was pruned"
+
+    def _broken(self, number: int, what: str) -> CorruptVersion:
+        return CorruptVersion(
+            f"version {number} of run {self.run.id!r} {what}", run=self.run.id, version=number
+        )
+
+
+class Facts(msgspec.Struct):
+    """Those of the encoded facts of versions and events that others rely on."""
+
+    note: str | None = None
+    actor: str | None = None
+    merged: int | None = None
+    version: int | None = None
+
+    @classmethod
+    def read(cls, data: bytes) -> None:
+        """Refuse what is no table of facts."""
+        if data:
+            msgspec.msgpack.decode(data, type=cls)
+
+
+def held_by(version: VersionRecord, blocks: Sequence[bytes]) -> set[bytes]:
+    """The artifacts that the nodes of a version refer to. Raises anything if they are not sound."""
+    roots, directory, *last = unsqueeze(version.pack or b"")
+    if [expected for _, expected in directory] != list(map(digest, blocks)):
+        raise BadData("a block fails its hash")
+    if type(roots) is not list or bool(roots) == version.pruned:
+        raise BadData("it has no state, or one that it should not have")
+    found = set(artifacts(roots))
+    start = 0
+    for (end, _), block in zip(directory, blocks, strict=True):
+        nodes = unsqueeze(block)
+        if (
+            type(end) is not int
+            or len(nodes) > end - start
+            or (len(nodes) < end - start and not version.pruned)
+        ):
+            raise BadData("a block holds other nodes than its pack says")
+        found |= _held_by_nodes(nodes, version.number, start)
+        start = end
+    return found | _held_by_nodes(last, version.number, start)
+
+
+def _held_by_nodes(nodes: list[Any], version: int, start: int) -> set[bytes]:
+    found: set[bytes] = set()
+    for slot, node in enumerate(nodes, start):
+        found.update(artifacts(node))
+        # Children are laid before their parents: a node that comes back to itself could never be read.
+        if any(place >= (version, slot) for place in refs(node, version)):
+            raise BadData("a node refers to one that comes after it")
+    return found

@@ -1,0 +1,69 @@
+"""Whose a SQLite file is, and its tables: checked, made, or brought up to date, when it is opened.
+
+The files `sql/NNNN_*.sql` are the formats, each the change from the one before; SQLite's `user_version` says
+which one a file has.
+
+Invariant: a file that is not ours, or of a newer format, is not changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from functools import cache
+from pathlib import Path
+
+from holdfast.errors import IncompatibleFormat
+
+#: "hold" in ASCII: marks a SQLite file as ours.
+APPLICATION_ID = 0x686F6C64
+
+
+def prepare(connection: sqlite3.Connection, path: str) -> None:
+    """Make a file ready for use; `IncompatibleFormat` if it cannot be."""
+    # In one transaction: another process may be making the file just now.
+    connection.execute("BEGIN")
+    made, version = _format(connection)
+    tables = connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
+    connection.execute("COMMIT")
+    newest = len(migrations())
+    if made == APPLICATION_ID and version == newest:
+        return
+    if made not in (0, APPLICATION_ID) or (made == 0 and tables):
+        raise IncompatibleFormat(f"{path} is a SQLite database, but not one of Holdfast's: open another file")
+    if version > newest:
+        raise IncompatibleFormat(
+            f"{path} has format {version}, this Holdfast knows up to {newest}: upgrade Holdfast"
+        )
+    _migrate(connection)
+
+
+@cache
+def migrations() -> tuple[str, ...]:
+    """The statements that lead from each format to the next."""
+    folder = Path(__file__).parent / "sql"
+    return tuple(path.read_text() for path in sorted(folder.glob("[0-9]*.sql")))
+
+
+def _migrate(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        _, version = _format(connection)
+        for statements in migrations()[version:]:
+            for statement in statements.split(";\n"):
+                if statement.strip():
+                    connection.execute(statement)
+        connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version={len(migrations())}")
+        connection.execute("COMMIT")
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _format(connection: sqlite3.Connection) -> tuple[int, int]:
+    made = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    return made, version

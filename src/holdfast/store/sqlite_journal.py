@@ -1,0 +1,61 @@
+"""The journal in a SQLite file: versions and other events of all runs in the order in which they happened.
+
+Invariant: a position, once given, is never given again, even if what stood there is deleted; so a reader that
+goes on from the last position it saw misses nothing.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from holdfast.model.records import EventRecord, VersionRecord
+from holdfast.store.sqlite_link import Link
+from holdfast.store.sqlite_rows import VERSION, entry_record
+
+_SELECT = f"SELECT {VERSION}, run FROM journal WHERE "  # noqa: S608 - constants only
+_ALL = _SELECT + "seq > ? AND pruned IS NOT 1 ORDER BY seq LIMIT ?"
+_EVENTS = _SELECT + "run=? AND number IS NULL AND seq > ? ORDER BY seq LIMIT ?"
+_VERSIONS = _SELECT + "run=? AND number >= ? AND pruned = 0 ORDER BY number LIMIT ?"
+
+
+def entries(
+    link: Link, *, run: int | None, after: int, limit: int
+) -> list[EventRecord | tuple[int, VersionRecord]]:
+    """What happened after a position, of one run or of all; versions that were pruned since are left out."""
+    # In one snapshot: an event that came between two reads would be passed over for good.
+    with link.snapshot() as connection:
+        if run is None:
+            rows = connection.execute(_ALL, (after, limit)).fetchall()
+        else:
+            rows = connection.execute(_EVENTS, (run, after, limit)).fetchall()
+            first = _first_number_after(connection, run, after)
+            rows += connection.execute(_VERSIONS, (run, first, limit)).fetchall()
+            rows = sorted(rows, key=lambda row: row[0])[:limit]
+    return [entry_record(row) for row in rows]
+
+
+def mark_end(connection: sqlite3.Connection) -> None:
+    """Before rows are deleted: leave a row at the end, which no reader sees, so that what follows gets later
+    positions. (AUTOINCREMENT would do the same, for a further page in every commit.)"""
+    end = connection.execute("INSERT INTO journal (run, at, pruned, seal) VALUES (0, 0, 1, x'')").lastrowid
+    connection.execute("DELETE FROM journal WHERE run=0 AND number IS NULL AND seq < ?", (end,))
+
+
+def _first_number_after(connection: sqlite3.Connection, run: int, after: int) -> int:
+    """The first version whose position is beyond `after`. Positions grow with numbers, but for stubs below 1:
+    those came later, and are not part of the journal."""
+    lowest = 1
+    highest = connection.execute(
+        "SELECT max(number) FROM journal WHERE run=? AND number >= 1", (run,)
+    ).fetchone()[0]
+    while highest is not None and lowest <= highest:
+        middle = (lowest + highest) // 2
+        number, seq = connection.execute(
+            "SELECT number, seq FROM journal WHERE run=? AND number >= ? ORDER BY number LIMIT 1",
+            (run, middle),
+        ).fetchone()
+        if seq > after:
+            highest = middle - 1
+        else:
+            lowest = number + 1
+    return lowest

@@ -1,0 +1,164 @@
+"""The program that is killed: it works on a store and says, after each call has returned, what it was promised.
+
+Run as a program it is a fork server: for each job, a line of JSON on its input, it forks a child that does the
+job, so that a kill need not pay for the imports again. Children and server write lines of JSON to one pipe; a
+child is dead before the server says so, hence all that it was promised comes first.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import random
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any
+
+import holdfast
+from holdfast import History, Holdfast, Retention
+
+RUNS = ("ada", "bob", "eve")
+KEEP = 5
+_ROUND = 8
+
+
+def digest(state: Any) -> str:
+    """What a state is, in a few characters: order of keys and types of values included."""
+    return sha256(repr(holdfast.thaw(state)).encode()).hexdigest()[:24]
+
+
+def say(**facts: Any) -> None:
+    """One line to whoever is listening, at once and whole."""
+    os.write(sys.stdout.fileno(), json.dumps(facts).encode() + b"\n")
+
+
+def fresh_state() -> dict[str, Any]:
+    """What a run starts from."""
+    return {"messages": [], "wide": {f"k{n}": n for n in range(40)}, "count": 0}
+
+
+def change(state: Any, rng: random.Random) -> None:
+    """A change of a state, plain or draft: the same for the same numbers."""
+    state["count"] += 1
+    choice = rng.random()
+    if choice < 0.5:
+        state["messages"].append({"role": "agent", "content": rng.randbytes(rng.randrange(20, 300)).hex()})
+    elif choice < 0.7:
+        state["wide"][f"k{rng.randrange(80)}"] = [rng.random(), "x" * rng.randrange(700)]
+    elif choice < 0.8:
+        state["messages"][:] = []
+    elif choice < 0.9:
+        state["wide"].pop(f"k{rng.randrange(80)}", None)
+    else:
+        state["large"] = rng.randbytes(rng.randrange(66_000, 80_000))
+
+
+def commit(hf: Holdfast, rng: random.Random, _: Any) -> None:
+    """Commit for ever to several runs, in both ways, with rollbacks and tags between."""
+    logs = [hf.history(run) for run in RUNS]
+    for log in logs:
+        if not hf.runs() or log.id not in {run.id for run in hf.runs()}:
+            version = log.commit(fresh_state())
+            say(run=log.id, number=version.number, digest=digest(fresh_state()))
+    plain = {log.id: holdfast.thaw(log.head.state) for log in logs}
+    while True:
+        log = rng.choice(logs)
+        choice = rng.random()
+        if choice < 0.05:
+            target = log.rollback(to=rng.randrange(1, log.head.number + 1), reason="try again")
+            plain[log.id] = holdfast.thaw(target.state)
+            say(run=log.id, timeline=log.timelines()[-1].number, to=target.number)
+        elif choice < 0.1:
+            number, tag = log.head.number, f"tag-{rng.randrange(1000)}"
+            log.tag(number, tag)
+            say(run=log.id, tagged=number, tag=tag)
+        else:
+            plain[log.id] = _one_commit(log, plain[log.id], rng, by_edit=choice < 0.6)
+
+
+def _one_commit(log: History, before: Any, rng: random.Random, *, by_edit: bool) -> Any:
+    after = copy.deepcopy(before)
+    seed = rng.random()
+    change(after, random.Random(seed))
+    tags = [f"tag-{rng.randrange(1000)}"] if rng.random() < 0.1 else []
+    if by_edit:
+        with log.edit(step="work", tags=tags, result={"seed": seed}) as state:
+            change(state, random.Random(seed))
+        version = log.head
+    else:
+        version = log.commit(after, step="work", tags=tags, result={"seed": seed})
+    say(run=log.id, number=version.number, digest=digest(after), tags=tags, seed=seed)
+    return after
+
+
+def prune(hf: Holdfast, rng: random.Random, _: Any) -> None:
+    """Commit some, then prune, for ever; large values that no version holds are collected too."""
+    log = hf.history("ada")
+    plain = holdfast.thaw(log.head.state) if hf.runs() else fresh_state()
+    while True:
+        for _n in range(_ROUND):
+            change(plain, rng)
+            version = log.commit(copy.deepcopy(plain), step="work")
+            say(run=log.id, number=version.number, digest=digest(plain))
+        if rng.random() < 0.2:
+            log.pin("head")
+            say(run=log.id, pinned=version.number)
+        plan = log.prune(Retention(last=KEEP), dry_run=True)
+        say(run=log.id, pruning=plan.versions)
+        log.prune(Retention(last=KEEP))
+        say(run=log.id, pruned=plan.versions)
+
+
+def collect(hf: Holdfast, rng: random.Random, _: Any) -> None:
+    """Commit large values, prune them away, collect them, for ever."""
+    log = hf.history("ada")
+    while True:
+        for _n in range(4):
+            state = {"large": [holdfast.artifact(rng.randbytes(500)), rng.randbytes(66_000)]}
+            version = log.commit(state)
+            say(run=log.id, number=version.number, digest=digest(state))
+        say(run=log.id, pruning=log.prune(Retention(last=2), dry_run=True).versions)
+        log.prune(Retention(last=2))
+        hf.gc(grace=0)
+
+
+def bring_in(hf: Holdfast, rng: random.Random, bundle: str) -> None:
+    """Import a bundle under one name after another, for ever."""
+    while True:
+        log = hf.import_run(bundle, run_id=f"copy-{rng.randrange(1 << 60)}")
+        say(run=log.id, imported=log.head.number)
+
+
+JOBS: dict[str, Callable[[Holdfast, random.Random, Any], None]] = {
+    job.__name__: job for job in (commit, prune, collect, bring_in)
+}
+
+
+def _child(job: dict[str, Any]) -> None:
+    say(ready=os.getpid())
+    try:
+        hf = holdfast.open(job["path"], durability="durable", artifacts=job.get("artifacts"))
+        JOBS[job["job"]](hf, random.Random(job["seed"]), job.get("more"))
+    except BaseException:
+        say(failed=traceback.format_exc())
+    while True:
+        # Not gone before it is killed: its number must not come to name another process.
+        signal.pause()
+
+
+def serve() -> None:
+    """Fork a child for each job that comes in; say how it ended."""
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            _child(json.loads(line))
+        _, status = os.waitpid(pid, 0)
+        say(ended=os.WTERMSIG(status) if os.WIFSIGNALED(status) else None)
+
+
+if __name__ == "__main__":
+    serve()

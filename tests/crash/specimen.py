@@ -1,0 +1,130 @@
+"""A small store with a bit of everything, and a reading of all that it says, read by read.
+
+Invariant: `read_all` asks for everything that a caller can see, each read on its own; what it gives for a sound
+store is what a damaged one may say, or else raise for.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import holdfast
+from holdfast import History, Holdfast, HoldfastError, Retention, Version
+
+#: Reads by name; what was read as text, or the error.
+Readings = dict[str, "str | HoldfastError"]
+
+
+def build(path: Path) -> None:
+    """Make the store; closed cleanly, so that the file is all there is."""
+    rng = random.Random(5)
+    ticks = iter(range(1_700_000_000, 1_800_000_000))
+    with holdfast.open(path, durability="fast", clock=lambda: float(next(ticks))) as hf:
+        _conversation(hf.history("talk"), rng)
+        _plan(hf.history("plan/2"), rng)
+        fork = hf.fork("talk@6", "talk-fork", note="another model")
+        for number in range(4):
+            with fork.edit(step="retry", tags=["tried"]) as state:
+                state["messages"].append({"role": "fork", "content": f"again {number}"})
+        hf.gc(grace=0, compact=True)
+
+
+def _conversation(log: History, rng: random.Random) -> None:
+    messages = [{"role": "user", "content": rng.randbytes(40).hex()} for _ in range(28)]
+    log.commit({"messages": messages, "notes": {}}, note="begins", actor="ada")
+    for number in range(14):
+        with log.edit(step=f"say {number % 3}", result={"n": number}, meta={"tokens": number}) as state:
+            state["messages"].append({"role": "agent", "content": f"{number}: " + rng.randbytes(40).hex()})
+            if number % 4 == 3:
+                state["notes"][f"note {number}"] = holdfast.artifact(rng.randbytes(300), name=f"{number}.bin")
+    log.tag(5, "good")
+    log.tag(9, "good")
+    log.tag(9, "reviewed")
+    log.pin(7)
+    log.rollback(to=9, reason="went wrong", actor="eve")
+    log.commit({"document": rng.randbytes(66_000)}, tags=["short"], error={"type": "Timeout"})
+    log.rollback(to=14)
+    for number in range(3):
+        log.commit({**log.head.state, "extra": [number] * 40}, step="extra", note=f"extra {number}")
+
+
+def _plan(log: History, rng: random.Random) -> None:
+    documents = {f"doc-{n}": {"text": rng.randbytes(60).hex(), "n": n} for n in range(60)}
+    log.commit({"documents": documents, "plan": {"tasks": [{"id": n, "done": False} for n in range(8)]}})
+    for number in range(16):
+        with log.edit(step="replace", actor="bob") as state:
+            state["documents"][f"doc-{number * 7 % 60}"] = {"text": rng.randbytes(60).hex(), "n": number}
+            state["plan"]["tasks"][number % 8]["done"] = number % 2 == 0
+        if number % 6 == 0:
+            log.tag("head", f"mile-{number}")
+    log.pin(4)
+    log.prune(Retention(last=4))
+
+
+def read_all(path: Path) -> Readings:
+    """Everything that can be read from a store, read by read."""
+    found: Readings = {}
+    try:
+        hf = holdfast.open(path, timeout=0.2)
+    except HoldfastError as error:
+        return {"open": error}
+    with hf:
+        for name, read in _reads(hf):
+            try:
+                found[name] = read()
+            except HoldfastError as error:
+                found[name] = error
+    return found
+
+
+#: The runs of the store, and the versions of each that can be read.
+RUNS = {
+    "talk": tuple(range(1, 20)),
+    "plan/2": (2, 4, 8, 14, 15, 16, 17),
+    "talk-fork": tuple(range(1, 6)),
+}
+_PATHS = {"talk": "messages[30].content", "plan/2": "documents.doc-45.text", "talk-fork": "messages[2]"}
+
+
+def _reads(hf: Holdfast) -> Iterator[tuple[str, Callable[[], str]]]:
+    yield "runs", lambda: repr(hf.runs())
+    yield "runs tagged", lambda: repr(hf.runs(tags=["good"]))
+    yield "events", lambda: repr(hf.events())
+    for run, numbers in RUNS.items():
+        log = hf.history(run)
+        yield f"{run} versions", lambda log=log: repr([_summary(version) for version in log.versions()])
+        yield f"{run} timelines", lambda log=log: repr(log.timelines())
+        yield f"{run} events", lambda log=log: repr(log.events())
+        yield f"{run} blame", lambda log=log, run=run: _blame(log, _PATHS[run])
+        for number in numbers:
+            yield f"{run}@{number}", lambda log=log, number=number: _whole(log.at(number))
+    for tag in ("good", "short", "reviewed"):
+        yield f"talk:{tag}", lambda tag=tag: _whole(hf.version(f"talk:{tag}"))
+    yield "artifacts", lambda: repr(list(_artifacts(hf)))
+
+
+def _summary(version: Version) -> list[Any]:
+    return [
+        *(version.number, version.parent, version.timeline, version.kind, version.status, version.step),
+        *(version.steps, version.at, version.size, version.hash, version.detail, version.tags, version.pinned),
+    ]
+
+
+def _whole(version: Version) -> str:
+    parts = [holdfast.thaw(version.state), version.result, version.meta, version.error]
+    return repr([_summary(version), parts])
+
+
+def _blame(log: History, path: str) -> str:
+    found = log.blame(path)
+    return repr([found.path, found.value, found.version.number])
+
+
+def _artifacts(hf: Holdfast) -> Iterator[tuple[str, str | None, bytes]]:
+    notes = hf.history("talk").at(15).state["notes"]
+    for handle in notes.values():
+        yield handle.digest, handle.name, handle.read()
+        yield handle.digest, None, hf.artifact(handle.digest).read()

@@ -1,0 +1,276 @@
+"""kill -9: whatever a process was promised before it died is there, whole, and the store goes on.
+
+`HOLDFAST_KILLS` sets how often (default 200). A process is killed at a random moment of its work; several
+kills hit one growing store, some of them before anybody has opened it again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from committer import KEEP, RUNS, digest
+
+import holdfast
+from holdfast import History, Holdfast
+
+pytestmark = pytest.mark.slow
+
+KILLS = int(os.environ.get("HOLDFAST_KILLS", "200"))
+PER_STORE = 10
+#: Kills of each of the rarer sorts of work.
+FEW = max(3, KILLS // 20)
+_PATIENCE = 60.0
+
+
+class Victims:
+    """Starts processes and kills them."""
+
+    def __init__(self) -> None:
+        program = Path(__file__).with_name("committer.py")
+        self._server = subprocess.Popen(
+            [sys.executable, str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        )
+        self._rest = b""
+
+    def kill(self, job: dict[str, Any], after: float) -> list[dict[str, Any]]:
+        """Start a job, kill its process so many seconds after it began; gives what it was promised."""
+        assert self._server.stdin is not None
+        self._server.stdin.write(json.dumps(job).encode() + b"\n")
+        pid = self._next(_PATIENCE)["ready"]
+        promised = []
+        deadline = time.monotonic() + after
+        while (left := deadline - time.monotonic()) > 0:
+            line = self._next(left, missing={})
+            if line:
+                promised.append(line)
+        os.kill(pid, signal.SIGKILL)
+        while "ended" not in (line := self._next(_PATIENCE)):
+            promised.append(line)
+        failed = [line["failed"] for line in promised if "failed" in line]
+        assert not failed, failed[0]
+        assert line["ended"] == signal.SIGKILL
+        return promised
+
+    def _next(self, wait: float, missing: Any = None) -> dict[str, Any]:
+        """The next line, or `missing` if none has come in time."""
+        assert self._server.stdout is not None
+        deadline = time.monotonic() + wait
+        while b"\n" not in self._rest:
+            ready, _, _ = select.select([self._server.stdout], [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                assert missing is not None, "the process that should be killed does nothing"
+                return dict(missing)
+            more = os.read(self._server.stdout.fileno(), 1 << 16)
+            assert more, "the fork server has ended"
+            self._rest += more
+        line, _, self._rest = self._rest.partition(b"\n")
+        return dict(json.loads(line))
+
+    def close(self) -> None:
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.close()
+        self._server.wait(_PATIENCE)
+        self._server.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def victims() -> Iterator[Victims]:
+    found = Victims()
+    yield found
+    found.close()
+
+
+def _moment(rng: random.Random) -> float:
+    """Mostly while it works, sometimes while it is opening the store."""
+    return rng.uniform(0.0, 0.012) if rng.random() < 0.15 else rng.uniform(0.01, 0.13)
+
+
+class Promises:
+    """What was promised, over all processes that were killed, and whether it holds."""
+
+    def __init__(self) -> None:
+        self.digests: dict[tuple[str, int], str] = {}
+        self.seeds: dict[tuple[str, int], float] = {}
+        self.tags: dict[tuple[str, int], set[str]] = {}
+        self.timelines: dict[tuple[str, int], int] = {}
+        self.pins: set[tuple[str, int]] = set()
+        #: Versions that a pruning may have removed, and those that one has.
+        self.doomed: set[tuple[str, int]] = set()
+        self.gone: set[tuple[str, int]] = set()
+
+    def add(self, lines: list[dict[str, Any]]) -> list[tuple[str, int]]:
+        """Take note of what one process was promised; gives the versions among it."""
+        fresh = []
+        for line in lines:
+            run = line["run"]
+            if "digest" in line:
+                place = (run, line["number"])
+                assert place not in self.digests, f"{place} was given twice"
+                fresh.append(place)
+                self.digests[place] = line["digest"]
+                self.tags.setdefault(place, set()).update(line.get("tags", ()))
+                if "seed" in line:
+                    self.seeds[place] = line["seed"]
+            elif "tag" in line:
+                self.tags.setdefault((run, line["tagged"]), set()).add(line["tag"])
+            elif "timeline" in line:
+                self.timelines[(run, line["timeline"])] = line["to"]
+            elif "pinned" in line:
+                self.pins.add((run, line["pinned"]))
+            elif "pruning" in line:
+                self.doomed.update((run, number) for number in line["pruning"])
+            elif "pruned" in line:
+                self.gone.update((run, number) for number in line["pruned"])
+        return fresh
+
+    def check(self, hf: Holdfast, states: list[tuple[str, int]]) -> None:
+        """Everything that was promised is listed; of these versions the state too is read and compared."""
+        for run in {run for run, _ in self.digests}:
+            log = hf.history(run)
+            listed = {version.number: version for version in log.versions(limit=1_000_000)}
+            missing = {number for name, number in self.digests if name == run} - listed.keys()
+            assert {(run, number) for number in missing} <= self.doomed, f"lost: {run} {sorted(missing)}"
+            for (name, number), tags in self.tags.items():
+                assert name != run or number in missing or tags <= set(listed[number].tags)
+            parents = {line.number: line.parent for line in log.timelines()}
+            for (name, number), parent in self.timelines.items():
+                assert name != run or parents[number] == parent
+        for place in states:
+            if place not in self.doomed:
+                self._compare(hf.history(place[0]), place)
+
+    def _compare(self, log: History, place: tuple[str, int]) -> None:
+        version = log.at(place[1])
+        assert digest(version.state) == self.digests[place], f"{place} is torn"
+        if place in self.seeds:
+            assert version.result == {"seed": self.seeds[place]}
+
+
+def _numbers(log: History) -> list[int]:
+    return sorted(version.number for version in log.versions(limit=1_000_000))
+
+
+@pytest.mark.parametrize("store", range(max(1, KILLS // PER_STORE)))
+def test_no_promised_version_is_lost_or_torn(store: int, victims: Victims, tmp_path: Path) -> None:
+    rng = random.Random(f"kill {store}")
+    job: dict[str, Any] = {"job": "commit", "path": str(tmp_path / "runs.db")}
+    if store % 2:
+        job["artifacts"] = str(tmp_path / "artifacts")
+    promises = Promises()
+    unopened = 0
+    fresh: list[tuple[str, int]] = []
+    for turn in range(min(PER_STORE, KILLS)):
+        fresh += promises.add(victims.kill({**job, "seed": rng.random()}, _moment(rng)))
+        unopened += 1
+        if rng.random() < 0.3 and turn < PER_STORE - 1:
+            continue
+        with holdfast.open(job["path"], artifacts=job.get("artifacts")) as hf:
+            promises.check(hf, fresh)
+            assert hf.verify().problems == ()
+            written = 0
+            for run in hf.runs():
+                numbers = _numbers(hf.history(run.id))
+                assert numbers == list(range(1, len(numbers) + 1))
+                written += len(numbers)
+            silent = written - len(promises.digests)
+            assert 0 <= silent <= unopened, "more versions than were promised or under way"
+            promises.digests.update(_unpromised(hf, promises))
+        unopened = 0
+        fresh = []
+    with holdfast.open(job["path"], artifacts=job.get("artifacts")) as hf:
+        promises.check(hf, list(promises.digests))
+        for run in RUNS:
+            log = hf.history(run)
+            before = len(_numbers(log)) if run in {found.id for found in hf.runs()} else 0
+            assert log.commit({"still": "alive"}).number == before + 1
+        assert hf.verify().ok
+
+
+def _unpromised(hf: Holdfast, promises: Promises) -> dict[tuple[str, int], str]:
+    """Versions whose commit was under way when the process died: from now on they must stay, too."""
+    return {
+        (run.id, number): digest(hf.history(run.id).at(number).state)
+        for run in hf.runs()
+        for number in _numbers(hf.history(run.id))
+        if (run.id, number) not in promises.digests
+    }
+
+
+@pytest.mark.parametrize("folder", [False, True], ids=["database", "folder"])
+@pytest.mark.parametrize("work", ["prune", "collect"])
+def test_pruning_and_collecting_are_all_or_nothing(
+    work: str, folder: bool, victims: Victims, tmp_path: Path
+) -> None:
+    rng = random.Random(f"{work} {folder}")
+    job: dict[str, Any] = {"job": work, "path": str(tmp_path / "runs.db")}
+    if folder:
+        job["artifacts"] = str(tmp_path / "artifacts")
+    promises = Promises()
+    for _ in range(FEW):
+        promises.add(victims.kill({**job, "seed": rng.random()}, rng.uniform(0.05, 0.25)))
+        if not promises.digests:
+            continue
+        with holdfast.open(job["path"], artifacts=job.get("artifacts")) as hf:
+            assert hf.verify().problems == ()
+            log = hf.history("ada")
+            numbers = _numbers(log)
+            promises.check(hf, [])
+            promises.digests.update(_unpromised(hf, promises))
+            assert not promises.gone & {("ada", number) for number in numbers}
+            assert {number for _, number in promises.pins} <= set(numbers)
+            last = numbers[-1]
+            assert set(range(max(1, last - 1), last + 1)) <= set(numbers)
+            for number in numbers:
+                assert digest(log.at(number).state) == promises.digests[("ada", number)]
+    with holdfast.open(job["path"], artifacts=job.get("artifacts")) as hf:
+        log = hf.history("ada")
+        log.commit({"still": "alive"})
+        log.prune(holdfast.Retention(last=KEEP))
+        hf.gc(grace=0)
+        assert hf.verify().ok
+        assert log.head.state == {"still": "alive"}
+
+
+def test_an_import_is_all_or_nothing(victims: Victims, tmp_path: Path) -> None:
+    rng = random.Random("import")
+    bundle = tmp_path / "run.bundle"
+    with holdfast.open(tmp_path / "source.db", durability="fast") as source:
+        log = source.history("source")
+        for number in range(60):
+            with log.edit(step="work") as state:
+                state.setdefault("messages", []).append({"n": number, "text": "x" * 200})
+                if number % 20 == 0:
+                    state["large"] = rng.randbytes(70_000)
+        log.rollback(to=30)
+        log.tag(30, "good")
+        source.export_run("source", bundle)
+        expected = [digest(log.at(number).state) for number in _numbers(log)]
+    job = {"job": "bring_in", "path": str(tmp_path / "runs.db"), "more": str(bundle)}
+    promised: set[str] = set()
+    for _ in range(FEW):
+        lines = victims.kill({**job, "seed": rng.random()}, _moment(rng))
+        promised |= {line["run"] for line in lines}
+        with holdfast.open(job["path"]) as hf:
+            assert hf.verify().problems == ()
+            runs = {run.id for run in hf.runs(limit=100_000)}
+            assert promised <= runs
+            assert len(runs - promised) <= FEW
+            for run in runs:
+                copied = hf.history(run)
+                assert _numbers(copied) == list(range(1, len(expected) + 1))
+                assert copied.at("good").number == 30
+            last = hf.history(max(runs)) if runs else None
+            if last is not None:
+                assert [digest(last.at(number).state) for number in _numbers(last)] == expected

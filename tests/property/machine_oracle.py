@@ -1,0 +1,142 @@
+"""What the state machine believes: runs as plain deep copies, and what History should answer about them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from machine_values import Path, exactly, plain, reach
+
+from holdfast import Retention
+
+#: Stands for "there is nothing at this path".
+NOTHING: Any = object()
+
+
+@dataclass
+class Known:
+    """A version as it should be."""
+
+    number: int
+    parent: int | None
+    timeline: int
+    kind: str
+    at: float
+    state: Any
+    step: str | None = None
+    result: Any = None
+    status: str = "running"
+    merged: int | None = None
+    tags: set[str] = field(default_factory=set)
+    pinned: bool = False
+
+
+@dataclass
+class Told:
+    """A run as it should be."""
+
+    id: str
+    kept: dict[int, Known] = field(default_factory=dict)
+    pruned: set[int] = field(default_factory=set)
+    head: int = 0
+    last: int = 0
+    #: Where each timeline started, beginning with the first.
+    starts: list[int | None] = field(default_factory=lambda: [None])
+    origin: tuple[str, int] | None = None
+
+    @property
+    def state(self) -> Any:
+        return self.kept[self.head].state
+
+    def add(self, state: Any, at: float, *, kind: str | None = None, **facts: Any) -> Known:
+        """The next version."""
+        parent = self.head or None
+        self.last += 1
+        self.head = self.last
+        if kind is None:
+            kind = "step" if facts.get("step") is not None else "manual" if parent else "initial"
+        status = facts.pop("status", None) or (self.kept[parent].status if parent else "running")
+        known = Known(
+            self.last, parent, len(self.starts), kind, at, plain(state), status=status, **facts
+        )
+        self.kept[self.last] = known
+        return known
+
+    def roll_back(self, to: int) -> None:
+        self.head = to
+        self.starts.append(to)
+
+    def copy(self, run_id: str) -> Told:
+        """The same history under another id, on its own."""
+        kept = {
+            number: replace(known, state=plain(known.state), tags=set(known.tags))
+            for number, known in self.kept.items()
+        }
+        return replace(self, id=run_id, kept=kept, pruned=set(self.pruned), starts=list(self.starts), origin=None)
+
+    def prune(self, policy: Retention, now: float, fork_points: set[int]) -> set[int]:
+        """The versions that a policy lets go."""
+        newest = sorted(self.kept.values(), key=lambda known: -known.number)
+        keep = {self.head} | fork_points
+        keep |= {known.number for known in newest if known.tags or known.pinned}
+        keep |= {known.number for known in newest[: policy.last or 0]}
+        if policy.within is not None:
+            keep |= {known.number for known in newest if known.at >= now - policy.within.total_seconds()}
+        for count, period in ((policy.hourly, _hour), (policy.daily, _day), (policy.weekly, _week)):
+            seen: list[Any] = []
+            for known in newest:
+                when = period(dt.datetime.fromtimestamp(known.at, dt.UTC))
+                if when not in seen and len(seen) < (count or 0):
+                    seen.append(when)
+                    keep.add(known.number)
+        return set(self.kept) - keep
+
+    def let_go(self, numbers: set[int]) -> None:
+        for number in numbers:
+            del self.kept[number]
+        self.pruned |= numbers
+
+    def blame(self, path: Path) -> int:
+        """The newest ancestor at which the value at a path became what it is in the head."""
+        value = reach(self.state, path)
+        number = self.head
+        while True:
+            known = self.kept[number]
+            for before in (known.parent, known.merged):
+                older = self._oldest_known(before)
+                if older is not None and exactly(find(self.kept[older].state, path), value):
+                    number = older
+                    break
+            else:
+                return number
+
+    def _oldest_known(self, number: int | None) -> int | None:
+        return number if number in self.kept else None
+
+    def ancestors(self, number: int) -> Iterator[int]:
+        """A version and those it follows, up to where versions are gone."""
+        at: int | None = number
+        while at in self.kept:
+            yield at
+            at = self.kept[at].parent
+
+
+def find(state: Any, path: Path) -> Any:
+    try:
+        return reach(state, path)
+    except (LookupError, TypeError):
+        return NOTHING
+
+
+def _hour(time: dt.datetime) -> Any:
+    return time.replace(minute=0, second=0, microsecond=0)
+
+
+def _day(time: dt.datetime) -> Any:
+    return time.date()
+
+
+def _week(time: dt.datetime) -> Any:
+    return time.isocalendar()[:2]

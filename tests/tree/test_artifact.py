@@ -1,0 +1,229 @@
+"""Handles on large values: from bytes, a path or an open file; read in pieces, never with another content."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+from exact import exactly
+
+from holdfast.errors import InvalidCall, NotFound
+from holdfast.tree.artifact import PIECE, Artifact, artifact
+from holdfast.tree.codec import decode, encode
+
+CONTENT = bytes(range(256)) * 3 * (PIECE // 256) + b"the end"
+#: Larger than what a handle on an open file keeps in memory.
+LARGE = CONTENT * 4
+
+
+class Pipe(io.RawIOBase):
+    """Can be read once, forwards only, in pieces of an odd size."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = io.BytesIO(content)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
+
+    def readinto(self, buffer: Any) -> int:
+        return self._content.readinto(memoryview(buffer)[:7919])
+
+
+def _from_path(content: bytes, folder: Path) -> Artifact:
+    path = folder / "report.bin"
+    path.write_bytes(content)
+    return artifact(path)
+
+
+def _from_file(content: bytes, folder: Path) -> Artifact:
+    path = folder / "file.bin"
+    path.write_bytes(content)
+    with path.open("rb") as file:
+        return artifact(file)
+
+
+SOURCES: dict[str, Callable[[bytes, Path], Artifact]] = {
+    "bytes": lambda content, _: artifact(content),
+    "bytearray": lambda content, _: artifact(bytearray(content)),  # type: ignore[arg-type]
+    "memoryview": lambda content, _: artifact(memoryview(content)),  # type: ignore[arg-type]
+    "path": _from_path,
+    "text path": lambda content, folder: artifact(str(_from_path(content, folder) and folder / "report.bin")),
+    "open file": _from_file,
+    "memory file": lambda content, _: artifact(io.BytesIO(content)),
+    "pipe": lambda content, _: artifact(Pipe(content)),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("content", [b"", b"x", CONTENT, LARGE], ids=["empty", "small", "pieces", "large"])
+def test_a_handle_knows_its_content(source: str, content: bytes, tmp_path: Path) -> None:
+    handle = SOURCES[source](content, tmp_path)
+    assert handle.digest == sha256(content).hexdigest()
+    assert handle.size == len(content)
+    assert handle.arrives
+    for _ in range(2):
+        assert handle.read() == content
+        pieces = list(handle.pieces())
+        assert b"".join(pieces) == content
+        assert all(0 < len(piece) <= PIECE for piece in pieces)
+    handle.save(tmp_path / "saved")
+    assert (tmp_path / "saved").read_bytes() == content
+
+
+def test_names() -> None:
+    assert artifact(b"x").name is None
+    assert artifact(b"x", "a.txt").name == "a.txt"
+    assert artifact(io.BytesIO(b"x"), "b").name == "b"
+    assert artifact(Path(__file__)).name == "test_artifact.py"
+    assert artifact(__file__, "other").name == "other"
+
+
+def test_a_file_is_read_from_where_it_stands(tmp_path: Path) -> None:
+    file = io.BytesIO(b"headbody")
+    file.seek(4)
+    assert artifact(file).read() == b"body"
+
+
+def test_an_open_file_may_be_closed_afterwards(tmp_path: Path) -> None:
+    handle = _from_file(LARGE, tmp_path)
+    (tmp_path / "file.bin").unlink()
+    assert handle.read() == LARGE
+
+
+@pytest.mark.parametrize("content", ["", "text"])
+def test_a_file_in_text_mode_is_refused(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text(content)
+    with path.open() as file, pytest.raises(InvalidCall, match="binary mode"):
+        artifact(file)  # type: ignore[arg-type]
+    with pytest.raises(InvalidCall, match="binary mode"):
+        artifact(io.StringIO(content))  # type: ignore[arg-type]
+
+
+def test_a_file_that_has_nothing_yet_is_refused() -> None:
+    class Waiting(io.RawIOBase):
+        def read(self, _: int = -1) -> None:
+            return None
+
+    with pytest.raises(InvalidCall):
+        artifact(Waiting())  # type: ignore[arg-type]
+
+
+def test_a_path_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    for path in (tmp_path / "missing.bin", tmp_path, tmp_path / "a\0b"):
+        with pytest.raises(NotFound, match="cannot read") as caught:
+            artifact(path)
+        assert caught.value.details["path"] == str(path)
+
+
+@pytest.mark.parametrize("source", [5, None, ["a"], object()])
+def test_anything_else_is_refused(source: Any) -> None:
+    with pytest.raises(InvalidCall, match=f"not {type(source).__name__}"):
+        artifact(source)
+
+
+def test_a_file_that_has_changed_is_not_passed_off_as_the_content(tmp_path: Path) -> None:
+    handle = _from_path(CONTENT, tmp_path)
+    (tmp_path / "report.bin").write_bytes(CONTENT[:-1] + b"!")
+    with pytest.raises(InvalidCall, match=r"report\.bin has changed"):
+        handle.read()
+    file = handle.open()
+    got: list[bytes] = []
+    with pytest.raises(InvalidCall):
+        got.extend(iter(lambda: file.read(1000), b""))
+    assert sum(map(len, got)) < len(CONTENT)
+    (tmp_path / "report.bin").unlink()
+    with pytest.raises(NotFound, match="cannot read"):
+        handle.read()
+
+
+def test_open_reads_as_it_is_needed() -> None:
+    given = 0
+
+    def pieces() -> Any:
+        nonlocal given
+        for _ in range(1000):
+            given += 1
+            yield b"x" * PIECE
+
+    handle = Artifact("ab" * 32, 1000 * PIECE, None, pieces)
+    with handle.open() as file:
+        assert file.read(10) == b"x" * 10
+        assert given <= 2
+        assert len(file.read(3 * PIECE)) == 3 * PIECE
+        assert given <= 5
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_open_gives_an_ordinary_binary_file(source: str, tmp_path: Path) -> None:
+    content = b"line 1\nline 2\n" + CONTENT
+    with SOURCES[source](content, tmp_path).open() as file:
+        assert file.readable()
+        assert not file.writable()
+        assert file.readline() == b"line 1\n"
+        assert file.readline() == b"line 2\n"
+        assert file.read() == CONTENT
+        assert file.read() == b""
+
+
+def test_open_skips_empty_pieces() -> None:
+    handle = Artifact("ab" * 32, 2, None, lambda: iter([b"", b"a", b"", b"b", b""]))
+    assert handle.open().read() == b"ab"
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_several_readers_do_not_disturb_each_other(source: str, tmp_path: Path) -> None:
+    handle = SOURCES[source](LARGE, tmp_path)
+    one, other = handle.pieces(), handle.pieces()
+    mixed = [b"", b""]
+    for left, right in zip(one, other, strict=True):
+        mixed[0] += left
+        mixed[1] += right
+    assert mixed == [LARGE, LARGE]
+
+
+def test_readers_in_several_threads_do_not_disturb_each_other() -> None:
+    handle = artifact(io.BytesIO(LARGE))
+    found: list[bool] = []
+    threads = [threading.Thread(target=lambda: found.append(handle.read() == LARGE)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 8
+
+
+def test_handles_are_equal_by_content_and_name() -> None:
+    assert artifact(b"x") == artifact(io.BytesIO(b"x"))
+    assert hash(artifact(b"x")) == hash(artifact(b"x", "n"))
+    assert artifact(b"x") != artifact(b"x", "n")
+    assert artifact(b"x") != artifact(b"y")
+    assert artifact(b"x") != "x"
+    assert repr(artifact(b"x", "n")) == f"<Artifact 'n' {sha256(b'x').hexdigest()[:12]} 1 bytes>"
+    assert repr(artifact(b"")) == f"<Artifact {sha256(b'').hexdigest()[:12]} 0 bytes>"
+
+
+def test_only_the_handle_lies_in_state() -> None:
+    handle = artifact(CONTENT, "big.bin")
+    data = encode({"doc": handle})
+    assert len(data) < 200
+    read = decode(data)["doc"]
+    assert exactly(read, handle)
+    assert not read.arrives
+    for use in (read.read, read.open, read.pieces, lambda: read.save(os.devnull)):
+        with pytest.raises(NotFound, match="bound to no store"):
+            use()
+
+
+def test_it_takes_what_open_gives(tmp_path: Path) -> None:
+    first: BinaryIO = artifact(CONTENT).open()
+    assert artifact(first).read() == CONTENT

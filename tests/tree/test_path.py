@@ -1,0 +1,142 @@
+"""Paths are read as they are written; what cannot be a path is refused."""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+from typing import Any
+
+import pytest
+from exact import exactly
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from holdfast.errors import InvalidReference, NotFound
+from holdfast.tree.path import get, parse, pointer, show
+
+texts = st.text(st.characters(), max_size=8) | st.text(
+    st.sampled_from("ab_-1.[]\"'\\ \n\t\ud800é"), max_size=8
+)
+scalars = (
+    texts
+    | st.integers()
+    | st.booleans()
+    | st.none()
+    | st.binary(max_size=5)
+    | st.floats(allow_nan=False, allow_infinity=False)
+)
+keys = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=5)
+
+
+@given(st.lists(keys, max_size=5))
+@example(["'", '"', "'\"", "\\", "]", '"]', "a]b", "[", ""])
+@example([("]", ("'",), '"]"'), -0.0, 1e300, b"]'", True, None, ()])
+@example(["a-b", "-a", "1a", "é", "a b", "a.b"])
+def test_what_is_shown_can_be_read(segments: list[Any]) -> None:
+    assert exactly(parse(show(segments)), segments)
+
+
+@given(texts)
+def test_any_text_is_a_path_or_refused(text: str) -> None:
+    try:
+        segments = parse(text)
+    except InvalidReference as error:
+        segments = [str(error)]
+    assert exactly(parse(show(segments)), segments)
+
+
+@pytest.mark.parametrize(
+    ("text", "segments"),
+    [
+        ("", []),
+        ("plan", ["plan"]),
+        (".plan", ["plan"]),
+        ("plan.tasks[3].title", ["plan", "tasks", 3, "title"]),
+        ('["odd key"]', ["odd key"]),
+        ("['a']['b']", ["a", "b"]),
+        ("[(1, 2)]", [(1, 2)]),
+        ("a[-1]", ["a", -1]),
+        ("a[ 1 ]", ["a", 1]),
+        ("a[True]", ["a", True]),
+        ("a-b.c_d", ["a-b", "c_d"]),
+        ("größe.名", ["größe", "名"]),
+    ],
+)
+def test_paths_mean_this(text: str, segments: list[Any]) -> None:
+    assert exactly(parse(text), segments)
+
+
+@pytest.mark.parametrize(
+    ("segments", "text"),
+    [
+        ([], ""),
+        (["plan", "tasks", 3, "title"], "plan.tasks[3].title"),
+        ([0, "a"], "[0].a"),
+        (["odd key"], '["odd key"]'),
+        (["it's"], '["it\'s"]'),
+        ([""], '[""]'),
+        ([(1, "a")], "[(1, 'a')]"),
+        ([1.5, None, True, b"x"], "[1.5][None][True][b'x']"),
+    ],
+)
+def test_paths_are_shown_like_this(segments: list[Any], text: str) -> None:
+    assert show(segments) == text
+
+
+BAD = [
+    *("a..b", "a.", ".", "a b", "1a", "a[", "a[]", "a[b]", "a[1", "a]", "[1]b", 'a["b]', "a.[1]"),
+    *("a[[1]]", "a[{1: 2}]", "a[{[]: 1}]", "a[{1}]", "a[print(1)]", "a[__import__('os')]", "a[1+1]"),
+    *("a\n", "a[" + "(" * 5000 + "]", "a[" + "9" * 10_000 + "]", "a[\x00]", "-a", "a/b", "[]" * 3),
+]
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_what_cannot_be_a_path_is_refused(text: str) -> None:
+    with pytest.raises(InvalidReference, match="path"):
+        parse(text)
+
+
+def test_segments_are_taken_as_they_are() -> None:
+    day = dt.date(2024, 1, 1)
+    assert parse(["a", day, 0]) == ["a", day, 0]
+    assert parse(()) == []
+
+
+class Name(str, enum.Enum):  # noqa: UP042 - which formats otherwise than a StrEnum
+    PLAN = "plan"
+
+
+class Nasty:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+def test_any_key_can_be_shown() -> None:
+    assert show([dt.date(2024, 1, 1)]) == "[datetime.date(2024, 1, 1)]"
+    assert show(["a", Nasty()]) == "a[<Nasty>]"
+    assert show([10**5000]) == "[<int>]"
+    assert show([Name.PLAN, "a"]) == "plan.a"
+    assert show([float("nan"), float("inf")]) == "[nan][inf]"
+
+
+def test_a_pointer_escapes_what_it_must() -> None:
+    assert pointer([]) == ""
+    assert pointer(["a/b", "~", 3, ""]) == "/a~1b/~0/3/"
+
+
+def test_get_finds_or_says_where_it_ended() -> None:
+    tree = {"plan": {"tasks": [{"title": "x"}], (1, 2): 3}, "t": (4, [5])}
+    assert get(tree, "plan.tasks[0].title") == "x"
+    assert get(tree, ["plan", (1, 2)]) == 3
+    assert get(tree, "t[1][-1]") == 5
+    assert get(tree, "") is tree
+    for path, where in (
+        ("plan.goal.x", "plan.goal"),
+        ("plan.tasks[7]", "plan.tasks[7]"),
+        ("plan.tasks.x", "plan.tasks.x"),
+        ("t[0].x.y", "t[0].x"),
+        ('plan["tasks"][0]["title"]["x"]', "plan.tasks[0].title.x"),
+    ):
+        with pytest.raises(NotFound) as caught:
+            get(tree, path)
+        assert caught.value.details["path"] == where
