@@ -114,7 +114,7 @@ def _summary(version: Version) -> list[Any]:
 
 
 def _whole(version: Version) -> str:
-    parts = [holdfast.thaw(version.state), version.result, version.meta, version.error]
+    parts = [version.state, version.result, version.meta, version.error]
     return repr([_summary(version), parts])
 
 

@@ -99,21 +99,17 @@ class Told:
         self.pruned |= numbers
 
     def blame(self, path: Path) -> int:
-        """The newest ancestor at which the value at a path became what it is in the head."""
+        """The newest ancestor at which the value at a path became what it is; the last one before a gap, if none."""
         value = reach(self.state, path)
         number = self.head
         while True:
             known = self.kept[number]
             for before in (known.parent, known.merged):
-                older = self._oldest_known(before)
-                if older is not None and exactly(find(self.kept[older].state, path), value):
-                    number = older
+                if before in self.kept and exactly(find(self.kept[before].state, path), value):
+                    number = before
                     break
             else:
                 return number
-
-    def _oldest_known(self, number: int | None) -> int | None:
-        return number if number in self.kept else None
 
     def ancestors(self, number: int) -> Iterator[int]:
         """A version and those it follows, up to where versions are gone."""
@@ -124,10 +120,15 @@ class Told:
 
 
 def find(state: Any, path: Path) -> Any:
-    try:
-        return reach(state, path)
-    except (LookupError, TypeError):
-        return NOTHING
+    """What stands at a place of a plain state, or NOTHING."""
+    for key in path:
+        if type(state) is dict:
+            state = state.get(key, NOTHING)
+        elif type(state) in (list, tuple) and type(key) is int and key < len(state):
+            state = state[key]
+        else:
+            return NOTHING
+    return state
 
 
 def _hour(time: dt.datetime) -> Any:

@@ -6,8 +6,8 @@ fork needs of its origin goes along as stubs with numbers below 1, and the run i
 
 The same examination of versions (`chain`) stands at both doors: what is exported can be imported. An import
 reads the file twice, first to examine everything (`examine`), then to hand it to the store; a source that
-cannot be read twice is copied to a temporary file. Nothing in a bundle is imported or executed, and no name in
-it becomes a path.
+cannot be read twice is copied to a temporary file. Nothing in a bundle is imported or executed, and no name
+in it becomes a path.
 
 Invariant: a run is imported whole and exactly as it was exported, or not at all.
 """
@@ -249,7 +249,7 @@ def _import(store: Store, source: Source, run_id: str | None, now: int) -> RunRe
     return store.import_run(
         Imported(
             run,
-            _Versions(source, header.id, new_id),
+            _versions(source, header.id, new_id),
             found.timelines,
             found.marks,
             found.events,
@@ -258,42 +258,31 @@ def _import(store: Store, source: Source, run_id: str | None, now: int) -> RunRe
     )
 
 
-class _Versions(Iterator[tuple[VersionRecord, Sequence[bytes], Sequence[bytes]]]):
-    """The versions of an examined bundle on their way into a store, sealed for the id that they will have.
-    Asked for its iterator, it begins anew: a store may have to try its transaction again."""
+def _versions(
+    source: Source, old_id: str, new_id: str
+) -> Iterator[tuple[VersionRecord, Sequence[bytes], Sequence[bytes]]]:
+    """The versions of an examined bundle, sealed for the id that they will have."""
+    links = {0: NO_PARENT}
+    # To the very end, where it shows whether the file is still the one that was examined.
+    for frame, blocks in entries(source):
+        if isinstance(frame, VersionFrame):
+            version = record(VersionRecord, frame)
+            if new_id != old_id:
+                version = _resealed(version, new_id, links)
+            yield version, blocks, frame.holds
 
-    def __init__(self, source: Source, old_id: str, new_id: str) -> None:
-        self._source = source
-        self._old_id = old_id
-        self._new_id = new_id
-        self._reading = self._read()
 
-    def __iter__(self) -> _Versions:
-        self._reading = self._read()
-        return self
-
-    def __next__(self) -> tuple[VersionRecord, Sequence[bytes], Sequence[bytes]]:
-        return next(self._reading)
-
-    def _read(self) -> Iterator[tuple[VersionRecord, Sequence[bytes], Sequence[bytes]]]:
-        links = {0: NO_PARENT}
-        # To the very end, where it shows whether the file is still the one that was examined.
-        for frame, blocks in entries(self._source):
-            if isinstance(frame, VersionFrame):
-                version = record(VersionRecord, frame)
-                if self._new_id != self._old_id:
-                    version = self._resealed(version, links)
-                yield version, blocks, frame.holds
-
-    def _resealed(self, version: VersionRecord, links: dict[int, bytes]) -> VersionRecord:
-        if version.pruned:
-            version = seal_stub(self._new_id, version)
-        else:
-            link = links.get(version.parent, NO_PARENT)
-            version = seal(self._new_id, msgspec.structs.replace(version, prev=link))
-        if version.number > 0:
-            links[version.number] = version.hash[:8]
-        return version
+def _resealed(version: VersionRecord, run_id: str, links: dict[int, bytes]) -> VersionRecord:
+    """A version as it would be had it been written for another run id. A stub keeps its hash: what that was
+    made from is gone."""
+    if version.pruned:
+        version = seal_stub(run_id, version)
+    else:
+        link = links.get(version.parent, NO_PARENT)
+        version = seal(run_id, msgspec.structs.replace(version, prev=link))
+    if version.number > 0:
+        links[version.number] = version.hash[:8]
+    return version
 
 
 class _Contents:

@@ -27,6 +27,8 @@ from holdfast.tree.block import digest, node_of, open_block
 #: Decoded blocks kept at hand.
 _KEEP_BLOCKS = 128
 _ARTIFACT = 25
+#: An empty directory, encoded.
+_NO_BLOCKS = b"\x90"
 
 
 class Head(NamedTuple):
@@ -40,12 +42,13 @@ class Head(NamedTuple):
 class _Pack(NamedTuple):
     """A checked and opened pack."""
 
-    roots: list[Any]
+    #: Still encoded, as the nodes are.
+    roots: Any
     #: For each further block: the slot after its last node, and its hash.
     directory: list[Any]
-    #: Slot of the first node in the pack proper.
+    #: The slot that the first item of `nodes` would have: roots and directory stand before the nodes.
     first: int
-    #: Still encoded, each by itself: most readers need few of them.
+    #: Each still encoded: most readers need few of them.
     nodes: list[Any]
 
 
@@ -86,7 +89,8 @@ class Reader:
         """What a version is made of, undecoded."""
         if number < 1 and self.run.origin is not None:
             return self.origin.roots(number + self.run.origin[1])
-        return self._load([number])[number].roots
+        roots: list[Any] = self._decoded(number, node_of, self._load([number])[number].roots)
+        return roots
 
     def show(self, value: Any) -> Any:
         """An internal value as a caller may see it."""
@@ -145,7 +149,7 @@ class Reader:
 
     def _node(self, pack: _Pack, number: int, slot: int) -> Any:
         first, nodes = pack.first, pack.nodes
-        if slot < first:
+        if slot < first + 2:
             first = 0
             for index, (end, expected) in enumerate(pack.directory):
                 if slot < end:
@@ -197,9 +201,12 @@ class Reader:
 
     def _unpack(self, record: VersionRecord) -> _Pack:
         assert record.pack is not None
-        nodes = self._decoded(record.number, open_block, record.pack)
-        roots, directory = (self._decoded(record.number, node_of, nodes.pop(0)) for _ in range(2))
-        return _Pack(roots, directory, directory[-1][0] if directory else 0, nodes)
+        number = record.number
+        nodes = self._decoded(number, open_block, record.pack)
+        if bytes(nodes[1]) == _NO_BLOCKS:
+            return _Pack(nodes[0], [], -2, nodes)
+        directory = self._decoded(number, node_of, nodes[1])
+        return _Pack(nodes[0], directory, directory[-1][0] - 2, nodes)
 
     def _decoded(self, number: int, decode: Callable[[Any], Any], data: Any) -> Any:
         try:

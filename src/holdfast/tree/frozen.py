@@ -20,6 +20,7 @@ from copy import deepcopy
 from typing import Any, NoReturn, TypeAlias
 
 from holdfast.tree.records import join_error, split_error
+from holdfast.tree.values import NATIVE
 
 #: Where a node is stored: the address space of its run, the version, the slot in the version's pack.
 At: TypeAlias = tuple[object, int, int]
@@ -137,6 +138,8 @@ def aux_of(value: Any) -> Any:
 def thaw(value: Any) -> Any:
     """A private, ordinary, mutable copy of a frozen tree, or of a draft."""
     kind = type(value)
+    if kind in NATIVE:
+        return value
     plain = getattr(kind, "_plain", None)
     if plain is dict:
         return {key: thaw(item) for key, item in value.items()}

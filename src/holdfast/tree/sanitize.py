@@ -250,7 +250,7 @@ def _is_key(value: Any, depth: int) -> bool:
 
 def _storable_keys(keys: list[Any], depth: int) -> list[Any]:
     """The keys, with others in the place of those that cannot be stored; no two of them equal."""
-    good = [_is_key(key, depth) for key in keys]
+    good = [_is_native(key) or _is_key(key, depth) for key in keys]
     if all(good):
         return keys
     lost = [key for key, fine in zip(keys, good, strict=True) if not fine]

@@ -1,0 +1,155 @@
+"""Damage to the file: a bit that flips, a page of zeros, an end that is cut off.
+
+Whatever is damaged, a read gives exactly what was written or raises a typed error, and where one is raised
+`verify` reports a problem. `HOLDFAST_FLIPS` sets how many bits are flipped (default 2000), one at a time: over
+the database's header, over the header and cell pointers of every page, and anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import pytest
+from specimen import RUNS, Readings, build, read_all
+
+import holdfast
+from holdfast import HoldfastError
+
+pytestmark = pytest.mark.slow
+
+FLIPS = int(os.environ.get("HOLDFAST_FLIPS", "2000"))
+_PARTS = 8
+_PAGE = 4096
+_TABLES = (0x02, 0x05, 0x0A, 0x0D)
+_VERSIONS = [f"{run}@{number}" for run, numbers in RUNS.items() for number in numbers]
+
+
+class Specimen(NamedTuple):
+    """A sound store: its bytes, and what it says."""
+
+    content: bytes
+    sound: Readings
+    #: Where a damaged copy is put, in memory where the system has a place for that.
+    path: Path
+
+
+@pytest.fixture(scope="module")
+def specimen() -> Iterator[Specimen]:
+    memory = Path("/dev/shm")
+    with TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        path = Path(folder) / "runs.db"
+        build(path)
+        content = path.read_bytes()
+        sound = read_all(path)
+        assert not [reading for reading in sound.values() if not isinstance(reading, str)]
+        assert 100_000 < len(content) < 300_000
+        yield Specimen(content, sound, path)
+
+
+class Outcome(NamedTuple):
+    """What a damaged store says."""
+
+    readings: Readings
+    #: Reads that gave something else than the sound store.
+    changed: list[str]
+    raised: list[str]
+    #: Versions whose state and facts could be read.
+    versions: int
+
+
+def _outcome(specimen: Specimen, content: bytes) -> Outcome:
+    for old in specimen.path.parent.iterdir():
+        old.unlink()
+    specimen.path.write_bytes(content)
+    readings = read_all(specimen.path)
+    changed = [
+        name
+        for name, reading in readings.items()
+        if isinstance(reading, str) and reading != specimen.sound[name]
+    ]
+    raised = [name for name, reading in readings.items() if not isinstance(reading, str)]
+    versions = sum(isinstance(readings.get(name), str) for name in _VERSIONS)
+    return Outcome(readings, changed, raised, versions)
+
+
+def _verified(specimen: Specimen, content: bytes) -> bool:
+    """Does `verify`, or opening the store, find nothing wrong?"""
+    for old in specimen.path.parent.iterdir():
+        old.unlink()
+    specimen.path.write_bytes(content)
+    try:
+        with holdfast.open(specimen.path, timeout=0.2) as hf:
+            return hf.verify().ok
+    except HoldfastError:
+        return False
+
+
+def flipped(content: bytes, bit: int) -> bytes:
+    """The content with one bit changed."""
+    damaged = bytearray(content)
+    damaged[bit >> 3] ^= 1 << (bit & 7)
+    return bytes(damaged)
+
+
+def bits(content: bytes, count: int) -> list[int]:
+    """Bits to flip: a third over headers and cell pointers, where a flip does most, the others anywhere."""
+    rng = random.Random("flips")
+    aimed = list(range(100 * 8))
+    for start in range(0, len(content), _PAGE):
+        head = start + (100 if start == 0 else 0)
+        if content[head] in _TABLES:
+            cells = int.from_bytes(content[head + 3 : head + 5], "big")
+            aimed += range(head * 8, (head + 12 + 2 * min(cells, 200)) * 8)
+    rng.shuffle(aimed)
+    chosen = dict.fromkeys(aimed[: count // 3])
+    while len(chosen) < min(count, len(content) * 8):
+        chosen[rng.randrange(len(content) * 8)] = None
+    return list(chosen)
+
+
+@pytest.mark.parametrize("part", range(_PARTS))
+def test_a_flipped_bit_is_harmless_or_found(part: int, specimen: Specimen) -> None:
+    chosen = bits(specimen.content, FLIPS)[part::_PARTS]
+    found: Counter[str] = Counter()
+    mostly_readable = 0
+    for bit in chosen:
+        content = flipped(specimen.content, bit)
+        outcome = _outcome(specimen, content)
+        where = f"bit {bit & 7} of byte {bit >> 3} (page {(bit >> 3) // _PAGE + 1})"
+        assert not outcome.changed, f"{where}: changed data in {outcome.changed}"
+        if outcome.raised:
+            assert not _verified(specimen, content), f"{where}: verify is blind to {outcome.raised}"
+        found["raised" if outcome.raised else "harmless"] += 1
+        mostly_readable += outcome.versions > len(_VERSIONS) * 0.8
+    assert found["raised"] > 0
+    assert mostly_readable > 0.8 * len(chosen), "damage to one place makes most versions unreadable"
+
+
+def test_a_page_of_zeros_is_found(specimen: Specimen) -> None:
+    for start in range(0, len(specimen.content), _PAGE):
+        content = specimen.content[:start] + bytes(_PAGE) + specimen.content[start + _PAGE :]
+        outcome = _outcome(specimen, content)
+        assert not outcome.changed, f"page {start // _PAGE + 1}: changed data in {outcome.changed}"
+        assert not _verified(specimen, content), f"page {start // _PAGE + 1}: verify is blind"
+
+
+def test_a_cut_off_end_is_found(specimen: Specimen) -> None:
+    rng = random.Random("ends")
+    size = len(specimen.content)
+    ends = {*range(1, 40), *range(_PAGE, size, _PAGE), *(rng.randrange(size) for _ in range(200))}
+    for end in sorted(ends)[:: max(1, len(ends) // 200)]:
+        content = specimen.content[:end]
+        outcome = _outcome(specimen, content)
+        assert not outcome.changed, f"cut at {end}: changed data in {outcome.changed}"
+        assert not _verified(specimen, content), f"cut at {end}: verify is blind"
+
+
+def test_a_store_that_lost_everything_is_a_new_one(specimen: Specimen) -> None:
+    """An empty file is what a new store is made in: nothing tells it from one."""
+    assert _verified(specimen, b"")

@@ -1,0 +1,423 @@
+"""Every operation of a history, in any order, on one and on two open stores, against plain deep copies.
+
+`HOLDFAST_EXAMPLES=1000` looks deeper than a quick test run does.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from machine_oracle import Known, Told
+from machine_values import STATES, VALUES, change, exactly, places, plain
+
+import holdfast
+from holdfast import History, Holdfast, NotFound, Retention, StaleVersion, Version, thaw
+from holdfast.model.public import Event
+
+EXAMPLES = int(os.environ.get("HOLDFAST_EXAMPLES", "12"))
+STEPS = 25
+MOST_RUNS = 5
+
+TAGS = ["good", "bad", "v1"]
+POLICIES = st.one_of(
+    st.builds(lambda last: Retention(last=last), st.integers(0, 4)),
+    st.builds(lambda hours: Retention(within=dt.timedelta(hours=hours)), st.integers(0, 48)),
+    st.builds(lambda daily, weekly: Retention(daily=daily, weekly=weekly), st.integers(0, 2), st.integers(0, 2)),
+    st.builds(lambda last, hourly: Retention(last=last, hourly=hourly), st.integers(0, 2), st.integers(1, 3)),
+)
+
+
+class Boom(Exception):
+    """What a step raises."""
+
+
+class Machine(RuleBasedStateMachine):
+    """Two engines on one store (in memory: one), and what they should say."""
+
+    in_memory = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.mkdtemp(prefix="holdfast-machine-")
+        self.now = 1_700_000_000.0
+        self.runs: dict[str, Told] = {}
+        self.made = 0
+        self.engines = [self.open()] if self.in_memory else [self.open(), self.open()]
+        self.logs: dict[tuple[int, str], History] = {}
+
+    def open(self) -> Holdfast:
+        where = ":memory:" if self.in_memory else str(Path(self.folder) / "runs.db")
+        return holdfast.open(where, durability="memory", clock=lambda: self.now)
+
+    # Choosing
+
+    def engine(self, data: st.DataObject) -> int:
+        return data.draw(st.sampled_from(range(len(self.engines))), label="engine")
+
+    def run(self, data: st.DataObject) -> Told:
+        return self.runs[data.draw(st.sampled_from(sorted(self.runs)), label="run")]
+
+    def version(self, data: st.DataObject, told: Told) -> Known:
+        return told.kept[data.draw(st.sampled_from(sorted(told.kept)), label="version")]
+
+    def log(self, engine: int, run_id: str) -> History:
+        """A history is used for long, as programs do: what it remembers must not become wrong."""
+        return self.logs.setdefault((engine, run_id), self.engines[engine].history(run_id))
+
+    def pick(self, data: st.DataObject) -> tuple[Told, History]:
+        told = self.run(data)
+        return told, self.log(self.engine(data), told.id)
+
+    def new_id(self) -> str:
+        self.made += 1
+        return f"run-{self.made}"
+
+    # Rules
+
+    @initialize(state=STATES)
+    def first(self, state: Any) -> None:
+        told = Told(self.new_id())
+        self.runs[told.id] = told
+        version = self.log(0, told.id).commit(state, note="first")
+        self.check_version(version, told.add(state, self.now))
+
+    @rule(seconds=st.sampled_from([0.5, 60.0, 4000.0, 90_000.0, 700_000.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+
+    @precondition(lambda self: len(self.runs) < MOST_RUNS)
+    @rule(data=st.data(), state=STATES)
+    def another_run(self, data: st.DataObject, state: Any) -> None:
+        told = Told(self.new_id())
+        version = self.log(self.engine(data), told.id).commit(state, expected=0)
+        self.runs[told.id] = told
+        self.check_version(version, told.add(state, self.now))
+
+    @rule(data=st.data(), state=STATES, result=VALUES, step=st.sampled_from([None, "plan", "search"]))
+    def commit(self, data: st.DataObject, state: Any, result: Any, step: str | None) -> None:
+        told, log = self.pick(data)
+        tags = data.draw(st.lists(st.sampled_from(TAGS), max_size=2), label="tags")
+        status = data.draw(st.sampled_from([None, "completed", "running"]), label="status")
+        assert log.head.number == told.head
+        version = log.commit(state, step=step, result=result, tags=tags, status=status)
+        known = told.add(state, self.now, step=step, result=plain(result), tags=set(tags), status=status)
+        self.check_version(version, known)
+
+    @rule(data=st.data())
+    def commit_changed(self, data: st.DataObject) -> None:
+        """A program that keeps its own state, changes some of it, and commits all of it."""
+        told, log = self.pick(data)
+        state = thaw(log.head.state)
+        for _ in range(data.draw(st.integers(0, 3), label="changes")):
+            change(data.draw, plain(state))(state)
+        version = log.commit(state, expected=data.draw(st.sampled_from([None, told.head])))
+        self.check_version(version, told.add(state, self.now))
+
+    @rule(data=st.data(), step=st.sampled_from([None, "plan"]))
+    def edit(self, data: st.DataObject, step: str | None) -> None:
+        told, log = self.pick(data)
+        state = plain(told.state)
+        with log.edit(step=step, tags=["good"] if step else []) as draft:
+            for _ in range(data.draw(st.integers(0, 4), label="changes")):
+                op = change(data.draw, plain(state))
+                op(state)
+                op(draft)
+                assert exactly(thaw(draft), plain(state)), "a draft reads as it was changed"
+        self.check_version(log.head, told.add(state, self.now, step=step, tags={"good"} if step else set()))
+
+    @rule(data=st.data())
+    def edit_that_raises(self, data: st.DataObject) -> None:
+        told, log = self.pick(data)
+        with pytest.raises(Boom), log.edit() as draft:
+            change(data.draw, plain(told.state))(draft)
+            raise Boom
+        self.check_version(log.head, told.kept[told.head])
+
+    @rule(data=st.data(), added=VALUES, mine=VALUES)
+    def commit_behind(self, data: st.DataObject, added: Any, mine: Any) -> None:
+        """A plain state made from a version that is no longer the head is carried over to the head."""
+        told = self.run(data)
+        if type(told.state) is not dict:
+            return
+        log, other = (self.engines[self.engine(data)].history(told.id) for _ in range(2))
+        state = thaw(log.head.state)
+        with other.edit() as draft:
+            draft["theirs"] = plain(added)
+        told.add({**told.state, "theirs": added}, self.now)
+        behind = told.head - 1
+        with pytest.raises(StaleVersion):
+            log.commit(state, expected=told.kept[told.head].parent or behind)
+        if "theirs" in state:
+            state["theirs"] = plain(added)
+        state["mine"] = plain(mine)
+        self.check_version(log.commit(state), told.add({**told.state, "mine": mine}, self.now))
+
+    @rule(data=st.data())
+    def rollback(self, data: st.DataObject) -> None:
+        told, log = self.pick(data)
+        target = self.version(data, told)
+        log.rollback(target.number, reason="again")
+        told.roll_back(target.number)
+        assert log.head.number == told.head
+
+    @precondition(lambda self: len(self.runs) < MOST_RUNS)
+    @rule(data=st.data())
+    def fork(self, data: st.DataObject) -> None:
+        told, log = self.pick(data)
+        source = self.version(data, told)
+        run_id = self.new_id()
+        engine = self.engine(data)
+        fork = self.engines[engine].fork(f"{told.id}@{source.number}", run_id)
+        self.runs[run_id] = Told(run_id, origin=(told.id, source.number))
+        known = self.runs[run_id].add(source.state, self.now, kind="fork", status=source.status)
+        self.check_version(fork.head, known)
+
+    @rule(data=st.data(), left=VALUES, right=VALUES, nested=st.booleans())
+    def merge(self, data: st.DataObject, left: Any, right: Any, nested: bool) -> None:
+        """Two timelines from one version that add different keys, and append to one list."""
+        told, log = self.pick(data)
+        if type(told.state) is not dict:
+            return
+        start = told.head
+        base = plain(told.state)
+        for name in ("left", "right", "log"):
+            base.pop(name, None)
+        if nested:
+            base["log"] = ["start"]
+        told.add(base, self.now)
+        log.head  # noqa: B018 - a program looks before it commits
+        log.commit(base)
+        start = told.head
+        sides = []
+        for name, value in (("left", left), ("right", right)):
+            with log.edit() as draft:
+                draft[name] = plain(value)
+                if nested:
+                    draft["log"].append(name)
+            more = {"log": ["start", name]} if nested else {}
+            sides.append(told.add({**base, **more, name: value}, self.now).number)
+            if name == "left":
+                log.rollback(start)
+                told.roll_back(start)
+        version = log.merge(sides[0])
+        more = {"log": ["start", "right", "left"]} if nested else {}
+        merged = {**base, **more, "right": right, "left": left}
+        self.check_version(version, told.add(merged, self.now, kind="merge", merged=sides[0]))
+
+    @rule(data=st.data(), name=st.sampled_from(TAGS), on=st.booleans())
+    def tag(self, data: st.DataObject, name: str, on: bool) -> None:
+        told, log = self.pick(data)
+        known = self.version(data, told)
+        if on:
+            log.tag(known.number, name)
+            known.tags.add(name)
+        elif name in known.tags:
+            log.untag(known.number, name)
+            known.tags.remove(name)
+        else:
+            with pytest.raises(NotFound):
+                log.untag(known.number, name)
+
+    @rule(data=st.data(), on=st.booleans())
+    def pin(self, data: st.DataObject, on: bool) -> None:
+        told, log = self.pick(data)
+        known = self.version(data, told)
+        if on:
+            log.pin(known.number)
+        elif known.pinned:
+            log.unpin(known.number)
+        else:
+            with pytest.raises(NotFound):
+                log.unpin(known.number)
+        known.pinned = on
+
+    @rule(data=st.data(), policy=POLICIES)
+    def prune(self, data: st.DataObject, policy: Retention) -> None:
+        told, log = self.pick(data)
+        points = {run.origin[1] for run in self.runs.values() if run.origin and run.origin[0] == told.id}
+        gone = told.prune(policy, self.now, points)
+        planned = log.prune(policy, dry_run=True)
+        assert set(planned.versions) == gone
+        assert planned.dry_run
+        done = log.prune(policy)
+        told.let_go(gone)
+        assert (set(done.versions), set(done.kept)) == (gone, set(told.kept))
+        self.check_run(self.engine(data), told)
+
+    @precondition(lambda self: len(self.runs) < MOST_RUNS)
+    @rule(data=st.data())
+    def export_and_import(self, data: st.DataObject) -> None:
+        told, log = self.pick(data)
+        source = self.version(data, told)
+        document = json.loads(json.dumps(log.export(source.number)))
+        assert holdfast.validate(document)
+        run_id = self.new_id()
+        version = self.engines[self.engine(data)].import_snapshot(document, run_id=run_id)
+        self.runs[run_id] = copied = Told(run_id)
+        facts = {"step": source.step, "result": source.result, "tags": set(source.tags), "status": source.status}
+        self.check_version(version, copied.add(source.state, self.now, kind="import", **facts))
+
+    @precondition(lambda self: len(self.runs) < MOST_RUNS)
+    @rule(data=st.data())
+    def bundle(self, data: st.DataObject) -> None:
+        told = self.run(data)
+        file = io.BytesIO()
+        self.engines[self.engine(data)].export_run(told.id, file)
+        file.seek(0)
+        run_id = self.new_id()
+        engine = self.engine(data)
+        self.engines[engine].import_run(file, run_id=run_id)
+        self.runs[run_id] = told.copy(run_id)
+        self.check_run(engine, self.runs[run_id])
+
+    @precondition(lambda self: len(self.runs) > 1)
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        told = self.run(data)
+        self.engines[self.engine(data)].delete(told.id)
+        del self.runs[told.id]
+        for fork in self.runs.values():
+            if fork.origin and fork.origin[0] == told.id:
+                fork.origin = None
+        for engine in range(len(self.engines)):
+            with pytest.raises(NotFound):
+                self.log(engine, told.id).head  # noqa: B018 - the reading is what is tested
+            for other in self.runs.values():
+                self.check_run(engine, other)
+
+    @rule(data=st.data())
+    def collect(self, data: st.DataObject) -> None:
+        self.engines[self.engine(data)].gc(grace=0)
+
+    @precondition(lambda self: not self.in_memory)
+    @rule(data=st.data())
+    def reopen(self, data: st.DataObject) -> None:
+        engine = self.engine(data)
+        self.engines[engine].close()
+        self.engines[engine] = self.open()
+        self.logs = {key: log for key, log in self.logs.items() if key[0] != engine}
+
+    # What must hold
+
+    @rule(data=st.data())
+    def looks(self, data: st.DataObject) -> None:
+        told, log = self.pick(data)
+        self.check_version(log.at(self.version(data, told).number), None)
+        found = list(places(told.state))
+        path, value = found[data.draw(st.integers(0, len(found) - 1), label="place")]
+        blamed = log.blame(path)
+        assert (blamed.version.number, path) == (told.blame(path), path)
+        assert exactly(plain(blamed.value), value)
+
+    @rule(data=st.data())
+    def differs(self, data: st.DataObject) -> None:
+        one, other = self.run(data), self.run(data)
+        a, b = self.version(data, one), self.version(data, other)
+        found = self.engines[self.engine(data)].diff(f"{one.id}@{a.number}", f"{other.id}@{b.number}")
+        assert bool(found.changes) == (not exactly(a.state, b.state)), found.summary()
+
+    @rule(data=st.data())
+    def lists(self, data: st.DataObject) -> None:
+        told, log = self.pick(data)
+        wanted = {
+            "timeline": data.draw(st.sampled_from([None, *range(1, len(told.starts) + 1)])),
+            "step": data.draw(st.sampled_from([None, "plan", "search"])),
+            "kind": data.draw(st.sampled_from([None, "step", "manual", "merge"])),
+            "tag": data.draw(st.sampled_from([None, *TAGS])),
+            "before": data.draw(st.sampled_from([None, *range(1, told.last + 2)])),
+        }
+        limit = data.draw(st.integers(1, 6))
+        found = [version.number for version in log.versions(limit=limit, **wanted)]
+        assert found == [known.number for known in _filtered(told, wanted)][:limit]
+
+    @invariant()
+    def heads(self) -> None:
+        for engine in range(len(self.engines)):
+            for told in self.runs.values():
+                self.check_version(self.log(engine, told.id).head, told.kept[told.head])
+
+    def check_version(self, version: Version, known: Known | None) -> None:
+        if known is None:
+            known = self.runs[version.run].kept[version.number]
+        assert (version.number, version.parent, version.timeline) == (known.number, known.parent, known.timeline)
+        assert (version.kind, version.step, version.status) == (known.kind, known.step, known.status)
+        assert (set(version.tags), version.pinned) == (known.tags, known.pinned)
+        assert version.at == dt.datetime.fromtimestamp(known.at, dt.UTC)
+        assert exactly(plain(version.state), known.state)
+        assert exactly(plain(version.result), known.result)
+
+    def check_run(self, engine: int, told: Told) -> None:
+        """Everything that is known about a run."""
+        log = self.log(engine, told.id)
+        listed = log.versions(limit=10_000)
+        assert [version.number for version in listed] == sorted(told.kept, reverse=True)
+        assert set(told.kept) | told.pruned == set(range(1, told.last + 1))
+        for version in listed:
+            self.check_version(version, told.kept[version.number])
+        for number in told.pruned:
+            with pytest.raises(NotFound):
+                log.at(number)
+        assert [(line.number, line.parent) for line in log.timelines()] == list(enumerate(told.starts, 1))
+        assert [version.number for version in log.ancestors()] == list(told.ancestors(told.head))
+        saved = [event.version for event in read_all(log) if event.kind == "version.saved"]
+        assert saved == sorted(told.kept)
+
+    def teardown(self) -> None:
+        try:
+            for engine in range(len(self.engines)):
+                for told in self.runs.values():
+                    self.check_run(engine, told)
+            report = self.engines[0].verify()
+            assert report.ok, [str(problem) for problem in report.problems]
+            assert report.versions == sum(len(told.kept) for told in self.runs.values())
+        finally:
+            for hf in self.engines:
+                hf.close()
+            shutil.rmtree(self.folder)
+
+
+class MemoryMachine(Machine):
+    in_memory = True
+
+
+def read_all(log: History) -> list[Event]:
+    """The journal as a subscriber reads it: page by page, each from the cursor of the last."""
+    found: list[Event] = []
+    while page := log.events(after=found[-1].cursor if found else 0, limit=3):
+        found += page
+    return found
+
+
+def _filtered(told: Told, wanted: dict[str, Any]) -> list[Known]:
+    return [
+        known
+        for known in sorted(told.kept.values(), key=lambda known: -known.number)
+        if wanted["timeline"] in (None, known.timeline)
+        and wanted["step"] in (None, known.step)
+        and wanted["kind"] in (None, known.kind)
+        and (wanted["tag"] is None or wanted["tag"] in known.tags)
+        and (wanted["before"] is None or known.number < wanted["before"])
+    ]
+
+
+_SETTINGS = settings(
+    max_examples=EXAMPLES,
+    stateful_step_count=STEPS,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
+TestOnSQLite = Machine.TestCase
+TestOnSQLite.settings = _SETTINGS
+TestInMemory = MemoryMachine.TestCase
+TestInMemory.settings = _SETTINGS
