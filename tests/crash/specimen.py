@@ -7,15 +7,16 @@ store is what a damaged one may say, or else raise for.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import holdfast
 from holdfast import History, Holdfast, HoldfastError, Retention, Version
 
-#: Reads by name; what was read as text, or the error.
-Readings = dict[str, "str | HoldfastError"]
+#: Reads by name: the entries that were read, as text, or the error.
+Readings = dict[str, "tuple[str, ...] | HoldfastError"]
 
 
 def build(path: Path) -> None:
@@ -74,7 +75,7 @@ def read_all(path: Path) -> Readings:
     with hf:
         for name, read in _reads(hf):
             try:
-                found[name] = read()
+                found[name] = tuple(map(repr, read()))
             except HoldfastError as error:
                 found[name] = error
     return found
@@ -89,38 +90,44 @@ RUNS = {
 _PATHS = {"talk": "messages[30].content", "plan/2": "documents.doc-45.text", "talk-fork": "messages[2]"}
 
 
-def _reads(hf: Holdfast) -> Iterator[tuple[str, Callable[[], str]]]:
-    yield "runs", lambda: repr(hf.runs())
-    yield "runs tagged", lambda: repr(hf.runs(tags=["good"]))
-    yield "events", lambda: repr(hf.events())
+def _reads(hf: Holdfast) -> Iterator[tuple[str, Callable[[], Iterable[Any]]]]:
+    yield "runs", lambda: [replace(run, tags=()) for run in hf.runs()]
+    yield "runs' tags", lambda: [(run.id, tag) for run in hf.runs() for tag in run.tags]
+    yield "runs by tag", lambda: [run.id for run in hf.runs(tags=["good"])]
+    yield "events", hf.events
     for run, numbers in RUNS.items():
         log = hf.history(run)
-        yield f"{run} versions", lambda log=log: repr([_summary(version) for version in log.versions()])
-        yield f"{run} timelines", lambda log=log: repr(log.timelines())
-        yield f"{run} events", lambda log=log: repr(log.events())
+        yield f"{run} versions", lambda log=log: map(_facts, log.versions())
+        yield f"{run} tags", lambda log=log: [(v.number, tag) for v in log.versions() for tag in _tags(v)]
+        yield f"{run} by step", lambda log=log: map(_facts, log.versions(step="say 1"))
+        yield f"{run} timelines", log.timelines
+        yield f"{run} events", log.events
         yield f"{run} blame", lambda log=log, run=run: _blame(log, _PATHS[run])
         for number in numbers:
             yield f"{run}@{number}", lambda log=log, number=number: _whole(log.at(number))
     for tag in ("good", "short", "reviewed"):
         yield f"talk:{tag}", lambda tag=tag: _whole(hf.version(f"talk:{tag}"))
-    yield "artifacts", lambda: repr(list(_artifacts(hf)))
+    yield "artifacts", lambda: _artifacts(hf)
 
 
-def _summary(version: Version) -> list[Any]:
+def _facts(version: Version) -> list[Any]:
     return [
         *(version.number, version.parent, version.timeline, version.kind, version.status, version.step),
-        *(version.steps, version.at, version.size, version.hash, version.detail, version.tags, version.pinned),
+        *(version.steps, version.at, version.size, version.hash, version.detail),
     ]
 
 
-def _whole(version: Version) -> str:
-    parts = [version.state, version.result, version.meta, version.error]
-    return repr([_summary(version), parts])
+def _tags(version: Version) -> list[str]:
+    return [*version.tags, *(["(pin)"] if version.pinned else [])]
 
 
-def _blame(log: History, path: str) -> str:
+def _whole(version: Version) -> list[Any]:
+    return [[_facts(version), version.state, version.result, version.meta, version.error]]
+
+
+def _blame(log: History, path: str) -> list[Any]:
     found = log.blame(path)
-    return repr([found.path, found.value, found.version.number])
+    return [[found.path, found.value, found.version.number]]
 
 
 def _artifacts(hf: Holdfast) -> Iterator[tuple[str, str | None, bytes]]:

@@ -47,7 +47,7 @@ def specimen() -> Iterator[Specimen]:
         build(path)
         content = path.read_bytes()
         sound = read_all(path)
-        assert not [reading for reading in sound.values() if not isinstance(reading, str)]
+        assert not [reading for reading in sound.values() if not isinstance(reading, tuple)]
         assert 100_000 < len(content) < 300_000
         yield Specimen(content, sound, path)
 
@@ -71,10 +71,10 @@ def _outcome(specimen: Specimen, content: bytes) -> Outcome:
     changed = [
         name
         for name, reading in readings.items()
-        if isinstance(reading, str) and reading != specimen.sound[name]
+        if isinstance(reading, tuple) and reading != specimen.sound[name]
     ]
-    raised = [name for name, reading in readings.items() if not isinstance(reading, str)]
-    versions = sum(isinstance(readings.get(name), str) for name in _VERSIONS)
+    raised = [name for name, reading in readings.items() if not isinstance(reading, tuple)]
+    versions = sum(isinstance(readings.get(name), tuple) for name in _VERSIONS)
     return Outcome(readings, changed, raised, versions)
 
 

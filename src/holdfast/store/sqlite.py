@@ -42,6 +42,7 @@ from holdfast.store.sqlite_rows import (
     INSERT_VERSION,
     KIND_NUMBER,
     RUN,
+    SELECT_NEXT_KEY,
     STATUS_NUMBER,
     UPDATE_RUN,
     VERSION,
@@ -63,7 +64,7 @@ _SELECT_VERSION = f"SELECT {VERSION} FROM journal WHERE number IS NOT NULL AND "
 _SELECT_PACK = f"SELECT {VERSION}, pack FROM journal WHERE run=? AND number "  # noqa: S608 - constants only
 _SELECT_STATS = (
     "SELECT count(*), coalesce(sum(kept), 0), coalesce(sum(size), 0), "
-    "(SELECT count(*) FROM journal WHERE number IS NULL AND pruned IS NULL), "
+    "(SELECT count(*) FROM journal WHERE number IS NULL AND run > 0), "
     "(SELECT count(*) FROM artifact), (SELECT coalesce(sum(size), 0) FROM artifact) FROM run"
 )
 #: Greater than any byte of UTF-8.
@@ -379,8 +380,7 @@ def _has(connection: sqlite3.Connection, what: str, *values: Any) -> bool:
 
 
 def _insert_run(connection: sqlite3.Connection, run: RunRecord) -> RunRecord:
-    last = connection.execute("SELECT seq FROM sqlite_sequence WHERE name='run'").fetchone()
-    run = msgspec.structs.replace(run, key=1 if last is None else last[0] + 1)
+    run = msgspec.structs.replace(run, key=connection.execute(SELECT_NEXT_KEY).fetchone()[0])
     row = run_row(run)
     connection.execute(INSERT_RUN, (*row, row_sum(*row)))
     return run

@@ -122,8 +122,8 @@ class Artifacts:
 
         def write(connection: sqlite3.Connection) -> list[tuple[bytes, int]]:
             rows = connection.execute(
-                "DELETE FROM artifact WHERE at < ? AND NOT EXISTS "
-                "(SELECT 1 FROM hold WHERE hold.digest = artifact.digest) RETURNING digest, size",
+                "DELETE FROM artifact WHERE at < ? AND digest NOT IN (SELECT digest FROM hold) "
+                "RETURNING digest, size",
                 (before,),
             ).fetchall()
             for digest, _ in rows:

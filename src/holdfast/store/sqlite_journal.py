@@ -13,7 +13,7 @@ from holdfast.store.sqlite_link import Link
 from holdfast.store.sqlite_rows import VERSION, entry_record
 
 _SELECT = f"SELECT {VERSION}, run FROM journal WHERE "  # noqa: S608 - constants only
-_ALL = _SELECT + "seq > ? AND pruned IS NOT 1 ORDER BY seq LIMIT ?"
+_ALL = _SELECT + "seq > ? AND run > 0 AND pruned IS NOT 1 ORDER BY seq LIMIT ?"
 _EVENTS = _SELECT + "run=? AND number IS NULL AND seq > ? ORDER BY seq LIMIT ?"
 _VERSIONS = _SELECT + "run=? AND number >= ? AND pruned = 0 ORDER BY number LIMIT ?"
 

@@ -26,6 +26,10 @@ RUN = (
     "key, id, workflow, status, created, updated, head, last, timeline, revision, epoch, "
     "origin_run, origin_version, step, size, kept"
 )
+SELECT_NEXT_KEY = (
+    "SELECT max(coalesce((SELECT max(key) FROM run), 0), "
+    "coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'run'), 0)) + 1"
+)
 INSERT_RUN = f"INSERT INTO run ({RUN}, sum) VALUES ({', '.join('?' * 17)})"  # noqa: S608 - constants only
 UPDATE_RUN = (
     "UPDATE run SET workflow=?, status=?, updated=?, head=?, last=?, timeline=?, revision=?, epoch=?, "

@@ -1,4 +1,4 @@
--- The first format. A row's `sum` guards the row; a version's `seal` is (link, pack hash, hash), see docs/format.md.
+-- The first format. Few tables and indexes: each costs a page even when it is empty. A row's `sum` guards the row; a version's `seal` is (link, pack hash, hash), see docs/format.md.
 
 CREATE TABLE run (
     key INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -19,7 +19,6 @@ CREATE TABLE run (
     kept INTEGER NOT NULL,
     sum BLOB NOT NULL
 );
-CREATE INDEX run_origin ON run (origin_run) WHERE origin_run IS NOT NULL;
 
 -- Versions (number is set) and other events (step is the kind, detail the data), in the order in which they happened.
 -- A row of run 0 only holds a place: positions after a deletion must not be given again.
@@ -40,17 +39,16 @@ CREATE TABLE journal (
     seal BLOB NOT NULL,
     pack BLOB
 );
-CREATE UNIQUE INDEX journal_version ON journal (run, number) WHERE number IS NOT NULL;
-CREATE INDEX journal_event ON journal (run, seq) WHERE number IS NULL;
+-- Events, whose number is NULL, stand in it too, in the order of their positions.
+CREATE UNIQUE INDEX journal_place ON journal (run, number);
 
 CREATE TABLE block (
-    id INTEGER PRIMARY KEY,
     run INTEGER NOT NULL,
     number INTEGER NOT NULL,
     n INTEGER NOT NULL,
-    data BLOB NOT NULL
-);
-CREATE UNIQUE INDEX block_place ON block (run, number, n);
+    data BLOB NOT NULL,
+    PRIMARY KEY (run, number, n)
+) WITHOUT ROWID;
 
 CREATE TABLE timeline (
     run INTEGER NOT NULL,
@@ -70,9 +68,8 @@ CREATE TABLE mark (
     number INTEGER NOT NULL,
     at INTEGER NOT NULL,
     sum BLOB NOT NULL,
-    PRIMARY KEY (run, name, number)
+    PRIMARY KEY (run, number, name)
 ) WITHOUT ROWID;
-CREATE INDEX mark_version ON mark (run, number);
 
 CREATE TABLE artifact (
     digest BLOB PRIMARY KEY,
@@ -80,18 +77,16 @@ CREATE TABLE artifact (
     at INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE artifact_piece (
-    id INTEGER PRIMARY KEY,
     digest BLOB NOT NULL,
     n INTEGER NOT NULL,
-    data BLOB NOT NULL
-);
-CREATE UNIQUE INDEX artifact_piece_place ON artifact_piece (digest, n);
+    data BLOB NOT NULL,
+    PRIMARY KEY (digest, n)
+) WITHOUT ROWID;
 
 -- Which version's pack refers to which artifact.
 CREATE TABLE hold (
     digest BLOB NOT NULL,
     run INTEGER NOT NULL,
     number INTEGER NOT NULL,
-    PRIMARY KEY (digest, run, number)
+    PRIMARY KEY (run, number, digest)
 ) WITHOUT ROWID;
-CREATE INDEX hold_version ON hold (run, number);

@@ -1,0 +1,437 @@
+"""Committing, editing and reading: one run from the outside."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import json
+import math
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import (
+    FrozenDict,
+    History,
+    Holdfast,
+    HoldfastError,
+    InvalidCall,
+    InvalidReference,
+    MergeConflict,
+    NotFound,
+    StaleVersion,
+    UnsupportedValue,
+    thaw,
+)
+
+
+@holdfast.register
+@dataclasses.dataclass
+class Budget:
+    spent: int
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+
+# Commit
+
+
+def test_a_commit_makes_the_run_and_numbers_its_versions(hf: Holdfast, log: History) -> None:
+    with pytest.raises(NotFound, match="run-1"):
+        log.head  # noqa: B018 - the reading is what is tested
+    versions = [log.commit({"n": number}) for number in range(3)]
+    assert [(v.number, v.parent, v.timeline, v.kind) for v in versions] == [
+        (1, None, 1, "initial"),
+        (2, 1, 1, "manual"),
+        (3, 2, 1, "manual"),
+    ]
+    assert [run.id for run in hf.runs()] == ["run-1"]
+    assert log.head.number == 3
+
+
+def test_a_version_knows_all_facts_of_its_commit(log: History) -> None:
+    log.commit({"n": 0})
+    error = {"type": "ValueError", "message": "no", "traceback": "…"}
+    made = log.commit(
+        {"n": 1},
+        step="plan/search#2",
+        result=("found", 3),
+        tags=["good", "best"],
+        note="as agreed",
+        actor="Ada",
+        meta={"model": "m-1", "cost": 0.25},
+        error=error,
+        status="failed",
+    )
+    for version in (made, log.at(2), log.versions(limit=1)[0]):
+        assert (version.run, version.number, version.parent) == ("run-1", 2, 1)
+        assert (version.kind, version.step, version.steps) == ("step", "plan/search#2", 1)
+        assert version.result == ("found", 3)
+        assert type(version.result) is tuple
+        assert sorted(version.tags) == ["best", "good"]
+        assert (version.note, version.actor, version.status) == ("as agreed", "Ada", "failed")
+        assert version.meta == {"model": "m-1", "cost": 0.25}
+        assert version.error == error
+        assert version.at == dt.datetime(2023, 11, 14, 22, 13, 20, tzinfo=dt.UTC)
+        assert version.size > 0
+        assert not version.pinned
+        assert len(bytes.fromhex(version.hash)) == 16
+        assert repr(version) == "<Version run-1@2 plan/search#2>"
+
+
+def test_facts_that_were_not_given_are_none(log: History) -> None:
+    version = log.commit({})
+    facts = (version.step, version.result, version.note, version.actor, version.meta, version.error)
+    assert facts == (None,) * 6
+    assert (version.tags, version.status, version.steps) == ((), "running", 0)
+
+
+@pytest.mark.parametrize("result", [False, 0, "", [], {}, ()])
+def test_a_falsy_result_is_a_result(log: History, result: Any) -> None:
+    log.commit({}, result=result)
+    found = log.head.result
+    assert found == result
+    assert found is not None
+
+
+def test_an_exception_is_kept_as_an_error(log: History) -> None:
+    log.commit({}, error=ValueError("no such tool"))
+    assert repr(log.head.error) == "ValueError('no such tool')"
+
+
+def test_the_status_stays_until_it_is_changed(hf: Holdfast, log: History) -> None:
+    log.commit({}, status="suspended")
+    assert log.commit({"n": 1}).status == "suspended"
+    assert hf.runs()[0].status == "suspended"
+
+
+def test_steps_are_counted_and_named_along_the_line(log: History) -> None:
+    log.commit({}, step="plan")
+    log.commit({"n": 1})
+    log.commit({"n": 2}, step="write")
+    assert (log.head.steps, log.head.completed_steps) == (2, ["plan", "write"])
+    log.rollback(to=1)
+    log.commit({"n": 3}, step="again")
+    assert (log.head.steps, log.head.completed_steps) == (2, ["plan", "again"])
+
+
+def test_what_is_committed_no_longer_hangs_on_the_callers_objects(log: History) -> None:
+    state: dict[str, Any] = {"list": [1], "set": {1}, "budget": Budget(1)}
+    log.commit(state)
+    state["list"].append(2)
+    state["set"].add(2)
+    state["budget"].spent = 99
+    assert thaw(log.head.state) == {"list": [1], "set": {1}, "budget": Budget(1)}
+
+
+def test_an_object_read_from_a_version_is_a_private_copy(log: History) -> None:
+    version = log.commit({"budget": Budget(1)})
+    log.at(1).state["budget"].spent = 99
+    assert log.at(1).state["budget"] == Budget(1)
+    assert log.commit(version.state).state["budget"] == Budget(1)
+
+
+def test_state_is_frozen_and_takes_part_in_json(log: History) -> None:
+    state = log.commit({"a": [1, {"b": 2}]}).state
+    assert json.loads(json.dumps(state)) == {"a": [1, {"b": 2}]}
+    for change in (lambda: state.update(x=1), lambda: state["a"].append(3), lambda: state["a"][1].clear()):
+        with pytest.raises(TypeError, match="edit"):
+            change()
+
+
+@pytest.mark.parametrize("state", [None, 1, "text", [1, 2], (1, {"a": [1]}), {1, 2}, b"bytes", Budget(3)])
+def test_any_value_can_be_a_state(log: History, state: Any) -> None:
+    log.commit(state)
+    found = thaw(log.at(1).state)
+    assert (found, type(found)) == (state, type(state))
+
+
+@pytest.mark.parametrize("values", [(1, True, 1.0), (0.0, -0.0), ((1,), (True,)), ("1", 1, b"1"), ([], ())])
+def test_look_alikes_are_changes(log: History, values: tuple[Any, ...]) -> None:
+    for value in values:
+        log.commit({"value": value})
+    for number, value in enumerate(values, 1):
+        found = thaw(log.at(number).state["value"])
+        assert (repr(found), type(found)) == (repr(value), type(value))
+    assert all(log.diff(number, number + 1) for number in range(1, len(values)))
+    assert log.blame("value").version.number == len(values)
+
+
+def test_nan_equals_itself_as_a_state(log: History) -> None:
+    log.commit({"value": math.nan})
+    log.commit({"value": math.nan})
+    assert not log.diff(1, 2)
+
+
+def test_the_order_of_keys_is_kept_and_is_a_change(log: History) -> None:
+    log.commit({"a": 1, "b": 2})
+    log.commit({"b": 2, "a": 1})
+    assert (list(log.at(1).state), list(log.at(2).state)) == (["a", "b"], ["b", "a"])
+    assert log.diff(1, 2).changes
+
+
+def test_a_dict_may_look_like_a_marker(log: History) -> None:
+    state = {"$holdfast": "tuple", "value": [1], "$ref": 1, "": None}
+    log.commit(state)
+    assert log.head.state == state
+
+
+@pytest.mark.parametrize(
+    ("state", "path"),
+    [
+        ({"a": [1, {"b": object()}]}, r"a\[1\]\.b"),
+        ({"f": lambda: None}, "f"),
+        ({"deep": {"file": open}}, r"deep\.file"),
+        ([object()], r"\[0\]"),
+        (object(), "the root"),
+    ],
+)
+def test_what_cannot_be_stored_is_named_before_anything_is_written(log: History, state: Any, path: str) -> None:
+    log.commit({"n": 1})
+    with pytest.raises(UnsupportedValue, match=path):
+        log.commit(state)
+    with pytest.raises(UnsupportedValue):
+        log.commit({"n": 2}, result=object())
+    assert (log.head.number, log.head.state) == (1, {"n": 1})
+
+
+def test_a_cycle_and_a_tree_too_deep_are_refused(log: History) -> None:
+    circle: list[Any] = []
+    circle.append(circle)
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    for state in (circle, deep, {"x": circle}):
+        with pytest.raises(UnsupportedValue):
+            log.commit(state)
+    assert log.commit({"n": 1}).number == 1
+
+
+def test_the_same_state_again_costs_next_to_nothing(log: History) -> None:
+    state = {"documents": {f"doc-{n}": "text " * 40 for n in range(300)}}
+    first = log.commit(state)
+    second = log.commit(state)
+    assert second.size < 100 < first.size
+    assert not log.diff(1, 2)
+
+
+# Expected
+
+
+def test_expected_is_the_head_or_the_commit_is_refused(log: History) -> None:
+    first = log.commit({"n": 1}, expected=0)
+    second = log.commit({"n": 2}, expected=first)
+    log.commit({"n": 3}, expected=second.number)
+    for stale in (0, 1, second, 4):
+        with pytest.raises(StaleVersion, match="version 3") as caught:
+            log.commit({"n": 9}, expected=stale)
+        assert caught.value.details["head"] == 3
+    assert log.head.state == {"n": 3}
+    assert [version.number for version in log.versions()] == [3, 2, 1]
+
+
+def test_expected_holds_for_an_edit_from_start_to_end(log: History) -> None:
+    log.commit({"n": 1})
+    with pytest.raises(StaleVersion), log.edit(expected=7):
+        pytest.fail("the block must not be entered")
+    with pytest.raises(StaleVersion), log.edit(expected=1) as state:  # noqa: PT012 - the end of the block raises
+        state["mine"] = 1
+        log.commit({"n": 2})
+    assert log.head.state == {"n": 2}
+
+
+def test_a_stale_expectation_says_so_even_where_a_merge_would_conflict(log: History) -> None:
+    log.commit({"n": 1})
+    log.commit({"n": 2})
+    with pytest.raises(StaleVersion):
+        log.commit({"n": 3}, expected=1)
+
+
+# Edit
+
+
+def test_an_edit_commits_at_the_end_of_the_block(log: History) -> None:
+    with log.edit(step="plan", tags=["t"], note="n", actor="Ada", meta={"m": 1}, result=5) as state:
+        state["messages"] = []
+        state["messages"].append({"role": "user"})
+        state.setdefault("plan", {})["tasks"] = [1, 2]
+    head = log.head
+    assert head.state == {"messages": [{"role": "user"}], "plan": {"tasks": [1, 2]}}
+    assert (head.step, head.tags, head.note, head.actor, head.result) == ("plan", ("t",), "n", "Ada", 5)
+    assert head.meta == {"m": 1}
+
+
+def test_a_draft_is_seen_nowhere_else_until_the_end(log: History) -> None:
+    log.commit({"list": [{"n": 1}], "budget": Budget(1)})
+    before = log.head
+    with log.edit() as state, log.edit() as other:
+        state["list"][0]["n"] = 2
+        state["list"].append({"n": 3})
+        state["budget"].spent = 5
+        state["new"] = 1
+        for seen in (before.state, log.head.state, log.at(1).state, other):
+            assert thaw(seen) == {"list": [{"n": 1}], "budget": Budget(1)}
+        assert log.versions()[0].number == 1
+    assert thaw(log.at(2).state) == {"list": [{"n": 1}], "budget": Budget(1)}, "the inner block changed nothing"
+    assert thaw(log.head.state) == {"list": [{"n": 2}, {"n": 3}], "budget": Budget(5), "new": 1}
+    assert thaw(before.state) == {"list": [{"n": 1}], "budget": Budget(1)}
+
+
+def test_an_edit_that_raises_leaves_nothing(log: History) -> None:
+    log.commit({"list": [1], "budget": Budget(1)})
+    for error in (ValueError, KeyboardInterrupt, SystemExit):
+        with pytest.raises(error), log.edit() as state:  # noqa: PT012 - the change must come before the error
+            state["list"].append(2)
+            state["budget"].notes.append("x")
+            raise error
+    assert log.head.number == 1
+    assert thaw(log.head.state) == {"list": [1], "budget": Budget(1)}
+    with log.edit() as state:
+        assert state == {"list": [1], "budget": Budget(1)}, "the next attempt starts from the same"
+
+
+def test_a_draft_is_over_when_its_block_has_ended(log: History) -> None:
+    log.commit({"inner": {"list": [1]}})
+    with log.edit() as state:
+        inner, items = state["inner"], state["inner"]["list"]
+    for late in (lambda: state.update(x=1), lambda: inner.pop("list"), lambda: items.append(2)):
+        with pytest.raises(TypeError, match="over"):
+            late()
+    assert log.head.state == {"inner": {"list": [1]}}
+
+
+def test_an_edit_can_hold_what_cannot_be_stored_only_until_its_end(log: History) -> None:
+    log.commit({"n": 1})
+    with pytest.raises(UnsupportedValue, match=r"tool\.call"), log.edit() as state:
+        state["tool"] = {"call": print}
+    assert log.head.number == 1
+
+
+def test_a_state_that_is_no_container_cannot_be_edited(log: History) -> None:
+    log.commit(5)
+    with pytest.raises(InvalidCall, match="commit"), log.edit():
+        pytest.fail("there is nothing to edit")
+
+
+def test_edit_and_commit_of_the_same_tree_read_the_same(log: History) -> None:
+    start = {"messages": [{"n": n} for n in range(40)], "docs": {f"d{n}": "x" * n for n in range(50)}, "gone": 1}
+    log.commit(start)
+    with log.edit() as state:
+        state["messages"].append({"n": 40})
+        state["messages"][3]["n"] = 99
+        del state["gone"]
+        state["docs"]["d7"] = ("tuple", 1.0)
+    edited = log.head
+    log.rollback(to=1)
+    plain = json.loads(json.dumps(start))
+    plain["messages"].append({"n": 40})
+    plain["messages"][3]["n"] = 99
+    del plain["gone"]
+    plain["docs"]["d7"] = ("tuple", 1.0)
+    committed = log.commit(plain)
+    assert thaw(edited.state) == thaw(committed.state)
+    assert not log.diff(edited, committed)
+    assert log.diff(edited, committed).json_patch() == []
+
+
+# Rebasing
+
+
+def test_a_plain_state_is_carried_over_to_a_head_that_has_moved_on(hf: Holdfast, log: History) -> None:
+    log.commit({"list": [1], "kept": 0})
+    mine = thaw(log.head.state)
+    with hf.history("run-1").edit() as state:
+        state["list"].append(2)
+        state["theirs"] = True
+    mine["list"].append(3)
+    mine["mine"] = True
+    version = log.commit(mine)
+    assert (version.number, version.parent) == (3, 2)
+    assert version.state == {"list": [1, 2, 3], "kept": 0, "theirs": True, "mine": True}
+
+
+def test_two_changes_of_one_place_conflict_unless_resolved(hf: Holdfast, log: History) -> None:
+    log.commit({"a": {"x": 1}, "b": 1})
+    mine = thaw(log.head.state)
+    hf.history("run-1").commit({"a": {"x": 2}, "b": 1})
+    mine["a"]["x"] = 3
+    with pytest.raises(MergeConflict, match=r"a\.x") as caught:
+        log.commit(mine)
+    assert caught.value.details["path"] == "a.x"
+    assert (caught.value.details["ours"], caught.value.details["theirs"]) == (3, 2)
+    assert log.versions()[0].number == 2, "nothing was written"
+
+
+def test_a_resolver_decides(hf: Holdfast, log: History) -> None:
+    log.commit({"n": 1})
+    with log.edit(resolve=lambda path, base, ours, theirs: [path, base, ours, theirs]) as state:
+        state["n"] = 3
+        hf.history("run-1").commit({"n": 2})
+    assert log.head.state == {"n": [("n",), 1, 3, 2]}
+
+
+# Bad input
+
+
+BAD_FACTS: list[dict[str, Any]] = [
+    {"step": 5},
+    {"step": "x" * 501},
+    {"note": b"bytes"},
+    {"note": "\ud800"},
+    {"actor": ["Ada"]},
+    {"tags": "good"},
+    {"tags": 5},
+    {"tags": [5]},
+    {"tags": ["head"]},
+    {"tags": ["12"]},
+    {"tags": ["a:b"]},
+    {"tags": ["x" * 101]},
+    {"status": "sleeping"},
+    {"status": 3},
+    {"kind": "miracle"},
+    {"expected": "2"},
+    {"expected": -1},
+    {"expected": 1.0},
+    {"expected": True},
+    {"meta": object()},
+    {"resolve": "ours"},
+]
+
+
+@pytest.mark.parametrize("facts", BAD_FACTS, ids=str)
+def test_bad_facts_are_refused_with_a_reason_and_nothing_is_written(log: History, facts: dict[str, Any]) -> None:
+    log.commit({"n": 1})
+    with pytest.raises(InvalidCall) as caught:
+        log.commit({"n": 2}, **facts)
+    assert len(str(caught.value)) > 10
+    assert log.head.number == 1
+
+
+@pytest.mark.parametrize(
+    "run_id",
+    ["", "../x", "a/../b", ".", "x\0y", "x" * 10_000, "\ud800", "a@b", "a~b", " a", "a\n", "a\\b", None, 5, b"x", FrozenDict()],
+    ids=lambda run_id: repr(run_id)[:12],
+)
+def test_hostile_run_ids_are_refused_everywhere(hf: Holdfast, run_id: Any) -> None:
+    hf.history("run-1").commit({})
+    calls = [
+        lambda: hf.history(run_id),
+        lambda: hf.fork("run-1", run_id),
+        lambda: hf.delete(run_id),
+        lambda: hf.export_run(run_id, "nowhere"),
+        lambda: hf.import_snapshot(hf.history("run-1").export(), run_id=run_id) if run_id is not None else hf.history(None),  # type: ignore[arg-type]
+    ]
+    for call in calls:
+        with pytest.raises(InvalidReference) as caught:
+            call()
+        assert len(str(caught.value)) < 300
+    with pytest.raises(HoldfastError):
+        hf.version(run_id)
+    assert [run.id for run in hf.runs()] == ["run-1"]
+
+
+@pytest.mark.parametrize("run_id", ["a", "team/bot:7", "день-1", "a b", "run.1", "-", "x" * 200, "head", "12"])
+def test_ordinary_run_ids_of_all_sorts_work(hf: Holdfast, run_id: str) -> None:
+    hf.history(run_id).commit({"n": 1})
+    assert hf.version(run_id).run == run_id
+    assert hf.version(f"{run_id}@1").state == {"n": 1}
