@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench import memory, peer, reading, report, starting, writing
-from bench.measure import Bench, Row
+from bench.measure import Bench, Row, note
 
 _SECTIONS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "append": writing.append,
@@ -21,6 +22,9 @@ _SECTIONS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "import": starting.start,
     "peer": peer.peer,
 }
+
+#: The load of a machine that does nothing else.
+_QUIET = 0.5
 
 
 def main() -> None:
@@ -43,6 +47,9 @@ def main() -> None:
     if unknown:
         parser.error(f"no section {', '.join(sorted(unknown))}: there are {', '.join(_SECTIONS)}")
 
+    load = os.getloadavg()[0]
+    if load > _QUIET:
+        note(f"the machine is busy (load {load:.1f}): expect worse numbers than it could give")
     given.folder.mkdir(parents=True, exist_ok=True)
     bench = Bench(given.folder, 2 if given.quick else 5)
     rows = [
@@ -61,7 +68,7 @@ def main() -> None:
     if given.write is not None:
         given.write.parent.mkdir(parents=True, exist_ok=True)
         given.write.write_text(
-            report.page(rows, folder=bench.folder, repetitions=bench.repetitions), encoding="utf-8"
+            report.page(rows, folder=bench.folder, repetitions=bench.repetitions, load=load), encoding="utf-8"
         )
         print(f"written to {given.write}")
 

@@ -29,18 +29,18 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(shown)
 
 
-def page(rows: Sequence[Row], *, folder: Path, repetitions: int) -> str:
+def page(rows: Sequence[Row], *, folder: Path, repetitions: int, load: float) -> str:
     """The table as Markdown, with where and when it was measured."""
     lines = [
         "# Benchmarks",
         "",
         "Written by `make bench`, as measured; a missed target stays in the table. The **raw limit** is one",
         "500-byte row per commit with Python's `sqlite3`, WAL, `synchronous=FULL`, to a new file in the same",
-        f"folder. It takes turns with what is measured beside it, {TURN} commits each. Disks are slower while",
+        f"folder. It takes turns with what is measured, {TURN} commits each. Disks are slower while",
         "a WAL file still grows; a row of its own compares what comes after. Messages are made-up words with",
         f"the frequencies of real ones, about 500 bytes each. Numbers are medians of {repetitions}.",
         "",
-        *(f"- {name}: {what}" for name, what in _machine(folder)),
+        *(f"- {name}: {what}" for name, what in _machine(folder, load)),
         "",
         "| " + " | ".join(_HEADER) + " |",
         "|---|---|---|---|---|---|",
@@ -64,10 +64,11 @@ def _cells(rows: Sequence[Row]) -> Iterator[tuple[str, ...]]:
         work = row.work
 
 
-def _machine(folder: Path) -> Iterator[tuple[str, str]]:
+def _machine(folder: Path, load: float) -> Iterator[tuple[str, str]]:
     yield "date", f"{datetime.now(UTC):%Y-%m-%d}"
     yield "machine", f"{_processor()}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}"
     yield "disk", _disk(folder)
+    yield "load before the start", f"{load:.1f}"
     yield (
         "software",
         f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {', '.join(_packages())}",
@@ -98,9 +99,10 @@ def _disk(folder: Path) -> str:
     block = Path("/sys/dev/block", where).resolve()
     for queue in (block / "queue", block.parent / "queue"):
         if (queue / "rotational").exists():
+            if "virtio" in str(block):
+                return f"{kind} on a virtual disk, which does not tell its kind"
             turning = (queue / "rotational").read_text().strip() == "1"
-            virtual = ", virtual" if "virtio" in str(block) else ""
-            return f"{kind}, {'rotating (or reported so)' if turning else 'solid state'}{virtual}"
+            return f"{kind} on a {'rotating' if turning else 'solid-state'} disk"
     return kind
 
 

@@ -19,7 +19,15 @@ from holdfast.history.history import History, to_event
 from holdfast.history.reader import Reader
 from holdfast.history.verify import Progress, verify_store
 from holdfast.history.version import Version
-from holdfast.model.names import check_run_id, check_tag, split_reference
+from holdfast.model.names import (
+    MAX_STEP,
+    check_number,
+    check_run_id,
+    check_tags,
+    check_text,
+    short,
+    split_reference,
+)
 from holdfast.model.public import Collected, Event, Report, Run
 from holdfast.model.records import PIN, STATUSES, EventRecord, RunRecord, StoreStats
 from holdfast.store.base import Append, Store
@@ -59,7 +67,7 @@ class Holdfast:
         redact: Iterable[str | re.Pattern[str]] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
-        patterns = redact if isinstance(redact, str) else list(redact)
+        patterns = _patterns(redact)
         self._store = store
         self._context = Context(
             store, lambda: int(clock() * 1_000_000), Redactor(patterns) if patterns else None
@@ -145,23 +153,24 @@ class Holdfast:
     ) -> list[Run]:
         """Runs, newest first. For the next page pass the last one's id as `after`."""
         statuses = [status] if isinstance(status, str) else status
-        for name in statuses or ():
-            if name not in STATUSES:
-                raise InvalidCall(f"status is one of {', '.join(STATUSES)}, not {name!r}")
-        if isinstance(tags, str):
-            raise InvalidCall(f"tags is a list of strings: write tags=[{tags!r}]")
+        if not isinstance(statuses, Sequence | None) or not all(name in STATUSES for name in statuses or ()):
+            raise InvalidCall(f"status is one of {', '.join(STATUSES)}, not {short(status)}")
+        if since is not None and not isinstance(since, datetime):
+            raise InvalidCall(f"since is a datetime, not {short(since)}")
         records = self._store.runs(
             statuses=statuses,
-            workflow=workflow,
-            tags=[check_tag(tag) for tag in tags],
+            workflow=check_text("workflow", workflow, MAX_STEP),
+            tags=check_tags(tags),
             since=None if since is None else int(since.timestamp() * 1_000_000),
             before=None if after is None else self._run(after).key,
-            limit=limit,
+            limit=check_number("limit", limit, 1),
         )
         return [self._shown(record) for record in records]
 
     def events(self, *, after: int = 0, limit: int = 1000) -> list[Event]:
         """What happened in the whole store after a cursor, oldest first."""
+        check_number("after", after, 0)
+        check_number("limit", limit, 1)
         runs: dict[int, RunRecord] = {}
         found = []
         for entry in self._store.journal(run=None, after=after, limit=limit):
@@ -182,6 +191,8 @@ class Holdfast:
 
     def gc(self, *, grace: float = _GRACE, compact: bool = False) -> Collected:
         """Remove large values that no version holds; with `compact`, give the space back to the system."""
+        if not isinstance(grace, int | float) or not 0 <= grace < 1e9:
+            raise InvalidCall(f"grace is a number of seconds, 0 or more, not {short(grace)}")
         count, size = self._store.collect(before=self._context.clock() - int(grace * 1_000_000) + 1)
         if compact:
             self._store.compact()
@@ -308,12 +319,24 @@ class Holdfast:
             return
 
 
+def _patterns(redact: Any) -> list[str | re.Pattern[str]]:
+    if isinstance(redact, str) or not isinstance(redact, Iterable):
+        raise InvalidCall('redact takes a list of patterns, such as ["*password*", "api_key"]')
+    patterns = list(redact)
+    for pattern in patterns:
+        if not isinstance(pattern, str | re.Pattern):
+            raise InvalidCall(f"redact takes strings and compiled expressions, not {short(pattern)}")
+    return patterns
+
+
 def _store(
     where: str | os.PathLike[str], durability: str, artifacts: str | os.PathLike[str] | None, timeout: float
 ) -> Store:
-    text = os.fspath(where)
+    text = os.fspath(where) if isinstance(where, str | os.PathLike) else None
     if not isinstance(text, str) or not text:
         raise InvalidCall("open takes a path, 'sqlite:///path' or ':memory:'")
+    if durability not in ("durable", "fast", "memory"):
+        raise InvalidCall(f"durability is 'durable', 'fast' or 'memory', not {short(durability)}")
     if text == ":memory:":
         from holdfast.store.memory import MemoryStore
 

@@ -1,8 +1,8 @@
-"""The program that is killed: it works on a store and says, after each call has returned, what it was promised.
+"""The program that is killed: it works on a store and says, after each call, what it was promised.
 
-Run as a program it is a fork server: for each job, a line of JSON on its input, it forks a child that does the
-job, so that a kill need not pay for the imports again. Children and server write lines of JSON to one pipe; a
-child is dead before the server says so, hence all that it was promised comes first.
+Run as a program it is a fork server: for each job, a line of JSON on its input, it forks a child that does
+the job, so that a kill need not pay for the imports again. Children and server write lines of JSON to one
+pipe; a child is dead before the server says so, hence all that it was promised comes first.
 """
 
 from __future__ import annotations

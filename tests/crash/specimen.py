@@ -1,7 +1,7 @@
 """A small store with a bit of everything, and a reading of all that it says, read by read.
 
-Invariant: `read_all` asks for everything that a caller can see, each read on its own; what it gives for a sound
-store is what a damaged one may say, or else raise for.
+Invariant: `read_all` asks for everything that a caller can see, each read on its own; what it gives for a
+sound store is what a damaged one may say, or else raise for.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Damage to the file: a bit that flips, a page of zeros, an end that is cut off.
 
 Whatever is damaged, a read gives exactly what was written or raises a typed error, and where one is raised
-`verify` reports a problem. `HOLDFAST_FLIPS` sets how many bits are flipped (default 2000), one at a time: over
-the database's header, over the header and cell pointers of every page, and anywhere.
+`verify` reports a problem. `HOLDFAST_FLIPS` sets how many bits are flipped (default 2000), one at a time, half
+of them in headers of the file, of its pages and of its rows, half of them anywhere.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ pytestmark = pytest.mark.slow
 FLIPS = int(os.environ.get("HOLDFAST_FLIPS", "2000"))
 _PARTS = 8
 _PAGE = 4096
-_TABLES = (0x02, 0x05, 0x0A, 0x0D)
+#: How pages of tables and indices begin.
+_TREES = (0x02, 0x05, 0x0A, 0x0D)
+_INNER = (0x02, 0x05)
 _VERSIONS = [f"{run}@{number}" for run, numbers in RUNS.items() for number in numbers]
 
 
@@ -98,19 +100,30 @@ def flipped(content: bytes, bit: int) -> bytes:
 
 
 def bits(content: bytes, count: int) -> list[int]:
-    """Bits to flip: a third over headers and cell pointers, where a flip does most, the others anywhere."""
+    """Bits to flip: half where a flip does most, half anywhere."""
     rng = random.Random("flips")
-    aimed = list(range(100 * 8))
-    for start in range(0, len(content), _PAGE):
-        head = start + (100 if start == 0 else 0)
-        if content[head] in _TABLES:
-            cells = int.from_bytes(content[head + 3 : head + 5], "big")
-            aimed += range(head * 8, (head + 12 + 2 * min(cells, 200)) * 8)
+    aimed = list(_headers(content))
     rng.shuffle(aimed)
-    chosen = dict.fromkeys(aimed[: count // 3])
+    chosen = dict.fromkeys(aimed[: count // 2])
     while len(chosen) < min(count, len(content) * 8):
         chosen[rng.randrange(len(content) * 8)] = None
     return list(chosen)
+
+
+def _headers(content: bytes) -> Iterator[int]:
+    """The bits of the file's header, and of each page of a table or index: its header, its cell pointers, and
+    how each of its cells begins."""
+    yield from range(100 * 8)
+    for start in range(0, len(content), _PAGE):
+        head = start + (100 if start == 0 else 0)
+        if content[head] not in _TREES:
+            continue
+        pointers = head + (12 if content[head] in _INNER else 8)
+        end = pointers + 2 * int.from_bytes(content[head + 3 : head + 5], "big")
+        yield from range(head * 8, end * 8)
+        for pointer in range(pointers, end, 2):
+            cell = start + int.from_bytes(content[pointer : pointer + 2], "big")
+            yield from range(cell * 8, min(cell + 20, start + _PAGE) * 8)
 
 
 @pytest.mark.parametrize("part", range(_PARTS))

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 import zstandard
 
 import holdfast
-from holdfast import Holdfast, Retention
+from holdfast import Holdfast, InvalidSnapshot, Retention
 from holdfast.history.frames import AnyFrame, EndFrame, Source, VersionFrame
 from holdfast.history.seal import seal
 from holdfast.model.records import StoreStats, VersionRecord
@@ -89,6 +90,35 @@ def random_run(hf: Holdfast, seed: int) -> str:
             name = f"run-{seed}-{n}"
             log = hf.fork(f"{log.id}@{chance.choice(numbers)}", name)
     return name
+
+
+def small_bundle() -> bytes:
+    """A small bundle with all kinds of frames: two kept versions, one stub, marks, events, an artifact."""
+    with holdfast.open(":memory:") as hf:
+        log = hf.history("small")
+        state = {"a": {"text": "shared " * 40}, "n": 1}
+        log.commit(state)
+        log.commit({**state, "n": 2, "file": holdfast.artifact(b"content")}, tags=["good"])
+        log.rollback(to=2, reason="why")
+        log.commit({**state, "n": 3, "file": holdfast.artifact(b"content")}, note="third")
+        log.prune(Retention(last=2))
+        return exported(hf, "small")
+
+
+def full_bundle() -> bytes:
+    """The bundle of a full run that has further blocks too."""
+    with holdfast.open(":memory:") as hf:
+        full_run(hf)
+        hf.history("full").commit({f"k{n}": random.Random(n).randbytes(300).hex() for n in range(500)})
+        return exported(hf, "full")
+
+
+def refused(hf: Holdfast, data: bytes, match: str | None = None, error: Any = InvalidSnapshot) -> None:
+    """The bundle is refused with a reason, and the store is as it was."""
+    before = snapshot(hf)
+    with pytest.raises(error, match=match):
+        hf.import_run(io.BytesIO(data))
+    assert snapshot(hf) == before
 
 
 def facts(hf: Holdfast, run_id: str) -> dict[str, Any]:
@@ -190,6 +220,11 @@ def hashed(data: bytes) -> bytes:
     return data + sha256(data).digest()
 
 
+def first(frames: Sequence[AnyFrame], kind: type[Any]) -> int:
+    """The place of the first frame of a kind."""
+    return next(index for index, frame in enumerate(frames) if isinstance(frame, kind))
+
+
 def changed(data: bytes, change: Callable[[list[AnyFrame]], object]) -> bytes:
     """A bundle whose frames were changed, with counts and a hash that fit again."""
     frames = frames_of(data)
@@ -197,12 +232,13 @@ def changed(data: bytes, change: Callable[[list[AnyFrame]], object]) -> bytes:
     if isinstance(result, list):
         frames = result
     kinds = [type(frame).__name__ for frame in frames]
-    counts = (kinds.count(f"{name}Frame") for name in ("Timeline", "Version", "Mark", "Event", "Artifact"))
+    counts = [kinds.count(f"{name}Frame") for name in ("Timeline", "Version", "Mark", "Event", "Artifact")]
     return bundle([EndFrame(*counts) if isinstance(frame, EndFrame) else frame for frame in frames])
 
 
-def sealed(run_id: str, frame: VersionFrame, **more: Any) -> VersionFrame:
+def sealed(run_id: str, frame: AnyFrame, **more: Any) -> VersionFrame:
     """A version frame that was changed by someone who can compute hashes."""
+    assert isinstance(frame, VersionFrame)
     frame = msgspec.structs.replace(frame, **more)
     fields = {
         name: getattr(frame, name) for name in frame.__struct_fields__ if name not in ("blocks", "holds")

@@ -204,7 +204,7 @@ def _damage(path: Path, statement: str) -> None:
     ("statement", "error"),
     [
         (
-            "UPDATE journal SET pack = CAST(substr(pack, 1, length(pack) - 1) || x'ff' AS BLOB) WHERE number = 3",
+            "UPDATE journal SET pack = CAST(substr(pack, 2) || x'ff' AS BLOB) WHERE number = 3",
             CorruptVersion,
         ),
         ("UPDATE journal SET step = 'other' WHERE number = 3", CorruptVersion),

@@ -207,6 +207,12 @@ class Edit:
             )
 
 
+def check_resolver(resolve: Any) -> None:
+    """Refuse what cannot decide a conflict."""
+    if resolve is not None and not callable(resolve):
+        raise InvalidCall("resolve is a function of path, base, ours and theirs that gives the value to keep")
+
+
 def _who() -> Any:
     """The asyncio task, or else the thread, that is calling."""
     asyncio = sys.modules.get("asyncio")

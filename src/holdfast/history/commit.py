@@ -18,7 +18,7 @@ import msgspec
 from holdfast.errors import InvalidCall
 from holdfast.history.reader import Head
 from holdfast.history.seal import NO_PARENT, seal
-from holdfast.model.names import MAX_STEP, check_tag, check_text
+from holdfast.model.names import MAX_STEP, check_tags, check_text
 from holdfast.model.records import KINDS, STATUSES, EventRecord, RunRecord, VersionRecord
 from holdfast.store.base import Append
 from holdfast.tree.artifact import Artifact
@@ -53,9 +53,7 @@ class Facts:
         check_text("step", self.step, MAX_STEP)
         check_text("note", self.note, _MAX_NOTE)
         check_text("actor", self.actor, MAX_STEP)
-        if isinstance(self.tags, str):
-            raise InvalidCall(f"tags is a list of strings: write tags=[{self.tags!r}]")
-        self.tags = [check_tag(tag) for tag in self.tags]
+        self.tags = check_tags(self.tags)
         if self.kind is not None and self.kind not in KINDS:
             raise InvalidCall(f"kind is one of {', '.join(KINDS)}, not {self.kind!r}")
         if self.status is not None and self.status not in STATUSES:

@@ -12,18 +12,35 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import InvalidCall, NotFound, StaleVersion
+from holdfast.errors import InvalidCall, InvalidReference, NotFound, StaleVersion
 from holdfast.history import blame as blaming
 from holdfast.history import compare, retention, snapshot, verify
-from holdfast.history.advance import Edit, Line, Resolver
+from holdfast.history.advance import Edit, Line, Resolver, check_resolver
 from holdfast.history.commit import Facts, event
 from holdfast.history.context import Context
 from holdfast.history.reader import Head
 from holdfast.history.seal import check
 from holdfast.history.version import Version, along
-from holdfast.model.names import MAX_STEP, Reference, check_run_id, check_tag, check_text, parse_local
+from holdfast.model.names import (
+    MAX_STEP,
+    Reference,
+    check_number,
+    check_run_id,
+    check_tag,
+    check_text,
+    parse_local,
+    short,
+)
 from holdfast.model.public import Event, Pruned, Report, Timeline, when
-from holdfast.model.records import PIN, EventRecord, MarkRecord, RunRecord, TimelineRecord, VersionRecord
+from holdfast.model.records import (
+    KINDS,
+    PIN,
+    EventRecord,
+    MarkRecord,
+    RunRecord,
+    TimelineRecord,
+    VersionRecord,
+)
 from holdfast.model.retention import Retention
 from holdfast.store.base import Append
 from holdfast.tree.codec import decode
@@ -68,7 +85,8 @@ class History:
         """
         facts = Facts(step, result, tags, note, actor, meta, error, kind, status)
         facts.check()
-        number = expected.number if isinstance(expected, Version) else expected
+        check_resolver(resolve)
+        number = self._expected(expected)
         return self._made(self._line.advance(state, facts, expected=number, resolve=resolve))
 
     def edit(
@@ -86,9 +104,8 @@ class History:
         """A draft of the head's state: committed at the end of the block, dropped if it raises."""
         facts = Facts(step, result, tags, note, actor, meta)
         facts.check()
-        return Edit(
-            self._line, facts, expected.number if isinstance(expected, Version) else expected, resolve
-        )
+        check_resolver(resolve)
+        return Edit(self._line, facts, self._expected(expected), resolve)
 
     def rollback(
         self, to: int | str | Version, *, reason: str | None = None, actor: str | None = None
@@ -97,8 +114,8 @@ class History:
         check_text("reason", reason, 10_000)
         check_text("actor", actor, MAX_STEP)
         while True:
-            target = to if isinstance(to, Version) else self.at(to)
             run = self._run()
+            target = self.at(to)
             now = self._context.clock()
             timeline = TimelineRecord(
                 number=run.timeline + 1, parent=target.number, at=now, reason=reason, actor=actor
@@ -125,16 +142,21 @@ class History:
 
     def merge(
         self,
-        other: int | str | Version | Timeline,
+        other: int | str | Version | Timeline | None = None,
         *,
+        timeline: int | None = None,
         note: str | None = None,
         actor: str | None = None,
         resolve: Resolver | None = None,
     ) -> Version:
-        """Bring what another version or timeline changed since the common ancestor into the head."""
+        """Bring what another version, or the last version of another timeline, changed since the common
+        ancestor into the head."""
         if isinstance(other, Timeline):
-            other = self._last_of(other.number)
-        theirs = other if isinstance(other, Version) else self.at(other)
+            timeline, other = other.number, None
+        if (other is None) == (timeline is None):
+            raise InvalidCall("merge takes a version, or timeline=2 for the last version of timeline 2")
+        check_resolver(resolve)
+        theirs = self.at(other) if other is not None else self._last_of(check_number("timeline", timeline, 1))
         head = self._line.fresh_head()
         assert head is not None
         reader = self._context.reader(head.run)
@@ -156,7 +178,7 @@ class History:
     def at(self, ref: int | str | Version) -> Version:
         """A version by number, `head`, `~2` (two before the head), or tag (the newest version that has it)."""
         if isinstance(ref, Version):
-            ref = ref.number
+            ref = self._own(ref).number
         run = self._run()
         reader = self._context.reader(run)
         number = self._resolve(run, parse_local(ref))
@@ -177,8 +199,15 @@ class History:
     ) -> list[Version]:
         """Summaries, newest first, without reading any state. For the next page pass the last one's number as
         `before`."""
-        if limit < 1:
-            raise InvalidCall("limit is 1 or more")
+        check_number("limit", limit, 1)
+        for name, number in (("before", before), ("timeline", timeline)):
+            if number is not None:
+                check_number(name, number, 1)
+        check_text("step", step, MAX_STEP)
+        if kind is not None and kind not in KINDS:
+            raise InvalidCall(f"kind is one of {', '.join(KINDS)}, not {short(kind)}")
+        if tag is not None:
+            check_tag(tag)
         run = self._run()
         records = self._store.versions(
             run.key, before=before, after=0, limit=limit, timeline=timeline, step=step, tag=tag, kind=kind
@@ -227,6 +256,8 @@ class History:
 
     def events(self, *, after: int = 0, limit: int = 1000) -> list[Event]:
         """What happened to the run after a cursor, oldest first."""
+        check_number("after", after, 0)
+        check_number("limit", limit, 1)
         run = self._run()
         entries = self._store.journal(run=run.key, after=after, limit=limit)
         return [to_event(run, entry) for entry in entries]
@@ -250,6 +281,8 @@ class History:
     ) -> Version | None:
         """The first version among the ancestors of `bad` whose state fails `check`, if all before it pass.
         None if `bad` itself passes."""
+        if not callable(check):
+            raise InvalidCall("bisect takes a function that is given a state and tells whether it is good")
         return blaming.bisect(self, check, good=good, bad=bad)
 
     def verify(self) -> Report:
@@ -280,6 +313,8 @@ class History:
 
     def prune(self, policy: Retention, *, dry_run: bool = False) -> Pruned:
         """Remove the versions that a policy does not keep; with `dry_run`, only say which."""
+        if not isinstance(policy, Retention):
+            raise InvalidCall("prune takes a policy, such as holdfast.Retention(last=100)")
         return retention.prune(
             self._context.store, self._run(), policy, now=self._context.clock(), dry_run=dry_run
         )
@@ -288,6 +323,18 @@ class History:
 
     def _made(self, head: Head) -> Version:
         return Version(self, self._context.reader(head.run), head.version)
+
+    def _own(self, version: Version) -> Version:
+        if version.run != self.id:
+            raise InvalidReference(
+                f"{version!r} is no version of run {self.id!r}: use the methods of Holdfast across runs"
+            )
+        return version
+
+    def _expected(self, expected: int | Version | None) -> int | None:
+        if isinstance(expected, Version):
+            return self._own(expected).number
+        return None if expected is None else check_number("expected", expected, 0)
 
     def _run(self) -> RunRecord:
         run = self._store.run(self.id)

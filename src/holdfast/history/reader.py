@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from holdfast.errors import BadData, CorruptVersion, NotFound
 from holdfast.history.seal import check
@@ -90,6 +90,8 @@ class Reader:
         if number < 1 and self.run.origin is not None:
             return self.origin.roots(number + self.run.origin[1])
         roots: list[Any] = self._decoded(number, node_of, self._load([number])[number].roots)
+        if not roots:
+            raise self._pruned(number)
         return roots
 
     def show(self, value: Any) -> Any:
@@ -105,9 +107,7 @@ class Reader:
             self._missing(number)
         record = check(self.run.id, found[0])
         if record.pruned:
-            raise NotFound(
-                f"version {number} of run {self.run.id!r} was pruned", run=self.run.id, version=number
-            )
+            raise self._pruned(number)
         return record
 
     @property
@@ -214,22 +214,18 @@ class Reader:
         except BadData as error:
             raise self._broken(number, f"cannot be decoded ({error})") from error
 
-    def _missing(self, number: int) -> None:
-        if (
-            number > self.run.last
-            or number == 0
-            or (number < 0 and self.run.origin is None and self.run.epoch == 0)
-        ):
-            fresh = self.store.run(self.run.id)
-            if fresh is None or number > fresh.last or number < 1:
-                raise NotFound(
-                    f"run {self.run.id!r} has no version {number}", run=self.run.id, version=number
-                )
-        if self.run.epoch:
-            raise NotFound(
-                f"version {number} of run {self.run.id!r} was pruned", run=self.run.id, version=number
-            )
-        raise self._broken(number, "is missing")
+    def _missing(self, number: int) -> NoReturn:
+        fresh = self.store.run_by_key(self.run.key)
+        if fresh is None or fresh.id != self.run.id:
+            raise NotFound(f"run {self.run.id!r} was deleted", run=self.run.id, version=number)
+        if number > fresh.last or number == 0:
+            raise NotFound(f"run {self.run.id!r} has no version {number}", run=self.run.id, version=number)
+        raise self._pruned(number) if fresh.epoch else self._broken(number, "is missing")
+
+    def _pruned(self, number: int) -> NotFound:
+        return NotFound(
+            f"version {number} of run {self.run.id!r} was pruned", run=self.run.id, version=number
+        )
 
     def _broken(self, number: int, what: str) -> CorruptVersion:
         return CorruptVersion(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from holdfast.errors import InvalidCall, InvalidReference
@@ -19,6 +20,9 @@ MAX_ID = 200
 MAX_TAG = 100
 MAX_STEP = 500
 
+#: The highest number that a reference can hold.
+_MOST = 10**18
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _SUFFIX = re.compile(r"(?:@(?P<at>\d{1,18}|head)|~(?P<back>\d{1,18})|:(?P<tag>.+))", re.DOTALL)
 
 
@@ -41,7 +45,7 @@ def check_run_id(run_id: Any) -> str:
     if problem is None and any(part in (".", "..") for part in run_id.split("/")):
         problem = "looks like a path"
     if problem is not None:
-        raise InvalidReference(f"{_short(run_id)} cannot be a run id: it {problem}")
+        raise InvalidReference(f"{short(run_id)} cannot be a run id: it {problem}")
     return run_id
 
 
@@ -53,8 +57,15 @@ def check_tag(tag: Any) -> str:
     if problem is None and (tag.isdigit() or tag == "head"):
         problem = "would read as a version"
     if problem is not None:
-        raise InvalidReference(f"{_short(tag)} cannot be a tag: it {problem}")
+        raise InvalidReference(f"{short(tag)} cannot be a tag: it {problem}")
     return tag
+
+
+def check_tags(tags: Any) -> list[str]:
+    """Tags that may be used, or `InvalidCall`."""
+    if isinstance(tags, str) or not isinstance(tags, Iterable):
+        raise InvalidCall(f"tags is a list of strings: write tags=[{short(tags)}]")
+    return [check_tag(tag) for tag in tags]
 
 
 def check_text(name: str, text: Any, limit: int) -> str | None:
@@ -72,14 +83,21 @@ def check_text(name: str, text: Any, limit: int) -> str | None:
     return text
 
 
+def check_number(name: str, value: Any, least: int) -> int:
+    """A number that a call was given, or `InvalidCall`."""
+    if type(value) is not int or not least <= value <= _MOST:
+        raise InvalidCall(f"{name} is a whole number, {least} or more, not {short(value)}")
+    return value
+
+
 def parse_local(ref: Any) -> Reference:
     """A reference within a run."""
     if isinstance(ref, bool) or not isinstance(ref, int | str):
         raise InvalidReference(f"a version is named by a number or a string, not {type(ref).__name__}")
     if isinstance(ref, int):
-        if ref < 1:
+        if not 1 <= ref <= _MOST:
             raise InvalidReference(
-                f"versions are numbered from 1; {ref} is none: write '~2' for two before the head"
+                f"versions are numbered from 1; {short(ref)} is none: write '~2' for two before the head"
             )
         return Reference(number=ref)
     if ref in ("", "head"):
@@ -94,16 +112,21 @@ def split_reference(text: Any) -> list[tuple[str, Reference]]:
     """All ways to read a reference as a run id and a version, the likeliest first: an id may hold a `:`."""
     if not isinstance(text, str):
         raise InvalidReference(f"a reference is a string such as 'run-1@12', not {type(text).__name__}")
+    how = "write RUN, RUN@12, RUN@head, RUN~2 or RUN:tag"
+    if len(text) > MAX_ID + MAX_TAG + 1 or _SURROGATE.search(text):
+        raise InvalidReference(f"{short(text)} is no reference, being too long or not text: {how}")
     readings = [(text, HEAD)]
+    refused: InvalidReference | None = None
     for position, sign in enumerate(text):
         if sign in "@~:" and position:
             match = _SUFFIX.fullmatch(text, position)
             if match:
-                readings.append((text[:position], _of(match)))
+                try:
+                    readings.append((text[:position], _of(match)))
+                except InvalidReference as error:
+                    refused = error
     if len(readings) == 1 and any(sign in text for sign in "@~"):
-        raise InvalidReference(
-            f"{_short(text)} is no reference: write RUN, RUN@12, RUN@head, RUN~2 or RUN:tag"
-        )
+        raise refused or InvalidReference(f"{short(text)} is no reference: {how}")
     return readings
 
 
@@ -130,5 +153,9 @@ def _problem(text: str, limit: int, forbidden: str) -> str | None:
     return None
 
 
-def _short(text: str) -> str:
-    return repr(text) if len(text) <= 60 else f"{text[:57]!r}…"
+def short(value: Any) -> str:
+    """A value in a message: enough of it to recognise it."""
+    if isinstance(value, int) and abs(value) > _MOST:
+        return "a number of far too many digits"
+    text = repr(value[:60] if isinstance(value, str | bytes) else value)
+    return text if len(text) <= 60 else f"{text[:57]}…"

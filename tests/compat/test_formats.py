@@ -1,0 +1,115 @@
+"""Every format ever written is read for ever, exactly: stores, bundles and snapshots that are checked in."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from make_fixture import BUNDLED, EXPORTED, FORMAT, HERE, clock, describe, digest, play
+
+import holdfast
+from holdfast import Holdfast, Opaque
+
+FORMATS = sorted(int(path.name.split("-")[1].split(".")[0]) for path in HERE.glob("format-*.expected.json"))
+
+
+def _expected(number: int) -> dict[str, Any]:
+    return dict(json.loads((HERE / f"format-{number}.expected.json").read_text()))
+
+
+def _text(document: Any) -> str:
+    """As text, in which the order of keys counts, and 1 is not 1.0."""
+    return json.dumps(document)
+
+
+def _check_versions(hf: Holdfast, expected: dict[str, Any]) -> None:
+    assert expected
+    for ref, parts in expected.items():
+        version = hf.version(ref)
+        for name, expected_digest in parts.items():
+            assert digest(getattr(version, name)) == expected_digest, f"{name} of {ref}"
+
+
+def _copied(number: int, folder: Path) -> Path:
+    return Path(shutil.copyfile(HERE / f"format-{number}.sqlite", folder / "runs.db"))
+
+
+@pytest.mark.parametrize("number", FORMATS)
+class TestEveryFormat:
+    def test_store_is_read(self, number: int, tmp_path: Path) -> None:
+        expected = _expected(number)
+        with holdfast.open(_copied(number, tmp_path)) as hf:
+            _check_versions(hf, expected["versions"])
+            assert _text(describe(hf)) == _text(expected["runs"])
+            listed = {
+                f"{run.id}@{version.number}"
+                for run in hf.runs()
+                for version in hf.history(run.id).versions(limit=10_000)
+            }
+            assert listed == expected["versions"].keys()
+            assert hf.verify().problems == ()
+
+    def test_store_goes_on(self, number: int, tmp_path: Path) -> None:
+        path = _copied(number, tmp_path)
+        with holdfast.open(path) as hf:
+            log = hf.history("talk")
+            head = log.head.number
+            with log.edit(step="on") as state:
+                state["messages"].append("and on")
+            log.rollback(to="tenth")
+            log.prune(holdfast.Retention(last=3))
+            assert hf.version(f"talk@{head + 1}").state["messages"][-1] == "and on"
+            orphan = hf.history("orphan")
+            with orphan.edit() as state:
+                state["kept"].append("here")
+        with holdfast.open(path) as hf:
+            assert len(hf.version("orphan").state["kept"]) == 41
+            assert hf.verify().problems == ()
+
+    def test_artifacts_are_read(self, number: int, tmp_path: Path) -> None:
+        with holdfast.open(_copied(number, tmp_path)) as hf:
+            version = hf.version("large/1@7")
+            assert version.state["file"][0].read() == b"content of a file " * 20
+            assert version.state["file"][0].name == "file.txt"
+            assert version.result["report"].read() == b"report"
+            assert version.state["leaf"] == "leaf " * 14_000
+
+    def test_unknown_types_are_kept_as_they_are(self, number: int, tmp_path: Path) -> None:
+        with holdfast.open(_copied(number, tmp_path)) as hf:
+            found = hf.version("values@1").state["unknown"]
+            assert found == Opaque("fixture.Gone", {"kept": [1, "two"]})
+            assert hf.history("values").commit({"again": found}).state["again"] == found
+
+    def test_bundle_is_read(self, number: int, tmp_path: Path) -> None:
+        expected = _expected(number)
+        bundled = {ref: parts for ref, parts in expected["versions"].items() if ref.startswith(f"{BUNDLED}@")}
+        with holdfast.open(tmp_path / "new.db") as hf:
+            hf.import_run(HERE / f"format-{number}.bundle")
+            _check_versions(hf, bundled)
+            described = describe(hf)[BUNDLED]
+            for name in ("status", "head", "origin", "versions", "timelines"):
+                assert _text(described[name]) == _text(expected["runs"][BUNDLED][name])
+            assert hf.verify().problems == ()
+
+    def test_snapshot_is_read(self, number: int, tmp_path: Path) -> None:
+        text = (HERE / f"format-{number}.json").read_text()
+        assert holdfast.validate(json.loads(text))
+        with holdfast.open(tmp_path / "new.db") as hf:
+            version = hf.import_snapshot(text)
+            expected = _expected(number)["versions"][EXPORTED]
+            for name, expected_digest in expected.items():
+                assert digest(getattr(version, name)) == expected_digest
+
+
+def test_the_present_format_has_fixtures() -> None:
+    assert list(range(1, FORMAT + 1)) == FORMATS
+
+
+def test_the_fixtures_say_what_their_maker_says(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "runs.db", durability="memory", clock=clock()) as hf:
+        played = play(hf)
+        _check_versions(hf, played)
+        assert _text(played) == _text(_expected(FORMAT)["versions"])

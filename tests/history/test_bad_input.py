@@ -1,0 +1,278 @@
+"""Bad input at every door: a typed error that says what is wrong, nothing written, the store still usable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import FrozenDict, History, Holdfast, HoldfastError, InvalidCall, InvalidReference, NotFound, Retention
+
+BAD_FACTS: list[dict[str, Any]] = [
+    {"step": 5},
+    {"step": "x" * 501},
+    {"note": b"bytes"},
+    {"note": "\ud800"},
+    {"actor": ["Ada"]},
+    {"tags": "good"},
+    {"tags": 5},
+    {"tags": [5]},
+    {"tags": ["head"]},
+    {"tags": ["12"]},
+    {"tags": ["a:b"]},
+    {"tags": ["x" * 101]},
+    {"status": "sleeping"},
+    {"status": 3},
+    {"kind": "miracle"},
+    {"expected": "2"},
+    {"expected": -1},
+    {"expected": 1.0},
+    {"expected": True},
+    {"meta": object()},
+    {"resolve": "ours"},
+]
+
+
+@pytest.mark.parametrize("facts", BAD_FACTS, ids=str)
+def test_bad_facts_are_refused_with_a_reason_and_nothing_is_written(log: History, facts: dict[str, Any]) -> None:
+    log.commit({"n": 1})
+    with pytest.raises(InvalidCall) as caught:
+        log.commit({"n": 2}, **facts)
+    assert len(str(caught.value)) > 10
+    assert log.head.number == 1
+
+
+@pytest.mark.parametrize(
+    "run_id",
+    ["", "../x", "a/../b", ".", "x\0y", "x" * 10_000, "\ud800", "a@b", "a~b", " a", "a\n", "a\\b", None, 5, b"x", FrozenDict()],
+    ids=lambda run_id: repr(run_id)[:12],
+)
+def test_hostile_run_ids_are_refused_everywhere(hf: Holdfast, run_id: Any) -> None:
+    hf.history("run-1").commit({})
+    calls = [
+        lambda: hf.history(run_id),
+        lambda: hf.fork("run-1", run_id),
+        lambda: hf.delete(run_id),
+        lambda: hf.export_run(run_id, "nowhere"),
+        lambda: hf.import_snapshot(hf.history("run-1").export(), run_id=run_id) if run_id is not None else hf.history(None),  # type: ignore[arg-type]
+    ]
+    for call in calls:
+        with pytest.raises(InvalidReference) as caught:
+            call()
+        assert len(str(caught.value)) < 300
+    with pytest.raises(HoldfastError):
+        hf.version(run_id)
+    assert [run.id for run in hf.runs()] == ["run-1"]
+
+
+@pytest.mark.parametrize("run_id", ["a", "team/bot:7", "день-1", "a b", "run.1", "-", "x" * 200, "head", "12"])
+def test_ordinary_run_ids_of_all_sorts_work(hf: Holdfast, run_id: str) -> None:
+    hf.history(run_id).commit({"n": 1})
+    assert hf.version(run_id).run == run_id
+    assert hf.version(f"{run_id}@1").state == {"n": 1}
+
+
+BAD_REFS = [0, -1, 99, 10**30, 1.0, True, None, b"1", [], "nope", "@", "@x", "~", "~x", "~99", ":", "a@1", "99", "x\0", "\ud800", "x" * 10_000]
+
+
+@pytest.mark.parametrize("ref", BAD_REFS, ids=lambda ref: repr(ref)[:12])
+def test_bad_references_within_a_run(log: History, ref: Any) -> None:
+    log.commit({"n": 1})
+    log.commit({"n": 2})
+    calls: list[Callable[[], object]] = [
+        lambda: log.at(ref),
+        lambda: log.rollback(to=ref),
+        lambda: log.diff(ref, "head"),
+        lambda: log.diff(1, ref),
+        lambda: log.blame("n", at=ref),
+        lambda: log.bisect(bool, bad=ref),
+        lambda: log.export(ref),
+        lambda: log.tag(ref, "t"),
+        lambda: log.untag(ref, "t"),
+        lambda: log.pin(ref),
+        lambda: log.unpin(ref),
+        lambda: log.merge(ref),
+        lambda: list(log.ancestors(ref)),
+    ]
+    for call in calls:
+        with pytest.raises((NotFound, InvalidReference)) as caught:
+            call()
+        assert 10 < len(str(caught.value)) < 400
+    assert (log.head.number, len(log.timelines()), log.head.tags) == (2, 1, ())
+
+
+def test_a_version_of_another_run_is_no_reference(hf: Holdfast, log: History) -> None:
+    log.commit({"n": 1})
+    log.commit({"n": 2})
+    stranger = hf.history("other").commit({"x": 1})
+    calls: list[Callable[[], object]] = [
+        lambda: log.at(stranger),
+        lambda: log.rollback(to=stranger),
+        lambda: log.diff(stranger),
+        lambda: log.tag(stranger, "t"),
+        lambda: log.merge(stranger),
+        lambda: log.commit({"n": 3}, expected=stranger),
+        lambda: log.edit(expected=stranger).__enter__(),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidReference, match="other"):
+            call()
+    assert (log.head.number, len(log.timelines())) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "ref",
+    ["", "@1", "~1", ":t", "run-1@", "run-1@x", "run-1@0", "run-1~99", "run-1:nope", "nope", "nope@1", "run-1@1@2",
+     "run-1\0", "\ud800@1", "x" * 10_000, None, 1, b"run-1", ["run-1"]],
+    ids=lambda ref: repr(ref)[:12],
+)  # fmt: skip
+def test_bad_references_to_a_store(hf: Holdfast, ref: Any) -> None:
+    hf.history("run-1").commit({"n": 1})
+    calls: list[Callable[[], object]] = [
+        lambda: hf.version(ref),
+        lambda: hf.fork(ref, "fork"),
+        lambda: hf.diff(ref, "run-1"),
+        lambda: hf.diff("run-1", ref),
+        lambda: hf.compare(ref, "run-1"),
+    ]
+    for call in calls:
+        with pytest.raises((NotFound, InvalidReference)) as caught:
+            call()
+        assert 10 < len(str(caught.value)) < 400
+    assert [run.id for run in hf.runs()] == ["run-1"]
+
+
+@pytest.mark.parametrize("path", ["nope", "a.nope", "a[0]", "list[9]", "list[-9]", "list.x", "n.x", [1], ["a", "b", "c"], ["list", True]])
+def test_unknown_paths(log: History, path: Any) -> None:
+    version = log.commit({"n": 1, "a": {"b": 1}, "list": [1, 2]})
+    for call in (lambda: log.blame(path), lambda: version.get(path)):
+        with pytest.raises(NotFound, match="nothing at"):
+            call()
+
+
+@pytest.mark.parametrize("path", ["a..b", "[", "[x", "a]", "a[b]", ".", "1a", "a b", 5, None, b"a", [[]], [{}]])
+def test_paths_that_are_none(log: History, path: Any) -> None:
+    version = log.commit({"a": {"b": 1}})
+    for call in (lambda: log.blame(path), lambda: version.get(path)):
+        with pytest.raises((InvalidReference, NotFound)):
+            call()
+
+
+BAD_LISTS: list[dict[str, Any]] = [
+    {"limit": 0},
+    {"limit": -1},
+    {"limit": "many"},
+    {"limit": 1.5},
+    {"limit": True},
+    {"limit": None},
+    {"before": "x"},
+    {"before": 1.5},
+    {"timeline": "1"},
+    {"step": 5},
+    {"kind": "miracle"},
+    {"kind": 5},
+    {"tag": 5},
+    {"tag": "a:b"},
+]
+
+
+@pytest.mark.parametrize("wanted", BAD_LISTS, ids=str)
+def test_bad_filters_of_versions(log: History, wanted: dict[str, Any]) -> None:
+    log.commit({})
+    with pytest.raises(InvalidCall) as caught:
+        log.versions(**wanted)
+    assert next(iter(wanted)) in str(caught.value)
+
+
+BAD_RUNS: list[dict[str, Any]] = [
+    {"limit": 0},
+    {"limit": "x"},
+    {"status": "sleeping"},
+    {"status": ["running", "sleeping"]},
+    {"status": 5},
+    {"tags": "good"},
+    {"tags": [5]},
+    {"tags": 5},
+    {"workflow": 5},
+    {"since": "yesterday"},
+    {"since": 5},
+    {"after": "nope"},
+    {"after": 5},
+]
+
+
+@pytest.mark.parametrize("wanted", BAD_RUNS, ids=str)
+def test_bad_filters_of_runs(hf: Holdfast, wanted: dict[str, Any]) -> None:
+    hf.history("run-1").commit({})
+    with pytest.raises(InvalidCall):
+        hf.runs(**wanted)
+
+
+@pytest.mark.parametrize("wanted", [{"after": "x"}, {"after": -1}, {"after": 1.5}, {"limit": 0}, {"limit": "x"}], ids=str)
+def test_bad_cursors(hf: Holdfast, log: History, wanted: dict[str, Any]) -> None:
+    log.commit({})
+    for call in (lambda: log.events(**wanted), lambda: hf.events(**wanted)):
+        with pytest.raises(InvalidCall, match=next(iter(wanted))):
+            call()
+
+
+@pytest.mark.parametrize("name", ["", "head", "12", "a:b", "a@1", "~1", " x", "x\0", "\ud800", "x" * 101, None, 5, ["t"]])
+def test_names_that_cannot_be_tags(log: History, name: Any) -> None:
+    log.commit({})
+    for call in (lambda: log.tag(1, name), lambda: log.untag(1, name), lambda: log.commit({}, tags=[name])):
+        with pytest.raises(InvalidReference):
+            call()
+    assert log.head.tags == ()
+
+
+def test_calls_with_values_of_the_wrong_type(hf: Holdfast, log: History) -> None:
+    log.commit({"n": 1})
+    calls: list[Callable[[], object]] = [
+        lambda: log.prune("all"),  # type: ignore[arg-type]
+        lambda: log.prune(None),  # type: ignore[arg-type]
+        lambda: log.bisect("check"),  # type: ignore[arg-type]
+        lambda: log.rollback(to=1, reason=5),  # type: ignore[arg-type]
+        lambda: log.rollback(to=1, actor=5),  # type: ignore[arg-type]
+        lambda: log.merge(1, note=5),  # type: ignore[arg-type]
+        lambda: hf.fork("run-1", "fork", note=5),  # type: ignore[arg-type]
+        lambda: hf.artifact("xyz"),
+        lambda: hf.artifact(5),  # type: ignore[arg-type]
+        lambda: hf.artifact("00" * 32),
+        lambda: hf.gc(grace="x"),  # type: ignore[arg-type]
+        lambda: hf.gc(grace=-1),
+        lambda: hf.import_snapshot(None),
+        lambda: hf.import_run("/nowhere/at/all"),
+        lambda: hf.export_run("run-1", "/nowhere/at/all"),
+        lambda: hf.export_run("nope", "file"),
+        lambda: hf.delete("nope"),
+        lambda: holdfast.register(5),  # type: ignore[type-var]
+        lambda: holdfast.artifact(5),  # type: ignore[arg-type]
+        lambda: holdfast.artifact("/nowhere/at/all"),
+        lambda: holdfast.open(""),
+        lambda: holdfast.open("postgres://x"),
+        lambda: holdfast.open("sqlite:///"),
+        lambda: holdfast.open("a\0b"),
+        lambda: holdfast.open(5),  # type: ignore[arg-type]
+        lambda: holdfast.open(":memory:", durability="eternal"),
+        lambda: holdfast.open(":memory:", redact="password"),
+        lambda: holdfast.open(":memory:", redact=[5]),  # type: ignore[list-item]
+        lambda: holdfast.open(":memory:", redact=5),  # type: ignore[arg-type]
+    ]
+    for number, call in enumerate(calls):
+        with pytest.raises(HoldfastError) as caught:
+            call()
+        assert len(str(caught.value)) > 10, number
+    assert (log.head.number, len(log.timelines())) == (1, 1)
+    assert hf.verify().ok
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [{}, {"last": -1}, {"last": "5"}, {"last": True}, {"last": 1.5}, {"within": 60}, {"daily": -1}, {"weekly": "x"}],
+    ids=str,
+)
+def test_policies_that_are_none(rules: dict[str, Any]) -> None:
+    with pytest.raises(InvalidCall, match="Retention"):
+        Retention(**rules)

@@ -1,0 +1,214 @@
+"""Bundles that are cut, flipped, of another kind, or larger than they look: refused, and nothing changes."""
+
+from __future__ import annotations
+
+import io
+import random
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from bundles import (
+    MAGIC,
+    bundle,
+    changed,
+    first,
+    frames_of,
+    full_bundle,
+    hashed,
+    refused,
+    small_bundle,
+    snapshot,
+)
+from msgspec.structs import replace
+
+import holdfast
+from holdfast import Holdfast, HoldfastError, IncompatibleFormat, InvalidSnapshot
+from holdfast.history.frames import (
+    AnyFrame,
+    ArtifactFrame,
+    BlockFrame,
+    EndFrame,
+    EventFrame,
+    MarkFrame,
+    PieceFrame,
+    RunFrame,
+    TimelineFrame,
+    VersionFrame,
+)
+from holdfast.tree.codec import encode
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[Holdfast]:
+    with holdfast.open(tmp_path / "b.db", durability="fast", artifacts=tmp_path / "files") as opened:
+        opened.history("mine").commit({"mine": 1})
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def small() -> bytes:
+    return small_bundle()
+
+
+@pytest.fixture(scope="module")
+def full() -> bytes:
+    return full_bundle()
+
+
+# Damage
+
+
+def test_the_small_bundle_is_sound_and_has_everything(other: Holdfast, small: bytes) -> None:
+    kinds = {type(frame) for frame in frames_of(small)}
+    assert {
+        RunFrame,
+        TimelineFrame,
+        VersionFrame,
+        MarkFrame,
+        EventFrame,
+        ArtifactFrame,
+        PieceFrame,
+        EndFrame,
+    } == kinds
+    assert any(frame.pruned for frame in frames_of(small) if isinstance(frame, VersionFrame))
+    assert changed(small, lambda frames: None) == small
+    other.import_run(io.BytesIO(small))
+    assert other.verify().ok
+
+
+def test_every_place_to_cut_a_small_bundle(other: Holdfast, small: bytes) -> None:
+    for size in range(len(small)):
+        with pytest.raises(InvalidSnapshot):
+            other.import_run(io.BytesIO(small[:size]))
+    refused(other, b"")
+
+
+def test_many_places_to_cut_a_large_one(other: Holdfast, full: bytes) -> None:
+    before = snapshot(other)
+    for size in random.Random(1).sample(range(len(full)), 100):
+        with pytest.raises(InvalidSnapshot):
+            other.import_run(io.BytesIO(full[:size]))
+        with pytest.raises(InvalidSnapshot):
+            other.import_run(io.BytesIO(hashed(full[:size])))
+    assert snapshot(other) == before
+
+
+def test_every_bit_of_a_small_bundle(other: Holdfast, small: bytes) -> None:
+    before = snapshot(other)
+    for place in range(len(small)):
+        flipped = bytearray(small)
+        flipped[place] ^= 1 << (place % 8)
+        with pytest.raises((InvalidSnapshot, IncompatibleFormat)):
+            other.import_run(io.BytesIO(flipped))
+    assert snapshot(other) == before
+
+
+def test_flipped_bytes_in_a_large_one(other: Holdfast, full: bytes) -> None:
+    chance = random.Random(2)
+    before = snapshot(other)
+    for _ in range(300):
+        flipped = bytearray(full)
+        flipped[chance.randrange(len(full))] ^= chance.randint(1, 255)
+        with pytest.raises(HoldfastError):
+            other.import_run(io.BytesIO(flipped))
+    assert snapshot(other) == before
+
+
+def test_flipped_bytes_under_a_hash_that_fits(other: Holdfast, small: bytes) -> None:
+    """Whoever can hash can also change the compressed stream: then the frames have to tell."""
+    for place in range(len(MAGIC), len(small) - 32):
+        flipped = bytearray(small[:-32])
+        flipped[place] ^= 1 << (place % 8)
+        try:
+            other.import_run(io.BytesIO(hashed(bytes(flipped))))
+        except HoldfastError:
+            continue
+        # The same content in other bytes of the compression.
+        assert other.verify().ok
+        other.delete("small")
+    assert [run.id for run in other.runs()] == ["mine"]
+
+
+@pytest.mark.parametrize("garbage", [b"\0", b"garbage", b"x" * 100_000])
+def test_trailing_garbage(other: Holdfast, small: bytes, garbage: bytes) -> None:
+    refused(other, small + garbage)
+    refused(other, bundle(frames_of(small), after=garbage))
+    refused(other, bundle(frames_of(small), after=zstandard.compress(garbage)))
+
+
+@pytest.mark.parametrize(
+    "data", [b"\0" * 100, b"PK\x03\x04" * 50, b'{"format": "holdfast.snapshot"}' * 10, MAGIC]
+)
+def test_other_files(other: Holdfast, data: bytes) -> None:
+    refused(other, data)
+
+
+def test_a_newer_format(other: Holdfast, small: bytes) -> None:
+    data = bundle(frames_of(small), magic=b"holdfast.bundle 2\n")
+    refused(other, data, "format 2.*upgrade", IncompatibleFormat)
+    for magic in (
+        b"holdfast.bundle 0\n",
+        b"holdfast.bundle -1\n",
+        b"holdfast.bundle 1",
+        b"holdfast.bundle 01\n",
+    ):
+        refused(other, bundle(frames_of(small), magic=magic))
+
+
+# Sizes
+
+
+def test_lengths_that_cannot_be(other: Holdfast) -> None:
+    for size in (0, (64 << 20) + 1, 0xFFFFFFFF):
+        packed = zstandard.ZstdCompressor().compress(size.to_bytes(4, "big") + b"x" * 100)
+        refused(other, hashed(MAGIC + packed), f"frame of {size} bytes")
+    cut = zstandard.ZstdCompressor().compress((64 << 20).to_bytes(4, "big") + b"x" * 100)
+    tracemalloc.start()
+    refused(other, hashed(MAGIC + cut), "cut short")
+    assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    tracemalloc.stop()
+
+
+def _bomb(small: bytes, kind: type[Any], frame: AnyFrame, count: int) -> bytes:
+    frames = frames_of(small)
+    at = first(frames, kind)
+    return bundle([*frames[:at], *[frame] * count, *frames[at:]], level=19)
+
+
+def test_events_that_fill_the_memory(other: Holdfast, small: bytes) -> None:
+    event = EventFrame("x", 0, encode({"k": "\0" * (1 << 20)}))
+    data = _bomb(small, EventFrame, event, 400)
+    assert len(data) < 200_000
+    tracemalloc.start()
+    refused(other, data, "times its size")
+    assert tracemalloc.get_traced_memory()[1] < 200 << 20
+    tracemalloc.stop()
+
+
+def test_blocks_that_fill_the_memory(other: Holdfast, small: bytes) -> None:
+    block = b"\0" * (16 << 20)
+    frames = frames_of(small)
+    at = first(frames, VersionFrame)
+    version = replace(frames[at], blocks=100)
+    data = bundle([*frames[:at], version, *[BlockFrame(block)] * 100, *frames[at + 1 :]])
+    tracemalloc.start()
+    refused(other, data, "times its size")
+    assert tracemalloc.get_traced_memory()[1] < 200 << 20
+    tracemalloc.stop()
+
+
+def test_zeros_without_end(other: Holdfast) -> None:
+    stream = zstandard.ZstdCompressor().compressobj()
+    data = MAGIC + b"".join(stream.compress(b"\0" * (1 << 20)) for _ in range(512)) + stream.flush()
+    refused(other, hashed(data), "frame of 0 bytes")
+
+
+def test_a_window_that_asks_for_much_memory(other: Holdfast, small: bytes) -> None:
+    parameters = zstandard.ZstdCompressionParameters.from_level(3, window_log=27)
+    stream = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    packed = stream.compress(b"\0\0\0\1x" + b"y" * 1000) + stream.flush()
+    refused(other, hashed(MAGIC + packed), "decompressed")

@@ -1,0 +1,138 @@
+"""Drafts: what a block changes, who sees it when, and what happens if the run moves on meanwhile."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+import holdfast
+from holdfast import History, Holdfast, InvalidCall, MergeConflict, UnsupportedValue, thaw
+
+
+@holdfast.register
+@dataclasses.dataclass
+class Purse:
+    spent: int
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+
+def test_an_edit_commits_at_the_end_of_the_block(log: History) -> None:
+    with log.edit(step="plan", tags=["t"], note="n", actor="Ada", meta={"m": 1}, result=5) as state:
+        state["messages"] = []
+        state["messages"].append({"role": "user"})
+        state.setdefault("plan", {})["tasks"] = [1, 2]
+    head = log.head
+    assert head.state == {"messages": [{"role": "user"}], "plan": {"tasks": [1, 2]}}
+    assert (head.step, head.tags, head.note, head.actor, head.result) == ("plan", ("t",), "n", "Ada", 5)
+    assert head.meta == {"m": 1}
+
+
+def test_a_draft_is_seen_nowhere_else_until_the_end(log: History) -> None:
+    log.commit({"list": [{"n": 1}], "purse": Purse(1)})
+    before = log.head
+    with log.edit() as state, log.edit() as other:
+        state["list"][0]["n"] = 2
+        state["list"].append({"n": 3})
+        state["purse"].spent = 5
+        state["new"] = 1
+        for seen in (before.state, log.head.state, log.at(1).state, other):
+            assert thaw(seen) == {"list": [{"n": 1}], "purse": Purse(1)}
+        assert log.versions()[0].number == 1
+    assert thaw(log.at(2).state) == {"list": [{"n": 1}], "purse": Purse(1)}, "the inner block changed nothing"
+    assert thaw(log.head.state) == {"list": [{"n": 2}, {"n": 3}], "purse": Purse(5), "new": 1}
+    assert thaw(before.state) == {"list": [{"n": 1}], "purse": Purse(1)}
+
+
+def test_an_edit_that_raises_leaves_nothing(log: History) -> None:
+    log.commit({"list": [1], "purse": Purse(1)})
+    for error in (ValueError, KeyboardInterrupt, SystemExit):
+        with pytest.raises(error), log.edit() as state:  # noqa: PT012 - the change must come before the error
+            state["list"].append(2)
+            state["purse"].notes.append("x")
+            raise error
+    assert log.head.number == 1
+    assert thaw(log.head.state) == {"list": [1], "purse": Purse(1)}
+    with log.edit() as state:
+        assert state == {"list": [1], "purse": Purse(1)}, "the next attempt starts from the same"
+
+
+def test_a_draft_is_over_when_its_block_has_ended(log: History) -> None:
+    log.commit({"inner": {"list": [1]}})
+    with log.edit() as state:
+        inner, items = state["inner"], state["inner"]["list"]
+    for late in (lambda: state.update(x=1), lambda: inner.pop("list"), lambda: items.append(2)):
+        with pytest.raises(TypeError, match="over"):
+            late()
+    assert log.head.state == {"inner": {"list": [1]}}
+
+
+def test_an_edit_can_hold_what_cannot_be_stored_only_until_its_end(log: History) -> None:
+    log.commit({"n": 1})
+    with pytest.raises(UnsupportedValue, match=r"tool\.call"), log.edit() as state:
+        state["tool"] = {"call": print}
+    assert log.head.number == 1
+
+
+def test_a_state_that_is_no_container_cannot_be_edited(log: History) -> None:
+    log.commit(5)
+    with pytest.raises(InvalidCall, match="commit"), log.edit():
+        pytest.fail("there is nothing to edit")
+
+
+def test_edit_and_commit_of_the_same_tree_read_the_same(log: History) -> None:
+    start = {"messages": [{"n": n} for n in range(40)], "docs": {f"d{n}": "x" * n for n in range(50)}, "gone": 1}
+    log.commit(start)
+    with log.edit() as state:
+        state["messages"].append({"n": 40})
+        state["messages"][3]["n"] = 99
+        del state["gone"]
+        state["docs"]["d7"] = ("tuple", 1.0)
+    edited = log.head
+    log.rollback(to=1)
+    plain = json.loads(json.dumps(start))
+    plain["messages"].append({"n": 40})
+    plain["messages"][3]["n"] = 99
+    del plain["gone"]
+    plain["docs"]["d7"] = ("tuple", 1.0)
+    committed = log.commit(plain)
+    assert thaw(edited.state) == thaw(committed.state)
+    assert not log.diff(edited, committed)
+    assert log.diff(edited, committed).json_patch() == []
+
+
+# Rebasing
+
+
+def test_a_plain_state_is_carried_over_to_a_head_that_has_moved_on(hf: Holdfast, log: History) -> None:
+    log.commit({"list": [1], "kept": 0})
+    mine = thaw(log.head.state)
+    with hf.history("run-1").edit() as state:
+        state["list"].append(2)
+        state["theirs"] = True
+    mine["list"].append(3)
+    mine["mine"] = True
+    version = log.commit(mine)
+    assert (version.number, version.parent) == (3, 2)
+    assert version.state == {"list": [1, 2, 3], "kept": 0, "theirs": True, "mine": True}
+
+
+def test_two_changes_of_one_place_conflict_unless_resolved(hf: Holdfast, log: History) -> None:
+    log.commit({"a": {"x": 1}, "b": 1})
+    mine = thaw(log.head.state)
+    hf.history("run-1").commit({"a": {"x": 2}, "b": 1})
+    mine["a"]["x"] = 3
+    with pytest.raises(MergeConflict, match=r"a\.x") as caught:
+        log.commit(mine)
+    assert caught.value.details["path"] == "a.x"
+    assert (caught.value.details["ours"], caught.value.details["theirs"]) == (3, 2)
+    assert log.versions()[0].number == 2, "nothing was written"
+
+
+def test_a_resolver_decides(hf: Holdfast, log: History) -> None:
+    log.commit({"n": 1})
+    with log.edit(resolve=lambda path, base, ours, theirs: [path, base, ours, theirs]) as state:
+        state["n"] = 3
+        hf.history("run-1").commit({"n": 2})
+    assert log.head.state == {"n": [("n",), 1, 3, 2]}

@@ -1,0 +1,138 @@
+"""Names of versions: numbers, the head, so many before it, tags, pins; and references with a run in them."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast import Holdfast, History, InvalidReference, NotFound
+
+
+@pytest.fixture
+def four(log: History) -> History:
+    for number in range(1, 5):
+        log.commit({"n": number})
+    return log
+
+
+@pytest.mark.parametrize(
+    ("ref", "number"),
+    [(1, 1), (4, 4), ("1", 1), ("@3", 3), ("head", 4), ("@head", 4), ("", 4), ("~0", 4), ("~1", 3), ("~3", 1)],
+)
+def test_a_version_by_number_head_and_distance(four: History, ref: int | str, number: int) -> None:
+    version = four.at(ref)
+    assert (version.number, version.state) == (number, {"n": number})
+
+
+@pytest.mark.parametrize("ref", [5, "5", "@5", "~4", "~9", "good", ":good"])
+def test_a_version_that_is_not_there(four: History, ref: int | str) -> None:
+    with pytest.raises(NotFound, match="run-1"):
+        four.at(ref)
+
+
+def test_distance_counts_along_the_line_of_the_head(four: History) -> None:
+    four.rollback(to=2)
+    four.commit({"n": 5})
+    assert [four.at(f"~{back}").number for back in range(3)] == [5, 2, 1]
+    with pytest.raises(NotFound):
+        four.at("~3")
+
+
+def test_a_version_stands_for_itself(four: History) -> None:
+    assert four.at(four.at(2)).number == 2
+    assert four.diff(four.at(2), four.at(2)).changes == ()
+
+
+def test_a_tag_names_the_newest_version_that_has_it(four: History) -> None:
+    four.tag(1, "good")
+    four.tag(3, "good")
+    four.tag(2, "first-draft")
+    assert four.at("good").number == four.at(":good").number == 3
+    four.untag(3, "good")
+    assert four.at("good").number == 1
+    assert four.at("first-draft").number == 2
+
+
+def test_tags_are_listed_and_searched(four: History) -> None:
+    four.tag("~1", "good")
+    four.tag("~1", "better")
+    four.tag(1, "good")
+    four.tag(1, "good")  # harmless
+    assert sorted(four.at(3).tags) == ["better", "good"]
+    assert [version.number for version in four.versions(tag="good")] == [3, 1]
+    assert {version.number: version.tags for version in four.versions()}[1] == ("good",)
+    assert four.versions(tag="none") == []
+
+
+def test_a_tag_or_pin_that_is_not_there_cannot_be_taken_away(four: History) -> None:
+    four.tag(1, "good")
+    for missing in (lambda: four.untag(2, "good"), lambda: four.untag(1, "bad"), lambda: four.unpin(1)):
+        with pytest.raises(NotFound, match="version"):
+            missing()
+
+
+def test_pins(four: History) -> None:
+    four.pin(2)
+    four.pin(2)
+    assert [version.number for version in four.versions() if version.pinned] == [2]
+    assert four.at(2).tags == ()
+    four.unpin(2)
+    assert not four.at(2).pinned
+
+
+def test_marks_are_in_the_journal_once_each(four: History) -> None:
+    four.tag(1, "good")
+    four.tag(1, "good")
+    four.untag(1, "good")
+    four.pin(2)
+    four.unpin(2)
+    entries = [(event.kind, event.version, event.data) for event in four.events()][4:]
+    assert entries == [
+        ("version.tagged", 1, {"tag": "good"}),
+        ("version.untagged", 1, {"tag": "good"}),
+        ("version.pinned", 2, {}),
+        ("version.unpinned", 2, {}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ref", "number"),
+    [("run-1", 4), ("run-1@2", 2), ("run-1@head", 4), ("run-1~1", 3), ("run-1:good", 1), ("ru", 4), ("r@3", 3)],
+)
+def test_references_with_a_run(hf: Holdfast, four: History, ref: str, number: int) -> None:
+    four.tag(1, "good")
+    version = hf.version(ref)
+    assert (version.run, version.number) == ("run-1", number)
+
+
+def test_a_beginning_names_a_run_if_it_is_unique(hf: Holdfast) -> None:
+    for run_id in ("alpha-1", "alpha-2", "alp", "beta"):
+        hf.history(run_id).commit({"id": run_id})
+    assert hf.version("b").run == "beta"
+    assert hf.version("alp").run == "alp", "the whole id wins"
+    with pytest.raises(InvalidReference, match="alpha-1, alpha-2"):
+        hf.version("alpha@1")
+    assert hf.version("alpha-2@1").run == "alpha-2"
+
+
+@pytest.mark.parametrize("wild", ["%", "_", "alpha%", "a_pha-1", "ALPHA", "*"])
+def test_a_beginning_is_no_pattern(hf: Holdfast, wild: str) -> None:
+    hf.history("alpha-1").commit({})
+    with pytest.raises(NotFound):
+        hf.version(wild)
+
+
+def test_an_id_may_hold_a_colon(hf: Holdfast) -> None:
+    log = hf.history("team:bot")
+    log.commit({"n": 1}, tags=["good"])
+    hf.history("team").commit({"n": 2}, tags=["bot"])
+    assert hf.version("team:bot").state == {"n": 1}, "the run of this very id comes first"
+    assert hf.version("team:bot:good").number == 1
+    hf.delete("team:bot")
+    assert hf.version("team:bot").state == {"n": 2}, "else it is a tag"
+
+
+def test_a_misspelt_run_is_answered_with_a_suggestion(hf: Holdfast) -> None:
+    hf.history("marketing-7").commit({})
+    for call in (lambda: hf.version("marketng-7"), lambda: hf.delete("marketng-7")):
+        with pytest.raises(NotFound, match="did you mean 'marketing-7'"):
+            call()

@@ -1,0 +1,81 @@
+"""The public names, and what importing them must not load."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import holdfast
+
+NAMES = [
+    "AlreadyExists",
+    "Artifact",
+    "CorruptStore",
+    "CorruptVersion",
+    "FrozenDict",
+    "FrozenList",
+    "History",
+    "Holdfast",
+    "HoldfastError",
+    "IncompatibleFormat",
+    "InvalidCall",
+    "InvalidReference",
+    "InvalidSnapshot",
+    "MergeConflict",
+    "NotFound",
+    "Opaque",
+    "Retention",
+    "StaleVersion",
+    "StoreBusy",
+    "StoreUnavailable",
+    "UnsupportedValue",
+    "Version",
+    "artifact",
+    "open",
+    "register",
+    "sanitize",
+    "thaw",
+    "validate",
+]
+
+#: Modules that take long to load, and that many programs need not have.
+HEAVY = ("asyncio", "numpy", "pydantic", "sqlite3", "http", "email", "unittest", "difflib", "multiprocessing")
+
+
+def test_the_public_names() -> None:
+    assert holdfast.__all__ == NAMES
+    assert not [name for name in NAMES if not hasattr(holdfast, name)]
+
+
+def test_every_error_is_public_or_a_family_of_public_ones() -> None:
+    families = {"TryAgain", "Decide", "BadData"}
+    errors = {name for name, value in vars(holdfast.errors).items() if _is_error(value)}
+    assert errors - families <= set(NAMES)
+
+
+def _is_error(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, holdfast.HoldfastError)
+
+
+@pytest.mark.parametrize(
+    ("program", "used"),
+    [
+        ("import holdfast", ()),
+        ("import holdfast; holdfast.open(':memory:').history('run').commit({'a': [1, 'b', 2.5]})", ()),
+        (
+            "import holdfast; holdfast.open('runs.db').history('run').commit({'a': [1, 'b', 2.5]})",
+            ("sqlite3",),
+        ),
+    ],
+    ids=["import", "memory", "sqlite"],
+)
+def test_nothing_heavy_is_imported(program: str, used: tuple[str, ...], tmp_path: object) -> None:
+    report = "; import json, sys; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", program + report], capture_output=True, check=True, cwd=str(tmp_path)
+    )
+    loaded = json.loads(done.stdout)
+    assert [name for name in HEAVY if name in loaded and name not in used] == []
