@@ -1,9 +1,9 @@
 """Writes the fixtures of the present format: `python tests/compat/make_fixture.py`, once for each format.
 
 A fixture is a SQLite store, a bundle, a snapshot, and what they say: a digest for each state, result, … of
-each version, in portable JSON. It is noted from the plain values as they are committed, not read back from the
-store. Once checked in, a fixture is never written again; a format that changes gets a number and fixtures of
-its own.
+each version, in portable JSON. It is noted from the plain values as they are committed, not read back from
+the store. Once checked in, a fixture is never written again; a format that changes gets a number and fixtures
+of its own.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from hashlib import sha256
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, NamedTuple
@@ -76,7 +77,7 @@ class Refused(Exception):
 
 
 for _cls in (Color, Mode, Point, Pair, Task, Model, Refused):
-    holdfast.register(_cls, f"fixture.{_cls.__name__}")  # type: ignore[type-var]
+    holdfast.register(_cls, f"fixture.{_cls.__name__}")
 
 
 def values() -> dict[str, Any]:
@@ -197,7 +198,7 @@ def _talk(script: Script) -> None:
     script.commit(log, state, kind="initial")
     for number in range(70):
         message = {"role": "agent", "content": _message(number)}
-        script.edit(log, state, lambda at, message=message: at["messages"].append(message), step="say")
+        script.edit(log, state, partial(_append, message), step="say")
     script.edit(log, state, lambda at: at["plan"]["tasks"][3].update(done=True), step="plan", result="done")
     script.edit(log, state, lambda at: at["messages"].__delitem__(40))
     log.tag(10, "tenth")
@@ -210,6 +211,10 @@ def _talk(script: Script) -> None:
     script.note(log.merge("complete", note="joined"), {**state, "more": [1]}, {})
     gone = log.prune(Retention(last=12)).versions
     script.forget("talk", gone)
+
+
+def _append(message: Any, at: Any) -> None:
+    at["messages"].append(message)
 
 
 def _message(number: int) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,17 +98,29 @@ def _reads(hf: Holdfast) -> Iterator[tuple[str, Callable[[], Iterable[Any]]]]:
     yield "events", hf.events
     for run, numbers in RUNS.items():
         log = hf.history(run)
-        yield f"{run} versions", lambda log=log: map(_facts, log.versions())
-        yield f"{run} tags", lambda log=log: [(v.number, tag) for v in log.versions() for tag in _tags(v)]
-        yield f"{run} by step", lambda log=log: map(_facts, log.versions(step="say 1"))
+        yield f"{run} versions", partial(_versions, log)
+        yield f"{run} tags", partial(_all_tags, log)
+        yield f"{run} by step", partial(_versions, log, step="say 1")
         yield f"{run} timelines", log.timelines
         yield f"{run} events", log.events
-        yield f"{run} blame", lambda log=log, run=run: _blame(log, _PATHS[run])
+        yield f"{run} blame", partial(_blame, log, _PATHS[run])
         for number in numbers:
-            yield f"{run}@{number}", lambda log=log, number=number: _whole(log.at(number))
+            yield f"{run}@{number}", partial(_whole, log, number)
     for tag in ("good", "short", "reviewed"):
-        yield f"talk:{tag}", lambda tag=tag: _whole(hf.version(f"talk:{tag}"))
+        yield f"talk:{tag}", partial(_whole, hf.history("talk"), tag)
     yield "artifacts", lambda: _artifacts(hf)
+
+
+def _versions(log: History, step: str | None = None) -> list[list[Any]]:
+    return [_facts(version) for version in log.versions(step=step)]
+
+
+def _all_tags(log: History) -> list[tuple[int, str]]:
+    return [
+        (version.number, tag)
+        for version in log.versions()
+        for tag in [*version.tags, *(["(pin)"] if version.pinned else [])]
+    ]
 
 
 def _facts(version: Version) -> list[Any]:
@@ -117,11 +130,8 @@ def _facts(version: Version) -> list[Any]:
     ]
 
 
-def _tags(version: Version) -> list[str]:
-    return [*version.tags, *(["(pin)"] if version.pinned else [])]
-
-
-def _whole(version: Version) -> list[Any]:
+def _whole(log: History, ref: int | str) -> list[Any]:
+    version = log.at(ref)
     return [[_facts(version), version.state, version.result, version.meta, version.error]]
 
 

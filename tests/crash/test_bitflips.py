@@ -1,8 +1,8 @@
 """Damage to the file: a bit that flips, a page of zeros, an end that is cut off.
 
 Whatever is damaged, a read gives exactly what was written or raises a typed error, and where one is raised
-`verify` reports a problem. `HOLDFAST_FLIPS` sets how many bits are flipped (default 2000), one at a time, half
-of them in headers of the file, of its pages and of its rows, half of them anywhere.
+`verify` reports a problem. `HOLDFAST_FLIPS` sets how many bits are flipped (default 2000), one at a time:
+half of them in headers of the file, of its pages and of its rows, half of them anywhere.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from committer import KEEP, RUNS, digest
@@ -33,6 +33,21 @@ FEW = max(3, KILLS // 20)
 _PATIENCE = 60.0
 
 
+class Moment(NamedTuple):
+    """When to kill: so many seconds after so many promises."""
+
+    promises: int
+    seconds: float
+
+    @classmethod
+    def choose(cls, rng: random.Random, most: int = 30) -> Moment:
+        """Mostly while it works, sometimes while it is opening the store."""
+        opening = rng.random() < 0.2
+        return (
+            cls(0, rng.uniform(0.0, 0.03)) if opening else cls(rng.randrange(most), rng.uniform(0.0, 0.006))
+        )
+
+
 class Victims:
     """Starts processes and kills them."""
 
@@ -43,13 +58,15 @@ class Victims:
         )
         self._rest = b""
 
-    def kill(self, job: dict[str, Any], after: float) -> list[dict[str, Any]]:
-        """Start a job, kill its process so many seconds after it began; gives what it was promised."""
+    def kill(self, job: dict[str, Any], moment: Moment) -> list[dict[str, Any]]:
+        """Start a job, kill its process at some moment; gives what it was promised."""
         assert self._server.stdin is not None
         self._server.stdin.write(json.dumps(job).encode() + b"\n")
         pid = self._next(_PATIENCE)["ready"]
-        promised = []
-        deadline = time.monotonic() + after
+        promised: list[dict[str, Any]] = []
+        while len(promised) < moment.promises and (not promised or "failed" not in promised[-1]):
+            promised.append(self._next(_PATIENCE))
+        deadline = time.monotonic() + moment.seconds
         while (left := deadline - time.monotonic()) > 0:
             line = self._next(left, missing={})
             if line:
@@ -57,9 +74,9 @@ class Victims:
         os.kill(pid, signal.SIGKILL)
         while "ended" not in (line := self._next(_PATIENCE)):
             promised.append(line)
+        assert line["ended"] == signal.SIGKILL
         failed = [line["failed"] for line in promised if "failed" in line]
         assert not failed, failed[0]
-        assert line["ended"] == signal.SIGKILL
         return promised
 
     def _next(self, wait: float, missing: Any = None) -> dict[str, Any]:
@@ -90,11 +107,6 @@ def victims() -> Iterator[Victims]:
     found = Victims()
     yield found
     found.close()
-
-
-def _moment(rng: random.Random) -> float:
-    """Mostly while it works, sometimes while it is opening the store."""
-    return rng.uniform(0.0, 0.012) if rng.random() < 0.15 else rng.uniform(0.01, 0.13)
 
 
 class Promises:
@@ -172,7 +184,7 @@ def test_no_promised_version_is_lost_or_torn(store: int, victims: Victims, tmp_p
     unopened = 0
     fresh: list[tuple[str, int]] = []
     for turn in range(min(PER_STORE, KILLS)):
-        fresh += promises.add(victims.kill({**job, "seed": rng.random()}, _moment(rng)))
+        fresh += promises.add(victims.kill({**job, "seed": rng.random()}, Moment.choose(rng)))
         unopened += 1
         if rng.random() < 0.3 and turn < PER_STORE - 1:
             continue
@@ -191,9 +203,10 @@ def test_no_promised_version_is_lost_or_torn(store: int, victims: Victims, tmp_p
         fresh = []
     with holdfast.open(job["path"], artifacts=job.get("artifacts")) as hf:
         promises.check(hf, list(promises.digests))
-        for run in RUNS:
-            log = hf.history(run)
-            before = len(_numbers(log)) if run in {found.id for found in hf.runs()} else 0
+        there = {run.id for run in hf.runs()}
+        for name in RUNS:
+            log = hf.history(name)
+            before = len(_numbers(log)) if name in there else 0
             assert log.commit({"still": "alive"}).number == before + 1
         assert hf.verify().ok
 
@@ -219,7 +232,7 @@ def test_pruning_and_collecting_are_all_or_nothing(
         job["artifacts"] = str(tmp_path / "artifacts")
     promises = Promises()
     for _ in range(FEW):
-        promises.add(victims.kill({**job, "seed": rng.random()}, rng.uniform(0.05, 0.25)))
+        promises.add(victims.kill({**job, "seed": rng.random()}, Moment.choose(rng)))
         if not promises.digests:
             continue
         with holdfast.open(job["path"], artifacts=job.get("artifacts")) as hf:
@@ -260,7 +273,7 @@ def test_an_import_is_all_or_nothing(victims: Victims, tmp_path: Path) -> None:
     job = {"job": "bring_in", "path": str(tmp_path / "runs.db"), "more": str(bundle)}
     promised: set[str] = set()
     for _ in range(FEW):
-        lines = victims.kill({**job, "seed": rng.random()}, _moment(rng))
+        lines = victims.kill({**job, "seed": rng.random()}, Moment.choose(rng, most=5))
         promised |= {line["run"] for line in lines}
         with holdfast.open(job["path"]) as hf:
             assert hf.verify().problems == ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,9 @@ from holdfast.tree.block import digest, reference, squeeze
 from holdfast.tree.codec import encode
 
 Frames = list[AnyFrame]
+
+#: An artifact without content, whose digest comes before that of the small bundle's own.
+EMPTY = ArtifactFrame(sha256(b"").digest(), 0)
 
 
 @pytest.fixture
@@ -168,7 +172,10 @@ CHANGES: dict[str, Callable[[Frames], object]] = {
     "head is not there": _set(RunFrame, head=9, last=9),
     "head is pruned": _set(RunFrame, head=1),
     "head is below all": _set(RunFrame, head=-1),
-    "head is on an old timeline": _set(RunFrame, head=2, timeline=3),
+    "head is on an old timeline": lambda frames: (
+        _set(RunFrame, head=2)(frames),
+        _set(TimelineFrame, parent=1)(frames),
+    ),
     "last is too low": _set(RunFrame, last=2),
     "too few timelines": _set(RunFrame, timeline=3),
     "too many timelines": _set(RunFrame, timeline=1),
@@ -216,12 +223,13 @@ CHANGES: dict[str, Callable[[Frames], object]] = {
     "artifact is longer": _set(ArtifactFrame, size=1 << 40),
     "artifact is another": _set(ArtifactFrame, digest=b"x" * 32),
     "artifact twice": _double(ArtifactFrame),
-    "artifact too many": lambda frames: frames.insert(-1, ArtifactFrame(b"\xff" * 32, 0)),
+    "artifact too many": lambda frames: frames.insert(first(frames, ArtifactFrame), EMPTY),
+    "artifacts in wrong order": lambda frames: frames.insert(-1, EMPTY),
     "run twice": _double(RunFrame),
     "no run": _drop(RunFrame),
     "no end": _drop(EndFrame),
     "two ends": _double(EndFrame),
-    "something after the end": lambda frames: frames.append(frames[first(frames, MarkFrame)]),
+    "something after the end": lambda frames: frames.append(PieceFrame(b"x")),
     "marks before versions": lambda frames: frames.insert(1, frames.pop(first(frames, MarkFrame))),
     "events last": lambda frames: frames.insert(-1, frames.pop(first(frames, EventFrame))),
     "backwards": lambda frames: frames[::-1],

@@ -40,6 +40,6 @@ class TestFastSQLiteStore(StoreConformance):
 class TestSQLiteStoreWithArtifactFolder(StoreConformance):
     @pytest.fixture
     def store(self, tmp_path: Path) -> Iterator[Store]:
-        store = SQLiteStore(tmp_path / "runs.db", durability="fast", artifacts=tmp_path / "artifacts")
+        store = SQLiteStore(tmp_path / "runs.db", durability="memory", artifacts=tmp_path / "artifacts")
         yield store
         store.close()

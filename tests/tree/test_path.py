@@ -102,6 +102,12 @@ def test_segments_are_taken_as_they_are() -> None:
     assert parse(()) == []
 
 
+@pytest.mark.parametrize("path", [5, None, 1.5, b"a", {"a": 1}, {"a"}, iter("a"), ["a", [1]], [{}], [{1}]])
+def test_other_things_cannot_be_a_path(path: Any) -> None:
+    with pytest.raises(InvalidReference, match="path"):
+        parse(path)
+
+
 class Name(str, enum.Enum):  # noqa: UP042 - which formats otherwise than a StrEnum
     PLAN = "plan"
 

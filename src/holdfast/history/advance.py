@@ -20,6 +20,7 @@ import msgspec
 from holdfast.errors import InvalidCall, NotFound, StaleVersion
 from holdfast.history.commit import Facts, Parts, draw_up
 from holdfast.history.context import Context
+from holdfast.history.moves import moved
 from holdfast.history.reader import Head
 from holdfast.model.records import RunRecord
 from holdfast.tree.draft import draft
@@ -140,7 +141,8 @@ class Line:
         )
         now = self._context.clock()
         start = RunRecord(id=self.id, created=now, updated=now) if head is None else head
-        parts = Parts(root, result, meta, error, folder.arrivals)
+        rearranged = head is not None and moved(root, head.root, space)
+        parts = Parts(root, result, meta, error, folder.arrivals, rearranged)
         return draw_up(self.id, space, start, parts, facts, now=now)
 
     def _settle(self, run: RunRecord, space: object, root: Any, change: Append, writer: Writer) -> Head:

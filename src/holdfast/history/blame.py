@@ -1,7 +1,8 @@
 """Who changed what: blame and bisect.
 
 Where a node is stored says which version wrote it, so blame jumps from one writing of the node around a
-path to the one before, and stops where the value at the path changed.
+path to the one before, and stops where the value at the path changed. It does not jump over a version that
+moved parts of the state (see `moves`), since a node may stand elsewhere now than where it was written.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import InvalidCall, NotFound
 from holdfast.history.reader import Reader
+from holdfast.history.version import segments_of
 from holdfast.tree import path as paths
 from holdfast.tree.codec import decode
 from holdfast.tree.fold import same
@@ -41,17 +43,23 @@ class Blame:
 
 
 def blame(history: History, version: Version, path: str | Sequence[Any]) -> Blame:
-    """The ancestor of `version` that last changed the value at `path`."""
-    segments = paths.parse(path)
+    """The ancestor of `version` that last changed the value at `path`; of those before a gap in the history
+    nothing is known."""
+    segments = segments_of(path)
     reader = version._reader
     value = reader.find(version.number, segments)[0]
-    number = _written(history, reader, version.number, segments)
+    number = version.number
     while True:
         record = reader.record(number)
-        merged = decode(record.detail).get("merged") if record.detail else None
-        for parent in (record.parent, merged):
+        facts = decode(record.detail) if record.detail else {}
+        since = max(reader.find(number, segments)[1], facts.get("moved", 0), 1)
+        if since < number and reader.run.epoch == 0:
+            # The node around the value was stored then, and no node has moved since.
+            number = since
+            continue
+        for parent in (record.parent, facts.get("merged")):
             if parent and _has(reader, parent, segments, value):
-                number = _written(history, reader, parent, segments)
+                number = parent
                 break
         else:
             return Blame(paths.show(segments), reader.show(value), history.at(number))
@@ -64,15 +72,9 @@ def _has(reader: Reader, number: int, segments: list[Any], value: Any) -> bool:
         return False
 
 
-def _written(history: History, reader: Reader, number: int, segments: list[Any]) -> int:
-    """The oldest ancestor that is known, from where the node is stored, to have the same value."""
-    stored = max(reader.find(number, segments)[1], 1)
-    return stored if stored != number and history.is_ancestor(stored, number) else number
-
-
 def blame_parts(history: History, version: Version, path: str | Sequence[Any] = "") -> Iterator[Blame]:
     """Blame for each entry or item directly below a path."""
-    segments = paths.parse(path)
+    segments = segments_of(path)
     value = version.get(segments)
     keys = value.keys() if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
     for key in keys:

@@ -99,7 +99,17 @@ def import_run(
 
 
 def _export(store: Store, run: RunRecord, file: BinaryIO) -> None:
-    sink = Sink(file)
+    try:
+        _write(store, run, Sink(file))
+    except CorruptVersion as error:
+        _refuse_changed(store, run)
+        raise CorruptVersion(f"{error}; the run is not exported: run verify", **error.details) from error
+    except NotFound:
+        _refuse_changed(store, run)
+        raise
+
+
+def _write(store: Store, run: RunRecord, sink: Sink) -> None:
     # A fork that takes along what it needs is one from which the rest was pruned.
     epoch = run.epoch + (run.origin is not None)
     chained = Chain(_frame(RunFrame, run, epoch=epoch))
@@ -110,10 +120,7 @@ def _export(store: Store, run: RunRecord, file: BinaryIO) -> None:
     versions = 0
     stubs = borrowed(store, run) if run.origin is not None else ()
     for version, blocks in chain(((stub, blocks) for stub, blocks, _ in stubs), _stored(store, run)):
-        try:
-            holds = chained.add(version, blocks)
-        except CorruptVersion as error:
-            raise CorruptVersion(f"{error}: nothing was exported; run verify", **error.details) from error
+        holds = chained.add(version, blocks)
         sink.write(_frame(VersionFrame, version, blocks=len(blocks), holds=holds))
         for block in blocks:
             sink.write(BlockFrame(block))
@@ -128,9 +135,7 @@ def _export(store: Store, run: RunRecord, file: BinaryIO) -> None:
         events += 1
     for name in sorted(chained.held):
         _export_artifact(store, name, sink)
-    after = store.run(run.id)
-    if after is None or (after.key, after.epoch) != (run.key, run.epoch):
-        raise StaleVersion(f"run {run.id!r} was pruned or deleted meanwhile: export it again", run=run.id)
+    _refuse_changed(store, run)
     sink.write(EndFrame(len(timelines), versions, len(marks), events, len(chained.held)))
     sink.close()
 
@@ -157,9 +162,7 @@ def _stored(store: Store, run: RunRecord) -> Iterator[tuple[VersionRecord, list[
     ):
         numbers = [record.number for record in page]
         found = {record.number: record for record in store.packs(run.key, numbers)}
-        for number in numbers:
-            if number not in found:
-                raise StaleVersion(f"run {run.id!r} was pruned meanwhile: export it again", run=run.id)
+        for number in filter(found.__contains__, numbers):
             blocks: list[bytes] = []
             while (block := store.block(run.key, number, len(blocks))) is not None:
                 blocks.append(block)
@@ -179,6 +182,13 @@ def _events(store: Store, run: RunRecord) -> Iterator[EventRecord]:
                 return
             else:
                 after = entry[1].seq
+
+
+def _refuse_changed(store: Store, run: RunRecord) -> None:
+    """A run that was pruned while it was read may look damaged, or be exported with a part of it missing."""
+    after = store.run(run.id)
+    if after is None or (after.key, after.epoch) != (run.key, run.epoch):
+        raise StaleVersion(f"run {run.id!r} was pruned or deleted meanwhile: export it again", run=run.id)
 
 
 def _frame(kind: type[S], record: msgspec.Struct, **more: Any) -> S:
@@ -321,8 +331,8 @@ def _rereadable(file: str | os.PathLike[str] | BinaryIO) -> Iterator[BinaryIO]:
             raise InvalidCall(
                 f"{file} cannot be read: {getattr(error, 'strerror', None) or error}"
             ) from error
-        with opened:
-            yield opened
+        with opened, _rereadable(opened) as again:
+            yield again
         return
     if isinstance(file, io.TextIOBase) or not hasattr(file, "read"):
         raise InvalidCall("import_run takes a path or a file opened in binary mode ('rb')")

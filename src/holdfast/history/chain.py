@@ -86,10 +86,12 @@ class Chain:
         return None if version.prev == link else "does not link to its parent"
 
     def _stub_problem(self, version: VersionRecord) -> str | None:
+        if self.run.epoch == 0:
+            return "is pruned in a run of which nothing was pruned"
         fits = (
             0 <= version.parent < version.number if version.number > 0 else version.parent == version.number
         )
-        return None if fits and self.run.epoch else "is pruned where nothing was pruned"
+        return None if fits else "names a parent that it cannot have"
 
     def _broken(self, number: int, what: str) -> CorruptVersion:
         return CorruptVersion(
@@ -103,6 +105,7 @@ class Facts(msgspec.Struct):
     note: str | None = None
     actor: str | None = None
     merged: int | None = None
+    moved: int | None = None
     version: int | None = None
 
     @classmethod

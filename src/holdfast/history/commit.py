@@ -18,18 +18,16 @@ import msgspec
 from holdfast.errors import InvalidCall
 from holdfast.history.reader import Head
 from holdfast.history.seal import NO_PARENT, seal
-from holdfast.model.names import MAX_STEP, check_tags, check_text
+from holdfast.model.names import MAX_NOTE, MAX_STEP, check_tags, check_text
 from holdfast.model.records import KINDS, STATUSES, EventRecord, RunRecord, VersionRecord
 from holdfast.store.base import Append
 from holdfast.tree.artifact import Artifact
-from holdfast.tree.codec import encode
+from holdfast.tree.codec import decode, encode
 from holdfast.tree.block import digest
 from holdfast.tree.pack import Upload, Writer
 
 #: The roots of a pack, in this order; those at the end that are None are left out.
 STATE, RESULT, META, ERROR = range(4)
-
-_MAX_NOTE = 100_000
 
 
 @dataclass(slots=True)
@@ -51,7 +49,7 @@ class Facts:
     def check(self) -> None:
         """Refuse what cannot be stored, before anything else happens."""
         check_text("step", self.step, MAX_STEP)
-        check_text("note", self.note, _MAX_NOTE)
+        check_text("note", self.note, MAX_NOTE)
         check_text("actor", self.actor, MAX_STEP)
         self.tags = check_tags(self.tags)
         if self.kind is not None and self.kind not in KINDS:
@@ -59,9 +57,9 @@ class Facts:
         if self.status is not None and self.status not in STATUSES:
             raise InvalidCall(f"status is one of {', '.join(STATUSES)}, not {self.status!r}")
 
-    def detail(self) -> bytes:
+    def detail(self, **more: Any) -> bytes:
         """The encoded facts that a list of versions shows."""
-        facts = dict(self.more)
+        facts = {**self.more, **more}
         if self.note is not None:
             facts["note"] = self.note
         if self.actor is not None:
@@ -78,6 +76,8 @@ class Parts:
     meta: Any
     error: Any
     arrivals: Sequence[Artifact] = ()
+    #: Do parts of the state stand in other places than in the version before (see `moves`)?
+    moved: bool = False
 
 
 def draw_up(
@@ -104,7 +104,7 @@ def draw_up(
         at=now,
         steps=(parent.steps if parent is not None else 0) + (facts.step is not None),
         step=facts.step,
-        detail=facts.detail(),
+        detail=facts.detail(**_last_move(number, parent, parts.moved)),
         prev=NO_PARENT if parent is None else parent.hash[:8],
         pack_hash=digest(pack.data),
         hash=b"",
@@ -139,6 +139,14 @@ def event(kind: str, now: int, **data: Any) -> EventRecord:
     return EventRecord(
         kind=kind, at=now, data=encode({key: value for key, value in data.items() if value is not None})
     )
+
+
+def _last_move(number: int, parent: VersionRecord | None, moved: bool) -> dict[str, int]:
+    """The newest version up to this one that moved parts of the state, if any did."""
+    if moved:
+        return {"moved": number}
+    known = decode(parent.detail).get("moved") if parent is not None and parent.detail else None
+    return {} if known is None else {"moved": known}
 
 
 def _kind(parent: VersionRecord | None, step: str | None) -> str:

@@ -19,10 +19,10 @@ from holdfast.history.seal import check
 from holdfast.model.records import RunRecord, VersionRecord
 from holdfast.store.base import Store
 from holdfast.tree.artifact import Artifact
+from holdfast.tree.block import digest, node_of, open_block
 from holdfast.tree.codec import open_box
 from holdfast.tree.frozen import Box, reveal
 from holdfast.tree.load import Loader, Place
-from holdfast.tree.block import digest, node_of, open_block
 
 #: Decoded blocks kept at hand.
 _KEEP_BLOCKS = 128

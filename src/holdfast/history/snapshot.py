@@ -16,7 +16,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import HoldfastError, InvalidSnapshot
-from holdfast.model.names import check_run_id, check_tag
+from holdfast.model.names import MAX_NOTE, MAX_STEP, check_run_id, check_tag, check_text
 from holdfast.model.records import KINDS, STATUSES
 from holdfast.tree.portable import from_json, to_json
 
@@ -39,6 +39,9 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "note": (str, type(None)),
     "actor": (str, type(None)),
 }
+#: How many problems are named, and with how many characters each.
+_MOST = 20
+_LINE = 300
 _TREES = ("state", "result", "meta", "error")
 
 
@@ -80,7 +83,10 @@ def export(version: Version) -> dict[str, Any]:
 def validate(document: Any) -> Validation:
     """Is this a snapshot that can be imported? Never raises."""
     try:
-        return Validation(tuple(_problems(document)))
+        problems = [
+            problem if len(problem) <= _LINE else problem[:_LINE] + "…" for problem in _problems(document)
+        ]
+        return Validation(tuple(problems[:_MOST]))
     except Exception as error:
         return Validation((f"cannot be looked at: {type(error).__name__}",))
 
@@ -143,6 +149,11 @@ def _facts(document: dict[str, Any]) -> list[str]:
     for test, value in ((check_run_id, document["run"]), *((check_tag, tag) for tag in document["tags"])):
         try:
             test(value)
+        except HoldfastError as error:
+            problems.append(str(error))
+    for name, limit in (("step", MAX_STEP), ("note", MAX_NOTE), ("actor", MAX_STEP)):
+        try:
+            check_text(name, document[name], limit)
         except HoldfastError as error:
             problems.append(str(error))
     if document["version"] < 1:

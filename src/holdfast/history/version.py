@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from holdfast.errors import InvalidReference
 from holdfast.history.commit import ERROR, META, RESULT
 from holdfast.history.reader import Reader
 from holdfast.model.public import when
@@ -138,7 +139,7 @@ class Version:
 
     def get(self, path: str | Sequence[Any]) -> Any:
         """The part of the state at a path, without reading the rest."""
-        return self._reader.show(self._reader.find(self.number, paths.parse(path))[0])
+        return self._reader.show(self._reader.find(self.number, segments_of(path))[0])
 
     def _names(self) -> tuple[str, ...]:
         if self._tags is None:
@@ -149,6 +150,19 @@ class Version:
     def __repr__(self) -> str:
         step = f" {self.step}" if self.step else ""
         return f"<Version {self.run}@{self.number}{step}>"
+
+
+def segments_of(path: Any) -> list[Any]:
+    """The segments of a path that a caller gave, or `InvalidReference`."""
+    if not isinstance(path, str | list | tuple):
+        raise InvalidReference(
+            f"a path is a string such as 'plan.tasks[3]', or its segments, not {path!r:.60}"
+        )
+    segments = paths.parse(path)
+    for segment in segments:
+        if not isinstance(segment, Hashable):
+            raise InvalidReference(f"{segment!r:.60} is no key of a dict and no index of a list")
+    return segments
 
 
 def along(versions: Iterator[Version], count: int) -> Version | None:

@@ -19,6 +19,7 @@ from holdfast.errors import InvalidCall, InvalidReference
 MAX_ID = 200
 MAX_TAG = 100
 MAX_STEP = 500
+MAX_NOTE = 100_000
 
 #: The highest number that a reference can hold.
 _MOST = 10**18

@@ -32,6 +32,7 @@ from holdfast.store import sqlite_journal
 from holdfast.store.artifacts import ArtifactFolder
 from holdfast.store.base import Append, Imported, Prune
 from holdfast.store.sqlite_artifacts import Artifacts
+from holdfast.store.sqlite_batch import append_many, is_plain, stale
 from holdfast.store.sqlite_link import Link, all_or_nothing
 from holdfast.store.sqlite_rows import (
     INSERT_EVENT,
@@ -86,7 +87,7 @@ class SQLiteStore:
     ) -> None:
         if durability not in ("durable", "fast", "memory"):
             raise InvalidCall(f"durability is 'durable', 'fast' or 'memory', not {durability!r}")
-        self._link = Link(os.fspath(path), durability, timeout)
+        self._link = Link(os.fspath(path), durability, timeout, append_many)
         self._artifacts = Artifacts(self._link, None if artifacts is None else ArtifactFolder(artifacts))
 
     # Runs
@@ -98,7 +99,9 @@ class SQLiteStore:
         def write(connection: sqlite3.Connection) -> RunRecord:
             return self._append(connection, change)
 
-        return self._link.write(all_or_nothing(write) if change.uploads else write)
+        if change.uploads:
+            return self._link.write(all_or_nothing(write))
+        return self._link.write(write, item=change if is_plain(change) else None)
 
     def _append(self, connection: sqlite3.Connection, change: Append) -> RunRecord:
         run = change.run
@@ -390,7 +393,7 @@ def _update_run(connection: sqlite3.Connection, run: RunRecord, expect: RunRecor
     row = run_row(run)
     done = connection.execute(UPDATE_RUN, (*row[2:4], *row[5:], row_sum(*row), expect.key, expect.revision))
     if done.rowcount != 1:
-        raise StaleVersion(f"run {run.id!r} has moved on since it was read: read its head, then try again")
+        raise stale(run)
 
 
 def _insert_blocks(connection: sqlite3.Connection, key: int, number: int, blocks: Sequence[bytes]) -> None:

@@ -128,11 +128,19 @@ class Artifacts:
             ).fetchall()
             for digest, _ in rows:
                 connection.execute("DELETE FROM artifact_piece WHERE digest=?", (digest,))
-                if self._folder is not None:
-                    self._folder.remove(digest)
             return rows
 
+        def unlink(connection: sqlite3.Connection) -> None:
+            """Those that nobody has brought again meanwhile."""
+            for digest, _ in gone:
+                if folder is not None and not _known(connection, digest):
+                    folder.remove(digest)
+
+        folder = self._folder
         gone = self._link.write(write)
+        if folder is not None and gone:
+            # After the commit: who dies before it must not have lost a file that is still written down.
+            self._link.write(unlink)
         return len(gone), sum(size for _, size in gone)
 
     def _rows(self, digest: bytes) -> Iterator[bytes]:

@@ -16,7 +16,7 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -42,12 +42,17 @@ _BATCH = 256
 _SYNCHRONOUS = {"durable": "FULL", "fast": "NORMAL", "memory": "OFF"}
 
 
-class _Job(Generic[T]):
-    __slots__ = ("alone", "done", "error", "leads", "result", "wake", "work")
+#: Carries out several items at once; gives, for each, its result or the error that refuses it.
+Together = Callable[[sqlite3.Connection, list[Any]], Sequence[Any]]
 
-    def __init__(self, work: Callable[[sqlite3.Connection], T], alone: bool) -> None:
+
+class _Job(Generic[T]):
+    __slots__ = ("alone", "done", "error", "item", "leads", "result", "wake", "work")
+
+    def __init__(self, work: Callable[[sqlite3.Connection], T], alone: bool, item: Any) -> None:
         self.work = work
         self.alone = alone
+        self.item = item
         self.leads = False
         self.done = False
         self.result: Any = None
@@ -85,8 +90,9 @@ class Reading:
 class Link:
     """One SQLite file, for all threads of a process."""
 
-    def __init__(self, path: str, durability: str, timeout: float) -> None:
+    def __init__(self, path: str, durability: str, timeout: float, together: Together) -> None:
         self.path = path
+        self._together = together
         self._synchronous = _SYNCHRONOUS[durability]
         self._timeout = timeout
         self._idle: list[sqlite3.Connection] = []
@@ -118,14 +124,14 @@ class Link:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
 
-    def write(self, work: Callable[[sqlite3.Connection], T], *, alone: bool = False) -> T:
-        """Run a job in a transaction, perhaps together with those of other threads; `alone` if it cannot be
-        run a second time."""
+    def write(self, work: Callable[[sqlite3.Connection], T], *, alone: bool = False, item: Any = None) -> T:
+        """Run a job in a transaction, perhaps with those of other threads; `alone` if it cannot be run a second
+        time. Jobs that bring an `item` may be carried out by one call of `together` with all their items."""
         if self._pid != os.getpid():
             self._after_fork()
         if self._closed:
             raise self._shut()
-        job = _Job(work, alone)
+        job = _Job(work, alone, item)
         with self._mutex:
             self._queue.append(job)
             leads = not self._leading
@@ -248,7 +254,16 @@ class Link:
 
     def _transact(self, connection: sqlite3.Connection, jobs: list[_Job[Any]]) -> None:
         try:
-            for job in jobs:
+            alike = [job for job in jobs if job.item is not None]
+            if len(alike) > 1:
+                for job, outcome in zip(
+                    alike, self._together(connection, [job.item for job in alike]), strict=True
+                ):
+                    if isinstance(outcome, HoldfastError):
+                        job.error = outcome
+                    else:
+                        job.result = outcome
+            for job in jobs if len(alike) < 2 else [job for job in jobs if job.item is None]:
                 try:
                     job.result = job.work(connection)
                 except HoldfastError as error:

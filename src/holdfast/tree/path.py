@@ -24,7 +24,7 @@ _DOT = re.compile(r"\.?([^\W\d][\w-]*)")
 def parse(path: str | Sequence[Any]) -> list[Any]:
     """The segments of a path. Takes segments as they are; an empty path is the root."""
     if not isinstance(path, str):
-        return list(path)
+        return _checked(path)
     segments: list[Any] = []
     at = 0
     while at < len(path):
@@ -69,6 +69,18 @@ def get(value: Any, path: str | Sequence[Any]) -> Any:
             where = show(segments[: depth + 1])
             raise NotFound(f"there is nothing at {where}", path=where) from None
     return value
+
+
+def _checked(path: Any) -> list[Any]:
+    if not isinstance(path, Sequence) or isinstance(path, bytes | bytearray | memoryview):
+        raise InvalidReference(f"a path is a text or a list of keys and indices, not {type(path).__name__}")
+    for segment in path:
+        try:
+            hash(segment)
+        except Exception as error:
+            name = type(segment).__name__
+            raise InvalidReference(f"a {name} in a path can be no key and no index") from error
+    return list(path)
 
 
 def _bracket(path: str, start: int) -> tuple[Any, int]:

@@ -1,0 +1,254 @@
+"""Pruning: what goes, what never goes, and that what stays reads as before."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+from typing import Any
+
+import pytest
+from conftest import Clock
+
+from holdfast import History, Holdfast, NotFound, Retention, thaw
+
+
+def fill(log: History, count: int, *, start: int = 0) -> None:
+    """A state that grows and changes: every version shares nodes with those before."""
+    for number in range(start, start + count):
+        with log.edit(step="work") as state:
+            state["n"] = number
+            state.setdefault("messages", []).append({"text": f"{number} " * 100})
+            state.setdefault("documents", {})[f"d{number % 7}"] = f"text {number} " * 80
+
+
+def kept(log: History) -> list[int]:
+    return [version.number for version in log.versions(limit=1000)][::-1]
+
+
+def states(log: History) -> dict[int, Any]:
+    return {version.number: thaw(version.state) for version in log.versions(limit=1000)}
+
+
+def test_the_last_so_many_are_kept_and_read_as_before(hf: Holdfast, log: History) -> None:
+    fill(log, 20)
+    before = states(log)
+    size = hf.stats().pack_bytes
+    pruned = log.prune(Retention(last=5))
+    assert (pruned.versions, pruned.kept) == (tuple(range(1, 16)), tuple(range(16, 21)))
+    assert states(log) == {number: before[number] for number in range(16, 21)}
+    assert 0 < pruned.bytes
+    assert hf.stats().pack_bytes == size - pruned.bytes == hf.runs()[0].size
+    assert (hf.stats().versions, hf.runs()[0].versions) == (5, 5)
+    assert hf.verify().ok
+
+
+def test_a_pruned_version_is_not_found_by_any_way(hf: Holdfast, log: History) -> None:
+    fill(log, 6)
+    held = log.at(2)
+    listed = log.versions()[-2]
+    log.prune(Retention(last=2))
+    for gone in (
+        lambda: log.at(2),
+        lambda: hf.version("run-1@2"),
+        lambda: log.rollback(to=2),
+        lambda: log.rollback(to=held),
+        lambda: log.tag(2, "late"),
+        lambda: log.diff(2, 6),
+        lambda: log.export(2),
+        lambda: log.merge(2),
+        lambda: hf.fork("run-1@2", "run-2"),
+        lambda: hf.fork(held, "run-2"),
+        lambda: held.state,
+        lambda: listed.result,
+    ):
+        with pytest.raises(NotFound, match="pruned"):
+            gone()
+    assert [run.id for run in hf.runs()] == ["run-1"]
+    assert log.head.number == 6
+
+
+def test_dry_run_says_what_would_go_and_does_nothing(log: History) -> None:
+    fill(log, 6)
+    planned = log.prune(Retention(last=2), dry_run=True)
+    assert (planned.versions, planned.kept, planned.dry_run) == ((1, 2, 3, 4), (5, 6), True)
+    assert kept(log) == [1, 2, 3, 4, 5, 6]
+    done = log.prune(Retention(last=2))
+    assert (done.versions, done.kept, done.dry_run) == ((1, 2, 3, 4), (5, 6), False)
+
+
+def test_within_a_period(log: History, clock: Clock) -> None:
+    for _ in range(5):
+        fill(log, 1)
+        clock.forward(hours=1)
+    # They are 5, 4, 3, 2, 1 hours old.
+    log.prune(Retention(within=dt.timedelta(hours=3)))
+    assert kept(log) == [3, 4, 5]
+    clock.forward(days=30)
+    log.prune(Retention(within=dt.timedelta(hours=3)))
+    assert kept(log) == [5], "the head is kept however old it is"
+
+
+@pytest.mark.parametrize(
+    ("rule", "numbers"),
+    [
+        # 22:13, 04:13, 10:13, 16:13, 22:13 … six hours apart, from a Tuesday on
+        ({"daily": 1}, [12]),
+        ({"daily": 3}, [5, 9, 12]),
+        ({"daily": 99}, [1, 5, 9, 12]),
+        ({"hourly": 3}, [10, 11, 12]),
+        ({"weekly": 2}, [12]),
+        ({"daily": 2, "last": 2}, [9, 11, 12]),
+        ({"daily": 0}, [12]),
+    ],
+)
+def test_the_newest_of_each_hour_day_and_week(
+    log: History, clock: Clock, rule: dict[str, int], numbers: list[int]
+) -> None:
+    for _ in range(12):
+        fill(log, 1)
+        clock.forward(hours=6)
+    log.prune(Retention(**rule))  # type: ignore[arg-type]
+    assert kept(log) == numbers
+
+
+def test_weeks_begin_on_monday(log: History, clock: Clock) -> None:
+    for _ in range(14):  # Tuesday to Monday after next
+        fill(log, 1)
+        clock.forward(days=1)
+    log.prune(Retention(weekly=5))
+    assert kept(log) == [6, 13, 14], "two Sundays, and the Monday"
+
+
+def test_head_tagged_pinned_and_fork_points_stay(hf: Holdfast, log: History) -> None:
+    fill(log, 10)
+    log.tag(2, "good")
+    log.pin(4)
+    hf.fork("run-1@6", "run-2")
+    log.rollback(to=8)
+    before = states(log)
+    log.prune(Retention(last=0))
+    assert kept(log) == [2, 4, 6, 8]
+    assert states(log) == {number: before[number] for number in (2, 4, 6, 8)}
+    log.untag(2, "good")
+    log.unpin(4)
+    hf.delete("run-2")
+    log.prune(Retention(last=0))
+    assert kept(log) == [8]
+    assert states(log) == {8: before[8]}
+    assert hf.verify().ok
+
+
+def test_numbers_go_on_and_commits_go_on_sharing(hf: Holdfast, log: History) -> None:
+    fill(log, 40)
+    log.prune(Retention(last=1))
+    size = hf.runs()[0].size
+    fill(log, 1, start=40)
+    assert log.head.number == 41
+    assert hf.runs()[0].size - size < size / 4, "one more message, not the whole state again"
+    assert log.at(40).state["n"] == 39
+    assert not log.diff(40, 40)
+    assert {change.where for change in log.diff(40, 41).changes} == {"n", "messages[40]", "documents.d5"}
+    assert hf.verify().ok
+
+
+def test_pruning_again_and_again_keeps_the_store_small(hf: Holdfast, log: History) -> None:
+    fill(log, 10)
+    sizes = []
+    for start in range(10, 110, 20):
+        with log.edit() as state:
+            state["messages"].clear()
+        fill(log, 20, start=start)
+        expected = thaw(log.head.state)
+        log.prune(Retention(last=3))
+        sizes.append(hf.stats().pack_bytes)
+        assert thaw(log.head.state) == expected
+    assert max(sizes) < 3 * min(sizes)
+    assert hf.verify().ok
+
+
+def test_an_edit_under_way_survives_a_pruning(hf: Holdfast, log: History) -> None:
+    fill(log, 10)
+    expected = thaw(log.head.state)
+    with log.edit() as state:
+        state["messages"][3]["text"] = "changed"
+        log.prune(Retention(last=1))
+    expected["messages"][3]["text"] = "changed"
+    assert thaw(log.head.state) == expected
+    assert hf.verify().ok
+
+
+def test_a_fork_lives_on_when_its_origin_is_pruned(hf: Holdfast, log: History) -> None:
+    fill(log, 6)
+    fork = hf.fork("run-1@3", "run-2")
+    expected = thaw(fork.head.state)
+    fill(log, 6, start=6)
+    log.prune(Retention(last=1))
+    assert kept(log) == [3, 12]
+    fill(fork, 1, start=50)
+    assert thaw(fork.at(1).state) == expected
+    assert fork.head.state["n"] == 50
+    fork.prune(Retention(last=1))
+    assert kept(fork) == [2]
+    assert hf.verify().ok
+
+
+def test_the_journal_says_what_was_pruned_and_loses_the_versions(log: History) -> None:
+    fill(log, 6)
+    log.prune(Retention(last=2))
+    entries = log.events()
+    assert [(entry.kind, entry.version) for entry in entries] == [
+        ("version.saved", 5),
+        ("version.saved", 6),
+        ("versions.pruned", None),
+    ]
+    assert entries[-1].data == {"versions": [1, 2, 3, 4], "kept": 2}
+
+
+def test_a_subscriber_reads_past_what_was_pruned_page_by_page(log: History, hf: Holdfast) -> None:
+    fill(log, 12)
+    log.prune(Retention(last=2))
+    for read in (log.events, hf.events):
+        found: list[int | None] = []
+        cursor = 0
+        while page := read(after=cursor, limit=1):
+            found += [entry.version for entry in page]
+            cursor = page[-1].cursor
+        assert found == [11, 12, None]
+
+
+def test_distance_blame_and_bisect_end_where_versions_are_gone(log: History) -> None:
+    fill(log, 8)
+    log.tag(2, "old")
+    log.prune(Retention(last=3))
+    assert [version.number for version in log.ancestors()] == [8, 7, 6]
+    assert log.at("~2").number == 6
+    with pytest.raises(NotFound):
+        log.at("~3")
+    assert log.blame("messages[0]").version.number == 6
+    assert log.blame("n").version.number == 8
+    found = log.bisect(lambda state: state["n"] < 6)
+    assert found is not None
+    assert found.number == 7
+
+
+def test_a_pruned_run_can_leave_and_come_back_as_a_bundle(hf: Holdfast, log: History) -> None:
+    fill(log, 8)
+    log.prune(Retention(last=2))
+    file = io.BytesIO()
+    hf.export_run("run-1", file)
+    file.seek(0)
+    copy = hf.import_run(file, run_id="copy")
+    assert states(copy) == states(log)
+    with pytest.raises(NotFound, match="pruned"):
+        copy.at(3)
+    fill(copy, 1, start=8)
+    assert copy.head.number == 9
+    assert hf.verify().ok
+
+
+def test_nothing_to_prune_is_no_change(hf: Holdfast, log: History) -> None:
+    fill(log, 3)
+    events = len(log.events())
+    assert log.prune(Retention(last=10)).versions == ()
+    assert len(log.events()) == events
+    assert kept(log) == [1, 2, 3]

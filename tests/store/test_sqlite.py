@@ -1,0 +1,435 @@
+"""What is particular to SQLite's files: opening, refusing, running out of room, damage, processes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import (
+    CorruptStore,
+    HoldfastError,
+    IncompatibleFormat,
+    InvalidCall,
+    StoreBusy,
+    StoreUnavailable,
+)
+from holdfast.model.records import TimelineRecord
+from holdfast.store import sqlite_format, sqlite_link
+from holdfast.store.sqlite import SQLiteStore
+from holdfast.testing.samples import (
+    begin,
+    commit,
+    content,
+    digest,
+    event,
+    everything,
+    history,
+    mark,
+    new_run,
+    numbers,
+    upload,
+)
+
+_NOBODY = 65534
+_OPENS = """
+import sys
+from holdfast.errors import HoldfastError
+from holdfast.store.sqlite import SQLiteStore
+from holdfast.testing.samples import commit, history, new_run
+try:
+    store = SQLiteStore(sys.argv[1], timeout=float(sys.argv[2]))
+except HoldfastError as error:
+    print("open", type(error).__name__, error)
+    raise SystemExit
+print("run", store.run("run") is not None)
+try:
+    print("wrote", history(store, 1, "new").last)
+except HoldfastError as error:
+    print("write", type(error).__name__, error)
+"""
+_HOLDS_THE_LOCK = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN IMMEDIATE")
+print("held", flush=True)
+sys.stdin.readline()
+connection.execute("COMMIT")
+"""
+_OPENS_WHEN_TOLD = """
+import sys
+from holdfast.store.sqlite import SQLiteStore
+from holdfast.testing.samples import commit, new_run
+me, *paths = sys.argv[1:]
+print("ready", flush=True)
+for path in paths:
+    sys.stdin.readline()
+    store = SQLiteStore(path)
+    run = new_run("run-" + me)
+    for _ in range(3):
+        run = commit(store, run)
+    store.close()
+    print("done", flush=True)
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SQLiteStore]:
+    store = SQLiteStore(path)
+    yield store
+    store.close()
+
+
+def _python(code: str, *args: object, user: int | None = None) -> str:
+    command = [sys.executable, "-c", code, *map(str, args)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, user=user, cwd="/")
+    return done.stdout
+
+
+def _talking(code: str, *args: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", code, *map(str, args)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def _tell(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def _hear(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+# Opening
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"x", b"hello\n", b"a text of some length\n" * 500, random.Random(1).randbytes(20_000), bytes(5_000)],
+    ids=["byte", "word", "text", "random", "zeros"],
+)
+def test_a_file_that_is_no_database_is_refused_and_left_alone(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+    with pytest.raises(IncompatibleFormat, match="not a Holdfast store"):
+        SQLiteStore(path)
+    assert path.read_bytes() == data
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_an_empty_file_is_as_good_as_none(path: Path) -> None:
+    path.touch()
+    with closing(SQLiteStore(path)) as store:
+        history(store, 2)
+    with closing(SQLiteStore(str(path))) as store:
+        run = store.run("run")
+        assert run is not None
+        assert numbers(store.versions(run.key)) == [2, 1]
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        "CREATE TABLE run (key INTEGER)",
+        "PRAGMA application_id=77",
+        "PRAGMA application_id=77; PRAGMA user_version=1; CREATE TABLE journal (seq)",
+        f"PRAGMA application_id={sqlite_format.APPLICATION_ID}; PRAGMA user_version=999",
+    ],
+    ids=["tables", "marked", "both", "newer"],
+)
+def test_a_database_of_others_is_refused_and_left_alone(path: Path, statements: str) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(statements)
+    data = path.read_bytes()
+    with pytest.raises(IncompatibleFormat):
+        SQLiteStore(path)
+    assert path.read_bytes() == data
+
+
+def test_a_newer_format_asks_for_an_upgrade(path: Path) -> None:
+    SQLiteStore(path).close()
+    newer = len(sqlite_format.migrations()) + 1
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA user_version={newer}")
+    with pytest.raises(IncompatibleFormat, match="upgrade Holdfast"):
+        SQLiteStore(path)
+
+
+def test_a_path_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="does not exist"):
+        SQLiteStore(tmp_path / "missing" / "runs.db")
+    with pytest.raises(StoreUnavailable, match="is a folder"):
+        SQLiteStore(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreUnavailable):
+        SQLiteStore(tmp_path / "file" / "runs.db")
+    with pytest.raises(StoreUnavailable):
+        SQLiteStore(tmp_path / "runs.db", artifacts=tmp_path / "file" / "artifacts")
+    with pytest.raises(InvalidCall, match="durability"):
+        SQLiteStore(tmp_path / "runs.db", durability="eternal")
+
+
+@pytest.mark.parametrize(("durability", "synchronous"), [("durable", 2), ("fast", 1), ("memory", 0)])
+def test_durability_reaches_every_connection(path: Path, durability: str, synchronous: int) -> None:
+    with closing(SQLiteStore(path, durability=durability)) as store:
+        history(store, 1)
+        connections = [store._link._writing(), *store._link._idle]
+        assert len(connections) == 2
+        for connection in connections:
+            assert connection.execute("PRAGMA synchronous").fetchone() == (synchronous,)
+            assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_migrations_are_numbered_without_holes(path: Path) -> None:
+    names = sorted(file.name for file in (Path(sqlite_format.__file__).parent / "sql").iterdir())
+    assert [int(name[:4]) for name in names] == list(range(1, len(names) + 1))
+    assert all(name[4] == "_" and name.endswith(".sql") for name in names)
+    assert len(sqlite_format.migrations()) == len(names)
+    SQLiteStore(path).close()
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (len(names),)
+        assert connection.execute("PRAGMA application_id").fetchone() == (0x686F6C64,)
+
+
+def test_processes_that_open_a_new_file_at_once_all_succeed(tmp_path: Path) -> None:
+    paths = [tmp_path / f"runs-{turn}.db" for turn in range(12)]
+    processes = [_talking(_OPENS_WHEN_TOLD, me, *paths) for me in range(8)]
+    assert [_hear(process) for process in processes] == ["ready"] * 8
+    for path in paths:
+        for process in processes:
+            _tell(process)
+        assert [_hear(process) for process in processes] == ["done"] * 8
+        with closing(SQLiteStore(path)) as store:
+            assert store.run_ids("", 99) == [f"run-{me}" for me in range(8)]
+            assert store.stats().versions == 24
+            assert store.check() == []
+    for process in processes:
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+
+
+# Rights, room, locks
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder that any user can reach, with a store in it."""
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-public-", dir="/tmp"))
+    with closing(SQLiteStore(folder / "runs.db")) as store:
+        history(store, 1)
+    folder.chmod(0o777)
+    (folder / "runs.db").chmod(0o666)
+    yield folder
+    folder.chmod(0o777)
+    shutil.rmtree(folder)
+
+
+def _as_another(path: Path) -> str:
+    """Open a store as one whom the permission bits bind."""
+    return _python(_OPENS, path, 0.2, user=_NOBODY if os.geteuid() == 0 else None)
+
+
+def test_another_user_may_write_where_the_rights_allow_it(public: Path) -> None:
+    assert _as_another(public / "runs.db").split() == ["run", "True", "wrote", "1"]
+
+
+def test_a_read_only_file_can_be_read(public: Path) -> None:
+    (public / "runs.db").chmod(0o444)
+    told = _as_another(public / "runs.db").splitlines()
+    assert told[0] == "run True"
+    assert told[1].startswith("write StoreUnavailable")
+    assert "read-only" in told[1]
+
+
+def test_a_folder_without_rights_is_told(public: Path) -> None:
+    public.chmod(0o555)
+    told = _as_another(public / "runs.db")
+    assert told.startswith("open StoreUnavailable")
+    assert "rights" in told or "read-only" in told
+    assert _as_another(public / "new.db").startswith("open StoreUnavailable")
+
+
+def test_a_file_without_rights_is_told(public: Path) -> None:
+    (public / "runs.db").chmod(0)
+    assert _as_another(public / "runs.db").startswith("open StoreUnavailable")
+
+
+def test_a_full_disk_costs_only_what_did_not_fit(store: SQLiteStore) -> None:
+    run = history(store, 3)
+    before = everything(store)
+    writer = store._link._writing()
+    pages = writer.execute("PRAGMA page_count").fetchone()[0]
+    writer.execute(f"PRAGMA max_page_count={pages + 3}")
+    large = content("large", 400_000)
+    with pytest.raises(StoreUnavailable, match="no space left"):
+        commit(store, run, pack=large)
+    with pytest.raises(StoreUnavailable, match="no space left"):
+        commit(store, run, change={"uploads": [upload(large)], "holds": [digest(large)]})
+    with pytest.raises(StoreUnavailable, match="no space left"):
+        store.put_artifact(upload(large), 5)
+    assert everything(store) == before
+    run = commit(store, run)
+    writer.execute("PRAGMA max_page_count=1000000")
+    run = commit(store, run, pack=large, change={"uploads": [upload(large)], "holds": [digest(large)]})
+    assert run.last == 5
+    assert b"".join(store.artifact_pieces(digest(large))) == large
+    assert store.check() == []
+
+
+def test_a_lock_of_another_process_is_waited_for_then_told(path: Path) -> None:
+    with closing(SQLiteStore(path, timeout=0.2)) as store:
+        run = history(store, 2)
+        before = everything(store)
+        holder = _talking(_HOLDS_THE_LOCK, path)
+        assert _hear(holder) == "held"
+        with pytest.raises(StoreBusy, match="locked"):
+            commit(store, run)
+        with pytest.raises(StoreBusy):
+            store.delete_run(run)
+        with pytest.raises(StoreBusy):
+            store.compact()
+        assert everything(store) == before
+        assert "write StoreBusy" in _python(_OPENS, path, 0.2)
+        _tell(holder)
+        holder.communicate(timeout=60)
+        assert commit(store, run).last == 3
+        store.compact()
+
+
+def test_a_lock_that_is_let_go_in_time_is_not_noticed(path: Path) -> None:
+    with closing(SQLiteStore(path, timeout=60)) as store:
+        run = history(store, 1)
+        holder = _talking(_HOLDS_THE_LOCK, path)
+        assert _hear(holder) == "held"
+        waiting = _talking(_OPENS, path, 60)
+        assert _hear(waiting) == "run True"
+        _tell(holder)
+        assert commit(store, run).last == 2
+        assert _hear(waiting) == "wrote 1"
+        for process in (holder, waiting):
+            process.communicate(timeout=60)
+
+
+# Damage
+
+
+@pytest.mark.parametrize(
+    ("statement", "read"),
+    [
+        ("UPDATE run SET size = size + 1", lambda store, run: store.run("run")),
+        ("UPDATE run SET id = 'other'", lambda store, run: store.run_by_key(run.key)),
+        ("UPDATE run SET head = 1", lambda store, run: store.runs()),
+        ("UPDATE timeline SET parent = 2", lambda store, run: store.timelines(run.key)),
+        ("UPDATE mark SET at = 0", lambda store, run: store.marks(run.key)),
+        (
+            "UPDATE journal SET detail = x'00' WHERE number IS NULL",
+            lambda store, run: store.journal(run=run.key, after=0, limit=9),
+        ),
+        ("UPDATE journal SET kind = 99 WHERE number = 2", lambda store, run: store.versions(run.key)),
+        ("UPDATE journal SET seal = 5 WHERE number = 2", lambda store, run: store.packs(run.key, [2])),
+        (
+            "UPDATE artifact_piece SET data = x'00' WHERE n = 2",
+            lambda store, run: list(store.artifact_pieces(digest(content("large", 3 << 20)))),
+        ),
+        ("DROP TABLE mark", lambda store, run: store.marks(run.key)),
+    ],
+)
+def test_a_changed_row_is_refused(
+    path: Path, statement: str, read: Callable[[SQLiteStore, object], object]
+) -> None:
+    large = content("large", 3 << 20)
+    with closing(SQLiteStore(path)) as store:
+        line = TimelineRecord(number=1, parent=0, at=1)
+        parts = {"timeline": line, "events": [event()], "uploads": [upload(large)], "holds": [digest(large)]}
+        run = commit(store, commit(store, new_run(), change=parts))
+        mark(store, run, 1, "good")
+        read(store, run)
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute(statement)
+            connection.commit()
+        with pytest.raises(CorruptStore):
+            read(store, run)
+
+
+def test_a_damaged_page_is_found_by_the_check(path: Path) -> None:
+    with closing(SQLiteStore(path)) as store:
+        history(store, 200)
+    data = bytearray(path.read_bytes())
+    pages = len(data) // 4096
+    for page in range(3, pages):
+        data[page * 4096 : page * 4096 + 12] = b"\xff" * 12
+    path.write_bytes(data)
+    with closing(SQLiteStore(path)) as store:
+        assert store.check()
+        with pytest.raises(HoldfastError):
+            everything(store)
+
+
+# SQLite's bug with several writers
+
+
+def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "can corrupt" in record.getMessage()]
+
+
+def test_an_old_sqlite_is_told_once_when_others_write_too(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sqlite_link, "_SAFE_WAL", (99,))
+    caplog.set_level(logging.WARNING, "holdfast.store")
+    with closing(SQLiteStore(path)) as store, closing(SQLiteStore(path)) as other:
+        run = history(store, 20)
+        assert _warnings(caplog) == []
+        history(other, 1, "other")
+        for _ in range(40):
+            run = commit(store, run)
+        assert len(_warnings(caplog)) == 1
+        for turn in range(5):
+            begin(other, f"other-{turn}")
+            for _ in range(20):
+                run = commit(store, run)
+        assert len(_warnings(caplog)) == 1
+
+
+def test_a_single_writer_is_not_warned(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sqlite_link, "_SAFE_WAL", (99,))
+    caplog.set_level(logging.WARNING, "holdfast.store")
+    with closing(SQLiteStore(path)) as store, closing(SQLiteStore(path)) as reader:
+        run = history(store, 40)
+        everything(reader)
+        store.compact()
+        for _ in range(40):
+            run = commit(store, run)
+        everything(reader)
+        store.collect(before=1)
+    assert _warnings(caplog) == []
+
+
+def test_a_sound_sqlite_is_never_warned_of(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sqlite_link, "_SAFE_WAL", (0,))
+    with closing(SQLiteStore(path)) as store, closing(SQLiteStore(path)) as other:
+        run = new_run()
+        for turn in range(40):
+            run = commit(store, run)
+            begin(other, f"other-{turn}")
+    assert _warnings(caplog) == []

@@ -1,0 +1,318 @@
+"""Threads and processes that share a SQLite file: common transactions, interrupts, forks, closing."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import signal
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import HoldfastError, StaleVersion, StoreBusy, StoreUnavailable
+from holdfast.model.records import RunRecord
+from holdfast.store.sqlite import SQLiteStore
+from holdfast.testing.samples import (
+    begin,
+    commit,
+    digest,
+    everything,
+    history,
+    imported,
+    new_run,
+    numbers,
+    upload,
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SQLiteStore]:
+    store = SQLiteStore(tmp_path / "runs.db")
+    yield store
+    store.close()
+
+
+class Gate:
+    """A writer that holds the store's transaction until it is let go: who comes meanwhile shares the next."""
+
+    def __init__(self, store: SQLiteStore, pool: ThreadPoolExecutor) -> None:
+        self._store = store
+        self._inside = threading.Event()
+        self._open = threading.Event()
+        self.holder = pool.submit(store._link.write, self._hold)
+        assert self._inside.wait(60)
+
+    def _hold(self, _: sqlite3.Connection) -> str:
+        self._inside.set()
+        assert self._open.wait(60)
+        return "held"
+
+    def wait_for(self, count: int) -> None:
+        """Until so many writers queue."""
+        until = time.monotonic() + 60
+        while len(self._store._link._queue) < count:
+            assert time.monotonic() < until
+            time.sleep(0.001)
+
+    def let_go(self) -> None:
+        self._open.set()
+
+
+def _in_order(
+    gate: Gate, pool: ThreadPoolExecutor, *works: Callable[[], RunRecord]
+) -> list[Future[RunRecord]]:
+    """Writers that stand behind a gate in the order given."""
+    futures = []
+    for count, work in enumerate(works, 1):
+        futures.append(pool.submit(work))
+        gate.wait_for(count)
+    return futures
+
+
+def test_writers_of_many_runs_share_transactions(store: SQLiteStore) -> None:
+    start = store._link._commits
+    barrier = threading.Barrier(32)
+
+    def write(index: int) -> None:
+        run = new_run(f"run-{index}")
+        barrier.wait()
+        for _ in range(10):
+            run = commit(store, run)
+
+    with ThreadPoolExecutor(32) as pool:
+        list(pool.map(write, range(32)))
+    assert store.stats().versions == 320
+    assert store._link._commits - start < 320
+
+
+def test_all_who_wait_share_the_next_transaction(store: SQLiteStore) -> None:
+    with ThreadPoolExecutor(33) as pool:
+        gate = Gate(store, pool)
+        start = store._link._commits
+        works = [lambda index=index: commit(store, new_run(f"run-{index}")) for index in range(32)]
+        futures = _in_order(gate, pool, *works)
+        gate.let_go()
+        assert [future.result().last for future in futures] == [1] * 32
+        assert gate.holder.result() == "held"
+    assert store._link._commits - start == 2
+
+
+def test_a_refused_job_does_not_harm_its_neighbours(store: SQLiteStore) -> None:
+    run = history(store, 3)
+    changed = upload(b"another", becomes=b"changed")
+    with ThreadPoolExecutor(5) as pool:
+        gate = Gate(store, pool)
+        start = store._link._commits
+        first, stale, spoiled, last = _in_order(
+            gate,
+            pool,
+            lambda: begin(store, "first"),
+            lambda: commit(store, new_run()),
+            lambda: commit(store, run, change={"uploads": [upload(b"large"), changed], "tags": ["spoiled"]}),
+            lambda: begin(store, "last"),
+        )
+        gate.let_go()
+    assert isinstance(stale.exception(), StaleVersion)
+    assert isinstance(spoiled.exception(), HoldfastError)
+    assert first.result().id == "first"
+    assert last.result().id == "last"
+    assert store._link._commits - start == 2
+    assert store.run("run") == run
+    assert store.artifacts() == []
+
+
+def test_a_job_that_fails_does_not_harm_its_neighbours(store: SQLiteStore) -> None:
+    run = history(store, 3)
+    with ThreadPoolExecutor(6) as pool:
+        gate = Gate(store, pool)
+        first, wrong, taken, whole, last = _in_order(
+            gate,
+            pool,
+            lambda: begin(store, "first"),
+            lambda: commit(store, new_run("wrong"), kind="no such kind"),
+            lambda: commit(store, run, number=1),
+            lambda: store.import_run(imported(50, "import")),
+            lambda: commit(store, run, change={"uploads": [upload(b"large")], "holds": [digest(b"large")]}),
+        )
+        gate.let_go()
+    assert isinstance(wrong.exception(), KeyError)
+    assert isinstance(taken.exception(), HoldfastError)
+    assert first.result().id == "first"
+    assert last.result().last == 4
+    # What comes from an iterator cannot be had twice: an import must not be tried again after others' failure.
+    assert numbers(store.versions(whole.result().key)) == list(range(50, 0, -1))
+    assert store.run("wrong") is None
+    assert store.stats().versions == 54
+
+
+def test_a_lock_is_waited_for_once_by_all(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    with closing(SQLiteStore(path, timeout=0.5)) as store, closing(sqlite3.connect(path)) as other:
+        other.isolation_level = None
+        other.execute("BEGIN IMMEDIATE")
+        start = time.monotonic()
+        with ThreadPoolExecutor(24) as pool:
+            futures = [pool.submit(begin, store, f"run-{index}") for index in range(24)]
+        assert all(isinstance(future.exception(), StoreBusy) for future in futures)
+        assert time.monotonic() - start < 24 * 0.5 / 2
+        other.execute("ROLLBACK")
+        assert begin(store).id == "run"
+
+
+# Interrupts
+
+
+def test_a_writer_that_is_interrupted_while_it_waits_holds_up_nobody(store: SQLiteStore) -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+    with ThreadPoolExecutor(2) as pool:
+        gate = Gate(store, pool)
+
+        def interrupt() -> None:
+            gate.wait_for(1)
+            signal.pthread_kill(main, signal.SIGINT)
+
+        interrupting = pool.submit(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            begin(store, "interrupted")
+        interrupting.result()
+        gate.let_go()
+        assert gate.holder.result() == "held"
+        assert pool.submit(begin, store, "next").result(60).id == "next"
+    assert store.run_ids("", 9) == ["next"]
+
+
+def test_an_interrupted_job_leaves_no_trace(store: SQLiteStore) -> None:
+    run = history(store, 1)
+
+    def interrupted(connection: sqlite3.Connection) -> None:
+        connection.execute("DELETE FROM journal")
+        signal.raise_signal(signal.SIGINT)
+
+    before = everything(store)
+    with pytest.raises(KeyboardInterrupt):
+        store._link.write(interrupted)
+    assert everything(store) == before
+    assert commit(store, run).last == 2
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_neighbours_of_an_interrupted_job_are_told_the_truth(store: SQLiteStore, committed: bool) -> None:
+    """The main thread leads a transaction for two and is interrupted in it, or just after its end."""
+
+    def interrupted(connection: sqlite3.Connection) -> None:
+        if not committed:
+            signal.raise_signal(signal.SIGINT)
+        # Called by SQLite from within COMMIT; the interrupt shows when COMMIT has returned.
+        connection.set_progress_handler(_thread.interrupt_main, 1)
+
+    with ThreadPoolExecutor(3) as pool:
+        gate = Gate(store, pool)
+
+        def neighbour() -> RunRecord:
+            gate.wait_for(1)
+            return begin(store, "neighbour")
+
+        told = pool.submit(neighbour)
+
+        def release() -> None:
+            gate.wait_for(2)
+            gate.let_go()
+
+        pool.submit(release)
+        with pytest.raises(KeyboardInterrupt):
+            store._link.write(interrupted)
+        store._link._writing().set_progress_handler(None, 1)
+        if committed:
+            assert told.result(60) == store.run("neighbour")
+        else:
+            assert isinstance(told.exception(60), StoreUnavailable)
+            assert store.run("neighbour") is None
+    assert begin(store, "next").id == "next"
+
+
+# Closing and forking
+
+
+def test_closing_lets_a_write_under_way_finish(store: SQLiteStore) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        gate = Gate(store, pool)
+        (waiting,) = _in_order(gate, pool, lambda: begin(store, "waiting"))
+        store.close()
+        with pytest.raises(StoreUnavailable, match="closed"):
+            begin(store, "late")
+        gate.let_go()
+        assert gate.holder.result(60) == "held"
+        assert waiting.result(60).id == "waiting"
+    assert store._link._writer is None
+    with pytest.raises(StoreUnavailable, match="closed"):
+        store.run("waiting")
+    with closing(SQLiteStore(store._link.path)) as again:
+        assert again.run_ids("", 9) == ["waiting"]
+
+
+def test_closing_leaves_one_file(store: SQLiteStore) -> None:
+    history(store, 5)
+    everything(store)
+    store.close()
+    path = Path(store._link.path)
+    assert list(path.parent.iterdir()) == [path]
+
+
+def _child(work: Callable[[], object]) -> int:
+    """Run a piece of work in a forked child; gives its process id."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        finally:
+            os._exit(status)
+    return pid
+
+
+def _ended_well(pid: int) -> bool:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_forked_child_and_its_parent_both_go_on(store: SQLiteStore) -> None:
+    run = history(store, 3)
+
+    def work() -> None:
+        assert store.run("run") == run
+        history(store, 5, f"child-{os.getpid()}")
+        store.close()
+
+    children = [_child(work) for _ in range(4)]
+    for _ in range(20):
+        run = commit(store, run)
+    assert all(map(_ended_well, children))
+    assert commit(store, run).last == 24
+    assert len(store.run_ids("child-", 9)) == 4
+    assert store.stats().versions == 24 + 20
+    assert store.check() == []
+
+
+def test_a_child_that_only_closes_does_not_disturb_its_parent(store: SQLiteStore) -> None:
+    run = history(store, 1)
+    assert _ended_well(_child(store.close))
+    assert commit(store, run).last == 2
+    assert store.check() == []
+
+
+def test_a_fork_in_the_middle_of_a_write_does_not_hang_the_child(store: SQLiteStore) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        gate = Gate(store, pool)
+        (waiting,) = _in_order(gate, pool, lambda: begin(store, "waiting"))
+        child = _child(lambda: history(store, 3, "child"))
+        gate.let_go()
+        assert waiting.result(60).id == "waiting"
+        assert _ended_well(child)
+    assert store.run_ids("", 9) == ["child", "waiting"]
