@@ -80,11 +80,11 @@ def test_progress_is_told(hf: Holdfast) -> None:
 
 
 DAMAGE = {
-    "a pack": "UPDATE journal SET pack = substr(pack, 1, 20) || x'00' || substr(pack, 22) WHERE run = 1 AND number = 7",
+    "a pack": "UPDATE journal SET pack = CAST(substr(pack, 1, 20) || x'00' || substr(pack, 22) AS BLOB) WHERE run = 1 AND number = 7",
     "an empty pack": "UPDATE journal SET pack = x'' WHERE run = 1 AND number = 7",
     "another version's pack": "UPDATE journal SET pack = (SELECT pack FROM journal WHERE run = 1 AND number = 8) "
     "WHERE run = 1 AND number = 7",
-    "a hash": "UPDATE journal SET seal = substr(seal, 1, 20) || x'00' || substr(seal, 22) WHERE run = 1 AND number = 7",
+    "a hash": "UPDATE journal SET seal = CAST(substr(seal, 1, 20) || x'00' || substr(seal, 22) AS BLOB) WHERE run = 1 AND number = 7",
     "a missing version": "DELETE FROM journal WHERE run = 1 AND number = 7",
     "a step": "UPDATE journal SET step = 'other' WHERE run = 1 AND number = 7",
     "a time": "UPDATE journal SET at = at + 1 WHERE run = 1 AND number = 7",
@@ -97,7 +97,9 @@ DAMAGE = {
     "a run's status": "UPDATE run SET status = 5 WHERE key = 1",
     "a mark": "UPDATE mark SET number = 7 WHERE run = 1",
     "a timeline's start": "UPDATE timeline SET parent = 3 WHERE run = 1",
-    "an artifact": "UPDATE artifact_piece SET data = x'00' || substr(data, 2)",
+    "an artifact": "UPDATE artifact_piece SET data = CAST(x'00' || substr(data, 2) AS BLOB)",
+    "an artifact that became text": "UPDATE artifact_piece SET data = CAST(data AS TEXT)",
+    "a pack that became text": "UPDATE journal SET pack = CAST('text' AS TEXT) WHERE run = 1 AND number = 7",
     "a missing artifact piece": "DELETE FROM artifact_piece",
 }
 
@@ -157,7 +159,7 @@ def test_a_pruned_run_is_checked_too(store: Path) -> None:
     with holdfast.open(store) as hf:
         hf.history("run-1").prune(Retention(last=3))
         assert hf.verify().ok
-    damage(store, "UPDATE journal SET pack = x'00' || substr(pack, 2) WHERE run = 1 AND pruned = 1")
+    damage(store, "UPDATE journal SET pack = CAST(x'00' || substr(pack, 2) AS BLOB) WHERE run = 1 AND pruned = 1")
     with holdfast.open(store) as hf:
         assert not hf.verify().ok
         with pytest.raises(BadData):

@@ -152,16 +152,14 @@ class Machine(RuleBasedStateMachine):
             return
         log, other = (self.engines[self.engine(data)].history(told.id) for _ in range(2))
         state = thaw(log.head.state)
+        theirs, ours = f"theirs-{told.last}", f"ours-{told.last}"
         with other.edit() as draft:
-            draft["theirs"] = plain(added)
-        told.add({**told.state, "theirs": added}, self.now)
-        behind = told.head - 1
+            draft[theirs] = plain(added)
+        told.add({**told.state, theirs: added}, self.now)
         with pytest.raises(StaleVersion):
-            log.commit(state, expected=told.kept[told.head].parent or behind)
-        if "theirs" in state:
-            state["theirs"] = plain(added)
-        state["mine"] = plain(mine)
-        self.check_version(log.commit(state), told.add({**told.state, "mine": mine}, self.now))
+            log.commit(state, expected=told.kept[told.head].parent)
+        state[ours] = plain(mine)
+        self.check_version(log.commit(state), told.add({**told.state, ours: mine}, self.now))
 
     @rule(data=st.data())
     def rollback(self, data: st.DataObject) -> None:
@@ -415,6 +413,7 @@ _SETTINGS = settings(
     max_examples=EXAMPLES,
     stateful_step_count=STEPS,
     deadline=None,
+    report_multiple_bugs=False,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
 TestOnSQLite = Machine.TestCase

@@ -1,4 +1,4 @@
-"""Where SQLite's store keeps contents: in the database, in a folder, and after a change from one to the other."""
+"""Where SQLite's store keeps contents: in the database, in a folder, or first in one, then in the other."""
 
 from __future__ import annotations
 

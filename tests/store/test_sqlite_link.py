@@ -17,8 +17,10 @@ import pytest
 
 from holdfast.errors import HoldfastError, StaleVersion, StoreBusy, StoreUnavailable
 from holdfast.model.records import RunRecord
+from holdfast.store.base import Append
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing.samples import (
+    advanced,
     begin,
     commit,
     digest,
@@ -28,6 +30,7 @@ from holdfast.testing.samples import (
     new_run,
     numbers,
     upload,
+    version,
 )
 
 
@@ -136,7 +139,7 @@ def test_a_job_that_fails_does_not_harm_its_neighbours(store: SQLiteStore) -> No
             pool,
             lambda: begin(store, "first"),
             lambda: commit(store, new_run("wrong"), kind="no such kind"),
-            lambda: commit(store, run, number=1),
+            lambda: store.append(Append(expect=run, run=advanced(run), version=version(1))),
             lambda: store.import_run(imported(50, "import")),
             lambda: commit(store, run, change={"uploads": [upload(b"large")], "holds": [digest(b"large")]}),
         )
@@ -145,7 +148,7 @@ def test_a_job_that_fails_does_not_harm_its_neighbours(store: SQLiteStore) -> No
     assert isinstance(taken.exception(), HoldfastError)
     assert first.result().id == "first"
     assert last.result().last == 4
-    # What comes from an iterator cannot be had twice: an import must not be tried again after others' failure.
+    # What comes from an iterator cannot be had twice: an import must not share in the failure of others.
     assert numbers(store.versions(whole.result().key)) == list(range(50, 0, -1))
     assert store.run("wrong") is None
     assert store.stats().versions == 54
@@ -206,18 +209,22 @@ def test_an_interrupted_job_leaves_no_trace(store: SQLiteStore) -> None:
 def test_neighbours_of_an_interrupted_job_are_told_the_truth(store: SQLiteStore, committed: bool) -> None:
     """The main thread leads a transaction for two and is interrupted in it, or just after its end."""
 
-    def interrupted(connection: sqlite3.Connection) -> None:
+    def lead(_: sqlite3.Connection) -> None:
         if not committed:
             signal.raise_signal(signal.SIGINT)
-        # Called by SQLite from within COMMIT; the interrupt shows when COMMIT has returned.
+
+    def follow(connection: sqlite3.Connection) -> RunRecord:
+        made = store._append(connection, Append(expect=None, run=new_run("neighbour")))
+        # SQLite will call it from within COMMIT; the interrupt shows when COMMIT has returned.
         connection.set_progress_handler(_thread.interrupt_main, 1)
+        return made
 
     with ThreadPoolExecutor(3) as pool:
         gate = Gate(store, pool)
 
         def neighbour() -> RunRecord:
             gate.wait_for(1)
-            return begin(store, "neighbour")
+            return store._link.write(follow)
 
         told = pool.submit(neighbour)
 
@@ -227,7 +234,7 @@ def test_neighbours_of_an_interrupted_job_are_told_the_truth(store: SQLiteStore,
 
         pool.submit(release)
         with pytest.raises(KeyboardInterrupt):
-            store._link.write(interrupted)
+            store._link.write(lead)
         store._link._writing().set_progress_handler(None, 1)
         if committed:
             assert told.result(60) == store.run("neighbour")
@@ -307,12 +314,64 @@ def test_a_child_that_only_closes_does_not_disturb_its_parent(store: SQLiteStore
     assert store.check() == []
 
 
-def test_a_fork_in_the_middle_of_a_write_does_not_hang_the_child(store: SQLiteStore) -> None:
-    with ThreadPoolExecutor(2) as pool:
+def test_a_fork_waits_for_a_write_under_way(store: SQLiteStore) -> None:
+    with ThreadPoolExecutor(3) as pool:
         gate = Gate(store, pool)
         (waiting,) = _in_order(gate, pool, lambda: begin(store, "waiting"))
+
+        def release() -> None:
+            gate.wait_for(2)
+            gate.let_go()
+
+        pool.submit(release)
         child = _child(lambda: history(store, 3, "child"))
-        gate.let_go()
         assert waiting.result(60).id == "waiting"
         assert _ended_well(child)
     assert store.run_ids("", 9) == ["child", "waiting"]
+
+
+def test_a_fork_amid_readers_and_writers_disturbs_none(store: SQLiteStore) -> None:
+    done = threading.Event()
+
+    def write(index: int) -> int:
+        run = history(store, 1, f"writer-{index}")
+        while not done.is_set():
+            run = commit(store, run)
+            assert store.run(run.id) == run
+        return run.last
+
+    with ThreadPoolExecutor(4) as pool:
+        writers = [pool.submit(write, index) for index in range(4)]
+        children = [_child(lambda: history(store, 10, f"child-{os.getpid()}")) for _ in range(5)]
+        assert all(map(_ended_well, children))
+        done.set()
+    for index, writer in enumerate(writers):
+        run = store.run(f"writer-{index}")
+        assert run is not None
+        assert run.last == writer.result()
+    assert [store.run(name).last for name in store.run_ids("child-", 9)] == [10] * 5  # type: ignore[union-attr]
+    assert store.check() == []
+
+
+def test_what_a_child_commits_outlives_the_close_of_its_parent(store: SQLiteStore) -> None:
+    """SQLite would remove the child's log, were the parent's connection open across the fork."""
+    history(store, 3)
+    started, closed = os.pipe(), os.pipe()
+
+    def work() -> None:
+        run = history(store, 2, "child")
+        os.write(started[1], b"x")
+        os.read(closed[0], 1)
+        for _ in range(5):
+            run = commit(store, run)
+
+    child = _child(work)
+    os.read(started[0], 1)
+    store.close()
+    os.write(closed[1], b"x")
+    assert _ended_well(child)
+    with closing(SQLiteStore(store._link.path)) as again:
+        run = again.run("child")
+        assert run is not None
+        assert run.last == 7
+        assert numbers(again.versions(run.key)) == [7, 6, 5, 4, 3, 2, 1]

@@ -23,12 +23,12 @@ from holdfast.history.context import Context
 from holdfast.history.moves import moved
 from holdfast.history.reader import Head
 from holdfast.model.records import RunRecord
+from holdfast.store.base import Append
 from holdfast.tree.draft import draft
 from holdfast.tree.fold import Folder
 from holdfast.tree.frozen import FrozenDict
 from holdfast.tree.merge import merge
 from holdfast.tree.pack import Writer
-from holdfast.store.base import Append
 
 #: Decides a conflict: path, the common value, ours, theirs → the value to keep.
 Resolver = Callable[[tuple[Any, ...], Any, Any, Any], Any]
@@ -58,7 +58,7 @@ class Line:
                 # The head that is known may be the older of the two: a rollback moves it without a commit.
                 head = self.fresh_head()
             base = self._base(head)
-        return self._write(state, base, head, facts, expected, resolve)
+        return self._write(state, base, head, facts, expected=expected, resolve=resolve)
 
     def advance_from(
         self,
@@ -70,7 +70,7 @@ class Line:
         resolve: Resolver | None = None,
     ) -> Head:
         """Commit a state, or a draft, that was made from `base`."""
-        return self._write(state, base, base, facts, expected, resolve)
+        return self._write(state, base, base, facts, expected=expected, resolve=resolve)
 
     def fresh_head(self) -> Head | None:
         """The head as it is in the store; None if there is no run yet."""
@@ -107,6 +107,7 @@ class Line:
         base: Head | None,
         head: Head | None,
         facts: Facts,
+        *,
         expected: int | None,
         resolve: Resolver | None,
     ) -> Head:

@@ -22,8 +22,8 @@ from holdfast.model.names import MAX_NOTE, MAX_STEP, check_tags, check_text
 from holdfast.model.records import KINDS, STATUSES, EventRecord, RunRecord, VersionRecord
 from holdfast.store.base import Append
 from holdfast.tree.artifact import Artifact
-from holdfast.tree.codec import decode, encode
 from holdfast.tree.block import digest
+from holdfast.tree.codec import decode, encode
 from holdfast.tree.pack import Upload, Writer
 
 #: The roots of a pack, in this order; those at the end that are None are left out.

@@ -349,7 +349,10 @@ class History:
             found = self._store.versions(run.key, tag=ref.tag, limit=1)
             if not found:
                 raise NotFound(f"run {self.id!r} has no version tagged {ref.tag!r}", run=self.id, tag=ref.tag)
-            return check(self.id, found[0]).number
+            number = check(self.id, found[0]).number
+            # The search goes by the tag alone; reading the mark checks the whole of it.
+            self._store.marks(run.key, number, number)
+            return number
         if ref.back == 0:
             return run.head
         version = along(self.ancestors(run.head), ref.back)

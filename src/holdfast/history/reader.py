@@ -10,23 +10,25 @@ Invariant: no byte of a pack is decoded before its hash has been checked.
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple, NoReturn
 
 from holdfast.errors import BadData, CorruptVersion, NotFound
 from holdfast.history.seal import check
 from holdfast.model.records import RunRecord, VersionRecord
 from holdfast.store.base import Store
-from holdfast.tree.artifact import Artifact
 from holdfast.tree.block import digest, node_of, open_block
-from holdfast.tree.codec import open_box
+from holdfast.tree.codec import ARTIFACT, open_box
+from holdfast.tree.fold import artifacts_within
 from holdfast.tree.frozen import Box, reveal
 from holdfast.tree.load import Loader, Place
 
 #: Decoded blocks kept at hand.
 _KEEP_BLOCKS = 128
-_ARTIFACT = 25
 #: An empty directory, encoded.
 _NO_BLOCKS = b"\x90"
 
@@ -124,20 +126,21 @@ class Reader:
             self._origin = Reader(self.store, run)
         return self._origin
 
-    def bind(self, digest_hex: str, size: int, name: str | None) -> Artifact:
-        """A handle through which an artifact's content can be read."""
-        return Artifact(digest_hex, size, name, lambda: self.store.artifact_pieces(bytes.fromhex(digest_hex)))
-
     def _open(self, box: Box) -> Any:
+        """The object of a box; the artifacts in it can be read."""
         opened = open_box(box)
-        return self.bind(opened.digest, opened.size, opened.name) if box.code == _ARTIFACT else opened
+        if box.code == ARTIFACT or ARTIFACT in box.data:
+            for artifact in artifacts_within(opened):
+                artifact.bind(partial(self.store.artifact_pieces, bytes.fromhex(artifact.digest)))
+        return opened
 
     def _large(self, name: bytes) -> bytes:
         return b"".join(self.store.artifact_pieces(name))
 
     def fetch(self, places: Sequence[Place]) -> dict[Place, Any]:
         """Decoded nodes, of this run or its lineage."""
-        own = places if self.run.origin is None else [place for place in places if place[0] > 0]
+        # In order, so that every block is opened once even if there are more than are kept at hand.
+        own = sorted(places if self.run.origin is None else [place for place in places if place[0] > 0])
         packs = self._load({number for number, _ in own})
         found = {place: self._node(packs[place[0]], *place) for place in own}
         if len(own) < len(places):
@@ -150,12 +153,9 @@ class Reader:
     def _node(self, pack: _Pack, number: int, slot: int) -> Any:
         first, nodes = pack.first, pack.nodes
         if slot < first + 2:
-            first = 0
-            for index, (end, expected) in enumerate(pack.directory):
-                if slot < end:
-                    nodes = self._block(number, index, expected)
-                    break
-                first = end
+            index = bisect_right(pack.directory, slot, key=itemgetter(0))
+            first = pack.directory[index - 1][0] if index else 0
+            nodes = self._block(number, index, pack.directory[index][1])
         if not 0 <= slot - first < len(nodes):
             raise self._broken(number, f"has no node {slot}")
         return self._decoded(number, node_of, nodes[slot - first])

@@ -79,7 +79,8 @@ def checked(upload: Upload) -> Iterator[bytes]:
         yield piece
     if hashed.digest() != upload.digest:
         raise CorruptStore(
-            f"the source of artifact {upload.digest.hex()[:12]} changed while it was being stored: make the artifact anew"
+            f"the source of artifact {upload.digest.hex()[:12]} changed while it was being stored: "
+            "make the artifact anew"
         )
 
 

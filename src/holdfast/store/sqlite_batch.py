@@ -27,7 +27,10 @@ from holdfast.store.sqlite_rows import (
 
 #: Rows of one statement. A few sizes, so that the connection keeps all statements prepared.
 _SIZES = (64, 16, 4, 1)
-_CHANGED = "workflow, status, updated, head, last, timeline, revision, epoch, origin_run, origin_version, step, size, kept, sum"
+_CHANGED = (
+    "workflow, status, updated, head, last, timeline, revision, epoch, "
+    "origin_run, origin_version, step, size, kept, sum"
+)
 
 
 def is_plain(change: Append) -> bool:

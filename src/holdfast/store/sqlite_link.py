@@ -16,17 +16,14 @@ import logging
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from holdfast.errors import (
-    CorruptStore,
-    HoldfastError,
-    IncompatibleFormat,
-    StoreBusy,
-    StoreUnavailable,
-)
+from holdfast.errors import HoldfastError, StoreUnavailable
+from holdfast.store.sqlite_errors import closed, translated
+from holdfast.store.sqlite_fork import before_forks
 from holdfast.store.sqlite_format import prepare
 
 T = TypeVar("T")
@@ -71,7 +68,7 @@ class Reading:
     def __enter__(self) -> sqlite3.Connection:
         link = self._link
         if link._pid != os.getpid():
-            link._after_fork()
+            link.start_anew()
         try:
             self._connection = link._idle.pop()
         except IndexError:
@@ -80,7 +77,7 @@ class Reading:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if self._link._closed:
-            self._connection.close()
+            self._link._drop(self._connection)
         else:
             self._link._idle.append(self._connection)
         if isinstance(error, sqlite3.Error):
@@ -95,9 +92,13 @@ class Link:
         self._together = together
         self._synchronous = _SYNCHRONOUS[durability]
         self._timeout = timeout
+        #: Every connection; those that nobody reads with; the one to write with.
+        self._open: set[sqlite3.Connection] = set()
         self._idle: list[sqlite3.Connection] = []
         self._writer: sqlite3.Connection | None = None
         self._mutex = threading.Lock()
+        #: Held while a connection is being opened, and while the process forks.
+        self._gate = threading.Lock()
         self._queue: list[_Job[Any]] = []
         self._leading = False
         self._pid = os.getpid()
@@ -108,6 +109,7 @@ class Link:
         self._warned = sqlite3.sqlite_version_info >= _SAFE_WAL
         with self.errors():
             self._open_first()
+        before_forks(self)
 
     def reader(self) -> Reading:
         """A connection to read with, for the length of a `with`."""
@@ -125,27 +127,14 @@ class Link:
                     connection.execute("ROLLBACK")
 
     def write(self, work: Callable[[sqlite3.Connection], T], *, alone: bool = False, item: Any = None) -> T:
-        """Run a job in a transaction, perhaps with those of other threads; `alone` if it cannot be run a second
-        time. Jobs that bring an `item` may be carried out by one call of `together` with all their items."""
+        """Run a job in a transaction, perhaps with those of other threads; `alone` if it cannot be run twice.
+        Jobs that bring an `item` may be carried out by one call of `together` with all their items."""
         if self._pid != os.getpid():
-            self._after_fork()
+            self.start_anew()
         if self._closed:
             raise self._shut()
         job = _Job(work, alone, item)
-        with self._mutex:
-            self._queue.append(job)
-            leads = not self._leading
-            if leads:
-                self._leading = True
-            else:
-                job.wake = threading.Lock()
-                job.wake.acquire()
-        if not leads:
-            try:
-                job.wake.acquire()
-            except BaseException:
-                self._withdraw(job)
-                raise
+        self._queue_up(job)
         if not job.done:
             self._lead(job)
         if job.error is not None:
@@ -164,8 +153,42 @@ class Link:
                 connections.append(self._writer)
                 self._writer = None
         for connection in connections:
-            with contextlib.suppress(sqlite3.Error):
-                connection.close()
+            self._drop(connection)
+
+    def suspend(self) -> None:
+        """Before a fork: when no write is under way, close all connections, and let nobody open one."""
+        job = _Job(_nothing, True, None)
+        self._queue_up(job)
+        self._gate.acquire()
+        with self._mutex:
+            self._queue.remove(job)
+            if self._writer is not None:
+                self._idle.append(self._writer)
+                self._writer = None
+        until = time.monotonic() + self._timeout
+        while self._open and time.monotonic() < until:
+            while self._idle:
+                self._drop(self._idle.pop())
+            if self._open:
+                time.sleep(0.001)
+
+    def resume(self) -> None:
+        """After a fork, in the parent."""
+        self._gate.release()
+        with self._mutex:
+            self._hand_over()
+
+    def start_anew(self) -> None:
+        """After a fork, in the child, where no other thread is left."""
+        self._abandoned += [self._open, self._writer]
+        self._open = set()
+        self._idle = []
+        self._writer = None
+        self._mutex = threading.Lock()
+        self._gate = threading.Lock()
+        self._queue = []
+        self._leading = False
+        self._pid = os.getpid()
 
     def vacuum(self) -> None:
         """Rewrite the file without what is no longer used."""
@@ -182,6 +205,23 @@ class Link:
             yield
         except sqlite3.Error as error:
             raise self._ours(error) from error
+
+    def _queue_up(self, job: _Job[Any]) -> None:
+        """Wait until a job is done, or until this thread is to lead."""
+        with self._mutex:
+            self._queue.append(job)
+            leads = not self._leading
+            if leads:
+                self._leading = True
+            else:
+                job.wake = threading.Lock()
+                job.wake.acquire()
+        if not leads:
+            try:
+                job.wake.acquire()
+            except BaseException:
+                self._withdraw(job)
+                raise
 
     def _lead(self, own: _Job[Any]) -> None:
         with self._mutex:
@@ -208,7 +248,7 @@ class Link:
             return
         self._leading = False
         if self._closed and self._writer is not None:
-            self._writer.close()
+            self._drop(self._writer)
             self._writer = None
 
     def _withdraw(self, job: _Job[Any]) -> None:
@@ -303,7 +343,7 @@ class Link:
     def _connect(self) -> sqlite3.Connection:
         if self._closed:
             raise self._shut()
-        with self.errors():
+        with self._gate, self.errors():
             connection = sqlite3.connect(
                 self.path,
                 timeout=self._timeout,
@@ -313,7 +353,13 @@ class Link:
             )
             connection.execute(f"PRAGMA synchronous={self._synchronous}")
             connection.execute("PRAGMA cell_size_check=ON")
+            self._open.add(connection)
         return connection
+
+    def _drop(self, connection: sqlite3.Connection) -> None:
+        self._open.discard(connection)
+        with contextlib.suppress(sqlite3.Error):
+            connection.close()
 
     def _open_first(self) -> None:
         folder = Path(self.path).parent
@@ -325,50 +371,19 @@ class Link:
         try:
             prepare(connection, self.path)
         except BaseException:
-            connection.close()
+            self._drop(connection)
             raise
         self._idle.append(connection)
 
-    def _after_fork(self) -> None:
-        """A child must not use, nor close, connections of its parent."""
-        self._abandoned += [self._idle, self._writer]
-        self._idle = []
-        self._writer = None
-        self._mutex = threading.Lock()
-        self._queue = []
-        self._leading = False
-        self._pid = os.getpid()
-
-    def _ours(self, error: Exception) -> HoldfastError:
-        text = str(error)
-        if "locked" in text or "busy" in text:
-            return StoreBusy(f"{self.path} was locked by another writer for {self._timeout:g} s: try again")
-        if "full" in text:
-            return StoreUnavailable(
-                f"no space left for {self.path}: free some, then try again; nothing was lost"
-            )
-        if "readonly" in text or "read-only" in text:
-            return StoreUnavailable(f"{self.path} is read-only: make it and its folder writable")
-        if "not a database" in text:
-            return IncompatibleFormat(
-                f"{self.path} is not a Holdfast store (not a SQLite database): open another file"
-            )
-        if "unable to open" in text:
-            return StoreUnavailable(f"{self.path} cannot be opened: check its folder and your rights to it")
-        if isinstance(error, sqlite3.ProgrammingError) and "closed" in text:
-            return self._shut()
-        if isinstance(error, sqlite3.OperationalError) and "disk I/O" in text:
-            return StoreUnavailable(
-                f"the disk under {self.path} fails ({text}): check it, then verify the store"
-            )
-        if isinstance(error, sqlite3.DatabaseError):
-            return CorruptStore(
-                f"{self.path} is damaged ({text}): run verify, and restore what it names from a bundle"
-            )
-        return StoreUnavailable(f"{self.path}: {text}")
+    def _ours(self, error: sqlite3.Error) -> HoldfastError:
+        return translated(error, self.path, self._timeout)
 
     def _shut(self) -> StoreUnavailable:
-        return StoreUnavailable(f"the store {self.path} is closed: open it again")
+        return closed(self.path)
+
+
+def _nothing(_: sqlite3.Connection) -> None:
+    """The work of a job that only waits for its turn."""
 
 
 def all_or_nothing(work: Callable[[sqlite3.Connection], T]) -> Callable[[sqlite3.Connection], T]:

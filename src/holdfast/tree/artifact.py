@@ -46,6 +46,10 @@ class Artifact:
         #: Is its content on the way into a store, with the next commit?
         self.arrives = arrives
 
+    def bind(self, pieces: Pieces) -> None:
+        """Say where the content can be read."""
+        self._pieces = pieces
+
     def pieces(self) -> Iterator[bytes]:
         """The content in pieces of at most 1 MiB."""
         if self._pieces is None:

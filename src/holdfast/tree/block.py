@@ -20,11 +20,14 @@ import zstandard
 from msgspec.msgpack import Ext
 
 from holdfast.errors import CorruptStore, IncompatibleFormat
-from holdfast.tree.codec import ODD_DICT, ext_hook, freeze_decoded, to_bytes
+from holdfast.tree.codec import ODD_DICT, ext_hook, freeze_decoded, open_key, to_bytes
 from holdfast.tree.frozen import FrozenDict
 
 #: No block may claim to be larger than this once decompressed.
 MAX_BLOCK = 64 * 1024 * 1024
+
+#: No list of items may claim to begin with more references than this.
+MAX_REFS = 1024
 
 REF, VECTOR, BRANCH, SEALED, FLAT, TRIE, FORK, BUCKET, LARGE, REFS = range(32, 42)
 
@@ -191,7 +194,7 @@ _value_hook = ext_hook(True)
 def _node_hook(code: int, data: memoryview) -> Any:
     if code == ODD_DICT:
         flat = _decoder.decode(data)
-        return dict(zip(flat[::2], flat[1::2], strict=True))
+        return dict(zip(map(open_key, flat[::2]), flat[1::2], strict=True))
     if code < REF:
         return _value_hook(code, data)
     if code == REF:
@@ -199,6 +202,8 @@ def _node_hook(code: int, data: memoryview) -> Any:
         return Ref(int.from_bytes(data[:width], "big"), int.from_bytes(data[width:], "big"))
     if code == REFS:
         runs = _decoder.decode(data)
+        if sum(runs[2::3]) > MAX_REFS:
+            raise IncompatibleFormat("a list claims to begin with more references than any list may")
         return Refs(
             [
                 Ref(back - step, slot)

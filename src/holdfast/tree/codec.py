@@ -114,6 +114,11 @@ def open_box(box: Box) -> Any:
     return restore(box.code, decode(box.data))
 
 
+def big_int(value: int) -> Ext:
+    """An integer beyond 64 bits."""
+    return Ext(BIG_INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
+
+
 def odd_dict(pairs: list[Any]) -> Ext:
     """A dict with keys that msgpack does not know, as a flat list of prepared keys and values."""
     return Ext(ODD_DICT, to_bytes(pairs))
@@ -194,7 +199,15 @@ def _restore_frozen(code: int, data: memoryview) -> Any:
         parts = [parts[0], freeze_decoded(parts[1])]
     elif type(parts) is list:
         parts = [freeze_decoded(item) for item in parts]
-    return Box(code, bytes(data)) if _holds_box(parts) else restore(code, parts)
+    if _holds_box(parts):
+        return Box(code, bytes(data))
+    try:
+        return restore(code, parts)
+    except IncompatibleFormat:
+        if code != TAGGED:
+            raise
+        # What the application's type has become cannot hold it: that is for whoever asks for it to hear.
+        return Box(code, bytes(data))
 
 
 def _is_constant(data: memoryview) -> bool:
@@ -264,9 +277,7 @@ def _mend(value: Any) -> Any:
     """As prepared, with huge integers and lone surrogates made extensions."""
     kind = type(value)
     if kind is int:
-        if -(1 << 63) <= value < 1 << 64:
-            return value
-        return Ext(BIG_INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
+        return value if -(1 << 63) <= value < 1 << 64 else big_int(value)
     if kind is str:
         try:
             value.encode()

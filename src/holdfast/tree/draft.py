@@ -67,7 +67,9 @@ class DraftDict(dict[Any, Any]):
         return self._child(key, value)
 
     def get(self, key: Any, default: Any = None) -> Any:
-        return self[key] if key in self else default
+        if key in self:
+            return self[key]
+        return default
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self._change(key)
@@ -270,28 +272,27 @@ class DraftList(list[Any]):
         """The frozen form; shares with the base of this draft, wherever it now lies."""
         old = self._base
         kept = self._kept
-        items = list(self)
         first = kept
         for index in sorted(self._touched):
-            if index >= len(items):
-                break
             if index < kept:
                 was = old[index]
-                new = folder.item(items[index], was, depth, index)
+                new = folder.item(list.__getitem__(self, index), was, depth, index)
                 if new is not was and same(new, was):
                     new = was
-                items[index] = new
+                # In place: a copy of a long list costs more than all else here.
+                list.__setitem__(self, index, new)
                 if new is not was:
                     first = min(first, index)
         known = {id(item): item for item in old[kept:]} if kept < len(old) else {}
-        for index in range(kept, len(items)):
-            item = items[index]
+        for index in range(kept, len(self)):
+            item = list.__getitem__(self, index)
             if id(item) not in known:
-                items[index] = folder.item(item, old[index] if index < len(old) else _MISSING, depth, index)
+                was = old[index] if index < len(old) else _MISSING
+                list.__setitem__(self, index, folder.item(item, was, depth, index))
         self._over = True
-        if first == len(items) == len(old):
+        if first == len(self) == len(old):
             return old
-        return build_list(items, old, first)
+        return build_list(self, old, first)
 
 
 def _position(index: SupportsIndex, length: int) -> int:

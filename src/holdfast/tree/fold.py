@@ -34,9 +34,11 @@ from holdfast.tree.codec import (
 )
 from holdfast.tree.frozen import DICTS, LISTS, Box, FrozenDict, FrozenList, stored_at
 from holdfast.tree.spine import build_dict, build_list
-from holdfast.tree.values import NATIVE, kind_of
+from holdfast.tree.values import NATIVE, Opaque, kind_of
 
 _MISSING: Any = object()
+#: Keys lie within nodes, whatever their size; longer ones are mistakes.
+_MAX_KEY = 64 * 1024
 
 
 class Redactor:
@@ -105,7 +107,7 @@ class Folder:
         fold = getattr(kind, "_fold", None)
         if fold is not None:
             return fold(value, self, base, depth)
-        return self.leaf(value, base)
+        return self.leaf(value, base, depth)
 
     def dict(self, value: dict[Any, Any], base: Any, depth: int) -> FrozenDict:
         """An ordinary dict beside its base."""
@@ -159,12 +161,12 @@ class Folder:
             out.append(self.item(item, _MISSING, depth, len(out)))
         return build_list(out, old, keep)
 
-    def leaf(self, value: Any, base: Any) -> Any:
+    def leaf(self, value: Any, base: Any, depth: int) -> Any:
         """A value that is neither native nor a plain container."""
         kind = kind_of(value)
-        ext = leaf_ext(value, None if self._redact is None else self._redact.hides)
+        ext = leaf_ext(value, None if self._redact is None else self._redact.hides, depth=depth)
         if ext.code == ARTIFACT or ARTIFACT in bytes(ext.data):
-            self.arrivals += _arrivals(value)
+            self.arrivals += [artifact for artifact in artifacts_within(value) if artifact.arrives]
         if type(base) is Box and base.code == ext.code and base.data == ext.data:
             return base
         if kind.boxed:
@@ -177,7 +179,9 @@ class Folder:
         """A dict's value beside what stood under the same key."""
         try:
             if type(key) is not str:
-                prepare_key(key)
+                _check_key_size(len(to_bytes(prepare_key(key, depth=depth + 1))))
+            elif len(key) > _MAX_KEY:
+                _check_key_size(len(key))
             elif self._redact is not None and self._redact.hides(key):
                 return was if type(was) is str and was == REDACTED else REDACTED
             return self.value(item, was, depth + 1)
@@ -218,20 +222,24 @@ def _same_items(one: Iterable[Any], other: Iterable[Any]) -> bool:
     return all(same(mine, yours) for mine, yours in zip(one, other, strict=True) if mine is not yours)
 
 
-def _arrivals(value: Any) -> Iterator[Artifact]:
-    """New artifacts in a leaf that holds other values."""
+def artifacts_within(value: Any) -> Iterator[Artifact]:
+    """The artifacts that a leaf is, or holds."""
     kind = type(value)
     if kind is Artifact:
-        if value.arrives:
-            yield value
+        yield value
     elif isinstance(value, dict):
         for item in value.values():
-            yield from _arrivals(item)
+            yield from artifacts_within(item)
     elif isinstance(value, list | tuple | set | frozenset):
         for item in value:
-            yield from _arrivals(item)
-    elif kind not in NATIVE:
-        yield from _arrivals(kind_of(value).split(value))
+            yield from artifacts_within(item)
+    elif kind not in NATIVE and kind is not Opaque:
+        yield from artifacts_within(kind_of(value).split(value))
+
+
+def _check_key_size(size: int) -> None:
+    if size > _MAX_KEY:
+        raise UnsupportedValue(f"a key of {size} characters: {_MAX_KEY} are the most", type="key")
 
 
 def _same_float(one: float, other: float) -> bool:

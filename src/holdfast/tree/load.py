@@ -17,9 +17,9 @@ from weakref import WeakValueDictionary
 from msgspec.msgpack import Ext
 
 from holdfast.errors import NotFound
-from holdfast.tree.codec import decode_frozen, nested_artifacts
-from holdfast.tree.frozen import DICTS, LISTS, At, Box, FrozenDict, FrozenList, freeze_dict, freeze_list
 from holdfast.tree.block import BRANCH, BUCKET, FORK, LARGE, TRIE, VECTOR, Large, Raw, Ref, Sealed, items_of
+from holdfast.tree.codec import decode_frozen, nested_artifacts, open_key
+from holdfast.tree.frozen import DICTS, LISTS, At, Box, FrozenDict, FrozenList, freeze_dict, freeze_list
 from holdfast.tree.spine import (
     Bucket,
     Fork,
@@ -125,7 +125,7 @@ class Loader:
         if raw.code == FORK:
             return self._look_up(raw.parts[step_down(hashed, level)], version, key, hashed, level + 1)
         for held, value in zip(raw.parts[1::3], raw.parts[2::3], strict=True):
-            if held == key:
+            if open_key(held) == key:
                 return self._follow(value, version)
         return None
 
@@ -263,7 +263,6 @@ class _Builder:
             return Fork([None if way is None else self._part(way, version, self._way) for way in parts], None)
         assert raw.code == BUCKET
         long: Long = {}
-        items = {
-            key: self.value(item, version, long) for key, item in zip(parts[1::3], parts[2::3], strict=True)
-        }
-        return Bucket(items, dict(zip(parts[1::3], parts[::3], strict=True)), long or None, None)
+        keys = list(map(open_key, parts[1::3]))
+        items = {key: self.value(item, version, long) for key, item in zip(keys, parts[2::3], strict=True)}
+        return Bucket(items, dict(zip(keys, parts[::3], strict=True)), long or None, None)

@@ -36,7 +36,7 @@ from holdfast.tree.block import (
     references,
     squeeze,
 )
-from holdfast.tree.codec import encode, leaf_ext, nested_artifacts, odd_dict, prepare_key, to_bytes
+from holdfast.tree.codec import big_int, encode, leaf_ext, nested_artifacts, odd_dict, prepare_key, to_bytes
 from holdfast.tree.frozen import BOXED, DICTS, LISTS, At, FrozenDict, FrozenList, aux_of, stored_at
 from holdfast.tree.spine import Bucket, Fork, Group, Long, Trie, Vector
 from holdfast.tree.values import NATIVE
@@ -152,6 +152,11 @@ class Writer:
                 return self._ref(at), 6
             node, size = self._dict(value) if kind in DICTS else self._list(value)
             return (node, size) if size <= OWN_SLOT else (self._own(value, node, size), 6)
+        if kind is int and not _SMALLEST <= value <= _LARGEST:
+            size = value.bit_length() // 8 + 4
+            return (
+                (big_int(value), size) if size <= OWN_LEAF else self._leaf(value, big_int(value), owner, long)
+            )
         if kind in NATIVE:
             return value, 9
         ext = leaf_ext(value)
@@ -286,6 +291,8 @@ class Writer:
         return self._own(node, Ext(BUCKET, to_bytes(flat)), size)
 
 
+#: Integers that msgpack knows.
+_SMALLEST, _LARGEST = -(1 << 63), (1 << 64) - 1
 _HAVE_AT = frozenset((*DICTS, *LISTS))
 
 

@@ -98,13 +98,15 @@ class Trie:
 
 def build_list(items: list[Any], base: FrozenList | None = None, keep: int = 0) -> FrozenList:
     """A frozen list of frozen items, sharing with `base`; its first `keep` items are known to be those of it."""
-    frozen = freeze_list(items, items[keep:] if type(base) is FrozenList else items)
+    frozen = freeze_list(
+        items, list.__getitem__(items, slice(keep, None)) if type(base) is FrozenList else items
+    )
     if len(items) > CHUNK:
         spine = aux_of(base)
         if type(spine) is Vector:
-            frozen._aux = _vector(items, spine, keep, {})
+            frozen._aux = _vector(frozen, spine, keep, {})
         else:
-            frozen._aux = _vector(items, None, 0, _long_of(base))
+            frozen._aux = _vector(frozen, None, 0, _long_of(base))
     else:
         _carry_long(frozen, items, base)
     return frozen
