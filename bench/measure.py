@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import perf_counter
+from time import perf_counter, process_time
+from typing import NamedTuple
 
 #: Commits in a turn: the raw limit and what is measured beside it alternate.
 TURN = 50
@@ -83,6 +84,23 @@ def medians(found: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
     return tuple(statistics.median(column) for column in zip(*found, strict=True))
 
 
+class Rates(NamedTuple):
+    """How fast a workload went beside the raw limit."""
+
+    #: Commits per second.
+    raw: float
+    ours: float
+    #: Seconds of the processor for a commit: what is left of the cost if the disk is infinitely fast.
+    work: float
+
+    @property
+    def ratio(self) -> float:
+        return self.ours / self.raw
+
+    def __str__(self) -> str:
+        return f"{self.ours:,.0f}/s, raw {self.raw:,.0f}/s; {self.work * 1e6:,.0f} µs of CPU each"
+
+
 class Raw:
     """The limit: one writer who commits one 500-byte row at a time, to a file of its own.
 
@@ -112,24 +130,21 @@ class Turns:
 
     def __init__(self, raw: Raw) -> None:
         self._raw = raw
-        self._raw_commits = 0
-        self._raw_seconds = 0.0
-        #: Seconds of each turn of ours, and its commits.
+        #: Of each turn: the seconds it took, and its commits.
+        self.limit: list[tuple[float, int]] = []
         self.ours: list[tuple[float, int]] = []
+        #: Seconds of the processor that our turns took.
+        self.work = 0.0
 
     def take(self, work: Callable[[], object], commits: int, *, raw: int = TURN) -> None:
         """A turn of the raw writer, then one of ours."""
-        self._raw_seconds += self._raw.commit(raw)
-        self._raw_commits += raw
+        self.limit.append((self._raw.commit(raw), raw))
+        before = process_time()
         self.ours.append((seconds(work), commits))
+        self.work += process_time() - before
 
-    @property
-    def raw_rate(self) -> float:
-        return self._raw_commits / self._raw_seconds
-
-    @property
-    def rate(self) -> float:
-        return rate(self.ours)
+    def result(self) -> Rates:
+        return Rates(rate(self.limit), rate(self.ours), self.work / sum(count for _, count in self.ours))
 
 
 def rate(turns: Iterable[tuple[float, int]]) -> float:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bench import workload
-from bench.measure import Bench, Raw, Row, Turns, file_size, megabytes, note
+from bench.measure import Bench, Rates, Raw, Row, Turns, file_size, megabytes, note
 from bench.writing import (
     REPLACED,
     VERSIONS,
@@ -54,12 +54,12 @@ def _beside(
         with bench.place() as own:
             mine = ours(own)
         its = theirs(folder)
-        return its.raw, its.rate, its.rate / its.raw, mine.rate, mine.size, its.size
+        lead = mine.rates.ratio / its.rates.ratio
+        return lead, mine.size, its.size, its.rates.ratio, *its.rates
 
-    raw, its_rate, ratio, our_rate, our_size, its_size = bench.repeat(once)
-    yield Row(work, "its rate", ratio, "× raw", f"{its_rate:,.0f}/s, raw {raw:,.0f}/s")
-    rates = f"{our_rate:,.0f}/s to {its_rate:,.0f}/s"
-    yield Row(work, "our rate ÷ its rate", our_rate / its_rate, "×", rates)
+    lead, our_size, its_size, ratio, *rates = bench.repeat(once)
+    yield Row(work, "its rate", ratio, "× raw", str(Rates(*rates)))
+    yield Row(work, "our rate ÷ its rate", lead, "×", "each beside its own raw limit")
     sizes = f"{megabytes(its_size)} to {megabytes(our_size)}"
     yield Row(work, "its file ÷ our file", its_size / our_size, "×", sizes)
 
@@ -91,7 +91,7 @@ def _put_all(folder: Path, state: State, items: Sequence[T], change: Callable[[S
         turns = Turns(raw)
         for turn, commits in in_turns(items, work):
             turns.take(turn, commits)
-    return Written(turns.raw_rate, turns.rate, file_size(folder / "peer.db"))
+    return Written(turns.result(), file_size(folder / "peer.db"))
 
 
 def _say(state: State, message: workload.Message) -> None:

@@ -14,7 +14,7 @@ import zstandard
 
 import holdfast
 from bench import workload
-from bench.measure import TURN, Bench, Raw, Row, Turns, file_size, megabytes, note, rate
+from bench.measure import TURN, Bench, Rates, Raw, Row, Turns, file_size, megabytes, note, rate
 
 VERSIONS = 1_000
 DOCUMENTS = 1_000
@@ -32,9 +32,7 @@ T = TypeVar("T")
 class Written:
     """What a workload came to."""
 
-    #: Commits per second, of the raw limit and ours.
-    raw: float
-    rate: float
+    rates: Rates
     #: Bytes of the file after it was closed.
     size: int
     #: The rate of the last 100 versions ÷ that of the first 100.
@@ -48,12 +46,8 @@ def append(bench: Bench) -> Iterator[Row]:
     note("the same, 2,000 further versions")
     said = workload.messages(3 * VERSIONS)
 
-    def once(folder: Path) -> tuple[float, ...]:
-        written = edit_messages(folder, said, skip=VERSIONS)
-        return written.raw, written.rate, written.rate / written.raw
-
-    raw, ours, ratio = bench.repeat(once)
-    yield Row(work, "rate, versions 1,001 to 3,000", ratio, "× raw", _rates(ours, raw))
+    found = bench.repeat(lambda folder: _speed(edit_messages(folder, said, skip=VERSIONS).rates))
+    yield _rate_row(work, "rate, versions 1,001 to 3,000", found)
 
 
 def commit(bench: Bench) -> Iterator[Row]:
@@ -70,10 +64,10 @@ def replace(bench: Bench) -> Iterator[Row]:
 
     def once(folder: Path) -> tuple[float, ...]:
         written = edit_documents(folder, state, changes)
-        return written.raw, written.rate, written.rate / written.raw, written.size
+        return written.size, *_speed(written.rates)
 
-    raw, ours, ratio, size = bench.repeat(once)
-    yield Row(work, "rate", ratio, "× raw", _rates(ours, raw), at_least=0.5)
+    size, *speed = bench.repeat(once)
+    yield _rate_row(work, "rate", speed, at_least=0.5)
     detail = f"{megabytes(size)} for {megabytes(given)} of state and changes"
     yield Row(work, "file ÷ (state + changes)", size / given, "×", detail, at_most=2)
 
@@ -92,10 +86,9 @@ def runs(bench: Bench) -> Iterator[Row]:
             turns = Turns(raw)
             for _ in range(_ROUNDS):
                 turns.take(_crowd(logs, said), _RUNS * _COMMITS_PER_ROUND, raw=100)
-            return turns.raw_rate, turns.rate, turns.rate / turns.raw_rate
+            return _speed(turns.result())
 
-    raw, ours, ratio = bench.repeat(once)
-    yield Row(work, "rate of all ÷ raw of one", ratio, "× raw", _rates(ours, raw), at_least=3)
+    yield _rate_row(work, "rate of all ÷ raw of one", bench.repeat(once), at_least=3)
 
 
 def edit_messages(folder: Path, said: list[workload.Message], *, skip: int = 0) -> Written:
@@ -169,7 +162,7 @@ def _write(
             done += commits
         hf.close()
     stamina = rate(turns.ours[-_EDGE:]) / rate(turns.ours[:_EDGE])
-    return Written(turns.raw_rate, turns.rate, file_size(folder / "runs.db"), stamina)
+    return Written(turns.result(), file_size(folder / "runs.db"), stamina)
 
 
 def _appending(
@@ -186,11 +179,11 @@ def _appending(
 
     def once(folder: Path) -> tuple[float, ...]:
         written = write(folder, said)
-        return written.raw, written.rate, written.rate / written.raw, written.size, written.stamina
+        return written.size, written.stamina, *_speed(written.rates)
 
-    raw, ours, ratio, size, lasting = bench.repeat(once)
+    size, lasting, *speed = bench.repeat(once)
     packed = len(zstandard.compress("".join(map(str, said)).encode()))
-    yield Row(work, "rate", ratio, "× raw", _rates(ours, raw), at_least=at_least)
+    yield _rate_row(work, "rate", speed, at_least=at_least)
     detail = f"{megabytes(size)} for {megabytes(given)}, which zstd alone makes {megabytes(packed)}"
     yield Row(work, "file ÷ messages", size / given, "×", detail, at_most=1.6)
     yield Row(work, "last 100 ÷ first 100", lasting, "×", "rate of each", at_least=stamina)
@@ -224,5 +217,11 @@ def _crowd(logs: list[holdfast.History], said: list[workload.Message]) -> Callab
     return open_gate
 
 
-def _rates(ours: float, raw: float) -> str:
-    return f"{ours:,.0f}/s, raw {raw:,.0f}/s"
+def _speed(rates: Rates) -> tuple[float, ...]:
+    """Rates as numbers of which medians can be taken."""
+    return rates.ratio, *rates
+
+
+def _rate_row(work: str, measure: str, speed: Sequence[float], *, at_least: float | None = None) -> Row:
+    ratio, *rates = speed
+    return Row(work, measure, ratio, "× raw", str(Rates(*rates)), at_least=at_least)

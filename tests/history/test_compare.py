@@ -159,7 +159,9 @@ def test_two_timelines_of_one_run_after_their_last_common_version(hf: Holdfast, 
     log.rollback(to=1)
     log.commit({"n": 2}, step="try", result=2)
     found = hf.compare("run-1@2", "run-1@3")
-    assert [(p.step, p.left and p.left.number, p.right and p.right.number) for p in found.steps] == [("try", 2, 3)]
+    assert [(p.step, p.left and p.left.number, p.right and p.right.number) for p in found.steps] == [
+        ("try", 2, 3)
+    ]
     assert not found.steps[0].same
     assert hf.compare("run-1", "run-1").steps == ()
 

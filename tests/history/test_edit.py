@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 
 import pytest
 
@@ -62,7 +63,12 @@ def test_a_draft_is_over_when_its_block_has_ended(log: History) -> None:
     log.commit({"inner": {"list": [1]}})
     with log.edit() as state:
         inner, items = state["inner"], state["inner"]["list"]
-    for late in (lambda: state.update(x=1), lambda: inner.pop("list"), lambda: items.append(2)):
+    late_ones: list[Callable[[], object]] = [
+        lambda: state.update(x=1),
+        lambda: inner.pop("list"),
+        lambda: items.append(2),
+    ]
+    for late in late_ones:
         with pytest.raises(TypeError, match="over"):
             late()
     assert log.head.state == {"inner": {"list": [1]}}
@@ -82,7 +88,11 @@ def test_a_state_that_is_no_container_cannot_be_edited(log: History) -> None:
 
 
 def test_edit_and_commit_of_the_same_tree_read_the_same(log: History) -> None:
-    start = {"messages": [{"n": n} for n in range(40)], "docs": {f"d{n}": "x" * n for n in range(50)}, "gone": 1}
+    start = {
+        "messages": [{"n": n} for n in range(40)],
+        "docs": {f"d{n}": "x" * n for n in range(50)},
+        "gone": 1,
+    }
     log.commit(start)
     with log.edit() as state:
         state["messages"].append({"n": 40})

@@ -6,6 +6,7 @@ import dataclasses
 import datetime as dt
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -129,9 +130,15 @@ def test_an_object_read_from_a_version_is_a_private_copy(log: History) -> None:
 def test_state_is_frozen_and_takes_part_in_json(log: History) -> None:
     state = log.commit({"a": [1, {"b": 2}]}).state
     assert json.loads(json.dumps(state)) == {"a": [1, {"b": 2}]}
-    for change in (lambda: state.update(x=1), lambda: state["a"].append(3), lambda: state["a"][1].clear()):
+    changes: list[Callable[[], object]] = [
+        lambda: state.update(x=1),
+        lambda: state["a"].append(3),
+        state["a"][1].clear,
+    ]
+    for change in changes:
         with pytest.raises(TypeError, match="edit"):
             change()
+    assert state == {"a": [1, {"b": 2}]}
 
 
 @pytest.mark.parametrize("state", [None, 1, "text", [1, 2], (1, {"a": [1]}), {1, 2}, b"bytes", Budget(3)])
@@ -181,7 +188,9 @@ def test_a_dict_may_look_like_a_marker(log: History) -> None:
         (object(), "the root"),
     ],
 )
-def test_what_cannot_be_stored_is_named_before_anything_is_written(log: History, state: Any, path: str) -> None:
+def test_what_cannot_be_stored_is_named_before_anything_is_written(
+    log: History, state: Any, path: str
+) -> None:
     log.commit({"n": 1})
     with pytest.raises(UnsupportedValue, match=path):
         log.commit(state)

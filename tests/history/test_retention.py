@@ -36,7 +36,7 @@ def test_the_last_so_many_are_kept_and_read_as_before(hf: Holdfast, log: History
     pruned = log.prune(Retention(last=5))
     assert (pruned.versions, pruned.kept) == (tuple(range(1, 16)), tuple(range(16, 21)))
     assert states(log) == {number: before[number] for number in range(16, 21)}
-    assert 0 < pruned.bytes
+    assert pruned.bytes > 0
     assert hf.stats().pack_bytes == size - pruned.bytes == hf.runs()[0].size
     assert (hf.stats().versions, hf.runs()[0].versions) == (5, 5)
     assert hf.verify().ok

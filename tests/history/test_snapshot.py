@@ -193,7 +193,9 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_named_and_nothing_is_imported(hf: Holdfast, document: dict[str, Any], name: str) -> None:
+def test_what_is_wrong_is_named_and_nothing_is_imported(
+    hf: Holdfast, document: dict[str, Any], name: str
+) -> None:
     change, reason = WRONG[name]
     wrong = change(copy.deepcopy(document))
     if isinstance(wrong, dict) and name != "no sum":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -192,11 +193,12 @@ def test_two_timelines_are_joined(four: History) -> None:
 
 
 def test_a_timeline_can_be_named_for_a_merge(four: History) -> None:
-    for ref in ({"other": four.timelines()[0]}, {"timeline": 1}):
+    ways: list[dict[str, Any]] = [{"other": four.timelines()[0]}, {"timeline": 1}]
+    for way in ways:
         four.rollback(to=2)
         with four.edit() as state:
             state["side"] = True
-        merged = four.merge(**ref)  # type: ignore[arg-type]
+        merged = four.merge(**way)
         assert merged.state == {"n": 4, "messages": ["m0", "m1", "m2", "m3"], "side": True}
 
 

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from machine_values import Path, exactly, plain, reach
+import pytest
+from machine_values import Path, exactly, places, plain, reach
 
-from holdfast import Retention
+from holdfast import History, NotFound, Retention, Version
+from holdfast.model.public import Event
 
 #: Stands for "there is nothing at this path".
 NOTHING: Any = object()
@@ -58,9 +60,7 @@ class Told:
         if kind is None:
             kind = "step" if facts.get("step") is not None else "manual" if parent else "initial"
         status = facts.pop("status", None) or (self.kept[parent].status if parent else "running")
-        known = Known(
-            self.last, parent, len(self.starts), kind, at, plain(state), status=status, **facts
-        )
+        known = Known(self.last, parent, len(self.starts), kind, at, plain(state), status=status, **facts)
         self.kept[self.last] = known
         return known
 
@@ -74,7 +74,9 @@ class Told:
             number: replace(known, state=plain(known.state), tags=set(known.tags))
             for number, known in self.kept.items()
         }
-        return replace(self, id=run_id, kept=kept, pruned=set(self.pruned), starts=list(self.starts), origin=None)
+        return replace(
+            self, id=run_id, kept=kept, pruned=set(self.pruned), starts=list(self.starts), origin=None
+        )
 
     def prune(self, policy: Retention, now: float, fork_points: set[int]) -> set[int]:
         """The versions that a policy lets go."""
@@ -117,6 +119,64 @@ class Told:
         while at in self.kept:
             yield at
             at = self.kept[at].parent
+
+
+def filtered(told: Told, wanted: dict[str, Any]) -> list[int]:
+    """The versions that a list with these filters shows, newest first."""
+    return [
+        known.number
+        for known in sorted(told.kept.values(), key=lambda known: -known.number)
+        if wanted["timeline"] in (None, known.timeline)
+        and wanted["step"] in (None, known.step)
+        and wanted["kind"] in (None, known.kind)
+        and (wanted["tag"] is None or wanted["tag"] in known.tags)
+        and (wanted["before"] is None or known.number < wanted["before"])
+    ]
+
+
+def check_version(version: Version, known: Known) -> None:
+    """A version says what it should, to the last bit."""
+    assert (version.number, version.parent, version.timeline) == (known.number, known.parent, known.timeline)
+    assert (version.kind, version.step, version.status) == (known.kind, known.step, known.status)
+    assert (set(version.tags), version.pinned) == (known.tags, known.pinned)
+    assert version.at == dt.datetime.fromtimestamp(known.at, dt.UTC)
+    assert exactly(plain(version.state), known.state)
+    assert exactly(plain(version.result), known.result)
+
+
+def check_run(log: History, told: Told) -> None:
+    """Everything that is known about a run."""
+    listed = log.versions(limit=10_000)
+    assert [version.number for version in listed] == sorted(told.kept, reverse=True)
+    assert set(told.kept) | told.pruned == set(range(1, told.last + 1))
+    for version in listed:
+        check_version(version, told.kept[version.number])
+    for number in told.pruned:
+        with pytest.raises(NotFound):
+            log.at(number)
+    assert [(line.number, line.parent) for line in log.timelines()] == list(enumerate(told.starts, 1))
+    line = list(told.ancestors(told.head))
+    assert [version.number for version in log.ancestors()] == line
+    assert [log.at(f"~{back}").number for back in range(len(line))] == line
+    saved = [event.version for event in read_all(log) if event.kind == "version.saved"]
+    assert saved == sorted(told.kept)
+
+
+def check_blame(log: History, told: Told) -> None:
+    """Some places near the root, and some anywhere."""
+    found = list(places(told.state))
+    for path, value in found[:10] + found[10 :: len(found) // 10 + 1]:
+        blamed = log.blame(path)
+        assert (blamed.version.number, path) == (told.blame(path), path)
+        assert exactly(plain(blamed.value), value)
+
+
+def read_all(log: History) -> list[Event]:
+    """The journal as a subscriber reads it: page by page, each from the cursor of the last."""
+    found: list[Event] = []
+    while page := log.events(after=found[-1].cursor if found else 0, limit=3):
+        found += page
+    return found
 
 
 def find(state: Any, path: Path) -> Any:

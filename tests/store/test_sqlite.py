@@ -1,4 +1,4 @@
-"""What is particular to SQLite's files: opening, refusing, running out of room, damage, processes."""
+"""What is particular to SQLite's files: opening and refusing, rights, room, locks, other writers."""
 
 from __future__ import annotations
 
@@ -10,32 +10,27 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from holdfast.errors import (
-    CorruptStore,
-    HoldfastError,
     IncompatibleFormat,
     InvalidCall,
     StoreBusy,
     StoreUnavailable,
 )
-from holdfast.model.records import TimelineRecord
-from holdfast.store import sqlite_format, sqlite_link
+from holdfast.store import sqlite_format, sqlite_others
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing.samples import (
     begin,
     commit,
     content,
     digest,
-    event,
     everything,
     history,
-    mark,
     new_run,
     numbers,
     upload,
@@ -212,7 +207,7 @@ def test_migrations_are_numbered_without_holes(path: Path) -> None:
 
 
 def test_processes_that_open_a_new_file_at_once_all_succeed(tmp_path: Path) -> None:
-    paths = [tmp_path / f"runs-{turn}.db" for turn in range(12)]
+    paths = [tmp_path / f"runs-{turn}.db" for turn in range(6)]
     processes = [_talking(_OPENS_WHEN_TOLD, me, *paths) for me in range(8)]
     assert [_hear(process) for process in processes] == ["ready"] * 8
     for path in paths:
@@ -331,61 +326,6 @@ def test_a_lock_that_is_let_go_in_time_is_not_noticed(path: Path) -> None:
             process.communicate(timeout=60)
 
 
-# Damage
-
-
-@pytest.mark.parametrize(
-    ("statement", "read"),
-    [
-        ("UPDATE run SET size = size + 1", lambda store, run: store.run("run")),
-        ("UPDATE run SET id = 'other'", lambda store, run: store.run_by_key(run.key)),
-        ("UPDATE run SET head = 1", lambda store, run: store.runs()),
-        ("UPDATE timeline SET parent = 2", lambda store, run: store.timelines(run.key)),
-        ("UPDATE mark SET at = 0", lambda store, run: store.marks(run.key)),
-        (
-            "UPDATE journal SET detail = x'00' WHERE number IS NULL",
-            lambda store, run: store.journal(run=run.key, after=0, limit=9),
-        ),
-        ("UPDATE journal SET kind = 99 WHERE number = 2", lambda store, run: store.versions(run.key)),
-        ("UPDATE journal SET seal = 5 WHERE number = 2", lambda store, run: store.packs(run.key, [2])),
-        (
-            "UPDATE artifact_piece SET data = x'00' WHERE n = 2",
-            lambda store, run: list(store.artifact_pieces(digest(content("large", 3 << 20)))),
-        ),
-        ("DROP TABLE mark", lambda store, run: store.marks(run.key)),
-    ],
-)
-def test_a_changed_row_is_refused(
-    path: Path, statement: str, read: Callable[[SQLiteStore, object], object]
-) -> None:
-    large = content("large", 3 << 20)
-    with closing(SQLiteStore(path)) as store:
-        line = TimelineRecord(number=1, parent=0, at=1)
-        parts = {"timeline": line, "events": [event()], "uploads": [upload(large)], "holds": [digest(large)]}
-        run = commit(store, commit(store, new_run(), change=parts))
-        mark(store, run, 1, "good")
-        read(store, run)
-        with closing(sqlite3.connect(path)) as connection:
-            connection.execute(statement)
-            connection.commit()
-        with pytest.raises(CorruptStore):
-            read(store, run)
-
-
-def test_a_damaged_page_is_found_by_the_check(path: Path) -> None:
-    with closing(SQLiteStore(path)) as store:
-        history(store, 200)
-    data = bytearray(path.read_bytes())
-    pages = len(data) // 4096
-    for page in range(3, pages):
-        data[page * 4096 : page * 4096 + 12] = b"\xff" * 12
-    path.write_bytes(data)
-    with closing(SQLiteStore(path)) as store:
-        assert store.check()
-        with pytest.raises(HoldfastError):
-            everything(store)
-
-
 # SQLite's bug with several writers
 
 
@@ -396,7 +336,7 @@ def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_an_old_sqlite_is_told_once_when_others_write_too(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sqlite_link, "_SAFE_WAL", (99,))
+    monkeypatch.setattr(sqlite_others, "_SAFE_WAL", (99,))
     caplog.set_level(logging.WARNING, "holdfast.store")
     with closing(SQLiteStore(path)) as store, closing(SQLiteStore(path)) as other:
         run = history(store, 20)
@@ -415,7 +355,7 @@ def test_an_old_sqlite_is_told_once_when_others_write_too(
 def test_a_single_writer_is_not_warned(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sqlite_link, "_SAFE_WAL", (99,))
+    monkeypatch.setattr(sqlite_others, "_SAFE_WAL", (99,))
     caplog.set_level(logging.WARNING, "holdfast.store")
     with closing(SQLiteStore(path)) as store, closing(SQLiteStore(path)) as reader:
         run = history(store, 40)
@@ -431,7 +371,7 @@ def test_a_single_writer_is_not_warned(
 def test_a_sound_sqlite_is_never_warned_of(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sqlite_link, "_SAFE_WAL", (0,))
+    monkeypatch.setattr(sqlite_others, "_SAFE_WAL", (0,))
     with closing(SQLiteStore(path)) as store, closing(SQLiteStore(path)) as other:
         run = new_run()
         for turn in range(40):

@@ -12,11 +12,12 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import InvalidCall, InvalidReference, NotFound, StaleVersion
+from holdfast.errors import CorruptStore, InvalidCall, InvalidReference, NotFound, StaleVersion
 from holdfast.history import blame as blaming
 from holdfast.history import compare, retention, snapshot, verify
 from holdfast.history.advance import Edit, Line, Resolver, check_resolver
 from holdfast.history.commit import Facts, event
+from holdfast.history.complete import is_whole, whole_lines
 from holdfast.history.context import Context
 from holdfast.history.reader import Head
 from holdfast.history.seal import check
@@ -208,11 +209,22 @@ class History:
             raise InvalidCall(f"kind is one of {', '.join(KINDS)}, not {short(kind)}")
         if tag is not None:
             check_tag(tag)
-        run = self._run()
-        records = self._store.versions(
-            run.key, before=before, after=0, limit=limit, timeline=timeline, step=step, tag=tag, kind=kind
-        )
-        return self._versions(run, records)
+        every = timeline is None and step is None and tag is None and kind is None
+        while True:
+            run = self._run()
+            records = self._store.versions(
+                run.key, before=before, after=0, limit=limit, timeline=timeline, step=step, tag=tag, kind=kind
+            )
+            numbers = [record.number for record in records]
+            if not every or is_whole(run, numbers, before=before, limit=limit):
+                return self._versions(run, records)
+            fresh = self._run()
+            if (fresh.key, fresh.epoch) == (run.key, run.epoch):
+                raise CorruptStore(
+                    f"versions are missing from the list of run {self.id!r}: each can be read by its number; "
+                    "verify the store, restore the run from a bundle",
+                    run=self.id,
+                )
 
     def ancestors(self, ref: int | str | Version = "head") -> Iterator[Version]:
         """A version and those it follows, newest first; ends where the run began or versions were pruned."""
@@ -225,7 +237,11 @@ class History:
                 records = self._store.versions(run.key, before=wanted + 1, after=0, limit=_PAGE)
                 page = {found.number: found for found in self._versions(run, records)}
             if wanted not in page:
-                return
+                try:
+                    record = self._context.reader(run).record(wanted)
+                except NotFound:
+                    return
+                page[wanted] = self._versions(run, [record])[0]
             yield page[wanted]
             wanted = page[wanted].parent or 0
 
@@ -233,7 +249,7 @@ class History:
         """Does version `newer` follow, at whatever distance, version `older`?"""
         run = self._run()
         reader = self._context.reader(run)
-        starts = {line.number: line.parent for line in self._store.timelines(run.key)}
+        starts = {line.number: line.parent for line in whole_lines(run, self._store.timelines(run.key))}
         line = reader.record(older).timeline
         while newer >= older:
             current = reader.record(newer).timeline
@@ -250,7 +266,7 @@ class History:
             first,
             *(
                 Timeline(line.number, line.parent, when(line.at), line.reason, line.actor)
-                for line in self._store.timelines(run.key)
+                for line in whole_lines(run, self._store.timelines(run.key))
             ),
         ]
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from holdfast.errors import BadData, HoldfastError, NotFound
+from holdfast.history.complete import whole_lines
 from holdfast.history.reach import Reach
 from holdfast.history.reader import Reader
 from holdfast.history.seal import NO_PARENT, check
@@ -24,7 +25,23 @@ Progress = Callable[[int, int], None]
 
 
 def verify_run(store: Store, run: RunRecord) -> Report:
-    """Check one run."""
+    """Check one run, as it was when it was read; afresh if versions were pruned meanwhile."""
+    while True:
+        report = _verify_run(store, run)
+        if report.ok:
+            return report
+        try:
+            fresh = store.run_by_key(run.key)
+        except BadData:
+            return report
+        if fresh is None:
+            return Report(0, 0, 0)
+        if fresh.epoch == run.epoch:
+            return report
+        run = fresh
+
+
+def _verify_run(store: Store, run: RunRecord) -> Report:
     problems: list[Problem] = []
     reach = Reach(Reader(store, run))
     hashes: dict[int, bytes] = {}
@@ -34,9 +51,12 @@ def verify_run(store: Store, run: RunRecord) -> Report:
             problems += _check_version(reach, run, record, hashes)
             seen += not record.pruned
         problems += _check_numbers(run, hashes, seen)
-        store.timelines(run.key)
+        whole_lines(run, store.timelines(run.key))
+        for name in sorted(reach.artifacts):
+            if store.artifact(name) is None:
+                problems.append(Problem(run.id, None, f"artifact {name.hex()[:12]} is missing"))
         for mark in store.marks(run.key):
-            if mark.number not in hashes:
+            if mark.number <= run.last and mark.number not in hashes:
                 problems.append(Problem(run.id, mark.number, f"is tagged {mark.name!r} but is not there"))
         for _ in _journal(store, run):
             pass
@@ -56,7 +76,7 @@ def verify_store(store: Store, progress: Progress | None = None) -> Report:
             for run in page:
                 report = verify_run(store, run)
                 problems += report.problems
-                runs += 1
+                runs += report.runs
                 versions += report.versions
                 if progress is not None:
                     progress(versions, total)
@@ -69,7 +89,10 @@ def verify_store(store: Store, progress: Progress | None = None) -> Report:
 
 def _records(store: Store, run: RunRecord) -> Iterator[VersionRecord]:
     after = -(1 << 62)
-    while page := store.versions(run.key, after=after, limit=_PAGE, ascending=True, pruned=True):
+    # Others may be writing: what comes after the run was read is theirs.
+    while page := store.versions(
+        run.key, after=after, before=run.last + 1, limit=_PAGE, ascending=True, pruned=True
+    ):
         yield from page
         after = page[-1].number
 
@@ -133,7 +156,8 @@ def _check_artifacts(store: Store) -> tuple[int, list[Problem]]:
                             Problem(None, None, f"artifact {artifact.digest.hex()[:12]} has a wrong size")
                         )
                 except (BadData, NotFound) as error:
-                    problems.append(Problem(None, None, str(error)))
+                    if store.artifact(artifact.digest) is not None:
+                        problems.append(Problem(None, None, str(error)))
             after = page[-1].digest
     except HoldfastError as error:
         problems.append(Problem(None, None, str(error)))

@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -48,6 +47,7 @@ from holdfast.store.sqlite_rows import (
     UPDATE_RUN,
     VERSION,
     event_row,
+    in_order,
     mark_record,
     mark_row,
     row_sum,
@@ -68,8 +68,6 @@ _SELECT_STATS = (
     "(SELECT count(*) FROM journal WHERE number IS NULL AND run > 0), "
     "(SELECT count(*) FROM artifact), (SELECT coalesce(sum(size), 0) FROM artifact) FROM run"
 )
-#: Greater than any byte of UTF-8.
-_BEYOND = b"\xff"
 #: SQLite before 3.32 takes no more bound values in one statement.
 _MANY = 900
 
@@ -144,10 +142,11 @@ class SQLiteStore:
         return None if row is None else run_record(row)
 
     def run_ids(self, prefix: str, limit: int) -> list[str]:
+        # No byte of UTF-8 is as great as 0xff.
         with self._link.reader() as connection:
             rows = connection.execute(
                 "SELECT id FROM run WHERE id >= ? AND id < CAST(? AS TEXT) ORDER BY id LIMIT ?",
-                (prefix, prefix.encode() + _BEYOND, limit),
+                (prefix, prefix.encode() + b"\xff", limit),
             ).fetchall()
         return [row[0] for row in rows]
 
@@ -241,10 +240,10 @@ class SQLiteStore:
                 ("pruned = ?", None if pruned else 0),
             ]
         )
-        order = "ASC" if ascending else "DESC"
         with self._link.reader() as connection:
-            statement = f"{_SELECT_VERSION}{where} ORDER BY number {order} LIMIT ?"
+            statement = f"{_SELECT_VERSION}{where} ORDER BY number {'ASC' if ascending else 'DESC'} LIMIT ?"
             rows = connection.execute(statement, (*values, limit)).fetchall()
+        in_order(after if ascending else before, [row[1] for row in rows], ascending=ascending)
         return [version_record(row) for row in rows]
 
     def packs(self, run: int, numbers: Sequence[int]) -> list[VersionRecord]:
@@ -346,7 +345,7 @@ class SQLiteStore:
         with self._link.reader() as connection:
             row = connection.execute(_SELECT_STATS).fetchone()
         runs, versions, pack_bytes, events, artifacts, artifact_bytes = row
-        files = [Path(self._link.path + suffix) for suffix in ("", "-wal")]
+        files = [self._link.path, f"{self._link.path}-wal"]
         return StoreStats(
             runs=runs,
             versions=versions,
@@ -354,12 +353,12 @@ class SQLiteStore:
             artifacts=artifacts,
             artifact_bytes=artifact_bytes,
             pack_bytes=pack_bytes,
-            file_bytes=sum(file.stat().st_size for file in files if file.exists()),
+            file_bytes=sum(map(os.path.getsize, filter(os.path.exists, files))),
         )
 
     def check(self) -> list[str]:
         try:
-            with self._link.reader() as connection:
+            with self._link.reader(apart=True) as connection:
                 rows = connection.execute("PRAGMA integrity_check(20)").fetchall()
         except CorruptStore as error:
             return [str(error)]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 
-from holdfast.errors import NotFound
+from holdfast.errors import CorruptStore, NotFound
 from holdfast.model.records import ArtifactRecord
 from holdfast.store.artifacts import ArtifactFolder, checked, verified
 from holdfast.store.sqlite_link import Link, all_or_nothing
@@ -157,6 +157,8 @@ class Artifacts:
 
 
 def _record(row: tuple[bytes, int, int]) -> ArtifactRecord:
+    if type(row[0]) is not bytes or type(row[1]) is not int:
+        raise CorruptStore("the record of an artifact is damaged: verify the store")
     return ArtifactRecord(digest=row[0], size=row[1], at=row[2])
 
 

@@ -10,12 +10,16 @@ import sqlite3
 from holdfast.errors import CorruptStore, HoldfastError, IncompatibleFormat, StoreBusy, StoreUnavailable
 
 
+#: What the driver raises: where it cannot decode the names in a damaged schema, not even an error of its own.
+DriverError = sqlite3.Error | UnicodeDecodeError
+
+
 def closed(path: str) -> StoreUnavailable:
     """The refusal of a store that was closed."""
     return StoreUnavailable(f"the store {path} is closed: open it again")
 
 
-def translated(error: sqlite3.Error, path: str, timeout: float) -> HoldfastError:
+def translated(error: DriverError, path: str, timeout: float) -> HoldfastError:
     """What an error of the driver means for the caller."""
     text = str(error)
     if "locked" in text or "busy" in text:
@@ -34,7 +38,7 @@ def translated(error: sqlite3.Error, path: str, timeout: float) -> HoldfastError
         return closed(path)
     if isinstance(error, sqlite3.OperationalError) and "disk I/O" in text:
         return StoreUnavailable(f"the disk under {path} fails ({text}): check it, then verify the store")
-    if isinstance(error, sqlite3.DatabaseError):
+    if isinstance(error, sqlite3.DatabaseError | UnicodeDecodeError):
         return CorruptStore(
             f"{path} is damaged ({text}): run verify, and restore what it names from a bundle"
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import time
 from functools import cache
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from holdfast.errors import IncompatibleFormat
 APPLICATION_ID = 0x686F6C64
 
 
-def prepare(connection: sqlite3.Connection, path: str) -> None:
+def prepare(connection: sqlite3.Connection, path: str, timeout: float) -> None:
     """Make a file ready for use; `IncompatibleFormat` if it cannot be."""
     # In one transaction: another process may be making the file just now.
     connection.execute("BEGIN")
@@ -35,6 +36,7 @@ def prepare(connection: sqlite3.Connection, path: str) -> None:
         raise IncompatibleFormat(
             f"{path} has format {version}, this Holdfast knows up to {newest}: upgrade Holdfast"
         )
+    _use_log(connection, time.monotonic() + timeout)
     _migrate(connection)
 
 
@@ -45,8 +47,19 @@ def migrations() -> tuple[str, ...]:
     return tuple(path.read_text() for path in sorted(folder.glob("[0-9]*.sql")))
 
 
+def _use_log(connection: sqlite3.Connection, until: float) -> None:
+    """Switch to the write-ahead log. For this, unlike for all else, SQLite does not wait for a lock."""
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > until:
+                raise
+        time.sleep(0.002)
+
+
 def _migrate(connection: sqlite3.Connection) -> None:
-    connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("BEGIN IMMEDIATE")
     try:
         _, version = _format(connection)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import sqlite3
 
+from holdfast.errors import CorruptStore
 from holdfast.model.records import EventRecord, VersionRecord
 from holdfast.store.sqlite_link import Link
-from holdfast.store.sqlite_rows import VERSION, entry_record
+from holdfast.store.sqlite_rows import VERSION, entry_record, in_order
 
 _SELECT = f"SELECT {VERSION}, run FROM journal WHERE "  # noqa: S608 - constants only
 _ALL = _SELECT + "seq > ? AND run > 0 AND pruned IS NOT 1 ORDER BY seq LIMIT ?"
@@ -31,6 +32,7 @@ def entries(
             first = _first_number_after(connection, run, after)
             rows += connection.execute(_VERSIONS, (run, first, limit)).fetchall()
             rows = sorted(rows, key=lambda row: row[0])[:limit]
+    in_order(after, [row[0] for row in rows])
     return [entry_record(row) for row in rows]
 
 
@@ -50,10 +52,13 @@ def _first_number_after(connection: sqlite3.Connection, run: int, after: int) ->
     ).fetchone()[0]
     while highest is not None and lowest <= highest:
         middle = (lowest + highest) // 2
-        number, seq = connection.execute(
+        row = connection.execute(
             "SELECT number, seq FROM journal WHERE run=? AND number >= ? ORDER BY number LIMIT 1",
             (run, middle),
         ).fetchone()
+        if row is None or row[0] < middle:
+            raise CorruptStore("the index of the journal is damaged: verify the store")
+        number, seq = row
         if seq > after:
             highest = middle - 1
         else:

@@ -12,7 +12,6 @@ Invariant: a job has been committed durably when `write` returns, or has left no
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import sqlite3
 import threading
@@ -22,15 +21,13 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from holdfast.errors import HoldfastError, StoreUnavailable
-from holdfast.store.sqlite_errors import closed, translated
+from holdfast.store.sqlite_errors import DriverError, closed, translated
 from holdfast.store.sqlite_fork import before_forks
 from holdfast.store.sqlite_format import prepare
+from holdfast.store.sqlite_others import Others
 
 T = TypeVar("T")
-log = logging.getLogger("holdfast.store")
 
-#: SQLite before this has a bug that can corrupt a WAL when several processes write.
-_SAFE_WAL = (3, 51, 3)
 #: Pages in the WAL before it is written back. A short WAL is overwritten in place, which makes its fsync
 #: cheaper than growing the file: measured 4,500 commits/s at 256 pages, 2,900 at 4,000.
 _CHECKPOINT = 256
@@ -58,17 +55,27 @@ class _Job(Generic[T]):
 
 
 class Reading:
-    """Lends a connection from the pool. A class, because it is on the path of every read."""
+    """Lends a connection: the writer's, if nobody writes, since it need not read again what it wrote itself; or
+    one from the pool. A class, because it is on the path of every read."""
 
-    __slots__ = ("_connection", "_link")
+    __slots__ = ("_connection", "_leads", "_link")
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, apart: bool) -> None:
         self._link = link
+        self._leads = not apart
 
     def __enter__(self) -> sqlite3.Connection:
         link = self._link
         if link._pid != os.getpid():
             link.start_anew()
+        if self._leads:
+            with link._mutex:
+                writer = link._writer
+                if writer is not None and not link._leading:
+                    link._leading = True
+                    self._connection = writer
+                    return writer
+            self._leads = False
         try:
             self._connection = link._idle.pop()
         except IndexError:
@@ -76,11 +83,14 @@ class Reading:
         return self._connection
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if self._link._closed:
+        if self._leads:
+            with self._link._mutex:
+                self._link._hand_over()
+        elif self._link._closed:
             self._link._drop(self._connection)
         else:
             self._link._idle.append(self._connection)
-        if isinstance(error, sqlite3.Error):
+        if isinstance(error, DriverError):
             raise self._link._ours(error) from error
 
 
@@ -104,16 +114,15 @@ class Link:
         self._pid = os.getpid()
         self._abandoned: list[Any] = []
         self._closed = False
-        self._data_version: int | None = None
         self._commits = 0
-        self._warned = sqlite3.sqlite_version_info >= _SAFE_WAL
+        self._others = Others()
         with self.errors():
             self._open_first()
         before_forks(self)
 
-    def reader(self) -> Reading:
-        """A connection to read with, for the length of a `with`."""
-        return Reading(self)
+    def reader(self, *, apart: bool = False) -> Reading:
+        """A connection to read with, for the length of a `with`; `apart` from writers if that will be long."""
+        return Reading(self, apart)
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
@@ -132,7 +141,7 @@ class Link:
         if self._pid != os.getpid():
             self.start_anew()
         if self._closed:
-            raise self._shut()
+            raise closed(self.path)
         job = _Job(work, alone, item)
         self._queue_up(job)
         if not job.done:
@@ -157,7 +166,7 @@ class Link:
 
     def suspend(self) -> None:
         """Before a fork: when no write is under way, close all connections, and let nobody open one."""
-        job = _Job(_nothing, True, None)
+        job = _Job(lambda _: None, True, None)
         self._queue_up(job)
         self._gate.acquire()
         with self._mutex:
@@ -169,8 +178,7 @@ class Link:
         while self._open and time.monotonic() < until:
             while self._idle:
                 self._drop(self._idle.pop())
-            if self._open:
-                time.sleep(0.001)
+            time.sleep(0.001)  # for those who read
 
     def resume(self) -> None:
         """After a fork, in the parent."""
@@ -179,7 +187,8 @@ class Link:
             self._hand_over()
 
     def start_anew(self) -> None:
-        """After a fork, in the child, where no other thread is left."""
+        """After a fork, in the child, where no other thread is left. Should a connection of the parent be left,
+        it must be neither used nor closed."""
         self._abandoned += [self._open, self._writer]
         self._open = set()
         self._idle = []
@@ -192,18 +201,18 @@ class Link:
 
     def vacuum(self) -> None:
         """Rewrite the file without what is no longer used."""
-        with self.reader() as connection:
+        with self.reader(apart=True) as connection:
             connection.execute("VACUUM")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         # To the writer this looks like another's commit.
-        self._data_version = None
+        self._others.forget()
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
         """Turns the driver's errors into ours."""
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise self._ours(error) from error
 
     def _queue_up(self, job: _Job[Any]) -> None:
@@ -286,7 +295,7 @@ class Link:
             raise
 
     def _named(self, error: Exception) -> Exception:
-        if not isinstance(error, sqlite3.Error):
+        if not isinstance(error, DriverError):
             return error
         ours = self._ours(error)
         ours.__cause__ = error
@@ -318,20 +327,8 @@ class Link:
                 self._commits += 1
             raise
         self._commits += 1
-        if not self._warned and self._commits % 16 == 1:
-            self._look_for_others(connection)
-
-    def _look_for_others(self, connection: sqlite3.Connection) -> None:
-        """Warn once if others write to the file too and SQLite is one that may corrupt it then."""
-        seen = connection.execute("PRAGMA data_version").fetchone()[0]
-        if self._data_version is not None and seen != self._data_version:
-            self._warned = True
-            log.warning(
-                "SQLite %s can corrupt a database that several processes write to (fixed in 3.51.3): "
-                "upgrade SQLite, or let one process write",
-                sqlite3.sqlite_version,
-            )
-        self._data_version = seen
+        if self._commits % 16 == 1:
+            self._others.look(connection)
 
     def _writing(self) -> sqlite3.Connection:
         if self._writer is None:
@@ -342,7 +339,7 @@ class Link:
 
     def _connect(self) -> sqlite3.Connection:
         if self._closed:
-            raise self._shut()
+            raise closed(self.path)
         with self._gate, self.errors():
             connection = sqlite3.connect(
                 self.path,
@@ -369,21 +366,14 @@ class Link:
             raise StoreUnavailable(f"{self.path} is a folder: give the path of a file in it")
         connection = self._connect()
         try:
-            prepare(connection, self.path)
+            prepare(connection, self.path, self._timeout)
         except BaseException:
             self._drop(connection)
             raise
         self._idle.append(connection)
 
-    def _ours(self, error: sqlite3.Error) -> HoldfastError:
+    def _ours(self, error: DriverError) -> HoldfastError:
         return translated(error, self.path, self._timeout)
-
-    def _shut(self) -> StoreUnavailable:
-        return closed(self.path)
-
-
-def _nothing(_: sqlite3.Connection) -> None:
-    """The work of a job that only waits for its turn."""
 
 
 def all_or_nothing(work: Callable[[sqlite3.Connection], T]) -> Callable[[sqlite3.Connection], T]:

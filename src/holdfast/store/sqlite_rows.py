@@ -7,6 +7,7 @@ carry their own hash in `seal`, which `history` checks.
 from __future__ import annotations
 
 from hashlib import sha256
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -57,6 +58,15 @@ STATUS_NUMBER = {name: number for number, name in enumerate(STATUSES)}
 def row_sum(*values: Any) -> bytes:
     """What guards a row."""
     return sha256(_encode(values)).digest()[:8]
+
+
+def in_order(start: int | None, numbers: list[int], *, ascending: bool = True) -> None:
+    """Refuse rows that come twice, out of order, or before the start that was asked for: what gave them is
+    damaged, and who reads page by page might never come to an end."""
+    line = numbers if start is None else [start, *numbers]
+    steps = pairwise(line if ascending else line[::-1])
+    if not all(type(number) is int for number in numbers) or any(one >= other for one, other in steps):
+        raise CorruptStore("an index is damaged and lists rows out of order: verify the store")
 
 
 def run_row(run: RunRecord) -> tuple[Any, ...]:
@@ -133,6 +143,8 @@ def version_record(row: tuple[Any, ...]) -> VersionRecord:
     that fails its hash."""
     try:
         seal = row[12]
+        if row[7] not in (0, 1) or type(seal) is not bytes or type(row[-1]) not in (int, bytes):
+            raise TypeError
         return VersionRecord(
             seq=row[0],
             number=row[1],

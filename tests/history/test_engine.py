@@ -1,0 +1,382 @@
+"""The open store: its runs, its journal, its numbers, and what goes away for ever."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import logging
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Clock
+
+import holdfast
+from holdfast import CorruptVersion, Holdfast, HoldfastError, NotFound, Opaque, Retention, StaleVersion, thaw
+from holdfast.model.public import Event
+
+# Opening
+
+
+@pytest.mark.parametrize("form", ["{}", "sqlite:///{}"])
+def test_a_file_is_made_and_found_again(file: Path, form: str) -> None:
+    with holdfast.open(form.format(file)) as hf:
+        hf.history("run-1").commit({"n": 1})
+    assert file.exists()
+    with holdfast.open(file) as hf:
+        assert hf.version("run-1").state == {"n": 1}
+
+
+def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with holdfast.open("sqlite:///runs.db") as hf:
+        hf.history("run-1").commit({})
+    assert (tmp_path / "runs.db").exists()
+    with holdfast.open() as hf:
+        assert hf.runs() == []
+    assert (tmp_path / "holdfast.db").exists()
+
+
+def test_stores_in_memory_know_nothing_of_each_other() -> None:
+    with holdfast.open(":memory:") as one, holdfast.open(":memory:") as other:
+        one.history("run-1").commit({})
+        assert other.runs() == []
+
+
+@pytest.mark.parametrize("durability", ["durable", "fast", "memory"])
+def test_every_durability_keeps_what_was_committed_when_it_is_closed(file: Path, durability: str) -> None:
+    with holdfast.open(file, durability=durability) as hf:
+        hf.history("run-1").commit({"n": 1})
+    with holdfast.open(file) as hf:
+        assert hf.version("run-1").state == {"n": 1}
+
+
+def test_a_closed_store_says_so(hf: Holdfast) -> None:
+    log = hf.history("run-1")
+    log.commit({})
+    hf.close()
+    hf.close()
+    for call in (lambda: log.commit({}), lambda: log.head, hf.runs, hf.stats):
+        with pytest.raises(HoldfastError, match="closed"):
+            call()
+
+
+# Runs
+
+
+@pytest.fixture
+def some(hf: Holdfast, clock: Clock) -> Holdfast:
+    for number, status in enumerate(["running", "completed", "failed", "running", "completed"], 1):
+        hf.history(f"run-{number}").commit({"n": number}, status=status, step="plan")
+        clock.forward(hours=1)
+    return hf
+
+
+def test_runs_newest_first_with_their_facts(some: Holdfast) -> None:
+    some.history("run-3").commit({"n": 0}, step="write", tags=["good"], status="completed")
+    some.history("run-3").rollback(to=1)
+    assert [run.id for run in some.runs()] == ["run-5", "run-4", "run-3", "run-2", "run-1"]
+    run = some.runs()[2]
+    assert (run.id, run.status, run.step, run.head, run.versions) == ("run-3", "failed", "plan", 1, 2)
+    assert (run.timeline, run.tags, run.origin, run.workflow) == (2, ("good",), None, None)
+    assert run.created == dt.datetime(2023, 11, 15, 0, 13, 20, tzinfo=dt.UTC)
+    assert run.updated == dt.datetime(2023, 11, 15, 3, 13, 20, tzinfo=dt.UTC)
+    assert run.size > 0
+
+
+def test_runs_are_filtered(some: Holdfast) -> None:
+    def ids(**wanted: Any) -> list[str]:
+        return [run.id for run in some.runs(**wanted)]
+
+    some.history("run-2").tag(1, "good")
+    some.history("run-2").tag(1, "best")
+    some.history("run-4").tag(1, "good")
+    assert ids(status="running") == ["run-4", "run-1"]
+    assert ids(status=["failed", "completed"]) == ["run-5", "run-3", "run-2"]
+    assert ids(status=[]) == []
+    assert ids(tags=["good"]) == ["run-4", "run-2"]
+    assert ids(tags=["good", "best"]) == ["run-2"]
+    assert ids(tags=["none"]) == []
+    assert ids(workflow="none") == []
+    assert ids(since=dt.datetime(2023, 11, 15, 1, 0, tzinfo=dt.UTC)) == ["run-5", "run-4"]
+    assert ids(status="running", tags=["good"], limit=1) == ["run-4"]
+
+
+def test_runs_are_paged_without_gaps_or_repeats(some: Holdfast) -> None:
+    found: list[str] = []
+    while page := some.runs(limit=2, after=found[-1] if found else None):
+        assert len(page) <= 2
+        found += [run.id for run in page]
+    assert found == ["run-5", "run-4", "run-3", "run-2", "run-1"]
+
+
+# Versions
+
+
+def test_versions_are_filtered_and_paged(hf: Holdfast) -> None:
+    log = hf.history("run-1")
+    for number in range(1, 11):
+        log.commit(
+            {"n": number}, step="even" if number % 2 == 0 else None, tags=["third"] if number % 3 == 0 else ()
+        )
+    log.rollback(to=4)
+    log.commit({"n": 11}, step="even", kind="timed")
+
+    def numbers(**wanted: Any) -> list[int]:
+        return [version.number for version in log.versions(**wanted)]
+
+    assert numbers() == list(range(11, 0, -1))
+    assert numbers(limit=3) == [11, 10, 9]
+    assert numbers(limit=3, before=9) == [8, 7, 6]
+    assert numbers(before=1) == []
+    assert numbers(step="even") == [11, 10, 8, 6, 4, 2]
+    assert numbers(tag="third") == [9, 6, 3]
+    assert numbers(tag="third", step="even") == [6]
+    assert numbers(timeline=2) == [11]
+    assert numbers(kind="step", limit=2) == [10, 8]
+    assert numbers(kind="timed") == [11]
+    assert numbers(kind="initial") == [1]
+    assert numbers(step="none") == numbers(timeline=9) == []
+
+
+def test_a_list_of_versions_reads_no_state(file: Path) -> None:
+    with holdfast.open(file) as hf:
+        hf.history("run-1").commit({"n": 1}, step="plan", note="kept")
+    with sqlite3.connect(file) as connection:
+        connection.execute("UPDATE journal SET pack = zeroblob(length(pack))")
+    connection.close()
+    with holdfast.open(file) as hf:
+        (listed,) = hf.history("run-1").versions()
+        assert (listed.number, listed.step, listed.note) == (1, "plan", "kept")
+        with pytest.raises(CorruptVersion):
+            listed.state  # noqa: B018 - the reading is what is tested
+
+
+# Events
+
+
+def read_on(read: Any, limit: int) -> list[Event]:
+    found: list[Event] = []
+    while page := read(after=found[-1].cursor if found else 0, limit=limit):
+        found += page
+    return found
+
+
+def test_the_journal_has_each_version_once_in_order(hf: Holdfast) -> None:
+    log = hf.history("run-1")
+    log.commit({"n": 1})
+    log.commit({"n": 2}, step="plan", status="completed")
+    log.rollback(to=1)
+    log.tag(2, "good")
+    hf.history("run-2").commit({})
+    log.commit({"n": 3})
+    hf.fork("run-1@2", "run-3")
+    kinds = [(entry.kind, entry.version, entry.step) for entry in log.events()]
+    assert kinds == [
+        ("version.saved", 1, None),
+        ("version.saved", 2, "plan"),
+        ("run.rolled_back", None, None),
+        ("version.tagged", 2, None),
+        ("version.saved", 3, None),
+        ("run.forked", 2, None),
+    ]
+    saved = log.events()[1]
+    assert saved.data == {"parent": 1, "timeline": 1, "kind": "step", "status": "completed"}
+    assert (saved.run, saved.at) == ("run-1", log.at(2).at)
+    everything = hf.events()
+    assert [entry for entry in everything if entry.run == "run-1"] == log.events()
+    assert {entry.run for entry in everything} == {"run-1", "run-2", "run-3"}
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
+def test_a_cursor_misses_nothing_and_repeats_nothing(hf: Holdfast, limit: int) -> None:
+    for number in range(10):
+        log = hf.history(f"run-{number % 3}")
+        log.commit({"n": number})
+        log.pin("head")
+    hf.delete("run-1")
+    for read in (hf.events, hf.history("run-0").events):
+        whole = read(limit=1000)
+        assert read_on(read, limit) == whole
+        assert [entry.cursor for entry in whole] == sorted({entry.cursor for entry in whole})
+
+
+def test_a_reader_that_has_caught_up_sees_what_comes_next(file: Path) -> None:
+    with holdfast.open(file) as one, holdfast.open(file) as other:
+        log = one.history("run-1")
+        log.commit({"n": 1})
+        cursor = other.events()[-1].cursor
+        assert other.events(after=cursor) == []
+        log.commit({"n": 2})
+        one.history("run-2").commit({})
+        assert [(entry.run, entry.version) for entry in other.events(after=cursor)] == [
+            ("run-1", 2),
+            ("run-2", 1),
+        ]
+
+
+def test_a_cursor_stays_true_after_a_deletion(hf: Holdfast) -> None:
+    hf.history("old").commit({})
+    last = hf.history("new")
+    last.commit({})
+    cursor = hf.events()[-1].cursor
+    hf.delete("new")
+    hf.history("newer").commit({})
+    assert [(entry.run, entry.version) for entry in hf.events(after=cursor)] == [("newer", 1)]
+
+
+# Numbers
+
+
+def test_stats_count_what_is_there(hf: Holdfast) -> None:
+    assert (hf.stats().runs, hf.stats().versions, hf.stats().artifacts) == (0, 0, 0)
+    log = hf.history("run-1")
+    log.commit({"doc": "x" * 100_000})
+    log.commit({"n": 1})
+    log.pin(1)
+    hf.history("run-2").commit({})
+    stats = hf.stats()
+    assert (stats.runs, stats.versions, stats.events, stats.artifacts) == (2, 3, 1, 1)
+    assert stats.artifact_bytes >= 100_000
+    assert stats.pack_bytes == sum(run.size for run in hf.runs())
+
+
+def test_compacting_gives_the_space_back(file: Path) -> None:
+    with holdfast.open(file) as hf:
+        for number in range(10):
+            hf.history(f"run-{number}").commit({"text": [f"{number}.{i} " * 60 for i in range(500)]})
+            if number:
+                hf.delete(f"run-{number}")
+        before = hf.stats().file_bytes or 0
+        hf.gc(grace=0, compact=True)
+        after = hf.stats().file_bytes or 0
+        assert 0 < after < before / 2
+        assert len(hf.version("run-0").state["text"]) == 500
+        assert hf.verify().ok
+
+
+# Deleting
+
+
+def test_a_deleted_run_is_gone_and_its_id_is_free(hf: Holdfast) -> None:
+    log = hf.history("run-1")
+    log.commit({"n": 1}, tags=["good"])
+    log.commit({"n": 2})
+    log.rollback(to=1)
+    held = log.at(2)
+    hf.delete("run-1")
+    for call in (
+        lambda: log.head,
+        log.versions,
+        lambda: hf.version("run-1"),
+        lambda: hf.delete("run-1"),
+    ):
+        with pytest.raises(NotFound):
+            call()
+    with pytest.raises(NotFound):
+        held.state  # noqa: B018 - the reading is what is tested
+    assert (hf.runs(), hf.events(), hf.stats().versions) == ([], [], 0)
+    again = log.commit({"fresh": True})
+    assert (again.number, again.timeline, again.tags) == (1, 1, ())
+    assert [version.number for version in log.versions()] == [1]
+    assert log.head.state == {"fresh": True}
+
+
+def test_forks_of_a_deleted_run_live_on(hf: Holdfast) -> None:
+    log = hf.history("run-1")
+    log.commit({"docs": {f"d{n}": f"text {n} " * 50 for n in range(100)}, "list": list(range(200))})
+    for number in range(3):
+        with log.edit() as state:
+            state["docs"][f"d{number}"] = "changed"
+    child = hf.fork("run-1@3", "child")
+    with child.edit() as state:
+        state["list"].append("child")
+    grandchild = hf.fork("child@1", "grandchild")
+    with grandchild.edit() as state:
+        state["list"].insert(0, "grandchild")
+    expected = {log.id: [thaw(version.state) for version in log.versions()] for log in (child, grandchild)}
+    hf.delete("run-1")
+    for fork in (child, grandchild):
+        assert [thaw(version.state) for version in fork.versions()] == expected[fork.id]
+        with fork.edit() as state:
+            state["docs"]["d50"] = "after"
+        assert fork.head.size < 3000, "it goes on sharing"
+    assert {run.id: run.origin for run in hf.runs()} == {"child": None, "grandchild": "child@1"}
+    assert hf.verify().ok
+    hf.delete("child")
+    assert grandchild.head.state["list"][:2] == ["grandchild", 0]
+    assert grandchild.at(1).state == expected["grandchild"][1]
+    grandchild.prune(Retention(last=1))
+    assert grandchild.head.state["docs"]["d50"] == "after"
+    assert hf.verify().ok
+
+
+# Two open stores on one file
+
+
+def test_each_reads_what_the_other_wrote(file: Path) -> None:
+    with holdfast.open(file) as one, holdfast.open(file) as other:
+        left, right = one.history("r"), other.history("r")
+        for number in range(20):
+            writer, reader = (left, right) if number % 2 else (right, left)
+            with writer.edit() as state:
+                state[f"k{number}"] = number
+            assert reader.head.state == {f"k{n}": n for n in range(number + 1)}
+        left.prune(Retention(last=2))
+        assert [version.number for version in right.versions()] == [20, 19]
+        with right.edit() as state:
+            state["more"] = 1
+        assert left.head.state["more"] == 1
+        with pytest.raises(StaleVersion):
+            left.commit({}, expected=20)
+        other.delete("r")
+        left.commit({"new": 1})
+        assert right.head.state == {"new": 1}
+        assert one.verify().ok
+
+
+def test_another_process_reads_it_too(file: Path) -> None:
+    with holdfast.open(file) as hf:
+        hf.history("r").commit({"n": (1, 2)})
+        code = f"import holdfast; print(holdfast.open({str(file)!r}).version('r').state)"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == "{'n': (1, 2)}"
+
+
+# Types and secrets
+
+
+def test_a_type_that_nobody_registered_survives(hf: Holdfast, request: pytest.FixtureRequest) -> None:
+    @dataclasses.dataclass
+    class Later:
+        x: int
+
+    tag = request.node.name
+    log = hf.history("r")
+    log.commit({"thing": Opaque(tag, {"x": 1}), "n": 0})
+    with log.edit() as state:
+        state["n"] = 1
+    assert log.head.state["thing"] == Opaque(tag, {"x": 1})
+    assert log.blame("thing").version.number == 1
+    holdfast.register(Later, tag)
+    assert log.at(1).state["thing"] == Later(1)
+    with log.edit() as state:
+        state["thing"].x = 2
+    assert log.head.state["thing"] == Later(2)
+
+
+def test_secrets_are_replaced_before_they_are_stored(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with holdfast.open(file, redact=["*password*", "api_key"]) as hf:
+        log = hf.history("r")
+        log.commit({"db": {"Password": "s3cr3t-one", "user": "ada"}, "api_key": ["s3cr3t-two"]})
+        with log.edit(result={"api_key": "s3cr3t-three"}, meta={"my_password_2": "s3cr3t-four"}) as state:
+            state["list"] = [{"api_key": "s3cr3t-five"}]
+        assert log.head.state["db"]["user"] == "ada"
+        assert "s3cr3t" not in repr((log.head.state, log.head.result, log.head.meta, log.export()))
+        stored = b"".join(path.read_bytes() for path in file.parent.iterdir())
+    assert b"s3cr3t" not in stored
+    assert "s3cr3t" not in caplog.text

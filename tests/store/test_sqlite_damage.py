@@ -1,0 +1,82 @@
+"""Damage to SQLite's rows and pages: it is told, and what it touched is not served."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import CorruptStore, HoldfastError
+from holdfast.model.records import TimelineRecord
+from holdfast.store.sqlite import SQLiteStore
+from holdfast.testing.samples import (
+    commit,
+    content,
+    digest,
+    event,
+    everything,
+    history,
+    mark,
+    new_run,
+    upload,
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+@pytest.mark.parametrize(
+    ("statement", "read"),
+    [
+        ("UPDATE run SET size = size + 1", lambda store, run: store.run("run")),
+        ("UPDATE run SET id = 'other'", lambda store, run: store.run_by_key(run.key)),
+        ("UPDATE run SET head = 1", lambda store, run: store.runs()),
+        ("UPDATE timeline SET parent = 2", lambda store, run: store.timelines(run.key)),
+        ("UPDATE mark SET at = 0", lambda store, run: store.marks(run.key)),
+        (
+            "UPDATE journal SET detail = x'00' WHERE number IS NULL",
+            lambda store, run: store.journal(run=run.key, after=0, limit=9),
+        ),
+        ("UPDATE journal SET kind = 99 WHERE number = 2", lambda store, run: store.versions(run.key)),
+        ("UPDATE journal SET seal = 5 WHERE number = 2", lambda store, run: store.packs(run.key, [2])),
+        (
+            "UPDATE artifact_piece SET data = x'00' WHERE n = 2",
+            lambda store, run: list(store.artifact_pieces(digest(content("large", 3 << 20)))),
+        ),
+        ("DROP TABLE mark", lambda store, run: store.marks(run.key)),
+    ],
+)
+def test_a_changed_row_is_refused(
+    path: Path, statement: str, read: Callable[[SQLiteStore, object], object]
+) -> None:
+    large = content("large", 3 << 20)
+    with closing(SQLiteStore(path)) as store:
+        line = TimelineRecord(number=1, parent=0, at=1)
+        parts = {"timeline": line, "events": [event()], "uploads": [upload(large)], "holds": [digest(large)]}
+        run = commit(store, commit(store, new_run(), change=parts))
+        mark(store, run, 1, "good")
+        read(store, run)
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute(statement)
+            connection.commit()
+        with pytest.raises(CorruptStore):
+            read(store, run)
+
+
+def test_a_damaged_page_is_found_by_the_check(path: Path) -> None:
+    with closing(SQLiteStore(path)) as store:
+        history(store, 200)
+    data = bytearray(path.read_bytes())
+    pages = len(data) // 4096
+    for page in range(3, pages):
+        data[page * 4096 : page * 4096 + 12] = b"\xff" * 12
+    path.write_bytes(data)
+    with closing(SQLiteStore(path)) as store:
+        assert store.check()
+        with pytest.raises(HoldfastError):
+            everything(store)
