@@ -21,7 +21,7 @@ from holdfast.errors import InvalidCall, NotFound, StaleVersion
 from holdfast.history.commit import Facts, Parts, draw_up
 from holdfast.history.context import Context
 from holdfast.history.moves import moved
-from holdfast.history.reader import Head
+from holdfast.history.reader import Head, Reader
 from holdfast.model.records import RunRecord
 from holdfast.store.base import Append
 from holdfast.tree.draft import draft
@@ -42,6 +42,8 @@ class Line:
         self._context = context
         self._store = context.store
         self._seen: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        #: Held, so that the head stays at hand for as long as this line is used.
+        self._reader: Reader | None = None
 
     def advance(
         self, state: Any, facts: Facts, *, expected: int | None = None, resolve: Resolver | None = None
@@ -75,15 +77,15 @@ class Line:
     def fresh_head(self) -> Head | None:
         """The head as it is in the store; None if there is no run yet."""
         with self._context.turn:
+            known = self._context.known(self.id)
+            head = None if known is None else known.head
+            if head is not None and self._store.revision(self.id) == (head.run.key, head.run.revision):
+                return head
             run = self._store.run(self.id)
             if run is None:
                 return None
-            reader = self._context.reader(run)
-            known = reader.head
-            if known is not None and known.run.revision == run.revision:
-                return known
-            head = Head(run, reader.record(run.head), reader.state(run.head))
-            reader.head = head
+            self._reader = reader = self._context.reader(run)
+            reader.head = head = Head(run, reader.record(run.head), reader.state(run.head))
             return head
 
     def expect(self, head: Head | None, expected: int) -> None:
@@ -137,9 +139,9 @@ class Line:
     def _draw_up(
         self, head: Head | None, space: object, folder: Folder, root: Any, facts: Facts
     ) -> tuple[Append, Writer]:
-        result, meta, error = (
-            None if value is None else folder.fold(value) for value in (facts.result, facts.meta, facts.error)
-        )
+        result = None if facts.result is None else folder.fold(facts.result)
+        meta = None if facts.meta is None else folder.fold(facts.meta)
+        error = None if facts.error is None else folder.fold(facts.error)
         now = self._context.clock()
         start = RunRecord(id=self.id, created=now, updated=now) if head is None else head
         rearranged = head is not None and moved(root, head.root, space)
@@ -149,7 +151,7 @@ class Line:
     def _settle(self, run: RunRecord, space: object, root: Any, change: Append, writer: Writer) -> Head:
         """What was committed is known and shared from now on."""
         assert change.version is not None
-        reader = self._context.reader(run)
+        self._reader = reader = self._context.reader(run)
         if change.expect is None:
             reader.adopt(space)
         if reader.space is space:

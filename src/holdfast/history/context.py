@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from weakref import WeakValueDictionary
 
 from holdfast.history.reader import Reader
 from holdfast.model.records import RunRecord
 from holdfast.store.base import Store
 from holdfast.tree.fold import Redactor
 
-#: Readers kept at hand.
+#: Readers kept at hand for histories that nobody holds any more.
 _READERS = 256
 
 
@@ -21,7 +22,9 @@ class Context:
         self.store = store
         self.clock = clock
         self.redact = redact
-        self._readers: dict[str, Reader] = {}
+        #: All that somebody still uses, and the latest whether or not.
+        self._readers: WeakValueDictionary[str, Reader] = WeakValueDictionary()
+        self._latest: dict[str, Reader] = {}
         self._lock = threading.Lock()
         #: One thread prepares at a time. Preparing is Python and gains nothing from more; without this, threads
         #: that let go of the interpreter for a moment queue up for it behind all others.
@@ -29,13 +32,17 @@ class Context:
 
     def reader(self, run: RunRecord) -> Reader:
         """The reader of a run; a new one if versions were pruned since the last."""
+        reader = self._readers.get(run.id)
+        if reader is not None and reader.run.key == run.key and reader.run.epoch == run.epoch:
+            return reader
         with self._lock:
-            reader = self._readers.pop(run.id, None)
+            reader = self._readers.get(run.id)
             if reader is None or reader.run.key != run.key or reader.run.epoch != run.epoch:
-                reader = Reader(self.store, run)
-            self._readers[run.id] = reader
-            if len(self._readers) > _READERS:
-                del self._readers[next(iter(self._readers))]
+                reader = self._readers[run.id] = Reader(self.store, run)
+            self._latest.pop(run.id, None)
+            self._latest[run.id] = reader
+            if len(self._latest) > _READERS:
+                del self._latest[next(iter(self._latest))]
             return reader
 
     def known(self, run_id: str) -> Reader | None:
@@ -46,3 +53,4 @@ class Context:
         """Let go of a run that was deleted."""
         with self._lock:
             self._readers.pop(run_id, None)
+            self._latest.pop(run_id, None)

@@ -10,6 +10,7 @@ Invariant: where `moved` says no, every stored node of the new state stands wher
 from __future__ import annotations
 
 from itertools import accumulate
+from operator import is_
 from typing import Any
 
 from holdfast.tree.frozen import DICTS, LISTS, aux_of, stored_at
@@ -44,10 +45,9 @@ def _moved(items: list[Any], before: list[Any], long: Any, space: object) -> boo
     for item, was in zip(items, before, strict=False):
         if item is not was and type(item) not in _SHORT and _one_moved(item, was, long, space):
             return True
-    for item in items[len(before) :]:
-        if type(item) not in _SHORT and _one_moved(item, _NOTHING, long, space):
-            return True
-    return False
+    return any(
+        type(item) not in _SHORT and _one_moved(item, _NOTHING, long, space) for item in items[len(before) :]
+    )
 
 
 def _entries_moved(items: dict[Any, Any], before: dict[Any, Any], long: Any, space: object) -> bool:
@@ -86,6 +86,10 @@ def _vector_moved(new: Vector, items: list[Any], space: object) -> bool:
     spine = aux_of(items)
     old = spine if type(spine) is Vector else None
     if old is not None and new.levels is old.levels:
+        end, was = new.tail.items, old.tail.items
+        if len(end) >= len(was) and all(map(is_, was, end)):
+            # Appended to, as lists mostly are.
+            return _moved(end[len(was) :], [], new.tail.long, space)
         groups, start = [new.tail], new.count
     else:
         groups, start = [*new.levels[0], new.tail], 0

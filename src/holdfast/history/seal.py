@@ -32,11 +32,10 @@ def seal_stub(run_id: str, version: VersionRecord) -> VersionRecord:
 
 def check(run_id: str, version: VersionRecord) -> VersionRecord:
     """The version, if it is as it was written; its pack too, if it is there."""
-    if version.pruned:
-        sound = version.prev == _guard(run_id, version)
-    else:
-        sound = version.hash == _hash(run_id, version)
-    if not sound:
+    found = (
+        (version.prev, _guard(run_id, version)) if version.pruned else (version.hash, _hash(run_id, version))
+    )
+    if found[0] != found[1]:
         raise CorruptVersion(
             f"version {version.number} of run {run_id!r} fails its hash and is not served: "
             "other versions stay readable; run verify, and restore this one from a bundle",

@@ -80,6 +80,9 @@ class RunStore(Protocol):
     def run(self, run_id: str) -> RunRecord | None:
         """The run of an id."""
 
+    def revision(self, run_id: str) -> tuple[int, int] | None:
+        """The key and the revision of a run: the quickest way to learn that it has not changed."""
+
     def run_by_key(self, key: int) -> RunRecord | None:
         """The run of a key."""
 

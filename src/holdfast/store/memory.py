@@ -117,6 +117,10 @@ class MemoryStore:
         with self._lock:
             return self._ids[run_id].record if run_id in self._ids else None
 
+    def revision(self, run_id: str) -> tuple[int, int] | None:
+        run = self.run(run_id)
+        return None if run is None else (run.key, run.revision)
+
     def run_by_key(self, key: int) -> RunRecord | None:
         with self._lock:
             return self._runs[key].record if key in self._runs else None

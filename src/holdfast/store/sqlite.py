@@ -61,6 +61,7 @@ from holdfast.store.sqlite_rows import (
 from holdfast.tree.pack import Upload
 
 _SELECT_RUN = f"SELECT {RUN}, sum FROM run WHERE "  # noqa: S608 - constants only
+_SELECT_REVISION = "SELECT key, revision FROM run WHERE id=?"
 _SELECT_VERSION = f"SELECT {VERSION} FROM journal WHERE number IS NOT NULL AND "  # noqa: S608 - constants only
 _SELECT_PACK = f"SELECT {VERSION}, pack FROM journal WHERE run=? AND number "  # noqa: S608 - constants only
 _SELECT_STATS = (
@@ -132,6 +133,11 @@ class SQLiteStore:
 
     def run(self, run_id: str) -> RunRecord | None:
         return self._one_run("id=?", run_id)
+
+    def revision(self, run_id: str) -> tuple[int, int] | None:
+        with self._link.reader() as connection:
+            row: tuple[int, int] | None = connection.execute(_SELECT_REVISION, (run_id,)).fetchone()
+        return row
 
     def run_by_key(self, key: int) -> RunRecord | None:
         return self._one_run("key=?", key)

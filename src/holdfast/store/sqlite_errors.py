@@ -9,7 +9,6 @@ import sqlite3
 
 from holdfast.errors import CorruptStore, HoldfastError, IncompatibleFormat, StoreBusy, StoreUnavailable
 
-
 #: What the driver raises: where it cannot decode the names in a damaged schema, not even an error of its own.
 DriverError = sqlite3.Error | UnicodeDecodeError
 
