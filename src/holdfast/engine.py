@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from holdfast.errors import AlreadyExists, InvalidCall, InvalidReference, NotFound, StaleVersion
-from holdfast.history import bundle, compare, retention, snapshot
+from holdfast.history import compare, retention, snapshot
 from holdfast.history.commit import Facts, Parts, draw_up, event
 from holdfast.history.context import Context
 from holdfast.history.history import History, to_event
@@ -245,10 +245,14 @@ class Holdfast:
 
     def export_run(self, run_id: str, file: str | os.PathLike[str] | BinaryIO) -> None:
         """Write a whole run, with its artifacts, to one file."""
+        from holdfast.history import bundle
+
         bundle.export_run(self._store, self._run(run_id), file)
 
     def import_run(self, file: str | os.PathLike[str] | BinaryIO, *, run_id: str | None = None) -> History:
         """Read a run that `export_run` wrote. Checks every hash; never overwrites."""
+        from holdfast.history import bundle
+
         run = bundle.import_run(self._store, file, run_id=run_id, now=self._context.clock())
         return self.history(run.id)
 

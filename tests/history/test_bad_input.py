@@ -44,7 +44,7 @@ BAD_FACTS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("facts", BAD_FACTS, ids=str)
+@pytest.mark.parametrize("facts", BAD_FACTS, ids=lambda facts: str(facts)[:24])
 def test_bad_facts_are_refused_with_a_reason_and_nothing_is_written(
     log: History, facts: dict[str, Any]
 ) -> None:

@@ -252,3 +252,40 @@ def test_nothing_to_prune_is_no_change(hf: Holdfast, log: History) -> None:
     assert log.prune(Retention(last=10)).versions == ()
     assert len(log.events()) == events
     assert kept(log) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("mark", ["tag", "pin"])
+def test_a_version_marked_while_a_pruning_is_under_way_stays(
+    hf: Holdfast, log: History, monkeypatch: pytest.MonkeyPatch, mark: str
+) -> None:
+    fill(log, 6)
+    carry_out = hf._store.prune
+
+    def mark_first(plan: Any) -> Any:
+        monkeypatch.setattr(hf._store, "prune", carry_out)
+        if mark == "tag":
+            log.tag(2, "late")
+        else:
+            log.pin(2)
+        return carry_out(plan)
+
+    monkeypatch.setattr(hf._store, "prune", mark_first)
+    log.prune(Retention(last=1))
+    assert kept(log) == [2, 6]
+    assert log.at(2).pinned or log.at(2).tags == ("late",)
+
+
+def test_a_pruning_beside_a_commit_begins_anew(
+    hf: Holdfast, log: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(log, 6)
+    carry_out = hf._store.prune
+
+    def commit_first(plan: Any) -> Any:
+        monkeypatch.setattr(hf._store, "prune", carry_out)
+        fill(log, 1, start=6)
+        return carry_out(plan)
+
+    monkeypatch.setattr(hf._store, "prune", commit_first)
+    assert log.prune(Retention(last=2)).kept == (6, 7)
+    assert hf.verify().ok

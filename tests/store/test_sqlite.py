@@ -121,8 +121,8 @@ def _hear(process: subprocess.Popen[str]) -> str:
 
 @pytest.mark.parametrize(
     "data",
-    [b"hello\n", b"a text of some length\n" * 500, random.Random(1).randbytes(20_000), bytes(5_000)],
-    ids=["word", "text", "random", "zeros"],
+    [b"x", b"hello\n", b"a text of some length\n" * 500, random.Random(1).randbytes(20_000), bytes(5_000)],
+    ids=["byte", "word", "text", "random", "zeros"],
 )
 def test_a_file_that_is_no_database_is_refused_and_left_alone(path: Path, data: bytes) -> None:
     path.write_bytes(data)

@@ -48,6 +48,10 @@ def path(tmp_path: Path) -> Path:
             "UPDATE artifact_piece SET data = x'00' WHERE n = 2",
             lambda store, run: list(store.artifact_pieces(digest(content("large", 3 << 20)))),
         ),
+        (
+            "UPDATE artifact_piece SET data = 'text' WHERE n = 2",
+            lambda store, run: list(store.artifact_pieces(digest(content("large", 3 << 20)))),
+        ),
         ("DROP TABLE mark", lambda store, run: store.marks(run.key)),
     ],
 )

@@ -50,6 +50,8 @@ from holdfast.tree.frozen import FrozenDict
 from holdfast.tree.merge import merge
 
 _PAGE = 256
+#: How often a pruning begins anew because others are writing, before they are given the right of way.
+_TRIES = 9
 
 
 class History:
@@ -331,9 +333,12 @@ class History:
         """Remove the versions that a policy does not keep; with `dry_run`, only say which."""
         if not isinstance(policy, Retention):
             raise InvalidCall("prune takes a policy, such as holdfast.Retention(last=100)")
-        return retention.prune(
-            self._context.store, self._run(), policy, now=self._context.clock(), dry_run=dry_run
-        )
+        for _ in range(_TRIES):
+            try:
+                return self._prune(policy, dry_run)
+            except StaleVersion:
+                continue
+        return self._prune(policy, dry_run)
 
     # How it works
 
@@ -351,6 +356,11 @@ class History:
         if isinstance(expected, Version):
             return self._own(expected).number
         return None if expected is None else check_number("expected", expected, 0)
+
+    def _prune(self, policy: Retention, dry_run: bool) -> Pruned:
+        return retention.prune(
+            self._context.store, self._run(), policy, now=self._context.clock(), dry_run=dry_run
+        )
 
     def _run(self) -> RunRecord:
         run = self._store.run(self.id)
@@ -414,11 +424,27 @@ class History:
         )
         entry = event(kind, now, version=version.number, tag=name or None)
         mark = MarkRecord(number=version.number, name=name, at=now)
-        if not self._store.set_mark(run.key, mark, on=on, event=entry) and not on:
+        changed = self._store.set_mark(run.key, mark, on=on, event=entry)
+        if changed and on:
+            self._protect(version.number)
+        if not changed and not on:
             what = "is not pinned" if name == PIN else f"has no tag {name!r}"
             raise NotFound(
                 f"version {version.number} of run {self.id!r} {what}", run=self.id, version=version.number
             )
+
+    def _protect(self, number: int) -> None:
+        """Have a pruning that did not see a mark refused; `NotFound` if it came first."""
+        while True:
+            run = self._run()
+            self._context.reader(run).record(number)
+            try:
+                self._store.append(
+                    Append(expect=run, run=msgspec.structs.replace(run, revision=run.revision + 1))
+                )
+            except StaleVersion:
+                continue
+            return
 
     def __repr__(self) -> str:
         return f"<History {self.id!r}>"

@@ -274,11 +274,10 @@ class SQLiteStore:
         return [timeline_record(row) for row in rows]
 
     def marks(self, run: int, first: int | None = None, last: int | None = None) -> list[MarkRecord]:
+        where, values = _where([("run = ?", run), ("number >= ?", first), ("number <= ?", last)])
         with self._link.reader() as connection:
-            rows = connection.execute(
-                "SELECT * FROM mark WHERE run=? AND number >= ? AND number <= ? ORDER BY number, name",
-                (run, -(1 << 62) if first is None else first, 1 << 62 if last is None else last),
-            ).fetchall()
+            statement = f"SELECT * FROM mark WHERE {where} ORDER BY number, name"  # noqa: S608 - constants only
+            rows = connection.execute(statement, values).fetchall()
         return [mark_record(row) for row in rows]
 
     def set_mark(self, run: int, mark: MarkRecord, *, on: bool, event: EventRecord) -> bool:

@@ -152,6 +152,8 @@ class Artifacts:
                 ).fetchone()
             if row is None:
                 return
+            if not isinstance(row[0], bytes):
+                raise CorruptStore(f"artifact {digest.hex()[:12]} is damaged: restore it from a bundle")
             yield row[0]
             index += 1
 

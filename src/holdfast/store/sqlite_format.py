@@ -22,6 +22,9 @@ APPLICATION_ID = 0x686F6C64
 
 def prepare(connection: sqlite3.Connection, path: str, timeout: float) -> None:
     """Make a file ready for use; `IncompatibleFormat` if it cannot be."""
+    if Path(path).stat().st_size == 1:
+        # SQLite takes it for an empty file, and would write over it.
+        raise IncompatibleFormat(f"{path} is not a Holdfast store (a single byte): open another file")
     # In one transaction: another process may be making the file just now.
     connection.execute("BEGIN")
     made, version = _format(connection)

@@ -56,7 +56,7 @@ def _first_number_after(connection: sqlite3.Connection, run: int, after: int) ->
             "SELECT number, seq FROM journal WHERE run=? AND number >= ? ORDER BY number LIMIT 1",
             (run, middle),
         ).fetchone()
-        if row is None or row[0] < middle:
+        if row is None or type(row[0]) is not int or row[0] < middle:
             raise CorruptStore("the index of the journal is damaged: verify the store")
         number, seq = row
         if seq > after:

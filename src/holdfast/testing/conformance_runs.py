@@ -57,7 +57,7 @@ def _all_parts() -> dict[str, Any]:
 
 
 class RunContract:
-    """`append`, `run`, `run_by_key`, `run_ids`, `runs`, `forks_of`, `delete_run`, `import_run`."""
+    """`append`, `run`, `revision`, `run_by_key`, `run_ids`, `runs`, `forks_of`, `delete_run`, `import_run`."""
 
     @pytest.mark.parametrize("fields", _RUNS, ids=str)
     def test_a_run_reads_back_as_it_was_written(self, store: Store, fields: dict[str, Any]) -> None:
@@ -66,12 +66,15 @@ class RunContract:
         assert made.key > 0
         assert replace(made, key=0) == written
         assert store.run(written.id) == store.run_by_key(made.key) == made
+        assert store.revision(written.id) == (made.key, written.revision)
         changed = advanced(replace(made, revision=3), workflow="other", step=None, origin=None, size=1)
         assert store.append(Append(expect=made, run=changed)) == changed
         assert store.run(written.id) == store.run_by_key(made.key) == changed
+        assert store.revision(written.id) == (made.key, 4)
 
     def test_what_is_not_there_reads_as_nothing(self, store: Store) -> None:
         assert store.run("run") is None
+        assert store.revision("run") is None
         assert store.run_by_key(1) is None
         assert store.run_ids("", 10) == []
         assert store.runs() == store.forks_of(1) == []
@@ -238,6 +241,7 @@ class RunContract:
         store.delete_run(run)
         after = everything(store)
         assert store.run("run") is None
+        assert store.revision("run") is None
         assert store.run_by_key(run.key) is None
         assert not any(belongings(store, run))
         assert store.collect(before=ALL) == (1, 4)

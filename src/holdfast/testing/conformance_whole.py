@@ -29,6 +29,7 @@ from holdfast.testing.samples import (
 _USES: dict[str, Callable[[Store], object]] = {
     "append": lambda store: store.append(Append(expect=None, run=new_run("new"))),
     "run": lambda store: store.run("run"),
+    "revision": lambda store: store.revision("run"),
     "run_by_key": lambda store: store.run_by_key(1),
     "run_ids": lambda store: store.run_ids("", 9),
     "runs": lambda store: store.runs(),

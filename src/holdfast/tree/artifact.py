@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import io
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from hashlib import sha256
@@ -109,6 +108,8 @@ _TEXT_MODE = "artifact takes a file opened in binary mode ('rb')"
 
 
 def _spool(source: BinaryIO, name: str | None) -> Artifact:
+    import tempfile
+
     spool = tempfile.SpooledTemporaryFile(max_size=8 * PIECE)  # noqa: SIM115 - lives as long as the handle
     hashed = sha256()
     size = 0

@@ -17,7 +17,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from difflib import SequenceMatcher
 from hashlib import blake2b
 from itertools import chain, compress, count
 from operator import is_not
@@ -359,6 +358,8 @@ def _marked(items: list[Any], marks: dict[int, bytes]) -> list[bytes]:
 
 def _changes(one: list[bytes], two: list[bytes]) -> Iterator[tuple[int, int, int, int]]:
     """The stretches of one list that became stretches of the other."""
+    from difflib import SequenceMatcher
+
     for low, high, first, last in _gaps(one, two):
         crowded = (high - low) * (last - first) > _CROWD
         for tag, *at in SequenceMatcher(None, one[low:high], two[first:last], crowded).get_opcodes():
