@@ -12,6 +12,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -250,6 +251,34 @@ def test_tasks_that_read_and_then_commit_lose_no_update(log: History) -> None:
     assert Counter(state["list"]) == Counter(f"{me}.{r}" for me in range(WORKERS) for r in range(ROUNDS))
     assert state["by"] == {str(me): ROUNDS - 1 for me in range(WORKERS)}
     assert log.head.number == WORKERS * ROUNDS + 1
+
+
+def test_threads_that_take_turns_with_one_state_go_on_from_each_other(log: History) -> None:
+    state: dict[str, Any] = {"list": []}
+    pools = [ThreadPoolExecutor(1) for _ in range(3)]
+
+    def work(round_: int) -> None:
+        state["list"].append(round_)
+        log.commit(state)
+
+    for round_ in range(12):
+        pools[round_ * 7 % 3].submit(work, round_).result()
+    for pool in pools:
+        pool.shutdown()
+    assert log.head.state == {"list": list(range(12))}
+
+
+def test_a_task_that_commits_in_worker_threads_goes_on_from_itself(log: History) -> None:
+    async def main() -> None:
+        state: dict[str, Any] = {"list": []}
+        for round_ in range(12):
+            state["list"].append(round_)
+            # Two at a time, so that several threads of the pool take part.
+            await asyncio.gather(asyncio.to_thread(log.commit, state), asyncio.to_thread(log.timelines))
+
+    log.commit({"list": []})
+    asyncio.run(main())
+    assert log.head.state == {"list": list(range(12))}
 
 
 def test_tasks_with_an_edit_open_at_the_same_time(log: History) -> None:

@@ -1,8 +1,8 @@
 """Moving a run forward: a state becomes the next version, whoever else is writing.
 
-A `Line` remembers which version each thread (or asyncio task) saw last, because a plain state that is committed
-was made from that version: if the run has moved on meanwhile, the change, and not the whole state, is carried
-over to the new head by a three-way merge.
+A `Line` remembers which version each thread (or asyncio task) has read, because a plain state that is committed
+was made from that version, or, where none was read, from the one that was committed before: if the run has moved
+on meanwhile, the change, and not the whole state, is carried over to the new head by a three-way merge.
 
 Invariant: an acknowledged version is in the store; a change is either in it, or was refused with an error.
 """
@@ -41,14 +41,18 @@ class Line:
         self.id = run_id
         self._context = context
         self._store = context.store
-        self._seen: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        #: What a thread or task has read since its last commit: what it commits next was made from that.
+        self._read: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        #: What was committed last: who commits without reading goes on from there, whichever thread it was. Threads
+        #: of a pool take turns with a state that they share.
+        self._last: int | None = None
         #: Held, so that the head stays at hand for as long as this line is used.
         self._reader: Reader | None = None
 
     def advance(
         self, state: Any, facts: Facts, *, expected: int | None = None, resolve: Resolver | None = None
     ) -> Head:
-        """Commit a plain state, made from the version that this thread or task saw last."""
+        """Commit a plain state, made from the version that this thread or task read, or else from the last one."""
         head = self._known_head()
         if expected is not None:
             if head is None or head.version.number != expected:
@@ -56,10 +60,11 @@ class Line:
             self.expect(head, expected)
             base = head
         else:
-            if head is not None and self._seen.get(_who(), head.version.number) != head.version.number:
+            number = self._read.get(_who(), self._last)
+            if head is not None and number is not None and number != head.version.number:
                 # The head that is known may be the older of the two: a rollback moves it without a commit.
                 head = self.fresh_head()
-            base = self._base(head)
+            base = self._base(head, number)
         return self._write(state, base, head, facts, expected=expected, resolve=resolve)
 
     def advance_from(
@@ -99,9 +104,14 @@ class Line:
                 head=number,
             )
 
-    def note_seen(self, number: int) -> None:
-        """This thread or task has seen the head."""
-        self._seen[_who()] = number
+    def note_read(self, number: int) -> None:
+        """This thread or task has read the head."""
+        self._read[_who()] = number
+
+    def note_moved(self, number: int) -> None:
+        """The head is this version now."""
+        self._read.pop(_who(), None)
+        self._last = number
 
     def _write(
         self,
@@ -159,7 +169,7 @@ class Line:
         head = Head(run, msgspec.structs.replace(change.version, pack=None), root)
         if reader.head is None or reader.head.run.revision < run.revision:
             reader.head = head
-        self.note_seen(head.version.number)
+        self.note_moved(max(head.version.number, self._last or 0))
         return head
 
     def _known_head(self) -> Head | None:
@@ -169,11 +179,8 @@ class Line:
             return reader.head
         return self.fresh_head()
 
-    def _base(self, head: Head | None) -> Head | None:
-        if head is None:
-            return None
-        number = self._seen.get(_who(), head.version.number)
-        if number == head.version.number:
+    def _base(self, head: Head | None, number: int | None) -> Head | None:
+        if head is None or number is None or number == head.version.number:
             return head
         reader = self._context.reader(head.run)
         try:

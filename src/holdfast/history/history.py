@@ -140,7 +140,7 @@ class History:
                 self._store.append(Append(expect=run, run=after, timeline=timeline, events=[entry]))
             except StaleVersion:
                 continue
-            self._line.note_seen(target.number)
+            self._line.note_moved(target.number)
             return target
 
     def merge(
@@ -187,7 +187,7 @@ class History:
         number = self._resolve(run, parse_local(ref))
         version = Version(self, reader, reader.record(number))
         if number == run.head:
-            self._line.note_seen(number)
+            self._line.note_read(number)
         return version
 
     def versions(

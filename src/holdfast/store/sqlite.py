@@ -69,6 +69,8 @@ _SELECT_STATS = (
     "(SELECT count(*) FROM journal WHERE number IS NULL AND run > 0), "
     "(SELECT count(*) FROM artifact), (SELECT coalesce(sum(size), 0) FROM artifact) FROM run"
 )
+#: The tables whose rows belong to runs.
+_OF_RUNS = ("journal", "block", "timeline", "mark", "hold")
 #: SQLite before 3.32 takes no more bound values in one statement.
 _MANY = 900
 
@@ -175,7 +177,9 @@ class SQLiteStore:
             where += f" AND status IN ({', '.join(numbers)})"
         with self._link.reader() as connection:
             statement = f"{_SELECT_RUN}{where} ORDER BY key DESC LIMIT ?"
-            return [run_record(row) for row in connection.execute(statement, (*values, limit)).fetchall()]
+            rows = connection.execute(statement, (*values, limit)).fetchall()
+        in_order(before, [row[0] for row in rows], ascending=False)
+        return [run_record(row) for row in rows]
 
     def forks_of(self, key: int) -> list[RunRecord]:
         with self._link.reader() as connection:
@@ -188,7 +192,7 @@ class SQLiteStore:
             if gone.rowcount != 1:
                 raise StaleVersion(f"run {run.id!r} has changed meanwhile: look at it, then delete it again")
             sqlite_journal.mark_end(connection)
-            for table in ("journal", "block", "timeline", "mark", "hold"):
+            for table in _OF_RUNS:
                 connection.execute(f"DELETE FROM {table} WHERE run=?", (run.key,))  # noqa: S608 - constants only
 
         self._link.write(delete)
@@ -364,10 +368,14 @@ class SQLiteStore:
     def check(self) -> list[str]:
         try:
             with self._link.reader(apart=True) as connection:
-                rows = connection.execute("PRAGMA integrity_check(20)").fetchall()
+                found = [row[0] for row in connection.execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
+                for table in _OF_RUNS:
+                    lost = f"{table} WHERE run <> 0 AND run NOT IN (SELECT key FROM run)"
+                    if _has(connection, lost):
+                        found.append(f"there are rows in {table} that belong to no run")
         except CorruptStore as error:
             return [str(error)]
-        return [row[0] for row in rows if row[0] != "ok"]
+        return found
 
     def compact(self) -> None:
         self._link.vacuum()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 
 from holdfast.errors import CorruptStore, NotFound
 from holdfast.model.records import ArtifactRecord
@@ -115,7 +116,10 @@ class Artifacts:
                 "SELECT digest, size, at FROM artifact WHERE digest > ? ORDER BY digest LIMIT ?",
                 (after, limit),
             ).fetchall()
-        return [_record(row) for row in rows]
+        records = [_record(row) for row in rows]
+        if any(one >= other for one, other in pairwise([after, *(record.digest for record in records)])):
+            raise CorruptStore("the list of artifacts is damaged: verify the store")
+        return records
 
     def collect(self, before: int) -> tuple[int, int]:
         """Remove those that nobody holds and that came before a time; gives number and bytes."""

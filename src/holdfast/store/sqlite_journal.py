@@ -50,7 +50,7 @@ def _first_number_after(connection: sqlite3.Connection, run: int, after: int) ->
     highest = connection.execute(
         "SELECT max(number) FROM journal WHERE run=? AND number >= 1", (run,)
     ).fetchone()[0]
-    while highest is not None and lowest <= highest:
+    while type(highest) is int and lowest <= highest:
         middle = (lowest + highest) // 2
         row = connection.execute(
             "SELECT number, seq FROM journal WHERE run=? AND number >= ? ORDER BY number LIMIT 1",
