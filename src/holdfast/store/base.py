@@ -145,7 +145,8 @@ class VersionStore(Protocol):
         """Tags and pins of a range of versions, by number and name."""
 
     def set_mark(self, run: int, mark: MarkRecord, *, on: bool, event: EventRecord) -> bool:
-        """Add or remove a mark; tells whether that changed anything. The event is written only if so."""
+        """Add or remove a mark; tells whether that changed anything. The event is written only if so. `NotFound`
+        if a mark is to be added to a version that is not there, or was pruned."""
 
     def journal(
         self, *, run: int | None, after: int, limit: int
@@ -153,7 +154,8 @@ class VersionStore(Protocol):
         """What happened after a position, oldest first: events, and versions with the key of their run."""
 
     def prune(self, plan: Prune) -> RunRecord:
-        """Carry out a pruning, atomically, with the same comparison as `append`."""
+        """Carry out a pruning, atomically, with the same comparison as `append`; `StaleVersion` too if a version
+        that is to go has a mark, which must have come since the pruning was planned."""
 
 
 class ArtifactStore(Protocol):

@@ -272,6 +272,8 @@ class MemoryStore:
         gone = {*plan.drop, *(version.number for version, _, _ in plan.thin)}
         with self._lock:
             run = self._expected(plan.expect)
+            if any(number in gone for number, _ in run.marks):
+                raise StaleVersion(f"run {plan.run.id!r} was marked since: plan the pruning anew")
             run.record = plan.run
             places = {}
             for number in gone & run.versions.keys():
@@ -281,7 +283,6 @@ class MemoryStore:
                 places[number] = kept.record.seq
             run.numbers = [number for number in run.numbers if number not in gone]
             run.places = [seq for seq in run.places if self._journal[seq - 1] is not None]
-            run.marks = {place: mark for place, mark in run.marks.items() if place[0] not in gone}
             for part in plan.thin:
                 self._write(run, part, places.get(part[0].number))
             self._note(run, plan.events)

@@ -310,12 +310,14 @@ class SQLiteStore:
         key = plan.run.key
 
         def write(connection: sqlite3.Connection) -> RunRecord:
+            gone = [*plan.drop, *(version.number for version, _, _ in plan.thin)]
+            if any(_has(connection, "mark WHERE run=? AND number=?", key, number) for number in gone):
+                raise stale(plan.run)
             _update_run(connection, plan.run, plan.expect)
             sqlite_journal.mark_end(connection)
-            for number in [*plan.drop, *(version.number for version, _, _ in plan.thin)]:
+            for number in gone:
                 connection.execute("DELETE FROM block WHERE run=? AND number=?", (key, number))
                 connection.execute("DELETE FROM hold WHERE run=? AND number=?", (key, number))
-                connection.execute("DELETE FROM mark WHERE run=? AND number=?", (key, number))
             for number in plan.drop:
                 connection.execute("DELETE FROM journal WHERE run=? AND number=?", (key, number))
             for version, blocks, holds in plan.thin:
@@ -370,7 +372,7 @@ class SQLiteStore:
             with self._link.reader(apart=True) as connection:
                 found = [row[0] for row in connection.execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
                 for table in _OF_RUNS:
-                    lost = f"{table} WHERE run <> 0 AND run NOT IN (SELECT key FROM run)"
+                    lost = f"{table} WHERE run <> 0 AND run NOT IN (SELECT key FROM run)"  # noqa: S608 - constants only
                     if _has(connection, lost):
                         found.append(f"there are rows in {table} that belong to no run")
         except CorruptStore as error:
