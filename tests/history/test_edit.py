@@ -59,6 +59,16 @@ def test_an_edit_that_raises_leaves_nothing(log: History) -> None:
         assert state == {"list": [1], "purse": Purse(1)}, "the next attempt starts from the same"
 
 
+def test_an_edit_that_raises_does_not_make_a_run(hf: Holdfast, log: History) -> None:
+    with pytest.raises(ValueError, match="no"), log.edit() as state:  # noqa: PT012 - a change, then an error
+        state["n"] = 1
+        raise ValueError("no")
+    assert hf.runs() == []
+    with log.edit():
+        pass
+    assert (log.head.number, log.head.state) == (1, {})
+
+
 def test_a_draft_is_over_when_its_block_has_ended(log: History) -> None:
     log.commit({"inner": {"list": [1]}})
     with log.edit() as state:

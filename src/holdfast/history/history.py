@@ -247,19 +247,6 @@ class History:
             yield page[wanted]
             wanted = page[wanted].parent or 0
 
-    def is_ancestor(self, older: int, newer: int) -> bool:
-        """Does version `newer` follow, at whatever distance, version `older`?"""
-        run = self._run()
-        reader = self._context.reader(run)
-        starts = {line.number: line.parent for line in whole_lines(run, self._store.timelines(run.key))}
-        line = reader.record(older).timeline
-        while newer >= older:
-            current = reader.record(newer).timeline
-            if current == line:
-                return True
-            newer = starts.get(current, 0)
-        return False
-
     def timelines(self) -> list[Timeline]:
         """All lines of versions, oldest first."""
         run = self._run()

@@ -16,7 +16,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -36,17 +36,12 @@ _BATCH = 256
 _SYNCHRONOUS = {"durable": "FULL", "fast": "NORMAL", "memory": "OFF"}
 
 
-#: Carries out several items at once; gives, for each, its result or the error that refuses it.
-Together = Callable[[sqlite3.Connection, list[Any]], Sequence[Any]]
-
-
 class _Job(Generic[T]):
-    __slots__ = ("alone", "done", "error", "item", "leads", "result", "wake", "work")
+    __slots__ = ("alone", "done", "error", "leads", "result", "wake", "work")
 
-    def __init__(self, work: Callable[[sqlite3.Connection], T], alone: bool, item: Any) -> None:
+    def __init__(self, work: Callable[[sqlite3.Connection], T], alone: bool) -> None:
         self.work = work
         self.alone = alone
-        self.item = item
         self.leads = False
         self.done = False
         self.result: Any = None
@@ -97,9 +92,8 @@ class Reading:
 class Link:
     """One SQLite file, for all threads of a process."""
 
-    def __init__(self, path: str, durability: str, timeout: float, together: Together) -> None:
+    def __init__(self, path: str, durability: str, timeout: float) -> None:
         self.path = path
-        self._together = together
         self._synchronous = _SYNCHRONOUS[durability]
         self._timeout = timeout
         #: Every connection; those that nobody reads with; the one to write with.
@@ -135,14 +129,14 @@ class Link:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
 
-    def write(self, work: Callable[[sqlite3.Connection], T], *, alone: bool = False, item: Any = None) -> T:
-        """Run a job in a transaction, perhaps with those of other threads; `alone` if it cannot be run twice.
-        Jobs that bring an `item` may be carried out by one call of `together` with all their items."""
+    def write(self, work: Callable[[sqlite3.Connection], T], *, alone: bool = False) -> T:
+        """Run a job in a transaction, perhaps together with those of other threads; `alone` if it cannot be
+        run a second time."""
         if self._pid != os.getpid():
             self.start_anew()
         if self._closed:
             raise closed(self.path)
-        job = _Job(work, alone, item)
+        job = _Job(work, alone)
         self._queue_up(job)
         if not job.done:
             self._lead(job)
@@ -166,7 +160,7 @@ class Link:
 
     def suspend(self) -> None:
         """Before a fork: when no write is under way, close all connections, and let nobody open one."""
-        job = _Job(lambda _: None, True, None)
+        job = _Job(lambda _: None, True)
         self._queue_up(job)
         self._gate.acquire()
         with self._mutex:
@@ -303,16 +297,7 @@ class Link:
 
     def _transact(self, connection: sqlite3.Connection, jobs: list[_Job[Any]]) -> None:
         try:
-            alike = [job for job in jobs if job.item is not None]
-            if len(alike) > 1:
-                for job, outcome in zip(
-                    alike, self._together(connection, [job.item for job in alike]), strict=True
-                ):
-                    if isinstance(outcome, HoldfastError):
-                        job.error = outcome
-                    else:
-                        job.result = outcome
-            for job in jobs if len(alike) < 2 else [job for job in jobs if job.item is None]:
+            for job in jobs:
                 try:
                     job.result = job.work(connection)
                 except HoldfastError as error:

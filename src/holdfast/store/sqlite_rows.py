@@ -143,7 +143,7 @@ def version_record(row: tuple[Any, ...]) -> VersionRecord:
     that fails its hash."""
     try:
         seal = row[12]
-        if row[7] not in (0, 1) or type(seal) is not bytes or type(row[-1]) not in (int, bytes):
+        if row[7] not in (0, 1) or type(seal) is not bytes or (len(row) > 14 and type(row[14]) is not bytes):
             raise TypeError
         return VersionRecord(
             seq=row[0],

@@ -170,17 +170,17 @@ class Writer:
         place = long.get(id(value))
         if place is not None and place[0] is self.space:
             if len(place) == 3:
-                return self._ref(place), 6
+                return self._ref(place), _BESIDE_LEAF
             self.hold(bytes(place[1].data[:32]))
-            return place[1], 44
+            return place[1], _BESIDE_LEAF
         size = len(bytes(prepared.data) if type(prepared) is Ext else prepared)
         if size > LARGE_LEAF:
             large = self._large(prepared)
             self._long_stamps.append((owner, value, large))
-            return large, 44
+            return large, _BESIDE_LEAF
         slot = self._add(prepared, size)
         self._long_stamps.append((owner, value, slot))
-        return reference(0, slot), 6
+        return reference(0, slot), _BESIDE_LEAF
 
     def _large(self, prepared: Any) -> Ext:
         data = to_bytes(prepared)
@@ -291,6 +291,9 @@ class Writer:
         return self._own(node, Ext(BUCKET, to_bytes(flat)), size)
 
 
+#: Counted for a long leaf, so that the container around it gets a slot too: a message should be written with
+#: its text, not again with every message after it.
+_BESIDE_LEAF = OWN_SLOT + 1
 #: Integers that msgpack knows.
 _SMALLEST, _LARGEST = -(1 << 63), (1 << 64) - 1
 _HAVE_AT = frozenset((*DICTS, *LISTS))

@@ -26,7 +26,7 @@ CHUNK = 32
 #: Entries in a dict that is stored as one node; wider dicts get a trie.
 WIDE = 32
 #: Entries in a bucket of a trie before it is divided.
-BUCKET = 16
+BUCKET = 32
 _BITS = 4
 _FAN = 1 << _BITS
 _MAX_LEVEL = 64 // _BITS
