@@ -140,9 +140,10 @@ def test_a_flipped_bit_is_harmless_or_found(part: int, specimen: Specimen) -> No
         found["with lists that lost entries"] += bool(outcome.changed)
         found["mostly readable"] += outcome.versions > len(_VERSIONS) * 0.8
     print(f"{len(chosen)} flips: {dict(found)}")
-    assert found["raised"] > 0
-    assert found["lost"] < 0.05 * len(chosen)
-    assert found["mostly readable"] > 0.75 * len(chosen), "one bit makes most versions unreadable"
+    few = 5
+    assert found["raised"] + few > 0.5 * len(chosen)
+    assert found["lost"] - few < 0.05 * len(chosen)
+    assert found["mostly readable"] + few > 0.75 * len(chosen), "one bit makes most versions unreadable"
 
 
 def _check(specimen: Specimen, content: bytes, where: str) -> Outcome:

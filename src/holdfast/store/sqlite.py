@@ -40,6 +40,7 @@ from holdfast.store.sqlite_rows import (
     INSERT_TIMELINE,
     INSERT_VERSION,
     KIND_NUMBER,
+    PACK,
     RUN,
     SELECT_NEXT_KEY,
     STATUS_NUMBER,
@@ -47,6 +48,7 @@ from holdfast.store.sqlite_rows import (
     VERSION,
     event_row,
     in_order,
+    is_long,
     mark_record,
     mark_row,
     row_sum,
@@ -62,7 +64,7 @@ from holdfast.tree.pack import Upload
 _SELECT_RUN = f"SELECT {RUN}, sum FROM run WHERE "  # noqa: S608 - constants only
 _SELECT_REVISION = "SELECT key, revision FROM run WHERE id=?"
 _SELECT_VERSION = f"SELECT {VERSION} FROM journal WHERE number IS NOT NULL AND "  # noqa: S608 - constants only
-_SELECT_PACK = f"SELECT {VERSION}, pack FROM journal WHERE run=? AND number "  # noqa: S608 - constants only
+_SELECT_PACK = f"SELECT {VERSION}, {PACK} FROM journal WHERE run=? AND number "  # noqa: S608 - constants only
 _SELECT_STATS = (
     "SELECT count(*), coalesce(sum(kept), 0), coalesce(sum(size), 0), "
     "(SELECT count(*) FROM journal WHERE number IS NULL AND run > 0), "
@@ -117,8 +119,8 @@ class SQLiteStore:
         if change.version is not None:
             number = change.version.number
             connection.execute(INSERT_VERSION, version_row(key, change.version))
-            if change.blocks:
-                _insert_blocks(connection, key, number, change.blocks)
+            if change.blocks or is_long(change.version):
+                _insert_blocks(connection, key, change.version, change.blocks)
             for name in change.tags:
                 mark = MarkRecord(number=number, name=name, at=change.version.at)
                 connection.execute(INSERT_MARK, mark_row(key, mark))
@@ -206,7 +208,7 @@ class SQLiteStore:
             self._artifacts.keep(connection, uploads, run.created)
             for version, blocks, holds in imported.versions:
                 connection.execute(INSERT_VERSION, version_row(run.key, version))
-                _insert_blocks(connection, run.key, version.number, blocks)
+                _insert_blocks(connection, run.key, version, blocks)
                 self._artifacts.require(connection, holds, ())
                 self._artifacts.hold(connection, run.key, version.number, holds)
             for timeline in imported.timelines:
@@ -322,7 +324,7 @@ class SQLiteStore:
                     "DELETE FROM journal WHERE run=? AND number=? RETURNING seq", (key, version.number)
                 ).fetchone()
                 connection.execute(INSERT_STUB, (None if seq is None else seq[0], *version_row(key, version)))
-                _insert_blocks(connection, key, version.number, blocks)
+                _insert_blocks(connection, key, version, blocks)
                 self._artifacts.hold(connection, key, version.number, holds)
             for event in plan.events:
                 connection.execute(INSERT_EVENT, event_row(key, event))
@@ -411,8 +413,10 @@ def _update_run(connection: sqlite3.Connection, run: RunRecord, expect: RunRecor
         raise _stale(run)
 
 
-def _insert_blocks(connection: sqlite3.Connection, key: int, number: int, blocks: Sequence[bytes]) -> None:
-    connection.executemany(
-        "INSERT INTO block (run, number, n, data) VALUES (?, ?, ?, ?)",
-        ((key, number, index, block) for index, block in enumerate(blocks)),
-    )
+def _insert_blocks(
+    connection: sqlite3.Connection, key: int, version: VersionRecord, blocks: Sequence[bytes]
+) -> None:
+    rows = [(key, version.number, index, block) for index, block in enumerate(blocks)]
+    if is_long(version):
+        rows.append((key, version.number, -1, version.pack or b""))
+    connection.executemany("INSERT INTO block (run, number, n, data) VALUES (?, ?, ?, ?)", rows)

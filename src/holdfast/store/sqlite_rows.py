@@ -44,6 +44,12 @@ INSERT_VERSION = (
     "(run, number, back, timeline, kind, status, steps, pruned, extra, at, step, detail, seal, pack) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
+#: The pack of a row, wherever it stands.
+PACK = (
+    "CASE WHEN length(pack) > 0 THEN pack ELSE coalesce((SELECT data FROM block WHERE block.run = journal.run "
+    "AND block.number = journal.number AND block.n = -1), x'') END"
+)
+_LONG_PACK = 1500
 #: With the position first, which a stub takes over.
 INSERT_STUB = INSERT_VERSION.replace("(run,", "(seq, run,").replace("(?,", "(?, ?,")
 INSERT_EVENT = "INSERT INTO journal (run, at, step, detail, seal) VALUES (?, ?, ?, ?, ?)"
@@ -117,9 +123,15 @@ def run_record(row: tuple[Any, ...]) -> RunRecord:
     )
 
 
+def is_long(version: VersionRecord) -> bool:
+    """Does its pack stand among the blocks, as number -1? In the journal, a row that fills most of a page would
+    leave the page before it half empty."""
+    return version.pack is not None and len(version.pack) > _LONG_PACK
+
+
 def version_row(key: int, version: VersionRecord) -> tuple[Any, ...]:
     """The values of `INSERT_VERSION`."""
-    pack = version.pack or b""
+    pack = b"" if is_long(version) else version.pack or b""
     return (
         key,
         version.number,
