@@ -64,7 +64,9 @@ from holdfast.tree.pack import Upload
 _SELECT_RUN = f"SELECT {RUN}, sum FROM run WHERE "  # noqa: S608 - constants only
 _SELECT_REVISION = "SELECT key, revision FROM run WHERE id=?"
 _SELECT_VERSION = f"SELECT {VERSION} FROM journal WHERE number IS NOT NULL AND "  # noqa: S608 - constants only
-_SELECT_PACK = f"SELECT {VERSION}, {PACK} FROM journal WHERE run=? AND number "  # noqa: S608 - constants only
+_SELECT_PACK = (
+    f"SELECT {VERSION}, {PACK} FROM journal WHERE run=? AND number IN (SELECT value FROM json_each(?))"  # noqa: S608 - constants only
+)
 _SELECT_STATS = (
     "SELECT count(*), coalesce(sum(kept), 0), coalesce(sum(size), 0), "
     "(SELECT count(*) FROM journal WHERE number IS NULL AND run > 0), "
@@ -72,8 +74,6 @@ _SELECT_STATS = (
 )
 #: The tables whose rows belong to runs.
 _OF_RUNS = ("journal", "block", "timeline", "mark", "hold")
-#: SQLite before 3.32 takes no more bound values in one statement.
-_MANY = 900
 
 
 class SQLiteStore:
@@ -256,13 +256,10 @@ class SQLiteStore:
         return [version_record(row) for row in rows]
 
     def packs(self, run: int, numbers: Sequence[int]) -> list[VersionRecord]:
-        found: list[VersionRecord] = []
+        wanted = msgspec.json.encode(list(numbers)).decode()
         with self._link.reader() as connection:
-            for start in range(0, len(numbers), _MANY):
-                some = numbers[start : start + _MANY]
-                statement = _SELECT_PACK + f"IN ({', '.join('?' * len(some))})"
-                found += map(version_record, connection.execute(statement, (run, *some)).fetchall())
-        return found
+            rows = connection.execute(_SELECT_PACK, (run, wanted)).fetchall()
+        return list(map(version_record, rows))
 
     def block(self, run: int, number: int, index: int) -> bytes | None:
         with self._link.reader() as connection:

@@ -43,8 +43,10 @@ from holdfast.tree.values import NATIVE
 
 #: Containers beyond this many bytes get a slot of their own.
 OWN_SLOT = 96
-#: Leaves beyond this many bytes get a slot of their own.
+#: Leaves beyond this many bytes get a slot of their own; in a small dict, such as a message, twice as many:
+#: it is mostly written once, as a whole.
 OWN_LEAF = 512
+SMALL_DICT = 4
 #: Leaves beyond this many bytes become artifacts.
 LARGE_LEAF = 64 * 1024
 #: Bytes of nodes in a block, and of a sealed group.
@@ -140,12 +142,13 @@ class Writer:
     def _ref(self, at: At) -> Ext:
         return reference(self.version - at[1], at[2])
 
-    def _child(self, value: Any, owner: Any, long: Long) -> tuple[Any, int]:
-        """A value inside `owner`, whose long leaves stored so far are `long`: prepared, and its size."""
+    def _child(self, value: Any, owner: Any, long: Long, most: int = OWN_LEAF) -> tuple[Any, int]:
+        """A value inside `owner`, whose long leaves stored so far are `long`: prepared, and its size. Leaves of
+        up to `most` bytes stay inside."""
         kind = type(value)
         if kind is str or kind is bytes:
             size = len(value)
-            return (value, size + 3) if size <= OWN_LEAF else self._leaf(value, value, owner, long)
+            return (value, size + 3) if size <= most else self._leaf(value, value, owner, long)
         if kind in DICTS or kind in LISTS:
             at = stored_at(value)
             if at is not None and at[0] is self.space:
@@ -194,11 +197,12 @@ class Writer:
         if type(spine) is Trie:
             return Ext(TRIE, to_bytes([spine.next, len(value), self._way(spine.root)])), OWN_SLOT + 1
         long: Long = spine or {}
+        most = 2 * OWN_LEAF if len(value) <= SMALL_DICT else OWN_LEAF
         node: dict[Any, Any] = {}
         size = 3
         odd = False
         for key, item in value.items():
-            prepared, more = self._child(item, value, long)
+            prepared, more = self._child(item, value, long, most)
             node[key] = prepared
             if type(key) is str:
                 size += more + len(key) + 1
