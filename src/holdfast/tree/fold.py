@@ -27,6 +27,7 @@ from holdfast.tree.codec import (
     decode_frozen,
     encode,
     leaf_ext,
+    nested_artifacts,
     prepare_key,
     to_bytes,
     too_deep,
@@ -55,8 +56,9 @@ class Redactor:
 
     def hides(self, key: Any) -> bool:
         """Is the value under this key a secret?"""
-        if type(key) is not str:
+        if not isinstance(key, str):
             return False
+        key = str.__str__(key)
         known = self._known.get(key)
         if known is None:
             known = any(matcher.fullmatch(key) for matcher in self._matchers)
@@ -166,7 +168,13 @@ class Folder:
         kind = kind_of(value)
         ext = leaf_ext(value, None if self._redact is None else self._redact.hides, depth=depth)
         if ext.code == ARTIFACT or ARTIFACT in bytes(ext.data):
-            self.arrivals += [artifact for artifact in artifacts_within(value) if artifact.arrives]
+            stored = {digest.hex() for digest in nested_artifacts(ext.code, bytes(ext.data))}
+            # Not those of fields that are redacted.
+            self.arrivals += [
+                artifact
+                for artifact in artifacts_within(value)
+                if artifact.arrives and artifact.digest in stored
+            ]
         if type(base) is Box and base.code == ext.code and base.data == ext.data:
             return base
         if kind.boxed:
@@ -177,16 +185,24 @@ class Folder:
 
     def entry(self, key: Any, item: Any, was: Any, depth: int) -> Any:
         """A dict's value beside what stood under the same key."""
+        if self._redact is not None and type(key) not in NATIVE:
+            self._refuse_secret(key)
         try:
             if type(key) is not str:
                 _check_key_size(len(to_bytes(prepare_key(key, depth=depth + 1))))
             elif len(key) > _MAX_KEY:
                 _check_key_size(len(key))
-            elif self._redact is not None and self._redact.hides(key):
+            if self._redact is not None and self._redact.hides(key):
                 return was if type(was) is str and was == REDACTED else REDACTED
             return self.value(item, was, depth + 1)
         except UnsupportedValue as error:
             raise under(error, key) from None
+
+    def _refuse_secret(self, key: Any) -> None:
+        """A key cannot be redacted; nor may a refusal name it."""
+        assert self._redact is not None
+        if leaf_ext(key, self._redact.hides) != leaf_ext(key):
+            raise UnsupportedValue("a key holds a value that is to be redacted: use another key", type="key")
 
     def item(self, item: Any, was: Any, depth: int, index: int) -> Any:
         """A list's item beside what stood in the same place."""
