@@ -42,13 +42,15 @@ CREATE TABLE journal (
 -- Events, whose number is NULL, stand in it too, in the order of their positions.
 CREATE UNIQUE INDEX journal_place ON journal (run, number);
 
+-- Further blocks of a pack, and under n = -1 the pack itself if it is long.
 CREATE TABLE block (
+    id INTEGER PRIMARY KEY,
     run INTEGER NOT NULL,
     number INTEGER NOT NULL,
     n INTEGER NOT NULL,
-    data BLOB NOT NULL,
-    PRIMARY KEY (run, number, n)
-) WITHOUT ROWID;
+    data BLOB NOT NULL
+);
+CREATE UNIQUE INDEX block_place ON block (run, number, n);
 
 CREATE TABLE timeline (
     run INTEGER NOT NULL,
