@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import Clock
 
+import holdfast
 from holdfast import History, Holdfast, NotFound, Retention, thaw
 
 
@@ -289,3 +291,15 @@ def test_a_pruning_beside_a_commit_begins_anew(
     monkeypatch.setattr(hf._store, "prune", commit_first)
     assert log.prune(Retention(last=2)).kept == (6, 7)
     assert hf.verify().ok
+
+
+def test_a_version_pruned_while_it_is_read_is_not_served_with_holes(file: Path) -> None:
+    with holdfast.open(file) as hf, holdfast.open(file) as other:
+        log = hf.history("run-1")
+        fill(log, 12)
+        held = log.at(5)
+        held._reader.roots(5)  # what a reader has at hand when another prunes
+        other.history("run-1").prune(Retention(last=1))
+        with pytest.raises(holdfast.NotFound, match="pruned"):
+            held.state  # noqa: B018 - reading is the point
+        assert hf.verify().ok

@@ -17,7 +17,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple, NoReturn
 
-from holdfast.errors import BadData, CorruptVersion, NotFound
+from holdfast.errors import BadData, CorruptVersion, HoldfastError, NotFound
 from holdfast.history.seal import check
 from holdfast.model.records import RunRecord, VersionRecord
 from holdfast.store.base import Store
@@ -31,6 +31,8 @@ from holdfast.tree.load import Loader, Place
 _KEEP_BLOCKS = 128
 #: An empty directory, encoded.
 _NO_BLOCKS = b"\x90"
+#: What pruning leaves in the slot of a node that nobody needs, encoded.
+_NIL = b"\xc0"
 
 
 class Head(NamedTuple):
@@ -156,8 +158,8 @@ class Reader:
             index = bisect_right(pack.directory, slot, key=itemgetter(0))
             first = pack.directory[index - 1][0] if index else 0
             nodes = self._block(number, index, pack.directory[index][1])
-        if not 0 <= slot - first < len(nodes):
-            raise self._broken(number, f"has no node {slot}")
+        if not 0 <= slot - first < len(nodes) or bytes(nodes[slot - first]) == _NIL:
+            raise self._lost(number, f"has no node {slot}")
         return self._decoded(number, node_of, nodes[slot - first])
 
     def _block(self, number: int, index: int, expected: bytes) -> list[Any]:
@@ -166,9 +168,9 @@ class Reader:
         if nodes is None:
             data = self.store.block(self.run.key, number, index)
             if data is None:
-                raise self._broken(number, f"has lost block {index}")
+                raise self._lost(number, f"has lost block {index}")
             if digest(data) != expected:
-                raise self._broken(number, f"fails the hash of block {index}")
+                raise self._lost(number, f"fails the hash of block {index}")
             nodes = self._decoded(number, open_block, data)
             with self._lock:
                 self._blocks[(number, index)] = nodes
@@ -221,6 +223,13 @@ class Reader:
         if number > fresh.last or number == 0:
             raise NotFound(f"run {self.run.id!r} has no version {number}", run=self.run.id, version=number)
         raise self._pruned(number) if fresh.epoch else self._broken(number, "is missing")
+
+    def _lost(self, number: int, what: str) -> HoldfastError:
+        """Why a part of a version is not there: versions were pruned since this reader was made, or damage."""
+        fresh = self.store.run_by_key(self.run.key)
+        if fresh is None or fresh.epoch != self.run.epoch:
+            return self._pruned(number)
+        return self._broken(number, what)
 
     def _pruned(self, number: int) -> NotFound:
         return NotFound(
