@@ -296,8 +296,8 @@ def test_a_pruning_beside_a_commit_begins_anew(
 def test_a_version_pruned_while_it_is_read_is_not_served_with_holes(file: Path) -> None:
     with holdfast.open(file) as hf, holdfast.open(file) as other:
         fill(other.history("run-1"), 12)
-        held = hf.history("run-1").at(5)
-        held._reader.roots(5)  # what a reader has at hand when another prunes
+        held = hf.history("run-1").at(7)
+        held._reader.roots(7)  # what a reader has at hand when another prunes
         other.history("run-1").prune(Retention(last=1))
         with pytest.raises(holdfast.NotFound, match="pruned"):
             held.state  # noqa: B018 - reading is the point
