@@ -15,7 +15,8 @@ from holdfast.errors import AlreadyExists, InvalidCall, InvalidReference, NotFou
 from holdfast.history import compare, retention, snapshot
 from holdfast.history.commit import Facts, Parts, draw_up, event
 from holdfast.history.context import Context
-from holdfast.history.history import History, to_event
+from holdfast.history.events import to_event
+from holdfast.history.history import History
 from holdfast.history.reader import Reader
 from holdfast.history.verify import Progress, verify_store
 from holdfast.history.version import Version

@@ -19,6 +19,7 @@ from holdfast.history.advance import Edit, Line, Resolver, check_resolver
 from holdfast.history.commit import Facts, event
 from holdfast.history.complete import is_whole, whole_lines
 from holdfast.history.context import Context
+from holdfast.history.events import to_event
 from holdfast.history.reader import Head
 from holdfast.history.seal import check
 from holdfast.history.version import Version, along
@@ -36,7 +37,6 @@ from holdfast.model.public import Event, Pruned, Report, Timeline, when
 from holdfast.model.records import (
     KINDS,
     PIN,
-    EventRecord,
     MarkRecord,
     RunRecord,
     TimelineRecord,
@@ -44,7 +44,6 @@ from holdfast.model.records import (
 )
 from holdfast.model.retention import Retention
 from holdfast.store.base import Append
-from holdfast.tree.codec import decode
 from holdfast.tree.fold import Folder
 from holdfast.tree.frozen import FrozenDict
 from holdfast.tree.merge import merge
@@ -435,18 +434,3 @@ class History:
 
     def __repr__(self) -> str:
         return f"<History {self.id!r}>"
-
-
-def to_event(run: RunRecord, entry: EventRecord | tuple[int, VersionRecord]) -> Event:
-    """A journal entry as callers see it: the row of a version is the event of its being saved."""
-    if isinstance(entry, EventRecord):
-        data = decode(entry.data) if entry.data else {}
-        return Event(entry.seq, run.id, entry.kind, when(entry.at), data.pop("version", None), None, data)
-    record = check(run.id, entry[1])
-    facts = {
-        "parent": record.parent or None,
-        "timeline": record.timeline,
-        "kind": record.kind,
-        "status": record.status,
-    }
-    return Event(record.seq, run.id, "version.saved", when(record.at), record.number, record.step, facts)

@@ -38,6 +38,8 @@ from holdfast.tree.spine import build_dict, build_list
 from holdfast.tree.values import NATIVE, Opaque, kind_of
 
 _MISSING: Any = object()
+#: Characters of a path in a message; a cycle has a long one.
+_SHOWN = 120
 #: Keys lie within nodes, whatever their size; longer ones are mistakes.
 _MAX_KEY = 64 * 1024
 
@@ -82,8 +84,9 @@ class Folder:
             return self.value(value, base, 0)
         except UnsupportedValue as error:
             where = paths.show(error.details.get("path", []))
+            shown = where if len(where) <= _SHOWN else f"{where[:_SHOWN]}…"
             raise UnsupportedValue(
-                f"at {where or 'the root'}: {error}", **{**error.details, "path": where}
+                f"at {shown or 'the root'}: {error}", **{**error.details, "path": where}
             ) from None
 
     def value(self, value: Any, base: Any, depth: int) -> Any:

@@ -20,6 +20,7 @@ from holdfast.errors import NotFound
 from holdfast.tree.block import BRANCH, BUCKET, FORK, LARGE, TRIE, VECTOR, Large, Raw, Ref, Sealed, items_of
 from holdfast.tree.codec import decode_frozen, nested_artifacts, open_key
 from holdfast.tree.frozen import DICTS, LISTS, At, Box, FrozenDict, FrozenList, freeze_dict, freeze_list
+from holdfast.tree.path import show
 from holdfast.tree.spine import (
     Bucket,
     Fork,
@@ -73,7 +74,8 @@ class Loader:
         for depth, segment in enumerate(path):
             found = self._step(raw, stored, segment)
             if found is None:
-                raise NotFound(f"there is nothing at {path[: depth + 1]!r}", path=list(path[: depth + 1]))
+                where = show(path[: depth + 1])
+                raise NotFound(f"there is nothing at {where}", path=where)
             raw, stored = found
         return self.load(raw, stored), stored
 
