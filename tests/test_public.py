@@ -12,7 +12,13 @@ import holdfast
 
 NAMES = [
     "AlreadyExists",
+    "AlreadyRunning",
     "Artifact",
+    "Breaker",
+    "BreakerOpen",
+    "Cancelled",
+    "CodeChanged",
+    "CompensationFailed",
     "CorruptStore",
     "CorruptVersion",
     "FrozenDict",
@@ -21,24 +27,48 @@ NAMES = [
     "Holdfast",
     "HoldfastError",
     "IncompatibleFormat",
+    "InvalidAnswer",
     "InvalidCall",
     "InvalidReference",
     "InvalidSnapshot",
+    "LeaseLost",
     "MergeConflict",
+    "NotFinished",
     "NotFound",
     "Opaque",
+    "ReplayDiverged",
     "Retention",
+    "Retry",
+    "Run",
     "StaleVersion",
+    "StepFailed",
+    "StepTimeout",
     "StoreBusy",
     "StoreUnavailable",
+    "Suspended",
     "UnsupportedValue",
     "Version",
     "artifact",
+    "ask",
+    "autosave",
+    "idempotency_key",
+    "note",
+    "now",
     "open",
+    "parallel",
+    "progress",
+    "random",
     "register",
     "sanitize",
+    "sleep",
+    "state",
+    "step",
     "thaw",
+    "trial",
+    "uuid4",
     "validate",
+    "wait_for",
+    "workflow",
 ]
 
 #: Modules that take long to load, and that many programs need not have.
@@ -51,7 +81,7 @@ def test_the_public_names() -> None:
 
 
 def test_every_error_is_public_or_a_family_of_public_ones() -> None:
-    families = {"TryAgain", "Decide", "BadData"}
+    families = {"TryAgain", "Decide", "BadData", "RunEnded"}
     errors = {name for name, value in vars(holdfast.errors).items() if _is_error(value)}
     assert errors - families <= set(NAMES)
 

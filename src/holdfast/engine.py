@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, BinaryIO
+from uuid import uuid4
 
 import msgspec
 
@@ -15,11 +16,11 @@ from holdfast.errors import AlreadyExists, InvalidCall, InvalidReference, NotFou
 from holdfast.history import compare, retention, snapshot
 from holdfast.history.commit import Facts, Parts, draw_up, event
 from holdfast.history.context import Context
-from holdfast.history.events import to_event
+from holdfast.history.events import read_events
 from holdfast.history.history import History
 from holdfast.history.reader import Reader
 from holdfast.history.verify import Progress, verify_store
-from holdfast.history.version import Version
+from holdfast.history.version import Version, edited
 from holdfast.model.names import (
     MAX_STEP,
     check_number,
@@ -29,8 +30,9 @@ from holdfast.model.names import (
     short,
     split_reference,
 )
-from holdfast.model.public import Collected, Event, Report, Run
-from holdfast.model.records import PIN, STATUSES, EventRecord, RunRecord, StoreStats
+from holdfast.model.public import Collected, Event, Report, RunSummary
+from holdfast.model.records import PIN, STATUSES, RunRecord, StoreStats
+from holdfast.runtime.runner import Runner
 from holdfast.store.base import Append, Store
 from holdfast.tree.artifact import Artifact
 from holdfast.tree.fold import Folder, Redactor
@@ -58,7 +60,7 @@ def open(  # noqa: A001 - holdfast.open is the name
     return Holdfast(_store(where, durability, artifacts, timeout), redact=redact, clock=clock)
 
 
-class Holdfast:
+class Holdfast(Runner):
     """An open store and everything that can be done with it. Safe to use from many threads."""
 
     def __init__(
@@ -73,10 +75,7 @@ class Holdfast:
         self._context = Context(
             store, lambda: int(clock() * 1_000_000), Redactor(patterns) if patterns else None
         )
-
-    def history(self, run_id: str) -> History:
-        """The history of a run, which is made by the first commit to it."""
-        return History(self._context, run_id)
+        super().__init__(self._context)
 
     def version(self, ref: str) -> Version:
         """The version that a reference names: `RUN`, `RUN@12`, `RUN@head`, `RUN~2`, `RUN:tag`. A run id may
@@ -94,16 +93,23 @@ class Holdfast:
     def fork(
         self,
         ref: str | Version,
-        run_id: str,
+        run_id: str | None = None,
         *,
+        at: int | str | None = None,
+        edit: Callable[[Any], Any] | Mapping[str, Any] | None = None,
         state: Any = None,
+        overrides: Mapping[str, Callable[..., Any]] | None = None,
         note: str | None = None,
         actor: str | None = None,
     ) -> History:
         """Start another run from a version. It shares what it came from; both go their own way. With `state`,
-        it starts from that state instead."""
+        it starts from that state instead; with `edit`, from what a function makes of a draft, or with the values
+        that a dict gives for paths. The run of a workflow goes on when it is resumed, in this process with
+        `overrides` for steps of those names."""
+        source = ref if isinstance(ref, Version) else self.version(ref if at is None else f"{ref}@{at}")
+        if run_id is None:
+            run_id = f"{source.run[:180]}-fork-{uuid4().hex[:6]}"
         check_run_id(run_id)
-        source = ref if isinstance(ref, Version) else self.version(ref)
         if self._store.run(run_id) is not None:
             raise AlreadyExists(f"run {run_id!r} exists: fork into another id", run=run_id)
         origin = self._run(source.run)
@@ -111,7 +117,7 @@ class Holdfast:
         run = RunRecord(
             id=run_id,
             workflow=origin.workflow,
-            status=source.status,
+            status=source.status if origin.workflow is None else "paused",
             created=now,
             updated=now,
             origin=(origin.key, source.number),
@@ -121,17 +127,19 @@ class Holdfast:
         folder = Folder(reader.space, self._context.redact)
         if state is not None:
             root = folder.fold(state, root)
+        if edit is not None:
+            root = folder.fold(edited(root, edit), root)
         more = {"origin": f"{source.run}@{source.number}"}
-        facts = Facts(kind="fork", note=note, actor=actor, status=source.status, more=more)
+        facts = Facts(kind="fork", note=note, actor=actor, status=run.status, more=more)
         facts.check()
-        change, _ = draw_up(
-            run_id, reader.space, run, Parts(root, None, None, None, folder.arrivals), facts, now=now
-        )
+        change, _ = draw_up(run_id, reader.space, run, Parts(root, arrivals=folder.arrivals), facts, now=now)
         try:
             made = self._store.append(change)
         except StaleVersion:
             raise AlreadyExists(f"run {run_id!r} exists: fork into another id", run=run_id) from None
         self._announce_fork(source, made, now)
+        if overrides:
+            self._overrides[run_id] = overrides
         return self.history(run_id)
 
     def diff(self, a: str | Version, b: str | Version) -> compare.Diff:
@@ -151,7 +159,7 @@ class Holdfast:
         since: datetime | None = None,
         limit: int = 100,
         after: str | None = None,
-    ) -> list[Run]:
+    ) -> list[RunSummary]:
         """Runs, newest first. For the next page pass the last one's id as `after`."""
         statuses = [status] if isinstance(status, str) else status
         if not isinstance(statuses, Sequence | None) or not all(name in STATUSES for name in statuses or ()):
@@ -172,15 +180,7 @@ class Holdfast:
         """What happened in the whole store after a cursor, oldest first."""
         check_number("after", after, 0)
         check_number("limit", limit, 1)
-        runs: dict[int, RunRecord] = {}
-        found = []
-        for entry in self._store.journal(run=None, after=after, limit=limit):
-            key = entry.run if isinstance(entry, EventRecord) else entry[0]
-            run = runs.get(key) or self._store.run_by_key(key)
-            if run is not None:
-                runs[key] = run
-                found.append(to_event(run, entry))
-        return found
+        return read_events(self._store, after=after, limit=limit)[0]
 
     def stats(self) -> StoreStats:
         """What the store holds."""
@@ -258,7 +258,8 @@ class Holdfast:
         return self.history(run.id)
 
     def close(self) -> None:
-        """Let go of files and connections."""
+        """Let go of files, connections and threads."""
+        self._services.close()
         self._store.close()
 
     def __enter__(self) -> Holdfast:
@@ -295,13 +296,13 @@ class Holdfast:
         near = get_close_matches(text, [run.id for run in self._store.runs(limit=_PAGE)], 1)
         return f": did you mean {near[0]!r}?" if near else ""
 
-    def _shown(self, record: RunRecord) -> Run:
+    def _shown(self, record: RunRecord) -> RunSummary:
         tags = sorted({mark.name for mark in self._store.marks(record.key) if mark.name != PIN})
         origin = None
         if record.origin is not None:
             source = self._store.run_by_key(record.origin[0])
             origin = None if source is None else f"{source.id}@{record.origin[1]}"
-        return Run.of(record, tuple(tags), origin)
+        return RunSummary.of(record, tuple(tags), origin)
 
     def _announce_fork(self, source: Version, fork: RunRecord, now: int) -> None:
         """Tell the origin, so that a pruning that did not see the fork is refused; undo the fork if it came

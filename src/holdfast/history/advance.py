@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -22,7 +22,7 @@ from holdfast.history.commit import Facts, Parts, draw_up
 from holdfast.history.context import Context
 from holdfast.history.moves import moved
 from holdfast.history.reader import Head, Reader
-from holdfast.model.records import RunRecord
+from holdfast.model.records import EventRecord, RunRecord
 from holdfast.store.base import Append
 from holdfast.tree.draft import draft
 from holdfast.tree.fold import Folder
@@ -32,6 +32,15 @@ from holdfast.tree.pack import Writer
 
 #: Decides a conflict: path, the common value, ours, theirs → the value to keep.
 Resolver = Callable[[tuple[Any, ...], Any, Any, Any], Any]
+
+
+class Drawn(NamedTuple):
+    """A version on its way: what the store is to do, and what must be known once it has."""
+
+    change: Append
+    writer: Writer
+    root: Any
+    space: object
 
 
 class Line:
@@ -123,53 +132,88 @@ class Line:
         expected: int | None,
         resolve: Resolver | None,
     ) -> Head:
-        first: object | None = None
+        known: object | None = None
         while True:
-            with self._context.turn:
-                space = object() if head is None else self._context.reader(head.run).space
-                folder = Folder(space, self._context.redact)
-                root = folder.fold(state, None if base is None else base.root)
-                if head is not None and first is not None and first is not space:
-                    # The run was made or pruned meanwhile: what was shared is stored elsewhere now.
-                    root = folder.fold(root, head.root)
-                first = first or space
-                if head is not None and (base is None or base.version.number != head.version.number):
-                    start = FrozenDict() if base is None else base.root
-                    root = merge(start, root, head.root, resolve=resolve, fold=folder.fold)
-                change, writer = self._draw_up(head, space, folder, root, facts)
+            drawn = self.draw(state, base, head, facts, resolve=resolve, known=known)
+            known = known or drawn.space
             try:
-                run = self._store.append(change)
+                run = self._store.append(drawn.change)
             except StaleVersion:
                 head = self.fresh_head()
                 if expected is not None:
                     self.expect(head, expected)
                 continue
-            return self._settle(run, space, root, change, writer)
+            settled = self.settle(drawn, run)
+            self.note_moved(max(settled.version.number, self._last or 0))
+            return settled
 
-    def _draw_up(
-        self, head: Head | None, space: object, folder: Folder, root: Any, facts: Facts
-    ) -> tuple[Append, Writer]:
-        result = None if facts.result is None else folder.fold(facts.result)
-        meta = None if facts.meta is None else folder.fold(facts.meta)
-        error = None if facts.error is None else folder.fold(facts.error)
-        now = self._context.clock()
-        start = RunRecord(id=self.id, created=now, updated=now) if head is None else head
-        rearranged = head is not None and moved(root, head.root, space)
-        parts = Parts(root, result, meta, error, folder.arrivals, rearranged)
-        return draw_up(self.id, space, start, parts, facts, now=now)
+    def draw(
+        self,
+        state: Any,
+        base: Head | None,
+        head: Head | None,
+        facts: Facts,
+        *,
+        resolve: Resolver | None = None,
+        known: object | None = None,
+        start: RunRecord | None = None,
+        input: Any = None,  # noqa: A002 - as the root is called
+        events: Sequence[EventRecord] = (),
+        **changes: Any,
+    ) -> Drawn:
+        """The version that a state, made from `base`, will be on top of `head`; nothing is written yet. `known` is the
+        address space that a state was folded for before, `start` the record of a run that is to be made."""
+        context = self._context
+        with context.turn:
+            space = object() if head is None else context.reader(head.run).space
+            folder = Folder(space, context.redact)
+            root = folder.fold(state, None if base is None else base.root)
+            if head is not None and known is not None and known is not space:
+                # The run was made or pruned meanwhile: what was shared is stored elsewhere now.
+                root = folder.fold(root, head.root)
+            if head is not None and (base is None or base.version.number != head.version.number):
+                was = FrozenDict() if base is None else base.root
+                root = merge(was, root, head.root, resolve=resolve, fold=folder.fold)
+            parts = Parts(root)
+            if facts.result is not None:
+                parts.result = folder.fold(facts.result)
+            if facts.meta is not None:
+                parts.meta = folder.fold(facts.meta)
+            if facts.error is not None:
+                parts.error = folder.fold(facts.error)
+            if input is not None:
+                parts.input = folder.fold(input)
+            parts.arrivals = folder.arrivals
+            now = context.clock()
+            if head is None:
+                start = start or RunRecord(id=self.id, created=now, updated=now)
+            else:
+                parts.moved = root is not head.root and moved(root, head.root, space)
+            change, writer = draw_up(
+                self.id, space, head or start, parts, facts, now=now, events=events, **changes  # type: ignore[arg-type]
+            )  # fmt: skip
+        return Drawn(change, writer, root, space)
 
-    def _settle(self, run: RunRecord, space: object, root: Any, change: Append, writer: Writer) -> Head:
+    def settle(self, drawn: Drawn, run: RunRecord) -> Head:
         """What was committed is known and shared from now on."""
+        change = drawn.change
         assert change.version is not None
         self._reader = reader = self._context.reader(run)
         if change.expect is None:
-            reader.adopt(space)
-        if reader.space is space:
-            writer.stamp(reader.loader.remember)
-        head = Head(run, msgspec.structs.replace(change.version, pack=None), root)
+            reader.adopt(drawn.space)
+        if reader.space is drawn.space:
+            drawn.writer.stamp(reader.loader.remember)
+        head = Head(run, msgspec.structs.replace(change.version, pack=None), drawn.root)
         if reader.head is None or reader.head.run.revision < run.revision:
             reader.head = head
-        self.note_moved(max(head.version.number, self._last or 0))
+        return head
+
+    def changed(self, head: Head, run: RunRecord) -> Head:
+        """The run's record was changed, its head was not."""
+        head = head._replace(run=run)
+        reader = self._context.reader(run)
+        if reader.head is None or reader.head.run.revision < run.revision:
+            reader.head = head
         return head
 
     def _known_head(self) -> Head | None:

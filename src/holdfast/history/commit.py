@@ -27,7 +27,7 @@ from holdfast.tree.codec import decode, encode
 from holdfast.tree.pack import Upload, Writer
 
 #: The roots of a pack, in this order; those at the end that are None are left out.
-STATE, RESULT, META, ERROR = range(4)
+STATE, RESULT, META, ERROR, INPUT = range(5)
 
 
 @dataclass(slots=True)
@@ -45,6 +45,8 @@ class Facts:
     status: str | None = None
     #: Further facts that a list of versions shows: address, attempt, duration, …
     more: dict[str, Any] = field(default_factory=dict)
+    #: Has the step been completed?
+    done: bool = True
 
     def check(self) -> None:
         """Refuse what cannot be stored, before anything else happens."""
@@ -72,25 +74,36 @@ class Parts:
     """The frozen trees of a version to be, and the artifacts that came with them."""
 
     root: Any
-    result: Any
-    meta: Any
-    error: Any
+    result: Any = None
+    meta: Any = None
+    error: Any = None
+    #: What a workflow was called with, or a step that can be undone.
+    input: Any = None
     arrivals: Sequence[Artifact] = ()
     #: Do parts of the state stand in other places than in the version before (see `moves`)?
     moved: bool = False
 
 
 def draw_up(
-    run_id: str, space: object, head: Head | RunRecord, parts: Parts, facts: Facts, *, now: int
+    run_id: str,
+    space: object,
+    head: Head | RunRecord,
+    parts: Parts,
+    facts: Facts,
+    *,
+    now: int,
+    events: Sequence[EventRecord] = (),
+    **changes: Any,
 ) -> tuple[Append, Writer]:
-    """A version on top of a head, or as the first of a run that is to be made."""
+    """A version on top of a head, or as the first of a run that is to be made. With it come `events`, and other
+    `changes` of the run's record."""
     run = head.run if isinstance(head, Head) else head
     parent = head.version if isinstance(head, Head) else None
     number = run.last + 1
     writer = Writer(space, number)
     for arrival in parts.arrivals:
         writer.upload(Upload(bytes.fromhex(arrival.digest), arrival.size, arrival.pieces))
-    values = [parts.root, parts.result, parts.meta, parts.error]
+    values = [parts.root, parts.result, parts.meta, parts.error, parts.input]
     while len(values) > 1 and values[-1] is None:
         values.pop()
     pack = writer.finish([writer.root(value) for value in values])
@@ -102,7 +115,7 @@ def draw_up(
         kind=facts.kind or _kind(parent, facts.step),
         status=status,
         at=now,
-        steps=(parent.steps if parent is not None else 0) + (facts.step is not None),
+        steps=(parent.steps if parent is not None else 0) + (facts.step is not None and facts.done),
         step=facts.step,
         detail=facts.detail(**_last_move(number, parent, parts.moved)),
         prev=NO_PARENT if parent is None else parent.hash[:8],
@@ -121,6 +134,7 @@ def draw_up(
         step=facts.step if facts.step is not None else run.step,
         size=run.size + pack.size,
         kept=run.kept + 1,
+        **changes,
     )
     change = Append(
         expect=run if run.key else None,
@@ -128,6 +142,7 @@ def draw_up(
         version=seal(run_id, version),
         blocks=pack.blocks,
         tags=list(facts.tags),
+        events=events,
         uploads=pack.uploads,
         holds=sorted(pack.holds),
     )

@@ -26,6 +26,8 @@ class Context:
         self._readers: WeakValueDictionary[str, Reader] = WeakValueDictionary()
         self._latest: dict[str, Reader] = {}
         self._lock = threading.Lock()
+        #: What stays of the further facts of a run when its head moves back to a version.
+        self.carry: Callable[[RunRecord, int], bytes] = _nothing
         #: One thread prepares at a time. Preparing is Python and gains nothing from more; without this, threads
         #: that let go of the interpreter for a moment queue up for it behind all others.
         self.turn = threading.RLock()
@@ -54,3 +56,7 @@ class Context:
         with self._lock:
             self._readers.pop(run_id, None)
             self._latest.pop(run_id, None)
+
+
+def _nothing(run: RunRecord, to: int) -> bytes:
+    return b""

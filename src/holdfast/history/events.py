@@ -1,23 +1,57 @@
-"""Journal entries as callers see them."""
+"""Journal entries as callers see them.
+
+The row of a version is the entry of what it records: in the run of a workflow a step that was completed, or the run's
+start or end; else a version that was saved.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 from holdfast.history.seal import check
 from holdfast.model.public import Event, when
 from holdfast.model.records import EventRecord, RunRecord, VersionRecord
+from holdfast.store.base import Store
 from holdfast.tree.codec import decode
+
+#: What versions of a workflow's run stand for, by kind.
+_KINDS = {"initial": "run.started", "step": "step.completed", "final": "run.completed"}
 
 
 def to_event(run: RunRecord, entry: EventRecord | tuple[int, VersionRecord]) -> Event:
-    """A journal entry as callers see it: the row of a version is the event of its being saved."""
+    """A journal entry as callers see it."""
     if isinstance(entry, EventRecord):
         data = decode(entry.data) if entry.data else {}
-        return Event(entry.seq, run.id, entry.kind, when(entry.at), data.pop("version", None), None, data)
+        version, step = data.pop("version", None), data.pop("step", None)
+        return Event(entry.seq, run.id, entry.kind, when(entry.at), version, step, data)
     record = check(run.id, entry[1])
-    facts = {
+    facts: dict[str, Any] = {
         "parent": record.parent or None,
         "timeline": record.timeline,
         "kind": record.kind,
         "status": record.status,
     }
-    return Event(record.seq, run.id, "version.saved", when(record.at), record.number, record.step, facts)
+    kind = "version.saved"
+    if run.workflow is not None:
+        detail = decode(record.detail) if record.detail else {}
+        kind = _KINDS.get(record.kind, kind)
+        if "failed" in detail:
+            kind = "step.failed"
+        elif record.kind == "final" and record.status != "completed":
+            kind = f"run.{record.status}"
+        facts.update({name: detail[name] for name in ("address", "attempt", "took") if name in detail})
+    return Event(record.seq, run.id, kind, when(record.at), record.number, record.step, facts)
+
+
+def read_events(store: Store, *, after: int, limit: int) -> tuple[list[Event], int]:
+    """What happened in the whole store after a cursor, oldest first, and the cursor to go on from."""
+    runs: dict[int, RunRecord] = {}
+    found = []
+    for entry in store.journal(run=None, after=after, limit=limit):
+        key = entry.run if isinstance(entry, EventRecord) else entry[0]
+        after = entry.seq if isinstance(entry, EventRecord) else entry[1].seq
+        run = runs.get(key) or store.run_by_key(key)
+        if run is not None:
+            runs[key] = run
+            found.append(to_event(run, entry))
+    return found, after

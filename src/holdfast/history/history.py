@@ -21,6 +21,7 @@ from holdfast.history.complete import is_whole, whole_lines
 from holdfast.history.context import Context
 from holdfast.history.events import to_event
 from holdfast.history.reader import Head
+from holdfast.history.rollback import move_head
 from holdfast.history.seal import check
 from holdfast.history.version import Version, along
 from holdfast.model.names import (
@@ -39,7 +40,6 @@ from holdfast.model.records import (
     PIN,
     MarkRecord,
     RunRecord,
-    TimelineRecord,
     VersionRecord,
 )
 from holdfast.model.retention import Retention
@@ -118,25 +118,8 @@ class History:
         while True:
             run = self._run()
             target = self.at(to)
-            now = self._context.clock()
-            timeline = TimelineRecord(
-                number=run.timeline + 1, parent=target.number, at=now, reason=reason, actor=actor
-            )
-            after = msgspec.structs.replace(
-                run,
-                status=target.status,
-                step=target.step,
-                updated=now,
-                head=target.number,
-                timeline=timeline.number,
-                revision=run.revision + 1,
-            )
-            entry = event(
-                "run.rolled_back", now, since=run.head, to=target.number, timeline=timeline.number,
-                reason=reason, actor=actor,
-            )  # fmt: skip
             try:
-                self._store.append(Append(expect=run, run=after, timeline=timeline, events=[entry]))
+                move_head(self._context, run, target._record, reason=reason, actor=actor)
             except StaleVersion:
                 continue
             self._line.note_moved(target.number)

@@ -98,6 +98,14 @@ class Reader:
             raise self._pruned(number)
         return roots
 
+    def at_hand(self, number: int) -> bool:
+        """Has the pack of a version been read?"""
+        return number in self._packs
+
+    def read_ahead(self, numbers: Sequence[int]) -> None:
+        """Read the packs of versions that will be asked for soon, together."""
+        self._load(numbers)
+
     def show(self, value: Any) -> Any:
         """An internal value as a caller may see it."""
         return reveal(value, self._open)

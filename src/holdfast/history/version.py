@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import InvalidReference
+from holdfast.errors import InvalidCall, InvalidReference, NotFound
 from holdfast.history.commit import ERROR, META, RESULT
 from holdfast.history.reader import Reader
 from holdfast.model.public import when
 from holdfast.model.records import PIN, VersionRecord
 from holdfast.tree import path as paths
 from holdfast.tree.codec import decode
+from holdfast.tree.draft import draft
 
 if TYPE_CHECKING:
     from holdfast.history.history import History
@@ -100,6 +101,22 @@ class Version:
         return self._detail
 
     @property
+    def address(self) -> str | None:
+        """Where the step sits in its run: `plan/search#2`."""
+        return self.detail.get("address", self.step)
+
+    @property
+    def attempt(self) -> int:
+        """Which try of the step succeeded."""
+        return int(self.detail.get("attempt", 1))
+
+    @property
+    def took(self) -> float | None:
+        """Seconds that the step took, where that is known."""
+        took = self.detail.get("took")
+        return None if took is None else took / 1_000_000
+
+    @property
     def note(self) -> str | None:
         return self.detail.get("note")
 
@@ -171,3 +188,25 @@ def along(versions: Iterator[Version], count: int) -> Version | None:
         if passed == count:
             return version
     return None
+
+
+def edited(root: Any, edit: Callable[[Any], Any] | Mapping[str, Any]) -> Any:
+    """A draft of a state, changed by a function, or by values for paths."""
+    state = draft(root)
+    if callable(edit):
+        edit(state)
+        return state
+    if not isinstance(edit, Mapping):
+        raise InvalidCall("edit is a function that changes a draft, or a dict of paths and values")
+    for path, value in edit.items():
+        *way, last = segments_of(path) or [None]
+        if last is None:
+            raise InvalidReference("an edit needs a path: give state= to replace the whole state")
+        place = state
+        try:
+            for segment in way:
+                place = place[segment]
+            place[last] = value
+        except (LookupError, TypeError):
+            raise NotFound(f"the state has no place {path!r} to be edited", path=path) from None
+    return state

@@ -15,7 +15,7 @@ def when(micros: int) -> datetime:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunSummary:
     """A run, as a list shows it."""
 
     id: str
@@ -36,7 +36,7 @@ class Run:
     origin: str | None = None
 
     @classmethod
-    def of(cls, record: RunRecord, tags: tuple[str, ...], origin: str | None) -> Run:
+    def of(cls, record: RunRecord, tags: tuple[str, ...], origin: str | None) -> RunSummary:
         """From the store's record."""
         return cls(
             id=record.id,
@@ -78,6 +78,22 @@ class Event:
     version: int | None = None
     step: str | None = None
     data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A question to the operator that waits for an answer."""
+
+    id: str
+    run: str
+    #: Where in the run it is asked.
+    address: str
+    question: str
+    opened: datetime
+    #: The JSON Schema that an answer must fit; None for any.
+    schema: Any = None
+    #: When the run goes on without an answer.
+    due: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

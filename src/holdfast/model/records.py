@@ -48,6 +48,16 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     size: int = 0
     #: Versions that have not been pruned.
     kept: int = 0
+    #: The run (its key) that this one is a part of.
+    parent: int | None = None
+    #: When the run wants to be resumed; None if it does not wait for a time.
+    due: int | None = None
+    #: Who advances the run now, and until when that holds unless it is renewed. The one field that changes without
+    #: the revision is `until`.
+    owner: str | None = None
+    until: int = 0
+    #: Further facts, encoded: what it waits for, how it failed, …; empty for none.
+    detail: bytes = b""
 
 
 class VersionRecord(msgspec.Struct, frozen=True, kw_only=True):

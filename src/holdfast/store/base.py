@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+from holdfast.errors import HoldfastError
 from holdfast.model.records import (
     ArtifactRecord,
     EventRecord,
@@ -77,6 +78,10 @@ class RunStore(Protocol):
     def append(self, change: Append) -> RunRecord:
         """Carry out one change; gives the run as it is now, with its key."""
 
+    def append_many(self, changes: Sequence[Append]) -> list[RunRecord | HoldfastError]:
+        """Carry out changes of different runs together, each by itself all or nothing; gives for each the run as it is
+        now, or why it was refused. What is raised stands for all of them, and nothing was written."""
+
     def run(self, run_id: str) -> RunRecord | None:
         """The run of an id."""
 
@@ -97,10 +102,12 @@ class RunStore(Protocol):
         tags: Sequence[str] = (),
         since: int | None = None,
         before: int | None = None,
+        due: int | None = None,
+        parent: int | None = None,
         limit: int = 100,
     ) -> list[RunRecord]:
         """Runs, newest first: of any of the statuses, with a version for each of the tags, changed at or after
-        `since`, with keys below `before`."""
+        `since`, with keys below `before`, due at or before `due`, parts of the run `parent`."""
 
     def forks_of(self, key: int) -> list[RunRecord]:
         """Runs that were forked from a run."""
@@ -153,6 +160,9 @@ class VersionStore(Protocol):
     ) -> list[EventRecord | tuple[int, VersionRecord]]:
         """What happened after a position, oldest first: events, and versions with the key of their run."""
 
+    def journal_end(self) -> int:
+        """The last position in the journal; 0 for an empty one."""
+
     def prune(self, plan: Prune) -> RunRecord:
         """Carry out a pruning, atomically, with the same comparison as `append`; `StaleVersion` too if a version
         that is to go has a mark, which must have come since the pruning was planned."""
@@ -177,7 +187,21 @@ class ArtifactStore(Protocol):
         """Remove large values that no version holds and that came before a time; gives number and bytes."""
 
 
-class Store(RunStore, VersionStore, ArtifactStore, Protocol):
+class ValueStore(Protocol):
+    """Small values that belong to no run, and the leases of runs."""
+
+    def value(self, name: str) -> tuple[bytes, int] | None:
+        """A value and its revision."""
+
+    def set_value(self, name: str, data: bytes, expect: int) -> int:
+        """Make or replace a value whose revision is `expect`, 0 for none; gives the new one. `StaleVersion` if it is
+        another."""
+
+    def renew(self, runs: Sequence[int], owner: str, until: int) -> None:
+        """Prolong `until` of those runs that this owner still has. Their revisions stay."""
+
+
+class Store(RunStore, VersionStore, ArtifactStore, ValueStore, Protocol):
     """All of it."""
 
     def stats(self) -> StoreStats:

@@ -19,7 +19,14 @@ from typing import NamedTuple, NoReturn
 
 from msgspec.structs import replace
 
-from holdfast.errors import AlreadyExists, CorruptStore, NotFound, StaleVersion, StoreUnavailable
+from holdfast.errors import (
+    AlreadyExists,
+    CorruptStore,
+    HoldfastError,
+    NotFound,
+    StaleVersion,
+    StoreUnavailable,
+)
 from holdfast.model import records
 from holdfast.model.records import EventRecord, MarkRecord, RunRecord, VersionRecord
 from holdfast.store.base import Append, Imported, Prune
@@ -80,6 +87,7 @@ class MemoryStore:
         #: The entry at position n is at n - 1; None where it is gone.
         self._journal: list[Entry | None] = []
         self._artifacts = Artifacts()
+        self._values: dict[str, tuple[bytes, int]] = {}
 
     # Runs
 
@@ -113,6 +121,15 @@ class MemoryStore:
             self._note(run, change.events)
             return run.record
 
+    def append_many(self, changes: Sequence[Append]) -> list[RunRecord | HoldfastError]:
+        return [self._try_append(change) for change in changes]
+
+    def _try_append(self, change: Append) -> RunRecord | HoldfastError:
+        try:
+            return self.append(change)
+        except (StaleVersion, CorruptStore, NotFound) as error:
+            return error
+
     def run(self, run_id: str) -> RunRecord | None:
         with self._lock:
             return self._ids[run_id].record if run_id in self._ids else None
@@ -137,11 +154,15 @@ class MemoryStore:
         tags: Sequence[str] = (),
         since: int | None = None,
         before: int | None = None,
+        due: int | None = None,
+        parent: int | None = None,
         limit: int = 100,
     ) -> list[RunRecord]:
         def fits(run: _Run) -> bool:
             return (
-                (before is None or run.record.key < before)
+                (due is None or (run.record.due is not None and run.record.due <= due))
+                and (parent is None or run.record.parent == parent)
+                and (before is None or run.record.key < before)
                 and (statuses is None or run.record.status in statuses)
                 and (workflow is None or run.record.workflow == workflow)
                 and (since is None or run.record.updated >= since)
@@ -268,6 +289,10 @@ class MemoryStore:
             entries = (self._journal[seq - 1] for seq in places[start : start + limit])
             return [entry for entry in entries if entry is not None]
 
+    def journal_end(self) -> int:
+        with self._lock:
+            return len(self._journal)
+
     def prune(self, plan: Prune) -> RunRecord:
         gone = {*plan.drop, *(version.number for version, _, _ in plan.thin)}
         with self._lock:
@@ -310,6 +335,25 @@ class MemoryStore:
     def collect(self, *, before: int) -> tuple[int, int]:
         with self._lock:
             return self._artifacts.collect(before)
+
+    # Values and leases
+
+    def value(self, name: str) -> tuple[bytes, int] | None:
+        with self._lock:
+            return self._values.get(name)
+
+    def set_value(self, name: str, data: bytes, expect: int) -> int:
+        with self._lock:
+            if self._values.get(name, (b"", 0))[1] != expect:
+                raise StaleVersion(f"the value {name!r} was changed by another: read it, then try again")
+            self._values[name] = (data, expect + 1)
+            return expect + 1
+
+    def renew(self, runs: Sequence[int], owner: str, until: int) -> None:
+        with self._lock:
+            for run in filter(None, map(self._runs.get, runs)):
+                if run.record.owner == owner and run.record.until < until:
+                    run.record = replace(run.record, until=until)
 
     # The whole
 

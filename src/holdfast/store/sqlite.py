@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import AlreadyExists, CorruptStore, InvalidCall, NotFound, StaleVersion
+from holdfast.errors import AlreadyExists, CorruptStore, HoldfastError, InvalidCall, NotFound, StaleVersion
 from holdfast.model.records import (
     ArtifactRecord,
     EventRecord,
@@ -51,14 +51,15 @@ from holdfast.store.sqlite_rows import (
     is_long,
     mark_record,
     mark_row,
-    row_sum,
     run_record,
     run_row,
+    run_sum,
     timeline_record,
     timeline_row,
     version_record,
     version_row,
 )
+from holdfast.store.sqlite_values import Values
 from holdfast.tree.pack import Upload
 
 _SELECT_RUN = f"SELECT {RUN}, sum FROM run WHERE "  # noqa: S608 - constants only
@@ -91,6 +92,7 @@ class SQLiteStore:
             raise InvalidCall(f"durability is 'durable', 'fast' or 'memory', not {durability!r}")
         self._link = Link(os.fspath(path), durability, timeout)
         self._artifacts = Artifacts(self._link, None if artifacts is None else ArtifactFolder(artifacts))
+        self._values = Values(self._link)
 
     # Runs
 
@@ -102,6 +104,24 @@ class SQLiteStore:
             return self._append(connection, change)
 
         return self._link.write(all_or_nothing(write) if change.uploads else write)
+
+    def append_many(self, changes: Sequence[Append]) -> list[RunRecord | HoldfastError]:
+        for change in changes:
+            if change.uploads:
+                self._artifacts.place(change.uploads)
+
+        def write(connection: sqlite3.Connection) -> list[RunRecord | HoldfastError]:
+            return [self._try_append(connection, change) for change in changes]
+
+        return self._link.write(write)
+
+    def _try_append(self, connection: sqlite3.Connection, change: Append) -> RunRecord | HoldfastError:
+        try:
+            if change.uploads:
+                return all_or_nothing(lambda inner: self._append(inner, change))(connection)
+            return self._append(connection, change)
+        except HoldfastError as error:
+            return error
 
     def _append(self, connection: sqlite3.Connection, change: Append) -> RunRecord:
         run = change.run
@@ -165,9 +185,12 @@ class SQLiteStore:
         tags: Sequence[str] = (),
         since: int | None = None,
         before: int | None = None,
+        due: int | None = None,
+        parent: int | None = None,
         limit: int = 100,
     ) -> list[RunRecord]:
         clauses = [("workflow = ?", workflow), ("updated >= ?", since), ("key < ?", before)]
+        clauses += [("due <= ?", due), ("parent = ?", parent)]
         tagged = "EXISTS (SELECT 1 FROM mark WHERE mark.run = run.key AND mark.name = ?)"
         clauses += [(tagged, tag) for tag in tags]
         where, values = _where(clauses)
@@ -302,6 +325,9 @@ class SQLiteStore:
     ) -> list[EventRecord | tuple[int, VersionRecord]]:
         return sqlite_journal.entries(self._link, run=run, after=after, limit=limit)
 
+    def journal_end(self) -> int:
+        return sqlite_journal.end(self._link)
+
     def prune(self, plan: Prune) -> RunRecord:
         key = plan.run.key
 
@@ -345,6 +371,17 @@ class SQLiteStore:
 
     def collect(self, *, before: int) -> tuple[int, int]:
         return self._artifacts.collect(before)
+
+    # Values and leases
+
+    def value(self, name: str) -> tuple[bytes, int] | None:
+        return self._values.get(name)
+
+    def set_value(self, name: str, data: bytes, expect: int) -> int:
+        return self._values.set(name, data, expect)
+
+    def renew(self, runs: Sequence[int], owner: str, until: int) -> None:
+        self._values.renew(runs, owner, until)
 
     # The whole
 
@@ -395,7 +432,7 @@ def _has(connection: sqlite3.Connection, what: str, *values: Any) -> bool:
 def _insert_run(connection: sqlite3.Connection, run: RunRecord) -> RunRecord:
     run = msgspec.structs.replace(run, key=connection.execute(SELECT_NEXT_KEY).fetchone()[0])
     row = run_row(run)
-    connection.execute(INSERT_RUN, (*row, row_sum(*row)))
+    connection.execute(INSERT_RUN, (*row, run_sum(row)))
     return run
 
 
@@ -405,7 +442,7 @@ def _stale(run: RunRecord) -> StaleVersion:
 
 def _update_run(connection: sqlite3.Connection, run: RunRecord, expect: RunRecord) -> None:
     row = run_row(run)
-    done = connection.execute(UPDATE_RUN, (*row[2:4], *row[5:], row_sum(*row), expect.key, expect.revision))
+    done = connection.execute(UPDATE_RUN, (*row[2:4], *row[5:], run_sum(row), expect.key, expect.revision))
     if done.rowcount != 1:
         raise _stale(run)
 

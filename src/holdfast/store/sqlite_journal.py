@@ -36,6 +36,13 @@ def entries(
     return [entry_record(row) for row in rows]
 
 
+def end(link: Link) -> int:
+    """The last position."""
+    with link.reader() as connection:
+        last: int = connection.execute("SELECT coalesce(max(seq), 0) FROM journal").fetchone()[0]
+    return last
+
+
 def mark_end(connection: sqlite3.Connection) -> None:
     """Before rows are deleted: leave a row at the end, which no reader sees, so that what follows gets later
     positions. (AUTOINCREMENT would do the same, for a further page in every commit.)"""

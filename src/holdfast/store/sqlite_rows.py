@@ -25,16 +25,17 @@ from holdfast.model.records import (
 
 RUN = (
     "key, id, workflow, status, created, updated, head, last, timeline, revision, epoch, "
-    "origin_run, origin_version, step, size, kept"
+    "origin_run, origin_version, step, size, kept, parent, due, owner, detail, until"
 )
 SELECT_NEXT_KEY = (
     "SELECT max(coalesce((SELECT max(key) FROM run), 0), "
     "coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'run'), 0)) + 1"
 )
-INSERT_RUN = f"INSERT INTO run ({RUN}, sum) VALUES ({', '.join('?' * 17)})"  # noqa: S608 - constants only
+INSERT_RUN = f"INSERT INTO run ({RUN}, sum) VALUES ({', '.join('?' * 22)})"  # noqa: S608 - constants only
 UPDATE_RUN = (
     "UPDATE run SET workflow=?, status=?, updated=?, head=?, last=?, timeline=?, revision=?, epoch=?, "
-    "origin_run=?, origin_version=?, step=?, size=?, kept=?, sum=? WHERE key=? AND revision=?"
+    "origin_run=?, origin_version=?, step=?, size=?, kept=?, parent=?, due=?, owner=?, detail=?, until=?, sum=? "
+    "WHERE key=? AND revision=?"
 )
 VERSION = (
     "seq, number, back, timeline, kind, status, steps, pruned, extra, at, step, detail, seal, length(pack)"
@@ -95,12 +96,26 @@ def run_row(run: RunRecord) -> tuple[Any, ...]:
         run.step,
         run.size,
         run.kept,
+        run.parent,
+        run.due,
+        run.owner,
+        run.detail or None,
+        run.until,
     )
+
+
+def run_sum(row: tuple[Any, ...]) -> bytes:
+    """What guards the values of `RUN`: all but `until`, which is renewed by itself. Those that came with format 2
+    count where there are any, so that older rows keep their sums."""
+    return sha256(_encode(row[:16] if row[16:20] == _NONE else row[:20])).digest()[:8]
+
+
+_NONE = (None, None, None, None)
 
 
 def run_record(row: tuple[Any, ...]) -> RunRecord:
     """From the values of `RUN` and the sum."""
-    if row_sum(*row[:-1]) != row[-1]:
+    if run_sum(row) != row[-1] or type(row[20]) is not int:
         raise CorruptStore(
             f"the record of run {row[1]!r} is damaged: verify the store, restore the run from a bundle"
         )
@@ -120,6 +135,11 @@ def run_record(row: tuple[Any, ...]) -> RunRecord:
         step=row[13],
         size=row[14],
         kept=row[15],
+        parent=row[16],
+        due=row[17],
+        owner=row[18],
+        detail=row[19] or b"",
+        until=row[20],
     )
 
 

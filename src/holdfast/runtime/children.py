@@ -1,0 +1,109 @@
+"""Workflows within workflows: a run of its own, linked to the run that called it.
+
+The id of the child follows from its parent's, its address and the timeline, so that a parent that is resumed finds the
+child that it had started, and a rollback begins a new one.
+
+Invariant: a child's result is recorded in its parent once, like that of a step.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any
+
+from holdfast.errors import Cancelled
+from holdfast.history.commit import RESULT
+from holdfast.history.commit import Facts as VersionFacts
+from holdfast.model.names import MAX_ID
+from holdfast.model.records import RunRecord
+from holdfast.runtime import execute, machine
+from holdfast.runtime.definition import Workflow
+from holdfast.runtime.drive import Do, Flow
+from holdfast.runtime.failure import revive
+from holdfast.runtime.scope import Frame
+from holdfast.runtime.session import Failure, Session
+from holdfast.runtime.waits import Wait, facts_of
+from holdfast.tree.frozen import thaw
+
+
+def child(
+    session: Session,
+    frame: Frame,
+    workflow: Workflow,
+    address: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Flow[Any]:
+    """A call of a workflow inside a run."""
+    session.check()
+    digest = machine.digest_of(args, kwargs)
+    entry = session.record.steps.get(address)
+    if entry is not None:
+        return (yield from machine.replay(session, entry, None, digest, args, kwargs))
+    yield from session.go_live()
+    services = session.services
+    run_id = child_id(session.head.run, address)
+    session.begin(address, frame)
+    began = services.context.clock()
+    try:
+        there = yield Do(lambda: services.store.run(run_id))
+        error: BaseException | None = None
+        if there is None:
+            flow = execute.start(
+                services,
+                workflow,
+                run_id,
+                args,
+                kwargs,
+                parent=session.head.run.key,
+                overrides=session.overrides,
+            )
+            error = yield from flow
+        elif there.status not in ("completed", "cancelled"):
+            flow = execute.resume(
+                services, workflow, run_id, answers=session.answers, overrides=session.overrides
+            )
+            error = yield from flow
+        run = yield Do(lambda: services.store.run(run_id))
+        if run.status == "completed":
+            value = yield Do(lambda: result_of(session, run))
+            facts = VersionFacts(workflow.name, value, kind="step")
+            facts.more = {"args": digest, "took": services.context.clock() - began, "child": run_id}
+            if address != workflow.name:
+                facts.more["address"] = address
+            session.facts.drop(address)
+            session.keep_if(bool(session.head.run.detail))
+            yield from session.commit(facts)
+            if frame.owner is not None:
+                frame.owner.stale = True
+            return value
+        if run.status in ("failed", "cancelled"):
+            error = error or _why(run)
+            session.failed(Failure(workflow.name, address, digest, error, 1))
+            raise error
+        due = facts_of(run).due()
+        session.facts.put(Wait(address=address, kind="run", name=run_id, due=due, opened=began))
+        session.keep()
+        session.halt("paused" if run.status == "paused" else "suspended")
+    finally:
+        session.end(address)
+
+
+def child_id(parent: RunRecord, address: str) -> str:
+    """The id of the run that a workflow called at an address is."""
+    line = "" if parent.timeline == 1 else f".{parent.timeline}"
+    run_id = f"{parent.id}.{address.replace('~', '-').replace('@', '-')}{line}"
+    if len(run_id) <= MAX_ID:
+        return run_id
+    return f"{run_id[: MAX_ID - 20]}.{sha256(run_id.encode()).hexdigest()[:16]}"
+
+
+def result_of(session: Session, run: RunRecord) -> Any:
+    """What a completed run returned."""
+    return thaw(session.services.context.reader(run).part(run.head, RESULT))
+
+
+def _why(run: RunRecord) -> BaseException:
+    if run.status == "cancelled":
+        return Cancelled(f"run {run.id!r}, which is part of this one, was cancelled", run=run.id)
+    return revive(facts_of(run).error or {})

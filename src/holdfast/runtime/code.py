@@ -1,0 +1,44 @@
+"""Noticing that a workflow's code is not the code that a run was executed with before."""
+
+from __future__ import annotations
+
+import logging
+
+from holdfast.errors import CodeChanged
+from holdfast.history.reader import Reader
+from holdfast.model.records import RunRecord
+from holdfast.runtime.definition import CHANGED, Workflow
+from holdfast.runtime.waits import Facts
+from holdfast.tree.codec import decode
+
+_log = logging.getLogger("holdfast")
+
+
+def compare(run: RunRecord, workflow: Workflow, reader: Reader, facts: Facts, changed: str) -> None:
+    """Warn of changed code, or refuse it."""
+    known = facts.code or _first(run, reader)
+    if not known or known == workflow.code or changed == "allow":
+        return
+    message = (
+        f"the code of workflow {workflow.name!r} has changed since run {run.id!r} was last executed ({known} then, "
+        f"{workflow.code} now)"
+    )
+    if changed == "refuse":
+        raise CodeChanged(
+            f"{message}: bring the old code back, or resume with changed={CHANGED[0]!r}",
+            run=run.id,
+            recorded=known,
+            now=workflow.code,
+        )
+    _log.warning("%s: recorded steps are passed as long as their addresses and arguments fit", message)
+
+
+def _first(run: RunRecord, reader: Reader) -> str:
+    """The fingerprint that the run's first version tells."""
+    while run.origin is not None:
+        reader = reader.origin
+        run = reader.run
+    found = reader.store.versions(run.key, after=0, before=2, limit=1)
+    detail = decode(found[0].detail) if found and found[0].detail else {}
+    code: str = detail.get("code", "")
+    return code

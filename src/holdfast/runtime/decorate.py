@@ -1,0 +1,180 @@
+"""The two decorators.
+
+Outside a run a decorated function is the function itself. Inside one, calling it hands over to the machine.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from functools import update_wrapper
+from typing import Any, ParamSpec, TypeVar, overload
+
+from holdfast.errors import InvalidCall
+from holdfast.history.advance import Resolver
+from holdfast.model.names import check_text
+from holdfast.runtime.calls import enter
+from holdfast.runtime.definition import CHANGED, Step, Workflow, bound, define
+from holdfast.runtime.policy import Breaker, Retry
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_NAME = re.compile(r"[^/#\[\]\s](?:[^/#\[\]\n\r\t]*[^/#\[\]\s])?")
+_MAX_NAME = 100
+
+
+@overload
+def step(function: Callable[P, R], /) -> Callable[P, R]: ...
+@overload
+def step(
+    *,
+    name: str | None = None,
+    retry: Retry | int | None = None,
+    timeout: float | None = None,
+    key: Callable[..., Any] | str | None = None,
+    compensate: Callable[..., Any] | None = None,
+    breaker: Breaker | None = None,
+    on_conflict: Resolver | None = None,
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def step(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    retry: Retry | int | None = None,
+    timeout: float | None = None,
+    key: Callable[..., Any] | str | None = None,
+    compensate: Callable[..., Any] | None = None,
+    breaker: Breaker | None = None,
+    on_conflict: Resolver | None = None,
+) -> Any:
+    """Make a function a step: inside a run its result is recorded, with what it changed in the state, and it is not
+    run again once it is.
+
+    `retry` says how often and when a failed attempt is repeated; `timeout` how many seconds an attempt may take;
+    `key` names a call by its data, as a function of the arguments or the name of one; `compensate` undoes the step when
+    the run is rolled back past it (it gets the result, then the arguments, as far as it takes them); `breaker` leaves a
+    step alone that keeps failing; `on_conflict` decides when a step that ran beside this one changed the same place.
+    """
+
+    def decorate(given: Callable[..., Any]) -> Any:
+        _check_function("step", given)
+        _check_seconds("timeout", timeout)
+        for what, value in (("compensate", compensate), ("on_conflict", on_conflict)):
+            if value is not None and not callable(value):
+                raise InvalidCall(f"{what} of step {given.__name__!r} is a function, not {value!r:.60}")
+        if key is not None and not callable(key) and not isinstance(key, str):
+            raise InvalidCall(
+                f"key of step {given.__name__!r} is a function of its arguments, or the name of one"
+            )
+        if retry is not None and not isinstance(retry, Retry | int):
+            raise InvalidCall(f"retry of step {given.__name__!r} is Retry(…) or a number of attempts")
+        if breaker is not None and not isinstance(breaker, Breaker):
+            raise InvalidCall(f"breaker of step {given.__name__!r} is Breaker(…), not {breaker!r:.60}")
+        definition = Step(
+            _named(name, given),
+            given,
+            inspect.iscoroutinefunction(given),
+            Retry(retry) if isinstance(retry, int) else retry,
+            timeout,
+            _key_of(given, key),
+            compensate,
+            breaker,
+            on_conflict,
+        )
+        return _wrapped(definition)
+
+    return decorate if function is None else decorate(function)
+
+
+@overload
+def workflow(function: Callable[P, R], /) -> Callable[P, R]: ...
+@overload
+def workflow(
+    *,
+    name: str | None = None,
+    on: str | None = None,
+    of: str | None = None,
+    changed: str = "warn",
+    timeout: float | None = None,
+    version: str | None = None,
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def workflow(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    on: str | None = None,
+    of: str | None = None,
+    changed: str = "warn",
+    timeout: float | None = None,
+    version: str | None = None,
+) -> Any:
+    """Make a function a workflow, to be run by `hf.run`. Called inside another workflow, it is a run of its own.
+
+    `on` names an event that starts it, such as "run.completed", with the event as its argument; `of` only events of
+    that workflow's runs. `changed` says what a resume does if the code has changed since the run began: warn, refuse
+    or allow; `version` names the code by hand instead. `timeout` is for the whole run, in seconds.
+    """
+
+    def decorate(given: Callable[..., Any]) -> Any:
+        _check_function("workflow", given)
+        _check_seconds("timeout", timeout)
+        if changed not in CHANGED:
+            raise InvalidCall(f"changed is one of {', '.join(CHANGED)}, not {changed!r:.60}")
+        for what, text in (("on", on), ("of", of), ("version", version)):
+            check_text(what, text, _MAX_NAME)
+        definition = Workflow(
+            _named(name, given), given, inspect.iscoroutinefunction(given), on, of, changed, timeout, version
+        )
+        return _wrapped(definition)
+
+    return decorate if function is None else decorate(function)
+
+
+def _wrapped(definition: Step | Workflow) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return enter(definition, args, kwargs)
+
+    define(definition)
+    update_wrapper(call, definition.function)
+    call.holdfast = definition  # type: ignore[attr-defined]
+    if definition.asynchronous and sys.version_info >= (3, 12):
+        inspect.markcoroutinefunction(call)
+    return call
+
+
+def _key_of(function: Callable[..., Any], key: Any) -> Any:
+    if not isinstance(key, str):
+        return key
+    if key not in inspect.signature(function).parameters:
+        raise InvalidCall(f"key={key!r} of step {function.__name__!r} names none of its arguments")
+    return lambda *args, **kwargs: bound(function, args, kwargs)[key]
+
+
+def _check_function(what: str, given: Any) -> None:
+    if inspect.isclass(given) or not callable(given) or not hasattr(given, "__name__"):
+        raise InvalidCall(f"@{what} goes on a function, not on {given!r:.60}")
+    if inspect.isgeneratorfunction(given) or inspect.isasyncgenfunction(given):
+        raise InvalidCall(
+            f"{given.__name__!r} is a generator, which cannot be a {what}: return a list instead"
+        )
+    if isinstance(getattr(given, "holdfast", None), Step | Workflow):
+        raise InvalidCall(f"{given.__name__!r} is a step or workflow already")
+
+
+def _check_seconds(what: str, seconds: Any) -> None:
+    if seconds is None:
+        return
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < 1e9:
+        raise InvalidCall(f"{what} is a number of seconds above 0, not {seconds!r:.60}")
+
+
+def _named(name: str | None, function: Callable[..., Any]) -> str:
+    name = function.__name__ if name is None else name
+    if not isinstance(name, str) or len(name) > _MAX_NAME or not _NAME.fullmatch(name):
+        raise InvalidCall(f"{name!r:.60} cannot be a name: use up to {_MAX_NAME} characters without / # [ ]")
+    return name

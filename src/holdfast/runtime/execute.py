@@ -1,0 +1,297 @@
+"""From a call of `run` or `resume` to the end of an execution: begin or take over a run, run its workflow, write how it
+ended.
+
+Invariant: when an execution has ended in any way that this process lives to see, the run's status says how, and nobody
+owns it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+
+from holdfast.errors import AlreadyExists, AlreadyRunning, LeaseLost, NotFound, ReplayDiverged, StaleVersion
+from holdfast.history.advance import Line
+from holdfast.history.commit import Facts as VersionFacts
+from holdfast.history.commit import event
+from holdfast.history.reader import Head
+from holdfast.model.names import check_tags
+from holdfast.model.records import RunRecord
+from holdfast.runtime import code
+from holdfast.runtime.definition import Workflow
+from holdfast.runtime.drive import Call, Do, Flow, Write
+from holdfast.runtime.failure import describe
+from holdfast.runtime.lease import is_alive
+from holdfast.runtime.record import Record
+from holdfast.runtime.scope import Frame
+from holdfast.runtime.services import Services
+from holdfast.runtime.session import Halt, Session
+from holdfast.runtime.waits import encoded, facts_of
+from holdfast.store.base import Append
+
+_NO_NAME = re.compile(r"[^A-Za-z0-9_]+")
+
+Overrides = Mapping[str, Callable[..., Any]]
+
+
+def new_id(workflow: Workflow) -> str:
+    """An id for a run that was given none."""
+    return f"{_NO_NAME.sub('-', workflow.name).strip('-')[:60] or 'run'}-{uuid4().hex[:10]}"
+
+
+def start(
+    services: Services,
+    workflow: Workflow,
+    run_id: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    state: Any = None,
+    tags: Iterable[str] = (),
+    note: str | None = None,
+    actor: str | None = None,
+    parent: int | None = None,
+    overrides: Overrides | None = None,
+) -> Flow[BaseException | None]:
+    """Make a run and execute it."""
+    context = services.context
+    line = Line(context, run_id)
+    now = context.clock()
+    record = RunRecord(id=run_id, workflow=workflow.name, created=now, updated=now, parent=parent)
+    facts = VersionFacts(tags=check_tags(tags), note=note, actor=actor, kind="initial", status="running")
+    facts.more = {"code": workflow.code}
+    facts.check()
+    drawn = line.draw(
+        {} if state is None else state, None, None, facts, start=record, input=[list(args), kwargs],
+        owner=services.owner, until=now + services.lease,
+    )  # fmt: skip
+    try:
+        run = yield Write(services.committer, drawn.change)
+    except StaleVersion:
+        raise AlreadyExists(
+            f"run {run_id!r} exists: resume it, or start another under another id", run=run_id
+        ) from None
+    head = line.settle(drawn, run)
+    session = Session(services, workflow, line, head, Record(context.reader(run)), overrides=overrides)
+    services.publisher.wake()
+    return (yield from execute(session, args, kwargs))
+
+
+def resume(
+    services: Services,
+    workflow: Workflow,
+    run_id: str,
+    *,
+    answers: Mapping[str, Any] | None = None,
+    overrides: Overrides | None = None,
+    republish: bool = False,
+    changed: str | None = None,
+) -> Flow[BaseException | None]:
+    """Take a run over and go on from its head."""
+    context = services.context
+    line = Line(context, run_id)
+    run = yield Do(lambda: take_over(services, workflow, run_id, changed))
+    session: Session = yield Do(lambda: _session(services, workflow, line, run, overrides))
+    session.answers = answers or {}
+    session.republish = republish
+    first = session.record.first
+    if first is None:
+        yield from session.save(owner=None, until=0, status="failed")
+        raise NotFound(
+            f"run {run_id!r} has lost its first version, which says what it was called with", run=run_id
+        )
+    args, kwargs = session.record.input(first)
+    return (yield from execute(session, tuple(args), kwargs))
+
+
+def take_over(services: Services, workflow: Workflow, run_id: str, changed: str | None) -> RunRecord:
+    """Become the owner of a run that nobody advances."""
+    store, clock = services.store, services.context.clock
+    while True:
+        run = store.run(run_id)
+        if run is None:
+            raise NotFound(f"there is no run {run_id!r}", run=run_id)
+        refuse_if_running(services, run)
+        facts = facts_of(run)
+        code.compare(run, workflow, services.context.reader(run), facts, changed or workflow.changed)
+        facts.wish = ""
+        facts.error = None
+        facts.code = workflow.code
+        after = msgspec.structs.replace(
+            run,
+            status="running",
+            owner=services.owner,
+            until=clock() + services.lease,
+            updated=clock(),
+            due=None,
+            revision=run.revision + 1,
+            detail=encoded(facts),
+        )
+        entry = event("run.resumed", clock(), version=run.head, code=workflow.code)
+        try:
+            return store.append(Append(expect=run, run=after, events=[entry]))
+        except StaleVersion:
+            continue
+
+
+def refuse_if_running(services: Services, run: RunRecord) -> None:
+    """`AlreadyRunning` if somebody advances a run."""
+    here = run.owner == services.owner
+    if run.id in services.sessions if here else is_alive(run, services.context.clock()):
+        raise AlreadyRunning(
+            f"run {run.id!r} is being advanced {'by this process' if here else 'elsewhere'}: wait for it, or cancel it",
+            run=run.id,
+            owner=run.owner,
+        )
+
+
+def execute(session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Flow[BaseException | None]:
+    """Run the workflow's function and write how it ended; gives the error that it ended with, if any."""
+    services, workflow = session.services, session.workflow
+    services.sessions[session.id] = session
+    services.keeper.hold(session.head.run)
+    frame = Frame(session, asynchronous=workflow.asynchronous)
+    try:
+        try:
+            value = yield Call(workflow.function, args, kwargs, frame)
+        except Halt as halt:
+            session.close()
+            yield Drain(session)
+            yield from _halted(session, halt.status)
+            return None
+        except LeaseLost:
+            raise
+        except Exception as error:
+            session.close()
+            yield Drain(session)
+            yield from _failed(session, error)
+            return error
+        session.close()
+        yield Drain(session)
+        try:
+            yield from _completed(session, value)
+        except LeaseLost:
+            raise
+        except Exception as error:
+            yield from _failed(session, error)
+            return error
+        return None
+    except LeaseLost:
+        raise
+    except BaseException:
+        session.close()
+        yield from session.save(owner=None, until=0)
+        raise
+    finally:
+        session.stop.set()
+        services.sessions.pop(session.id, None)
+        services.keeper.let_go(session.head.run)
+
+
+def rehearse(session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Flow[None]:
+    """Run the workflow's function beside the record, up to where the record ends. Nothing is written."""
+    assert session.rehearsal is not None
+    frame = Frame(session, asynchronous=session.workflow.asynchronous)
+    try:
+        value = yield Call(session.workflow.function, args, kwargs, frame)
+    except Halt:
+        return
+    except Exception as error:
+        session.rehearsal.ended(session, None, error)
+    else:
+        session.rehearsal.ended(session, value, None)
+    finally:
+        session.close()
+
+
+class Drain:
+    """Waits until the steps that are under way have ended, as they do in what was left running beside."""
+
+    __slots__ = ("session",)
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    def block(self) -> None:
+        with self.session.idle:
+            while self.session.active:
+                self.session.idle.wait(1.0)
+
+    async def wait(self) -> None:
+        import asyncio
+
+        while self.session.active:
+            await asyncio.sleep(0.002)
+
+
+def _completed(session: Session, value: Any) -> Flow[None]:
+    yield from session.go_live()
+    facts = VersionFacts(result=value, kind="final", status="completed")
+    session.facts.waits, session.facts.failed = [], []
+    session.keep_if(bool(session.head.run.detail))
+    yield from session.commit(facts, owner=None, until=0, due=None)
+
+
+def _failed(session: Session, error: BaseException) -> Flow[None]:
+    facts = session.facts
+    facts.error = describe(error)
+    facts.failed = [failure.address for failure in session.survived if _led_to(failure.error, error)]
+    session.keep()
+    for failure in session.pending_failures():
+        session.note(
+            "step.failed", step=failure.name, address=failure.address, attempt=failure.attempts,
+            error=f"{type(failure.error).__name__}: {failure.error}"[:1000],
+        )  # fmt: skip
+    diverged = error.details.get("address") if isinstance(error, ReplayDiverged) else None
+    session.note("run.failed", error=f"{type(error).__name__}: {error}"[:1000], address=diverged)
+    yield from session.save(status="failed", owner=None, until=0, due=None)
+
+
+def _halted(session: Session, status: str) -> Flow[None]:
+    facts = session.facts
+    if status == "cancelled":
+        facts.wish, facts.waits = "", []
+        session.keep()
+        ending = VersionFacts(kind="final", status="cancelled", note=facts.reason, actor=facts.actor)
+        yield from session.commit(ending, owner=None, until=0, due=None)
+        return
+    if session.has_loose_values():
+        yield from session.commit(VersionFacts(kind="manual", note="values recorded before waiting"))
+    if status == "paused":
+        facts.wish = ""
+        session.keep()
+        session.note("run.paused", reason=facts.reason, actor=facts.actor)
+    else:
+        session.note("run.suspended", waits=[wait.address for wait in facts.waits])
+    yield from session.save(status=status, owner=None, until=0, due=facts.due())
+
+
+def _session(
+    services: Services, workflow: Workflow, line: Line, run: RunRecord, overrides: Overrides | None
+) -> Session:
+    head = line.fresh_head()
+    if head is None or head.run.revision != run.revision:
+        raise LeaseLost(f"run {run.id!r} was changed while it was taken over: resume it again", run=run.id)
+    record = Record(services.context.reader(run)).load(run.head, facts_of(run).failed)
+    return Session(services, workflow, line, Head(*head), record, overrides=overrides)
+
+
+def _led_to(cause: BaseException, error: BaseException | None) -> bool:
+    """Is a failure what a run failed with, or a reason for it?"""
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        if one is cause:
+            return True
+        seen.add(id(one))
+        waiting += [one.__cause__, one.__context__]
+        if isinstance(one, BaseExceptionGroup):
+            waiting += one.exceptions
+    return False

@@ -1,0 +1,249 @@
+"""Errors as facts that can be stored, and the facts as errors that can be raised again.
+
+`describe` writes down what an exception says, where it came from and what it carries; `revive` makes an
+exception of the facts, so that `except MyError` catches on replay what it caught at first. A class is only
+ever found among those that this process has loaded already: nothing is imported by a name found in data, and
+no code of the application (`__init__`, `__new__`, `__setattr__`) runs.
+
+Invariant: neither function raises, whatever the exception or the facts are. What `describe` gives can be
+stored and is bounded in size; `describe(revive(facts)) == facts` where the class is loaded and all was kept.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from itertools import islice
+from typing import Any, TypeVar
+
+from holdfast.errors import HoldfastError
+from holdfast.tree.artifact import Artifact
+from holdfast.tree.codec import decode, encode, leaf_ext
+from holdfast.tree.records import BUILTIN_ERRORS, join_error, split_error
+from holdfast.tree.values import NATIVE, kind_of, parts_of
+
+T = TypeVar("T")
+
+LONGEST_TEXT, LONGEST_TRACEBACK = 16_000, 20_000
+#: Bytes of all arguments, or of one attribute; and of all of them together, those of causes included.
+LARGEST_VALUE, LARGEST_WHOLE = 64 * 1024, 256 * 1024
+#: Causes of causes, and members of groups of groups, are followed this far; so many are told in all.
+DEEPEST, MOST_ERRORS = 5, 30
+MOST_NOTES, MOST_ATTRIBUTES, MOST_FRAMES = 20, 100, 1_000
+
+_CONTAINERS = (dict, list, tuple, set, frozenset)
+_LONGEST_NAME = 500
+#: Levels of nesting that are left to whatever the facts are stored in.
+_LEVELS_ABOVE = 60
+#: Where a revived exception keeps the text of its first traceback.
+_RECORDED = "__holdfast_traceback__"
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_BUILTIN = {name: cls for name, cls in BUILTIN_ERRORS.items() if issubclass(cls, Exception)}
+
+
+class StepFailed(HoldfastError):
+    """Stands for an exception whose class is not known in this process; `details` has `type`, `traceback`."""
+
+    code = "step_failed"
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """`type`, `message`, `traceback`, and, where there are any, `args`, `attributes`, `notes`, the `cause`
+    (`direct` if by `raise … from`), the `errors` of a group and how many of them were `left_out`."""
+    return _Telling().tell(error, 0)
+
+
+def revive(facts: Mapping[str, Any]) -> Exception:
+    """The exception that `facts` describe, to be raised again; `StepFailed` where its class is not loaded
+    here, is no `Exception`, or does not fit the facts."""
+    return _revive(facts, 0)
+
+
+def recorded_traceback(error: BaseException) -> str | None:
+    """The text of the traceback with which a revived exception was raised at first."""
+    return _attempt(lambda: _exact(_own(error, "__dict__").get(_RECORDED), str), None)
+
+
+class _Telling:
+    """One call of `describe`: what has been told, and how much room is left."""
+
+    def __init__(self) -> None:
+        self._room = LARGEST_WHOLE
+        self._seen: set[int] = set()
+
+    def tell(self, error: BaseException, depth: int) -> dict[str, Any]:
+        self._seen.add(id(error))
+        name = _attempt(lambda: _name(type(error))[:_LONGEST_NAME], "unknown")
+        message = _attempt(lambda: _text(str(error)), "")
+        title = f"{name}: {message}" if message else name
+        text = recorded_traceback(error) or _attempt(lambda: _traceback(error, title), "")
+        facts: dict[str, Any] = {"type": name, "message": message}
+        facts["traceback"] = _text(text, LONGEST_TRACEBACK)
+        for tell in (self._tell_value, self._tell_cause, self._tell_members):
+            with suppress(BaseException):
+                tell(error, depth, facts)
+        return facts
+
+    def _tell_value(self, error: BaseException, _: int, facts: dict[str, Any]) -> None:
+        args, found = split_error(error)
+        notes = found.pop("__notes__", ())
+        with suppress(BaseException):
+            facts["args"] = self._copy(args[:1] if isinstance(error, BaseExceptionGroup) else args)
+        for name in islice(found, MOST_ATTRIBUTES):
+            if type(name) is str and len(name) <= _LONGEST_NAME and not _is_dunder(name):
+                with suppress(BaseException):
+                    facts["attributes"] = facts.get("attributes", {}) | {name: self._copy(found[name])}
+        if isinstance(notes, list) and notes:
+            facts["notes"] = [_text(note, 1_000) for note in notes[:MOST_NOTES] if isinstance(note, str)]
+
+    def _copy(self, value: Any) -> Any:
+        """A plain copy, or an exception if it cannot be stored exactly or takes too much room."""
+        room = min(LARGEST_VALUE, self._room)
+        _refuse_large(value, room)
+        data = bytes(leaf_ext((value,), depth=_LEVELS_ABOVE).data)
+        _refuse_large(data, room)
+        self._room -= len(data)
+        return decode(data)[0]
+
+    def _tell_cause(self, error: BaseException, depth: int, facts: dict[str, Any]) -> None:
+        cause = _own(error, "__cause__")
+        direct = cause is not None
+        if not direct and not _own(error, "__suppress_context__"):
+            cause = _own(error, "__context__")
+        if cause is not None and self._may_tell(cause, depth):
+            facts |= {"cause": self.tell(cause, depth + 1), "direct": direct}
+
+    def _tell_members(self, error: BaseException, depth: int, facts: dict[str, Any]) -> None:
+        if isinstance(error, BaseExceptionGroup):
+            members = vars(BaseExceptionGroup)["exceptions"].__get__(error)
+            told = [self.tell(each, depth + 1) for each in members if self._may_tell(each, depth)]
+            facts |= {"errors": told, "left_out": len(members) - len(told)}
+
+    def _may_tell(self, error: BaseException, depth: int) -> bool:
+        return depth < DEEPEST and len(self._seen) < MOST_ERRORS and id(error) not in self._seen
+
+
+def _refuse_large(value: Any, room: int) -> None:
+    """Before it is encoded: a few shared lists can make up a tree of astronomic size."""
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        kind = type(item)
+        base: Any = next((each for each in _CONTAINERS if issubclass(kind, each)), None)
+        room -= len(item) if kind in (str, bytes) else 1
+        # The bytes of an artifact would have to be stored as well.
+        if kind is Artifact or room < (base.__len__(item) if base else 0):
+            raise ValueError("too large")
+        if base:
+            waiting += dict.values(item) if base is dict else base.__iter__(item)
+        elif kind not in NATIVE:
+            waiting.append(parts_of(kind_of(item), item))
+
+
+def _attempt(read: Callable[[], T], otherwise: T) -> T:
+    # Also what is no Exception: a `__str__` may well raise the very error that it is asked about.
+    with suppress(BaseException):
+        return read()
+    return otherwise
+
+
+def _own(error: BaseException, name: str) -> Any:
+    """An attribute as Python keeps it, whatever the class has put in front of it."""
+    return vars(BaseException)[name].__get__(error)
+
+
+def _name(cls: type) -> str:
+    module, name = cls.__module__, cls.__qualname__
+    return _text(name if module == "builtins" else f"{module}.{name}")
+
+
+def _is_dunder(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
+
+
+def _text(text: str, longest: int = LONGEST_TEXT) -> str:
+    """An exact `str`, cut in the middle where it is too long."""
+    text = str.__str__(text)
+    half = longest // 2 - 20
+    return text if len(text) <= longest else f"{text[:half]}\n… something left out …\n{text[-half:]}"
+
+
+def _traceback(error: BaseException, title: str) -> str:
+    frames = list(traceback.walk_tb(_own(error, "__traceback__")))
+    ours = [frame.f_code.co_filename.startswith(_HERE) for frame, _ in frames]
+    last = max((index for index, own in enumerate(ours) if not own), default=-1)
+    frames = [frame for index, frame in enumerate(frames) if index > last or not ours[index]]
+    del frames[MOST_FRAMES // 2 : max(len(frames) - MOST_FRAMES // 2, MOST_FRAMES // 2)]
+    lines = traceback.StackSummary.extract(iter(frames)).format()
+    return "".join(["Traceback (most recent call last):\n", *lines, title] if lines else [title])
+
+
+def _revive(facts: Any, depth: int) -> Exception:
+    try:
+        kind, message, text = (_exact(facts.get(key, ""), str) for key in ("type", "message", "traceback"))
+    except Exception:
+        return StepFailed("the record of an error cannot be read", type="unknown", traceback="")
+    try:
+        error = _make(_BUILTIN.get(kind) or _loaded(kind), facts, message, depth)
+    except Exception:
+        error = StepFailed(f"{kind}: {message}" if message else kind, type=kind, traceback=text)
+    with suppress(Exception):
+        _complete(error, facts, text, depth)
+    return error
+
+
+def _loaded(kind: str) -> type[Exception]:
+    """The class of this name; if it was defined again, the newest, which is the one in use."""
+    found = []
+    waiting: list[type[Exception]] = [Exception]
+    seen: set[int] = set()
+    while waiting:
+        cls = waiting.pop()
+        if id(cls) not in seen:
+            seen.add(id(cls))
+            # Oldest first, each before what was derived from it.
+            waiting += reversed(type.__subclasses__(cls))
+            with suppress(Exception):
+                found += [cls] if _name(cls) == kind else []
+    return found[-1]
+
+
+def _make(cls: type[Exception], facts: Mapping[str, Any], message: str, depth: int) -> Exception:
+    args = _plain(facts.get("args"), list, [message] if message else [])
+    attributes = {}
+    for name, value in facts.get("attributes", {}).items():
+        with suppress(Exception):
+            attributes.update({} if _is_dunder(name) else {name: decode(encode(value))})
+    if issubclass(cls, ExceptionGroup):
+        members = [_revive(each, depth + 1) for each in facts["errors"] if depth < DEEPEST]
+        error = ExceptionGroup.__new__(cls, _exact(args[0], str), members)
+        _own(error, "__dict__").update(attributes)
+        return error
+    if issubclass(cls, UnicodeError) and any(type(arg) is int and arg < 0 for arg in args):
+        raise ValueError("Python reads before the text where such an error is shown")
+    return _exact(join_error(cls, args, attributes), cls)
+
+
+def _complete(error: Exception, facts: Mapping[str, Any], text: str, depth: int) -> None:
+    notes = [note for note in _plain(facts.get("notes"), list, []) if type(note) is str]
+    _own(error, "__dict__").update(({"__notes__": notes} if notes else {}) | {_RECORDED: text})
+    cause = facts.get("cause")
+    if isinstance(cause, Mapping) and depth < DEEPEST:
+        slot = "__cause__" if facts.get("direct") is True else "__context__"
+        vars(BaseException)[slot].__set__(error, _revive(cause, depth + 1))
+
+
+def _plain(value: Any, kind: type[T], otherwise: T) -> T:
+    """A fresh plain copy of a stored value, if it is there, can be read and is of this kind."""
+    if isinstance(value, kind):
+        with suppress(Exception):
+            return _exact(decode(encode(value)), kind)
+    return otherwise
+
+
+def _exact(value: Any, kind: type[T]) -> T:
+    if type(value) is not kind:
+        raise TypeError(f"a {kind.__name__} was expected")
+    return value

@@ -1,0 +1,206 @@
+"""Word for a run from outside: answers, events, wishes to stop. Each is one compare-and-set of the run's record.
+
+Invariant: a prompt is answered once; an event is taken by one wait; what reaches a run belongs to its present timeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import InvalidAnswer, InvalidCall, NotFound, StaleVersion
+from holdfast.history.commit import event
+from holdfast.history.context import Context
+from holdfast.model.public import Prompt, when
+from holdfast.model.records import EventRecord, RunRecord
+from holdfast.runtime.record import lineage
+from holdfast.runtime.schema import check_answer
+from holdfast.runtime.waits import Facts, Mail, encoded, facts_of
+from holdfast.store.base import Append, Store
+from holdfast.tree.codec import decode
+from holdfast.tree.fold import Folder
+from holdfast.tree.frozen import thaw
+
+_PAGE = 1000
+
+
+def answer(context: Context, prompt_id: str, value: Any, actor: str | None) -> RunRecord:
+    """Answer a prompt; `InvalidAnswer` if the answer does not fit or comes a second time."""
+    run_id = prompt_id.rpartition("#")[0] if isinstance(prompt_id, str) else ""
+
+    def change(run: RunRecord, facts: Facts) -> list[EventRecord]:
+        wait = next((wait for wait in facts.waits if wait.kind == "prompt" and wait.name == prompt_id), None)
+        if wait is None:
+            raise _no_prompt(context.store, run, prompt_id)
+        if wait.filled:
+            raise InvalidAnswer(f"prompt {prompt_id!r} has been answered already", prompt=prompt_id)
+        check_answer(value, wait.schema)
+        facts.put(msgspec.structs.replace(wait, filled=True, value=_kept(context, value), actor=actor))
+        return [event("prompt.answered", context.clock(), prompt=prompt_id, actor=actor)]
+
+    if not run_id:
+        raise NotFound(f"there is no prompt {prompt_id!r:.60}: `prompts` lists those that are open")
+    return amend(context, run_id, change, missing=f"there is no prompt {prompt_id!r}")
+
+
+def send(context: Context, run_id: str, name: str, value: Any, actor: str | None) -> RunRecord:
+    """Send an event to a run: it fills a wait for it, or is kept until the run waits for it."""
+    if not isinstance(name, str) or not name:
+        raise InvalidCall("an event has a name")
+
+    def change(run: RunRecord, facts: Facts) -> list[EventRecord]:
+        if run.status in ("completed", "cancelled"):
+            raise InvalidCall(
+                f"run {run_id!r} is {run.status}: nothing waits for events there any more", run=run_id
+            )
+        facts.sent += 1
+        kept = _kept(context, value)
+        wait = next(
+            (wait for wait in facts.waits if wait.kind == "event" and wait.name == name and not wait.filled),
+            None,
+        )
+        if wait is not None:
+            facts.put(msgspec.structs.replace(wait, filled=True, value=kept, actor=actor, number=facts.sent))
+        else:
+            facts.mail = [
+                *facts.mail, Mail(name=name, value=kept, head=run.head, number=facts.sent, actor=actor)
+            ]  # fmt: skip
+        return [
+            event(
+                "event.sent",
+                context.clock(),
+                name=name,
+                value=kept,
+                head=run.head,
+                number=facts.sent,
+                actor=actor,
+            )
+        ]
+
+    return amend(context, run_id, change)
+
+
+def wish(context: Context, run_id: str, what: str, reason: str | None, actor: str | None) -> RunRecord:
+    """Leave word that a run should stop at the next boundary."""
+
+    def change(run: RunRecord, facts: Facts) -> list[EventRecord]:
+        facts.wish, facts.reason, facts.actor = what, reason, actor
+        return [event(f"run.{what}_requested", context.clock(), reason=reason, actor=actor)]
+
+    return amend(context, run_id, change)
+
+
+def pause(context: Context, run: RunRecord, reason: str | None, actor: str | None) -> RunRecord:
+    """Pause a run that nobody advances."""
+
+    def change(now: RunRecord, facts: Facts) -> list[EventRecord]:
+        if now.revision != run.revision:
+            raise StaleVersion(f"run {run.id!r} has moved on: look at it again")
+        return [event("run.paused", context.clock(), reason=reason, actor=actor)]
+
+    return amend(context, run.id, change, status="paused", owner=None, until=0)
+
+
+def amend(
+    context: Context,
+    run_id: str,
+    change: Callable[[RunRecord, Facts], list[EventRecord]],
+    *,
+    missing: str | None = None,
+    **fields: Any,
+) -> RunRecord:
+    """Change the further facts of a run, whoever else is writing."""
+    while True:
+        run = context.store.run(run_id)
+        if run is None:
+            raise NotFound(missing or f"there is no run {run_id!r}", run=run_id)
+        facts = facts_of(run)
+        events = change(run, facts)
+        after = msgspec.structs.replace(
+            run, updated=context.clock(), revision=run.revision + 1, detail=encoded(facts), **fields
+        )
+        try:
+            return context.store.append(Append(expect=run, run=after, events=events))
+        except StaleVersion:
+            continue
+
+
+def prompts(run: RunRecord) -> list[Prompt]:
+    """The open questions of a run."""
+    return [
+        Prompt(
+            wait.name,
+            run.id,
+            wait.address,
+            wait.question,
+            when(wait.opened),
+            wait.schema,
+            None if wait.due is None else when(wait.due),
+        )
+        for wait in facts_of(run).waits
+        if wait.kind == "prompt" and not wait.filled
+    ]
+
+
+def carried(context: Context, run: RunRecord, to: int) -> bytes:
+    """What stays when the head moves back: sums, and events that were sent before the version and not taken by then."""
+    before = facts_of(run)
+    facts = Facts(code=before.code, totals=before.totals, sent=before.sent)
+    if before.sent:
+        line = dict(lineage(context.reader(run), to))
+        taken = {decode(version.detail).get("mail") for version in line.values() if version.detail}
+        facts.mail = [
+            letter
+            for letter in _letters(context.store, run)
+            if letter.head < to and letter.head in line and letter.number not in taken
+        ]
+    return encoded(facts)
+
+
+def _letters(store: Store, run: RunRecord) -> list[Mail]:
+    found: list[Mail] = []
+    after = 0
+    while page := store.journal(run=run.key, after=after, limit=_PAGE):
+        for entry in page:
+            after = entry.seq if isinstance(entry, EventRecord) else entry[1].seq
+            if isinstance(entry, EventRecord) and entry.kind == "event.sent":
+                data = decode(entry.data)
+                found.append(
+                    Mail(
+                        name=data["name"],
+                        value=data.get("value"),
+                        head=data["head"],
+                        number=data["number"],
+                        actor=data.get("actor"),
+                    )
+                )
+    return found
+
+
+def _kept(context: Context, value: Any) -> Any:
+    """The value as it may be stored: `UnsupportedValue` if it cannot be, secrets replaced."""
+    return thaw(Folder(None, context.redact).fold(value))
+
+
+def _no_prompt(store: Store, run: RunRecord, prompt_id: str) -> NotFound | InvalidAnswer:
+    after = 0
+    opened = False
+    while page := store.journal(run=run.key, after=after, limit=_PAGE):
+        for entry in page:
+            after = entry.seq if isinstance(entry, EventRecord) else entry[1].seq
+            if isinstance(entry, EventRecord) and entry.kind in ("prompt.opened", "prompt.answered"):
+                if decode(entry.data).get("prompt") != prompt_id:
+                    continue
+                if entry.kind == "prompt.answered":
+                    return InvalidAnswer(f"prompt {prompt_id!r} has been answered already", prompt=prompt_id)
+                opened = True
+    if opened:
+        return InvalidAnswer(
+            f"prompt {prompt_id!r} is not open any more: its run was rolled back, cancelled, or went on without it",
+            prompt=prompt_id,
+        )
+    return NotFound(
+        f"there is no prompt {prompt_id!r}: `prompts` lists those that are open", prompt=prompt_id
+    )

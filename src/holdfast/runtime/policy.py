@@ -1,0 +1,249 @@
+"""When a failed attempt is tried again, how long to wait before, and when to stop asking at all.
+
+`Retry` and `Breaker` are what a step is given; waiting and storing are the caller's. Other packages' errors
+are told by the names of their classes and by their attributes: none of those packages is imported.
+
+Invariant: nothing here reads a clock or a random number, and a question about an error never raises.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.errors import BadData, Decide, InvalidCall, TryAgain
+
+#: Which errors are tried again: of these classes, or those for which a function says so.
+On = type[Exception] | tuple[type[Exception], ...] | Callable[[BaseException], bool] | Literal["transient"]
+
+#: A server's wish is granted up to this many seconds.
+LONGEST_ASKED = 3600.0
+
+_HEADERS = (("retry-after-ms", 0.001), ("Retry-After", 1.0), ("retry-after", 1.0))
+_BACKOFFS = ("exponential", "constant", "fibonacci")
+#: Trying again would do the same again.
+_MISTAKES = (
+    TypeError,
+    NameError,
+    AttributeError,
+    SyntaxError,
+    ImportError,
+    AssertionError,
+    NotImplementedError,
+)
+_PERMANENT = (*_MISTAKES, InvalidCall, Decide, BadData)
+_TRANSIENT_STATUS = frozenset((408, 425, 429, 500, 502, 503, 504, 529))
+#: Of the statuses that blame the request, these may pass.
+_MAY_PASS = frozenset((408, 409, 425, 429))
+_ERRNOS = """EAGAIN EWOULDBLOCK EINTR EBUSY EPIPE ETIMEDOUT EMFILE ENFILE ENOBUFS ECONNABORTED ECONNREFUSED
+    ECONNRESET ENOTCONN EHOSTDOWN EHOSTUNREACH ENETDOWN ENETRESET ENETUNREACH ESTALE"""
+_TRANSIENT_ERRNO = frozenset(getattr(errno, name, None) for name in _ERRNOS.split()) - {None}
+#: Names that httpx, requests, urllib3, aiohttp, model clients and database drivers give to what may pass.
+_NAMES = """Timeout TimeoutError TimeoutException APITimeoutError DeadlineExceeded PoolTimeout ConnectTimeout
+    ReadTimeout WriteTimeout ConnectTimeoutError ReadTimeoutError ConnectionError APIConnectionError ConnectError
+    NetworkError ReadError WriteError RemoteProtocolError ProtocolError NewConnectionError ClientConnectionError
+    ServerDisconnectedError ConnectionClosedError EndpointConnectionError IncompleteRead ChunkedEncodingError
+    RemoteDisconnected gaierror RateLimitError TooManyRequests ServiceUnavailable ServiceUnavailableError
+    InternalServerError OverloadedError DeadlockDetected DeadlockDetectedError SerializationFailure
+    SerializationError"""
+_TRANSIENT_NAMES = frozenset(_NAMES.split())
+_DATABASES = ("psycopg", "psycopg2", "pymysql", "MySQLdb", "mysql")
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How often, when and for which errors a step is tried again."""
+
+    #: Tries in all, the first one included.
+    attempts: int = 3
+    backoff: str = "exponential"
+    #: Seconds before the second attempt, and the most before any.
+    delay: float = 0.5
+    factor: float = 2.0
+    max_delay: float = 60.0
+    #: Share of the delay by which chance lengthens or shortens it.
+    jitter: float = 0.1
+    #: Seconds since the first attempt began after which no other is begun.
+    budget: float | None = None
+    #: None: every `Exception` but mistakes in the program and requests that a server refused for good.
+    on: On | None = None
+
+    def __post_init__(self) -> None:
+        _check_count("attempts", self.attempts)
+        if self.backoff not in _BACKOFFS:
+            raise InvalidCall(f"backoff is one of {_BACKOFFS}, not {self.backoff!r}", field="backoff")
+        _check_number("delay", self.delay)
+        _check_number("factor", self.factor, least=1)
+        _check_number("max_delay", self.max_delay, least=self.delay)
+        _check_number("jitter", self.jitter, most=1)
+        _check_number("budget", 0 if self.budget is None else self.budget)
+        classes = self.on if isinstance(self.on, tuple) else (self.on,)
+        fits = all(isinstance(each, type) and issubclass(each, Exception) for each in classes)
+        function = callable(self.on) and not isinstance(self.on, type)
+        if not (fits or function or self.on in (None, "transient")):
+            wanted = 'an Exception class, a tuple of them, a function or "transient"'
+            raise InvalidCall(f"on is {wanted}, not {self.on!r}", field="on")
+
+    def delay_before(self, attempt: int, chance: float, asked: float | None = None) -> float:
+        """Seconds to wait before `attempt` (2, 3, …), with `chance` in [0, 1) for the jitter; not fewer than
+        the server `asked` for, even beyond `max_delay`."""
+        if attempt < 2 or not 0 <= chance < 1:
+            raise InvalidCall(f"a delay is before attempt 2 or later, not {attempt!r} by {chance!r}")
+        spread = 1 + self.jitter * (2 * chance - 1)
+        return max(min(self._steady(attempt - 2) * spread, self.max_delay), asked or 0.0)
+
+    def wants(self, error: BaseException) -> bool:
+        """Is this an error after which to try again, if attempts are left?"""
+        cls = type(error)
+        if not issubclass(cls, Exception):
+            return False
+        if self.on is None:
+            status = _status(error) or 500
+            return (status >= 500 or status in _MAY_PASS) and not issubclass(cls, _PERMANENT)
+        if self.on == "transient":
+            return transient(error)
+        if isinstance(self.on, type | tuple):
+            return issubclass(cls, self.on)
+        try:
+            return bool(self.on(error))
+        except Exception as problem:
+            with suppress(Exception):
+                error.add_note(f"not tried again: Retry.on raised {problem!r}")
+            return False
+
+    def allows(self, spent: float, wait: float) -> bool:
+        """May a wait begin, `spent` seconds after the first attempt began?"""
+        return self.budget is None or spent + wait <= self.budget
+
+    def _steady(self, step: int) -> float:
+        if self.backoff == "constant" or self.delay == 0:
+            return self.delay
+        if self.backoff == "exponential":
+            with suppress(OverflowError):
+                return min(self.delay * float(self.factor) ** step, self.max_delay)
+            return self.max_delay
+        this, following = self.delay, self.delay
+        while step and this < self.max_delay:
+            step, this, following = step - 1, following, this + following
+        return min(this, self.max_delay)
+
+
+def transient(error: BaseException) -> bool:
+    """Is this the kind of error that passes by itself: a timeout, a lost connection, a busy server? Says so
+    also of an error that was raised from such a one, unless it has an HTTP status of its own."""
+    with suppress(Exception):
+        own = _transient(error)
+        return bool(_transient(error.__cause__) if own is None and error.__cause__ is not None else own)
+    return False
+
+
+def asked_delay(error: BaseException) -> float | None:
+    """Seconds that the server asked to wait (`Retry-After` in seconds, `retry-after-ms`, `retry_after`)."""
+    for holder in (error, _read(error, "response")):
+        found = [(_read(holder, "retry_after"), 1.0)]
+        with suppress(Exception):
+            found += [(holder.headers.get(name), unit) for name, unit in _HEADERS]  # type: ignore[union-attr]
+        for value, unit in found:
+            with suppress(Exception):
+                seconds = float(value) * unit
+                if seconds >= 0:
+                    return min(seconds, LONGEST_ASKED)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Breaker:
+    """After so many failures in a row, refuse calls for `reset` seconds, then let one through to see."""
+
+    failures: int = 5
+    reset: float = 30.0
+
+    def __post_init__(self) -> None:
+        _check_count("failures", self.failures)
+        _check_number("reset", self.reset)
+
+
+class BreakerState(msgspec.Struct, frozen=True):
+    """Where a breaker stands: open `since` then, half open with a `probe` that began then (microseconds)."""
+
+    status: Literal["closed", "open", "half_open"] = "closed"
+    failures: int = 0
+    since: int = 0
+    probe: int = 0
+
+
+CLOSED = BreakerState()
+
+
+def admit(policy: Breaker, state: BreakerState, now: int) -> tuple[bool, BreakerState]:
+    """May a call begin, and the state then; the very same state where nothing is to be stored."""
+    if state.status == "closed":
+        return True, state
+    # A probe that takes longer than that was made by a process that died. A moment far ahead of now was
+    # written by a clock that was wrong.
+    began = state.since if state.status == "open" else state.probe
+    if abs(now - began) < policy.reset * 1_000_000:
+        return False, state
+    return True, BreakerState("half_open", state.failures, state.since, now)
+
+
+def after_success(policy: Breaker, state: BreakerState, now: int) -> BreakerState:
+    """The state after a call went well. One that began before the breaker opened does not close it."""
+    unmoved = state.status == "open" or (state.status == "closed" and state.failures == 0)
+    return state if unmoved else CLOSED
+
+
+def after_failure(policy: Breaker, state: BreakerState, now: int) -> BreakerState:
+    """The state after a call failed. One that began before the breaker opened does not keep it open."""
+    if state.status == "open":
+        return state
+    fewer = state.status == "closed" and state.failures + 1 < policy.failures
+    return BreakerState("closed" if fewer else "open", state.failures + 1, 0 if fewer else now)
+
+
+def _check_count(field: str, value: Any) -> None:
+    if type(value) is not int or value < 1:
+        raise InvalidCall(f"{field} is a whole number from 1, not {value!r}", field=field)
+
+
+def _check_number(field: str, value: Any, *, least: float = 0, most: float = 1e9) -> None:
+    if type(value) not in (int, float) or not least <= value <= most:
+        raise InvalidCall(f"{field} is a number from {least:g} to {most:g}, not {value!r}", field=field)
+
+
+def _transient(error: BaseException) -> bool | None:
+    """None: the error itself does not tell."""
+    status = _status(error)
+    if status is not None:
+        return status in _TRANSIENT_STATUS
+    cls = type(error)
+    by_number = issubclass(cls, OSError) and _read(error, "errno") in _TRANSIENT_ERRNO
+    if by_number or issubclass(cls, TimeoutError | ConnectionError | TryAgain):
+        return True
+    for base in cls.__mro__:
+        if base.__name__ in _TRANSIENT_NAMES:
+            return True
+        if base.__name__ == "OperationalError":
+            root = base.__module__.partition(".")[0]
+            return root in _DATABASES or (root == "sqlite3" and "locked" in str(error)) or None
+    return None
+
+
+def _status(error: BaseException) -> int | None:
+    holders, names = (error, _read(error, "response")), ("status_code", "status", "code")
+    for found in [_read(holder, name) for holder in holders for name in names]:
+        with suppress(Exception):
+            if isinstance(found, int) and 400 <= found < 600:
+                return int(found)
+    return None
+
+
+def _read(holder: Any, name: str) -> Any:
+    with suppress(Exception):
+        return getattr(holder, name, None)
+    return None

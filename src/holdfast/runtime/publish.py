@@ -1,0 +1,179 @@
+"""Telling subscribers what happened.
+
+The journal is the truth: a subscription reads it by cursor, in a thread of its own, woken by commits of this process
+and looking now and then for those of others. So none is missed, and one that is slow or raises harms nobody but
+itself. What is not in the journal (a step that begins, progress, a recorded step that was passed) is told to those
+who listen at that moment.
+
+Invariant: a subscription gets every entry of the journal after its cursor once, in order.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from holdfast.errors import HoldfastError, StoreUnavailable
+from holdfast.history.context import Context
+from holdfast.history.events import read_events
+from holdfast.model.public import Event, when
+
+_log = logging.getLogger("holdfast")
+_PAGE = 500
+#: Seconds between looks for what other processes have written.
+_POLL = 0.25
+#: Passing events kept for a subscriber that is slow; older ones are dropped.
+_PASSING = 10_000
+
+
+class Publisher:
+    """The subscriptions of one engine."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._subscriptions: list[Subscription] = []
+
+    def subscribe(
+        self,
+        callback: Callable[[Event], Any] | None,
+        *,
+        kinds: Sequence[str],
+        run_id: str | None,
+        after: int | None,
+    ) -> Subscription:
+        """Listen from a cursor on; without one, from now on."""
+        subscription = Subscription(self, self._context, callback, kinds, run_id, after)
+        self._subscriptions.append(subscription)
+        subscription.start()
+        return subscription
+
+    def wake(self) -> None:
+        """Something was committed."""
+        for subscription in self._subscriptions:
+            subscription.wake()
+
+    def tell(self, run_id: str, kind: str, step: str | None = None, **data: Any) -> None:
+        """Something happens that the journal does not keep."""
+        if self._subscriptions:
+            event = Event(0, run_id, kind, when(self._context.clock()), None, step, data)
+            for subscription in self._subscriptions:
+                subscription.tell(event)
+
+    def drop(self, subscription: Subscription) -> None:
+        self._subscriptions = [other for other in self._subscriptions if other is not subscription]
+
+    def close(self) -> None:
+        for subscription in self._subscriptions:
+            subscription.close()
+
+
+class Subscription:
+    """Somebody who listens. Ends with `close`, or with its `with` block."""
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        context: Context,
+        callback: Callable[[Event], Any] | None,
+        kinds: Sequence[str],
+        run_id: str | None,
+        after: int | None,
+    ) -> None:
+        self._publisher = publisher
+        self._context = context
+        self._callback = callback
+        self._kinds = tuple(kinds)
+        self._run_id = run_id
+        #: The position in the journal up to which everything was handed over.
+        self.cursor = context.store.journal_end() if after is None else after
+        self._passing: deque[Event] = deque(maxlen=_PASSING)
+        self._news = threading.Event()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        if self._callback is not None:
+            self._thread = threading.Thread(target=self._work, name="holdfast subscription", daemon=True)
+            self._thread.start()
+
+    def wake(self) -> None:
+        self._news.set()
+
+    def tell(self, event: Event) -> None:
+        self._passing.append(event)
+        self._news.set()
+
+    def close(self) -> None:
+        """Listen no more. What was being handed over is finished first."""
+        self._closed = True
+        self._news.set()
+        self._publisher.drop(self)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout=5)
+
+    def wait(self, timeout: float | None = None) -> Iterator[Event]:
+        """Events as they come; ends when none came for `timeout` seconds, or when closed."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while not self._closed:
+            came = self._take()
+            if came:
+                yield from came
+                until = None if timeout is None else time.monotonic() + timeout
+            elif until is not None and time.monotonic() >= until:
+                return
+            else:
+                self._news.wait(_POLL if until is None else max(0.0, min(_POLL, until - time.monotonic())))
+                self._news.clear()
+
+    def __iter__(self) -> Iterator[Event]:
+        return self.wait()
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _work(self) -> None:
+        while True:
+            closing = self._closed
+            try:
+                came = self._take()
+            except StoreUnavailable:
+                return
+            except HoldfastError as error:
+                _log.warning("a subscription could not read the journal: %s", error)
+                came = []
+            for event in came:
+                self._hand_over(event)
+            if closing:
+                return
+            if not came:
+                self._news.wait(_POLL)
+                self._news.clear()
+
+    def _hand_over(self, event: Event) -> None:
+        assert self._callback is not None
+        try:
+            self._callback(event)
+        except Exception:
+            _log.warning("a subscriber failed on %s of run %s", event.kind, event.run, exc_info=True)
+
+    def _take(self) -> list[Event]:
+        """What came since the last time."""
+        found = []
+        while self._passing:
+            found.append(self._passing.popleft())
+        entries, self.cursor = read_events(self._context.store, after=self.cursor, limit=_PAGE)
+        return [event for event in (*found, *entries) if self._wants(event)]
+
+    def _wants(self, event: Event) -> bool:
+        if self._run_id is not None and event.run != self._run_id:
+            return False
+        names = (event.kind,) if event.version is None or event.cursor == 0 else (event.kind, "version.saved")
+        return not self._kinds or any(fnmatchcase(name, pattern) for name in names for pattern in self._kinds)

@@ -1,0 +1,108 @@
+"""Replay that really runs the recorded steps, beside the record, and tells every difference.
+
+Invariant: nothing is written; the workflow goes on with what was recorded, so that one difference does not hide the
+next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.history.commit import RESULT
+from holdfast.history.reader import Head
+from holdfast.runtime.definition import Step
+from holdfast.runtime.drive import Call, Flow
+from holdfast.runtime.record import Entry
+from holdfast.runtime.scope import Frame
+from holdfast.runtime.session import Halt, Session
+from holdfast.tree import diff as trees
+from holdfast.tree.fold import Folder
+from holdfast.tree.frozen import FrozenDict, thaw
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What a step did otherwise than when it was recorded."""
+
+    #: Of the step; empty for the workflow itself.
+    address: str
+    #: arguments, result, state or error.
+    what: str
+    recorded: Any
+    now: Any
+
+    def __str__(self) -> str:
+        return (
+            f"{self.address or 'the workflow'}: {self.what} was {self.recorded!r:.200}, is {self.now!r:.200}"
+        )
+
+
+class Rehearsal:
+    """Runs recorded steps again and collects the differences."""
+
+    def __init__(self) -> None:
+        self.differences: list[Difference] = []
+        self.steps = 0
+
+    def beside(
+        self,
+        session: Session,
+        entry: Entry,
+        definition: Step | None,
+        digest: bytes,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Flow[None]:
+        """Run a recorded step again; a wait or a child is taken as recorded."""
+        if entry.args and digest and entry.args != digest:
+            self._note(entry.address, "arguments", entry.args.hex(), digest.hex())
+        if definition is None:
+            return
+        self.steps += 1
+        before = entry.number - (entry.version.number - entry.version.parent)
+        reader = session.services.context.reader(session.head.run)
+        root = reader.state(before) if entry.version.parent else FrozenDict()
+        frame = Frame(session, entry.address, asynchronous=definition.asynchronous)
+        frame.owner = frame
+        frame.base = Head(session.head.run, entry.version, root)
+        function = session.overrides.get(definition.name, definition.function)
+        try:
+            value = yield Call(function, args, kwargs, frame, definition.timeout)
+        except Halt:
+            raise
+        except Exception as error:
+            if not entry.failed:
+                told = f"{type(error).__name__}: {error}"
+                self._note(entry.address, "error", None, told)
+            return
+        finally:
+            frame.over = True
+        if entry.failed:
+            self._note(entry.address, "error", str(session.record.error(entry)), None)
+            return
+        self._compare(entry.address, "result", session.record.result(entry), value)
+        if frame.held is not None:
+            after = reader.show(Folder(reader.space, session.services.context.redact).fold(frame.held, root))
+        else:
+            after = reader.show(root)
+        self._compare(entry.address, "state", reader.show(reader.state(entry.number)), after)
+
+    def ended(self, session: Session, value: Any, error: BaseException | None) -> None:
+        """The workflow's function has ended, within what is recorded."""
+        head = session.head
+        if error is not None:
+            self._note("", "error", None, f"{type(error).__name__}: {error}")
+        elif head.version.kind == "final" and head.version.status == "completed":
+            reader = session.services.context.reader(head.run)
+            self._compare("", "result", thaw(reader.part(head.version.number, RESULT)), value)
+
+    def _compare(self, address: str, what: str, recorded: Any, now: Any) -> None:
+        folder = Folder(None)
+        one = folder.fold(recorded)
+        other = folder.fold(now, one)
+        if one is not other and trees.changes(one, other):
+            self._note(address, what, recorded, now)
+
+    def _note(self, address: str, what: str, recorded: Any, now: Any) -> None:
+        self.differences.append(Difference(address, what, recorded, now))

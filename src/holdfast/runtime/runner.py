@@ -1,0 +1,447 @@
+"""Running workflows on an open store: the half of `Holdfast` that knows code.
+
+Invariant: a method that fails has left the run as it found it, or its status says what happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from holdfast.errors import HoldfastError, InvalidCall, NotFound, ReplayDiverged, StaleVersion
+from holdfast.history.advance import Line
+from holdfast.history.commit import Facts as VersionFacts
+from holdfast.history.context import Context
+from holdfast.history.history import History
+from holdfast.history.version import Version
+from holdfast.model.names import check_run_id
+from holdfast.model.public import Event, Prompt
+from holdfast.model.records import RunRecord
+from holdfast.runtime import execute, mail, undo
+from holdfast.runtime.definition import CHANGED, Workflow, workflow_of
+from holdfast.runtime.drive import Flow, adrive, drive
+from holdfast.runtime.lease import is_alive
+from holdfast.runtime.publish import Subscription
+from holdfast.runtime.record import Record
+from holdfast.runtime.rehearsal import Rehearsal
+from holdfast.runtime.run import ENDED, Run
+from holdfast.runtime.scope import in_event_loop
+from holdfast.runtime.services import Services
+from holdfast.runtime.session import Session
+from holdfast.runtime.triggers import Triggers
+from holdfast.runtime.waits import encoded, facts_of
+from holdfast.store.base import Store
+
+MODES = ("normal", "validate", "republish")
+Overrides = Mapping[str, Callable[..., Any]]
+
+
+class Runner:
+    """Runs workflows."""
+
+    _context: Context
+    _store: Store
+
+    def __init__(self, context: Context) -> None:
+        self._services = Services(context)
+        self._triggers = Triggers(self)
+        #: Steps that runs of this process run otherwise, by run.
+        self._overrides: dict[str, Overrides] = {}
+        context.carry = lambda run, to: mail.carried(context, run, to)
+
+    def history(self, run_id: str) -> History:
+        """The history of a run, which is made by the first commit to it."""
+        return History(self._context, run_id)
+
+    # Running
+
+    def run(
+        self,
+        workflow: Any,
+        *args: Any,
+        run_id: str | None = None,
+        tags: Iterable[str] = (),
+        state: Any = None,
+        note: str | None = None,
+        actor: str | None = None,
+        overrides: Overrides | None = None,
+        **kwargs: Any,
+    ) -> Run:
+        """Run a workflow until it has ended or waits. It begins with `state`, and is called with all other arguments.
+
+        A workflow that fails does not raise here: `status` and `error` of the run say so, `result` raises it.
+        """
+        found, flow, name = self._start(workflow, args, kwargs, run_id, tags, state, note, actor, overrides)
+        return Run(self, name, _drive(found, flow))
+
+    async def arun(
+        self,
+        workflow: Any,
+        *args: Any,
+        run_id: str | None = None,
+        tags: Iterable[str] = (),
+        state: Any = None,
+        note: str | None = None,
+        actor: str | None = None,
+        overrides: Overrides | None = None,
+        **kwargs: Any,
+    ) -> Run:
+        """As `run`, in an event loop. Runs that are awaited together share commits."""
+        found, flow, name = self._start(workflow, args, kwargs, run_id, tags, state, note, actor, overrides)
+        return Run(self, name, await _adrive(found, flow))
+
+    def resume(
+        self,
+        run_id: str,
+        *,
+        from_address: str | None = None,
+        mode: str = "normal",
+        answers: Mapping[str, Any] | None = None,
+        overrides: Overrides | None = None,
+        changed: str | None = None,
+        on_divergence: str = "raise",
+        workflow: Any = None,
+    ) -> Run:
+        """Go on from the head: steps that are recorded are not run again.
+
+        `from_address` runs that step, and all that came after it, anew. `answers` answers prompts, by id or address.
+        `mode` is normal, validate (really runs the recorded steps beside the record; `differences` of the run tells
+        what was otherwise; nothing is changed) or republish (tells subscribers of the recorded steps again).
+        `changed` says what to do if the workflow's code has changed: warn, refuse or allow. `on_divergence="rerun"`
+        runs anew from a step that is called with other arguments than it was recorded with."""
+        prepared = self._prepare(run_id, from_address, mode, answers, changed, on_divergence, workflow)
+        if prepared is None:
+            return self.get(run_id)
+        overrides = overrides or self._overrides.get(run_id)
+        if mode == "validate":
+            return self._rehearse(prepared, run_id, overrides)
+        run = Run(
+            self, run_id, _drive(prepared, self._flow(prepared, run_id, mode, answers, overrides, changed))
+        )
+        if on_divergence == "rerun" and isinstance(run._error, ReplayDiverged):
+            return self.resume(
+                run_id, from_address=run._error.details["address"], overrides=overrides, changed=changed
+            )
+        return run
+
+    async def aresume(
+        self,
+        run_id: str,
+        *,
+        from_address: str | None = None,
+        mode: str = "normal",
+        answers: Mapping[str, Any] | None = None,
+        overrides: Overrides | None = None,
+        changed: str | None = None,
+        on_divergence: str = "raise",
+        workflow: Any = None,
+    ) -> Run:
+        """As `resume`, in an event loop."""
+        arguments = (run_id, from_address, mode, answers, changed, on_divergence, workflow)
+        import asyncio
+
+        prepared = await asyncio.to_thread(self._prepare, *arguments)
+        if prepared is None:
+            return self.get(run_id)
+        overrides = overrides or self._overrides.get(run_id)
+        if mode == "validate":
+            return await asyncio.to_thread(self._rehearse, prepared, run_id, overrides)
+        flow = self._flow(prepared, run_id, mode, answers, overrides, changed)
+        run = Run(self, run_id, await _adrive(prepared, flow))
+        if on_divergence == "rerun" and isinstance(run._error, ReplayDiverged):
+            address = run._error.details["address"]
+            return await self.aresume(run_id, from_address=address, overrides=overrides, changed=changed)
+        return run
+
+    def get(self, run_id: str) -> Run:
+        """A run by its id."""
+        self._known(run_id)
+        return Run(self, run_id)
+
+    # Going back
+
+    def rollback(
+        self,
+        run_id: str,
+        to: int | str | Version,
+        *,
+        resume: bool = True,
+        reason: str | None = None,
+        actor: str | None = None,
+        overrides: Overrides | None = None,
+    ) -> Run:
+        """Undo what the steps after a version did to the world (those that have a compensation, newest first), make
+        it the head on a new timeline, and go on from there. Nothing is deleted."""
+        run = self._known(run_id)
+        if resume and run.workflow is not None:
+            workflow_of(run.workflow)
+        undo.rollback(self._services, self.history(run_id), to, reason=reason, actor=actor)
+        if resume and run.workflow is not None:
+            return self.resume(run_id, overrides=overrides)
+        return Run(self, run_id)
+
+    # Word from outside
+
+    def cancel(self, run_id: str, *, reason: str | None = None, actor: str | None = None) -> Run:
+        """Stop a run for good, at the next boundary between steps, and the runs that are parts of it."""
+        run = self._known(run_id)
+        for child in self._store.runs(parent=run.key, limit=1_000_000):
+            self.cancel(child.id, reason=reason, actor=actor)
+        self._stop(run_id, "cancel", reason, actor)
+        return Run(self, run_id)
+
+    def pause(self, run_id: str, *, reason: str | None = None, actor: str | None = None) -> Run:
+        """Stop a run at the next boundary between steps, until it is resumed."""
+        self._known(run_id)
+        self._stop(run_id, "pause", reason, actor)
+        return Run(self, run_id)
+
+    def answer(self, prompt_id: str, value: Any, *, actor: str | None = None, resume: bool = True) -> Run:
+        """Answer a prompt. If this process knows the workflow, the run goes on at once, unless `resume` is False or
+        this is an event loop."""
+        run = mail.answer(self._context, prompt_id, value, actor)
+        return self._delivered(run, resume)
+
+    def send(
+        self, run_id: str, event: str, data: Any = None, *, actor: str | None = None, resume: bool = True
+    ) -> Run:
+        """Send an event to a run, which takes it with `wait_for`, now or later. Resumes it as `answer` does."""
+        run = mail.send(self._context, check_run_id(run_id), event, data, actor)
+        return self._delivered(run, resume)
+
+    def prompts(self) -> list[Prompt]:
+        """The questions of all runs that wait for an answer, oldest first."""
+        found: list[Prompt] = []
+        before: int | None = None
+        while page := self._store.runs(statuses=["suspended", "running", "paused"], before=before, limit=500):
+            found += [prompt for run in page for prompt in mail.prompts(run)]
+            before = page[-1].key
+        return sorted(found, key=lambda prompt: prompt.opened)
+
+    def subscribe(
+        self,
+        callback: Callable[[Event], Any] | None = None,
+        *,
+        kinds: Sequence[str] = (),
+        run_id: str | None = None,
+        after: int | None = None,
+    ) -> Subscription:
+        """Hear of what happens, in this process and others: `callback` is called in a thread of its own; without one,
+        iterate over the subscription. `kinds` are patterns such as "run.*"; `after` a cursor to begin from, else
+        now."""
+        if isinstance(kinds, str) or not all(isinstance(kind, str) for kind in kinds):
+            raise InvalidCall('kinds is a list of patterns, such as ["run.*", "step.failed"]')
+        if callback is not None and not callable(callback):
+            raise InvalidCall("subscribe takes a function of an event")
+        return self._services.publisher.subscribe(callback, kinds=kinds, run_id=run_id, after=after)
+
+    # How it works
+
+    def _start(
+        self,
+        workflow: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        run_id: str | None,
+        tags: Iterable[str],
+        state: Any,
+        note: str | None,
+        actor: str | None,
+        overrides: Overrides | None,
+    ) -> tuple[Workflow, Flow[BaseException | None], str]:
+        found = workflow_of(workflow)
+        self._triggers.listen()
+        name = execute.new_id(found) if run_id is None else check_run_id(run_id)
+        overrides = _functions(overrides)
+        if overrides:
+            self._overrides[name] = overrides
+        flow = execute.start(
+            self._services, found, name, args, kwargs, state=state, tags=tags, note=note, actor=actor,
+            overrides=overrides
+        )  # fmt: skip
+        return found, flow, name
+
+    def _prepare(
+        self,
+        run_id: str,
+        from_address: str | None,
+        mode: str,
+        answers: Mapping[str, Any] | None,
+        changed: str | None,
+        on_divergence: str,
+        workflow: Any,
+    ) -> Workflow | None:
+        """The workflow with which to go on; None if there is nothing to do."""
+        if mode not in MODES:
+            raise InvalidCall(f"mode is one of {', '.join(MODES)}, not {mode!r:.60}")
+        if changed is not None and changed not in CHANGED:
+            raise InvalidCall(f"changed is one of {', '.join(CHANGED)}, not {changed!r:.60}")
+        if on_divergence not in ("raise", "rerun"):
+            raise InvalidCall(f"on_divergence is 'raise' or 'rerun', not {on_divergence!r:.60}")
+        if answers is not None and not isinstance(answers, Mapping):
+            raise InvalidCall("answers maps ids of prompts, or addresses, to answers")
+        run = self._known(run_id)
+        if run.workflow is None:
+            raise InvalidCall(
+                f"run {run_id!r} is a history kept by hand: there is no workflow to resume", run=run_id
+            )
+        execute.refuse_if_running(self._services, run)
+        facts = facts_of(run)
+        if mode == "validate":
+            return workflow_of(workflow or run.workflow)
+        if facts.undoing is not None:
+            undo.go_on(self._services, self.history(run_id), run)
+        elif from_address is not None:
+            self._back_before(run, from_address)
+        elif run.status == "completed":
+            return None
+        elif run.status == "cancelled":
+            raise InvalidCall(
+                f"run {run_id!r} was cancelled: roll it back to a version, or fork it, to go on from there",
+                run=run_id,
+            )
+        elif run.status == "suspended" and not answers and not facts.ready(self._context.clock()):
+            return None
+        self._triggers.listen()
+        return workflow_of(workflow or run.workflow)
+
+    def _flow(
+        self,
+        workflow: Workflow,
+        run_id: str,
+        mode: str,
+        answers: Mapping[str, Any] | None,
+        overrides: Overrides | None,
+        changed: str | None,
+    ) -> Flow[BaseException | None]:
+        return execute.resume(
+            self._services, workflow, run_id, answers=answers, overrides=_functions(overrides),
+            republish=mode == "republish", changed=changed,
+        )  # fmt: skip
+
+    def _rehearse(self, workflow: Workflow, run_id: str, overrides: Overrides | None) -> Run:
+        line = Line(self._context, run_id)
+        head = line.fresh_head()
+        assert head is not None
+        record = Record(self._context.reader(head.run)).load(head.run.head)
+        if record.first is None:
+            raise NotFound(f"run {run_id!r} has lost its first version", run=run_id)
+        session = Session(self._services, workflow, line, head, record, overrides=_functions(overrides))
+        session.rehearsal = rehearsal = Rehearsal()
+        args, kwargs = record.input(record.first)
+        _drive(workflow, execute.rehearse(session, tuple(args), kwargs))
+        return Run(self, run_id, differences=tuple(rehearsal.differences))
+
+    def _back_before(self, run: RunRecord, address: str) -> None:
+        """Roll back to before a step was run."""
+        record = Record(self._context.reader(run)).load(run.head)
+        entry = record.steps.get(address)
+        if entry is None:
+            known = ", ".join(list(record.steps)[-10:]) or "none"
+            raise NotFound(
+                f"run {run.id!r} has recorded no step {address!r:.100}; the last are: {known}",
+                run=run.id,
+                address=address,
+            )
+        if entry.number < 1:
+            raise InvalidCall(
+                f"step {address!r} was run before {run.id!r} was forked: fork from before it instead",
+                run=run.id,
+            )
+        before = entry.version.parent
+        undo.rollback(
+            self._services, self.history(run.id), before, reason=f"again from {address}", actor=None
+        )
+
+    def _stop(self, run_id: str, what: str, reason: str | None, actor: str | None) -> None:
+        while True:
+            run = self._known(run_id)
+            if run.status in ENDED:
+                return
+            if is_alive(run, self._context.clock()):
+                mail.wish(self._context, run_id, what, reason, actor)
+                session = self._services.sessions.get(run_id)
+                if session is not None:
+                    session.facts.wish, session.facts.reason, session.facts.actor = what, reason, actor
+                    session.stop.set()
+                return
+            try:
+                self._stop_idle(run, what, reason, actor)
+            except StaleVersion:
+                continue
+            self._services.publisher.wake()
+            return
+
+    def _stop_idle(self, run: RunRecord, what: str, reason: str | None, actor: str | None) -> None:
+        """Stop a run that nobody advances."""
+        if what == "pause":
+            if run.status != "paused":
+                mail.pause(self._context, run, reason, actor)
+            return
+        line = Line(self._context, run.id)
+        head = line.fresh_head()
+        assert head is not None
+        facts = facts_of(head.run)
+        facts.waits, facts.wish = [], ""
+        ending = VersionFacts(kind="final", status="cancelled", note=reason, actor=actor)
+        drawn = line.draw(head.root, head, head, ending, owner=None, until=0, due=None, detail=encoded(facts))
+        line.settle(drawn, self._store.append(drawn.change))
+
+    def _delivered(self, run: RunRecord, resume: bool) -> Run:
+        """Something has come for a run: let it go on, if that is possible here."""
+        self._services.publisher.wake()
+        handle = Run(self, run.id)
+        top = run
+        while top.parent is not None:
+            above = self._store.run_by_key(top.parent)
+            if above is None or above.status in ENDED:
+                break
+            top = above
+        if not resume or run.status != "suspended" or in_event_loop():
+            return handle
+        if is_alive(top, self._context.clock()) or not facts_of(run).ready(self._context.clock()):
+            return handle
+        try:
+            workflow_of(top.workflow)
+        except HoldfastError:
+            return handle
+        self.resume(top.id)
+        return handle
+
+    def _known(self, run_id: str) -> RunRecord:
+        run = self._store.run(check_run_id(run_id))
+        if run is None:
+            raise NotFound(f"there is no run {run_id!r}", run=run_id)
+        return run
+
+
+def _drive(workflow: Workflow, flow: Flow[Any]) -> Any:
+    if not workflow.asynchronous:
+        return drive(flow)
+    if in_event_loop():
+        flow.close()
+        raise InvalidCall(
+            f"workflow {workflow.name!r} is asynchronous and this is an event loop: await hf.arun(…) or hf.aresume(…)"
+        )
+    import asyncio
+
+    return asyncio.run(adrive(flow))
+
+
+async def _adrive(workflow: Workflow, flow: Flow[Any]) -> Any:
+    if workflow.asynchronous:
+        return await adrive(flow)
+    import asyncio
+
+    return await asyncio.to_thread(drive, flow)
+
+
+def _functions(overrides: Overrides | None) -> Overrides | None:
+    """Other implementations of steps, by name: functions, or steps themselves."""
+    if overrides is None:
+        return None
+    if not isinstance(overrides, Mapping) or not all(callable(each) for each in overrides.values()):
+        raise InvalidCall("overrides maps names of steps to functions")
+    return {
+        name: getattr(getattr(each, "holdfast", None), "function", each) for name, each in overrides.items()
+    }

@@ -1,0 +1,174 @@
+"""Where in a run the code that is running stands: its frame, and the addresses of what it calls.
+
+A frame is entered for the workflow's function, for each attempt at a step, and for each branch of what runs in
+parallel. It counts the calls made in it, so that the same code, run again, gives every call the same address.
+
+Invariant: within a run no two calls of one execution have the same address.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextvars import ContextVar
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from holdfast.errors import InvalidCall
+from holdfast.model.names import MAX_STEP
+from holdfast.tree.draft import draft
+from holdfast.tree.merge import merge
+
+if TYPE_CHECKING:
+    from holdfast.history.advance import Resolver
+    from holdfast.history.reader import Head
+    from holdfast.runtime.session import Session
+
+#: Characters of a key that an address shows.
+_KEY = 80
+
+_OVER = (
+    "this attempt is over (it failed, or took too long and was given up): what it still does to the state is "
+    "not kept"
+)
+
+
+class Frame:
+    """A workflow's function, an attempt at a step, or a branch of one of them."""
+
+    __slots__ = (
+        "_branches", "_counts", "address", "asynchronous", "attempt", "base", "began", "held", "home", "key", "notes",
+        "over", "owner", "resolve", "session", "stale",
+    )  # fmt: skip
+
+    def __init__(
+        self, session: Session, address: str = "", *, asynchronous: bool = False, owner: Frame | None = None
+    ) -> None:
+        self.session = session
+        self.address = address
+        self.asynchronous = asynchronous
+        #: The attempt that this is a branch of; itself for an attempt; None in the workflow's own function.
+        self.owner = owner
+        #: The asyncio task that it began in.
+        self.home: Any = None
+        self._counts: dict[str, int] = {}
+        self._branches: WeakKeyDictionary[Any, Frame] | None = None
+        self.attempt = 1
+        #: What the attempt's draft began from, and the draft, once asked for.
+        self.base: Head | None = None
+        self.held: Any = None
+        #: Have steps that it called changed the state since?
+        self.stale = False
+        self.over = False
+        self.notes: dict[str, Any] | None = None
+        self.key: str | None = None
+        self.began = 0
+        #: Decides conflicts with what others changed meanwhile.
+        self.resolve: Resolver | None = None
+
+    def place(self, name: str, key: Any = None) -> str:
+        """The address of the next call of this name."""
+        local = name if key is None else f"{name}[{_shown(key)}]"
+        counts = self._counts
+        count = counts[local] = counts.get(local, 0) + 1
+        if count > 1:
+            local = f"{local}#{count}"
+        address = f"{self.address}/{local}" if self.address else local
+        if len(address) > MAX_STEP:
+            raise InvalidCall(
+                f"the address {address[:60]}… is too long: nest steps less deeply, or shorten names"
+            )
+        return address
+
+    def here(self) -> Frame:
+        """This frame, or, in an asyncio task that was started in it, the branch of that task."""
+        if self.home is None:
+            return self
+        task = running_task()
+        if task is self.home or task is None:
+            return self
+        if self._branches is None:
+            self._branches = WeakKeyDictionary()
+        branch = self._branches.get(task)
+        if branch is None:
+            # Tasks begin in the order in which they were made, which is the same each time.
+            self._counts[""] = count = self._counts.get("", 0) + 1
+            branch = self._branches[task] = self.branch(f"task.{count}")
+            branch.home = task
+        return branch
+
+    def branch(self, name: str) -> Frame:
+        """A frame for a part that runs beside others."""
+        address = f"{self.address}/{name}" if self.address else name
+        return Frame(self.session, address, asynchronous=self.asynchronous, owner=self.owner)
+
+    def state(self) -> Any:
+        """The state as the code in this frame may see it: in a step a draft, else frozen."""
+        owner = self.owner
+        if owner is None:
+            return self.session.seen()
+        if owner.over:
+            raise InvalidCall(_OVER)
+        base = owner.base
+        assert base is not None
+        if owner.held is None:
+            owner.base = base = self.session.head if owner.stale else base
+            owner.held = draft(base.root)
+        elif owner.stale:
+            owner.rebase(self.session.head)
+        owner.stale = False
+        return owner.held
+
+    def rebase(self, head: Head) -> None:
+        """Bring in what the steps that this one called have changed."""
+        assert self.base is not None
+        folder = self.session.folder()
+        mine = folder.fold(self.held, self.base.root)
+        root = merge(self.base.root, mine, head.root, resolve=self.resolve, fold=folder.fold)
+        self.base = head
+        self.held = draft(root)
+
+    def note(self, facts: dict[str, Any]) -> None:
+        """Keep what shaped the behaviour of this attempt."""
+        owner = self.owner
+        if owner is None:
+            raise InvalidCall("note belongs to a step: call it inside one")
+        notes = owner.notes = owner.notes or {}
+        for name, value in facts.items():
+            known = notes.get(name)
+            notes[name] = known + value if is_sum(name, value) and is_sum(name, known) else value
+
+
+def running_task() -> Any:
+    """The asyncio task that is running; None where there is no event loop."""
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None or asyncio._get_running_loop() is None:
+        return None
+    return asyncio.current_task()
+
+
+def in_event_loop() -> bool:
+    """Is this code called by an event loop?"""
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and asyncio._get_running_loop() is not None
+
+
+def is_sum(name: Any, value: Any) -> bool:
+    """Is this a figure that adds up, as tokens and cost do?"""
+    return (
+        isinstance(name, str)
+        and ("token" in name or "cost" in name)
+        and isinstance(value, int | float)
+        and not isinstance(value, bool)
+    )
+
+
+def _shown(key: Any) -> str:
+    text = key if isinstance(key, str) else str(key)
+    if len(text) > _KEY or any(sign in text for sign in "/#[]\n"):
+        return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return text
+
+
+#: The frame of the code that is running; None outside a run.
+current: ContextVar[Frame | None] = ContextVar("holdfast.frame", default=None)

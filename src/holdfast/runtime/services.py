@@ -1,0 +1,39 @@
+"""What executions share in one open store: the store, the clock, who owns what, who listens."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from holdfast.history.context import Context
+from holdfast.runtime.committer import Committer
+from holdfast.runtime.lease import Keeper
+from holdfast.runtime.publish import Publisher
+
+if TYPE_CHECKING:
+    from holdfast.runtime.session import Session
+
+#: Microseconds for which a run is its owner's without word from it.
+LEASE = 15_000_000
+
+
+class Services:
+    """What executions share."""
+
+    def __init__(self, context: Context, chance: Callable[[], float] = random.random) -> None:
+        self.context = context
+        self.store = context.store
+        self.chance = chance
+        self.lease = LEASE
+        self.committer = Committer(context.store)
+        self.publisher = Publisher(context)
+        self.keeper = Keeper(context, LEASE)
+        self.owner = self.keeper.owner
+        #: The executions under way, by run.
+        self.sessions: dict[str, Session] = {}
+
+    def close(self) -> None:
+        """Stop the threads that listen and renew."""
+        self.publisher.close()
+        self.keeper.close()

@@ -1,0 +1,339 @@
+"""A run while it is being executed: where it stands, what it has recorded, how it moves on.
+
+One session at a time advances a run: it owns the run's lease, and the revision that it expects fences it off. Its
+methods that write are flows (see `drive`), so that blocking and asyncio code share them.
+
+Invariant: the head here is the head in the store, or the next write is refused and the session looks again. Nothing is
+written for a run that another owns.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+import msgspec
+
+from holdfast.errors import LeaseLost, NotFound, StaleVersion, StepTimeout
+from holdfast.history.advance import Line
+from holdfast.history.commit import Facts as VersionFacts
+from holdfast.history.commit import event
+from holdfast.history.reader import Head
+from holdfast.model.records import EventRecord
+from holdfast.runtime.drive import Do, Flow, Take, Write
+from holdfast.runtime.failure import describe
+from holdfast.runtime.scope import is_sum
+from holdfast.runtime.waits import Facts, encoded, facts_of
+from holdfast.store.base import Append
+from holdfast.tree.fold import Folder
+
+if TYPE_CHECKING:
+    from holdfast.runtime.definition import Workflow
+    from holdfast.runtime.record import Entry, Record
+    from holdfast.runtime.rehearsal import Rehearsal
+    from holdfast.runtime.scope import Frame
+    from holdfast.runtime.services import Services
+
+
+class Halt(BaseException):
+    """Ends an execution at a boundary between steps; no error, and not for user code to catch."""
+
+    def __init__(self, status: str) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class Failure(NamedTuple):
+    """A step that failed for good. It is recorded if the workflow goes on after all."""
+
+    name: str
+    address: str
+    args: bytes
+    error: BaseException
+    attempts: int
+
+
+class Session:
+    """One execution of a run."""
+
+    def __init__(
+        self,
+        services: Services,
+        workflow: Workflow,
+        line: Line,
+        head: Head,
+        record: Record,
+        *,
+        overrides: Mapping[str, Callable[..., Any]] | None = None,
+    ) -> None:
+        self.services = services
+        self.workflow = workflow
+        self.id = head.run.id
+        self.head = head
+        self.record = record
+        self.overrides = overrides or {}
+        #: What the run's record says beyond its fields; `keep` after a change.
+        self.facts: Facts = facts_of(head.run)
+        #: Answers that came with the call, by prompt id or address.
+        self.answers: Mapping[str, Any] = {}
+        #: Tell subscribers of recorded steps again?
+        self.republish = False
+        #: Set when no further step may begin.
+        self.stop = threading.Event()
+        #: Steps that run now, by address.
+        self.active: dict[str, Frame] = {}
+        self.idle = threading.Condition()
+        #: Failures that were recorded, since the workflow went on.
+        self.survived: list[Failure] = []
+        #: The version whose state the workflow's own code sees; None for the head's.
+        self._place: int | None = None
+        self._passed = 0
+        self._seen: tuple[Any, Any] = (None, None)
+        self._line = line
+        self._lock = threading.Lock()
+        self._values: dict[str, Any] = {}
+        self._events: list[EventRecord] = []
+        self._failures: list[Failure] = []
+        self._detail = head.run.detail
+        self._ending = ""
+        #: Runs recorded steps beside the record, where that is asked for.
+        self.rehearsal: Rehearsal | None = None
+        timeout = workflow.timeout
+        self.deadline = None if timeout is None else head.run.created + int(timeout * 1e6)
+        if record.steps:
+            self._place = record.first
+
+    # What code in the run sees
+
+    def passed(self, entry: Entry) -> None:
+        """A recorded step was passed without being run."""
+        self._passed += 1
+        if self._passed >= len(self.record.steps):
+            self._place = None
+        elif self._place is not None:
+            self._place = max(self._place, entry.number)
+
+    def seen(self) -> Any:
+        """The state, frozen, as it is after the steps that were passed or run so far."""
+        reader = self.services.context.reader(self.head.run)
+        root = self.head.root if self._place is None else reader.state(self._place)
+        if self._seen[0] is not root:
+            self._seen = (root, reader.show(root))
+        return self._seen[1]
+
+    def value(self, address: str, make: Callable[[], Any]) -> Any:
+        """A value that is the same when this code runs again."""
+        for known in (self._values, self.record.values):
+            if address in known:
+                return known[address]
+        value = self._values[address] = make()
+        return value
+
+    def has_value(self, address: str) -> bool:
+        """Is there such a value?"""
+        return address in self._values or address in self.record.values
+
+    def folder(self) -> Folder:
+        """Folds values for this run."""
+        return Folder(self.services.context.reader(self.head.run).space, self.services.context.redact)
+
+    def time_for(self, seconds: float | None) -> float | None:
+        """How long a step may take: its own time, or what is left of the run's."""
+        if self.deadline is None:
+            return seconds
+        left = (self.deadline - self.services.context.clock()) / 1e6
+        if left <= 0:
+            raise StepTimeout(
+                f"run {self.id!r} took longer than the {self.workflow.timeout:g} s that its workflow allows",
+                run=self.id,
+            )
+        return left if seconds is None else min(seconds, left)
+
+    # Boundaries between steps
+
+    def check(self) -> None:
+        """End the execution here if somebody wants it to end, or if it has ended already."""
+        if self.facts.wish:
+            self.halt("cancelled" if self.facts.wish == "cancel" else "paused")
+        if self._ending:
+            raise Halt(self._ending)
+
+    def halt(self, status: str) -> NoReturn:
+        """Let no further step begin, and end."""
+        self._ending = self._ending or status
+        raise Halt(self._ending)
+
+    def close(self) -> None:
+        """The workflow's function has returned: what it left behind may finish its steps but begin none."""
+        self._ending = self._ending or "ended"
+
+    def look(self) -> None:
+        """See whether another process has left word for the run."""
+        run = self.head.run
+        if self.services.store.revision(self.id) != (run.key, run.revision):
+            with self._lock:
+                self.refresh()
+
+    def begin(self, address: str, frame: Frame) -> None:
+        """A step begins."""
+        self.active[address] = frame
+
+    def end(self, address: str) -> None:
+        """A step has ended, one way or the other."""
+        self.active.pop(address, None)
+        if not self.active:
+            with self.idle:
+                self.idle.notify_all()
+
+    # Writing
+
+    def keep(self) -> None:
+        """`facts` were changed: they go into the run's record with the next write."""
+        self._detail = b"?"
+
+    def keep_if(self, needed: bool) -> None:
+        """The same, where there was or is something to keep."""
+        if needed:
+            self.keep()
+
+    def has_loose_values(self) -> bool:
+        """Are there values that no version has recorded yet?"""
+        return bool(self._values)
+
+    def pending_failures(self) -> list[Failure]:
+        """Failures that the workflow has not gone on after."""
+        return self._failures
+
+    def note(self, kind: str, **data: Any) -> None:
+        """An event that goes into the journal with the next write."""
+        self._events.append(event(kind, self.services.context.clock(), **data))
+
+    def failed(self, failure: Failure) -> None:
+        """A step failed for good; whether the workflow can live with that will be seen."""
+        self._failures.append(failure)
+
+    def go_live(self) -> Flow[None]:
+        """A call that is not recorded: the workflow goes on, so the failures so far were handled, and are results like
+        any others."""
+        if self.rehearsal is not None:
+            self.halt("rehearsed")
+        while self._failures:
+            failure = self._failures.pop(0)
+            facts = VersionFacts(failure.name, error=describe(failure.error), kind="step", done=False)
+            facts.more = {"args": failure.args, "failed": True}
+            if failure.address != failure.name:
+                facts.more["address"] = failure.address
+            yield from self.commit(facts)
+            self.survived.append(failure)
+
+    def commit(
+        self,
+        facts: VersionFacts,
+        *,
+        frame: Frame | None = None,
+        input: Any = None,  # noqa: A002 - as the root is called
+        **changes: Any,
+    ) -> Flow[Head]:
+        """Write a version: what a frame's draft changed, or nothing, on top of the head."""
+        if not self._lock.acquire(blocking=False):
+            yield Take(self._lock)
+        try:
+            known: object | None = None
+            while True:
+                head = self.head
+                events, values = tuple(self._events), dict(self._values)
+                if values:
+                    facts.more["values"] = values
+                if frame is None or frame.held is None:
+                    drawn = self._line.draw(
+                        head.root, head, head, facts, input=input, events=events, **self._changes(changes)
+                    )
+                else:
+                    drawn = self._line.draw(
+                        frame.held, frame.base, head, facts, resolve=frame.resolve, known=known, input=input,
+                        events=events, **self._changes(changes),
+                    )  # fmt: skip
+                known = known or drawn.space
+                try:
+                    run = yield Write(self.services.committer, drawn.change)
+                except StaleVersion:
+                    yield Do(self.refresh)
+                    continue
+                self.head = head = self._line.settle(drawn, run)
+                self._place = None
+                self._written(events, values)
+                return head
+        finally:
+            self._lock.release()
+
+    def save(self, **changes: Any) -> Flow[None]:
+        """Write changes of the run's record, and the events that wait, without a version."""
+        if not self._lock.acquire(blocking=False):
+            yield Take(self._lock)
+        try:
+            while True:
+                run, events = self.head.run, tuple(self._events)
+                after = msgspec.structs.replace(
+                    run,
+                    updated=self.services.context.clock(),
+                    revision=run.revision + 1,
+                    **self._changes(changes),
+                )
+                try:
+                    done = yield Write(self.services.committer, Append(expect=run, run=after, events=events))
+                except StaleVersion:
+                    yield Do(self.refresh)
+                    continue
+                self.head = self._line.changed(self.head, done)
+                self._written(events, {})
+                return
+        finally:
+            self._lock.release()
+
+    def refresh(self) -> None:
+        """The run's record has changed: learn how, or that it is another's now."""
+        head = self._line.fresh_head()
+        if head is None:
+            raise NotFound(f"run {self.id!r} was deleted while it ran", run=self.id)
+        if head.run.owner != self.services.owner:
+            raise LeaseLost(
+                f"run {self.id!r} was taken over or rolled back by another: what this execution had not "
+                "committed is not kept",
+                run=self.id,
+            )
+        ours, theirs = self.facts, facts_of(head.run)
+        ours.wish, ours.reason, ours.actor = theirs.wish, theirs.reason, theirs.actor
+        ours.mail, ours.sent, ours.asked = theirs.mail, theirs.sent, max(theirs.asked, ours.asked)
+        for wait in theirs.waits:
+            if wait.filled and ours.wait_at(wait.address) is not None:
+                ours.put(wait)
+        self.head = head
+        self.keep()
+        if ours.wish:
+            self.stop.set()
+
+    def add_up(self, notes: Mapping[str, Any]) -> None:
+        """Add the tokens and the cost of a step to those of the run."""
+        totals = dict(self.facts.totals)
+        for name, value in notes.items():
+            if is_sum(name, value):
+                totals[name] = totals.get(name, 0) + value
+        if totals != self.facts.totals:
+            self.facts.totals = totals
+            self.keep()
+
+    def _changes(self, changes: dict[str, Any]) -> dict[str, Any]:
+        """What a write changes in the run's record. Each renews the lease."""
+        if self._detail == b"?":
+            self._detail = encoded(self.facts)
+        services = self.services
+        until = services.context.clock() + services.lease
+        return {"owner": services.owner, "until": until, "detail": self._detail, **changes}
+
+    def _written(self, events: tuple[EventRecord, ...], values: dict[str, Any]) -> None:
+        del self._events[: len(events)]
+        for address, value in values.items():
+            self.record.values[address] = value
+            self._values.pop(address, None)
+        self.services.publisher.wake()

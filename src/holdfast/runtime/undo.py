@@ -1,0 +1,180 @@
+"""Rolling back a run whose steps changed the world: what can be undone is undone first, newest first.
+
+Each compensation is a step of its own, recorded like any other; which rollback is under way stands in the run's
+record. So a rollback that was killed half-way goes on where it stopped.
+
+Invariant: the head moves back only when every step after the target that has a compensation was undone, once.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import CompensationFailed, HoldfastError, InvalidCall, NotFound, StaleVersion
+from holdfast.history.advance import Line
+from holdfast.history.commit import event
+from holdfast.history.history import History
+from holdfast.history.rollback import move_head
+from holdfast.history.version import Version
+from holdfast.model.records import RunRecord
+from holdfast.runtime import machine
+from holdfast.runtime.definition import Step, Workflow, step_named
+from holdfast.runtime.drive import drive
+from holdfast.runtime.execute import refuse_if_running
+from holdfast.runtime.failure import describe
+from holdfast.runtime.record import Entry, Record
+from holdfast.runtime.scope import Frame, in_event_loop
+from holdfast.runtime.services import Services
+from holdfast.runtime.session import Session
+from holdfast.runtime.waits import encoded, facts_of
+from holdfast.store.base import Append
+
+
+def rollback(
+    services: Services, history: History, to: Any, *, reason: str | None, actor: str | None
+) -> Version:
+    """Undo what the steps after a version did, then make it the head."""
+    while True:
+        run = _record(services, history.id)
+        refuse_if_running(services, run)
+        target = history.at(to)
+        entries = to_undo(services, run, target.number)
+        if entries:
+            _undo(services, run, entries, {"to": target.number, "reason": reason, "actor": actor})
+            run = _record(services, history.id)
+        try:
+            move_head(services.context, run, target._record, reason=reason, actor=actor)
+        except StaleVersion:
+            continue
+        services.publisher.wake()
+        return target
+
+
+def go_on(services: Services, history: History, run: RunRecord) -> None:
+    """Finish the rollback that is under way in a run."""
+    undoing = facts_of(run).undoing or {}
+    rollback(services, history, undoing["to"], reason=undoing.get("reason"), actor=undoing.get("actor"))
+
+
+def to_undo(services: Services, run: RunRecord, target: int) -> list[tuple[Entry, Step]]:
+    """The steps after a version that have a compensation and were not undone yet, newest first."""
+    reader = services.context.reader(run)
+    kept = {entry.number for entry in Record(reader).load(target).steps.values()}
+    record = Record(reader).load(run.head)
+    found = []
+    for entry in sorted(record.steps.values(), key=lambda entry: -entry.number):
+        if entry.number in kept or "undo" not in entry.detail or f"undo/{entry.address}" in record.steps:
+            continue
+        definition = step_named(entry.version.step or "")
+        if definition is None or definition.compensate is None:
+            raise NotFound(
+                f"step {entry.address!r} of run {run.id!r} has to be undone, but its compensation is not known in this "
+                "process: import the module that defines the step",
+                run=run.id,
+                address=entry.address,
+            )
+        found.append((entry, definition))
+    return found
+
+
+def _undo(
+    services: Services, run: RunRecord, entries: list[tuple[Entry, Step]], undoing: dict[str, Any]
+) -> None:
+    facts = facts_of(run)
+    facts.undoing, facts.error, facts.wish = undoing, None, ""
+    now = services.context.clock()
+    after = msgspec.structs.replace(
+        run, status="running", owner=services.owner, until=now + services.lease, updated=now,
+        revision=run.revision + 1, detail=encoded(facts),
+    )  # fmt: skip
+    entry = event("run.rolling_back", now, to=undoing["to"], reason=undoing["reason"], actor=undoing["actor"])
+    run = services.store.append(Append(expect=run, run=after, events=[entry]))
+    line = Line(services.context, run.id)
+    head = line.fresh_head()
+    assert head is not None
+    record = Record(services.context.reader(run)).load(run.head)
+    nobody = Workflow(run.workflow or "", _undo, False)
+    session = Session(services, nobody, line, head, record)
+    services.sessions[run.id] = session
+    services.keeper.hold(run)
+    try:
+        for recorded, definition in entries:
+            _undo_one(session, recorded, definition)
+        session.note("run.compensated", steps=len(entries))
+        drive(session.save(owner=None, until=0, status="paused"))
+    except Exception as error:
+        session.facts.error = describe(error)
+        session.keep()
+        session.note("run.failed", error=f"{type(error).__name__}: {error}"[:1000])
+        drive(session.save(owner=None, until=0, status="failed"))
+        raise
+    finally:
+        services.sessions.pop(run.id, None)
+        services.keeper.let_go(run)
+
+
+def _undo_one(session: Session, entry: Entry, definition: Step) -> None:
+    function = definition.compensate
+    assert function is not None
+    result = session.record.result(entry)
+    args, kwargs = session.record.input(entry.number)
+    given = _fitting(function, (result, *args), kwargs)
+    undo = Step(
+        f"undo {definition.name}"[:100], _blocking(function), False, definition.retry, definition.timeout
+    )
+    address = f"undo/{entry.address}"
+    try:
+        drive(machine.step(session, Frame(session), undo, address, given[0], given[1]))
+    except HoldfastError:
+        raise
+    except Exception as error:
+        raise CompensationFailed(
+            f"undoing step {entry.address!r} of run {session.id!r} failed with {type(error).__name__}: {error}; the "
+            "rollback waits: mend the cause, then resume the run or roll it back again",
+            run=session.id,
+            address=entry.address,
+        ) from error
+
+
+def _fitting(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """As many of the arguments as the function takes."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return args[:1], {}
+    if any(each.kind is each.VAR_POSITIONAL for each in parameters):
+        places = len(args)
+    else:
+        places = sum(each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) for each in parameters)
+    names = {each.name for each in list(parameters)[len(args) :]}
+    anything = any(each.kind is each.VAR_KEYWORD for each in parameters)
+    return args[:places], {name: value for name, value in kwargs.items() if anything or name in names}
+
+
+def _blocking(function: Any) -> Any:
+    function = getattr(getattr(function, "holdfast", None), "function", function)
+    if not inspect.iscoroutinefunction(function):
+        return function
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if in_event_loop():
+            raise InvalidCall(
+                "this compensation is asynchronous: call rollback outside the event loop, in a thread"
+            )
+        import asyncio
+
+        return asyncio.run(function(*args, **kwargs))
+
+    return call
+
+
+def _record(services: Services, run_id: str) -> RunRecord:
+    run = services.store.run(run_id)
+    if run is None:
+        raise NotFound(f"there is no run {run_id!r}", run=run_id)
+    return run

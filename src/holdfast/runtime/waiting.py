@@ -1,0 +1,136 @@
+"""Waiting without a process: `sleep`, `ask`, `wait_for` as flows.
+
+A wait that cannot end now is written into the run's record, and the execution ends; whoever resumes the run comes
+to the same address again, and finds what has come meanwhile.
+
+Invariant: what ended a wait is recorded before the workflow goes on, or with the first step after it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import msgspec
+
+from holdfast.errors import InvalidCall, StepTimeout
+from holdfast.history.commit import Facts as VersionFacts
+from holdfast.runtime import machine
+from holdfast.runtime.drive import Flow
+from holdfast.runtime.schema import check_answer
+from holdfast.runtime.scope import Frame
+from holdfast.runtime.session import Failure, Session
+from holdfast.runtime.waits import Wait
+
+#: What marks a wait among recorded steps: it has no arguments.
+_NO_ARGS = b""
+
+
+def sleep(session: Session, address: str, seconds: float) -> Flow[None]:
+    """Until so many seconds have passed since the workflow first came here."""
+    session.check()
+    if session.has_value(address):
+        return
+    yield from session.go_live()
+    now = session.services.context.clock()
+    wait = session.facts.wait_at(address)
+    if wait is None:
+        wait = Wait(address=address, kind="time", due=now + int(seconds * 1e6), opened=now)
+    assert wait.due is not None
+    if wait.due > now:
+        yield from _suspend(session, wait)
+    session.value(address, lambda: wait.due)
+    session.facts.drop(address)
+    session.keep()
+
+
+def ask(
+    session: Session, frame: Frame, address: str, question: str, schema: Any, timeout: float | None
+) -> Flow[Any]:
+    """Until a person has answered."""
+    session.check()
+    entry = session.record.steps.get(address)
+    if entry is not None:
+        return (yield from machine.replay(session, entry, None, _NO_ARGS, (), {}))
+    yield from session.go_live()
+    now = session.services.context.clock()
+    wait = session.facts.wait_at(address)
+    if wait is None:
+        session.facts.asked += 1
+        wait = Wait(
+            address=address, kind="prompt", name=f"{session.id}#{session.facts.asked}", opened=now, question=question,
+            schema=schema, due=None if timeout is None else now + int(timeout * 1e6),
+        )  # fmt: skip
+        session.note("prompt.opened", prompt=wait.name, question=question, address=address)
+    for name in (wait.name, address):
+        if name in session.answers and not wait.filled:
+            check_answer(session.answers[name], schema)
+            wait = msgspec.structs.replace(wait, filled=True, value=session.answers[name])
+            session.note("prompt.answered", prompt=wait.name)
+    return (yield from _arrive(session, frame, wait, "ask"))
+
+
+def wait_for(session: Session, frame: Frame, address: str, event: str, timeout: float | None) -> Flow[Any]:
+    """Until an event of this name was sent to the run."""
+    session.check()
+    entry = session.record.steps.get(address)
+    if entry is not None:
+        return (yield from machine.replay(session, entry, None, _NO_ARGS, (), {}))
+    yield from session.go_live()
+    now = session.services.context.clock()
+    facts = session.facts
+    wait = facts.wait_at(address)
+    if wait is None:
+        due = None if timeout is None else now + int(timeout * 1e6)
+        wait = Wait(address=address, kind="event", name=event, opened=now, due=due)
+    letter = next((mail for mail in facts.mail if mail.name == event), None)
+    if letter is not None and not wait.filled:
+        wait = msgspec.structs.replace(
+            wait, filled=True, value=letter.value, actor=letter.actor, number=letter.number
+        )
+        facts.mail = [mail for mail in facts.mail if mail is not letter]
+    return (yield from _arrive(session, frame, wait, "wait_for"))
+
+
+def _arrive(session: Session, frame: Frame, wait: Wait, name: str) -> Flow[Any]:
+    """Record what has come, or go on waiting."""
+    now = session.services.context.clock()
+    if not wait.filled:
+        if wait.due is None or wait.due > now:
+            yield from _suspend(session, wait)
+        session.facts.drop(wait.address)
+        session.keep()
+        error = StepTimeout(
+            f"nothing came for {wait.address!r} of run {session.id!r} in time", address=wait.address
+        )
+        session.failed(Failure(name, wait.address, _NO_ARGS, error, 1))
+        raise error
+    facts = VersionFacts(name, wait.value, kind="step", actor=wait.actor)
+    facts.more = {"args": _NO_ARGS}
+    if wait.address != name:
+        facts.more["address"] = wait.address
+    if wait.number:
+        facts.more["mail"] = wait.number
+    session.facts.drop(wait.address)
+    session.keep()
+    yield from session.commit(facts)
+    if frame.owner is not None:
+        frame.owner.stale = True
+    return machine.plain(wait.value)
+
+
+def _suspend(session: Session, wait: Wait) -> Flow[NoReturn]:
+    session.facts.put(wait)
+    session.keep()
+    if any(
+        address != wait.address for address in session.active if not wait.address.startswith(f"{address}/")
+    ):
+        # Others still run, perhaps for long: whoever can answer should see the question now.
+        yield from session.save(due=session.facts.due())
+    session.halt("suspended")
+
+
+def check_seconds(what: str, seconds: Any) -> float:
+    """A number of seconds, or `InvalidCall`."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < 1e10:
+        raise InvalidCall(f"{what} is a number of seconds, 0 or more, not {seconds!r:.60}")
+    return float(seconds)

@@ -1,0 +1,114 @@
+"""What a suspended run waits for: an answer, an event, a time, a run that is part of it.
+
+Waits live in the run's record, beside events that were sent before anybody waited for them (the *mail*), so that
+answering, sending and resuming are each one compare-and-set.
+
+Invariant: a wait is filled once; what was sent on an abandoned timeline fills no wait of another.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast.model.records import RunRecord
+from holdfast.tree.codec import decode, encode
+
+
+class Wait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Something that a run waits for."""
+
+    address: str
+    #: prompt, event, time or run.
+    kind: str
+    #: Of a prompt: its id. Of an event: its name. Of a run: its id.
+    name: str = ""
+    #: When it is over, whatever has come by then.
+    due: int | None = None
+    opened: int = 0
+    question: str = ""
+    schema: Any = None
+    #: Has what was waited for come?
+    filled: bool = False
+    value: Any = None
+    actor: str | None = None
+    #: Of an event that has come: its number among all that were sent to the run.
+    number: int = 0
+
+
+class Mail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An event that was sent and that nobody has waited for yet."""
+
+    name: str
+    value: Any = None
+    #: The run's head when it was sent.
+    head: int = 0
+    #: Its number among all that were sent to the run.
+    number: int = 0
+    actor: str | None = None
+
+
+class Facts(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a run's record says beyond its fields."""
+
+    waits: list[Wait] = []
+    mail: list[Mail] = []
+    #: How the run failed, as `failure.describe` gives it, and at which addresses.
+    error: Any = None
+    failed: list[str] = []
+    #: The fingerprint of the workflow's code.
+    code: str = ""
+    #: What somebody wants of the run: cancel or pause.
+    wish: str = ""
+    reason: str | None = None
+    actor: str | None = None
+    #: A rollback that is under way: the version, and why.
+    undoing: dict[str, Any] | None = None
+    #: Sums of tokens and cost.
+    totals: dict[str, Any] = {}
+    #: How many prompts were opened, how many events sent.
+    asked: int = 0
+    sent: int = 0
+
+    def wait_at(self, address: str) -> Wait | None:
+        return next((wait for wait in self.waits if wait.address == address), None)
+
+    def put(self, wait: Wait) -> None:
+        """Enter a wait, in place of the one at its address."""
+        self.waits = [*(other for other in self.waits if other.address != wait.address), wait]
+
+    def drop(self, address: str) -> None:
+        self.waits = [wait for wait in self.waits if wait.address != address]
+
+    def due(self) -> int | None:
+        """When the run wants to be resumed."""
+        times = [wait.due for wait in self.waits if wait.due is not None and not wait.filled]
+        return min(times, default=None)
+
+    def ready(self, now: int) -> bool:
+        """Has anything come that the run waits for?"""
+        return not self.waits or any(
+            wait.filled or wait.kind == "run" or (wait.due is not None and wait.due <= now)
+            for wait in self.waits
+        )
+
+
+def facts_of(run: RunRecord) -> Facts:
+    """What a run's record says beyond its fields."""
+    return msgspec.convert(decode(run.detail), Facts) if run.detail else Facts()
+
+
+def encoded(facts: Facts) -> bytes:
+    """The same, to be kept in the record."""
+    kept = {
+        name: [_plain(item) for item in value] if name in ("waits", "mail") else value
+        for name, value in msgspec.structs.asdict(facts).items()
+        if value
+    }
+    return encode(kept) if kept else b""
+
+
+def _plain(item: Wait | Mail) -> dict[str, Any]:
+    """Without what says nothing; a value is a value, whatever it is."""
+    return {name: value for name, value in msgspec.structs.asdict(item).items() if value or name == "value"}
