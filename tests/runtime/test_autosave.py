@@ -49,6 +49,12 @@ def log(hf: Holdfast) -> History:
     return hf.history("loop")
 
 
+@pytest.fixture(autouse=True)
+def no_timer_is_left() -> Iterator[None]:
+    yield
+    until(lambda: not timers())
+
+
 def until(condition: Callable[[], Any]) -> None:
     deadline = time.monotonic() + 60
     while not condition():
@@ -489,7 +495,9 @@ def test_a_closed_store_does_not_break_the_work(file: Path, caplog: pytest.LogCa
         reads.wait(1)
         assert work() == "done"
     assert saver.save() is None
-    assert len(set(warnings(caplog))) == len(warnings(caplog)) >= 1
+    # A timed snapshot that was under way may have ended well between two that failed.
+    assert 1 <= len(warnings(caplog)) <= 2
+    assert "is closed" in warnings(caplog)[0]
 
 
 def test_a_store_that_is_held_by_another_does_not_break_the_work(
@@ -761,7 +769,7 @@ def test_a_block_does_not_stop_what_was_started_by_hand_and_stop_does(log: Histo
     saver = autosave({}, log, every=NEVER).start()
     with saver:
         pass
-    assert len(timers()) == 1
+    assert saver._timer in timers()
     with saver, saver:
         saver.stop()
         until(lambda: not timers())
@@ -848,9 +856,9 @@ if not child:
     gate = threading.Event()
     assert threading.active_count() == 1
     gate.set()
+    saver.stop()
     with saver:
         state["n"] = 1
-    saver.stop()
     assert log.head.state == {"n": 1}
     saver.start()
     state["n"] = 2

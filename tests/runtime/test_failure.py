@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import NotFound
+from holdfast.errors import NotFound, StepFailed
 from holdfast.runtime import failure
-from holdfast.runtime.failure import StepFailed, describe, recorded_traceback, revive
+from holdfast.runtime.failure import describe, recorded_traceback, revive
 from holdfast.tree.artifact import artifact
 from holdfast.tree.codec import MAX_DEPTH, decode, decode_frozen, encode
 from holdfast.tree.fold import Folder
@@ -550,3 +550,23 @@ def test_whatever_the_facts_are_there_is_an_exception(facts: dict[str, Any], kin
         error = revive(each)
         assert isinstance(error, Exception)
         str(error)
+
+
+def test_counts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = ValueError("x")
+    for number in range(1000):
+        setattr(error, f"a{number}", number)
+        error.add_note(str(number))
+    facts = describe(error)
+    assert len(facts["attributes"]) <= failure.MOST_ATTRIBUTES
+    assert facts["notes"] == [str(number) for number in range(failure.MOST_NOTES)]
+
+    lines = "".join(f"def f{n}(): f{n + 1}()\n" for n in range(50)) + "def f50(): 1 / 0\n"
+    namespace: dict[str, Any] = {}
+    exec(compile(lines, "/somewhere/long.py", "exec"), namespace)
+    monkeypatch.setattr(failure, "MOST_FRAMES", 10)
+    text = describe(caught(namespace["f0"]))["traceback"]
+    assert text.count("File ") == 10
+    assert "in f3\n" in text
+    assert "in f50\n" in text
+    assert "in f20\n" not in text

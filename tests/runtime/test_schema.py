@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import InvalidCall
-from holdfast.runtime.schema import InvalidAnswer, check_answer, to_schema, to_type
+from holdfast.errors import InvalidAnswer, InvalidCall
+from holdfast.runtime.schema import check_answer, to_schema, to_type
 from holdfast.tree.codec import encode
 from holdfast.tree.fold import Folder
 

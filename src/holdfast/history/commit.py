@@ -160,7 +160,9 @@ def _last_move(number: int, parent: VersionRecord | None, moved: bool) -> dict[s
     """The newest version up to this one that moved parts of the state, if any did."""
     if moved:
         return {"moved": number}
-    known = decode(parent.detail).get("moved") if parent is not None and parent.detail else None
+    if parent is None or b"moved" not in parent.detail:
+        return {}
+    known = decode(parent.detail).get("moved")
     return {} if known is None else {"moved": known}
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 from holdfast.history.reader import Reader
 from holdfast.model.records import RunRecord
@@ -31,6 +32,7 @@ class Context:
         #: One thread prepares at a time. Preparing is Python and gains nothing from more; without this, threads
         #: that let go of the interpreter for a moment queue up for it behind all others.
         self.turn = threading.RLock()
+        _contexts.add(self)
 
     def reader(self, run: RunRecord) -> Reader:
         """The reader of a run; a new one if versions were pruned since the last."""
@@ -56,6 +58,21 @@ class Context:
         with self._lock:
             self._readers.pop(run_id, None)
             self._latest.pop(run_id, None)
+
+
+#: All that are in use.
+_contexts: WeakSet[Context] = WeakSet()
+
+
+def _start_anew() -> None:
+    """In the child after a fork: the threads that held these locks are not there."""
+    for context in _contexts:
+        context.turn = threading.RLock()
+        context._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_anew)
 
 
 def _nothing(run: RunRecord, to: int) -> bytes:

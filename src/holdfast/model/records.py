@@ -20,7 +20,7 @@ STATUSES = ("queued", "running", "suspended", "paused", "completed", "failed", "
 PIN = ""
 
 
-class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A run as the store knows it."""
 
     #: The store's own number for the run; 0 until the store has given one.
@@ -60,7 +60,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     detail: bytes = b""
 
 
-class VersionRecord(msgspec.Struct, frozen=True, kw_only=True):
+class VersionRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A version as the store knows it. A pruned one keeps its number, its hash, and those of its nodes that
     other versions need."""
 
@@ -89,7 +89,7 @@ class VersionRecord(msgspec.Struct, frozen=True, kw_only=True):
     pack: bytes | None = None
 
 
-class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
+class EventRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An entry in a run's journal that is not a version."""
 
     kind: str
@@ -101,7 +101,7 @@ class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
     run: int = 0
 
 
-class TimelineRecord(msgspec.Struct, frozen=True, kw_only=True):
+class TimelineRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A line of versions: where it left the others, and why."""
 
     number: int
@@ -112,7 +112,7 @@ class TimelineRecord(msgspec.Struct, frozen=True, kw_only=True):
     actor: str | None = None
 
 
-class MarkRecord(msgspec.Struct, frozen=True, kw_only=True):
+class MarkRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A tag of a version, or its pin."""
 
     number: int
@@ -120,7 +120,7 @@ class MarkRecord(msgspec.Struct, frozen=True, kw_only=True):
     at: int
 
 
-class ArtifactRecord(msgspec.Struct, frozen=True, kw_only=True):
+class ArtifactRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A large value as the store knows it."""
 
     digest: bytes
@@ -128,7 +128,7 @@ class ArtifactRecord(msgspec.Struct, frozen=True, kw_only=True):
     at: int
 
 
-class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
+class StoreStats(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a store holds."""
 
     runs: int

@@ -175,7 +175,7 @@ class Autosave:
                 number = 0 if head is None else head.version.number
                 with nullcontext() if timer is None else timer.writing:
                     if timer is not None and timer.ended.is_set():
-                        break
+                        return None
                     with suppress(StaleVersion):
                         made = self._log._line.advance_from(head, shot, facts, expected=number)
                         version = self._log._made(made)

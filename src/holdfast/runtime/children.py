@@ -19,7 +19,7 @@ from holdfast.model.records import RunRecord
 from holdfast.runtime import execute, machine
 from holdfast.runtime.definition import Workflow
 from holdfast.runtime.drive import Do, Flow
-from holdfast.runtime.failure import revive
+from holdfast.runtime.failure import revive, unpack
 from holdfast.runtime.scope import Frame
 from holdfast.runtime.session import Failure, Session
 from holdfast.runtime.waits import Wait, facts_of
@@ -106,4 +106,4 @@ def result_of(session: Session, run: RunRecord) -> Any:
 def _why(run: RunRecord) -> BaseException:
     if run.status == "cancelled":
         return Cancelled(f"run {run.id!r}, which is part of this one, was cancelled", run=run.id)
-    return revive(facts_of(run).error or {})
+    return revive(unpack(facts_of(run).error))

@@ -24,7 +24,7 @@ from holdfast.model.records import RunRecord
 from holdfast.runtime import code
 from holdfast.runtime.definition import Workflow
 from holdfast.runtime.drive import Call, Do, Flow, Write
-from holdfast.runtime.failure import describe
+from holdfast.runtime.failure import pack
 from holdfast.runtime.lease import is_alive
 from holdfast.runtime.record import Record
 from holdfast.runtime.scope import Frame
@@ -119,7 +119,7 @@ def take_over(services: Services, workflow: Workflow, run_id: str, changed: str 
         facts = facts_of(run)
         code.compare(run, workflow, services.context.reader(run), facts, changed or workflow.changed)
         facts.wish = ""
-        facts.error = None
+        facts.error = b""
         facts.code = workflow.code
         after = msgspec.structs.replace(
             run,
@@ -238,7 +238,7 @@ def _completed(session: Session, value: Any) -> Flow[None]:
 
 def _failed(session: Session, error: BaseException) -> Flow[None]:
     facts = session.facts
-    facts.error = describe(error)
+    facts.error = pack(error)
     facts.failed = [failure.address for failure in session.survived if _led_to(failure.error, error)]
     session.keep()
     for failure in session.pending_failures():

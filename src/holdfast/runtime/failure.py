@@ -18,9 +18,9 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, TypeVar
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, StepFailed
 from holdfast.tree.artifact import Artifact
-from holdfast.tree.codec import decode, encode, leaf_ext
+from holdfast.tree.codec import decode, decode_frozen, encode, leaf_ext
 from holdfast.tree.records import BUILTIN_ERRORS, join_error, split_error
 from holdfast.tree.values import NATIVE, kind_of, parts_of
 
@@ -43,16 +43,23 @@ _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _BUILTIN = {name: cls for name, cls in BUILTIN_ERRORS.items() if issubclass(cls, Exception)}
 
 
-class StepFailed(HoldfastError):
-    """Stands for an exception whose class is not known in this process; `details` has `type`, `traceback`."""
-
-    code = "step_failed"
-
-
 def describe(error: BaseException) -> dict[str, Any]:
     """`type`, `message`, `traceback`, and, where there are any, `args`, `attributes`, `notes`, the `cause`
     (`direct` if by `raise … from`), the `errors` of a group and how many of them were `left_out`."""
     return _Telling().tell(error, 0)
+
+
+def pack(error: BaseException) -> bytes:
+    """The facts of an exception, encoded."""
+    return encode(describe(error))
+
+
+def unpack(data: bytes) -> Any:
+    """Encoded facts, frozen; empty if they cannot be read."""
+    try:
+        return decode_frozen(data) if data else {}
+    except HoldfastError:
+        return {}
 
 
 def revive(facts: Mapping[str, Any]) -> Exception:

@@ -160,10 +160,8 @@ def wait_before_next(
     """Seconds until the next attempt; None if there is to be none."""
     if retry is None or attempt >= retry.attempts or not retry.wants(error):
         return None
-    delay = max(retry.delay_before(attempt + 1, chance()), asked_delay(error) or 0.0)
-    if retry.budget is not None and spent + delay > retry.budget:
-        return None
-    return delay
+    delay = retry.delay_before(attempt + 1, chance(), asked_delay(error))
+    return delay if retry.allows(spent, delay) else None
 
 
 def compare(entry: Entry, digest: bytes) -> None:

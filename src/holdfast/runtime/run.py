@@ -11,7 +11,7 @@ from holdfast.history.history import History
 from holdfast.history.version import Version
 from holdfast.model.public import Event, Prompt
 from holdfast.model.records import RunRecord
-from holdfast.runtime.failure import revive
+from holdfast.runtime.failure import revive, unpack
 from holdfast.runtime.lease import is_alive
 from holdfast.runtime.rehearsal import Difference
 from holdfast.runtime.waits import facts_of
@@ -74,16 +74,15 @@ class Run:
         run = self._record()
         if run.status != "failed":
             return None
-        facts = facts_of(run).error
         if self._error is None:
-            self._error = revive(facts or {})
+            self._error = revive(unpack(facts_of(run).error))
         return self._error
 
     @property
     def failure(self) -> dict[str, Any] | None:
         """The same as facts: type, message, traceback, …"""
-        facts: dict[str, Any] | None = facts_of(self._record()).error
-        return facts
+        packed = facts_of(self._record()).error
+        return thaw(unpack(packed)) if packed else None
 
     @property
     def state(self) -> Any:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from holdfast.errors import InvalidCall
+from holdfast.errors import InvalidAnswer, InvalidCall
 from holdfast.tree import path as paths
 
 if TYPE_CHECKING:
@@ -23,12 +23,6 @@ if TYPE_CHECKING:
 
 #: Characters of a reason: it quotes the answer.
 _LONGEST_REASON = 500
-
-
-class InvalidAnswer(InvalidCall):
-    """The answer does not have the shape that was asked for."""
-
-    code = "invalid_answer"
 
 
 def to_schema(wanted: Any) -> dict[str, Any] | None:

@@ -24,7 +24,7 @@ from holdfast.runtime import machine
 from holdfast.runtime.definition import Step, Workflow, step_named
 from holdfast.runtime.drive import drive
 from holdfast.runtime.execute import refuse_if_running
-from holdfast.runtime.failure import describe
+from holdfast.runtime.failure import pack
 from holdfast.runtime.record import Entry, Record
 from holdfast.runtime.scope import Frame, in_event_loop
 from holdfast.runtime.services import Services
@@ -84,7 +84,7 @@ def _undo(
     services: Services, run: RunRecord, entries: list[tuple[Entry, Step]], undoing: dict[str, Any]
 ) -> None:
     facts = facts_of(run)
-    facts.undoing, facts.error, facts.wish = undoing, None, ""
+    facts.undoing, facts.error, facts.wish = undoing, b"", ""
     now = services.context.clock()
     after = msgspec.structs.replace(
         run, status="running", owner=services.owner, until=now + services.lease, updated=now,
@@ -106,7 +106,7 @@ def _undo(
         session.note("run.compensated", steps=len(entries))
         drive(session.save(owner=None, until=0, status="paused"))
     except Exception as error:
-        session.facts.error = describe(error)
+        session.facts.error = pack(error)
         session.keep()
         session.note("run.failed", error=f"{type(error).__name__}: {error}"[:1000])
         drive(session.save(owner=None, until=0, status="failed"))

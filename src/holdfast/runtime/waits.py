@@ -54,8 +54,8 @@ class Facts(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     waits: list[Wait] = []
     mail: list[Mail] = []
-    #: How the run failed, as `failure.describe` gives it, and at which addresses.
-    error: Any = None
+    #: How the run failed, as `failure.pack` gives it, and at which addresses.
+    error: bytes = b""
     failed: list[str] = []
     #: The fingerprint of the workflow's code.
     code: str = ""

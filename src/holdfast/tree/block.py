@@ -32,6 +32,8 @@ MAX_REFS = 1024
 REF, VECTOR, BRANCH, SEALED, FLAT, TRIE, FORK, BUCKET, LARGE, REFS = range(32, 42)
 
 _PLAIN, _ZSTD = b"\x00", b"\x01"
+#: Bytes below which compression does not pay.
+_SHORT = 64
 
 
 def digest(data: bytes) -> bytes:
@@ -123,6 +125,8 @@ def thin(data: bytes, blocks: Sequence[bytes], needed: Set[int]) -> tuple[bytes,
 def squeeze(nodes: list[Any]) -> bytes:
     """A block: a marker byte, then msgpack, compressed where that helps."""
     data = to_bytes(nodes)
+    if len(data) < _SHORT:
+        return _PLAIN + data
     packed = compressor().compress(data)
     return _ZSTD + packed if len(packed) < len(data) else _PLAIN + data
 
