@@ -215,7 +215,7 @@ class _Hostile:
         [int],
         _Hostile(),
     ],
-    ids=lambda wanted: type(wanted).__name__ if isinstance(wanted, _Hostile) else str(wanted)[:40],
+    ids=lambda wanted: type(wanted).__name__,
 )
 def test_what_is_no_schema_is_refused_at_once(wanted: Any) -> None:
     with pytest.raises(InvalidCall) as found:
