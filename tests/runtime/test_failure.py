@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import NotFound, StepFailed
@@ -526,6 +526,7 @@ _values = st.recursive(
 )
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.lists(_values), st.dictionaries(st.text(), _values))
 def test_whatever_an_error_holds_can_be_stored_and_revived(
     args: list[Any], attributes: dict[str, Any]
@@ -544,6 +545,7 @@ _kinds = st.sampled_from(
 )
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.dictionaries(_names, _values | _kinds), _kinds)
 def test_whatever_the_facts_are_there_is_an_exception(facts: dict[str, Any], kind: str) -> None:
     for each in (facts, facts | {"type": kind}):

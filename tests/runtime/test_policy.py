@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import CorruptVersion, HoldfastError, InvalidCall, MergeConflict, NotFound, StaleVersion
@@ -257,6 +257,7 @@ def test_waits_as_long_as_asked() -> None:
     assert retry.delay_before(2, 0.5, asked=None) == 1
 
 
+@settings(deadline=None, derandomize=True)
 @given(
     attempt=st.integers(2, 10**9),
     chance=st.floats(0, 1, exclude_max=True),
@@ -381,6 +382,7 @@ def test_breaker_state_is_a_plain_record() -> None:
         state.failures = 3  # type: ignore[misc]
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.lists(st.tuples(st.sampled_from(["call", "good", "bad"]), st.integers(0, 40))))
 def test_never_two_probes_at_once(moves: list[tuple[str, int]]) -> None:
     policy, state, now, probe = Breaker(failures=2, reset=30), CLOSED, 0, None

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, NoReturn, TypedDict
 import msgspec
 import pydantic
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import InvalidAnswer, InvalidCall
@@ -357,6 +357,7 @@ _schemas = st.recursive(
 )
 
 
+@settings(deadline=None, derandomize=True)
 @given(_schemas, _json)
 def test_only_holdfast_errors_whatever_is_given(schema: dict[str, Any], value: Any) -> None:
     made = None
