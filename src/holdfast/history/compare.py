@@ -71,6 +71,12 @@ class StepPair:
     right: Version | None
 
     @property
+    def name(self) -> str:
+        """The step, or what kind of version it is."""
+        version = self.left or self.right
+        return self.step or f"({version.kind if version is not None else ''})"
+
+    @property
     def same(self) -> bool:
         """Did both give the same result?"""
         if self.left is None or self.right is None:
@@ -93,7 +99,7 @@ class Comparison:
         for pair in self.steps:
             left = "—" if pair.left is None else f"@{pair.left.number}"
             right = "—" if pair.right is None else f"@{pair.right.number}"
-            lines.append(f"  {pair.step or '(no step)'}: {left} {'=' if pair.same else '≠'} {right}")
+            lines.append(f"  {pair.name}: {left} {'=' if pair.same else '≠'} {right}")
         return "\n".join([*lines, *(f"  {line}" for line in self.diff.summary())])
 
 
