@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bench import memory, peer, reading, report, starting, writing
+from bench import memory, peer, reading, report, running, starting, writing
 from bench.measure import Bench, Row, note
 
 _SECTIONS: dict[str, Callable[[Bench], Iterator[Row]]] = {
@@ -15,10 +15,15 @@ _SECTIONS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "commit": writing.commit,
     "replace": writing.replace,
     "runs": writing.runs,
+    "tasks": running.tasks,
     "read": reading.read,
     "page": reading.page,
     "diff": reading.diff,
     "memory": memory.memory,
+    "steps": running.steps,
+    "crowd": running.crowd,
+    "rollback": running.rollback,
+    "kill": running.kill,
     "import": starting.start,
     "peer": peer.peer,
 }

@@ -9,7 +9,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter, process_time
@@ -70,6 +70,10 @@ class Bench:
         with TemporaryDirectory(dir=self.folder) as found:
             yield Path(found)
 
+    def seldom(self) -> Bench:
+        """For the peers, which take long: half as often."""
+        return replace(self, repetitions=max(self.repetitions // 2, 1))
+
     def repeat(self, once: Callable[[Path], tuple[float, ...]]) -> tuple[float, ...]:
         """The median of each number that a measurement gives, each time in a new folder."""
         found = []
@@ -92,13 +96,16 @@ class Rates(NamedTuple):
     ours: float
     #: Seconds of the processor for a commit: what is left of the cost if the disk is infinitely fast.
     work: float
+    #: The same of the raw limit.
+    raw_work: float
 
     @property
     def ratio(self) -> float:
         return self.ours / self.raw
 
     def __str__(self) -> str:
-        return f"{self.ours:,.0f}/s, raw {self.raw:,.0f}/s; {self.work * 1e6:,.0f} µs of CPU each"
+        cpu = f"{self.work * 1e6:,.0f} µs of CPU each, raw {self.raw_work * 1e6:,.0f}"
+        return f"{self.ours:,.0f}/s, raw {self.raw:,.0f}/s; {cpu}"
 
 
 class Raw:
@@ -108,7 +115,8 @@ class Raw:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._connection = sqlite3.connect(folder / "raw.db", isolation_level=None)
+        # Some engines run a workflow, and so its turns, in a thread of their own.
+        self._connection = sqlite3.connect(folder / "raw.db", isolation_level=None, check_same_thread=False)
         self._connection.execute("PRAGMA journal_mode=WAL")
         self._connection.execute("PRAGMA synchronous=FULL")
         self._connection.execute("CREATE TABLE log (id INTEGER PRIMARY KEY, data BLOB)")
@@ -133,18 +141,34 @@ class Turns:
         #: Of each turn: the seconds it took, and its commits.
         self.limit: list[tuple[float, int]] = []
         self.ours: list[tuple[float, int]] = []
-        #: Seconds of the processor that our turns took.
+        #: Seconds of the processor that the turns of each took.
+        self.raw_work = 0.0
         self.work = 0.0
+        #: When our turn began, by the clock and by the processor's.
+        self._begun = (0.0, 0.0)
 
     def take(self, work: Callable[[], object], commits: int, *, raw: int = TURN) -> None:
         """A turn of the raw writer, then one of ours."""
-        self.limit.append((self._raw.commit(raw), raw))
+        self.begin(raw=raw)
+        work()
+        self.end(commits)
+
+    def begin(self, *, raw: int = TURN) -> None:
+        """A turn of the raw writer, and the beginning of one of ours."""
         before = process_time()
-        self.ours.append((seconds(work), commits))
-        self.work += process_time() - before
+        self.limit.append((self._raw.commit(raw), raw))
+        self.raw_work += process_time() - before
+        self._begun = perf_counter(), process_time()
+
+    def end(self, commits: int) -> None:
+        """The end of our turn."""
+        spent, worked = perf_counter() - self._begun[0], process_time() - self._begun[1]
+        self.ours.append((spent, commits))
+        self.work += worked
 
     def result(self) -> Rates:
-        return Rates(rate(self.limit), rate(self.ours), self.work / sum(count for _, count in self.ours))
+        done, limit = (sum(count for _, count in turns) for turns in (self.ours, self.limit))
+        return Rates(rate(self.limit), rate(self.ours), self.work / done, self.raw_work / limit)
 
 
 def rate(turns: Iterable[tuple[float, int]]) -> float:

@@ -57,7 +57,7 @@ def _beside(
         lead = mine.rates.ratio / its.rates.ratio
         return lead, mine.size, its.size, its.rates.ratio, *its.rates
 
-    lead, our_size, its_size, ratio, *rates = bench.repeat(once)
+    lead, our_size, its_size, ratio, *rates = bench.seldom().repeat(once)
     yield Row(work, "its rate", ratio, "× raw", str(Rates(*rates)))
     yield Row(work, "our rate ÷ its rate", lead, "×", "each beside its own raw limit")
     sizes = f"{megabytes(its_size)} to {megabytes(our_size)}"

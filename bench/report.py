@@ -14,7 +14,7 @@ from pathlib import Path
 from bench.measure import TURN, Row
 
 _HEADER = ("work", "measure", "target", "measured", "verdict", "in numbers")
-_PACKAGES = ("holdfast", "msgspec", "zstandard", "langgraph-checkpoint-sqlite")
+_PACKAGES = ("holdfast", "msgspec", "zstandard", "langgraph-checkpoint-sqlite", "dbos", "apache-burr")
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -39,7 +39,8 @@ def page(rows: Sequence[Row], *, folder: Path, repetitions: int, load: float) ->
         f"folder. It takes turns with what is measured, {TURN} commits each. Disks are slower while",
         "a WAL file still grows; a row of its own compares what comes after. Messages are made-up words with",
         f"the frequencies of real ones, about 500 bytes each. Numbers are medians of {repetitions},",
-        "those of the import of 10; memory is measured once. On a busy machine the ratios to raw mean little.",
+        f"those of peers of {max(repetitions // 2, 1)}, those of the import of 10; memory is measured once. On a",
+        "busy machine the ratios to raw mean little.",
         "",
         *(f"- {name}: {what}" for name, what in _machine(folder, load)),
         "",

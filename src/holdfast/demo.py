@@ -136,7 +136,7 @@ def main() -> None:
 def live(path: Path, kill_at: str | None = None) -> None:
     """Run the agent's process and show what it says; kill it when it comes to a step."""
     command = [sys.executable, "-m", "holdfast.demo", "agent", str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - itself
         assert process.stdout is not None
         for line in process.stdout:
             print(line, end="", flush=True)

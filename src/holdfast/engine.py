@@ -32,7 +32,7 @@ from holdfast.model.names import (
 )
 from holdfast.model.public import Collected, Event, Report, RunSummary
 from holdfast.model.records import PIN, STATUSES, RunRecord, StoreStats
-from holdfast.runtime.runner import Runner
+from holdfast.runtime.runner import Runner, override_functions
 from holdfast.store.base import Append, Store
 from holdfast.tree.artifact import Artifact
 from holdfast.tree.fold import Folder, Redactor
@@ -110,6 +110,7 @@ class Holdfast(Runner):
         if run_id is None:
             run_id = f"{source.run[:180]}-fork-{uuid4().hex[:6]}"
         check_run_id(run_id)
+        functions = override_functions(overrides)
         if self._store.run(run_id) is not None:
             raise AlreadyExists(f"run {run_id!r} exists: fork into another id", run=run_id)
         origin = self._run(source.run)
@@ -138,8 +139,8 @@ class Holdfast(Runner):
         except StaleVersion:
             raise AlreadyExists(f"run {run_id!r} exists: fork into another id", run=run_id) from None
         self._announce_fork(source, made, now)
-        if overrides:
-            self._overrides[run_id] = overrides
+        if functions:
+            self._overrides[run_id] = functions
         return self.history(run_id)
 
     def diff(self, a: str | Version, b: str | Version) -> compare.Diff:

@@ -36,6 +36,23 @@ def path(tmp_path: Path) -> Path:
         ("UPDATE run SET size = size + 1", lambda store, run: store.run("run")),
         ("UPDATE run SET id = 'other'", lambda store, run: store.run_by_key(run.key)),
         ("UPDATE run SET head = 1", lambda store, run: store.runs()),
+        ("UPDATE run SET parent = 2", lambda store, run: store.run("run")),
+        ("UPDATE run SET parent = NULL", lambda store, run: store.runs()),
+        ("UPDATE run SET due = due - 1", lambda store, run: store.runs(due=9)),
+        ("UPDATE run SET owner = 'other'", lambda store, run: store.run_by_key(run.key)),
+        ("UPDATE run SET owner = NULL", lambda store, run: store.run("run")),
+        ("UPDATE run SET detail = x'00'", lambda store, run: store.run("run")),
+        ("UPDATE run SET detail = NULL", lambda store, run: store.run("run")),
+        ("UPDATE run SET until = 'soon'", lambda store, run: store.run("run")),
+        ("UPDATE value SET data = x'00'", lambda store, run: store.value("breaker")),
+        ("UPDATE value SET data = 'data'", lambda store, run: store.value("breaker")),
+        ("UPDATE value SET revision = 7", lambda store, run: store.value("breaker")),
+        (
+            "UPDATE value SET name = 'other'",
+            lambda store, run: store.value("breaker") or store.value("other"),
+        ),
+        ("UPDATE value SET sum = x'00'", lambda store, run: store.value("breaker")),
+        ("DROP TABLE value", lambda store, run: store.value("breaker")),
         ("UPDATE timeline SET parent = 2", lambda store, run: store.timelines(run.key)),
         ("UPDATE mark SET at = 0", lambda store, run: store.marks(run.key)),
         (
@@ -62,7 +79,9 @@ def test_a_changed_row_is_refused(
     with closing(SQLiteStore(path)) as store:
         line = TimelineRecord(number=1, parent=0, at=1)
         parts = {"timeline": line, "events": [event()], "uploads": [upload(large)], "holds": [digest(large)]}
-        run = commit(store, commit(store, new_run(), change=parts))
+        made = new_run(parent=7, due=9, owner="me", until=9, detail=b"waits")
+        run = commit(store, commit(store, made, change=parts))
+        store.set_value("breaker", b"data", 0)
         mark(store, run, 1, "good")
         read(store, run)
         with closing(sqlite3.connect(path)) as connection:

@@ -11,7 +11,8 @@ import uuid
 from collections.abc import Callable
 from contextvars import copy_context
 from datetime import UTC, datetime
-from inspect import isawaitable
+from hashlib import sha256
+from inspect import isawaitable, iscoroutine
 from typing import Any
 
 from holdfast.errors import InvalidCall
@@ -53,13 +54,13 @@ def now() -> datetime:
 def uuid4() -> uuid.UUID:
     """A new UUID; the same when this code is replayed."""
     frame = current.get()
-    return uuid.uuid4() if frame is None else uuid.UUID(_recorded(frame, "uuid4", lambda: uuid.uuid4().hex))
+    return uuid.uuid4() if frame is None else uuid.UUID(_drawn(frame, "uuid4").hex(), version=4)
 
 
 def random() -> float:
     """A random number from 0 to 1; the same when this code is replayed."""
     frame = current.get()
-    return chance.random() if frame is None else float(_recorded(frame, "random", chance.random))
+    return chance.random() if frame is None else int.from_bytes(_drawn(frame, "random")[:7]) / (1 << 56)
 
 
 def idempotency_key() -> str:
@@ -101,7 +102,7 @@ def sleep(seconds: float) -> Any:
     if frame is None:
         return _sleep(seconds) if in_event_loop() else time.sleep(seconds)
     frame = frame.here()
-    return _run(frame, waiting.sleep(frame.session, frame.place("sleep"), seconds))
+    return _run(frame, waiting.sleep(frame.session, frame, frame.place("sleep"), seconds))
 
 
 def ask(question: str, *, schema: Any = None, timeout: float | None = None, key: str | None = None) -> Any:
@@ -141,7 +142,7 @@ def parallel(*calls: Any, limit: int | None = None) -> Any:
     else:
         frame = frame.here()
         name = frame.place("parallel").rpartition("/")[2]
-        branches = [frame.branch(f"{name}.{number}") for number in range(1, len(works) + 1)]
+        branches = [frame.branch(f"{name}/[{number}]") for number in range(1, len(works) + 1)]
     if (frame is not None and frame.asynchronous) or (frame is None and in_event_loop()):
         return _gather(works, branches, limit)
     return _threads(works, branches, limit)
@@ -190,15 +191,21 @@ async def _gather(
 
 
 def _raise_one(errors: list[BaseException]) -> None:
-    """The end of the execution before failures, and of those the first."""
-    for error in sorted(errors, key=lambda error: not isinstance(error, Halt)):
+    """Interrupts first, then the end of the execution, then failures; of each the first."""
+    for error in sorted(errors, key=lambda error: (isinstance(error, Exception), isinstance(error, Halt))):
         raise error
 
 
 def _in_branch(work: Callable[[], Any], branch: Frame | None) -> Any:
     if branch is not None:
         current.set(branch)
-    return work()
+    found = work()
+    if iscoroutine(found):
+        found.close()
+        raise InvalidCall(
+            "parallel in a plain def takes plain functions: make the function around it async def"
+        )
+    return found
 
 
 def _work(call: Any) -> Callable[[], Any]:
@@ -224,6 +231,17 @@ def _run(frame: Frame, flow: Flow[Any]) -> Any:
 def _recorded(frame: Frame, name: str, make: Callable[[], Any]) -> Any:
     frame = frame.here()
     return frame.session.value(frame.place(name), make)
+
+
+def _drawn(frame: Frame, name: str) -> bytes:
+    """Sixteen bytes by chance. They follow from the run, its timeline and the address, so that they are the same even
+    if the process dies before they are recorded."""
+    frame = frame.here()
+    address = frame.place(name)
+    run = frame.session.head.run
+    seed = f"{run.id}\0{run.created}\0{run.timeline}\0{address}"
+    value: bytes = frame.session.value(address, lambda: sha256(seed.encode()).digest()[:16])
+    return value
 
 
 def _frame(what: str) -> Frame:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Any
 
-from holdfast.errors import Cancelled
+from holdfast.errors import AlreadyExists, AlreadyRunning, Cancelled
 from holdfast.history.commit import RESULT
 from holdfast.history.commit import Facts as VersionFacts
 from holdfast.model.names import MAX_ID
@@ -22,7 +22,7 @@ from holdfast.runtime.drive import Do, Flow
 from holdfast.runtime.failure import revive, unpack
 from holdfast.runtime.scope import Frame
 from holdfast.runtime.session import Failure, Session
-from holdfast.runtime.waits import Wait, facts_of
+from holdfast.runtime.waits import Wait, facts_of, ready
 from holdfast.tree.frozen import thaw
 
 
@@ -35,35 +35,18 @@ def child(
     kwargs: dict[str, Any],
 ) -> Flow[Any]:
     """A call of a workflow inside a run."""
-    session.check()
-    digest = machine.digest_of(args, kwargs)
+    session.check(frame)
+    digest = machine.digest_of(args, kwargs, session.services.context.redact)
     entry = session.record.steps.get(address)
     if entry is not None:
-        return (yield from machine.replay(session, entry, None, digest, args, kwargs))
-    yield from session.go_live()
+        return (yield from machine.replay(session, frame, entry, None, digest, args, kwargs))
     services = session.services
-    run_id = child_id(session.head.run, address)
     session.begin(address, frame)
     began = services.context.clock()
     try:
-        there = yield Do(lambda: services.store.run(run_id))
-        error: BaseException | None = None
-        if there is None:
-            flow = execute.start(
-                services,
-                workflow,
-                run_id,
-                args,
-                kwargs,
-                parent=session.head.run.key,
-                overrides=session.overrides,
-            )
-            error = yield from flow
-        elif there.status not in ("completed", "cancelled"):
-            flow = execute.resume(
-                services, workflow, run_id, answers=session.answers, overrides=session.overrides
-            )
-            error = yield from flow
+        yield from session.go_live(address)
+        run_id = child_id(session.head.run, address)
+        error = yield from _advance(session, workflow, run_id, args, kwargs)
         run = yield Do(lambda: services.store.run(run_id))
         if run.status == "completed":
             value = yield Do(lambda: result_of(session, run))
@@ -73,20 +56,57 @@ def child(
                 facts.more["address"] = address
             session.facts.drop(address)
             session.keep_if(bool(session.head.run.detail))
-            yield from session.commit(facts)
-            if frame.owner is not None:
-                frame.owner.stale = True
+            head = yield from session.commit(facts)
+            session.recorded(frame, head, facts)
             return value
         if run.status in ("failed", "cancelled"):
+            # Perhaps both were stopped.
+            yield Do(session.look)
+            session.check(frame)
             error = error or _why(run)
             session.failed(Failure(workflow.name, address, digest, error, 1))
             raise error
         due = facts_of(run).due()
         session.facts.put(Wait(address=address, kind="run", name=run_id, due=due, opened=began))
         session.keep()
-        session.halt("paused" if run.status == "paused" else "suspended")
+        session.halt("paused" if run.status == "paused" else "suspended", frame)
     finally:
         session.end(address)
+
+
+def _advance(
+    session: Session, workflow: Workflow, run_id: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Flow[BaseException | None]:
+    """Start the child, or let it go on if it can; gives the error that it ended with, if any."""
+    services, parent = session.services, session.head.run.key
+    there = yield Do(lambda: services.store.run(run_id))
+    if there is None:
+        return (
+            yield from execute.start(
+                services, workflow, run_id, args, kwargs, parent=parent, overrides=session.overrides
+            )
+        )
+    if there.parent != parent:
+        raise AlreadyExists(
+            f"run {run_id!r}, which is to be a part of {session.id!r}, exists and is none: start this run under "
+            "another id",
+            run=run_id,
+        )
+    if there.status in ("completed", "cancelled"):
+        return None
+    if there.status == "suspended" and not session.answers:
+        goes_on = yield Do(lambda: ready(services.store, there, services.context.clock()))
+        if not goes_on:
+            return None
+    try:
+        return (
+            yield from execute.resume(
+                services, workflow, run_id, answers=session.answers, overrides=session.overrides
+            )
+        )
+    except AlreadyRunning:
+        # Somebody has resumed it by itself: this run waits for it.
+        return None
 
 
 def child_id(parent: RunRecord, address: str) -> str:

@@ -3,15 +3,15 @@
 However many tasks wait, the event loop is never blocked by a disk, and one fsync serves them all: while one batch is
 being written, the next one gathers.
 
-Invariant: every change that was handed in is answered once, with the run's record or an error; a change whose task
-was cancelled meanwhile has been written or refused like any other.
+Invariant: every change that was handed in is written or refused, and whoever handed it in is told so by `done` in the
+thread that wrote, even if the task was cancelled meanwhile.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import StoreBusy, StoreUnavailable
 from holdfast.model.records import RunRecord
@@ -20,13 +20,24 @@ from holdfast.store.base import Append, Store
 if TYPE_CHECKING:
     import asyncio
 
+#: Told of the run's record, or of the error, before anybody else is.
+Done = Callable[[RunRecord | BaseException], Any]
+
+_PENDING: Any = object()
 #: Changes written in one transaction at most.
 _BATCH = 512
 
 
-class _Pending(NamedTuple):
-    change: Append
-    future: asyncio.Future[RunRecord]
+class Pending:
+    """A change on its way."""
+
+    __slots__ = ("change", "done", "future", "outcome")
+
+    def __init__(self, change: Append, done: Done, future: asyncio.Future[Any]) -> None:
+        self.change = change
+        self.done = done
+        self.future = future
+        self.outcome: Any = _PENDING
 
 
 class Committer:
@@ -36,26 +47,37 @@ class Committer:
         self.store = store
         self._lock = threading.Lock()
         #: By event loop, those that wait to be written.
-        self._pending: dict[asyncio.AbstractEventLoop, list[_Pending]] = {}
+        self._pending: dict[asyncio.AbstractEventLoop, list[Pending]] = {}
         self._ready = threading.Semaphore(0)
         self._thread: threading.Thread | None = None
 
-    def append(self, change: Append) -> asyncio.Future[RunRecord]:
-        """Hand in a change; the future gives the run's record."""
+    def write(self, change: Append, done: Done) -> Any:
+        """Write a change in this thread."""
+        return _settle(done, _tried(self.store, change))
+
+    def hand_in(self, change: Append, done: Done) -> Pending:
+        """Hand in a change; the future gives what `done` makes of the outcome, in the thread that writes."""
         import asyncio
 
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[RunRecord] = loop.create_future()
+        pending = Pending(change, done, loop.create_future())
         with self._lock:
             waiting = self._pending.get(loop)
             if waiting is None:
                 waiting = self._pending[loop] = []
-            waiting.append(_Pending(change, future))
+            waiting.append(pending)
             first = len(waiting) == 1
         if first:
             # Once the tasks that are ready now have had their turn.
             loop.call_soon(self._wake)
-        return future
+        return pending
+
+    def ask_again(self, pending: Pending) -> asyncio.Future[Any]:
+        """Wait for a change once more: the task that did was cancelled."""
+        pending.future = pending.future.get_loop().create_future()
+        if pending.outcome is not _PENDING:
+            _answer([pending], [pending.outcome])
+        return pending.future
 
     def _wake(self) -> None:
         if self._thread is None or not self._thread.is_alive():
@@ -72,32 +94,47 @@ class Committer:
                 for start in range(0, len(waiting), _BATCH):
                     self._write(loop, waiting[start : start + _BATCH])
 
-    def _write(self, loop: asyncio.AbstractEventLoop, batch: list[_Pending]) -> None:
+    def _write(self, loop: asyncio.AbstractEventLoop, batch: list[Pending]) -> None:
         outcomes: Sequence[RunRecord | BaseException]
         try:
             outcomes = self.store.append_many([pending.change for pending in batch])
-        except BaseException as error:
-            outcomes = [self._alone(pending.change, error) for pending in batch]
+        except (StoreBusy, StoreUnavailable) as error:
+            outcomes = [error] * len(batch)
+        except BaseException:
+            # One change may have spoilt it for all.
+            outcomes = [_tried(self.store, pending.change) for pending in batch]
+        answers = []
+        for pending, outcome in zip(batch, outcomes, strict=True):
+            try:
+                answers.append(_settle(pending.done, outcome))
+            except BaseException as error:
+                answers.append(error)
         try:
-            loop.call_soon_threadsafe(_answer, batch, outcomes)
+            loop.call_soon_threadsafe(_answer, batch, answers)
         except RuntimeError:
             """The loop was closed: nobody waits any more."""
 
-    def _alone(self, change: Append, error: BaseException) -> RunRecord | BaseException:
-        """One change may have spoilt it for all: each by itself, unless the store could not be written at all."""
-        if isinstance(error, StoreBusy | StoreUnavailable):
-            return error
-        try:
-            return self.store.append(change)
-        except BaseException as own:
-            return own
+
+def _tried(store: Store, change: Append) -> RunRecord | BaseException:
+    try:
+        return store.append(change)
+    except BaseException as error:
+        return error
 
 
-def _answer(batch: list[_Pending], outcomes: Sequence[RunRecord | BaseException]) -> None:
-    for pending, outcome in zip(batch, outcomes, strict=True):
+def _settle(done: Done, outcome: RunRecord | BaseException) -> Any:
+    value = done(outcome)
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return value
+
+
+def _answer(batch: list[Pending], answers: list[Any]) -> None:
+    for pending, answer in zip(batch, answers, strict=True):
+        pending.outcome = answer
         if pending.future.done():
             continue
-        if isinstance(outcome, BaseException):
-            pending.future.set_exception(outcome)
+        if isinstance(answer, BaseException):
+            pending.future.set_exception(answer)
         else:
-            pending.future.set_result(outcome)
+            pending.future.set_result(answer)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from functools import update_wrapper
 from typing import Any, ParamSpec, TypeVar, overload
+from unicodedata import category
 
 from holdfast.errors import InvalidCall
 from holdfast.history.advance import Resolver
@@ -177,4 +178,7 @@ def _named(name: str | None, function: Callable[..., Any]) -> str:
     name = function.__name__ if name is None else name
     if not isinstance(name, str) or len(name) > _MAX_NAME or not _NAME.fullmatch(name):
         raise InvalidCall(f"{name!r:.60} cannot be a name: use up to {_MAX_NAME} characters without / # [ ]")
+    check_text("name", name, _MAX_NAME)
+    if any(category(sign) in ("Cc", "Cs") for sign in name):
+        raise InvalidCall(f"{name!r:.60} cannot be a name: it holds a character that cannot be shown")
     return name

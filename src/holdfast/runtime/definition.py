@@ -52,6 +52,11 @@ class Workflow:
     version: str | None = None
 
     @cached_property
+    def signature(self) -> inspect.Signature:
+        """What it can be called with."""
+        return inspect.signature(self.function)
+
+    @cached_property
     def code(self) -> str:
         """The fingerprint of the code, which comments and layout do not change."""
         return f"={self.version}" if self.version is not None else fingerprint(self.function)

@@ -11,12 +11,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Awaitable, Callable, Generator
 from contextvars import copy_context
+from inspect import isawaitable
 from typing import Any, Protocol, TypeVar
 
 from holdfast.errors import StepTimeout
-from holdfast.model.records import RunRecord
-from holdfast.runtime.committer import Committer
-from holdfast.runtime.scope import Frame, current, running_task
+from holdfast.runtime.committer import Committer, Done, Pending
+from holdfast.runtime.scope import Frame, current, number_tasks, running_task
 from holdfast.store.base import Append
 
 T = TypeVar("T")
@@ -28,11 +28,14 @@ _GRACE = 1.0
 class Request(Protocol):
     """What the machine asks of its driver."""
 
+    #: Must it be finished even if the task is cancelled?
+    whole: bool
+
     def block(self) -> Any:
         """Carry it out in this thread."""
 
     def wait(self) -> Awaitable[Any]:
-        """Carry it out without blocking the event loop."""
+        """Carry it out without blocking the event loop. Called again if the task was cancelled meanwhile."""
 
 
 Flow = Generator[Request, Any, T]
@@ -51,43 +54,76 @@ def drive(flow: Flow[T]) -> T:
                 request = flow.send(value)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
+    except RuntimeError as error:
+        raise _own(error) from None
 
 
 async def adrive(flow: Flow[T]) -> T:
-    """Run a flow in the event loop."""
+    """Run a flow in the event loop. What returned is recorded before a cancellation goes on its way."""
+    cancelled: BaseException | None = None
     try:
         request = next(flow)
         while True:
             try:
+                if cancelled is not None and not request.whole:
+                    raise cancelled
                 value = await request.wait()
             except BaseException as error:
+                if request.whole and _is_cancellation(error):
+                    cancelled = error
+                    continue
                 request = flow.throw(error)
             else:
                 request = flow.send(value)
     except StopIteration as end:
+        if cancelled is not None:
+            raise cancelled from None
         return end.value  # type: ignore[no-any-return]
+    except RuntimeError as error:
+        raise _own(error) from None
+
+
+def _own(error: RuntimeError) -> BaseException:
+    """The error of user code: Python turns a StopIteration that leaves a generator into another one."""
+    cause = error.__cause__
+    while isinstance(cause, RuntimeError) and isinstance(cause.__cause__, RuntimeError | StopIteration):
+        cause = cause.__cause__
+    return cause if isinstance(cause, StopIteration) and "generator" in str(error) else error
+
+
+def _is_cancellation(error: BaseException) -> bool:
+    from asyncio import CancelledError
+
+    return isinstance(error, CancelledError)
 
 
 class Write:
-    """Append to the store; gives the run's record."""
+    """Append to the store; gives what `done` makes of the run's record."""
 
-    __slots__ = ("change", "committer")
+    __slots__ = ("_pending", "change", "committer", "done")
+    whole = True
 
-    def __init__(self, committer: Committer, change: Append) -> None:
+    def __init__(self, committer: Committer, change: Append, done: Done) -> None:
         self.committer = committer
         self.change = change
+        self.done = done
+        self._pending: Pending | None = None
 
-    def block(self) -> RunRecord:
-        return self.committer.store.append(self.change)
+    def block(self) -> Any:
+        return self.committer.write(self.change, self.done)
 
-    def wait(self) -> Awaitable[RunRecord]:
-        return self.committer.append(self.change)
+    def wait(self) -> Awaitable[Any]:
+        if self._pending is None:
+            self._pending = self.committer.hand_in(self.change, self.done)
+            return self._pending.future
+        return self.committer.ask_again(self._pending)
 
 
 class Do:
     """Something that may block for a moment, such as a read."""
 
     __slots__ = ("work",)
+    whole = False
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self.work = work
@@ -105,6 +141,7 @@ class Take:
     """A lock, to be released by whoever asked."""
 
     __slots__ = ("lock",)
+    whole = True
 
     def __init__(self, lock: threading.Lock) -> None:
         self.lock = lock
@@ -125,6 +162,7 @@ class Rest:
     """A pause that ends early when somebody wants the run to stop; tells whether it did."""
 
     __slots__ = ("check", "seconds", "stop")
+    whole = False
 
     def __init__(self, seconds: float, stop: threading.Event, check: Callable[[], object]) -> None:
         self.seconds = seconds
@@ -158,6 +196,7 @@ class Call:
     """The user's function, within a frame, perhaps for so long at most."""
 
     __slots__ = ("args", "frame", "function", "kwargs", "timeout")
+    whole = False
 
     def __init__(
         self,
@@ -187,7 +226,10 @@ class Call:
         try:
             if self.timeout is None:
                 self.frame.home = running_task()
-                return await self.function(*self.args, **self.kwargs)
+                if self.frame.owner is None:
+                    number_tasks()
+                found = self.function(*self.args, **self.kwargs)
+                return await found if isawaitable(found) else found
             return await self._await_in_time(self.timeout)
         finally:
             current.reset(token)
@@ -218,7 +260,10 @@ class Call:
     async def _await_in_time(self, seconds: float) -> Any:
         import asyncio
 
-        task = asyncio.ensure_future(self.function(*self.args, **self.kwargs))
+        found = self.function(*self.args, **self.kwargs)
+        if not isawaitable(found):
+            return found
+        task = asyncio.ensure_future(found)
         self.frame.home = task
         try:
             await asyncio.wait({task}, timeout=seconds)

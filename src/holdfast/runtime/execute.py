@@ -15,7 +15,7 @@ from uuid import uuid4
 import msgspec
 
 from holdfast.errors import AlreadyExists, AlreadyRunning, LeaseLost, NotFound, ReplayDiverged, StaleVersion
-from holdfast.history.advance import Line
+from holdfast.history.advance import Drawn, Line
 from holdfast.history.commit import Facts as VersionFacts
 from holdfast.history.commit import event
 from holdfast.history.reader import Head
@@ -58,6 +58,31 @@ def start(
     overrides: Overrides | None = None,
 ) -> Flow[BaseException | None]:
     """Make a run and execute it."""
+    services.claim(run_id)
+    try:
+        session = yield from _begin(
+            services, workflow, run_id, args, kwargs, state=state, tags=tags, note=note, actor=actor, parent=parent,
+            overrides=overrides,
+        )  # fmt: skip
+        return (yield from execute(session, args, kwargs))
+    finally:
+        services.release(run_id)
+
+
+def _begin(
+    services: Services,
+    workflow: Workflow,
+    run_id: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    state: Any,
+    tags: Iterable[str],
+    note: str | None,
+    actor: str | None,
+    parent: int | None,
+    overrides: Overrides | None,
+) -> Flow[Session]:
     context = services.context
     line = Line(context, run_id)
     now = context.clock()
@@ -70,15 +95,17 @@ def start(
         owner=services.owner, until=now + services.lease,
     )  # fmt: skip
     try:
-        run = yield Write(services.committer, drawn.change)
+        head = yield Write(services.committer, drawn.change, lambda run: _first_head(line, drawn, run))
     except StaleVersion:
         raise AlreadyExists(
             f"run {run_id!r} exists: resume it, or start another under another id", run=run_id
         ) from None
-    head = line.settle(drawn, run)
-    session = Session(services, workflow, line, head, Record(context.reader(run)), overrides=overrides)
     services.publisher.wake()
-    return (yield from execute(session, args, kwargs))
+    return Session(services, workflow, line, head, Record(context.reader(head.run)), overrides=overrides)
+
+
+def _first_head(line: Line, drawn: Drawn, run: RunRecord | BaseException) -> Head | None:
+    return None if isinstance(run, BaseException) else line.settle(drawn, run)
 
 
 def resume(
@@ -92,20 +119,29 @@ def resume(
     changed: str | None = None,
 ) -> Flow[BaseException | None]:
     """Take a run over and go on from its head."""
-    context = services.context
-    line = Line(context, run_id)
-    run = yield Do(lambda: take_over(services, workflow, run_id, changed))
-    session: Session = yield Do(lambda: _session(services, workflow, line, run, overrides))
-    session.answers = answers or {}
-    session.republish = republish
-    first = session.record.first
+    services.claim(run_id)
+    try:
+        run = yield Do(lambda: take_over(services, workflow, run_id, changed))
+        line = Line(services.context, run_id)
+        session: Session = yield Do(lambda: _session(services, workflow, line, run, overrides))
+        session.answers = answers or {}
+        session.republish = republish
+        args, kwargs = yield from _input(session)
+        return (yield from execute(session, args, kwargs))
+    finally:
+        services.release(run_id)
+
+
+def _input(session: Session) -> Flow[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """What the workflow was called with."""
+    first, run_id = session.record.first, session.id
     if first is None:
         yield from session.save(owner=None, until=0, status="failed")
         raise NotFound(
             f"run {run_id!r} has lost its first version, which says what it was called with", run=run_id
         )
     args, kwargs = session.record.input(first)
-    return (yield from execute(session, tuple(args), kwargs))
+    return tuple(args), kwargs
 
 
 def take_over(services: Services, workflow: Workflow, run_id: str, changed: str | None) -> RunRecord:
@@ -115,10 +151,11 @@ def take_over(services: Services, workflow: Workflow, run_id: str, changed: str 
         run = store.run(run_id)
         if run is None:
             raise NotFound(f"there is no run {run_id!r}", run=run_id)
-        refuse_if_running(services, run)
+        refuse_if_elsewhere(services, run)
         facts = facts_of(run)
         code.compare(run, workflow, services.context.reader(run), facts, changed or workflow.changed)
-        facts.wish = ""
+        if facts.wish != "cancel":
+            facts.wish = ""
         facts.error = b""
         facts.code = workflow.code
         after = msgspec.structs.replace(
@@ -140,13 +177,21 @@ def take_over(services: Services, workflow: Workflow, run_id: str, changed: str 
 
 def refuse_if_running(services: Services, run: RunRecord) -> None:
     """`AlreadyRunning` if somebody advances a run."""
-    here = run.owner == services.owner
-    if run.id in services.sessions if here else is_alive(run, services.context.clock()):
-        raise AlreadyRunning(
-            f"run {run.id!r} is being advanced {'by this process' if here else 'elsewhere'}: wait for it, or cancel it",
-            run=run.id,
-            owner=run.owner,
-        )
+    if services.claimed(run.id):
+        raise _running(run, "by this process")
+    refuse_if_elsewhere(services, run)
+
+
+def refuse_if_elsewhere(services: Services, run: RunRecord) -> None:
+    """`AlreadyRunning` if another engine advances a run."""
+    if run.owner != services.owner and is_alive(run, services.context.clock()):
+        raise _running(run, "elsewhere")
+
+
+def _running(run: RunRecord, where: str) -> AlreadyRunning:
+    return AlreadyRunning(
+        f"run {run.id!r} is being advanced {where}: wait for it, or cancel it", run=run.id, owner=run.owner
+    )
 
 
 def execute(session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Flow[BaseException | None]:
@@ -156,30 +201,30 @@ def execute(session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     services.keeper.hold(session.head.run)
     frame = Frame(session, asynchronous=workflow.asynchronous)
     try:
+        value, error = None, None
         try:
             value = yield Call(workflow.function, args, kwargs, frame)
-        except Halt as halt:
-            session.close()
-            yield Drain(session)
-            yield from _halted(session, halt.status)
-            return None
         except LeaseLost:
             raise
-        except Exception as error:
-            session.close()
-            yield Drain(session)
-            yield from _failed(session, error)
-            return error
+        except (Halt, Exception) as ending:
+            error = ending
+        # What ended it counts, even if user code has caught it.
+        halted = session.halted
         session.close()
         yield Drain(session)
-        try:
-            yield from _completed(session, value)
-        except LeaseLost:
-            raise
-        except Exception as error:
-            yield from _failed(session, error)
-            return error
-        return None
+        if halted:
+            yield from _halted(session, halted)
+            return None
+        if error is None:
+            try:
+                yield from _completed(session, value)
+                return None
+            except LeaseLost:
+                raise
+            except Exception as refused:
+                error = refused
+        yield from _failed(session, error)
+        return error
     except LeaseLost:
         raise
     except BaseException:
@@ -212,6 +257,7 @@ class Drain:
     """Waits until the steps that are under way have ended, as they do in what was left running beside."""
 
     __slots__ = ("session",)
+    whole = False
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -229,9 +275,9 @@ class Drain:
 
 
 def _completed(session: Session, value: Any) -> Flow[None]:
-    yield from session.go_live()
+    yield from session.go_live("")
     facts = VersionFacts(result=value, kind="final", status="completed")
-    session.facts.waits, session.facts.failed = [], []
+    session.facts.waits = []
     session.keep_if(bool(session.head.run.detail))
     yield from session.commit(facts, owner=None, until=0, due=None)
 
@@ -239,9 +285,10 @@ def _completed(session: Session, value: Any) -> Flow[None]:
 def _failed(session: Session, error: BaseException) -> Flow[None]:
     facts = session.facts
     facts.error = pack(error)
-    facts.failed = [failure.address for failure in session.survived if _led_to(failure.error, error)]
     session.keep()
-    for failure in session.pending_failures():
+    failures = list(session.pending_failures())
+    session.let_go(error)
+    for failure in failures:
         session.note(
             "step.failed", step=failure.name, address=failure.address, attempt=failure.attempts,
             error=f"{type(failure.error).__name__}: {failure.error}"[:1000],
@@ -259,8 +306,6 @@ def _halted(session: Session, status: str) -> Flow[None]:
         ending = VersionFacts(kind="final", status="cancelled", note=facts.reason, actor=facts.actor)
         yield from session.commit(ending, owner=None, until=0, due=None)
         return
-    if session.has_loose_values():
-        yield from session.commit(VersionFacts(kind="manual", note="values recorded before waiting"))
     if status == "paused":
         facts.wish = ""
         session.keep()
@@ -268,30 +313,17 @@ def _halted(session: Session, status: str) -> Flow[None]:
     else:
         session.note("run.suspended", waits=[wait.address for wait in facts.waits])
     yield from session.save(status=status, owner=None, until=0, due=facts.due())
+    if status == "suspended":
+        session.services.suspended[session.id] = True
+    if status == "suspended" and facts.wish:
+        yield from _halted(session, "cancelled" if facts.wish == "cancel" else "paused")
 
 
 def _session(
     services: Services, workflow: Workflow, line: Line, run: RunRecord, overrides: Overrides | None
 ) -> Session:
     head = line.fresh_head()
-    if head is None or head.run.revision != run.revision:
-        raise LeaseLost(f"run {run.id!r} was changed while it was taken over: resume it again", run=run.id)
+    if head is None or head.run.owner != services.owner:
+        raise LeaseLost(f"run {run.id!r} was taken over by another meanwhile", run=run.id)
     record = Record(services.context.reader(run)).load(run.head, facts_of(run).failed)
     return Session(services, workflow, line, Head(*head), record, overrides=overrides)
-
-
-def _led_to(cause: BaseException, error: BaseException | None) -> bool:
-    """Is a failure what a run failed with, or a reason for it?"""
-    seen: set[int] = set()
-    waiting = [error]
-    while waiting:
-        one = waiting.pop()
-        if one is None or id(one) in seen:
-            continue
-        if one is cause:
-            return True
-        seen.add(id(one))
-        waiting += [one.__cause__, one.__context__]
-        if isinstance(one, BaseExceptionGroup):
-            waiting += one.exceptions
-    return False

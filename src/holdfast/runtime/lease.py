@@ -91,9 +91,11 @@ def _machine() -> str:
 
 
 def _started(pid: int) -> str:
-    """When a process was started, as far as the system tells; empty if there is no such process."""
+    """When a process was started, as far as the system tells; empty if there is no such process, or it is dead and
+    only not buried yet."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return "" if fields[0] in "ZXx" else fields[19]
     except (OSError, IndexError):
         pass
     if Path("/proc/self/stat").exists():

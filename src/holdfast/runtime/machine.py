@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from hashlib import sha256
+from inspect import iscoroutinefunction
 from typing import Any
 
-from holdfast.errors import HoldfastError, LeaseLost, ReplayDiverged
+from holdfast.errors import HoldfastError, InvalidCall, LeaseLost, ReplayDiverged
 from holdfast.history.commit import Facts as VersionFacts
 from holdfast.runtime import breaker
 from holdfast.runtime.definition import Step
@@ -23,9 +24,11 @@ from holdfast.runtime.scope import Frame
 from holdfast.runtime.session import Failure, Halt, Session
 from holdfast.tree.codec import encode
 from holdfast.tree.draft import DraftDict, DraftList
+from holdfast.tree.fold import Folder, Redactor
 from holdfast.tree.frozen import DICTS, LISTS, thaw
 
-_DRAFTS = (DraftDict, DraftList)
+#: Containers that are frozen, or drafts.
+_OURS = frozenset((DraftDict, DraftList, *DICTS, *LISTS))
 
 
 def step(
@@ -37,39 +40,39 @@ def step(
     kwargs: dict[str, Any],
 ) -> Flow[Any]:
     """A call of a step."""
-    session.check()
-    digest = digest_of(args, kwargs)
+    session.check(frame)
+    digest = digest_of(args, kwargs, session.services.context.redact)
     entry = session.record.steps.get(address)
     if entry is not None:
-        return (yield from replay(session, entry, definition, digest, args, kwargs))
-    yield from session.go_live()
-    function = session.overrides.get(definition.name, definition.function)
+        return (yield from replay(session, frame, entry, definition, digest, args, kwargs))
     session.begin(address, frame)
     try:
-        attempt, value = yield from _attempts(session, definition, function, address, args, kwargs, digest)
+        yield from session.go_live(address)
+        attempt, value = yield from _attempts(session, frame, definition, address, args, kwargs, digest)
         facts = VersionFacts(definition.name, value, kind="step", meta=attempt.notes)
         facts.more = _more(definition, attempt, digest, session.services.context.clock())
         if attempt.notes:
             session.add_up(attempt.notes)
         given = [list(args), kwargs] if definition.compensate is not None else None
         try:
-            yield from session.commit(facts, frame=attempt, input=given)
+            attempt.refuse_if_over()
+            head = yield from session.commit(facts, frame=attempt, input=given)
         except LeaseLost:
             raise
-        except HoldfastError as error:
+        except Exception as error:
             session.failed(Failure(definition.name, address, digest, error, attempt.attempt))
             raise
         finally:
             attempt.over = True
     finally:
         session.end(address)
-    if frame.owner is not None:
-        frame.owner.stale = True
+    session.recorded(frame, head, facts)
     return plain(value)
 
 
 def replay(
     session: Session,
+    frame: Frame,
     entry: Entry,
     definition: Step | None,
     digest: bytes,
@@ -81,7 +84,7 @@ def replay(
         yield from session.rehearsal.beside(session, entry, definition, digest, args, kwargs)
     else:
         compare(entry, digest)
-    session.passed(entry)
+    session.replayed(frame, entry)
     if session.republish:
         session.services.publisher.tell(
             session.id, "step.replayed", entry.version.step, address=entry.address, version=entry.number
@@ -89,14 +92,17 @@ def replay(
     if not session.record.at_hand(entry):
         yield Do(partial(session.record.fetch, entry))
     if entry.failed:
-        raise session.record.error(entry)
+        error = session.record.error(entry)
+        failure = Failure(entry.version.step or "", entry.address, entry.args, error, 1, entry.number)
+        session.survived.append(failure)
+        raise error
     return session.record.result(entry)
 
 
 def _attempts(
     session: Session,
+    frame: Frame,
     definition: Step,
-    function: Callable[..., Any],
     address: str,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -105,21 +111,25 @@ def _attempts(
     """Try until it works or there is no more trying; gives the attempt that worked and what it returned."""
     services = session.services
     clock = services.context.clock
+    function = _implementation(session, definition)
     began = clock()
     number = 0
     while True:
         number += 1
         attempt = Frame(session, address, asynchronous=definition.asynchronous)
         attempt.owner = attempt
+        attempt.within = frame.owner
         attempt.attempt = number
-        attempt.base = session.head
+        attempt.base = session.start_of(address)
         attempt.resolve = definition.on_conflict
         attempt.began = clock()
         services.publisher.tell(session.id, "step.started", definition.name, address=address, attempt=number)
+        timeout = session.time_for(definition.timeout)
         try:
             if definition.breaker is not None:
                 yield from breaker.admit(services, definition)
-            value = yield Call(function, args, kwargs, attempt, session.time_for(definition.timeout))
+            value = yield Call(function, args, kwargs, attempt, timeout)
+            session.check_caught(attempt)
         except Halt:
             attempt.over = True
             raise
@@ -129,22 +139,26 @@ def _attempts(
                 raise
             if definition.breaker is not None:
                 yield from breaker.note(services, definition, error)
-            session.check()
+            session.check(attempt)
             delay = wait_before_next(
                 definition.retry, error, number, (clock() - began) / 1e6, services.chance
             )
+            if (
+                delay is not None
+                and session.deadline is not None
+                and clock() + delay * 1e6 > session.deadline
+            ):
+                delay = None
             if delay is None:
                 session.failed(Failure(definition.name, address, digest, error, number))
                 raise
+            session.let_go(error)
             session.note(
                 "step.retried", step=definition.name, address=address, attempt=number,
                 error=f"{type(error).__name__}: {error}"[:1000], delay=delay,
             )  # fmt: skip
-            services.publisher.tell(
-                session.id, "step.retried", definition.name, address=address, attempt=number, delay=delay
-            )
             yield Rest(delay, session.stop, session.look)
-            session.check()
+            session.check(attempt)
         except BaseException:
             attempt.over = True
             raise
@@ -178,11 +192,11 @@ def compare(entry: Entry, digest: bytes) -> None:
         )
 
 
-def digest_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
-    """The same for the same arguments. Those that cannot be stored count by their type."""
+def digest_of(args: tuple[Any, ...], kwargs: Mapping[str, Any], redact: Redactor | None = None) -> bytes:
+    """The same for the same arguments, as they would be stored. Those that cannot be count by their type."""
     given = [list(args), sorted(kwargs.items())]
     try:
-        data = encode(given)
+        data = encode(given if redact is None else Folder(None, redact).fold([list(args), dict(given[1])]))
     except HoldfastError:
         data = encode(
             [
@@ -195,8 +209,28 @@ def digest_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
 
 def plain(value: Any) -> Any:
     """What a caller gets of a step's result: nothing that is frozen, or a draft that is over."""
+    return thaw(value) if _holds_ours(value) else value
+
+
+def _implementation(session: Session, definition: Step) -> Callable[..., Any]:
+    """The step's function, or the one that takes its place in this run."""
+    function = session.overrides.get(definition.name)
+    if function is None:
+        return definition.function
+    if iscoroutinefunction(function) and not definition.asynchronous:
+        raise InvalidCall(
+            f"the override of step {definition.name!r} is asynchronous and the step is not: make it a plain def"
+        )
+    return function
+
+
+def _holds_ours(value: Any) -> bool:
     kind = type(value)
-    return thaw(value) if kind in _DRAFTS or kind in DICTS or kind in LISTS else value
+    if kind is dict:
+        return any(map(_holds_ours, value.values()))
+    if kind is list or kind is tuple:
+        return any(map(_holds_ours, value))
+    return kind in _OURS
 
 
 def _storable(value: Any) -> Any:

@@ -5,7 +5,7 @@ Invariant: a prompt is answered once; an event is taken by one wait; what reache
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -37,12 +37,26 @@ def answer(context: Context, prompt_id: str, value: Any, actor: str | None) -> R
         if wait.filled:
             raise InvalidAnswer(f"prompt {prompt_id!r} has been answered already", prompt=prompt_id)
         check_answer(value, wait.schema)
-        facts.put(msgspec.structs.replace(wait, filled=True, value=_kept(context, value), actor=actor))
+        facts.put(msgspec.structs.replace(wait, filled=True, value=kept(context, value), actor=actor))
         return [event("prompt.answered", context.clock(), prompt=prompt_id, actor=actor)]
 
     if not run_id:
         raise NotFound(f"there is no prompt {prompt_id!r:.60}: `prompts` lists those that are open")
     return amend(context, run_id, change, missing=f"there is no prompt {prompt_id!r}")
+
+
+def check_answers(context: Context, run: RunRecord, answers: Mapping[str, Any]) -> None:
+    """Refuse answers, by id or address, that do not fit the open prompts of a run, or that come a second time."""
+    for wait in facts_of(run).waits:
+        if wait.kind == "prompt":
+            for name in (wait.name, wait.address):
+                if name in answers:
+                    if wait.filled:
+                        raise InvalidAnswer(
+                            f"prompt {wait.name!r} has been answered already", prompt=wait.name
+                        )
+                    check_answer(answers[name], wait.schema)
+                    kept(context, answers[name])
 
 
 def send(context: Context, run_id: str, name: str, value: Any, actor: str | None) -> RunRecord:
@@ -56,25 +70,29 @@ def send(context: Context, run_id: str, name: str, value: Any, actor: str | None
                 f"run {run_id!r} is {run.status}: nothing waits for events there any more", run=run_id
             )
         facts.sent += 1
-        kept = _kept(context, value)
+        stored = kept(context, value)
         wait = next(
             (wait for wait in facts.waits if wait.kind == "event" and wait.name == name and not wait.filled),
             None,
         )
         if wait is not None:
-            facts.put(msgspec.structs.replace(wait, filled=True, value=kept, actor=actor, number=facts.sent))
+            facts.put(
+                msgspec.structs.replace(wait, filled=True, value=stored, actor=actor, number=facts.sent)
+            )
         else:
-            facts.mail = [
-                *facts.mail, Mail(name=name, value=kept, head=run.head, number=facts.sent, actor=actor)
-            ]  # fmt: skip
+            letter = Mail(
+                name=name, value=stored, head=run.head, number=facts.sent, timeline=run.timeline, actor=actor
+            )
+            facts.mail = [*facts.mail, letter]
         return [
             event(
                 "event.sent",
                 context.clock(),
                 name=name,
-                value=kept,
+                value=stored,
                 head=run.head,
                 number=facts.sent,
+                timeline=run.timeline,
                 actor=actor,
             )
         ]
@@ -144,17 +162,29 @@ def prompts(run: RunRecord) -> list[Prompt]:
     ]
 
 
+def kept(context: Context, value: Any) -> Any:
+    """The value as it may be stored: `UnsupportedValue` if it cannot be, secrets replaced."""
+    return thaw(Folder(None, context.redact).fold(value))
+
+
 def carried(context: Context, run: RunRecord, to: int) -> bytes:
-    """What stays when the head moves back: sums, and events that were sent before the version and not taken by then."""
+    """What stays when the head moves back: sums, numbers that were given, and events that were sent before the version
+    and not taken by then."""
     before = facts_of(run)
-    facts = Facts(code=before.code, totals=before.totals, sent=before.sent)
+    facts = Facts(
+        code=before.code, totals=before.totals, asked=before.asked, sent=before.sent, failed=before.failed
+    )
     if before.sent:
         line = dict(lineage(context.reader(run), to))
-        taken = {decode(version.detail).get("mail") for version in line.values() if version.detail}
+        # Those before the first version are of the run that this one was forked from, which counts its own events.
+        own = [version for number, version in line.items() if number > 0]
+        taken = {decode(version.detail).get("mail") for version in own if version.detail}
+        # The timeline on which the line went on from each version: what was sent on another is not of this line.
+        went_on = {version.parent: version.timeline for version in own}
         facts.mail = [
             letter
             for letter in _letters(context.store, run)
-            if letter.head < to and letter.head in line and letter.number not in taken
+            if went_on.get(letter.head) == letter.timeline and letter.number not in taken
         ]
     return encoded(facts)
 
@@ -173,15 +203,11 @@ def _letters(store: Store, run: RunRecord) -> list[Mail]:
                         value=data.get("value"),
                         head=data["head"],
                         number=data["number"],
+                        timeline=data.get("timeline", 1),
                         actor=data.get("actor"),
                     )
                 )
     return found
-
-
-def _kept(context: Context, value: Any) -> Any:
-    """The value as it may be stored: `UnsupportedValue` if it cannot be, secrets replaced."""
-    return thaw(Folder(None, context.redact).fold(value))
 
 
 def _no_prompt(store: Store, run: RunRecord, prompt_id: str) -> NotFound | InvalidAnswer:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from holdfast.errors import HoldfastError, StoreUnavailable
+from holdfast.errors import HoldfastError
 from holdfast.history.context import Context
 from holdfast.history.events import read_events
 from holdfast.model.public import Event, when
@@ -94,6 +94,7 @@ class Subscription:
         self._passing: deque[Event] = deque(maxlen=_PASSING)
         self._news = threading.Event()
         self._closed = False
+        self._warned = ""
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -144,10 +145,10 @@ class Subscription:
             closing = self._closed
             try:
                 came = self._take()
-            except StoreUnavailable:
-                return
             except HoldfastError as error:
-                _log.warning("a subscription could not read the journal: %s", error)
+                if self._closed:
+                    return
+                self._warn(error)
                 came = []
             for event in came:
                 self._hand_over(event)
@@ -169,8 +170,19 @@ class Subscription:
         found = []
         while self._passing:
             found.append(self._passing.popleft())
-        entries, self.cursor = read_events(self._context.store, after=self.cursor, limit=_PAGE)
-        return [event for event in (*found, *entries) if self._wants(event)]
+        came = [event for event in found if self._wants(event)]
+        while True:
+            after = self.cursor
+            entries, self.cursor = read_events(self._context.store, after=after, limit=_PAGE)
+            came += [event for event in entries if self._wants(event)]
+            # A page without anything that is wanted is no reason to rest.
+            if came or self.cursor == after:
+                return came
+
+    def _warn(self, error: HoldfastError) -> None:
+        if str(error) != self._warned:
+            self._warned = str(error)
+            _log.warning("a subscription could not read the journal, and tries again: %s", error)
 
     def _wants(self, event: Event) -> bool:
         if self._run_id is not None and event.run != self._run_id:

@@ -16,6 +16,7 @@ from holdfast.history.reader import Reader
 from holdfast.history.seal import check
 from holdfast.model.records import VersionRecord
 from holdfast.runtime.failure import revive
+from holdfast.runtime.waits import facts_of
 from holdfast.tree.codec import decode
 from holdfast.tree.frozen import thaw
 
@@ -47,14 +48,28 @@ class Record:
         self.values: dict[str, Any] = {}
         #: The version that holds what the workflow was called with; None if it is not there any more.
         self.first: int | None = None
+        #: By the address of a step that called steps: the version before the first of those.
+        self.begun: dict[str, int] = {}
         self._order: list[int] = []
         self._places: dict[int, int] = {}
 
-    def load(self, head: int, forgotten: Collection[str] = ()) -> Record:
-        """Read what a head and those before it have recorded, but for the failures at the addresses `forgotten`."""
+    def load(self, head: int, forgotten: Collection[int] = ()) -> Record:
+        """Read what a head and those before it have recorded, but for the failures in the versions `forgotten`."""
+        skipped = {*forgotten, *_forgotten_before(self._reader)}
         for number, version in lineage(self._reader, head):
-            self._enter(number, version, forgotten)
+            if number not in skipped:
+                self._enter(number, version, decode(version.detail) if version.detail else {})
         return self
+
+    def enter(self, version: VersionRecord, detail: dict[str, Any]) -> None:
+        """A step of this execution was recorded: code that is run once more within it passes it."""
+        self._enter(version.number, version, detail)
+
+    def forget(self, address: str, number: int) -> None:
+        """What a version recorded at an address does not count any more."""
+        entry = self.steps.get(address)
+        if entry is not None and entry.number == number:
+            del self.steps[address]
 
     def at_hand(self, entry: Entry) -> bool:
         """Can what a step gave be read without asking the store?"""
@@ -79,23 +94,31 @@ class Record:
         given = thaw(self._reader.part(number, INPUT))
         return (given[0], given[1]) if given else ([], {})
 
-    def _enter(self, number: int, version: VersionRecord, forgotten: Collection[str]) -> None:
+    def _enter(self, number: int, version: VersionRecord, detail: dict[str, Any]) -> None:
         if version.kind == "initial":
             self.first = number
-        if not version.detail:
-            return
-        detail = decode(version.detail)
         self.values.update(detail.get("values", {}))
         args = detail.get("args")
         if args is None:
             return
-        address = detail.get("address", version.step)
-        failed = "failed" in detail
-        if failed and address in forgotten:
-            return
-        self.steps[address] = Entry(address, number, args, failed, detail, version)
+        address: str = detail.get("address") or version.step or ""
+        self.steps[address] = Entry(address, number, args, "failed" in detail, detail, version)
+        before = number - (version.number - version.parent)
+        around = address.rpartition("/")[0]
+        while around:
+            self.begun.setdefault(around, before)
+            around = around.rpartition("/")[0]
         self._places[number] = len(self._order)
         self._order.append(number)
+
+
+def _forgotten_before(reader: Reader) -> set[int]:
+    """Versions of the runs that this one was forked from whose failures count no more."""
+    origin = reader.run.origin
+    run = None if origin is None else reader.store.run_by_key(origin[0])
+    if origin is None or run is None:
+        return set()
+    return {number - origin[1] for number in (*facts_of(run).failed, *_forgotten_before(reader.origin))}
 
 
 def lineage(reader: Reader, head: int) -> Iterator[tuple[int, VersionRecord]]:

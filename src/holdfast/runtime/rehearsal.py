@@ -13,12 +13,15 @@ from holdfast.history.commit import RESULT
 from holdfast.history.reader import Head
 from holdfast.runtime.definition import Step
 from holdfast.runtime.drive import Call, Flow
+from holdfast.runtime.failure import revive, unpack
 from holdfast.runtime.record import Entry
 from holdfast.runtime.scope import Frame
 from holdfast.runtime.session import Halt, Session
+from holdfast.runtime.waits import facts_of
 from holdfast.tree import diff as trees
 from holdfast.tree.fold import Folder
 from holdfast.tree.frozen import FrozenDict, thaw
+from holdfast.tree.merge import merge
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,7 @@ class Rehearsal:
     def __init__(self) -> None:
         self.differences: list[Difference] = []
         self.steps = 0
+        self.passed: set[str] = set()
 
     def beside(
         self,
@@ -57,10 +61,12 @@ class Rehearsal:
         """Run a recorded step again; a wait or a child is taken as recorded."""
         if entry.args and digest and entry.args != digest:
             self._note(entry.address, "arguments", entry.args.hex(), digest.hex())
+        self.passed.add(entry.address)
         if definition is None:
             return
         self.steps += 1
         before = entry.number - (entry.version.number - entry.version.parent)
+        before = session.record.begun.get(entry.address, before)
         reader = session.services.context.reader(session.head.run)
         root = reader.state(before) if entry.version.parent else FrozenDict()
         frame = Frame(session, entry.address, asynchronous=definition.asynchronous)
@@ -72,30 +78,44 @@ class Rehearsal:
         except Halt:
             raise
         except Exception as error:
-            if not entry.failed:
-                told = f"{type(error).__name__}: {error}"
-                self._note(entry.address, "error", None, told)
+            recorded = _told(session.record.error(entry)) if entry.failed else None
+            if recorded != _told(error):
+                self._note(entry.address, "error", recorded, _told(error))
             return
         finally:
             frame.over = True
         if entry.failed:
-            self._note(entry.address, "error", str(session.record.error(entry)), None)
+            self._note(entry.address, "error", _told(session.record.error(entry)), None)
             return
         self._compare(entry.address, "result", session.record.result(entry), value)
         if frame.held is not None:
-            after = reader.show(Folder(reader.space, session.services.context.redact).fold(frame.held, root))
+            folder = session.folder()
+            mine = folder.fold(frame.held, frame.base.root)
+            last = reader.state(entry.number - (entry.version.number - entry.version.parent))
+            after = reader.show(merge(frame.base.root, mine, last, fold=folder.fold))
         else:
-            after = reader.show(root)
+            after = reader.show(reader.state(entry.number - (entry.version.number - entry.version.parent)))
         self._compare(entry.address, "state", reader.show(reader.state(entry.number)), after)
 
     def ended(self, session: Session, value: Any, error: BaseException | None) -> None:
         """The workflow's function has ended, within what is recorded."""
         head = session.head
-        if error is not None:
-            self._note("", "error", None, f"{type(error).__name__}: {error}")
-        elif head.version.kind == "final" and head.version.status == "completed":
+        failed = head.run.status == "failed"
+        recorded = _told(revive(unpack(facts_of(head.run).error))) if failed else None
+        now = None if error is None else _told(error)
+        for address in session.record.steps:
+            if address not in self.passed and not any(address.startswith(f"{each}/") for each in self.passed):
+                self._note(address, "step", "recorded", "not called")
+        if recorded != now:
+            self._note("", "error", recorded, now)
+        elif error is None and head.version.kind == "final" and head.version.status == "completed":
             reader = session.services.context.reader(head.run)
             self._compare("", "result", thaw(reader.part(head.version.number, RESULT)), value)
+
+    def beyond(self, session: Session, address: str) -> None:
+        """A call that the record does not have."""
+        if address and session.head.version.kind == "final":
+            self._note(address, "step", "not called", "called")
 
     def _compare(self, address: str, what: str, recorded: Any, now: Any) -> None:
         folder = Folder(None)
@@ -106,3 +126,7 @@ class Rehearsal:
 
     def _note(self, address: str, what: str, recorded: Any, now: Any) -> None:
         self.differences.append(Difference(address, what, recorded, now))
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

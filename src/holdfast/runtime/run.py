@@ -14,7 +14,8 @@ from holdfast.model.records import RunRecord
 from holdfast.runtime.failure import revive, unpack
 from holdfast.runtime.lease import is_alive
 from holdfast.runtime.rehearsal import Difference
-from holdfast.runtime.waits import facts_of
+from holdfast.runtime.waiting import check_seconds
+from holdfast.runtime.waits import facts_of, ready
 from holdfast.tree.frozen import thaw
 
 if TYPE_CHECKING:
@@ -39,7 +40,9 @@ class Run:
         #: What `resume(mode="validate")` found.
         self.differences = differences
         self._runner = runner
+        #: What the execution that this came from ended with, and the record that says so.
         self._error = error
+        self._told = None if error is None else self._record().detail
 
     @property
     def status(self) -> str:
@@ -74,8 +77,8 @@ class Run:
         run = self._record()
         if run.status != "failed":
             return None
-        if self._error is None:
-            self._error = revive(unpack(facts_of(run).error))
+        if self._error is None or self._told != run.detail:
+            self._error, self._told = revive(unpack(facts_of(run).error)), run.detail
         return self._error
 
     @property
@@ -127,13 +130,13 @@ class Run:
     def wait(self, timeout: float | None = None) -> Run:
         """Wait until it has ended; resumes it when a time that it waits for has come. `StepTimeout` if that takes
         longer than `timeout` seconds."""
-        until = None if timeout is None else time.monotonic() + timeout
+        until = None if timeout is None else time.monotonic() + check_seconds("timeout", timeout)
         while True:
             run = self._record()
             now = self._runner._context.clock()
             if run.status in ENDED:
                 return self
-            if run.status == "suspended" and not is_alive(run, now) and facts_of(run).ready(now):
+            if run.status == "suspended" and not is_alive(run, now) and ready(self._runner._store, run, now):
                 self._runner.resume(self.id)
                 continue
             if until is not None and time.monotonic() >= until:

@@ -14,11 +14,11 @@ from holdfast.history.commit import Facts as VersionFacts
 from holdfast.history.context import Context
 from holdfast.history.history import History
 from holdfast.history.version import Version
-from holdfast.model.names import check_run_id
+from holdfast.model.names import MAX_NOTE, MAX_STEP, check_number, check_run_id, check_text
 from holdfast.model.public import Event, Prompt
 from holdfast.model.records import RunRecord
 from holdfast.runtime import execute, mail, undo
-from holdfast.runtime.definition import CHANGED, Workflow, workflow_of
+from holdfast.runtime.definition import CHANGED, Workflow, step_named, workflow_of
 from holdfast.runtime.drive import Flow, adrive, drive
 from holdfast.runtime.lease import is_alive
 from holdfast.runtime.publish import Subscription
@@ -29,7 +29,7 @@ from holdfast.runtime.scope import in_event_loop
 from holdfast.runtime.services import Services
 from holdfast.runtime.session import Session
 from holdfast.runtime.triggers import Triggers
-from holdfast.runtime.waits import encoded, facts_of
+from holdfast.runtime.waits import encoded, facts_of, ready
 from holdfast.store.base import Store
 
 MODES = ("normal", "validate", "republish")
@@ -72,7 +72,8 @@ class Runner:
         A workflow that fails does not raise here: `status` and `error` of the run say so, `result` raises it.
         """
         found, flow, name = self._start(workflow, args, kwargs, run_id, tags, state, note, actor, overrides)
-        return Run(self, name, _drive(found, flow))
+        run = Run(self, name, _drive(found, flow))
+        return self.resume(name) if self._more_has_come(name) else run
 
     async def arun(
         self,
@@ -88,7 +89,8 @@ class Runner:
     ) -> Run:
         """As `run`, in an event loop. Runs that are awaited together share commits."""
         found, flow, name = self._start(workflow, args, kwargs, run_id, tags, state, note, actor, overrides)
-        return Run(self, name, await _adrive(found, flow))
+        run = Run(self, name, await _adrive(found, flow))
+        return await self.aresume(name) if self._more_has_come(name) else run
 
     def resume(
         self,
@@ -109,6 +111,8 @@ class Runner:
         what was otherwise; nothing is changed) or republish (tells subscribers of the recorded steps again).
         `changed` says what to do if the workflow's code has changed: warn, refuse or allow. `on_divergence="rerun"`
         runs anew from a step that is called with other arguments than it was recorded with."""
+        overrides = override_functions(overrides)
+        self._check_loop_of(run_id, workflow)
         prepared = self._prepare(run_id, from_address, mode, answers, changed, on_divergence, workflow)
         if prepared is None:
             return self.get(run_id)
@@ -118,10 +122,13 @@ class Runner:
         run = Run(
             self, run_id, _drive(prepared, self._flow(prepared, run_id, mode, answers, overrides, changed))
         )
+        if self._more_has_come(run_id):
+            return self.resume(run_id, overrides=overrides)
         if on_divergence == "rerun" and isinstance(run._error, ReplayDiverged):
             return self.resume(
-                run_id, from_address=run._error.details["address"], overrides=overrides, changed=changed
-            )
+                run_id, from_address=run._error.details["address"], answers=answers, overrides=overrides,
+                changed=changed, on_divergence=on_divergence,
+            )  # fmt: skip
         return run
 
     async def aresume(
@@ -137,6 +144,7 @@ class Runner:
         workflow: Any = None,
     ) -> Run:
         """As `resume`, in an event loop."""
+        overrides = override_functions(overrides)
         arguments = (run_id, from_address, mode, answers, changed, on_divergence, workflow)
         import asyncio
 
@@ -148,9 +156,14 @@ class Runner:
             return await asyncio.to_thread(self._rehearse, prepared, run_id, overrides)
         flow = self._flow(prepared, run_id, mode, answers, overrides, changed)
         run = Run(self, run_id, await _adrive(prepared, flow))
+        if self._more_has_come(run_id):
+            return await self.aresume(run_id, overrides=overrides)
         if on_divergence == "rerun" and isinstance(run._error, ReplayDiverged):
             address = run._error.details["address"]
-            return await self.aresume(run_id, from_address=address, overrides=overrides, changed=changed)
+            return await self.aresume(
+                run_id, from_address=address, answers=answers, overrides=overrides, changed=changed,
+                on_divergence=on_divergence,
+            )  # fmt: skip
         return run
 
     def get(self, run_id: str) -> Run:
@@ -173,9 +186,11 @@ class Runner:
         """Undo what the steps after a version did to the world (those that have a compensation, newest first), make
         it the head on a new timeline, and go on from there. Nothing is deleted."""
         run = self._known(run_id)
+        _check_texts(reason, actor)
+        overrides = override_functions(overrides)
         if resume and run.workflow is not None:
-            workflow_of(run.workflow)
-        undo.rollback(self._services, self.history(run_id), to, reason=reason, actor=actor)
+            _check_loop(workflow_of(run.workflow))
+        self._roll_back(run, to, reason, actor)
         if resume and run.workflow is not None:
             return self.resume(run_id, overrides=overrides)
         return Run(self, run_id)
@@ -185,20 +200,23 @@ class Runner:
     def cancel(self, run_id: str, *, reason: str | None = None, actor: str | None = None) -> Run:
         """Stop a run for good, at the next boundary between steps, and the runs that are parts of it."""
         run = self._known(run_id)
+        _check_texts(reason, actor)
+        self._stop(run_id, "cancel", reason, actor)
         for child in self._store.runs(parent=run.key, limit=1_000_000):
             self.cancel(child.id, reason=reason, actor=actor)
-        self._stop(run_id, "cancel", reason, actor)
         return Run(self, run_id)
 
     def pause(self, run_id: str, *, reason: str | None = None, actor: str | None = None) -> Run:
         """Stop a run at the next boundary between steps, until it is resumed."""
         self._known(run_id)
+        _check_texts(reason, actor)
         self._stop(run_id, "pause", reason, actor)
         return Run(self, run_id)
 
     def answer(self, prompt_id: str, value: Any, *, actor: str | None = None, resume: bool = True) -> Run:
         """Answer a prompt. If this process knows the workflow, the run goes on at once, unless `resume` is False or
         this is an event loop."""
+        _check_texts(None, actor)
         run = mail.answer(self._context, prompt_id, value, actor)
         return self._delivered(run, resume)
 
@@ -206,6 +224,7 @@ class Runner:
         self, run_id: str, event: str, data: Any = None, *, actor: str | None = None, resume: bool = True
     ) -> Run:
         """Send an event to a run, which takes it with `wait_for`, now or later. Resumes it as `answer` does."""
+        _check_texts(None, actor)
         run = mail.send(self._context, check_run_id(run_id), event, data, actor)
         return self._delivered(run, resume)
 
@@ -229,10 +248,18 @@ class Runner:
         """Hear of what happens, in this process and others: `callback` is called in a thread of its own; without one,
         iterate over the subscription. `kinds` are patterns such as "run.*"; `after` a cursor to begin from, else
         now."""
-        if isinstance(kinds, str) or not all(isinstance(kind, str) for kind in kinds):
+        if (
+            isinstance(kinds, str)
+            or not isinstance(kinds, Iterable)
+            or not all(isinstance(kind, str) for kind in kinds)
+        ):
             raise InvalidCall('kinds is a list of patterns, such as ["run.*", "step.failed"]')
         if callback is not None and not callable(callback):
             raise InvalidCall("subscribe takes a function of an event")
+        if run_id is not None:
+            check_run_id(run_id)
+        if after is not None:
+            check_number("after", after, 0)
         return self._services.publisher.subscribe(callback, kinds=kinds, run_id=run_id, after=after)
 
     # How it works
@@ -250,9 +277,13 @@ class Runner:
         overrides: Overrides | None,
     ) -> tuple[Workflow, Flow[BaseException | None], str]:
         found = workflow_of(workflow)
+        try:
+            found.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise InvalidCall(f"workflow {found.name!r} cannot be called like this: {error}") from None
         self._triggers.listen()
         name = execute.new_id(found) if run_id is None else check_run_id(run_id)
-        overrides = _functions(overrides)
+        overrides = override_functions(overrides)
         if overrides:
             self._overrides[name] = overrides
         flow = execute.start(
@@ -280,6 +311,8 @@ class Runner:
             raise InvalidCall(f"on_divergence is 'raise' or 'rerun', not {on_divergence!r:.60}")
         if answers is not None and not isinstance(answers, Mapping):
             raise InvalidCall("answers maps ids of prompts, or addresses, to answers")
+        if from_address is not None and not isinstance(from_address, str):
+            raise InvalidCall(f"from_address is the address of a step, not {from_address!r:.60}")
         run = self._known(run_id)
         if run.workflow is None:
             raise InvalidCall(
@@ -287,10 +320,14 @@ class Runner:
             )
         execute.refuse_if_running(self._services, run)
         facts = facts_of(run)
+        found = workflow_of(workflow or run.workflow)
         if mode == "validate":
-            return workflow_of(workflow or run.workflow)
+            return found
+        if answers:
+            mail.check_answers(self._context, run, answers)
         if facts.undoing is not None:
             undo.go_on(self._services, self.history(run_id), run)
+            self._end_parts(run, None)
         elif from_address is not None:
             self._back_before(run, from_address)
         elif run.status == "completed":
@@ -300,10 +337,10 @@ class Runner:
                 f"run {run_id!r} was cancelled: roll it back to a version, or fork it, to go on from there",
                 run=run_id,
             )
-        elif run.status == "suspended" and not answers and not facts.ready(self._context.clock()):
+        elif run.status == "suspended" and not answers and not ready(self._store, run, self._context.clock()):
             return None
         self._triggers.listen()
-        return workflow_of(workflow or run.workflow)
+        return found
 
     def _flow(
         self,
@@ -315,9 +352,24 @@ class Runner:
         changed: str | None,
     ) -> Flow[BaseException | None]:
         return execute.resume(
-            self._services, workflow, run_id, answers=answers, overrides=_functions(overrides),
+            self._services, workflow, run_id, answers=answers, overrides=override_functions(overrides),
             republish=mode == "republish", changed=changed,
         )  # fmt: skip
+
+    def _check_loop_of(self, run_id: str, workflow: Any) -> None:
+        if in_event_loop():
+            name = self._known(run_id).workflow
+            if workflow is not None or name is not None:
+                _check_loop(workflow_of(workflow or name))
+
+    def _more_has_come(self, run_id: str) -> bool:
+        """Has something come for a run while it was on its way to being suspended?"""
+        if not self._services.suspended.pop(run_id, False):
+            return False
+        run = self._store.run(run_id)
+        return (
+            run is not None and run.status == "suspended" and ready(self._store, run, self._context.clock())
+        )
 
     def _rehearse(self, workflow: Workflow, run_id: str, overrides: Overrides | None) -> Run:
         line = Line(self._context, run_id)
@@ -326,7 +378,9 @@ class Runner:
         record = Record(self._context.reader(head.run)).load(head.run.head)
         if record.first is None:
             raise NotFound(f"run {run_id!r} has lost its first version", run=run_id)
-        session = Session(self._services, workflow, line, head, record, overrides=_functions(overrides))
+        session = Session(
+            self._services, workflow, line, head, record, overrides=override_functions(overrides)
+        )
         session.rehearsal = rehearsal = Rehearsal()
         args, kwargs = record.input(record.first)
         _drive(workflow, execute.rehearse(session, tuple(args), kwargs))
@@ -343,15 +397,26 @@ class Runner:
                 run=run.id,
                 address=address,
             )
+        inside = [each for each in record.steps.values() if each.address.startswith(f"{address}/")]
+        entry = min([entry, *inside], key=lambda each: each.number)
         if entry.number < 1:
             raise InvalidCall(
                 f"step {address!r} was run before {run.id!r} was forked: fork from before it instead",
                 run=run.id,
             )
-        before = entry.version.parent
-        undo.rollback(
-            self._services, self.history(run.id), before, reason=f"again from {address}", actor=None
-        )
+        self._roll_back(run, entry.version.parent, f"again from {address}", None)
+
+    def _roll_back(
+        self, run: RunRecord, to: int | str | Version, reason: str | None, actor: str | None
+    ) -> None:
+        undo.rollback(self._services, self.history(run.id), to, reason=reason, actor=actor)
+        self._end_parts(run, actor)
+
+    def _end_parts(self, run: RunRecord, actor: str | None) -> None:
+        """Cancel what an abandoned timeline had under way in runs of its own."""
+        live = ["queued", "running", "suspended", "paused"]
+        for child in self._store.runs(parent=run.key, statuses=live, limit=1_000_000):
+            self.cancel(child.id, reason="the run that it is a part of was rolled back", actor=actor)
 
     def _stop(self, run_id: str, what: str, reason: str | None, actor: str | None) -> None:
         while True:
@@ -397,9 +462,9 @@ class Runner:
             if above is None or above.status in ENDED:
                 break
             top = above
-        if not resume or run.status != "suspended" or in_event_loop():
+        if not resume or run.status != "suspended" or top.status != "suspended" or in_event_loop():
             return handle
-        if is_alive(top, self._context.clock()) or not facts_of(run).ready(self._context.clock()):
+        if is_alive(top, self._context.clock()) or not ready(self._store, top, self._context.clock()):
             return handle
         try:
             workflow_of(top.workflow)
@@ -418,11 +483,7 @@ class Runner:
 def _drive(workflow: Workflow, flow: Flow[Any]) -> Any:
     if not workflow.asynchronous:
         return drive(flow)
-    if in_event_loop():
-        flow.close()
-        raise InvalidCall(
-            f"workflow {workflow.name!r} is asynchronous and this is an event loop: await hf.arun(…) or hf.aresume(…)"
-        )
+    _check_loop(workflow)
     import asyncio
 
     return asyncio.run(adrive(flow))
@@ -436,12 +497,28 @@ async def _adrive(workflow: Workflow, flow: Flow[Any]) -> Any:
     return await asyncio.to_thread(drive, flow)
 
 
-def _functions(overrides: Overrides | None) -> Overrides | None:
+def _check_loop(workflow: Workflow) -> None:
+    if workflow.asynchronous and in_event_loop():
+        raise InvalidCall(
+            f"workflow {workflow.name!r} is asynchronous and this is an event loop: await hf.arun(…) or "
+            "hf.aresume(…), after hf.rollback(…, resume=False) if it is to be rolled back"
+        )
+
+
+def _check_texts(reason: Any, actor: Any) -> None:
+    check_text("reason", reason, MAX_NOTE)
+    check_text("actor", actor, MAX_STEP)
+
+
+def override_functions(overrides: Overrides | None) -> Overrides | None:
     """Other implementations of steps, by name: functions, or steps themselves."""
     if overrides is None:
         return None
     if not isinstance(overrides, Mapping) or not all(callable(each) for each in overrides.values()):
         raise InvalidCall("overrides maps names of steps to functions")
+    for name in overrides:
+        if step_named(name) is None:
+            raise InvalidCall(f"overrides names {name!r:.60}, which is no step that this process knows")
     return {
         name: getattr(getattr(each, "holdfast", None), "function", each) for name, each in overrides.items()
     }

@@ -14,8 +14,9 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from holdfast.errors import InvalidCall
+from holdfast.errors import HoldfastError, InvalidCall
 from holdfast.model.names import MAX_STEP
+from holdfast.tree.codec import encode
 from holdfast.tree.draft import draft
 from holdfast.tree.merge import merge
 
@@ -37,8 +38,23 @@ class Frame:
     """A workflow's function, an attempt at a step, or a branch of one of them."""
 
     __slots__ = (
-        "_branches", "_counts", "address", "asynchronous", "attempt", "base", "began", "held", "home", "key", "notes",
-        "over", "owner", "resolve", "session", "stale",
+        "_branches",
+        "_counts",
+        "address",
+        "asynchronous",
+        "attempt",
+        "base",
+        "began",
+        "held",
+        "home",
+        "key",
+        "newer",
+        "notes",
+        "over",
+        "owner",
+        "resolve",
+        "session",
+        "within",
     )  # fmt: skip
 
     def __init__(
@@ -57,9 +73,11 @@ class Frame:
         #: What the attempt's draft began from, and the draft, once asked for.
         self.base: Head | None = None
         self.held: Any = None
-        #: Have steps that it called changed the state since?
-        self.stale = False
+        #: The version that brought what steps which it called have changed since; None if there is none.
+        self.newer: Head | int | None = None
         self.over = False
+        #: The attempt in which this one was called.
+        self.within: Frame | None = None
         self.notes: dict[str, Any] | None = None
         self.key: str | None = None
         self.began = 0
@@ -68,6 +86,8 @@ class Frame:
 
     def place(self, name: str, key: Any = None) -> str:
         """The address of the next call of this name."""
+        if self.owner is not None:
+            self.owner.refuse_if_over()
         local = name if key is None else f"{name}[{_shown(key)}]"
         counts = self._counts
         count = counts[local] = counts.get(local, 0) + 1
@@ -87,14 +107,17 @@ class Frame:
         task = running_task()
         if task is self.home or task is None:
             return self
+        branch = None if self._branches is None else self._branches.get(task)
+        return self.expect(task) if branch is None else branch
+
+    def expect(self, task: Any) -> Frame:
+        """A task was started in this frame: it is a branch of it. Tasks are counted as they are made, which is the same
+        each time, however fast they are."""
         if self._branches is None:
             self._branches = WeakKeyDictionary()
-        branch = self._branches.get(task)
-        if branch is None:
-            # Tasks begin in the order in which they were made, which is the same each time.
-            self._counts[""] = count = self._counts.get("", 0) + 1
-            branch = self._branches[task] = self.branch(f"task.{count}")
-            branch.home = task
+        self._counts[""] = count = self._counts.get("", 0) + 1
+        branch = self._branches[task] = self.branch(f"[{count}]")
+        branch.home = task
         return branch
 
     def branch(self, name: str) -> Frame:
@@ -107,17 +130,24 @@ class Frame:
         owner = self.owner
         if owner is None:
             return self.session.seen()
-        if owner.over:
-            raise InvalidCall(_OVER)
-        base = owner.base
-        assert base is not None
+        owner.refuse_if_over()
+        newer = self.session.at(owner.newer) if isinstance(owner.newer, int) else owner.newer
         if owner.held is None:
-            owner.base = base = self.session.head if owner.stale else base
-            owner.held = draft(base.root)
-        elif owner.stale:
-            owner.rebase(self.session.head)
-        owner.stale = False
+            owner.base = newer or owner.base
+            assert owner.base is not None
+            owner.held = draft(owner.base.root)
+        elif newer is not None:
+            owner.rebase(newer)
+        owner.newer = None
         return owner.held
+
+    def refuse_if_over(self) -> None:
+        """Refuse what an attempt does that was given up, or that was called by one."""
+        attempt: Frame | None = self
+        while attempt is not None:
+            if attempt.over:
+                raise InvalidCall(_OVER)
+            attempt = attempt.within
 
     def rebase(self, head: Head) -> None:
         """Bring in what the steps that this one called have changed."""
@@ -147,6 +177,26 @@ def running_task() -> Any:
     return asyncio.current_task()
 
 
+def number_tasks() -> None:
+    """Have the event loop tell frames of the tasks that are started in them."""
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    before = loop.get_task_factory()
+    if getattr(before, "holdfast", False):
+        return
+
+    def make(loop: Any, coroutine: Any, **how: Any) -> Any:
+        task = asyncio.Task(coroutine, loop=loop, **how) if before is None else before(loop, coroutine, **how)
+        frame = current.get()
+        if frame is not None and frame.home is not None:
+            frame.here().expect(task)
+        return task
+
+    make.holdfast = True  # type: ignore[attr-defined]
+    loop.set_task_factory(make)
+
+
 def in_event_loop() -> bool:
     """Is this code called by an event loop?"""
     asyncio = sys.modules.get("asyncio")
@@ -164,7 +214,17 @@ def is_sum(name: Any, value: Any) -> bool:
 
 
 def _shown(key: Any) -> str:
-    text = key if isinstance(key, str) else str(key)
+    """A key as an address shows it: the same for the same data, in whatever process."""
+    if isinstance(key, str):
+        text = key
+    else:
+        try:
+            encode(key)
+        except HoldfastError:
+            raise InvalidCall(
+                f"a key names a call by its data: give a string, a number or another plain value, not {key!r:.60}"
+            ) from None
+        text = str(key)
     if len(text) > _KEY or any(sign in text for sign in "/#[]\n"):
         return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     return text

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from holdfast.errors import AlreadyRunning
 from holdfast.history.context import Context
 from holdfast.runtime.committer import Committer
 from holdfast.runtime.lease import Keeper
@@ -32,6 +33,23 @@ class Services:
         self.owner = self.keeper.owner
         #: The executions under way, by run.
         self.sessions: dict[str, Session] = {}
+        #: Runs whose execution ended in waiting, until whoever executed them has looked whether something came.
+        self.suspended: dict[str, bool] = {}
+        self._claims: dict[str, object] = {}
+
+    def claim(self, run_id: str) -> None:
+        """Let no other thread or task of this engine advance a run; `AlreadyRunning` if one does."""
+        own = object()
+        if self._claims.setdefault(run_id, own) is not own:
+            raise AlreadyRunning(f"run {run_id!r} is being advanced by this process: wait for it", run=run_id)
+
+    def release(self, run_id: str) -> None:
+        """The run is free again."""
+        self._claims.pop(run_id, None)
+
+    def claimed(self, run_id: str) -> bool:
+        """Does this engine advance a run?"""
+        return run_id in self._claims
 
     def close(self) -> None:
         """Stop the threads that listen and renew."""

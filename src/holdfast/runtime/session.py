@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import msgspec
 
 from holdfast.errors import LeaseLost, NotFound, StaleVersion, StepTimeout
-from holdfast.history.advance import Line
+from holdfast.history.advance import Drawn, Line
 from holdfast.history.commit import Facts as VersionFacts
 from holdfast.history.commit import event
 from holdfast.history.reader import Head
-from holdfast.model.records import EventRecord
+from holdfast.model.records import EventRecord, RunRecord
 from holdfast.runtime.drive import Do, Flow, Take, Write
 from holdfast.runtime.failure import describe
 from holdfast.runtime.scope import is_sum
@@ -52,6 +53,8 @@ class Failure(NamedTuple):
     args: bytes
     error: BaseException
     attempts: int
+    #: The version that recorded it, once there is one.
+    number: int = 0
 
 
 class Session:
@@ -84,23 +87,30 @@ class Session:
         #: Steps that run now, by address.
         self.active: dict[str, Frame] = {}
         self.idle = threading.Condition()
+        #: Numbers of the events that waits of this execution took.
+        self.taken: set[int] = set()
         #: Failures that were recorded, since the workflow went on.
         self.survived: list[Failure] = []
         #: The version whose state the workflow's own code sees; None for the head's.
         self._place: int | None = None
-        self._passed = 0
+        self._newest = max((entry.number for entry in record.steps.values()), default=0)
         self._seen: tuple[Any, Any] = (None, None)
         self._line = line
         self._lock = threading.Lock()
-        self._values: dict[str, Any] = {}
+        #: Values that no version has recorded yet.
+        self._values: dict[str, Any] = dict(self.facts.values)
         self._events: list[EventRecord] = []
         self._failures: list[Failure] = []
         self._detail = head.run.detail
         self._ending = ""
+        self._closed = False
+        #: Addresses of the frames in which a wait has ended the execution.
+        self._waiting: list[str] = []
         #: Runs recorded steps beside the record, where that is asked for.
         self.rehearsal: Rehearsal | None = None
         timeout = workflow.timeout
-        self.deadline = None if timeout is None else head.run.created + int(timeout * 1e6)
+        #: When this execution must have ended.
+        self.deadline = None if timeout is None else services.context.clock() + int(timeout * 1e6)
         if record.steps:
             self._place = record.first
 
@@ -108,11 +118,10 @@ class Session:
 
     def passed(self, entry: Entry) -> None:
         """A recorded step was passed without being run."""
-        self._passed += 1
-        if self._passed >= len(self.record.steps):
-            self._place = None
-        elif self._place is not None:
+        if self._place is not None:
             self._place = max(self._place, entry.number)
+            if entry.number >= self._newest:
+                self._place = None
 
     def seen(self) -> Any:
         """The state, frozen, as it is after the steps that were passed or run so far."""
@@ -152,28 +161,48 @@ class Session:
 
     # Boundaries between steps
 
-    def check(self) -> None:
-        """End the execution here if somebody wants it to end, or if it has ended already."""
+    def check(self, frame: Frame) -> None:
+        """End the execution here if somebody wants it to end, or if it has ended already. A wait ends it in the frame
+        that waits and those around it; what runs beside goes on until the workflow's function has ended."""
         if self.facts.wish:
             self.halt("cancelled" if self.facts.wish == "cancel" else "paused")
-        if self._ending:
+        if self._ending and (self._closed or self._ending != "suspended" or self._is_around_a_wait(frame)):
             raise Halt(self._ending)
 
-    def halt(self, status: str) -> NoReturn:
+    def halt(self, status: str, frame: Frame | None = None) -> NoReturn:
         """Let no further step begin, and end."""
+        if frame is not None:
+            self._waiting.append(frame.address)
         self._ending = self._ending or status
         raise Halt(self._ending)
 
     def close(self) -> None:
         """The workflow's function has returned: what it left behind may finish its steps but begin none."""
+        self._closed = True
         self._ending = self._ending or "ended"
+        self.stop.set()
+
+    def check_caught(self, attempt: Frame) -> None:
+        """A step may not go on after a wait in it, or a stop, that its code has caught."""
+        if self._ending and self._ending != "ended" and self._is_around_a_wait(attempt):
+            raise Halt(self._ending)
+
+    @property
+    def halted(self) -> str:
+        """How the execution was ended at a boundary, even if user code caught it; empty if it was not."""
+        return "" if self._ending == "ended" else self._ending
+
+    def _is_around_a_wait(self, frame: Frame) -> bool:
+        around = frame.address
+        return not around or any(
+            address == around or address.startswith(f"{around}/") for address in self._waiting
+        )
 
     def look(self) -> None:
         """See whether another process has left word for the run."""
         run = self.head.run
         if self.services.store.revision(self.id) != (run.key, run.revision):
-            with self._lock:
-                self.refresh()
+            self.refresh()
 
     def begin(self, address: str, frame: Frame) -> None:
         """A step begins."""
@@ -197,10 +226,6 @@ class Session:
         if needed:
             self.keep()
 
-    def has_loose_values(self) -> bool:
-        """Are there values that no version has recorded yet?"""
-        return bool(self._values)
-
     def pending_failures(self) -> list[Failure]:
         """Failures that the workflow has not gone on after."""
         return self._failures
@@ -213,10 +238,11 @@ class Session:
         """A step failed for good; whether the workflow can live with that will be seen."""
         self._failures.append(failure)
 
-    def go_live(self) -> Flow[None]:
+    def go_live(self, address: str) -> Flow[None]:
         """A call that is not recorded: the workflow goes on, so the failures so far were handled, and are results like
         any others."""
         if self.rehearsal is not None:
+            self.rehearsal.beyond(self, address)
             self.halt("rehearsed")
         while self._failures:
             failure = self._failures.pop(0)
@@ -224,8 +250,45 @@ class Session:
             facts.more = {"args": failure.args, "failed": True}
             if failure.address != failure.name:
                 facts.more["address"] = failure.address
-            yield from self.commit(facts)
-            self.survived.append(failure)
+            head = yield from self.commit(facts)
+            self.survived.append(failure._replace(number=head.version.number))
+            self.record.enter(head.version, facts.more)
+
+    def let_go(self, error: BaseException) -> None:
+        """Failures that led to this one are no results: those steps are tried again."""
+        self._failures = [failure for failure in self._failures if not led_to(failure.error, error)]
+        for failure in self.survived:
+            if failure.number not in self.facts.failed and led_to(failure.error, error):
+                self.facts.failed = [*self.facts.failed, failure.number]
+                self.record.forget(failure.address, failure.number)
+                self.keep()
+
+    def recorded(self, frame: Frame, head: Head, facts: VersionFacts) -> None:
+        """A call made in a frame was recorded: a step around it sees what it changed, and passes it if it is tried
+        again."""
+        if frame.owner is not None:
+            frame.owner.newer = head
+            self.record.enter(head.version, facts.more)
+
+    def replayed(self, frame: Frame, entry: Entry) -> None:
+        """A recorded call was passed in a frame: a step around it sees what it had changed then."""
+        self.passed(entry)
+        if frame.owner is not None:
+            frame.owner.newer = entry.number
+
+    def at(self, number: int) -> Head:
+        """A version of the line as something to begin from."""
+        if number == self.head.version.number:
+            return self.head
+        reader = self.services.context.reader(self.head.run)
+        version = msgspec.structs.replace(self.head.version, number=number)
+        return Head(self.head.run, version, reader.state(number))
+
+    def start_of(self, address: str) -> Head:
+        """What a step begins from: the head, or, if it was begun before and has called steps, what it began from
+        then."""
+        before = self.record.begun.get(address)
+        return self.head if before is None else self.at(before)
 
     def commit(
         self,
@@ -236,63 +299,89 @@ class Session:
         **changes: Any,
     ) -> Flow[Head]:
         """Write a version: what a frame's draft changed, or nothing, on top of the head."""
-        if not self._lock.acquire(blocking=False):
-            yield Take(self._lock)
-        try:
-            known: object | None = None
-            while True:
+        facts.status = facts.status or "running"
+        known: object | None = None
+        while True:
+            if not self._lock.acquire(blocking=False):
+                yield Take(self._lock)
+            try:
                 head = self.head
                 events, values = tuple(self._events), dict(self._values)
                 if values:
                     facts.more["values"] = values
                 if frame is None or frame.held is None:
                     drawn = self._line.draw(
-                        head.root, head, head, facts, input=input, events=events, **self._changes(changes)
+                        head.root, head, head, facts, input=input, events=events, **self._changes(changes, {})
                     )
                 else:
                     drawn = self._line.draw(
                         frame.held, frame.base, head, facts, resolve=frame.resolve, known=known, input=input,
-                        events=events, **self._changes(changes),
+                        events=events, **self._changes(changes, {}),
                     )  # fmt: skip
-                known = known or drawn.space
-                try:
-                    run = yield Write(self.services.committer, drawn.change)
-                except StaleVersion:
-                    yield Do(self.refresh)
-                    continue
-                self.head = head = self._line.settle(drawn, run)
-                self._place = None
-                self._written(events, values)
-                return head
-        finally:
-            self._lock.release()
+            except BaseException:
+                self._lock.release()
+                raise
+            known = known or drawn.space
+            try:
+                written: Head = yield Write(
+                    self.services.committer, drawn.change, partial(self._settle, drawn, events, values)
+                )
+            except StaleVersion:
+                yield Do(self.refresh)
+            else:
+                return written
 
     def save(self, **changes: Any) -> Flow[None]:
         """Write changes of the run's record, and the events that wait, without a version."""
-        if not self._lock.acquire(blocking=False):
-            yield Take(self._lock)
-        try:
-            while True:
-                run, events = self.head.run, tuple(self._events)
-                after = msgspec.structs.replace(
-                    run,
-                    updated=self.services.context.clock(),
-                    revision=run.revision + 1,
-                    **self._changes(changes),
-                )
-                try:
-                    done = yield Write(self.services.committer, Append(expect=run, run=after, events=events))
-                except StaleVersion:
-                    yield Do(self.refresh)
-                    continue
-                self.head = self._line.changed(self.head, done)
-                self._written(events, {})
+        while True:
+            if not self._lock.acquire(blocking=False):
+                yield Take(self._lock)
+            run, events = self.head.run, tuple(self._events)
+            after = msgspec.structs.replace(
+                run,
+                updated=self.services.context.clock(),
+                revision=run.revision + 1,
+                **self._changes(changes, self._values),
+            )
+            change = Append(expect=run, run=after, events=events)
+            try:
+                yield Write(self.services.committer, change, partial(self._settle, None, events, {}))
+            except StaleVersion:
+                yield Do(self.refresh)
+            else:
                 return
+
+    def _settle(
+        self,
+        drawn: Drawn | None,
+        events: tuple[EventRecord, ...],
+        values: dict[str, Any],
+        outcome: RunRecord | BaseException,
+    ) -> Head | None:
+        """A write has ended, in the thread that wrote. It was begun with the lock held, which is free from here on."""
+        try:
+            if isinstance(outcome, BaseException):
+                return None
+            if drawn is None:
+                self.head = head = self._line.changed(self.head, outcome)
+            else:
+                self.head = head = self._line.settle(drawn, outcome)
+                self._place = None
+            del self._events[: len(events)]
+            for address, value in values.items():
+                self.record.values[address] = value
+                self._values.pop(address, None)
         finally:
             self._lock.release()
+        self.services.publisher.wake()
+        return head
 
     def refresh(self) -> None:
         """The run's record has changed: learn how, or that it is another's now."""
+        with self._lock:
+            self._refresh()
+
+    def _refresh(self) -> None:
         head = self._line.fresh_head()
         if head is None:
             raise NotFound(f"run {self.id!r} was deleted while it ran", run=self.id)
@@ -304,7 +393,8 @@ class Session:
             )
         ours, theirs = self.facts, facts_of(head.run)
         ours.wish, ours.reason, ours.actor = theirs.wish, theirs.reason, theirs.actor
-        ours.mail, ours.sent, ours.asked = theirs.mail, theirs.sent, max(theirs.asked, ours.asked)
+        ours.mail = [letter for letter in theirs.mail if letter.number not in self.taken]
+        ours.sent, ours.asked = theirs.sent, max(theirs.asked, ours.asked)
         for wait in theirs.waits:
             if wait.filled and ours.wait_at(wait.address) is not None:
                 ours.put(wait)
@@ -323,17 +413,31 @@ class Session:
             self.facts.totals = totals
             self.keep()
 
-    def _changes(self, changes: dict[str, Any]) -> dict[str, Any]:
-        """What a write changes in the run's record. Each renews the lease."""
+    def _changes(self, changes: dict[str, Any], loose: dict[str, Any]) -> dict[str, Any]:
+        """What a write changes in the run's record. Each renews the lease; `loose` are the values that only the record
+        keeps."""
+        if self.facts.values != loose:
+            self.facts.values = dict(loose)
+            self.keep()
         if self._detail == b"?":
             self._detail = encoded(self.facts)
         services = self.services
         until = services.context.clock() + services.lease
         return {"owner": services.owner, "until": until, "detail": self._detail, **changes}
 
-    def _written(self, events: tuple[EventRecord, ...], values: dict[str, Any]) -> None:
-        del self._events[: len(events)]
-        for address, value in values.items():
-            self.record.values[address] = value
-            self._values.pop(address, None)
-        self.services.publisher.wake()
+
+def led_to(cause: BaseException, error: BaseException | None) -> bool:
+    """Is a failure what a run failed with, or a reason for it?"""
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        if one is cause:
+            return True
+        seen.add(id(one))
+        waiting += [one.__cause__, one.__context__]
+        if isinstance(one, BaseExceptionGroup):
+            waiting += one.exceptions
+    return False

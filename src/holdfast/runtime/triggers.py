@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import AlreadyExists, HoldfastError, StaleVersion
 from holdfast.model.public import Event
+from holdfast.model.records import RunRecord
 from holdfast.runtime.definition import Workflow, triggered
 from holdfast.runtime.publish import Subscription
 
@@ -60,7 +61,7 @@ class Triggers:
     def _start(self, workflow: Workflow, event: Event) -> None:
         source = self._runner._store.run(event.run)
         of = None if source is None else source.workflow
-        if of == workflow.name or (workflow.of is not None and of != workflow.of):
+        if self._is_within(source, workflow) or (workflow.of is not None and of != workflow.of):
             return
         assert workflow.on is not None
         if not fnmatchcase(event.kind, workflow.on):
@@ -71,6 +72,14 @@ class Triggers:
             """Started by another process, or before a restart."""
         except HoldfastError:
             _log.warning("workflow %s could not be started by %s", workflow.name, event.kind, exc_info=True)
+
+    def _is_within(self, run: RunRecord | None, workflow: Workflow) -> bool:
+        """Is a run one of this workflow, or a part of one? It would start itself again and again."""
+        while run is not None:
+            if run.workflow == workflow.name:
+                return True
+            run = None if run.parent is None else self._runner._store.run_by_key(run.parent)
+        return False
 
     def _remember(self, name: str, cursor: int) -> None:
         store = self._runner._store

@@ -9,11 +9,12 @@ Invariant: the head moves back only when every step after the target that has a 
 from __future__ import annotations
 
 import inspect
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
-from holdfast.errors import CompensationFailed, HoldfastError, InvalidCall, NotFound, StaleVersion
+from holdfast.errors import Cancelled, CompensationFailed, InvalidCall, LeaseLost, NotFound, StaleVersion
 from holdfast.history.advance import Line
 from holdfast.history.commit import event
 from holdfast.history.history import History
@@ -23,12 +24,12 @@ from holdfast.model.records import RunRecord
 from holdfast.runtime import machine
 from holdfast.runtime.definition import Step, Workflow, step_named
 from holdfast.runtime.drive import drive
-from holdfast.runtime.execute import refuse_if_running
+from holdfast.runtime.execute import refuse_if_elsewhere
 from holdfast.runtime.failure import pack
 from holdfast.runtime.record import Entry, Record
 from holdfast.runtime.scope import Frame, in_event_loop
 from holdfast.runtime.services import Services
-from holdfast.runtime.session import Session
+from holdfast.runtime.session import Halt, Session
 from holdfast.runtime.waits import encoded, facts_of
 from holdfast.store.base import Append
 
@@ -37,9 +38,19 @@ def rollback(
     services: Services, history: History, to: Any, *, reason: str | None, actor: str | None
 ) -> Version:
     """Undo what the steps after a version did, then make it the head."""
+    services.claim(history.id)
+    try:
+        return _rollback(services, history, to, reason, actor)
+    finally:
+        services.release(history.id)
+
+
+def _rollback(
+    services: Services, history: History, to: Any, reason: str | None, actor: str | None
+) -> Version:
     while True:
         run = _record(services, history.id)
-        refuse_if_running(services, run)
+        refuse_if_elsewhere(services, run)
         target = history.at(to)
         entries = to_undo(services, run, target.number)
         if entries:
@@ -66,7 +77,18 @@ def to_undo(services: Services, run: RunRecord, target: int) -> list[tuple[Entry
     record = Record(reader).load(run.head)
     found = []
     for entry in sorted(record.steps.values(), key=lambda entry: -entry.number):
-        if entry.number in kept or "undo" not in entry.detail or f"undo/{entry.address}" in record.steps:
+        if "undo" not in entry.detail:
+            continue
+        if undo_address(entry) in record.steps:
+            if entry.number in kept and target < record.steps[undo_address(entry)].number:
+                raise InvalidCall(
+                    f"step {entry.address!r} of run {run.id!r} was undone by a rollback that is under way: version "
+                    f"{target} cannot be the head again; roll back to a version before {entry.number}",
+                    run=run.id,
+                    address=entry.address,
+                )
+            continue
+        if entry.number in kept:
             continue
         definition = step_named(entry.version.step or "")
         if definition is None or definition.compensate is None:
@@ -105,11 +127,24 @@ def _undo(
             _undo_one(session, recorded, definition)
         session.note("run.compensated", steps=len(entries))
         drive(session.save(owner=None, until=0, status="paused"))
+    except Halt as halt:
+        session.facts.wish = ""
+        session.keep()
+        session.note(f"run.{halt.status}", reason=session.facts.reason, actor=session.facts.actor)
+        drive(session.save(owner=None, until=0, status=halt.status))
+        raise Cancelled(
+            f"the rollback of run {run.id!r} was stopped half-way (the run is {halt.status}): resume the run or roll "
+            "it back again to go on with it",
+            run=run.id,
+        ) from None
     except Exception as error:
         session.facts.error = pack(error)
         session.keep()
         session.note("run.failed", error=f"{type(error).__name__}: {error}"[:1000])
         drive(session.save(owner=None, until=0, status="failed"))
+        raise
+    except BaseException:
+        drive(session.save(owner=None, until=0))
         raise
     finally:
         services.sessions.pop(run.id, None)
@@ -121,14 +156,14 @@ def _undo_one(session: Session, entry: Entry, definition: Step) -> None:
     assert function is not None
     result = session.record.result(entry)
     args, kwargs = session.record.input(entry.number)
-    given = _fitting(function, (result, *args), kwargs)
+    given = _fitting(definition, result, args, kwargs)
     undo = Step(
         f"undo {definition.name}"[:100], _blocking(function), False, definition.retry, definition.timeout
     )
-    address = f"undo/{entry.address}"
+    address = undo_address(entry)
     try:
         drive(machine.step(session, Frame(session), undo, address, given[0], given[1]))
-    except HoldfastError:
+    except LeaseLost:
         raise
     except Exception as error:
         raise CompensationFailed(
@@ -139,21 +174,30 @@ def _undo_one(session: Session, entry: Entry, definition: Step) -> None:
         ) from error
 
 
+def undo_address(entry: Entry) -> str:
+    """Where the compensation of a step is recorded. No step has such a name."""
+    return f"[undo]/{entry.address}"
+
+
 def _fitting(
-    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    definition: Step, result: Any, args: list[Any], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """As many of the arguments as the function takes."""
+    """The result, then the step's arguments, those by default too, as far as the compensation takes them."""
+    with suppress(TypeError, ValueError):
+        bound = inspect.signature(definition.function).bind(*args, **kwargs)
+        bound.apply_defaults()
+        args, kwargs = list(bound.args), bound.kwargs
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = list(inspect.signature(definition.compensate or (lambda: None)).parameters.values())
     except (TypeError, ValueError):
-        return args[:1], {}
-    if any(each.kind is each.VAR_POSITIONAL for each in parameters):
-        places = len(args)
-    else:
-        places = sum(each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) for each in parameters)
-    names = {each.name for each in list(parameters)[len(args) :]}
+        return (result,), {}
+    places = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    most = None if any(each.kind is each.VAR_POSITIONAL for each in parameters) else len(places)
+    given = (result, *args)[:most]
+    names = {each.name for each in parameters if each.kind is each.KEYWORD_ONLY}
+    names |= {each.name for each in places[len(given) :] if each.kind is each.POSITIONAL_OR_KEYWORD}
     anything = any(each.kind is each.VAR_KEYWORD for each in parameters)
-    return args[:places], {name: value for name, value in kwargs.items() if anything or name in names}
+    return given, {name: value for name, value in kwargs.items() if anything or name in names}
 
 
 def _blocking(function: Any) -> Any:

@@ -16,78 +16,86 @@ from holdfast.errors import InvalidCall, StepTimeout
 from holdfast.history.commit import Facts as VersionFacts
 from holdfast.runtime import machine
 from holdfast.runtime.drive import Flow
+from holdfast.runtime.mail import kept
 from holdfast.runtime.schema import check_answer
-from holdfast.runtime.scope import Frame
-from holdfast.runtime.session import Failure, Session
+from holdfast.runtime.scope import Frame, running_task
+from holdfast.runtime.session import Failure, Halt, Session
 from holdfast.runtime.waits import Wait
 
 #: What marks a wait among recorded steps: it has no arguments.
 _NO_ARGS = b""
 
 
-def sleep(session: Session, address: str, seconds: float) -> Flow[None]:
+def sleep(session: Session, frame: Frame, address: str, seconds: float) -> Flow[None]:
     """Until so many seconds have passed since the workflow first came here."""
-    session.check()
+    late = _is_late(session, frame)
     if session.has_value(address):
         return
-    yield from session.go_live()
+    yield from session.go_live(address)
     now = session.services.context.clock()
     wait = session.facts.wait_at(address)
     if wait is None:
         wait = Wait(address=address, kind="time", due=now + int(seconds * 1e6), opened=now)
     assert wait.due is not None
-    if wait.due > now:
-        yield from _suspend(session, wait)
+    if late or wait.due > now:
+        yield from _suspend(session, frame, wait)
     session.value(address, lambda: wait.due)
-    session.facts.drop(address)
-    session.keep()
+    _drop(session, address)
 
 
 def ask(
     session: Session, frame: Frame, address: str, question: str, schema: Any, timeout: float | None
 ) -> Flow[Any]:
     """Until a person has answered."""
-    session.check()
+    late = _is_late(session, frame)
     entry = session.record.steps.get(address)
     if entry is not None:
-        return (yield from machine.replay(session, entry, None, _NO_ARGS, (), {}))
-    yield from session.go_live()
+        return (yield from machine.replay(session, frame, entry, None, _NO_ARGS, (), {}))
+    yield from session.go_live(address)
     now = session.services.context.clock()
     wait = session.facts.wait_at(address)
     if wait is None:
-        session.facts.asked += 1
+        with session.idle:
+            session.facts.asked = number = session.facts.asked + 1
         wait = Wait(
-            address=address, kind="prompt", name=f"{session.id}#{session.facts.asked}", opened=now, question=question,
+            address=address, kind="prompt", name=f"{session.id}#{number}", opened=now, question=question,
             schema=schema, due=None if timeout is None else now + int(timeout * 1e6),
         )  # fmt: skip
         session.note("prompt.opened", prompt=wait.name, question=question, address=address)
+    if late:
+        yield from _suspend(session, frame, wait)
     for name in (wait.name, address):
         if name in session.answers and not wait.filled:
             check_answer(session.answers[name], schema)
-            wait = msgspec.structs.replace(wait, filled=True, value=session.answers[name])
+            value = kept(session.services.context, session.answers[name])
+            wait = msgspec.structs.replace(wait, filled=True, value=value)
             session.note("prompt.answered", prompt=wait.name)
     return (yield from _arrive(session, frame, wait, "ask"))
 
 
 def wait_for(session: Session, frame: Frame, address: str, event: str, timeout: float | None) -> Flow[Any]:
     """Until an event of this name was sent to the run."""
-    session.check()
+    late = _is_late(session, frame)
     entry = session.record.steps.get(address)
     if entry is not None:
-        return (yield from machine.replay(session, entry, None, _NO_ARGS, (), {}))
-    yield from session.go_live()
+        return (yield from machine.replay(session, frame, entry, None, _NO_ARGS, (), {}))
+    yield from session.go_live(address)
     now = session.services.context.clock()
     facts = session.facts
     wait = facts.wait_at(address)
     if wait is None:
         due = None if timeout is None else now + int(timeout * 1e6)
         wait = Wait(address=address, kind="event", name=event, opened=now, due=due)
-    letter = next((mail for mail in facts.mail if mail.name == event), None)
-    if letter is not None and not wait.filled:
-        wait = msgspec.structs.replace(
-            wait, filled=True, value=letter.value, actor=letter.actor, number=letter.number
-        )
-        facts.mail = [mail for mail in facts.mail if mail is not letter]
+    if late:
+        yield from _suspend(session, frame, wait)
+    with session.idle:
+        letter = facts.letter_for(wait)
+        if letter is not None:
+            wait = msgspec.structs.replace(
+                wait, filled=True, value=letter.value, actor=letter.actor, number=letter.number
+            )
+            facts.mail = [mail for mail in facts.mail if mail is not letter]
+            session.taken.add(letter.number)
     return (yield from _arrive(session, frame, wait, "wait_for"))
 
 
@@ -96,9 +104,8 @@ def _arrive(session: Session, frame: Frame, wait: Wait, name: str) -> Flow[Any]:
     now = session.services.context.clock()
     if not wait.filled:
         if wait.due is None or wait.due > now:
-            yield from _suspend(session, wait)
-        session.facts.drop(wait.address)
-        session.keep()
+            yield from _suspend(session, frame, wait)
+        _drop(session, wait.address)
         error = StepTimeout(
             f"nothing came for {wait.address!r} of run {session.id!r} in time", address=wait.address
         )
@@ -110,23 +117,45 @@ def _arrive(session: Session, frame: Frame, wait: Wait, name: str) -> Flow[Any]:
         facts.more["address"] = wait.address
     if wait.number:
         facts.more["mail"] = wait.number
-    session.facts.drop(wait.address)
-    session.keep()
-    yield from session.commit(facts)
-    if frame.owner is not None:
-        frame.owner.stale = True
+    # Under way until it is written: the execution does not end before.
+    session.begin(wait.address, frame)
+    try:
+        _drop(session, wait.address)
+        head = yield from session.commit(facts)
+        session.recorded(frame, head, facts)
+    finally:
+        session.end(wait.address)
     return machine.plain(wait.value)
 
 
-def _suspend(session: Session, wait: Wait) -> Flow[NoReturn]:
-    session.facts.put(wait)
+def _is_late(session: Session, frame: Frame) -> bool:
+    """Has another wait ended the execution already? Those that were called in one frame but are awaited in tasks of
+    their own, as in `gather(ask(…), sleep(…))`, are entered all the same, and wait beside it."""
+    try:
+        session.check(frame)
+    except Halt as halt:
+        if halt.status != "suspended" or frame.home is None or frame.home is running_task():
+            raise
+        return True
+    return False
+
+
+def _drop(session: Session, address: str) -> None:
+    with session.idle:
+        session.facts.drop(address)
+    session.keep()
+
+
+def _suspend(session: Session, frame: Frame, wait: Wait) -> Flow[NoReturn]:
+    with session.idle:
+        session.facts.put(wait)
     session.keep()
     if any(
         address != wait.address for address in session.active if not wait.address.startswith(f"{address}/")
     ):
         # Others still run, perhaps for long: whoever can answer should see the question now.
         yield from session.save(due=session.facts.due())
-    session.halt("suspended")
+    session.halt("suspended", frame)
 
 
 def check_seconds(what: str, seconds: Any) -> float:

@@ -13,6 +13,8 @@ from typing import Any
 import msgspec
 
 from holdfast.model.records import RunRecord
+from holdfast.runtime.lease import is_alive
+from holdfast.store.base import Store
 from holdfast.tree.codec import decode, encode
 
 
@@ -46,6 +48,8 @@ class Mail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     head: int = 0
     #: Its number among all that were sent to the run.
     number: int = 0
+    #: The run's timeline when it was sent.
+    timeline: int = 1
     actor: str | None = None
 
 
@@ -54,9 +58,9 @@ class Facts(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     waits: list[Wait] = []
     mail: list[Mail] = []
-    #: How the run failed, as `failure.pack` gives it, and at which addresses.
+    #: How the run failed, as `failure.pack` gives it; versions that record failures which count no more.
     error: bytes = b""
-    failed: list[str] = []
+    failed: list[int] = []
     #: The fingerprint of the workflow's code.
     code: str = ""
     #: What somebody wants of the run: cancel or pause.
@@ -67,6 +71,8 @@ class Facts(msgspec.Struct, kw_only=True, omit_defaults=True):
     undoing: dict[str, Any] | None = None
     #: Sums of tokens and cost.
     totals: dict[str, Any] = {}
+    #: Values that no version has recorded yet, by address.
+    values: dict[str, Any] = {}
     #: How many prompts were opened, how many events sent.
     asked: int = 0
     sent: int = 0
@@ -86,10 +92,19 @@ class Facts(msgspec.Struct, kw_only=True, omit_defaults=True):
         times = [wait.due for wait in self.waits if wait.due is not None and not wait.filled]
         return min(times, default=None)
 
+    def letter_for(self, wait: Wait) -> Mail | None:
+        """The first event that was sent and that this wait may take."""
+        if wait.kind != "event" or wait.filled:
+            return None
+        return next((letter for letter in self.mail if letter.name == wait.name), None)
+
     def ready(self, now: int) -> bool:
-        """Has anything come that the run waits for?"""
+        """Has anything come that the run waits for? Of a run that is part of it, only that run knows (see `ready`)."""
         return not self.waits or any(
-            wait.filled or wait.kind == "run" or (wait.due is not None and wait.due <= now)
+            wait.filled
+            or wait.kind == "run"
+            or (wait.due is not None and wait.due <= now)
+            or self.letter_for(wait) is not None
             for wait in self.waits
         )
 
@@ -97,6 +112,24 @@ class Facts(msgspec.Struct, kw_only=True, omit_defaults=True):
 def facts_of(run: RunRecord) -> Facts:
     """What a run's record says beyond its fields."""
     return msgspec.convert(decode(run.detail), Facts) if run.detail else Facts()
+
+
+def ready(store: Store, run: RunRecord, now: int) -> bool:
+    """Would a suspended run go on if it were resumed?"""
+    facts = facts_of(run)
+    parts = [wait.name for wait in facts.waits if wait.kind == "run"]
+    facts.waits = [wait for wait in facts.waits if wait.kind != "run"]
+    if (facts.waits or not parts) and facts.ready(now):
+        return True
+    for part in parts:
+        child = store.run(part)
+        if child is None or child.status not in ("suspended", "paused", "running"):
+            return True
+        if child.status == "running" and not is_alive(child, now):
+            return True
+        if child.status == "suspended" and ready(store, child, now):
+            return True
+    return False
 
 
 def encoded(facts: Facts) -> bytes:

@@ -30,7 +30,7 @@ from holdfast.errors import (
 from holdfast.model import records
 from holdfast.model.records import EventRecord, MarkRecord, RunRecord, VersionRecord
 from holdfast.store.base import Append, Imported, Prune
-from holdfast.store.memory_artifacts import Artifacts, read
+from holdfast.store.memory_artifacts import Artifacts, Contents, read
 from holdfast.tree.pack import Upload
 
 Entry = EventRecord | tuple[int, VersionRecord]
@@ -93,42 +93,48 @@ class MemoryStore:
 
     def append(self, change: Append) -> RunRecord:
         brought = read(change.uploads)
-        version, timeline = change.version, change.timeline
         with self._lock:
-            self._artifacts.require(change.holds, brought)
-            if change.expect is not None:
-                run = self._expected(change.expect)
-            elif change.run.id not in self._ids:
-                run = _Run(change.run)
-            else:
-                raise StaleVersion(f"run {change.run.id!r} was made by another: read it, then try again")
-            if (version and version.number in run.versions) or (
-                timeline and timeline.number in run.timelines
-            ):
-                raise CorruptStore(f"run {change.run.id!r} has a version or timeline that its record denies")
-            if change.expect is None:
-                self._admit(run)
-            else:
-                run.record = change.run
-            self._artifacts.keep(brought, change.run.updated)
-            if version is not None:
-                self._write(run, (version, change.blocks, change.holds))
-                for name in change.tags:
-                    mark = MarkRecord(number=version.number, name=name, at=version.at)
-                    run.marks.setdefault((version.number, name), mark)
-            if timeline is not None:
-                run.timelines[timeline.number] = timeline
-            self._note(run, change.events)
-            return run.record
+            return self._append(change, brought)
 
     def append_many(self, changes: Sequence[Append]) -> list[RunRecord | HoldfastError]:
-        return [self._try_append(change) for change in changes]
+        # Before the lock, and before the first change: a source that fails has changed nothing.
+        brought = [_try_read(change) for change in changes]
+        with self._lock:
+            return [self._try_append(*both) for both in zip(changes, brought, strict=True)]
 
-    def _try_append(self, change: Append) -> RunRecord | HoldfastError:
+    def _try_append(self, change: Append, brought: Contents | HoldfastError) -> RunRecord | HoldfastError:
+        if isinstance(brought, HoldfastError):
+            return brought
         try:
-            return self.append(change)
-        except (StaleVersion, CorruptStore, NotFound) as error:
+            return self._append(change, brought)
+        except HoldfastError as error:
             return error
+
+    def _append(self, change: Append, brought: Contents) -> RunRecord:
+        version, timeline = change.version, change.timeline
+        self._artifacts.require(change.holds, brought)
+        if change.expect is not None:
+            run = self._expected(change.expect)
+        elif change.run.id not in self._ids:
+            run = _Run(change.run)
+        else:
+            raise StaleVersion(f"run {change.run.id!r} was made by another: read it, then try again")
+        if (version and version.number in run.versions) or (timeline and timeline.number in run.timelines):
+            raise CorruptStore(f"run {change.run.id!r} has a version or timeline that its record denies")
+        if change.expect is None:
+            self._admit(run)
+        else:
+            run.record = change.run
+        self._artifacts.keep(brought, change.run.updated)
+        if version is not None:
+            self._write(run, (version, change.blocks, change.holds))
+            for name in change.tags:
+                mark = MarkRecord(number=version.number, name=name, at=version.at)
+                run.marks.setdefault((version.number, name), mark)
+        if timeline is not None:
+            run.timelines[timeline.number] = timeline
+        self._note(run, change.events)
+        return run.record
 
     def run(self, run_id: str) -> RunRecord | None:
         with self._lock:
@@ -411,3 +417,10 @@ class MemoryStore:
         for event in events:
             run.places.append(len(self._journal) + 1)
             self._journal.append(replace(event, seq=run.places[-1], run=run.record.key))
+
+
+def _try_read(change: Append) -> Contents | HoldfastError:
+    try:
+        return read(change.uploads)
+    except HoldfastError as error:
+        return error

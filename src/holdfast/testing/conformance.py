@@ -22,21 +22,32 @@ import pytest
 pytest.register_assert_rewrite(
     "holdfast.testing.conformance_artifacts",
     "holdfast.testing.conformance_journal",
+    "holdfast.testing.conformance_many",
     "holdfast.testing.conformance_runs",
     "holdfast.testing.conformance_threads",
+    "holdfast.testing.conformance_values",
     "holdfast.testing.conformance_versions",
     "holdfast.testing.conformance_whole",
 )
 
 from holdfast.testing.conformance_artifacts import ArtifactContract  # noqa: E402 - after the rewriting
 from holdfast.testing.conformance_journal import JournalContract  # noqa: E402
+from holdfast.testing.conformance_many import ManyContract  # noqa: E402
 from holdfast.testing.conformance_runs import RunContract  # noqa: E402
 from holdfast.testing.conformance_threads import ThreadContract  # noqa: E402
+from holdfast.testing.conformance_values import ValueContract  # noqa: E402
 from holdfast.testing.conformance_versions import VersionContract  # noqa: E402
 from holdfast.testing.conformance_whole import WholeContract  # noqa: E402
 
 
 class StoreConformance(
-    RunContract, VersionContract, JournalContract, ArtifactContract, WholeContract, ThreadContract
+    RunContract,
+    ManyContract,
+    VersionContract,
+    JournalContract,
+    ArtifactContract,
+    ValueContract,
+    WholeContract,
+    ThreadContract,
 ):
     """All contracts of a store. Subclasses provide the fixture `store`: an empty one for each test."""

@@ -18,6 +18,7 @@ from holdfast.testing.samples import (
     begin,
     belongings,
     blocks,
+    change_of,
     commit,
     content,
     digest,
@@ -132,6 +133,34 @@ class JournalContract:
         assert names(store.journal(run=None, after=seen + 1, limit=ALL)) == [1]
         assert store.journal(run=None, after=0, limit=ALL) == store.journal(run=again.key, after=0, limit=ALL)
         assert store.stats().events == 0
+
+    def test_what_comes_later_is_beyond_the_end(self, store: Store) -> None:
+        assert store.journal_end() == 0
+        kept = history(store, 2, "kept")
+        gone = commit(store, new_run("gone"), change={"events": [event("last")]})
+        seen = store.journal_end()
+        assert seen == place(store.journal(run=None, after=0, limit=ALL)[-1])
+        assert store.journal(run=None, after=seen, limit=9) == []
+        mark(store, kept, 1, "good")
+        assert names(store.journal(run=None, after=seen, limit=9)) == ["marked"]
+        seen = store.journal_end()
+        store.delete_run(gone)
+        assert store.journal_end() >= seen
+        seen = store.journal_end()
+        kept = commit(store, kept)
+        assert names(store.journal(run=None, after=seen, limit=9)) == [3]
+        seen = store.journal_end()
+        kept = store.prune(Prune(expect=kept, run=advanced(kept), drop=[2, 3], thin=[]))
+        assert store.journal_end() >= seen
+        seen = store.journal_end()
+        store.delete_run(kept)
+        assert store.journal_end() >= seen
+        seen = store.journal_end()
+        store.set_value("breaker", b"data", 0)
+        assert store.journal_end() == seen
+        store.append_many([change_of(new_run(name), events=[event(name)]) for name in ("one", "other")])
+        assert len(store.journal(run=None, after=seen, limit=9)) == 4
+        assert store.journal_end() == place(store.journal(run=None, after=0, limit=ALL)[-1])
 
     def test_pruning_drops_and_thins(self, store: Store) -> None:
         run = new_run()

@@ -40,6 +40,19 @@ _RUNS: list[dict[str, Any]] = [
     {"id": "ünï/☃\U0001f40b %_'\"", "created": -1, "updated": _LARGE, "origin": (_LARGE, _LARGE)},
     {"head": _LARGE, "last": _LARGE, "timeline": _LARGE, "revision": _LARGE, "epoch": _LARGE},
     {"size": _LARGE, "kept": _LARGE},
+    {"parent": 0, "due": 0, "owner": "", "until": -1, "detail": b"\0"},
+    {
+        "parent": _LARGE,
+        "due": _LARGE,
+        "owner": "Öwner|→流\U0001f40b",
+        "until": _LARGE,
+        "detail": b"\xff\0",
+    },
+    {"parent": 7},
+    {"due": -1},
+    {"owner": "me"},
+    {"until": 5},
+    {"detail": b"waits"},
     *({"status": status} for status in STATUSES),
 ]
 
@@ -67,7 +80,13 @@ class RunContract:
         assert replace(made, key=0) == written
         assert store.run(written.id) == store.run_by_key(made.key) == made
         assert store.revision(written.id) == (made.key, written.revision)
-        changed = advanced(replace(made, revision=3), workflow="other", step=None, origin=None, size=1)
+        changed = replace(
+            made, revision=3, workflow="other", step=None, origin=None, size=1, owner="other", due=9
+        )
+        assert store.append(Append(expect=made, run=changed)) == changed
+        assert store.run(written.id) == store.run_by_key(made.key) == changed
+        made = changed
+        changed = advanced(made, parent=None, due=None, owner=None, until=0, detail=b"")
         assert store.append(Append(expect=made, run=changed)) == changed
         assert store.run(written.id) == store.run_by_key(made.key) == changed
         assert store.revision(written.id) == (made.key, 4)
@@ -224,6 +243,39 @@ class RunContract:
         assert found(statuses=["completed"], before=made[3].key) == [1]
         mark(store, made[2], 2, "late", on=False)
         assert found(tags=["late"]) == [3]
+
+    def test_runs_that_are_due_are_found(self, store: Store) -> None:
+        made = [begin(store, f"run-{due}", due=due, status="suspended") for due in (None, 30, 10, 20, 0)]
+
+        def found(**filters: Any) -> list[int | None]:
+            return [run.due for run in store.runs(**filters)]
+
+        assert found(due=100) == [0, 20, 10, 30]
+        assert found(due=20) == [0, 20, 10]
+        assert found(due=0) == [0]
+        assert found(due=-1) == []
+        assert found(due=100, limit=2) == [0, 20]
+        assert found(due=100, limit=2, before=made[3].key) == [10, 30]
+        assert found(due=100, statuses=["running"]) == []
+        assert found() == [0, 20, 10, 30, None]
+        store.append(Append(expect=made[3], run=advanced(made[3], due=None)))
+        store.append(Append(expect=made[0], run=advanced(made[0], due=15)))
+        store.delete_run(made[4])
+        assert found(due=20) == [10, 15]
+
+    def test_the_parts_of_a_run_are_found(self, store: Store) -> None:
+        parent, other = begin(store, "parent"), begin(store, "other")
+        parts = [begin(store, f"part-{n}", parent=parent.key, due=n, status=STATUSES[n]) for n in range(4)]
+        of_part = begin(store, "part of part", parent=parts[0].key)
+        assert store.runs(parent=parent.key) == parts[::-1]
+        assert store.runs(parent=parts[0].key) == [of_part]
+        assert store.runs(parent=other.key) == store.runs(parent=0) == []
+        assert store.runs(parent=parent.key, statuses=[STATUSES[1], STATUSES[3]], due=2) == [parts[1]]
+        assert store.runs(parent=parent.key, limit=1, before=parts[2].key) == [parts[1]]
+        store.append(Append(expect=parts[1], run=advanced(parts[1], parent=other.key)))
+        assert [run.id for run in store.runs(parent=other.key)] == ["part-1"]
+        store.delete_run(parent)
+        assert [run.id for run in store.runs(parent=parent.key)] == ["part-3", "part-2", "part-0"]
 
     def test_forks_are_found_by_their_origin(self, store: Store) -> None:
         origin = history(store, 2, "origin")

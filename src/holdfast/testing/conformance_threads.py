@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from holdfast.errors import AlreadyExists, StaleVersion
+from holdfast.model.records import RunRecord
 from holdfast.store.base import Append, Prune, Store
 from holdfast.testing.samples import (
     ALL,
@@ -15,6 +16,7 @@ from holdfast.testing.samples import (
     advanced,
     begin,
     blocks,
+    change_of,
     commit,
     digest,
     event,
@@ -114,6 +116,83 @@ class ThreadContract:
         assert store.stats().versions == 16 * 15
         assert store.stats().artifacts == 15
         assert len(store.journal(run=None, after=0, limit=ALL)) == 16 * 15
+
+    def test_batches_of_many_threads_do_not_disturb_each_other(self, store: Store) -> None:
+        contested = begin(store, "contested")
+
+        def write(index: int) -> int:
+            won = 0
+            mine = [new_run(f"run-{index}-{number}") for number in range(6)]
+            for turn in range(10):
+                known = store.run("contested")
+                assert known is not None
+                changes = [change_of(run, events=[event(f"{index}/{turn}")]) for run in mine]
+                *done, last = store.append_many([*changes, change_of(known)])
+                mine = [run for run in done if isinstance(run, RunRecord)]
+                assert [run.last for run in mine] == [turn + 1] * 6
+                assert isinstance(last, RunRecord | StaleVersion)
+                won += isinstance(last, RunRecord)
+            return won
+
+        won = [count for count in _together(6, write) if isinstance(count, int)]
+        assert len(won) == 6
+        after = store.run("contested")
+        assert after is not None
+        assert after.last == sum(won) > 0
+        assert numbers(store.versions(contested.key, limit=ALL)) == list(range(after.last, 0, -1))
+        assert store.stats().versions == 6 * 6 * 10 + after.last
+        places = [place(entry) for entry in store.journal(run=None, after=0, limit=ALL)]
+        assert places == sorted(set(places))
+        assert places[-1] == store.journal_end()
+
+    def test_no_change_of_a_value_is_lost(self, store: Store) -> None:
+        def count(index: int) -> int:
+            refused = 0
+            for _ in range(20):
+                while True:
+                    data, revision = store.value("count") or (b"0", 0)
+                    try:
+                        store.set_value("count", b"%d" % (int(data) + 1), revision)
+                        break
+                    except StaleVersion:
+                        refused += 1
+            return refused
+
+        assert all(isinstance(refused, int) for refused in _together(8, count))
+        found = store.value("count")
+        assert found is not None
+        assert found[0] == b"160"
+
+    def test_one_of_many_makes_a_value(self, store: Store) -> None:
+        outcomes = _together(8, lambda index: store.set_value("breaker", b"%d" % index, 0))
+        assert sum(isinstance(outcome, StaleVersion) for outcome in outcomes) == 7
+        (winner,) = [index for index, outcome in enumerate(outcomes) if isinstance(outcome, int)]
+        assert store.value("breaker") == (b"%d" % winner, outcomes[winner])
+
+    def test_renewing_goes_on_beside_commits(self, store: Store) -> None:
+        runs = [begin(store, f"run-{number}", owner="me", until=number) for number in range(3)]
+
+        def write() -> None:
+            for turn in range(40):
+                for number, run in enumerate(runs):
+                    # Never stale: a renewal is no change.
+                    runs[number] = commit(store, run, at=turn)
+
+        until = 1_000
+
+        def look() -> None:
+            nonlocal until
+            until += 1
+            store.renew([run.key for run in runs], "me", until)
+            store.renew([run.key for run in runs], "another", 1_000_000)
+            for run in store.runs():
+                assert run.until <= until
+                assert run.head == run.last == run.kept
+
+        with ThreadPoolExecutor(1) as pool:
+            _until(pool.submit(write), look)
+        assert {run.until for run in store.runs()} == {until}
+        assert {run.last for run in store.runs()} == {40}
 
     def test_one_of_many_makes_a_run(self, store: Store) -> None:
         outcomes = _together(8, lambda index: commit(store, new_run(), step=f"writer-{index}"))

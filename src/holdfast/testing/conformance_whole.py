@@ -28,6 +28,7 @@ from holdfast.testing.samples import (
 
 _USES: dict[str, Callable[[Store], object]] = {
     "append": lambda store: store.append(Append(expect=None, run=new_run("new"))),
+    "append_many": lambda store: store.append_many([Append(expect=None, run=new_run("new"))]),
     "run": lambda store: store.run("run"),
     "revision": lambda store: store.revision("run"),
     "run_by_key": lambda store: store.run_by_key(1),
@@ -45,12 +46,16 @@ _USES: dict[str, Callable[[Store], object]] = {
         1, MarkRecord(number=1, name="good", at=1), on=True, event=event()
     ),
     "journal": lambda store: store.journal(run=None, after=0, limit=9),
+    "journal_end": lambda store: store.journal_end(),
     "prune": lambda store: store.prune(Prune(expect=new_run(), run=new_run(), drop=[1], thin=[])),
     "put_artifact": lambda store: store.put_artifact(upload(b"large"), 1),
     "artifact": lambda store: store.artifact(digest(b"large")),
     "artifact_pieces": lambda store: list(store.artifact_pieces(digest(b"large"))),
     "artifacts": lambda store: store.artifacts(),
     "collect": lambda store: store.collect(before=1),
+    "value": lambda store: store.value("breaker"),
+    "set_value": lambda store: store.set_value("breaker", b"data", 0),
+    "renew": lambda store: store.renew([1], "me", 9),
     "stats": lambda store: store.stats(),
     "check": lambda store: store.check(),
     "compact": lambda store: store.compact(),

@@ -108,6 +108,12 @@ def next_version(run: RunRecord, **fields: Any) -> tuple[VersionRecord, RunRecor
     return made, after
 
 
+def change_of(run: RunRecord, **parts: Any) -> Append:
+    """The next version of a run, to be appended with further parts; of a new run, the first."""
+    made, after = next_version(run)
+    return Append(expect=run if run.key else None, run=after, version=made)._replace(**parts)
+
+
 def commit(store: Store, run: RunRecord, *, change: dict[str, Any] | None = None, **fields: Any) -> RunRecord:
     """Append the next version of a run; `fields` are the version's, `change` is more of the `Append`."""
     made, after = next_version(run, **fields)

@@ -20,7 +20,10 @@ from holdfast.tree.frozen import BOXED, DICTS, LISTS, Box, FrozenDict, FrozenLis
 from holdfast.tree.spine import build_dict, build_list
 from holdfast.tree.values import NATIVE
 
-_OVER = "this draft is over: its step has ended, and a change to it would be lost"
+_OVER = (
+    "this draft is over: its step has ended, or has called another one (take holdfast.state() again); "
+    "a change to it would be lost"
+)
 _MISSING: Any = object()
 
 

@@ -26,8 +26,8 @@ from holdfast.tree.values import NATIVE
 At: TypeAlias = tuple[object, int, int]
 
 _HOW = (
-    "a version's state is immutable: change it in `with log.edit() as state: …`, "
-    "or take a copy with `holdfast.thaw(…)` and commit that"
+    "a version's state is immutable: change it in a step through `holdfast.state()`, in "
+    "`with log.edit() as state: …`, or take a copy with `holdfast.thaw(…)` and commit that"
 )
 
 

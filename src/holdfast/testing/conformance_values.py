@@ -1,0 +1,137 @@
+"""Contracts of small values that belong to no run, and of leases."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.errors import StaleVersion
+from holdfast.model.records import RunRecord
+from holdfast.store.base import Append, Store
+from holdfast.testing.samples import advanced, begin, commit, content, everything, history, new_run
+
+_NAMES = ["", "breaker", "breaker/plan#2", "Ünï→流\U0001f40b", "a%_'\"", "n" * 300]
+_DATA = [b"", b"\0", b"\xff\xfe", b'{"state": "open"}', content("value", 1 << 20)]
+
+
+def _now(store: Store, run: RunRecord) -> RunRecord:
+    found = store.run_by_key(run.key)
+    assert found is not None
+    return found
+
+
+class ValueContract:
+    """`value`, `set_value`, `renew`."""
+
+    def test_a_value_that_is_not_there_reads_as_nothing(self, store: Store) -> None:
+        assert store.value("breaker") is None
+
+    @pytest.mark.parametrize("name", _NAMES, ids=lambda name: name[:12] or "empty")
+    def test_a_value_has_any_name(self, store: Store, name: str) -> None:
+        assert store.set_value(name, b"data", 0) > 0
+        assert store.set_value(name + " ", b"other", 0) > 0
+        found, other = store.value(name), store.value(name + " ")
+        assert found is not None
+        assert other is not None
+        assert (found[0], other[0]) == (b"data", b"other")
+
+    @pytest.mark.parametrize("data", _DATA, ids=lambda data: f"{len(data)} bytes")
+    def test_a_value_reads_back_as_it_was_written(self, store: Store, data: bytes) -> None:
+        revision = store.set_value("breaker", data, 0)
+        assert store.value("breaker") == (data, revision)
+        after = store.set_value("breaker", data[::-1], revision)
+        assert after != revision
+        assert store.value("breaker") == (data[::-1], after)
+
+    def test_revisions_never_come_again(self, store: Store) -> None:
+        revisions = [0]
+        for turn in range(20):
+            # The same data is a change like any other.
+            revisions.append(store.set_value("breaker", b"%d" % (turn // 3), revisions[-1]))
+        assert revisions == sorted(set(revisions))
+
+    def test_a_value_that_another_has_changed_is_not_replaced(self, store: Store) -> None:
+        first = store.set_value("breaker", b"first", 0)
+        second = store.set_value("breaker", b"second", first)
+        for expect in (0, first, second + 1, -1):
+            with pytest.raises(StaleVersion):
+                store.set_value("breaker", b"late", expect)
+        assert store.value("breaker") == (b"second", second)
+        for expect in (1, second, -1):
+            with pytest.raises(StaleVersion):
+                store.set_value("other", b"early", expect)
+        assert store.value("other") is None
+
+    def test_values_and_runs_leave_each_other_alone(self, store: Store) -> None:
+        run = history(store, 3, "breaker")
+        before = everything(store)
+        revision = store.set_value("breaker", b"data", 0)
+        assert everything(store) == before
+        store.delete_run(run)
+        store.compact()
+        assert store.value("breaker") == (b"data", revision)
+        assert store.check() == []
+
+    def test_a_lease_is_prolonged_and_nothing_else_changes(self, store: Store) -> None:
+        run = begin(store, owner="me", until=10, due=5, detail=b"waits", parent=3)
+        before = everything(store)
+        store.renew([run.key], "me", 50)
+        renewed = replace(run, until=50)
+        assert store.run("run") == store.run_by_key(run.key) == renewed
+        assert store.runs() == store.runs(due=5) == store.runs(parent=3) == [renewed]
+        assert store.revision("run") == (run.key, run.revision)
+        after = everything(store)
+        assert after.pop(f"run {run.key}")[0] == renewed
+        del before[f"run {run.key}"]
+        assert after == before
+        assert store.check() == []
+
+    def test_who_renews_does_not_disturb_who_commits(self, store: Store) -> None:
+        run = begin(store, owner="me", until=10)
+        for turn in range(1, 6):
+            store.renew([run.key], "me", 100 * turn)
+            assert _now(store, run) == replace(run, until=100 * turn)
+            # The writer's record is from before the renewal.
+            run = commit(store, run)
+            assert _now(store, run) == run
+        store.renew([run.key], "me", 1_000)
+        store.delete_run(run)
+        assert store.runs() == []
+
+    def test_only_the_owner_prolongs(self, store: Store) -> None:
+        mine, others, free = (
+            begin(store, "mine", owner="me", until=10),
+            begin(store, "others", owner="another", until=10),
+            begin(store, "free"),
+        )
+        blank = begin(store, "blank", owner="", until=10)
+        store.renew([others.key, mine.key, free.key, blank.key, 1_000], "me", 50)
+        assert _now(store, mine).until == 50
+        assert [_now(store, run) for run in (others, free, blank)] == [others, free, blank]
+        for owner in ("ME", "me ", "m", "m%"):
+            store.renew([mine.key], owner, 90)
+        assert _now(store, mine).until == 50
+
+    def test_who_was_taken_over_renews_no_more(self, store: Store) -> None:
+        run = begin(store, owner="me", until=10)
+        taken = store.append(Append(expect=run, run=advanced(run, owner="another", until=20)))
+        store.renew([run.key], "me", 90)
+        assert _now(store, run) == taken
+        left = store.append(Append(expect=taken, run=advanced(taken, owner=None, until=0)))
+        store.renew([run.key], "another", 90)
+        assert _now(store, run) == left
+
+    def test_a_lease_is_never_shortened_by_renewing(self, store: Store) -> None:
+        run = begin(store, owner="me", until=50)
+        for until in (49, 50, 0, -1):
+            store.renew([run.key], "me", until)
+            assert _now(store, run) == run
+
+    def test_many_leases_are_prolonged_at_once(self, store: Store) -> None:
+        runs = [store.append(Append(None, new_run(f"run-{n}", owner="me", until=n))) for n in range(300)]
+        store.renew([run.key for run in runs[::2]], "me", 10_000)
+        assert [run.until for run in store.runs(limit=400)][::-1] == [
+            10_000 if number % 2 == 0 else number for number in range(300)
+        ]
+        store.renew([], "me", 20_000)
+        assert max(run.until for run in store.runs(limit=400)) == 10_000
