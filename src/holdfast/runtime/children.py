@@ -63,6 +63,8 @@ def child(
             # Perhaps both were stopped.
             yield Do(session.look)
             session.check(frame)
+            session.facts.drop(address)
+            session.keep_if(bool(session.head.run.detail))
             error = error or _why(run)
             session.failed(Failure(workflow.name, address, digest, error, 1))
             raise error

@@ -69,7 +69,7 @@ class Committer:
             first = len(waiting) == 1
         if first:
             # Once the tasks that are ready now have had their turn.
-            loop.call_soon(self._wake)
+            loop.call_soon(self.wake)
         return pending
 
     def ask_again(self, pending: Pending) -> asyncio.Future[Any]:
@@ -79,7 +79,10 @@ class Committer:
             _answer([pending], [pending.outcome])
         return pending.future
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Write what was handed in."""
+        if not self._pending:
+            return
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._work, name="holdfast committer", daemon=True)
             self._thread.start()

@@ -140,13 +140,16 @@ class Do:
 class Take:
     """A lock, to be released by whoever asked."""
 
-    __slots__ = ("lock",)
+    __slots__ = ("committer", "lock")
     whole = True
 
-    def __init__(self, lock: threading.Lock) -> None:
+    def __init__(self, lock: threading.Lock, committer: Committer) -> None:
         self.lock = lock
+        self.committer = committer
 
     def block(self) -> None:
+        # This may be the thread of an event loop, in which a task that has the lock waits for its turn to be written.
+        self.committer.wake()
         self.lock.acquire()
 
     async def wait(self) -> None:

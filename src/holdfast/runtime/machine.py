@@ -157,6 +157,8 @@ def _attempts(
                 "step.retried", step=definition.name, address=address, attempt=number,
                 error=f"{type(error).__name__}: {error}"[:1000], delay=delay,
             )  # fmt: skip
+            # Written at once: the wait may be long, and whoever watches should know of it.
+            yield from session.save()
             yield Rest(delay, session.stop, session.look)
             session.check(attempt)
         except BaseException:

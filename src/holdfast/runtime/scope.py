@@ -115,9 +115,13 @@ class Frame:
         each time, however fast they are."""
         if self._branches is None:
             self._branches = WeakKeyDictionary()
-        self._counts[""] = count = self._counts.get("", 0) + 1
-        branch = self._branches[task] = self.branch(f"[{count}]")
-        branch.home = task
+        branch = self._branches.get(task)
+        if branch is None:
+            self._counts[""] = count = self._counts.get("", 0) + 1
+            branch = self._branches[task] = self.branch(f"[{count}]")
+            branch.home = task
+            # Code in the task still knows the frame in which the first of the tasks around it was started.
+            branch._branches = self._branches
         return branch
 
     def branch(self, name: str) -> Frame:

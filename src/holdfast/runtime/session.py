@@ -303,7 +303,7 @@ class Session:
         known: object | None = None
         while True:
             if not self._lock.acquire(blocking=False):
-                yield Take(self._lock)
+                yield Take(self._lock, self.services.committer)
             try:
                 head = self.head
                 events, values = tuple(self._events), dict(self._values)
@@ -335,7 +335,7 @@ class Session:
         """Write changes of the run's record, and the events that wait, without a version."""
         while True:
             if not self._lock.acquire(blocking=False):
-                yield Take(self._lock)
+                yield Take(self._lock, self.services.committer)
             run, events = self.head.run, tuple(self._events)
             after = msgspec.structs.replace(
                 run,

@@ -1,0 +1,620 @@
+"""Workflows that are run, fail, crash, are resumed, rolled back, forked, answered and stopped, in any order, against a
+plain interpreter of the same scripts.
+
+A script is drawn; the workflow here carries it out with real steps, `runtime_oracle` without any of Holdfast. After
+each move both must agree on what the workflow's own code saw, which steps were executed and how often, under which
+idempotency keys, and on every version, timeline, status, prompt and result.
+
+`HOLDFAST_EXAMPLES=1000` looks deeper than a quick test run does.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from runtime_oracle import ENDED, Crashed, Known, Told, Waiting, World, change
+
+import holdfast
+from holdfast import AlreadyRunning, Holdfast, InvalidAnswer, InvalidCall, NotFound, Retry, thaw
+from holdfast.runtime.waits import facts_of
+from holdfast.store.memory import MemoryStore
+from holdfast.store.sqlite import SQLiteStore
+
+EXAMPLES = int(os.environ.get("HOLDFAST_EXAMPLES", "80"))
+STEPS = 30
+MOST_RUNS = 4
+EVENTS = ["go", "stop"]
+#: What steps are told to do in an execution.
+FATES = [(), (), (), ("fail",), ("fail", "fail too"), ("crash",), ("fail", "crash")]
+
+
+class Boom(Exception):
+    """What a step raises that was told to fail."""
+
+
+class Crash(BaseException):
+    """What a step raises when its process dies, and the store after that."""
+
+
+class Mortal:
+    """A store that its process can no longer write to once it is dead."""
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+        self.dead = False
+
+    def append(self, change: Any) -> Any:
+        if self.dead:
+            raise Crash
+        return self.store.append(change)
+
+    def close(self) -> None:
+        """What is in memory outlives those who opened it."""
+        if not isinstance(self.store, MemoryStore):
+            self.store.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+
+class Stage:
+    """What steps are told, and what is seen of them, in the present execution."""
+
+    def __init__(self) -> None:
+        self.hf: Any = None
+        self.store: Any = None
+        self.run = ""
+        self.clear()
+
+    def clear(self, failing: set[str] = frozenset(), crashing: str | None = None) -> None:  # type: ignore[assignment]
+        self.failing = failing
+        self.crashing = crashing
+        self.trace: list[Any] = []
+        self.values: list[Any] = []
+        self.ran: Counter[str] = Counter()
+        self.keys: dict[str, set[str]] = {}
+
+    def enter(self, label: str) -> None:
+        self.ran[label] += 1
+        self.keys.setdefault(label, set()).add(holdfast.idempotency_key())
+
+    def fate(self, label: str) -> None:
+        if label == self.crashing:
+            self.store.dead = True
+            raise Crash
+        if label in self.failing:
+            raise Boom(label)
+
+
+stage = Stage()
+#: By label of a step that runs beside another: tells it when to begin and when to end.
+beside: dict[str, Callable[[], None]] = {}
+
+
+@holdfast.step
+def act(op: list[Any]) -> Any:
+    stage.enter(op[1])
+    beside.get(op[1], lambda: None)()
+    change(holdfast.state(), op)
+    stage.fate(op[1])
+    return op[3]
+
+
+@holdfast.step(retry=Retry(2, backoff="constant", delay=0.0, jitter=0.0))
+def flaky(op: list[Any]) -> Any:
+    stage.enter(op[1])
+    change(holdfast.state(), op)
+    if stage.ran[op[1]] % 2:
+        holdfast.state()["never"] = True
+        raise ConnectionError("again")
+    stage.fate(op[1])
+    return op[3]
+
+
+@holdfast.step
+def nest(op: list[Any]) -> Any:
+    stage.enter(op[1])
+    holdfast.state()[f"nest {op[1]}"] = "begun"
+    found = [do(inner) for inner in op[3]]
+    change(holdfast.state(), op)
+    stage.fate(op[1])
+    return found
+
+
+@holdfast.step
+def stop(op: list[Any]) -> Any:
+    """Somebody stops the run while it runs."""
+    stage.enter(op[1])
+    change(holdfast.state(), op)
+    (stage.hf.pause if op[3] == "pause" else stage.hf.cancel)(stage.run)
+    stage.fate(op[1])
+    return op[3]
+
+
+@holdfast.workflow
+def play(script: list[Any]) -> list[Any]:
+    return _play(script)
+
+
+@holdfast.workflow
+def play_part(script: list[Any]) -> list[Any]:
+    return _play(script)
+
+
+def _play(script: list[Any]) -> list[Any]:
+    found = []
+    for op in script:
+        found.append(do(op))
+        stage.trace.append(found[-1])
+    return found
+
+
+def do(op: list[Any]) -> Any:
+    """Carry out one operation of a script."""
+    kind, *args = op
+    if kind == "try":
+        try:
+            return ["fine", do(args[0])]
+        except Exception:
+            return ["caught"]
+    if kind == "value":
+        made: dict[str, Callable[[], Any]] = {
+            "now": lambda: holdfast.now().timestamp(),
+            "random": holdfast.random,
+            "uuid4": lambda: holdfast.uuid4().hex,
+        }
+        value = made[args[0]]()
+        stage.values.append(value)
+        return value
+    if kind == "look":
+        return thaw(holdfast.state())
+    if kind == "pair":
+        return _pair(*args)
+    calls: dict[str, Callable[[Any], Any]] = {
+        "ask": lambda _: holdfast.ask("Go on?"),
+        "wait": lambda _: holdfast.wait_for(args[0]),
+        "part": lambda _: play_part(args[0]),
+        "act": act,
+        "flaky": flaky,
+        "nest": nest,
+        "stop": stop,
+    }
+    return calls[kind](op)
+
+
+def _pair(one: list[Any], two: list[Any]) -> Any:
+    """Both begin before one of them ends, and the first ends first."""
+    ended, second = threading.Event(), threading.Event()
+
+    def begin_second() -> None:
+        second.set()
+        _wait(ended)
+
+    beside[one[1]] = lambda: _wait(second)
+    beside[two[1]] = begin_second
+
+    def call(op: list[Any], over: threading.Event) -> Any:
+        try:
+            return act(op)
+        finally:
+            over.set()
+
+    try:
+        return holdfast.parallel((call, one, ended), (call, two, second))
+    finally:
+        del beside[one[1]], beside[two[1]]
+
+
+def _wait(event: threading.Event) -> None:
+    assert event.wait(10)
+
+
+# Scripts
+
+VALUES: st.SearchStrategy[Any] = st.sampled_from([None, False, 0, 1.5, "x", [], {"a": [1, None]}])
+KEYS = st.sampled_from(["k1", "k2", "k3"])
+CHANGES = st.one_of(
+    st.tuples(st.just("append"), VALUES),
+    st.tuples(st.just("set"), KEYS, VALUES),
+    st.tuples(st.just("drop"), KEYS),
+).map(list)
+
+
+@st.composite
+def scripts(draw: st.DrawFn, *, kinds: tuple[str, ...], most: int, prefix: str = "") -> list[Any]:
+    """Operations of some kinds, with labels that begin with a prefix."""
+    found = []
+    for number in range(draw(st.integers(1, most))):
+        label = f"{prefix}{number}"
+        found.append(_operation(draw, draw(st.sampled_from(kinds)), label))
+    return found
+
+
+_INNER = ("act", "act", "flaky", "value", "try act", "ask")
+_PART = ("act", "act", "value", "look", "try act", "ask", "wait", "nest")
+_ALL = (*_PART, "flaky", "nest", "pair", "part", "try nest", "try pair", "try part", "stop")
+
+
+def _operation(draw: st.DrawFn, kind: str, label: str) -> list[Any]:
+    if kind.startswith("try "):
+        return ["try", _operation(draw, kind[4:], label)]
+    if kind == "value":
+        return ["value", draw(st.sampled_from(["now", "uuid4", "random"]))]
+    if kind == "look":
+        return ["look"]
+    if kind in ("ask", "wait"):
+        return [kind, draw(st.sampled_from(EVENTS))]
+    if kind == "pair":
+        apart = [["append", label], ["set", f"by {label}", label]]
+        return ["pair", *(["act", f"{label}{side}", draw(st.sampled_from(apart)), side] for side in "ab")]
+    if kind == "part":
+        return ["part", draw(scripts(kinds=_PART, most=3, prefix=f"{label}."))]
+    if kind == "nest":
+        return ["nest", label, draw(CHANGES), draw(scripts(kinds=_INNER, most=3, prefix=f"{label}/"))]
+    if kind == "stop":
+        return ["stop", label, draw(CHANGES), draw(st.sampled_from(["pause", "pause", "cancel"]))]
+    return [kind, label, draw(CHANGES), draw(VALUES)]
+
+
+SCRIPTS = scripts(kinds=_ALL, most=6)
+
+
+def labels(script: list[Any]) -> list[str]:
+    """The steps of a script that can be told to fail or to crash."""
+    found: list[str] = []
+    for kind, *args in script:
+        if kind in ("act", "flaky", "nest", "stop"):
+            found.append(args[0])
+        inner = {"try": args, "pair": args, "part": args[:1], "nest": args[2:]}.get(kind, [])
+        found += labels(inner if kind in ("try", "pair") else [op for ops in inner for op in ops])
+    return found
+
+
+# The machine
+
+
+class Machine(RuleBasedStateMachine):
+    """An engine, opened anew after each crash, and what it should say."""
+
+    in_memory = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.mkdtemp(prefix="holdfast-runtime-")
+        self.world = World(1_700_000_000.0)
+        self.memory = MemoryStore()
+        self.old: list[Holdfast] = []
+        self.keys: dict[tuple[str, int, str], str] = {}
+        #: Has the last move ended as it should?
+        self.fine = True
+        self.open()
+
+    def open(self) -> None:
+        path = Path(self.folder) / "runs.db"
+        store: Any = self.memory if self.in_memory else SQLiteStore(path, durability="memory")
+        stage.store = Mortal(store)
+        self.hf = stage.hf = Holdfast(stage.store, clock=lambda: self.world.now)
+        self.old.append(self.hf)
+
+    # Choosing
+
+    def run(self, data: st.DataObject, *statuses: str) -> Told:
+        """A run that is not part of another."""
+        names = [told.id for told in self.world.runs.values() if told.parent is None]
+        return self.world.runs[data.draw(st.sampled_from(sorted(names)), label="run")]
+
+    def move(
+        self, data: st.DataObject, told: Told, real: Callable[[], Any], model: Callable[[], Any]
+    ) -> None:
+        """Do the same to both, with steps that are told to fail or to crash, and compare."""
+        self.fine = False
+        names = labels(told.script)
+        fates = data.draw(st.sampled_from(FATES), label="fates") if names else {}
+        drawn = {fate: data.draw(st.sampled_from(names), label=fate) for fate in fates}
+        failing, crashing = {drawn[fate] for fate in drawn if fate != "crash"}, drawn.get("crash")
+        if crashing is not None and crashing[-1] in "ab":
+            failing = set()
+        stage.clear(failing - {crashing or ""}, crashing)
+        stage.run = told.id
+        world = self.world
+        outcomes = []
+        for act_now, death in ((real, Crash), (model, Crashed)):
+            if act_now is model:
+                world.failing, world.crashing = stage.failing, crashing
+                world.values, world.trace = list(stage.values), []
+                world.ran, world.keys = Counter(), {}
+            try:
+                act_now()
+            except death:
+                outcomes.append(True)
+            else:
+                outcomes.append(False)
+        world.answers = {}
+        assert outcomes[0] == outcomes[1], "only one of them crashed"
+        assert stage.trace == world.trace
+        assert stage.ran == world.ran
+        assert not world.values
+        for label, place in world.keys.items():
+            (key,) = stage.keys[label]
+            assert self.keys.setdefault(place, key) == key
+        assert len(set(self.keys.values())) == len(self.keys)
+        if outcomes[0]:
+            self.bury(data, told)
+        self.compare(told)
+        self.fine = True
+
+    def bury(self, data: st.DataObject, told: Told) -> None:
+        """The process is dead; another opens the store. It waits for the lease, or knows that the owner is gone."""
+        dead = self.hf
+        self.open()
+        with pytest.raises(AlreadyRunning):
+            self.hf.resume(told.id)
+        if data.draw(st.booleans(), label="is known to be dead"):
+            dead._services.keeper.close()
+        else:
+            self.world.now += 20.0
+
+    # Rules
+
+    @initialize(data=st.data(), script=SCRIPTS)
+    def first(self, data: st.DataObject, script: list[Any]) -> None:
+        self.start(data, script)
+
+    @precondition(lambda self: len(self.world.runs) < MOST_RUNS)
+    @rule(data=st.data(), script=SCRIPTS)
+    def start(self, data: st.DataObject, script: list[Any]) -> None:
+        name = f"run-{len(self.world.runs) + 1}"
+        state = {"log": [], "k1": 0}
+        self.move(
+            data,
+            Told(name, script),
+            lambda: self.hf.run(play, script, run_id=name, state=state),
+            lambda: self.world.start(name, script, state),
+        )
+
+    @rule(seconds=st.sampled_from([0.5, 60.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.world.now += seconds
+
+    @rule(data=st.data(), answer=st.none() | VALUES.map(lambda value: [value]), by_id=st.booleans())
+    def resume(self, data: st.DataObject, answer: list[Any] | None, by_id: bool) -> None:
+        told = self.run(data)
+        if told.status == "cancelled":
+            with pytest.raises(InvalidCall):
+                self.hf.resume(told.id)
+            return
+        answers: dict[str, Any] = {}
+        for address, wait in told.waits.items():
+            if wait.kind == "prompt" and answer and not wait.filled:
+                answers = {wait.name if by_id else address: answer[0]}
+        self.world.answers = answers
+        self.move(
+            data, told, lambda: self.hf.resume(told.id, answers=answers), lambda: self.world.resume(told)
+        )
+
+    @rule(data=st.data())
+    def resume_from(self, data: st.DataObject) -> None:
+        told = self.run(data)
+        steps = [known for known in told.line() if known.kind == "step"]
+        own = {known.address: known for known in steps if told.versions.get(known.number) is known}
+        if not own:
+            with pytest.raises((NotFound, InvalidCall)):
+                self.hf.resume(told.id, from_address=str(steps[0].address) if steps else "nowhere")
+            return
+        address = data.draw(st.sampled_from(sorted(map(str, own))), label="address")
+        within = [known for known in steps if f"{known.address}/".startswith(f"{address}/")]
+        if any(known not in own.values() for known in within):
+            with pytest.raises(InvalidCall):
+                self.hf.resume(told.id, from_address=address)
+            return
+        before = within[-1].parent
+        assert before is not None
+        self.move(
+            data,
+            told,
+            lambda: self.hf.resume(told.id, from_address=address),
+            lambda: self.world.roll_back(told, before, resume=True),
+        )
+
+    @rule(data=st.data(), resume=st.booleans())
+    def rollback(self, data: st.DataObject, resume: bool) -> None:
+        told = self.run(data)
+        to = data.draw(st.sampled_from(sorted(told.versions)), label="to")
+        self.move(
+            data,
+            told,
+            lambda: self.hf.rollback(told.id, to, resume=resume),
+            lambda: self.world.roll_back(told, to, resume=resume),
+        )
+
+    @precondition(lambda self: len(self.world.runs) < MOST_RUNS)
+    @rule(data=st.data(), edit=st.none() | VALUES.map(lambda value: [value]))
+    def fork(self, data: st.DataObject, edit: list[Any] | None) -> None:
+        told = self.run(data)
+        at = data.draw(st.sampled_from(sorted(told.versions)), label="at")
+        name = f"run-{len(self.world.runs) + 1}"
+        change_it = None if edit is None else (lambda state: state.update(edited=edit[0]))
+        self.hf.fork(told.id, name, at=at, edit=change_it)
+        fork = self.world.runs[name] = Told(name, told.script, origin=(told, at), status="paused")
+        state = {**told.versions[at].state, **({} if edit is None else {"edited": edit[0]})}
+        fork.add("fork", state, status="paused")
+        self.compare(fork)
+
+    @precondition(lambda self: self.waiting())
+    @rule(data=st.data(), value=VALUES, resume=st.booleans())
+    def answer(self, data: st.DataObject, value: Any, resume: bool) -> None:
+        waiting = self.waiting()
+        number = data.draw(st.integers(0, len(waiting) - 1), label="prompt")
+        told, wait = waiting[number]
+        if wait.filled:
+            with pytest.raises(InvalidAnswer):
+                self.hf.answer(wait.name, value)
+            return
+
+        self.bring(data, told, wait, value, resume)
+
+    @rule(data=st.data(), name=st.sampled_from(EVENTS), value=VALUES, resume=st.booleans())
+    def send(self, data: st.DataObject, name: str, value: Any, resume: bool) -> None:
+        names = [told.id for told in self.world.runs.values() if self.wanted(told)]
+        told = self.world.runs[data.draw(st.sampled_from(sorted(names)), label="to")]
+        if told.status in ("completed", "cancelled"):
+            with pytest.raises(InvalidCall):
+                self.hf.send(told.id, name, value)
+            return
+
+        self.bring(data, told, Waiting("event", name), value, resume)
+
+    @rule(data=st.data(), count=st.integers(1, 6))
+    def go_on(self, data: st.DataObject, count: int) -> None:
+        """Bring a run what it waits for, and resume it, a few times."""
+        told = self.run(data)
+        for _ in range(count):
+            if told.status in ("completed", "cancelled"):
+                return
+            parts = [told, *(each for each in self.world.runs.values() if self.top(each) is told)]
+            waits = [(part, wait) for part in parts for wait in part.waits.values() if self.wanted(part)]
+            for part, wait in waits:
+                if not wait.filled and wait.kind != "run":
+                    self.bring(data, part, wait)
+                    break
+            else:
+                self.move(data, told, lambda: self.hf.resume(told.id), lambda: self.world.resume(told))
+
+    @rule(data=st.data(), what=st.sampled_from(["pause", "cancel"]))
+    def stops(self, data: st.DataObject, what: str) -> None:
+        told = self.run(data)
+        if what == "cancel":
+            self.hf.cancel(told.id)
+            self.world.cancel(told)
+        else:
+            self.hf.pause(told.id)
+            told.status = told.status if told.status in ENDED else "paused"
+        self.compare(told)
+
+    @rule()
+    def reopen(self) -> None:
+        self.hf.close()
+        self.open()
+
+    def waiting(self) -> list[tuple[Told, Waiting]]:
+        """Prompts that can be answered, or were and are not read yet."""
+        return [
+            (told, wait)
+            for told in self.world.runs.values()
+            for wait in told.waits.values()
+            if wait.kind == "prompt" and told.status not in ENDED and self.wanted(told)
+        ]
+
+    def bring(
+        self, data: st.DataObject, told: Told, wait: Waiting, value: Any = 7, resume: bool = True
+    ) -> None:
+        """What a run waits for."""
+        hf, world, name = self.hf, self.world, wait.name
+        if wait.kind == "prompt":
+            self.move(
+                data,
+                self.top(told),
+                lambda: hf.answer(name, value, resume=resume),
+                lambda: world.answer(told, wait, value, resume=resume),
+            )
+        else:
+            self.move(
+                data,
+                self.top(told),
+                lambda: hf.send(told.id, name, value, resume=resume),
+                lambda: world.send(told, name, value, resume=resume),
+            )
+
+    # What must hold
+
+    def top(self, told: Told) -> Told:
+        return told if told.parent is None else self.top(self.world.runs[told.parent])
+
+    def wanted(self, told: Told) -> bool:
+        """Is a run still a part of what it was part of?"""
+        if told.parent is None:
+            return True
+        return any(wait.name == told.id for wait in self.world.runs[told.parent].waits.values())
+
+    def compare(self, told: Told) -> None:
+        for each in self.world.runs.values():
+            if self.top(each).id == told.id:
+                check_run(self.hf, each)
+        expected = [
+            wait.name
+            for each in self.world.runs.values()
+            for wait in each.waits.values()
+            if wait.kind == "prompt" and not wait.filled and each.status in ("suspended", "running", "paused")
+        ]
+        assert sorted(prompt.id for prompt in self.hf.prompts()) == sorted(expected)
+
+    def teardown(self) -> None:
+        try:
+            if self.fine:
+                for told in self.world.runs.values():
+                    check_run(self.hf, told)
+                report = self.hf.verify()
+                assert report.ok, [str(problem) for problem in report.problems]
+                assert report.versions == sum(len(told.versions) for told in self.world.runs.values())
+        finally:
+            for hf in self.old:
+                hf.close()
+            shutil.rmtree(self.folder)
+
+
+def check_run(hf: Holdfast, told: Told) -> None:
+    """Everything that is known about a run."""
+    run = hf.get(told.id)
+    log = hf.history(told.id)
+    assert (run.status, log.head.number) == (told.status, told.head)
+    assert [(line.number, line.parent) for line in log.timelines()] == list(enumerate(told.starts, 1))
+    listed = sorted(log.versions(limit=10_000), key=lambda version: version.number)
+    assert [version.number for version in listed] == sorted(told.versions)
+    for version in listed:
+        check_version(version, told.versions[version.number])
+    if told.status == "completed":
+        assert run.result == told.versions[told.head].result
+    assert (run.error is not None) == (told.status == "failed")
+    if told.status not in ("completed", "cancelled"):
+        record = hf._store.run(told.id)
+        assert record is not None
+        mail = [(letter.name, letter.value) for letter in facts_of(record).mail]
+        assert mail == [(letter.name, letter.value) for letter in told.mail]
+
+
+def check_version(version: holdfast.Version, known: Known) -> None:
+    """A version says what it should."""
+    assert (version.number, version.parent, version.timeline) == (known.number, known.parent, known.timeline)
+    assert (version.kind, version.address, version.status) == (known.kind, known.address, known.status)
+    assert thaw(version.state) == known.state
+    assert thaw(version.result) == known.result
+    assert ("failed" in version.detail, version.error is not None) == (known.failed, known.failed)
+
+
+class MemoryMachine(Machine):
+    in_memory = True
+
+
+_SETTINGS = settings(
+    max_examples=EXAMPLES,
+    stateful_step_count=STEPS,
+    derandomize="HOLDFAST_EXAMPLES" not in os.environ,
+    deadline=None,
+    report_multiple_bugs=False,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
+TestOnSQLite = Machine.TestCase
+TestOnSQLite.settings = _SETTINGS
+TestInMemory = MemoryMachine.TestCase
+TestInMemory.settings = _SETTINGS

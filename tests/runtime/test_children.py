@@ -1,0 +1,461 @@
+"""Workflows inside workflows: runs of their own, linked, found again, ended together."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import AlreadyExists, Cancelled, Holdfast, InvalidAnswer, Run, step, workflow
+
+CALLS: list[Any] = []
+
+
+class Odd(Exception):
+    """An error of the application."""
+
+
+@pytest.fixture(autouse=True)
+def _no_calls() -> None:
+    CALLS.clear()
+
+
+@pytest.fixture(params=["sqlite", "memory"])
+def hf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Holdfast]:
+    where = tmp_path / "runs.db" if request.param == "sqlite" else ":memory:"
+    with holdfast.open(where, durability="fast" if request.param == "sqlite" else "memory") as opened:
+        yield opened
+
+
+def until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.002)
+
+
+def kinds(run: Run) -> list[str]:
+    return [event.kind for event in run.events()]
+
+
+@step
+def child_work(value: Any) -> Any:
+    CALLS.append(value)
+    holdfast.state()["did"] = value
+    return value
+
+
+@step
+async def child_awork(value: Any) -> Any:
+    CALLS.append(value)
+    return value
+
+
+@workflow
+def child_inner(value: Any) -> Any:
+    return [child_work(value)]
+
+
+@workflow
+def child_outer(value: Any) -> Any:
+    child_work("outer")
+    return {"inner": child_inner(value), "last": child_work("last")}
+
+
+@workflow
+async def child_ainner(value: Any) -> Any:
+    return [await child_awork(value)]
+
+
+@workflow
+async def child_aouter(value: Any) -> Any:
+    await child_awork("outer")
+    return {"inner": await child_ainner(value), "last": await child_awork("last")}
+
+
+@pytest.mark.parametrize("which", [child_outer, child_aouter])
+def test_a_child_is_a_run_of_its_own(hf: Holdfast, which: Any) -> None:
+    run = hf.run(which, 5, run_id="a-b")
+    assert run.result == {"inner": [5], "last": "last"}
+    assert run.parent is None
+    (name,) = run.children
+    child = hf.get(name)
+    assert child.parent == "a-b"
+    assert child.children == []
+    assert child.status == "completed"
+    assert child.result == [5]
+    assert kinds(child) == ["run.started", "step.completed", "run.completed"]
+    # Once in the parent, like a step.
+    assert kinds(run) == ["run.started", *["step.completed"] * 3, "run.completed"]
+    assert run.history().at(3).result == [5]
+    assert CALLS == ["outer", 5, "last"]
+
+
+def test_the_states_of_parent_and_child_are_apart(hf: Holdfast) -> None:
+    run = hf.run(child_outer, 5, state={"mine": 1})
+    assert run.state == {"mine": 1, "did": "last"}
+    assert hf.get(run.children[0]).state == {"did": 5}
+
+
+@pytest.mark.parametrize("value", [None, False, 0, "", [], {}])
+def test_what_a_child_gave_is_replayed_exactly(hf: Holdfast, value: Any) -> None:
+    @workflow(name="child_gives")
+    def gives() -> Any:
+        CALLS.append("gives")
+        return value
+
+    fail = [True]
+
+    @workflow(name="child_takes")
+    def takes() -> Any:
+        found = gives()
+        if fail:
+            raise Odd("not yet")
+        return [found]
+
+    run = hf.run(takes)
+    assert run.status == "failed"
+    fail.clear()
+    assert hf.resume(run.id).result == [value]
+    assert type(run.result[0]) is type(value)
+    assert CALLS == ["gives"]
+    assert len(run.children) == 1
+
+
+def test_calls_in_a_loop_and_in_parallel_are_children_of_their_own(hf: Holdfast) -> None:
+    @workflow(name="child_loop")
+    def loop() -> Any:
+        return [*(child_inner(n) for n in range(3)), *holdfast.parallel((child_inner, 3), (child_inner, 4))]
+
+    run = hf.run(loop)
+    assert run.result == [[0], [1], [2], [3], [4]]
+    assert len(set(run.children)) == 5
+    assert {hf.get(name).parent for name in run.children} == {run.id}
+
+
+def test_many_children_in_asyncio(hf: Holdfast) -> None:
+    @workflow(name="child_gather")
+    async def gather() -> Any:
+        return await asyncio.gather(*(child_ainner(n) for n in range(20)))
+
+    run = hf.run(gather)
+    assert run.result == [[n] for n in range(20)]
+    assert len(set(run.children)) == 20
+
+
+def test_a_def_child_of_an_async_parent(hf: Holdfast) -> None:
+    @workflow(name="child_mixed")
+    async def mixed() -> Any:
+        return child_inner(1)
+
+    run = hf.run(mixed)
+    assert run.result == [1]
+    assert len(run.children) == 1
+
+
+def test_resume_finds_the_same_child(hf: Holdfast) -> None:
+    broken = [True]
+
+    @step(name="child_flaky")
+    def flaky() -> str:
+        CALLS.append("flaky")
+        if broken:
+            raise Odd("broken", 7)
+        return "mended"
+
+    @workflow(name="child_fails")
+    def fails() -> Any:
+        return [child_work("once"), flaky()]
+
+    @workflow(name="child_failed_parent")
+    def parent() -> Any:
+        child_work("first")
+        return fails()
+
+    run = hf.run(parent)
+    assert run.status == "failed"
+    assert isinstance(run.error, Odd)
+    assert run.error.args == ("broken", 7)
+    (name,) = run.children
+    assert hf.get(name).status == "failed"
+    hf.resume(run.id)
+    assert run.status == "failed"
+    assert isinstance(run.error, Odd)
+    broken.clear()
+    assert hf.resume(run.id).result == ["once", "mended"]
+    assert run.children == [name]
+    assert CALLS == ["first", "once", "flaky", "flaky", "flaky"]
+    assert hf.resume(run.id).result == ["once", "mended"]
+    assert len(CALLS) == 5
+
+
+def test_a_child_that_was_mended_and_resumed_by_itself(hf: Holdfast) -> None:
+    broken = [True]
+
+    @step(name="child_flaky")
+    def flaky() -> str:
+        if broken:
+            raise Odd("broken")
+        return "mended"
+
+    @workflow(name="child_fails")
+    def fails() -> Any:
+        return flaky()
+
+    @workflow(name="child_failed_parent")
+    def parent() -> Any:
+        return fails()
+
+    run = hf.run(parent)
+    broken.clear()
+    assert hf.resume(run.children[0]).result == "mended"
+    assert run.status == "failed"
+    assert hf.resume(run.id).result == "mended"
+
+
+def test_a_parent_may_live_with_a_child_that_failed(hf: Holdfast) -> None:
+    @workflow(name="child_fails")
+    def fails() -> Any:
+        CALLS.append("fails")
+        raise Odd("no", {"code": 3})
+
+    later = [True]
+
+    @workflow(name="child_lives")
+    def lives() -> Any:
+        try:
+            fails()
+        except Odd as error:
+            found = error.args
+        child_work("handled")
+        if later:
+            raise RuntimeError("later")
+        return found
+
+    run = hf.run(lives)
+    assert run.status == "failed"
+    assert isinstance(run.error, RuntimeError)
+    later.clear()
+    assert hf.resume(run.id).result == ("no", {"code": 3})
+    assert CALLS == ["fails", "handled"]
+
+
+def test_three_deep(hf: Holdfast) -> None:
+    @workflow(name="child_three")
+    def three() -> Any:
+        return child_work(holdfast.ask("Deep?"))
+
+    @workflow(name="child_two")
+    def two() -> Any:
+        return [three()]
+
+    @workflow(name="child_one")
+    def one() -> Any:
+        return [two()]
+
+    run = hf.run(one)
+    assert run.status == "suspended"
+    middle = hf.get(run.children[0])
+    deep = hf.get(middle.children[0])
+    assert (middle.status, deep.status) == ("suspended", "suspended")
+    hf.answer(hf.prompts()[0].id, "yes")
+    assert run.result == [["yes"]]
+    assert (middle.status, deep.status) == ("completed", "completed")
+    assert CALLS == ["yes"]
+    fourth = hf.run(one)
+    hf.cancel(fourth.id)
+    assert hf.prompts() == []
+    assert hf.get(hf.get(fourth.children[0]).children[0]).status == "cancelled"
+
+
+def test_long_ids(hf: Holdfast) -> None:
+    long = "x" * 200
+    run = hf.run(child_outer, 1, run_id=long)
+    assert run.result["inner"] == [1]
+    (name,) = run.children
+    assert len(name) <= 200
+
+    @workflow(name="child_" + "y" * 94)
+    def wide() -> Any:
+        return child_inner(1)
+
+    @workflow(name="child_wider")
+    def wider() -> Any:
+        return [wide(), wide()]
+
+    run = hf.run(wider, run_id=long[:199])
+    assert run.result == [[1], [1]]
+    assert len({*run.children, *(hf.get(name).children[0] for name in run.children)}) == 4
+
+
+def test_rollback_starts_a_new_child(hf: Holdfast) -> None:
+    run = hf.run(child_outer, 5)
+    (first,) = run.children
+    assert hf.rollback(run.id, to=2).result["inner"] == [5]
+    assert len(run.children) == 2
+    assert run.children[0] == first
+    assert CALLS == ["outer", 5, "last", 5, "last"]
+    # After the child: it is not started again.
+    hf.rollback(run.id, to=3)
+    assert len(run.children) == 2
+    hf.resume(run.id, from_address="child_inner")
+    assert len(run.children) == 3
+
+
+def test_a_rollback_ends_the_children_of_the_abandoned_timeline(hf: Holdfast) -> None:
+    @workflow(name="child_asks")
+    def asks() -> Any:
+        return holdfast.ask("Well?")
+
+    @workflow(name="child_asks_parent")
+    def parent() -> Any:
+        child_work("first")
+        return asks()
+
+    run = hf.run(parent)
+    (old,) = hf.prompts()
+    hf.rollback(run.id, to=1)
+    (new,) = hf.prompts()
+    assert new.id != old.id
+    with pytest.raises(InvalidAnswer):
+        hf.answer(old.id, "late")
+    assert hf.get(old.run).status == "cancelled"
+    hf.answer(new.id, "yes")
+    assert run.result == "yes"
+
+
+def test_the_child_of_a_fork(hf: Holdfast) -> None:
+    run = hf.run(child_outer, 5, run_id="origin")
+    hf.fork("origin", "after", at=3)
+    assert hf.resume("after").result == run.result
+    assert hf.get("after").children == []
+    hf.fork("origin", "before", at=2)
+    assert hf.resume("before").result == run.result
+    (name,) = hf.get("before").children
+    assert hf.get(name).parent == "before"
+    assert len(run.children) == 1
+    assert CALLS == ["outer", 5, "last", "last", 5, "last"]
+
+
+def test_a_run_that_is_no_child_is_not_taken_for_one(hf: Holdfast) -> None:
+    probe = hf.run(child_outer, 1, run_id="probe")
+    name = probe.children[0].replace("probe", "other")
+    hf.run(child_inner, "somebody else's", run_id=name)
+    run = hf.run(child_outer, 2, run_id="other")
+    assert run.status == "failed"
+    assert isinstance(run.error, AlreadyExists)
+    assert hf.get(name).result == ["somebody else's"]
+
+
+def test_cancel_goes_down_to_a_running_child(hf: Holdfast) -> None:
+    inside, going = threading.Event(), threading.Event()
+
+    @step(name="child_blocks")
+    def blocks() -> str:
+        inside.set()
+        assert going.wait(30)
+        CALLS.append("blocked")
+        return "done"
+
+    @workflow(name="child_running")
+    def running() -> Any:
+        blocks()
+        return child_work("too far")
+
+    @workflow(name="child_running_parent")
+    def parent() -> Any:
+        running()
+        return child_work("much too far")
+
+    thread = threading.Thread(target=hf.run, args=(parent,), kwargs={"run_id": "r"})
+    thread.start()
+    try:
+        assert inside.wait(30)
+        hf.cancel("r", reason="enough")
+    finally:
+        going.set()
+        thread.join()
+    run = hf.get("r")
+    child = hf.get(run.children[0])
+    assert (run.status, child.status) == ("cancelled", "cancelled")
+    assert CALLS == ["blocked"]
+    # The step's version is there.
+    assert [version.step for version in child.history().versions(kind="step")] == ["child_blocks"]
+    with pytest.raises(Cancelled):
+        _ = run.result
+
+
+def test_a_cancelled_child_fails_its_parent(hf: Holdfast) -> None:
+    @workflow(name="child_asks")
+    def asks() -> Any:
+        return holdfast.ask("Well?")
+
+    @workflow(name="child_asks_parent")
+    def parent() -> Any:
+        return asks()
+
+    run = hf.run(parent)
+    hf.cancel(run.children[0])
+    assert hf.resume(run.id).status == "failed"
+    assert isinstance(run.error, Cancelled)
+
+
+def test_a_paused_child_pauses_its_parent_and_goes_on_with_it(hf: Holdfast) -> None:
+    inside, going = threading.Event(), threading.Event()
+
+    @step(name="child_blocks")
+    def blocks() -> str:
+        inside.set()
+        assert going.wait(30)
+        return "done"
+
+    @workflow(name="child_running")
+    def running() -> Any:
+        return [blocks(), child_work("on")]
+
+    @workflow(name="child_running_parent")
+    def parent() -> Any:
+        return running()
+
+    thread = threading.Thread(target=hf.run, args=(parent,), kwargs={"run_id": "r"})
+    thread.start()
+    try:
+        assert inside.wait(30)
+        (name,) = hf.get("r").children
+        hf.pause(name)
+    finally:
+        going.set()
+        thread.join()
+    assert (hf.get("r").status, hf.get(name).status) == ("paused", "paused")
+    assert hf.resume("r").result == ["done", "on"]
+
+
+def test_children_that_wait_beside_each_other(hf: Holdfast) -> None:
+    @workflow(name="child_asks")
+    def asks(what: str) -> Any:
+        return holdfast.ask(what)
+
+    @workflow(name="child_asks_parent")
+    def parent() -> Any:
+        return holdfast.parallel((asks, "a"), (asks, "b"))
+
+    run = hf.run(parent)
+    prompts = {prompt.question: prompt for prompt in hf.prompts()}
+    assert set(prompts) == {"a", "b"}
+    hf.answer(prompts["b"].id, "B")
+    assert run.status == "suspended"
+    waiting = hf.get(prompts["a"].run)
+    assert kinds(waiting).count("run.resumed") == 0
+    hf.answer(prompts["a"].id, "A")
+    assert run.result == ["A", "B"]
+
+
+def test_overrides_hold_in_children_too(hf: Holdfast) -> None:
+    run = hf.run(child_outer, 5, overrides={"child_work": lambda value: ["other", value]})
+    assert run.result == {"inner": [["other", 5]], "last": ["other", "last"]}

@@ -1,0 +1,537 @@
+"""Steps beside each other: all that they change is merged, and what has finished stays finished."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import flows_steps as f
+import pytest
+from flows_steps import Broken, control
+
+import holdfast
+from holdfast import Holdfast, InvalidCall, MergeConflict, step, workflow
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    control.reset()
+    yield
+    control.reset()
+
+
+@pytest.fixture(params=["file", "memory"])
+def hf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Holdfast]:
+    with holdfast.open(":memory:" if request.param == "memory" else tmp_path / "runs.db") as engine:
+        yield engine
+
+
+@step
+def add(n: int) -> int:
+    control.did(f"add-{n}")
+    state = holdfast.state()
+    state["list"].append(n)
+    state[f"key-{n}"] = n
+    return n * 10
+
+
+@step(name="add")
+async def aadd(n: int) -> int:
+    state = holdfast.state()
+    await asyncio.sleep(0)
+    control.did(f"add-{n}")
+    state["list"].append(n)
+    state[f"key-{n}"] = n
+    return n * 10
+
+
+@workflow
+def in_threads(count: int) -> list[int]:
+    found: list[int] = holdfast.parallel(*[(add, n) for n in range(count)])
+    return found
+
+
+@workflow
+async def in_gather(count: int) -> list[int]:
+    return await asyncio.gather(*[aadd(n) for n in range(count)])
+
+
+@workflow
+async def in_group(count: int) -> list[int]:
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(aadd(n)) for n in range(count)]  # type: ignore[arg-type, unused-ignore]
+    return [task.result() for task in tasks]
+
+
+@workflow
+async def in_aparallel(count: int) -> list[int]:
+    found: list[int] = await holdfast.parallel(*[(aadd, n) for n in range(count)])
+    return found
+
+
+@workflow
+async def in_gather_of_workers(count: int) -> list[int]:
+    async def worker(n: int) -> int:
+        return await aadd(n)
+
+    return await asyncio.gather(*[worker(n) for n in range(count)])
+
+
+KINDS = [in_threads, in_gather, in_group, in_aparallel, in_gather_of_workers]
+
+
+@pytest.mark.parametrize("flow", KINDS)
+@pytest.mark.parametrize("count", [2, 64])
+def test_all_changes_are_merged(hf: Holdfast, flow: Any, count: int) -> None:
+    run = hf.run(flow, count, state={"list": []})
+    assert run.result == [n * 10 for n in range(count)]
+    assert sorted(run.state["list"]) == list(range(count))
+    assert {run.state[f"key-{n}"] for n in range(count)} == set(range(count))
+    versions = run.history().versions(limit=1000)
+    assert [version.number for version in versions] == list(range(count + 2, 0, -1))
+    assert len({version.address for version in versions if version.kind == "step"}) == count
+
+
+@pytest.mark.parametrize("flow", KINDS)
+def test_a_failure_keeps_the_finished_siblings(hf: Holdfast, flow: Any) -> None:
+    control.failing["add-2"] = 3
+    run = hf.run(flow, 5, state={"list": []})
+    assert run.status == "failed"
+    assert isinstance(run.error, Broken | ExceptionGroup)
+    for _ in range(2):
+        assert hf.resume(run.id).status == "failed"
+    assert hf.resume(run.id).result == [0, 10, 20, 30, 40]
+    assert control.ran.count("add-2") == 4
+    assert control.ran.count("add-0") == control.ran.count("add-1") == 1
+    if flow is not in_group:  # which cancels the others
+        assert sorted(control.ran) == ["add-0", "add-1", *["add-2"] * 4, "add-3", "add-4"]
+    assert sorted(run.state["list"]) == [0, 1, 2, 3, 4]
+
+
+def _meet() -> threading.Barrier:
+    found = control.value
+    assert isinstance(found, threading.Barrier)
+    return found
+
+
+@step
+def set_x(value: str) -> str:
+    state = holdfast.state()
+    _meet().wait(f.DEADLINE)
+    state["x"] = value
+    return value
+
+
+@step(name="set_x")
+async def aset_x(value: str) -> str:
+    state = holdfast.state()
+    await asyncio.sleep(0.01)
+    state["x"] = value
+    return value
+
+
+def _join(path: tuple[Any, ...], base: Any, ours: Any, theirs: Any) -> Any:
+    control.ran.append(f"{path} {base}")
+    return "".join(sorted(ours + theirs))
+
+
+@step(on_conflict=_join)
+def set_x_joined(value: str) -> str:
+    state = holdfast.state()
+    _meet().wait(f.DEADLINE)
+    state["x"] = value
+    return value
+
+
+@step(on_conflict=_join)
+async def aset_x_joined(value: str) -> str:
+    state = holdfast.state()
+    await asyncio.sleep(0.01)
+    state["x"] = value
+    return value
+
+
+@workflow
+def conflicting(joined: bool) -> list[str]:
+    control.value = threading.Barrier(2)
+    which = set_x_joined if joined else set_x
+    found: list[str] = holdfast.parallel((which, "a"), (which, "b"))
+    return found
+
+
+@workflow
+async def aconflicting(joined: bool) -> list[str]:
+    which = aset_x_joined if joined else aset_x
+    return list(await asyncio.gather(which("a"), which("b")))
+
+
+@pytest.mark.parametrize("flow", [conflicting, aconflicting])
+def test_two_values_for_one_key_are_a_conflict(hf: Holdfast, flow: Any) -> None:
+    run = hf.run(flow, False, state={"x": ""})
+    assert run.status == "failed"
+    error = run.error
+    assert isinstance(error, MergeConflict)
+    assert "x" in str(error)
+    assert "'a'" in str(error)
+    assert "'b'" in str(error)
+    assert run.state["x"] in {"a", "b"}
+    assert len(run.history().versions()) == 2
+
+
+@pytest.mark.parametrize("flow", [conflicting, aconflicting])
+def test_a_resolver_decides_a_conflict(hf: Holdfast, flow: Any) -> None:
+    run = hf.run(flow, True, state={"x": ""})
+    assert run.result == ["a", "b"]
+    assert run.state["x"] == "ab"
+    assert control.ran == ["('x',) "]
+
+
+def _raising(path: tuple[Any, ...], base: Any, ours: Any, theirs: Any) -> Any:
+    raise Broken("resolver")
+
+
+@step(on_conflict=_raising)
+async def aset_x_raising(value: str) -> str:
+    state = holdfast.state()
+    await asyncio.sleep(0.01)
+    state["x"] = value
+    return value
+
+
+@workflow
+async def conflict_caught() -> list[Any]:
+    found = await asyncio.gather(aset_x_raising("a"), aset_x_raising("b"), return_exceptions=True)
+    shown = sorted(str(each) for each in found)
+    await aadd(1)
+    control.did("end")
+    return shown
+
+
+def test_a_resolver_that_raises_fails_its_step(hf: Holdfast) -> None:
+    control.failing["end"] = 1
+    run = hf.run(conflict_caught, state={"x": "", "list": []})
+    assert run.status == "failed"
+    assert hf.resume(run.id).result in (["a", "resolver"], ["b", "resolver"])
+    assert sum(version.error is not None for version in run.history().versions()) == 1
+
+
+@step
+async def fetch(n: int, part: str) -> str:
+    control.did(f"{n}{part}")
+    await asyncio.sleep(0)
+    return f"{n}{part}"
+
+
+async def _worker(n: int) -> str:
+    first = await fetch(n, "a")
+    second = await fetch(n, "b")
+    return first + second + await fetch(n, "c")
+
+
+@workflow
+async def workers() -> list[str]:
+    found = await asyncio.gather(*[_worker(n) for n in range(4)])
+    control.did("end")
+    return found
+
+
+def test_workers_get_the_same_addresses_each_time(hf: Holdfast) -> None:
+    control.failing.update({"2b": 1, "end": 1})
+    run = hf.run(workers)
+    assert run.status == "failed"
+    assert hf.resume(run.id).status == "failed"
+    assert hf.resume(run.id).result == ["0a0b0c", "1a1b1c", "2a2b2c", "3a3b3c"]
+    for what in ("0a", "0b", "1a", "1b", "2a", "3a", "3b"):
+        assert control.ran.count(what) == 1, what
+    assert control.ran.count("2b") == 2
+
+
+async def _late_worker(n: int) -> str:
+    # What it waits for takes longer or shorter, as networks do.
+    await asyncio.sleep(control.value[n])
+    return await fetch(n, "a")
+
+
+@workflow
+async def late_workers() -> list[str]:
+    found = await asyncio.gather(*[_late_worker(n) for n in range(3)])
+    control.did("end")
+    return found
+
+
+def test_addresses_do_not_depend_on_how_fast_workers_are(hf: Holdfast) -> None:
+    control.failing["end"] = 1
+    control.value = [0.02, 0.01, 0.0]
+    run = hf.run(late_workers)
+    assert isinstance(run.error, Broken)
+    control.value = [0.0, 0.01, 0.02]
+    assert hf.resume(run.id).result == ["0a", "1a", "2a"]
+
+
+@pytest.mark.parametrize("kind", ["thread", "async"])
+def test_a_limit_bounds_how_many_run_at_once(hf: Holdfast, kind: str) -> None:
+    now, most = 0, 0
+    lock = threading.Lock()
+
+    def enter(by: int) -> None:
+        nonlocal now, most
+        with lock:
+            now += by
+            most = max(most, now)
+
+    @step
+    def busy(n: int) -> int:
+        enter(1)
+        control.gate.wait(0.005)
+        enter(-1)
+        return n
+
+    @step(name="abusy")
+    async def abusy(n: int) -> int:
+        enter(1)
+        await asyncio.sleep(0.005)
+        enter(-1)
+        return n
+
+    @workflow(name="limited")
+    def limited() -> list[int]:
+        found: list[int] = holdfast.parallel(*[(busy, n) for n in range(12)], limit=3)
+        return found
+
+    @workflow(name="alimited")
+    async def alimited() -> list[int]:
+        found: list[int] = await holdfast.parallel(*[(abusy, n) for n in range(12)], limit=3)
+        return found
+
+    assert hf.run(limited if kind == "thread" else alimited).result == list(range(12))
+    assert 2 <= most <= 3
+
+
+@workflow
+def nested_parallel() -> list[list[int]]:
+    def part(base: int) -> list[int]:
+        found: list[int] = holdfast.parallel(*[(add, base + n) for n in range(3)])
+        return found
+
+    found: list[list[int]] = holdfast.parallel((part, 0), (part, 10))
+    control.did("end")
+    return found
+
+
+@workflow
+async def anested_parallel() -> list[list[int]]:
+    async def part(base: int) -> list[int]:
+        found: list[int] = await holdfast.parallel(*[(aadd, base + n) for n in range(3)])
+        return found
+
+    found: list[list[int]] = await holdfast.parallel((part, 0), (part, 10))
+    control.did("end")
+    return found
+
+
+@pytest.mark.parametrize("flow", [nested_parallel, anested_parallel])
+def test_parallel_inside_parallel(hf: Holdfast, flow: Any) -> None:
+    control.failing.update({"add-11": 1, "end": 1})
+    run = hf.run(flow, state={"list": []})
+    assert run.status == "failed"
+    assert hf.resume(run.id).status == "failed"
+    assert hf.resume(run.id).result == [[0, 10, 20], [100, 110, 120]]
+    assert sorted(run.state["list"]) == [0, 1, 2, 10, 11, 12]
+    assert len(control.ran) == 9
+
+
+@step
+def fan_out() -> list[int]:
+    holdfast.state()["fan"] = True
+    found: list[int] = holdfast.parallel(*[(add, n) for n in range(4)])
+    state = holdfast.state()
+    state["sum"] = sum(state["list"])
+    return found
+
+
+@step(name="fan_out")
+async def afan_out() -> list[int]:
+    holdfast.state()["fan"] = True
+    found = await asyncio.gather(*[aadd(n) for n in range(4)])
+    state = holdfast.state()
+    state["sum"] = sum(state["list"])
+    return found
+
+
+@workflow
+def step_in_parallel() -> list[int]:
+    return fan_out()
+
+
+@workflow
+async def astep_in_parallel() -> list[int]:
+    return await afan_out()
+
+
+@pytest.mark.parametrize("flow", [step_in_parallel, astep_in_parallel])
+def test_parallel_steps_inside_a_step(hf: Holdfast, flow: Any) -> None:
+    run = hf.run(flow, state={"list": []})
+    assert run.result == [0, 10, 20, 30]
+    assert run.state["sum"] == 6
+    assert run.state["fan"] is True
+
+
+@workflow
+async def mixed() -> list[Any]:
+    """Steps that are functions, called by tasks beside asynchronous ones."""
+
+    async def plain(n: int) -> int:
+        await asyncio.sleep(0)
+        return add(n)
+
+    return list(await asyncio.gather(*[aadd(n) for n in range(5)], *[plain(n) for n in range(5, 10)]))
+
+
+def test_blocking_steps_beside_asynchronous_ones_do_not_lock_up(tmp_path: Path) -> None:
+    body = """
+import faulthandler, test_parallel as t
+faulthandler.dump_traceback_later(5, exit=True)
+r = hf.run(t.mixed, state={"list": []})
+print(sorted(r.state["list"]), r.result)"""
+    wanted = f"{list(range(10))} {[n * 10 for n in range(10)]}"
+    assert f.elsewhere(tmp_path / "runs.db", body) == wanted
+
+
+@pytest.mark.filterwarnings("ignore:coroutine")
+def test_an_asynchronous_step_in_threads_is_refused(hf: Holdfast) -> None:
+    @workflow(name="confused")
+    def confused() -> Any:
+        return holdfast.parallel((aadd, 1))
+
+    run = hf.run(confused, state={"list": []})
+    assert run.status == "failed"
+    assert isinstance(run.error, InvalidCall)
+    assert "parallel" in str(run.error)
+
+
+def test_outside_a_run_parallel_runs_functions() -> None:
+    assert holdfast.parallel(lambda: 1, (max, 2, 3)) == [1, 3]
+    assert holdfast.parallel() == []
+
+    async def two() -> list[Any]:
+        async def one() -> int:
+            return 1
+
+        found: list[Any] = await holdfast.parallel(one, (max, 2, 3))
+        return found
+
+    assert asyncio.run(two()) == [1, 3]
+
+
+@step(name="parallel.1")
+def hostile_name() -> str:
+    return tell("hostile")
+
+
+@step
+def tell(who: str) -> str:
+    control.did(who)
+    return who
+
+
+@workflow
+def colliding() -> list[str]:
+    found = [hostile_name(), *holdfast.parallel((tell, "branch"))]
+    control.did("end")
+    return found
+
+
+def test_the_name_of_a_step_cannot_collide_with_a_branch(hf: Holdfast) -> None:
+    control.failing["end"] = 1
+    run = hf.run(colliding)
+    steps = [version.address for version in run.history().versions() if version.kind == "step"]
+    assert len(set(steps)) == 3
+    assert hf.resume(run.id).result == ["hostile", "branch"]
+
+
+@workflow
+async def crowd() -> list[int]:
+    found = await asyncio.gather(*[aadd(n) for n in range(8)], return_exceptions=True)
+    return [each for each in found if isinstance(each, int)]
+
+
+def test_failures_that_the_workflow_gathers_are_results(hf: Holdfast) -> None:
+    control.failing.update({"add-1": 1, "add-5": 1})
+    run = hf.run(crowd, state={"list": []})
+    assert run.result == [0, 20, 30, 40, 60, 70]
+    assert sorted(run.state["list"]) == [0, 2, 3, 4, 6, 7]
+    assert hf.resume(run.id).result == [0, 20, 30, 40, 60, 70]
+    assert len(control.ran) == 8
+
+
+def test_many_runs_at_once_keep_to_themselves(hf: Holdfast) -> None:
+    async def all_of_them() -> list[Any]:
+        return await asyncio.gather(
+            *[hf.arun(in_gather, 3, run_id=f"run-{n}", state={"list": [], "n": n}) for n in range(20)]
+        )
+
+    for n, run in enumerate(asyncio.run(all_of_them())):
+        assert run.result == [0, 10, 20]
+        assert sorted(run.state["list"]) == [0, 1, 2]
+        assert run.state["n"] == n
+        assert run.head.number == 5
+
+
+async def _team(n: int) -> list[str]:
+    async def member(m: int) -> str:
+        await asyncio.sleep(control.value[n][m])
+        return await fetch(n * 10 + m, "x")
+
+    return await asyncio.gather(*[member(m) for m in range(2)])
+
+
+@workflow
+async def teams() -> list[list[str]]:
+    found = await asyncio.gather(*[_team(n) for n in range(2)])
+    control.did("end")
+    return found
+
+
+def test_addresses_of_workers_of_workers_do_not_depend_on_speed(hf: Holdfast) -> None:
+    control.failing["end"] = 1
+    control.value = [[0.03, 0.02], [0.01, 0.0]]
+    run = hf.run(teams)
+    assert isinstance(run.error, Broken)
+    control.value = [[0.0, 0.01], [0.02, 0.03]]
+    assert hf.resume(run.id).result == [["0x", "1x"], ["10x", "11x"]]
+
+
+def test_blocking_steps_in_threads_beside_asynchronous_ones(hf: Holdfast) -> None:
+    @workflow(name="mixed_threads")
+    async def mixed_threads() -> list[int]:
+        in_thread = [asyncio.to_thread(add, n) for n in range(5)]
+        return list(await asyncio.gather(*in_thread, *[aadd(n) for n in range(5, 10)]))
+
+    run = hf.run(mixed_threads, state={"list": []})
+    assert run.result == [n * 10 for n in range(10)]
+    assert sorted(run.state["list"]) == list(range(10))
+
+
+def test_a_run_that_is_cancelled_at_any_moment_resumes_whole(hf: Holdfast) -> None:
+    @workflow(name="long_line")
+    async def long_line() -> list[int]:
+        return [await aadd(n) for n in range(40)]
+
+    async def all_of_it() -> None:
+        for turn in range(8):
+            name = f"turn-{turn}"
+            task = asyncio.ensure_future(hf.arun(long_line, run_id=name, state={"list": []}))
+            while len(control.ran) < 1 + turn * 4 and not task.done():
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait({task})
+            run = await hf.aresume(name)
+            assert run.result == [n * 10 for n in range(40)]
+            assert run.state["list"] == list(range(40))
+            assert run.head.number == 42
+            control.ran.clear()
+
+    asyncio.run(all_of_it())

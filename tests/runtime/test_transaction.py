@@ -1,0 +1,576 @@
+"""A step is a transaction: all that it did is one version, or nothing is."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import flows_steps as f
+import pytest
+from flows_steps import Broken, control
+
+import holdfast
+from holdfast import Holdfast, InvalidCall, Retry, UnsupportedValue, step, workflow
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    control.reset()
+    yield
+    control.reset()
+
+
+@pytest.fixture(params=["file", "memory"])
+def hf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Holdfast]:
+    with holdfast.open(":memory:" if request.param == "memory" else tmp_path / "runs.db") as engine:
+        yield engine
+
+
+START: dict[str, Any] = {"n": 1, "list": [1, 2, 3], "deep": {"a": {"b": ["x"]}}, "gone": True}
+
+
+def _spoil() -> None:
+    """Change the state in every way there is."""
+    state = holdfast.state()
+    state["n"] += 1
+    state["list"].append(4)
+    state["list"][0] = "first"
+    state["deep"]["a"]["b"].insert(0, "y")
+    state["deep"]["a"]["new"] = {"k": [1]}
+    del state["gone"]
+    state["late"] = [1]
+    state["late"].append(2)
+
+
+SPOILT = {
+    "n": 2,
+    "list": ["first", 2, 3, 4],
+    "deep": {"a": {"b": ["y", "x"], "new": {"k": [1]}}},
+    "late": [1, 2],
+}
+
+
+@step(retry=Retry(2, delay=0))
+def spoil() -> str:
+    _spoil()
+    control.did("spoil")
+    return "spoilt"
+
+
+@step(name="spoil", retry=Retry(2, delay=0))
+async def aspoil() -> str:
+    _spoil()
+    await asyncio.sleep(0)
+    control.did("spoil")
+    return "spoilt"
+
+
+@workflow
+def spoiling() -> str:
+    return spoil()
+
+
+@workflow
+async def aspoiling() -> str:
+    return await aspoil()
+
+
+both = pytest.mark.parametrize("flow", [spoiling, aspoiling])
+
+
+@both
+def test_a_failed_attempt_leaves_no_trace(hf: Holdfast, flow: Any) -> None:
+    control.failing["spoil"] = 2
+    run = hf.run(flow, state=START)
+    assert run.status == "failed"
+    assert run.state == START
+    assert run.head.number == 1
+    assert len(run.history().versions()) == 1
+
+
+@both
+def test_a_retry_starts_from_the_state_before(hf: Holdfast, flow: Any) -> None:
+    control.failing["spoil"] = 1
+    run = hf.run(flow, state=START)
+    assert run.result == "spoilt"
+    assert run.state == SPOILT
+    assert list(run.state) == ["n", "list", "deep", "late"]
+    assert run.history().at(1).state == START
+
+
+@both
+def test_a_resumed_step_starts_from_the_state_before(hf: Holdfast, flow: Any) -> None:
+    control.failing["spoil"] = 3
+    run = hf.run(flow, state=START)
+    assert hf.resume(run.id).result == "spoilt"
+    assert run.state == SPOILT
+
+
+def test_versions_are_numbered_by_what_happened(hf: Holdfast) -> None:
+    run = hf.run(f.book, "kelp", tags=["good"], note="why", actor="me")
+    versions = run.history().versions()[::-1]
+    assert [version.number for version in versions] == [1, 2, 3, 4, 5, 6]
+    assert [version.kind for version in versions] == ["initial", *["step"] * 4, "final"]
+    assert [version.step for version in versions] == [None, "plan", "write", "write", "finish", None]
+    assert [version.address for version in versions] == [None, "plan", "write", "write#2", "finish", None]
+    assert [version.parent for version in versions] == [None, 1, 2, 3, 4, 5]
+    assert [version.steps for version in versions] == [0, 1, 2, 3, 4, 4]
+    assert {version.attempt for version in versions} == {1}
+    assert all(version.took is not None and 0 <= version.took < 5 for version in versions[1:5])
+    assert [version.result for version in versions[1:]] == [
+        {"topic": "kelp", "tasks": ["a", "b"]}, "A", "B", "A+B", "A+B",
+    ]  # fmt: skip
+    assert [version.state for version in versions] == [
+        {},
+        {"topic": "kelp"},
+        {"topic": "kelp", "texts": ["a"]},
+        {"topic": "kelp", "texts": ["a", "b"]},
+        *[{"topic": "kelp", "texts": ["a", "b"], "done": True}] * 2,
+    ]
+    assert versions[0].tags == ("good",)
+    assert versions[0].note == "why"
+    assert versions[0].actor == "me"
+    assert [version.status for version in versions] == [*["running"] * 5, "completed"]
+    assert [event.kind for event in run.events()] == ["run.started", *["step.completed"] * 4, "run.completed"]
+    assert hf.verify().ok
+
+
+@step
+def noted(tokens: int) -> None:
+    holdfast.note(model="m-1", tokens=tokens, cost=0.5)
+    holdfast.note(tokens=1, prompt="p")
+    control.did("noted")
+
+
+@step(name="noted")
+async def anoted(tokens: int) -> None:
+    holdfast.note(model="m-1", tokens=tokens, cost=0.5)
+    holdfast.note(tokens=1, prompt="p")
+    control.did("noted")
+
+
+@workflow
+def noting() -> None:
+    noted(10)
+    noted(20)
+
+
+@workflow
+async def anoting() -> None:
+    await anoted(10)
+    await anoted(20)
+
+
+@pytest.mark.parametrize("flow", [noting, anoting])
+def test_what_shaped_a_step_is_kept_and_summed(hf: Holdfast, flow: Any) -> None:
+    run = hf.run(flow)
+    assert run.history().at(2).meta == {"model": "m-1", "tokens": 11, "cost": 0.5, "prompt": "p"}
+    assert run.history().at(3).meta == {"model": "m-1", "tokens": 21, "cost": 0.5, "prompt": "p"}
+    assert run.totals == {"tokens": 32, "cost": 1.0}
+
+
+def test_sums_do_not_count_what_is_replayed_twice(hf: Holdfast) -> None:
+    control.failing["noted"] = 0
+    run = hf.run(noting)
+    hf.rollback(run.id, to=2, resume=False)
+    hf.resume(run.id)
+    assert run.totals["tokens"] in (32, 53)  # what was spent, or what counts: never anything else
+    before = run.totals
+    hf.resume(run.id)
+    assert run.totals == before
+
+
+def test_what_a_failed_attempt_noted_is_not_kept(hf: Holdfast) -> None:
+    @step(name="flaky", retry=Retry(2, delay=0))
+    def flaky() -> None:
+        holdfast.note(tokens=5)
+        control.did("x")
+
+    @workflow(name="flaky_run")
+    def flaky_run() -> None:
+        flaky()
+
+    control.failing["x"] = 1
+    run = hf.run(flaky_run)
+    assert run.history().at(2).meta == {"tokens": 5}
+
+
+class Unknown:
+    pass
+
+
+def _with(value: Any) -> Any:
+    return {"a": [1, value]}
+
+
+BAD: list[tuple[str, Callable[[], Any]]] = [
+    ("object", Unknown),
+    ("lock", threading.Lock),
+    ("lambda", lambda: lambda: 1),
+    ("generator", lambda: (n for n in [1])),
+    ("inside", lambda: _with(Unknown())),
+]
+
+
+@pytest.mark.parametrize("where", ["result", "state", "note"])
+@pytest.mark.parametrize(("name", "make"), BAD, ids=[name for name, _ in BAD])
+def test_what_cannot_be_stored_fails_the_step_and_leaves_no_trace(
+    hf: Holdfast, where: str, name: str, make: Callable[[], Any]
+) -> None:
+    @step(name="bad")
+    def bad() -> Any:
+        state = holdfast.state()
+        state["touched"] = True
+        if where == "state":
+            state["bad"] = make()
+        if where == "note":
+            holdfast.note(bad=make())
+        return make() if where == "result" else "fine"
+
+    @workflow(name="bad_run")
+    def bad_run() -> Any:
+        return [f.write("a"), bad()]
+
+    run = hf.run(bad_run)
+    assert run.status == "failed"
+    assert isinstance(run.error, UnsupportedValue)
+    if name == "inside":
+        assert "a[1]" in str(run.error)
+        assert "Unknown" in str(run.error)
+    assert run.state == {"texts": ["a"]}
+    assert run.head.number == 2
+    assert hf.verify().ok
+
+
+def test_a_cycle_is_refused(hf: Holdfast) -> None:
+    @step(name="cyclic")
+    def cyclic() -> Any:
+        found: list[Any] = []
+        found.append(found)
+        return found
+
+    @workflow(name="cyclic_run")
+    def cyclic_run() -> Any:
+        return cyclic()
+
+    assert isinstance(hf.run(cyclic_run).error, UnsupportedValue)
+
+
+def test_a_workflow_can_live_with_a_result_that_cannot_be_stored(hf: Holdfast) -> None:
+    @step(name="bad")
+    def bad() -> Any:
+        holdfast.state()["touched"] = True
+        return Unknown()
+
+    @workflow(name="lives")
+    def lives() -> Any:
+        try:
+            bad()
+        except UnsupportedValue:
+            found = f.write("instead")
+        control.did("end")
+        return found
+
+    control.failing["end"] = 1
+    run = hf.run(lives)
+    assert run.state == {"texts": ["instead"]}
+    assert hf.resume(run.id).result == "INSTEAD"
+    assert control.ran == ["write-instead", "end", "end"]
+
+
+def test_a_result_of_the_workflow_that_cannot_be_stored_fails_the_run(hf: Holdfast) -> None:
+    @workflow(name="bad_end")
+    def bad_end() -> Any:
+        f.write("a")
+        return Unknown() if control.value is None else "fine"
+
+    run = hf.run(bad_end)
+    assert run.status == "failed"
+    assert isinstance(run.error, UnsupportedValue)
+    assert run.state == {"texts": ["a"]}
+    control.value = 1
+    assert hf.resume(run.id).result == "fine"
+    assert control.ran == ["write-a"]
+
+
+@pytest.mark.parametrize("kind", ["def", "async"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_in_a_step_leaves_the_run_resumable(
+    hf: Holdfast, kind: str, error: type[BaseException]
+) -> None:
+    @step(name="interrupted")
+    def interrupted() -> str:
+        holdfast.state()["touched"] = len(control.ran)
+        control.ran.append("i")
+        if len(control.ran) == 2:
+            raise error
+        return "fine"
+
+    @workflow(name="interruptible")
+    def interruptible() -> list[str]:
+        return [f.write("a"), interrupted()]
+
+    @workflow(name="ainterruptible")
+    async def ainterruptible() -> list[str]:
+        return [await f.awrite("a"), interrupted()]
+
+    with pytest.raises(error):
+        hf.run(interruptible if kind == "def" else ainterruptible, run_id="i")
+    run = hf.get("i")
+    assert run.status in {"running", "paused", "failed"}
+    assert run.state == {"texts": ["a"]}
+    assert hf.resume("i").result == ["A", "fine"]
+    assert control.ran == ["write-a", "i", "i"]
+
+
+def test_a_cancelled_task_leaves_the_run_resumable(hf: Holdfast) -> None:
+    @step(name="waits")
+    async def waits() -> str:
+        control.ran.append("waits")
+        if control.value is None:
+            control.entered.set()
+            await asyncio.sleep(60)
+        return "fine"
+
+    @workflow(name="cancellable")
+    async def cancellable() -> str:
+        return await waits()
+
+    async def start() -> None:
+        task = asyncio.ensure_future(hf.arun(cancellable, run_id="c"))
+        while not control.entered.is_set():
+            await asyncio.sleep(0.001)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        control.value = 1
+        assert (await hf.aresume("c")).result == "fine"
+
+    asyncio.run(start())
+    assert control.ran == ["waits", "waits"]
+
+
+def test_a_draft_is_seen_by_its_step_alone(hf: Holdfast) -> None:
+    seen: list[Any] = []
+
+    @step(name="changes")
+    def changes() -> None:
+        state = holdfast.state()
+        state["x"] = 1
+        seen.append(dict(hf.get("r").state))
+        seen.append(holdfast.state()["x"])
+
+    @workflow(name="isolated")
+    def isolated() -> Any:
+        before = holdfast.state()
+        changes()
+        return [dict(before), dict(holdfast.state())]
+
+    run = hf.run(isolated, run_id="r", state={"x": 0})
+    assert run.result == [{"x": 0}, {"x": 1}]
+    assert seen == [{"x": 0}, 1]
+
+
+def test_a_draft_that_is_kept_beyond_its_step_changes_nothing(hf: Holdfast) -> None:
+    kept: list[Any] = []
+
+    @step(name="leaks")
+    def leaks() -> None:
+        state = holdfast.state()
+        kept.append(state)
+        kept.append(state["list"])
+
+    @step(name="uses")
+    def uses() -> list[int]:
+        for draft in kept:
+            with pytest.raises(TypeError, match="over"):
+                draft.append(99) if isinstance(draft, list) else draft.update(bad=1)
+        return list(holdfast.state()["list"])
+
+    @workflow(name="leaky")
+    def leaky() -> list[int]:
+        leaks()
+        return uses()
+
+    run = hf.run(leaky, state={"list": [1]})
+    assert run.result == [1]
+    assert run.state == {"list": [1]}
+
+
+def test_the_workflow_itself_cannot_change_the_state(hf: Holdfast) -> None:
+    @workflow(name="changer")
+    def changer() -> None:
+        holdfast.state()["x"] = 1
+
+    run = hf.run(changer, state={"x": 0})
+    assert run.status == "failed"
+    assert "step" in str(run.error)
+    assert run.state == {"x": 0}
+
+
+def test_a_workflow_that_fails_between_steps_keeps_the_steps(hf: Holdfast) -> None:
+    @workflow(name="between")
+    def between() -> str:
+        f.write("a")
+        control.did("own")
+        return "end"
+
+    control.failing["own"] = 1
+    run = hf.run(between)
+    assert isinstance(run.error, Broken)
+    assert [event.kind for event in run.events()] == ["run.started", "step.completed", "run.failed"]
+    assert hf.resume(run.id).result == "end"
+    assert control.ran == ["write-a", "own", "own"]
+
+
+def test_a_step_outside_a_run_is_an_ordinary_function() -> None:
+    with holdfast.trial({"texts": ["z"]}) as state:
+        assert f.write("a") == "A"
+        assert f.book("kelp") == "A+B"
+        assert asyncio.run(f.awrite("c")) == "C"  # type: ignore[arg-type, unused-ignore]
+    assert state == {"texts": ["z", "a", "a", "b", "c"], "topic": "kelp", "done": True}
+    assert f.write("a") == "A"
+    assert asyncio.run(f.abook("x")) == "A+B"  # type: ignore[arg-type, unused-ignore]
+    with pytest.raises(InvalidCall, match="trial"):
+        holdfast.state()
+    with pytest.raises(Broken):
+        f.fragile()
+
+
+def test_outside_a_run_nothing_is_tried_again_or_recorded() -> None:
+    control.failing["spoil"] = 1
+    with holdfast.trial(dict(START)), pytest.raises(Broken):
+        spoil()
+    assert control.ran == ["spoil"]
+    assert holdfast.uuid4() != holdfast.uuid4()
+    assert 0 <= holdfast.random() < 1
+    assert holdfast.now().tzinfo is not None
+    assert holdfast.idempotency_key() != holdfast.idempotency_key()
+    holdfast.note(tokens=1)
+    holdfast.progress(0.5, "half")
+    holdfast.sleep(0)
+
+
+def test_decorated_functions_look_like_themselves() -> None:
+    import inspect
+
+    assert f.write.__name__ == "write"
+    assert list(inspect.signature(f.write).parameters) == ["task"]
+    assert f.stuck.__doc__ is not None
+
+
+def test_methods_can_be_steps_of_an_object(hf: Holdfast) -> None:
+    class Agent:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        @step
+        def speak(self, word: str) -> str:
+            control.did("speak")
+            return f"{self.name}: {word}"
+
+    @workflow(name="speaking")
+    def speaking() -> str:
+        said = Agent("a").speak("hi")
+        control.did("end")
+        return said
+
+    control.failing["end"] = 1
+    run = hf.run(speaking)
+    assert hf.resume(run.id).result == "a: hi"
+    assert control.ran == ["speak", "end", "end"]
+
+
+@step
+def reads_then_calls() -> int:
+    before = len(holdfast.state()["inner"])
+    f.inner("n")
+    control.did("between")
+    return before
+
+
+@workflow
+def nested_reader() -> int:
+    return reads_then_calls()
+
+
+def test_a_step_that_is_run_again_reads_what_it_read_before_its_inner_steps(hf: Holdfast) -> None:
+    control.failing["between"] = 1
+    run = hf.run(nested_reader, state={"inner": []})
+    assert run.status == "failed"
+    assert hf.resume(run.id).result == 0
+    assert control.ran == ["inner-n", "between", "between"]
+
+
+@workflow
+def shared_with_outer() -> Any:
+    return outer_and_inner()
+
+
+@step
+def outer_and_inner() -> list[Any]:
+    state = holdfast.state()
+    state["mine"] = 1
+    state["list"].append("outer")
+    seen = [inner_sees()]
+    state = holdfast.state()
+    seen.append(list(state["list"]))
+    state["list"].append("outer again")
+    inner_sees()
+    return [*seen, list(holdfast.state()["list"])]
+
+
+@step
+def inner_sees() -> Any:
+    state = holdfast.state()
+    state["list"].append("inner")
+    return [state.get("mine"), list(state["list"])]
+
+
+def test_inner_steps_see_what_is_committed_and_the_outer_one_sees_theirs(hf: Holdfast) -> None:
+    run = hf.run(shared_with_outer, state={"list": []})
+    first, second, third = run.result
+    assert first == [None, ["inner"]]
+    assert sorted(second) == ["inner", "outer"]
+    assert sorted(third) == ["inner", "inner", "outer", "outer again"]
+    assert run.state["mine"] == 1
+    assert sorted(run.state["list"]) == ["inner", "inner", "outer", "outer again"]
+
+
+def test_an_old_draft_of_the_outer_step_still_counts_after_an_inner_one(hf: Holdfast) -> None:
+    @step(name="outer_keeps")
+    def outer_keeps() -> None:
+        state = holdfast.state()
+        state["a"] = 1
+        f.inner("x")
+        state["b"] = 2
+
+    @workflow(name="outer_keeps_run")
+    def outer_keeps_run() -> None:
+        outer_keeps()
+
+    run = hf.run(outer_keeps_run)
+    assert run.state == {"a": 1, "b": 2, "inner": ["x"]}
+
+
+def test_a_draft_from_before_an_inner_step_is_not_silently_lost(hf: Holdfast) -> None:
+    @step(name="outer_mixes")
+    def outer_mixes() -> str:
+        old = holdfast.state()
+        f.inner("x")
+        holdfast.state()["seen"] = True
+        try:
+            old["b"] = 2
+        except TypeError:
+            return "refused"
+        return "kept"
+
+    @workflow(name="outer_mixes_run")
+    def outer_mixes_run() -> str:
+        return outer_mixes()
+
+    run = hf.run(outer_mixes_run)
+    assert (run.result == "kept" and run.state.get("b") == 2) or run.result == "refused"
