@@ -34,7 +34,7 @@ import holdfast
 from holdfast import History, Holdfast, Opaque, Retention, Version
 from holdfast.tree.portable import to_json
 
-FORMAT = 1
+FORMAT = 2
 HERE = Path(__file__).parent
 #: The run that goes into the bundle, and the version that becomes the snapshot.
 BUNDLED, EXPORTED = "talk", "values@1"
@@ -176,6 +176,7 @@ def play(hf: Holdfast) -> dict[str, dict[str, str]]:
     _talk(script)
     _large(script)
     _forks(script)
+    _flows(script)
     hf.gc(grace=0)
     return script.expected
 
@@ -256,6 +257,31 @@ def _forks(script: Script) -> None:
     script.note(orphan.head, state, {})
     script.edit(orphan, state, lambda at: at.update(n=1))
     script.hf.delete("origin")
+
+
+@holdfast.step(name="fixture.go")
+def go(by: int) -> dict[str, Any]:
+    state = holdfast.state()
+    state["at"].append({"by": by, "note": _message(by)})
+    holdfast.note(model="m-1", tokens=by)
+    return {"there": [by] * by}
+
+
+@holdfast.workflow(name="fixture.travel", version="1")
+def travel(far: int) -> list[Any]:
+    results: list[Any] = [go(by) for by in range(1, far + 1)]
+    return [*results, holdfast.ask("Further?", schema=bool)]
+
+
+def _flows(script: Script) -> None:
+    """A workflow that waits for an answer."""
+    run = script.hf.run(travel, 3, run_id="travel", state={"at": []})
+    steps = [{"by": by, "note": _message(by)} for by in range(1, 4)]
+    log = run.history()
+    script.note(log.at(1), {"at": []}, {})
+    for by in range(1, 4):
+        facts = {"result": {"there": [by] * by}, "meta": {"model": "m-1", "tokens": by}}
+        script.note(log.at(by + 1), {"at": steps[:by]}, facts)
 
 
 def describe(hf: Holdfast) -> dict[str, Any]:

@@ -104,6 +104,17 @@ class TestEveryFormat:
                 assert digest(getattr(version, name)) == expected_digest
 
 
+@pytest.mark.parametrize("number", FORMATS[1:])
+def test_a_workflow_goes_on(number: int, tmp_path: Path) -> None:
+    with holdfast.open(_copied(number, tmp_path)) as hf:
+        (prompt,) = hf.prompts()
+        run = hf.answer(prompt.id, True)
+        assert run.status == "completed"
+        assert run.result == [*({"there": [by] * by} for by in range(1, 4)), True]
+        assert run.totals == {"tokens": 6}
+        assert hf.verify().problems == ()
+
+
 def test_the_present_format_has_fixtures() -> None:
     assert list(range(1, FORMAT + 1)) == FORMATS
 
