@@ -314,7 +314,7 @@ def test_a_rollback_that_was_killed_half_way_goes_on(store: int, victims: Victim
     with holdfast.open(job["path"], durability="fast") as hf:
         log = hf.history(name)
         assert len(log.timelines()) in (before, before + 1)
-        undone = [v for v in log.versions(limit=1000) if (v.address or "").startswith("undo/")]
+        undone = [v for v in log.versions(limit=1000) if (v.address or "").startswith("[undo]/")]
         assert len(undone) == UNDOABLE
         assert told["done"] in ("paused", "completed")
         if told["done"] == "paused":

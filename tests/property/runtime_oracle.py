@@ -12,6 +12,9 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast import Holdfast, Version, thaw
+from holdfast.runtime.waits import facts_of
+
 Script = list[Any]
 ENDED = ("completed", "failed", "cancelled")
 
@@ -83,6 +86,8 @@ class Told:
     mail: list[Letter] = field(default_factory=list)
     asked: int = 0
     sent: int = 0
+    #: Values that were recorded after the head.
+    loose: dict[str, Any] = field(default_factory=dict)
     #: Somebody wants it cancelled, which outlives the process that should do it.
     doomed: bool = False
     #: The run and the version that it was forked from.
@@ -118,7 +123,7 @@ class Told:
         self.starts.append(to)
         self.status = "paused"
         self.doomed = False
-        self.waits = {}
+        self.waits, self.loose = {}, {}
         self.mail = list(self.versions[to].mail)
 
 
@@ -137,6 +142,8 @@ class World:
     ran: Counter[str] = field(default_factory=Counter)
     keys: dict[str, tuple[str, int, str]] = field(default_factory=dict)
     answers: dict[str, Any] = field(default_factory=dict)
+    #: What `uuid4` and `random` gave, by run, timeline and address.
+    drawn: dict[tuple[str, int, str], Any] = field(default_factory=dict)
 
     def start(self, run_id: str, script: Script, state: Any, parent: str | None = None) -> None:
         told = self.runs[run_id] = Told(run_id, script, parent)
@@ -172,6 +179,8 @@ class World:
 
     def roll_back(self, told: Told, to: int, *, resume: bool) -> None:
         told.roll_back(to)
+        for child in [each for each in self.runs.values() if each.parent == told.id]:
+            self.cancel(child)
         if resume:
             self.resume(told)
 
@@ -232,7 +241,7 @@ class Play:
         #: The line, oldest first, and how far the workflow's own code has come on it; None for its end.
         self.past: list[Known] = line[::-1]
         self.at: int | None = 0 if self.recorded else None
-        self.loose: dict[str, Any] = {}
+        self.loose = dict(told.loose)
         self.failures: list[str] = []
         self.wish = "cancel" if told.doomed else ""
 
@@ -245,7 +254,7 @@ class Play:
             told.status = "completed"
             self.commit("final", told.state, status="completed", result=result)
         except Failed:
-            told.status = "failed"
+            told.status, told.loose = "failed", self.loose
         except Halted as halt:
             self.halted(str(halt))
 
@@ -255,13 +264,12 @@ class Play:
         if status == "cancelled":
             told.waits = {}
             self.commit("final", told.state, status="cancelled")
-        elif self.loose:
-            self.commit("manual", told.state)
+        told.loose = self.loose
 
     def commit(self, kind: str, state: Any, **facts: Any) -> Known:
         known = self.told.add(kind, state, values=self.loose, **facts)
         self.values |= self.loose
-        self.loose = {}
+        self.told.loose, self.loose = {}, {}
         self.at = None
         return known
 
@@ -385,6 +393,8 @@ class Play:
         if known is None:
             assert kind != "now" or got == self.world.now
             known = self.loose[address] = got
+            place = (self.told.id, len(self.told.starts), address)
+            assert kind == "now" or self.world.drawn.setdefault(place, got) == got, "a crash has changed it"
         assert got == known, f"{address} gave {got} and was recorded as {known}"
         return got
 
@@ -452,6 +462,35 @@ def change(state: Any, op: list[Any]) -> None:
         del state[what[1]]
     if op[0] == "nest":
         state[f"nest {op[1]}"] = "done"
+
+
+def check_run(hf: Holdfast, told: Told) -> None:
+    """Everything that is known about a run."""
+    run = hf.get(told.id)
+    log = hf.history(told.id)
+    assert (run.status, log.head.number) == (told.status, told.head)
+    assert [(line.number, line.parent) for line in log.timelines()] == list(enumerate(told.starts, 1))
+    listed = sorted(log.versions(limit=10_000), key=lambda version: version.number)
+    assert [version.number for version in listed] == sorted(told.versions)
+    for version in listed:
+        check_version(version, told.versions[version.number])
+    if told.status == "completed":
+        assert run.result == told.versions[told.head].result
+    assert (run.error is not None) == (told.status == "failed")
+    if told.status not in ("completed", "cancelled"):
+        record = hf._store.run(told.id)
+        assert record is not None
+        mail = [(letter.name, letter.value) for letter in facts_of(record).mail]
+        assert mail == [(letter.name, letter.value) for letter in told.mail]
+
+
+def check_version(version: Version, known: Known) -> None:
+    """A version says what it should."""
+    assert (version.number, version.parent, version.timeline) == (known.number, known.parent, known.timeline)
+    assert (version.kind, version.address, version.status) == (known.kind, known.address, known.status)
+    assert thaw(version.state) == known.state
+    assert thaw(version.result) == known.result
+    assert ("failed" in version.detail, version.error is not None) == (known.failed, known.failed)
 
 
 def _crash(errors: list[BaseException]) -> list[BaseException]:

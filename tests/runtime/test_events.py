@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -167,10 +166,8 @@ def test_events_belong_to_the_commit_of_their_cause(hf: Holdfast, monkeypatch: p
         name = f"r-{writes}"
         with monkeypatch.context() as patch:
             patch.setattr(hf._store, "append", dies)
-            try:
+            with suppress(KeyboardInterrupt):
                 hf.run(event_short, run_id=name)
-            except KeyboardInterrupt:
-                pass
         run = hf.get(name)
         found = kinds(run)
         assert found == ["run.started", "step.retried", "step.completed", "run.completed"][: len(found)]
@@ -402,7 +399,8 @@ def test_unsubscribing_while_events_flow(hf: Holdfast) -> None:
     stop = threading.Event()
 
     def work() -> None:
-        while not stop.is_set():
+        # With a moment between, or the others hardly ever get the lock of a store in memory.
+        while not stop.wait(0.001):
             hf.run(event_short)
 
     thread = threading.Thread(target=work)

@@ -102,9 +102,15 @@ class Reader:
         """Has the pack of a version been read?"""
         return number in self._packs
 
-    def read_ahead(self, numbers: Sequence[int]) -> None:
-        """Read the packs of versions that will be asked for soon, together."""
-        self._load(numbers)
+    def read_ahead(self, records: Sequence[VersionRecord]) -> None:
+        """Read the packs of versions of this run, whose records were checked, together: they will be asked for soon.
+        What is not as it should be is left to whoever asks for it."""
+        wanted = [record for record in records if record.number not in self._packs]
+        packs = self.store.pack_bytes(self.run.key, [record.number for record in wanted])
+        for record in wanted:
+            data = packs.get(record.number)
+            if data is not None and digest(data) == record.pack_hash:
+                self._keep(record.number, self._unpack(record.number, data))
 
     def show(self, value: Any) -> Any:
         """An internal value as a caller may see it."""
@@ -198,21 +204,22 @@ class Reader:
         if not missing:
             return found
         for record in self.store.packs(self.run.key, missing):
-            pack = self._unpack(check(self.run.id, record))
+            pack = self._unpack(record.number, check(self.run.id, record).pack or b"")
             found[record.number] = pack
-            with self._lock:
-                self._packs[record.number] = pack
-                while len(self._packs) > _KEEP_BLOCKS:
-                    self._packs.popitem(last=False)
+            self._keep(record.number, pack)
         for number in missing:
             if number not in found:
                 self._missing(number)
         return found
 
-    def _unpack(self, record: VersionRecord) -> _Pack:
-        assert record.pack is not None
-        number = record.number
-        nodes = self._decoded(number, open_block, record.pack)
+    def _keep(self, number: int, pack: _Pack) -> None:
+        with self._lock:
+            self._packs[number] = pack
+            while len(self._packs) > _KEEP_BLOCKS:
+                self._packs.popitem(last=False)
+
+    def _unpack(self, number: int, data: bytes) -> _Pack:
+        nodes = self._decoded(number, open_block, data)
         if bytes(nodes[1]) == _NO_BLOCKS:
             return _Pack(nodes[0], [], -2, nodes)
         directory = self._decoded(number, node_of, nodes[1])

@@ -50,7 +50,7 @@ class Record:
         self.first: int | None = None
         #: By the address of a step that called steps: the version before the first of those.
         self.begun: dict[str, int] = {}
-        self._order: list[int] = []
+        self._order: list[VersionRecord] = []
         self._places: dict[int, int] = {}
 
     def load(self, head: int, forgotten: Collection[int] = ()) -> Record:
@@ -77,7 +77,7 @@ class Record:
 
     def fetch(self, entry: Entry) -> None:
         """Read what a step gave from the store, and along with it what will be asked for next."""
-        if entry.number > 0:
+        if entry.number == entry.version.number:
             place = self._places[entry.number]
             self._reader.read_ahead(self._order[place : place + _AHEAD])
 
@@ -109,7 +109,7 @@ class Record:
             self.begun.setdefault(around, before)
             around = around.rpartition("/")[0]
         self._places[number] = len(self._order)
-        self._order.append(number)
+        self._order.append(version)
 
 
 def _forgotten_before(reader: Reader) -> set[int]:

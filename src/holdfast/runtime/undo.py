@@ -33,6 +33,8 @@ from holdfast.runtime.session import Halt, Session
 from holdfast.runtime.waits import encoded, facts_of
 from holdfast.store.base import Append
 
+_PAGE = 1000
+
 
 def rollback(
     services: Services, history: History, to: Any, *, reason: str | None, actor: str | None
@@ -72,6 +74,8 @@ def go_on(services: Services, history: History, run: RunRecord) -> None:
 
 def to_undo(services: Services, run: RunRecord, target: int) -> list[tuple[Entry, Step]]:
     """The steps after a version that have a compensation and were not undone yet, newest first."""
+    if not _may_have_to(services, run, target):
+        return []
     reader = services.context.reader(run)
     kept = {entry.number for entry in Record(reader).load(target).steps.values()}
     record = Record(reader).load(run.head)
@@ -100,6 +104,18 @@ def to_undo(services: Services, run: RunRecord, target: int) -> list[tuple[Entry
             )
         found.append((entry, definition))
     return found
+
+
+def _may_have_to(services: Services, run: RunRecord, target: int) -> bool:
+    """Is there any compensation among the versions after one? Quick, as mostly there is none."""
+    after = target
+    while page := services.store.versions(
+        run.key, after=after, before=run.head + 1, limit=_PAGE, ascending=True
+    ):
+        if any(b"undo" in version.detail for version in page):
+            return True
+        after = page[-1].number
+    return False
 
 
 def _undo(

@@ -142,6 +142,9 @@ class VersionStore(Protocol):
     def packs(self, run: int, numbers: Sequence[int]) -> list[VersionRecord]:
         """Versions with packs, stubs too, in any order; those that are not there are left out."""
 
+    def pack_bytes(self, run: int, numbers: Sequence[int]) -> dict[int, bytes]:
+        """The packs alone, by number, for a reader that knows the versions; those that are not there are left out."""
+
     def block(self, run: int, number: int, index: int) -> bytes | None:
         """A further block of a version's pack."""
 

@@ -251,6 +251,11 @@ class MemoryStore:
             there = [versions[number] for number in numbers if number in versions]
         return [replace(kept.record, pack=kept.pack) for kept in there]
 
+    def pack_bytes(self, run: int, numbers: Sequence[int]) -> dict[int, bytes]:
+        with self._lock:
+            versions = self._runs.get(run, _NONE).versions
+            return {number: versions[number].pack for number in numbers if number in versions}
+
     def block(self, run: int, number: int, index: int) -> bytes | None:
         with self._lock:
             kept = self._runs.get(run, _NONE).versions.get(number)

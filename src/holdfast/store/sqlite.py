@@ -68,6 +68,9 @@ _SELECT_VERSION = f"SELECT {VERSION} FROM journal WHERE number IS NOT NULL AND "
 _SELECT_PACK = (
     f"SELECT {VERSION}, {PACK} FROM journal WHERE run=? AND number IN (SELECT value FROM json_each(?))"  # noqa: S608 - constants only
 )
+_SELECT_PACK_BYTES = (
+    f"SELECT number, {PACK} FROM journal WHERE run=? AND number IN (SELECT value FROM json_each(?))"  # noqa: S608 - constants only
+)
 _SELECT_STATS = (
     "SELECT count(*), coalesce(sum(kept), 0), coalesce(sum(size), 0), "
     "(SELECT count(*) FROM journal WHERE number IS NULL AND run > 0), "
@@ -283,6 +286,11 @@ class SQLiteStore:
         with self._link.reader() as connection:
             rows = connection.execute(_SELECT_PACK, (run, wanted)).fetchall()
         return list(map(version_record, rows))
+
+    def pack_bytes(self, run: int, numbers: Sequence[int]) -> dict[int, bytes]:
+        wanted = msgspec.json.encode(list(numbers)).decode()
+        with self._link.reader() as connection:
+            return dict(connection.execute(_SELECT_PACK_BYTES, (run, wanted)).fetchall())
 
     def block(self, run: int, number: int, index: int) -> bytes | None:
         with self._link.reader() as connection:
