@@ -267,7 +267,7 @@ def test_iteration_ends_when_closed(hf: Holdfast) -> None:
     thread = threading.Thread(target=lambda: found.extend(subscription))
     thread.start()
     hf.run(event_short)
-    until(lambda: len([event for event in found if event.cursor]) == 0 or found)
+    until(lambda: found and found[-1].kind == "run.completed")
     subscription.close()
     thread.join(10)
     assert not thread.is_alive()

@@ -8,8 +8,9 @@ moved parts of the state (see `moves`), since a node may stand elsewhere now tha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from holdfast.errors import InvalidCall, NotFound
 from holdfast.history.reader import Reader
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
     from holdfast.history.version import Version
 
 
-@dataclass(frozen=True, slots=True)
-class Blame:
+class Blame(msgspec.Struct, frozen=True):
     """A part of the state and the version that last changed it."""
 
     path: str

@@ -10,7 +10,6 @@ on, and the store refuses it if that is no longer the head.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -30,8 +29,7 @@ from holdfast.tree.pack import Upload, Writer
 STATE, RESULT, META, ERROR, INPUT = range(5)
 
 
-@dataclass(slots=True)
-class Facts:
+class Facts(msgspec.Struct):
     """What is said about a version beside its state."""
 
     step: str | None = None
@@ -44,7 +42,7 @@ class Facts:
     kind: str | None = None
     status: str | None = None
     #: Further facts that a list of versions shows: address, attempt, duration, …
-    more: dict[str, Any] = field(default_factory=dict)
+    more: dict[str, Any] = {}
     #: Has the step been completed?
     done: bool = True
 
@@ -69,8 +67,7 @@ class Facts:
         return encode(facts) if facts else b""
 
 
-@dataclass(slots=True)
-class Parts:
+class Parts(msgspec.Struct):
     """The frozen trees of a version to be, and the artifacts that came with them."""
 
     root: Any

@@ -7,8 +7,9 @@ sets two runs or timelines beside each other, step by step.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from holdfast.tree import diff as trees
 from holdfast.tree.fold import Folder
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
 _FACTS = ("result", "status", "tags", "meta")
 
 
-@dataclass(frozen=True, slots=True)
-class Diff:
+class Diff(msgspec.Struct, frozen=True):
     """The changes from one version to another."""
 
     a: Version
@@ -62,8 +62,7 @@ class Diff:
         return "\n".join(self.summary()) or "no difference"
 
 
-@dataclass(frozen=True, slots=True)
-class StepPair:
+class StepPair(msgspec.Struct, frozen=True):
     """A step on the left and its counterpart on the right, either of which may be missing."""
 
     step: str | None
@@ -84,8 +83,7 @@ class StepPair:
         return not _changes(self.left.result, self.right.result)
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True):
     """Two lines of versions, step by step and state by state."""
 
     left: Version
@@ -148,6 +146,8 @@ def _changes(old: Any, new: Any, at: tuple[Any, ...] = ()) -> list[trees.Change]
     folder = Folder(None)
     one = folder.fold(old)
     return [
-        replace(change, path=(*at, *change.path), source=change.source and (*at, *change.source))
+        msgspec.structs.replace(
+            change, path=(*at, *change.path), source=change.source and (*at, *change.source)
+        )
         for change in trees.changes(one, folder.fold(new, one))
     ]

@@ -10,10 +10,11 @@ Invariant: `validate` never raises; what it passes can be imported; importing ne
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from holdfast.errors import HoldfastError, InvalidSnapshot
 from holdfast.model.names import MAX_NOTE, MAX_STEP, check_run_id, check_tag, check_text
@@ -45,8 +46,7 @@ _LINE = 300
 _TREES = ("state", "result", "meta", "error")
 
 
-@dataclass(frozen=True, slots=True)
-class Validation:
+class Validation(msgspec.Struct, frozen=True):
     """What is wrong with a document; true if nothing is."""
 
     problems: tuple[str, ...] = ()

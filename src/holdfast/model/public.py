@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
+
+import msgspec
 
 from holdfast.model.records import RunRecord
 
@@ -14,8 +15,7 @@ def when(micros: int) -> datetime:
     return datetime.fromtimestamp(micros // 1_000_000, UTC).replace(microsecond=micros % 1_000_000)
 
 
-@dataclass(frozen=True, slots=True)
-class RunSummary:
+class RunSummary(msgspec.Struct, frozen=True):
     """A run, as a list shows it."""
 
     id: str
@@ -54,8 +54,7 @@ class RunSummary:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
+class Timeline(msgspec.Struct, frozen=True):
     """A line of versions: where it left the others, and why."""
 
     number: int
@@ -66,8 +65,7 @@ class Timeline:
     actor: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(msgspec.Struct, frozen=True):
     """An entry in a run's journal. Read on from its `cursor`."""
 
     cursor: int
@@ -77,11 +75,10 @@ class Event:
     #: The version that the event is about, where it is about one.
     version: int | None = None
     step: str | None = None
-    data: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+class Prompt(msgspec.Struct, frozen=True):
     """A question to the operator that waits for an answer."""
 
     id: str
@@ -96,8 +93,7 @@ class Prompt:
     due: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(msgspec.Struct, frozen=True):
     """Something that `verify` found."""
 
     run: str | None
@@ -115,8 +111,7 @@ class Problem:
         return f"{place}: {self.what}"
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(msgspec.Struct, frozen=True):
     """What `verify` looked at and found."""
 
     runs: int
@@ -132,8 +127,7 @@ class Report:
         return self.ok
 
 
-@dataclass(frozen=True, slots=True)
-class Pruned:
+class Pruned(msgspec.Struct, frozen=True):
     """What a pruning removed, or would remove."""
 
     #: Versions that can no longer be read.
@@ -144,8 +138,7 @@ class Pruned:
     dry_run: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Collected:
+class Collected(msgspec.Struct, frozen=True):
     """What a collection removed."""
 
     artifacts: int

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
+
+import msgspec
 
 from holdfast.errors import InvalidCall
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retention:
+class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """A version is kept if any of these rules keeps it. The head, tagged and pinned versions, fork points and
     whatever a live run needs are kept always."""
 

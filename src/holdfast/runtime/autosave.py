@@ -10,7 +10,6 @@ once `stop` has returned, no timed snapshot is written.
 from __future__ import annotations
 
 import inspect
-import logging
 import threading
 import time
 from collections import deque
@@ -25,12 +24,12 @@ from holdfast.history.history import History
 from holdfast.history.reader import Head
 from holdfast.history.version import Version
 from holdfast.model.names import MAX_STEP, check_text, short
+from holdfast.runtime.log import warn
 from holdfast.tree.fold import Folder
 from holdfast.tree.sanitize import sanitize as storable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_logger = logging.getLogger("holdfast")
 #: Seconds to wait before a state that changed while it was read is read again.
 _PAUSES = (0.0, 0.001, 0.005, 0.02, 0.05)
 
@@ -209,7 +208,7 @@ class Autosave:
         if reason != self._reason:
             self._reason = reason
             with suppress(Exception):
-                _logger.warning("no automatic snapshot of run %r: %s", self._log.id, reason)
+                warn("no automatic snapshot of run %r: %s", self._log.id, reason)
 
 
 class _Timer(threading.Thread):

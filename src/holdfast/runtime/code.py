@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-
 from holdfast.errors import CodeChanged
 from holdfast.history.reader import Reader
 from holdfast.model.records import RunRecord
 from holdfast.runtime.definition import CHANGED, Workflow
+from holdfast.runtime.log import warn
 from holdfast.runtime.waits import Facts
 from holdfast.tree.codec import decode
-
-_log = logging.getLogger("holdfast")
 
 
 def compare(run: RunRecord, workflow: Workflow, reader: Reader, facts: Facts, changed: str) -> None:
@@ -30,7 +27,7 @@ def compare(run: RunRecord, workflow: Workflow, reader: Reader, facts: Facts, ch
             recorded=known,
             now=workflow.code,
         )
-    _log.warning("%s: recorded steps are passed as long as their addresses and arguments fit", message)
+    warn("%s: recorded steps are passed as long as their addresses and arguments fit", message)
 
 
 def _first(run: RunRecord, reader: Reader) -> str:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from types import CodeType
 from typing import Any
+
+import msgspec
 
 from holdfast.errors import InvalidCall, NotFound
 from holdfast.history.advance import Resolver
@@ -20,8 +21,7 @@ from holdfast.runtime.policy import Breaker, Retry
 CHANGED = ("warn", "refuse", "allow")
 
 
-@dataclass(frozen=True, eq=False)
-class Step:
+class Step(msgspec.Struct, frozen=True, eq=False, dict=True):
     """A unit of work."""
 
     name: str
@@ -35,8 +35,7 @@ class Step:
     on_conflict: Resolver | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Workflow:
+class Workflow(msgspec.Struct, frozen=True, eq=False, dict=True):
     """A definition in code of what a run does."""
 
     name: str

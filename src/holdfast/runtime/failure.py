@@ -12,7 +12,6 @@ stored and is bounded in size; `describe(revive(facts)) == facts` where the clas
 from __future__ import annotations
 
 import os
-import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import islice
@@ -178,6 +177,8 @@ def _text(text: str, longest: int = LONGEST_TEXT) -> str:
 
 
 def _traceback(error: BaseException, title: str) -> str:
+    import traceback
+
     frames = list(traceback.walk_tb(_own(error, "__traceback__")))
     ours = [frame.f_code.co_filename.startswith(_HERE) for frame, _ in frames]
     last = max((index for index, own in enumerate(ours) if not own), default=-1)

@@ -10,7 +10,6 @@ refused by the run's revision, even if it was only asleep.
 from __future__ import annotations
 
 import os
-import platform
 import threading
 from functools import cache
 from pathlib import Path
@@ -79,6 +78,14 @@ def is_alive(run: RunRecord, now: int) -> bool:
 _alive: WeakSet[Keeper] = WeakSet()
 
 
+def _node() -> str:
+    if hasattr(os, "uname"):
+        return os.uname().nodename
+    import platform
+
+    return platform.node()
+
+
 @cache
 def _machine() -> str:
     """This machine, and the space in which its process numbers mean something."""
@@ -87,7 +94,7 @@ def _machine() -> str:
         space = os.readlink("/proc/self/ns/pid")
     except OSError:
         boot = space = ""
-    return f"{platform.node()}/{boot}/{space}".replace("|", "/")
+    return f"{_node()}/{boot}/{space}".replace("|", "/")
 
 
 def _started(pid: int) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
@@ -55,8 +54,7 @@ _TRANSIENT_NAMES = frozenset(_NAMES.split())
 _DATABASES = ("psycopg", "psycopg2", "pymysql", "MySQLdb", "mysql")
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+class Retry(msgspec.Struct, frozen=True):
     """How often, when and for which errors a step is tried again."""
 
     #: Tries in all, the first one included.
@@ -156,8 +154,7 @@ def asked_delay(error: BaseException) -> float | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Breaker:
+class Breaker(msgspec.Struct, frozen=True):
     """After so many failures in a row, refuse calls for `reset` seconds, then let one through to see."""
 
     failures: int = 5

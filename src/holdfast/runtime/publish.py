@@ -10,7 +10,6 @@ Invariant: a subscription gets every entry of the journal after its cursor once,
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
@@ -22,8 +21,8 @@ from holdfast.errors import HoldfastError
 from holdfast.history.context import Context
 from holdfast.history.events import read_events
 from holdfast.model.public import Event, when
+from holdfast.runtime.log import warn
 
-_log = logging.getLogger("holdfast")
 _PAGE = 500
 #: Seconds between looks for what other processes have written.
 _POLL = 0.25
@@ -163,7 +162,7 @@ class Subscription:
         try:
             self._callback(event)
         except Exception:
-            _log.warning("a subscriber failed on %s of run %s", event.kind, event.run, exc_info=True)
+            warn("a subscriber failed on %s of run %s", event.kind, event.run, trace=True)
 
     def _take(self) -> list[Event]:
         """What came since the last time."""
@@ -182,7 +181,7 @@ class Subscription:
     def _warn(self, error: HoldfastError) -> None:
         if str(error) != self._warned:
             self._warned = str(error)
-            _log.warning("a subscription could not read the journal, and tries again: %s", error)
+            warn("a subscription could not read the journal, and tries again: %s", error)
 
     def _wants(self, event: Event) -> bool:
         if self._run_id is not None and event.run != self._run_id:

@@ -6,8 +6,9 @@ next.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from holdfast.history.commit import RESULT
 from holdfast.history.reader import Head
@@ -24,8 +25,7 @@ from holdfast.tree.frozen import FrozenDict, thaw
 from holdfast.tree.merge import merge
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(msgspec.Struct, frozen=True):
     """What a step did otherwise than when it was recorded."""
 
     #: Of the step; empty for the workflow itself.

@@ -8,7 +8,6 @@ Invariant: every event that came after a workflow was first known in the store s
 
 from __future__ import annotations
 
-import logging
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +15,11 @@ from holdfast.errors import AlreadyExists, HoldfastError, StaleVersion
 from holdfast.model.public import Event
 from holdfast.model.records import RunRecord
 from holdfast.runtime.definition import Workflow, triggered
+from holdfast.runtime.log import warn
 from holdfast.runtime.publish import Subscription
 
 if TYPE_CHECKING:
     from holdfast.runtime.runner import Runner
-
-_log = logging.getLogger("holdfast")
 
 
 class Triggers:
@@ -71,7 +69,7 @@ class Triggers:
         except AlreadyExists:
             """Started by another process, or before a restart."""
         except HoldfastError:
-            _log.warning("workflow %s could not be started by %s", workflow.name, event.kind, exc_info=True)
+            warn("workflow %s could not be started by %s", workflow.name, event.kind, trace=True)
 
     def _is_within(self, run: RunRecord | None, workflow: Workflow) -> bool:
         """Is a run one of this workflow, or a part of one? It would start itself again and again."""

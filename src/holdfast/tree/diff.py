@@ -11,11 +11,12 @@ and nowhere else; `json_patch(old, new)`, applied to the old document, gives the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import accumulate, compress, count, islice
 from operator import eq, is_, ne, not_
 from typing import Any, Literal, NamedTuple, TypeAlias
+
+import msgspec
 
 from holdfast.tree import path as paths
 from holdfast.tree.codec import encode, open_box
@@ -32,8 +33,7 @@ _WIDTH = 60
 _CELLS = 1 << 27
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """One difference. `old` or `new` is None where there is none: `kind` tells."""
 
     kind: Literal["added", "removed", "changed", "moved"]
