@@ -31,7 +31,8 @@ from holdfast.model.names import (
     split_reference,
 )
 from holdfast.model.public import Collected, Event, Report, RunSummary
-from holdfast.model.records import PIN, STATUSES, RunRecord, StoreStats
+from holdfast.model.records import ENDED, PIN, STATUSES, RunRecord, StoreStats
+from holdfast.runtime import mail
 from holdfast.runtime.runner import Runner, override_functions
 from holdfast.store.base import Append, Store
 from holdfast.tree.artifact import Artifact
@@ -139,8 +140,7 @@ class Holdfast(Runner):
         except StaleVersion:
             raise AlreadyExists(f"run {run_id!r} exists: fork into another id", run=run_id) from None
         self._announce_fork(source, made, now)
-        if functions:
-            self._overrides[run_id] = functions
+        self._remember(run_id, functions)
         return self.history(run_id)
 
     def diff(self, a: str | Version, b: str | Version) -> compare.Diff:
@@ -204,14 +204,24 @@ class Holdfast(Runner):
         """Remove a run and its history for ever. Forks of it stay: they take along what they need."""
         while True:
             run = self._run(run_id)
+            forks = self._store.forks_of(run.key)
+            for fork in forks:
+                if fork.workflow is not None and fork.status not in ENDED:
+                    raise InvalidCall(
+                        f"run {fork.id!r} was forked from {run_id!r} and will replay its steps: let it end, or delete "
+                        "it first",
+                        run=run_id,
+                        fork=fork.id,
+                    )
             try:
-                for fork in self._store.forks_of(run.key):
+                for fork in forks:
                     retention.detach(self._store, fork, now=self._context.clock())
                     self._context.forget(fork.id)
                 self._store.delete_run(run)
             except StaleVersion:
                 continue
             self._context.forget(run_id)
+            self._overrides.pop(run_id, None)
             return
 
     def artifact(self, digest: str) -> Artifact:
@@ -256,6 +266,7 @@ class Holdfast(Runner):
         from holdfast.history import bundle
 
         run = bundle.import_run(self._store, file, run_id=run_id, now=self._context.clock())
+        mail.adopt(self._context, run)
         return self.history(run.id)
 
     def close(self) -> None:

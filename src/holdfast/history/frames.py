@@ -71,6 +71,8 @@ class RunFrame(Frame, frozen=True, tag="run"):
     timeline: Line
     epoch: Count
     step: Text | None
+    due: Time | None = None
+    detail: bytes = b""
 
 
 class TimelineFrame(Frame, frozen=True, tag="timeline"):

@@ -20,14 +20,12 @@ from holdfast.history.reach import Reach
 from holdfast.history.reader import Reader
 from holdfast.history.seal import check, seal_stub
 from holdfast.model.public import Pruned
-from holdfast.model.records import RunRecord, VersionRecord
+from holdfast.model.records import ENDED, RunRecord, VersionRecord
 from holdfast.model.retention import Retention
 from holdfast.store.base import Prune, Store
 from holdfast.tree.block import digest, thin
 
 _PAGE = 500
-#: Statuses after which a workflow does not go on by itself.
-_ENDED = ("completed", "failed", "cancelled")
 
 Stub = tuple[VersionRecord, list[bytes], list[bytes]]
 
@@ -115,13 +113,18 @@ def _kept(
 ) -> set[int]:
     alive = [record for record in records if not record.pruned]
     keep = {run.head} | {mark.number for mark in store.marks(run.key)}
-    keep |= {fork.origin[1] for fork in store.forks_of(run.key) if fork.origin is not None}
-    if run.workflow is not None and run.status not in _ENDED:
+    forks = store.forks_of(run.key)
+    keep |= {fork.origin[1] for fork in forks if fork.origin is not None}
+    if run.workflow is not None:
+        # What is undone when the run is rolled back, and what is replayed when it, or a fork of it, is resumed.
+        keep |= {record.number for record in alive if b"undo" in record.detail}
+        ends = [fork.origin[1] for fork in forks if fork.origin is not None and _goes_on(store, fork)]
         parents = {record.number: record.parent for record in alive}
-        number = run.head
-        while number in parents:
-            keep.add(number)
-            number = parents[number]
+        for end in [*ends, run.head] if run.status not in ENDED else ends:
+            number = end
+            while number in parents:
+                keep.add(number)
+                number = parents.pop(number)
     newest = sorted(alive, key=lambda record: record.number, reverse=True)
     if policy.last is not None:
         keep |= {record.number for record in newest[: policy.last]}
@@ -137,6 +140,11 @@ def _kept(
                 )
             keep |= set(list(first.values())[:count])
     return keep & {record.number for record in alive}
+
+
+def _goes_on(store: Store, run: RunRecord) -> bool:
+    """May a run, or one that was forked from it, be resumed?"""
+    return run.status not in ENDED or any(_goes_on(store, fork) for fork in store.forks_of(run.key))
 
 
 def _divide(

@@ -16,6 +16,9 @@ KINDS = ("initial", "step", "manual", "timed", "merge", "import", "final", "fork
 #: Where a run stands.
 STATUSES = ("queued", "running", "suspended", "paused", "completed", "failed", "cancelled", "frozen")
 
+#: Statuses of a run that will not go on, unless it is rolled back. One that failed can be resumed.
+ENDED = ("completed", "cancelled")
+
 #: The name under which a pin is kept among the marks of a version. No tag can be empty.
 PIN = ""
 

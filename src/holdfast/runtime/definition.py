@@ -17,6 +17,8 @@ import msgspec
 from holdfast.errors import InvalidCall, NotFound
 from holdfast.history.advance import Resolver
 from holdfast.runtime.policy import Breaker, Retry
+from holdfast.tree.codec import REDACTED
+from holdfast.tree.fold import Redactor
 
 CHANGED = ("warn", "refuse", "allow")
 
@@ -125,6 +127,19 @@ def bound(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[s
     given = inspect.signature(function).bind(*args, **kwargs)
     given.apply_defaults()
     return dict(given.arguments)
+
+
+def without_secrets(
+    signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any], redact: Redactor | None
+) -> list[Any]:
+    """Arguments as they may be stored. Folding hides those with names; those by position have the function's names."""
+    if redact is None:
+        return [list(args), kwargs]
+    kept = [
+        REDACTED if redact.hides(each.name) and each.kind is not each.VAR_POSITIONAL else value
+        for each, value in zip(signature.parameters.values(), args, strict=False)
+    ]
+    return [[*kept, *args[len(kept) :]], kwargs]
 
 
 def _bytecode(code: CodeType) -> bytes:

@@ -22,7 +22,7 @@ from holdfast.history.reader import Head
 from holdfast.model.names import check_tags
 from holdfast.model.records import RunRecord
 from holdfast.runtime import code
-from holdfast.runtime.definition import Workflow
+from holdfast.runtime.definition import Workflow, without_secrets
 from holdfast.runtime.drive import Call, Do, Flow, Write
 from holdfast.runtime.failure import pack
 from holdfast.runtime.lease import is_alive
@@ -90,9 +90,10 @@ def _begin(
     facts = VersionFacts(tags=check_tags(tags), note=note, actor=actor, kind="initial", status="running")
     facts.more = {"code": workflow.code}
     facts.check()
+    given = without_secrets(workflow.signature, args, kwargs, context.redact)
     drawn = line.draw(
-        {} if state is None else state, None, None, facts, start=record, input=[list(args), kwargs],
-        owner=services.owner, until=now + services.lease,
+        {} if state is None else state, None, None, facts, start=record, input=given, owner=services.owner,
+        until=now + services.lease,
     )  # fmt: skip
     try:
         head = yield Write(services.committer, drawn.change, lambda run: _first_head(line, drawn, run))
@@ -121,32 +122,21 @@ def resume(
     """Take a run over and go on from its head."""
     services.claim(run_id)
     try:
-        run = yield Do(lambda: take_over(services, workflow, run_id, changed))
-        line = Line(services.context, run_id)
-        session: Session = yield Do(lambda: _session(services, workflow, line, run, overrides))
+        session: Session = yield Do(lambda: _take_over(services, workflow, run_id, changed, overrides))
         session.answers = answers or {}
         session.republish = republish
-        args, kwargs = yield from _input(session)
-        return (yield from execute(session, args, kwargs))
+        args, kwargs = session.record.given()
+        return (yield from execute(session, tuple(args), kwargs))
     finally:
         services.release(run_id)
 
 
-def _input(session: Session) -> Flow[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """What the workflow was called with."""
-    first, run_id = session.record.first, session.id
-    if first is None:
-        yield from session.save(owner=None, until=0, status="failed")
-        raise NotFound(
-            f"run {run_id!r} has lost its first version, which says what it was called with", run=run_id
-        )
-    args, kwargs = session.record.input(first)
-    return tuple(args), kwargs
-
-
-def take_over(services: Services, workflow: Workflow, run_id: str, changed: str | None) -> RunRecord:
-    """Become the owner of a run that nobody advances."""
+def _take_over(
+    services: Services, workflow: Workflow, run_id: str, changed: str | None, overrides: Overrides | None
+) -> Session:
+    """Become the owner of a run that nobody advances, once it is known that it can be replayed."""
     store, clock = services.store, services.context.clock
+    line = Line(services.context, run_id)
     while True:
         run = store.run(run_id)
         if run is None:
@@ -154,6 +144,8 @@ def take_over(services: Services, workflow: Workflow, run_id: str, changed: str 
         refuse_if_elsewhere(services, run)
         facts = facts_of(run)
         code.compare(run, workflow, services.context.reader(run), facts, changed or workflow.changed)
+        record = Record(services.context.reader(run)).load(run.head, facts.failed)
+        record.given()
         if facts.wish != "cancel":
             facts.wish = ""
         facts.error = b""
@@ -170,9 +162,13 @@ def take_over(services: Services, workflow: Workflow, run_id: str, changed: str 
         )
         entry = event("run.resumed", clock(), version=run.head, code=workflow.code)
         try:
-            return store.append(Append(expect=run, run=after, events=[entry]))
+            run = store.append(Append(expect=run, run=after, events=[entry]))
         except StaleVersion:
             continue
+        head = line.fresh_head()
+        if head is None or head.run.owner != services.owner or head.run.head != run.head:
+            raise LeaseLost(f"run {run.id!r} was taken over by another meanwhile", run=run.id)
+        return Session(services, workflow, line, head, record, overrides=overrides)
 
 
 def refuse_if_running(services: Services, run: RunRecord) -> None:
@@ -284,7 +280,7 @@ def _completed(session: Session, value: Any) -> Flow[None]:
 
 def _failed(session: Session, error: BaseException) -> Flow[None]:
     facts = session.facts
-    facts.error = pack(error)
+    facts.error = pack(error, session.services.context.redact)
     session.keep()
     failures = list(session.pending_failures())
     session.let_go(error)
@@ -313,17 +309,9 @@ def _halted(session: Session, status: str) -> Flow[None]:
     else:
         session.note("run.suspended", waits=[wait.address for wait in facts.waits])
     yield from session.save(status=status, owner=None, until=0, due=facts.due())
-    if status == "suspended":
+    if status == "suspended" and session.head.run.parent is None:
         session.services.suspended[session.id] = True
     if status == "suspended" and facts.wish:
+        # Word came in the moment of suspending; nobody else owns the run yet, or the next write is refused.
+        session.over = False
         yield from _halted(session, "cancelled" if facts.wish == "cancel" else "paused")
-
-
-def _session(
-    services: Services, workflow: Workflow, line: Line, run: RunRecord, overrides: Overrides | None
-) -> Session:
-    head = line.fresh_head()
-    if head is None or head.run.owner != services.owner:
-        raise LeaseLost(f"run {run.id!r} was taken over by another meanwhile", run=run.id)
-    record = Record(services.context.reader(run)).load(run.head, facts_of(run).failed)
-    return Session(services, workflow, line, Head(*head), record, overrides=overrides)

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from holdfast.errors import HoldfastError, StepFailed
 from holdfast.tree.artifact import Artifact
 from holdfast.tree.codec import decode, decode_frozen, encode, leaf_ext
+from holdfast.tree.fold import Folder, Redactor
 from holdfast.tree.records import BUILTIN_ERRORS, join_error, split_error
 from holdfast.tree.values import NATIVE, kind_of, parts_of
 
@@ -48,9 +49,10 @@ def describe(error: BaseException) -> dict[str, Any]:
     return _Telling().tell(error, 0)
 
 
-def pack(error: BaseException) -> bytes:
-    """The facts of an exception, encoded."""
-    return encode(describe(error))
+def pack(error: BaseException, redact: Redactor | None = None) -> bytes:
+    """The facts of an exception, encoded, without the secrets among its attributes."""
+    facts = describe(error)
+    return encode(facts if redact is None else Folder(None, redact).fold(facts))
 
 
 def unpack(data: bytes) -> Any:

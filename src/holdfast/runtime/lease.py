@@ -27,13 +27,17 @@ class Keeper:
     def __init__(self, context: Context, lease: int) -> None:
         self._context = context
         self._lease = lease
-        self._pid = os.getpid()
-        self.owner = f"{_machine()}|{self._pid}|{_started(self._pid)}|{uuid4().hex[:12]}"
+        self._closed = False
+        self.start_anew()
+        _alive.add(self)
+
+    def start_anew(self) -> None:
+        """At first, and in a child after a fork: an owner that owns nothing yet. The thread stayed with the parent."""
+        pid = os.getpid()
+        self.owner = f"{_machine()}|{pid}|{_started(pid)}|{uuid4().hex[:12]}"
         self._runs: dict[int, int] = {}
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
-        self._closed = False
-        _alive.add(self)
 
     def hold(self, run: RunRecord) -> None:
         """Renew the lease of a run from now on."""

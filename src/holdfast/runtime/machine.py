@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from hashlib import sha256
-from inspect import iscoroutinefunction
+from inspect import iscoroutinefunction, signature
 from typing import Any
 
 from holdfast.errors import HoldfastError, InvalidCall, LeaseLost, ReplayDiverged
 from holdfast.history.commit import Facts as VersionFacts
 from holdfast.runtime import breaker
-from holdfast.runtime.definition import Step
+from holdfast.runtime.definition import Step, without_secrets
 from holdfast.runtime.drive import Call, Do, Flow, Rest
 from holdfast.runtime.policy import Retry, asked_delay
 from holdfast.runtime.record import Entry
@@ -53,7 +53,11 @@ def step(
         facts.more = _more(definition, attempt, digest, session.services.context.clock())
         if attempt.notes:
             session.add_up(attempt.notes)
-        given = [list(args), kwargs] if definition.compensate is not None else None
+        given = None
+        if definition.compensate is not None:
+            given = without_secrets(
+                signature(definition.function), args, kwargs, session.services.context.redact
+            )
         try:
             attempt.refuse_if_over()
             head = yield from session.commit(facts, frame=attempt, input=given)

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import InvalidAnswer, InvalidCall, NotFound, StaleVersion
+from holdfast.errors import HoldfastError, InvalidAnswer, InvalidCall, NotFound, StaleVersion
 from holdfast.history.commit import event
 from holdfast.history.context import Context
 from holdfast.model.public import Prompt, when
@@ -127,14 +127,15 @@ def amend(
     change: Callable[[RunRecord, Facts], list[EventRecord]],
     *,
     missing: str | None = None,
+    fresh: bool = False,
     **fields: Any,
 ) -> RunRecord:
-    """Change the further facts of a run, whoever else is writing."""
+    """Change the further facts of a run, whoever else is writing; with `fresh`, whatever they were."""
     while True:
         run = context.store.run(run_id)
         if run is None:
             raise NotFound(missing or f"there is no run {run_id!r}", run=run_id)
-        facts = facts_of(run)
+        facts = Facts() if fresh else facts_of(run)
         events = change(run, facts)
         after = msgspec.structs.replace(
             run, updated=context.clock(), revision=run.revision + 1, detail=encoded(facts), **fields
@@ -165,6 +166,28 @@ def prompts(run: RunRecord) -> list[Prompt]:
 def kept(context: Context, value: Any) -> Any:
     """The value as it may be stored: `UnsupportedValue` if it cannot be, secrets replaced."""
     return thaw(Folder(None, context.redact).fold(value))
+
+
+def adopt(context: Context, run: RunRecord) -> None:
+    """A run was imported: what its record says must make sense, and its prompts bear its id."""
+    if not run.detail:
+        return
+    try:
+        facts_of(run)
+    except (msgspec.ValidationError, HoldfastError):
+        amend(context, run.id, lambda _, facts: _renamed(run, facts), fresh=True)
+    else:
+        amend(context, run.id, lambda _, facts: _renamed(run, facts))
+
+
+def _renamed(run: RunRecord, facts: Facts) -> list[EventRecord]:
+    facts.waits = [
+        msgspec.structs.replace(wait, name=f"{run.id}#{wait.name.rpartition('#')[2]}")
+        if wait.kind == "prompt"
+        else wait
+        for wait in facts.waits
+    ]
+    return []
 
 
 def carried(context: Context, run: RunRecord, to: int) -> bytes:

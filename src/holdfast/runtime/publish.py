@@ -66,6 +66,10 @@ class Publisher:
     def drop(self, subscription: Subscription) -> None:
         self._subscriptions = [other for other in self._subscriptions if other is not subscription]
 
+    def start_anew(self) -> None:
+        """In the child after a fork: whoever listens, listens in the parent."""
+        self._subscriptions = []
+
     def close(self) -> None:
         for subscription in self._subscriptions:
             subscription.close()

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
+from holdfast.errors import NotFound
 from holdfast.history.commit import ERROR, INPUT, RESULT
 from holdfast.history.reader import Reader
 from holdfast.history.seal import check
@@ -89,6 +90,17 @@ class Record:
         """How a step failed, to be raised again."""
         return revive(self._reader.part(entry.number, ERROR) or {})
 
+    def given(self) -> tuple[list[Any], dict[str, Any]]:
+        """What the workflow was called with."""
+        if self.first is None:
+            run = self._reader.run.id
+            raise NotFound(
+                f"run {run!r} has lost its first version, which says what its workflow was called with: it can be read "
+                "and forked, but not resumed",
+                run=run,
+            )
+        return self.input(self.first)
+
     def input(self, number: int) -> tuple[list[Any], dict[str, Any]]:
         """What a workflow or a step was called with."""
         given = thaw(self._reader.part(number, INPUT))
@@ -139,6 +151,13 @@ def lineage(reader: Reader, head: int) -> Iterator[tuple[int, VersionRecord]]:
     while number in known:
         line.append(check(reader.run.id, known[number]))
         number = known[number].parent
+    if number > 0:
+        raise NotFound(
+            f"version {number} of run {reader.run.id!r}, of which a replay must know what it recorded, is not there: "
+            "it was pruned, or did not come along with an import; the run can be read, but not resumed from here",
+            run=reader.run.id,
+            version=number,
+        )
     if origin is not None:
         for earlier, record in lineage(reader.origin, origin[1]):
             yield earlier - origin[1], record

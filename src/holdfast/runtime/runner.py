@@ -73,6 +73,7 @@ class Runner:
         """
         found, flow, name = self._start(workflow, args, kwargs, run_id, tags, state, note, actor, overrides)
         run = Run(self, name, _drive(found, flow))
+        self._remember(name, overrides)
         return self.resume(name) if self._more_has_come(name) else run
 
     async def arun(
@@ -90,6 +91,7 @@ class Runner:
         """As `run`, in an event loop. Runs that are awaited together share commits."""
         found, flow, name = self._start(workflow, args, kwargs, run_id, tags, state, note, actor, overrides)
         run = Run(self, name, await _adrive(found, flow))
+        self._remember(name, overrides)
         return await self.aresume(name) if self._more_has_come(name) else run
 
     def resume(
@@ -284,8 +286,6 @@ class Runner:
         self._triggers.listen()
         name = execute.new_id(found) if run_id is None else check_run_id(run_id)
         overrides = override_functions(overrides)
-        if overrides:
-            self._overrides[name] = overrides
         flow = execute.start(
             self._services, found, name, args, kwargs, state=state, tags=tags, note=note, actor=actor,
             overrides=overrides
@@ -356,6 +356,13 @@ class Runner:
             republish=mode == "republish", changed=changed,
         )  # fmt: skip
 
+    def _remember(self, run_id: str, overrides: Overrides | None) -> None:
+        """Steps that a run of this process has otherwise: it has them when it is resumed here, too."""
+        self._overrides.pop(run_id, None)
+        functions = override_functions(overrides)
+        if functions:
+            self._overrides[run_id] = functions
+
     def _check_loop_of(self, run_id: str, workflow: Any) -> None:
         if in_event_loop():
             name = self._known(run_id).workflow
@@ -376,13 +383,11 @@ class Runner:
         head = line.fresh_head()
         assert head is not None
         record = Record(self._context.reader(head.run)).load(head.run.head)
-        if record.first is None:
-            raise NotFound(f"run {run_id!r} has lost its first version", run=run_id)
         session = Session(
             self._services, workflow, line, head, record, overrides=override_functions(overrides)
         )
         session.rehearsal = rehearsal = Rehearsal()
-        args, kwargs = record.input(record.first)
+        args, kwargs = record.given()
         _drive(workflow, execute.rehearse(session, tuple(args), kwargs))
         return Run(self, run_id, differences=tuple(rehearsal.differences))
 

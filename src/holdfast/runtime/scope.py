@@ -9,8 +9,10 @@ Invariant: within a run no two calls of one execution have the same address.
 from __future__ import annotations
 
 import sys
-from contextvars import ContextVar
+from collections.abc import Iterator
+from contextvars import ContextVar, copy_context
 from hashlib import sha256
+from itertools import count
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -67,7 +69,7 @@ class Frame:
         self.owner = owner
         #: The asyncio task that it began in.
         self.home: Any = None
-        self._counts: dict[str, int] = {}
+        self._counts: dict[str, Iterator[int]] = {}
         self._branches: WeakKeyDictionary[Any, Frame] | None = None
         self.attempt = 1
         #: What the attempt's draft began from, and the draft, once asked for.
@@ -89,10 +91,9 @@ class Frame:
         if self.owner is not None:
             self.owner.refuse_if_over()
         local = name if key is None else f"{name}[{_shown(key)}]"
-        counts = self._counts
-        count = counts[local] = counts.get(local, 0) + 1
-        if count > 1:
-            local = f"{local}#{count}"
+        number = self._next(local)
+        if number > 1:
+            local = f"{local}#{number}"
         address = f"{self.address}/{local}" if self.address else local
         if len(address) > MAX_STEP:
             raise InvalidCall(
@@ -111,18 +112,21 @@ class Frame:
         return self.expect(task) if branch is None else branch
 
     def expect(self, task: Any) -> Frame:
-        """A task was started in this frame: it is a branch of it. Tasks are counted as they are made, which is the same
-        each time, however fast they are."""
+        """A task that nobody told of calls from this frame: it is a branch of it."""
         if self._branches is None:
             self._branches = WeakKeyDictionary()
-        branch = self._branches.get(task)
-        if branch is None:
-            self._counts[""] = count = self._counts.get("", 0) + 1
-            branch = self._branches[task] = self.branch(f"[{count}]")
-            branch.home = task
-            # Code in the task still knows the frame in which the first of the tasks around it was started.
-            branch._branches = self._branches
+        branch = self._branches[task] = self.next_branch()
+        branch.home = task
         return branch
+
+    def next_branch(self) -> Frame:
+        """A branch for the next task that is started in this frame."""
+        return self.branch(f"[{self._next('')}]")
+
+    def _next(self, name: str) -> int:
+        """The next number of a name; threads that count at once get different ones."""
+        counter = self._counts.get(name)
+        return next(self._counts.setdefault(name, count(1)) if counter is None else counter)
 
     def branch(self, name: str) -> Frame:
         """A frame for a part that runs beside others."""
@@ -191,10 +195,17 @@ def number_tasks() -> None:
         return
 
     def make(loop: Any, coroutine: Any, **how: Any) -> Any:
-        task = asyncio.Task(coroutine, loop=loop, **how) if before is None else before(loop, coroutine, **how)
         frame = current.get()
+        branch = None
         if frame is not None and frame.home is not None:
-            frame.here().expect(task)
+            # Known in the task's own context, which threads that it starts take over. Tasks are counted as they are
+            # made, which is the same each time, however fast they are.
+            branch = frame.here().next_branch()
+            how["context"] = how.get("context") or copy_context()
+            how["context"].run(current.set, branch)
+        task = asyncio.Task(coroutine, loop=loop, **how) if before is None else before(loop, coroutine, **how)
+        if branch is not None:
+            branch.home = task
         return task
 
     make.holdfast = True  # type: ignore[attr-defined]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from holdfast.errors import AlreadyRunning
 from holdfast.history.context import Context
@@ -30,12 +32,25 @@ class Services:
         self.committer = Committer(context.store)
         self.publisher = Publisher(context)
         self.keeper = Keeper(context, LEASE)
-        self.owner = self.keeper.owner
         #: The executions under way, by run.
         self.sessions: dict[str, Session] = {}
         #: Runs whose execution ended in waiting, until whoever executed them has looked whether something came.
         self.suspended: dict[str, bool] = {}
         self._claims: dict[str, object] = {}
+
+        _services.add(self)
+
+    @property
+    def owner(self) -> str:
+        """The name under which this engine owns runs."""
+        return self.keeper.owner
+
+    def start_anew(self) -> None:
+        """In the child after a fork: what the threads of the parent were doing is not done here."""
+        self.keeper.start_anew()
+        self.committer = Committer(self.store)
+        self.sessions, self.suspended, self._claims = {}, {}, {}
+        self.publisher.start_anew()
 
     def claim(self, run_id: str) -> None:
         """Let no other thread or task of this engine advance a run; `AlreadyRunning` if one does."""
@@ -55,3 +70,16 @@ class Services:
         """Stop the threads that listen and renew."""
         self.publisher.close()
         self.keeper.close()
+
+
+#: All that are in use.
+_services: WeakSet[Services] = WeakSet()
+
+
+def _in_child() -> None:
+    for services in list(_services):
+        services.start_anew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

@@ -82,6 +82,8 @@ class Session:
         self.answers: Mapping[str, Any] = {}
         #: Tell subscribers of recorded steps again?
         self.republish = False
+        #: Has it given the run up? Nothing is written any more.
+        self.over = False
         #: Set when no further step may begin.
         self.stop = threading.Event()
         #: Steps that run now, by address.
@@ -305,6 +307,7 @@ class Session:
             if not self._lock.acquire(blocking=False):
                 yield Take(self._lock, self.services.committer)
             try:
+                self._refuse_if_over()
                 head = self.head
                 events, values = tuple(self._events), dict(self._values)
                 if values:
@@ -336,6 +339,9 @@ class Session:
         while True:
             if not self._lock.acquire(blocking=False):
                 yield Take(self._lock, self.services.committer)
+            if self.over:
+                self._lock.release()
+                self._refuse_if_over()
             run, events = self.head.run, tuple(self._events)
             after = msgspec.structs.replace(
                 run,
@@ -362,6 +368,7 @@ class Session:
         try:
             if isinstance(outcome, BaseException):
                 return None
+            self.over = outcome.owner is None
             if drawn is None:
                 self.head = head = self._line.changed(self.head, outcome)
             else:
@@ -385,6 +392,7 @@ class Session:
         head = self._line.fresh_head()
         if head is None:
             raise NotFound(f"run {self.id!r} was deleted while it ran", run=self.id)
+        self._refuse_if_over()
         if head.run.owner != self.services.owner:
             raise LeaseLost(
                 f"run {self.id!r} was taken over or rolled back by another: what this execution had not "
@@ -402,6 +410,14 @@ class Session:
         self.keep()
         if ours.wish:
             self.stop.set()
+
+    def _refuse_if_over(self) -> None:
+        """What was left running by an execution that has ended is not part of the next one."""
+        if self.over:
+            raise LeaseLost(
+                f"this execution of run {self.id!r} has ended: what was left running by it is not recorded",
+                run=self.id,
+            )
 
     def add_up(self, notes: Mapping[str, Any]) -> None:
         """Add the tokens and the cost of a step to those of the run."""

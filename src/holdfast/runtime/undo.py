@@ -154,7 +154,7 @@ def _undo(
             run=run.id,
         ) from None
     except Exception as error:
-        session.facts.error = pack(error)
+        session.facts.error = pack(error, services.context.redact)
         session.keep()
         session.note("run.failed", error=f"{type(error).__name__}: {error}"[:1000])
         drive(session.save(owner=None, until=0, status="failed"))
