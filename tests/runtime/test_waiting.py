@@ -978,7 +978,7 @@ def effect(name):
     return name
 
 @workflow
-def whole(topic):
+def leaves_and_waits(topic):
     effect("first")
     answer = holdfast.ask(f"{topic}?", schema=bool)
     effect("second")
@@ -988,7 +988,7 @@ def whole(topic):
     return [topic, answer, amount]
 
 @workflow
-async def awhole(topic):
+async def aleaves_and_waits(topic):
     effect("first")
     answer = await holdfast.ask(f"{topic}?", schema=bool)
     effect("second")
@@ -1011,7 +1011,7 @@ with holdfast.open(sys.argv[1], durability="fast") as hf:
 """
 
 
-@pytest.mark.parametrize("name", ["whole", "awhole"])
+@pytest.mark.parametrize("name", ["leaves_and_waits", "aleaves_and_waits"])
 def test_the_process_may_exit_while_a_run_waits(tmp_path: Path, name: str) -> None:
     file = tmp_path / "runs.db"
 

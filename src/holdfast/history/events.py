@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.errors import CorruptVersion
 from holdfast.history.seal import check
 from holdfast.model.public import Event, when
 from holdfast.model.records import EventRecord, RunRecord, VersionRecord
@@ -53,5 +54,15 @@ def read_events(store: Store, *, after: int, limit: int) -> tuple[list[Event], i
         run = runs.get(key) or store.run_by_key(key)
         if run is not None:
             runs[key] = run
-            found.append(to_event(run, entry))
+            found.append(_readable(run, entry))
     return found, after
+
+
+def _readable(run: RunRecord, entry: EventRecord | tuple[int, VersionRecord]) -> Event:
+    """The entry, or, in place of a version that is damaged, word of that: those after it can be read."""
+    try:
+        return to_event(run, entry)
+    except CorruptVersion:
+        assert not isinstance(entry, EventRecord)
+        record = entry[1]
+        return Event(record.seq, run.id, "version.damaged", when(0), record.number, None, {})

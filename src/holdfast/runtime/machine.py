@@ -51,8 +51,6 @@ def step(
         attempt, value = yield from _attempts(session, frame, definition, address, args, kwargs, digest)
         facts = VersionFacts(definition.name, value, kind="step", meta=attempt.notes)
         facts.more = _more(definition, attempt, digest, session.services.context.clock())
-        if attempt.notes:
-            session.add_up(attempt.notes)
         given = None
         if definition.compensate is not None:
             given = without_secrets(

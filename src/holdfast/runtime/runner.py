@@ -74,7 +74,9 @@ class Runner:
         found, flow, name = self._start(workflow, args, kwargs, run_id, tags, state, note, actor, overrides)
         run = Run(self, name, _drive(found, flow))
         self._remember(name, overrides)
-        return self.resume(name) if self._more_has_come(name) else run
+        while self._more_has_come(name):
+            run = Run(self, name, _drive(found, self._flow(found, name, "normal", None, overrides, None)))
+        return run
 
     async def arun(
         self,
@@ -92,7 +94,11 @@ class Runner:
         found, flow, name = self._start(workflow, args, kwargs, run_id, tags, state, note, actor, overrides)
         run = Run(self, name, await _adrive(found, flow))
         self._remember(name, overrides)
-        return await self.aresume(name) if self._more_has_come(name) else run
+        while self._more_has_come(name):
+            run = Run(
+                self, name, await _adrive(found, self._flow(found, name, "normal", None, overrides, None))
+            )
+        return run
 
     def resume(
         self,
@@ -124,8 +130,9 @@ class Runner:
         run = Run(
             self, run_id, _drive(prepared, self._flow(prepared, run_id, mode, answers, overrides, changed))
         )
-        if self._more_has_come(run_id):
-            return self.resume(run_id, overrides=overrides)
+        while self._more_has_come(run_id):
+            flow = self._flow(prepared, run_id, "normal", None, overrides, changed)
+            run = Run(self, run_id, _drive(prepared, flow))
         if on_divergence == "rerun" and isinstance(run._error, ReplayDiverged):
             return self.resume(
                 run_id, from_address=run._error.details["address"], answers=answers, overrides=overrides,
@@ -158,8 +165,9 @@ class Runner:
             return await asyncio.to_thread(self._rehearse, prepared, run_id, overrides)
         flow = self._flow(prepared, run_id, mode, answers, overrides, changed)
         run = Run(self, run_id, await _adrive(prepared, flow))
-        if self._more_has_come(run_id):
-            return await self.aresume(run_id, overrides=overrides)
+        while self._more_has_come(run_id):
+            flow = self._flow(prepared, run_id, "normal", None, overrides, changed)
+            run = Run(self, run_id, await _adrive(prepared, flow))
         if on_divergence == "rerun" and isinstance(run._error, ReplayDiverged):
             address = run._error.details["address"]
             return await self.aresume(

@@ -303,12 +303,17 @@ class Session:
         """Write a version: what a frame's draft changed, or nothing, on top of the head."""
         facts.status = facts.status or "running"
         known: object | None = None
+        totals = self.facts.totals
         while True:
             if not self._lock.acquire(blocking=False):
                 yield Take(self._lock, self.services.committer)
             try:
                 self._refuse_if_over()
                 head = self.head
+                totals = self.facts.totals
+                if frame is not None and frame.notes:
+                    self.facts.totals = self._summed(frame.notes)
+                    self.keep()
                 events, values = tuple(self._events), dict(self._values)
                 if values:
                     facts.more["values"] = values
@@ -322,6 +327,7 @@ class Session:
                         events=events, **self._changes(changes, {}),
                     )  # fmt: skip
             except BaseException:
+                self.facts.totals = totals
                 self._lock.release()
                 raise
             known = known or drawn.space
@@ -329,7 +335,10 @@ class Session:
                 written: Head = yield Write(
                     self.services.committer, drawn.change, partial(self._settle, drawn, events, values)
                 )
-            except StaleVersion:
+            except BaseException as error:
+                self.facts.totals = totals
+                if not isinstance(error, StaleVersion):
+                    raise
                 yield Do(self.refresh)
             else:
                 return written
@@ -339,17 +348,19 @@ class Session:
         while True:
             if not self._lock.acquire(blocking=False):
                 yield Take(self._lock, self.services.committer)
-            if self.over:
-                self._lock.release()
+            try:
                 self._refuse_if_over()
-            run, events = self.head.run, tuple(self._events)
-            after = msgspec.structs.replace(
-                run,
-                updated=self.services.context.clock(),
-                revision=run.revision + 1,
-                **self._changes(changes, self._values),
-            )
-            change = Append(expect=run, run=after, events=events)
+                run, events = self.head.run, tuple(self._events)
+                after = msgspec.structs.replace(
+                    run,
+                    updated=self.services.context.clock(),
+                    revision=run.revision + 1,
+                    **self._changes(changes, self._values),
+                )
+                change = Append(expect=run, run=after, events=events)
+            except BaseException:
+                self._lock.release()
+                raise
             try:
                 yield Write(self.services.committer, change, partial(self._settle, None, events, {}))
             except StaleVersion:
@@ -419,15 +430,13 @@ class Session:
                 run=self.id,
             )
 
-    def add_up(self, notes: Mapping[str, Any]) -> None:
-        """Add the tokens and the cost of a step to those of the run."""
+    def _summed(self, notes: Mapping[str, Any]) -> dict[str, Any]:
+        """The tokens and the cost of the run with those of a step."""
         totals = dict(self.facts.totals)
         for name, value in notes.items():
             if is_sum(name, value):
                 totals[name] = totals.get(name, 0) + value
-        if totals != self.facts.totals:
-            self.facts.totals = totals
-            self.keep()
+        return totals
 
     def _changes(self, changes: dict[str, Any], loose: dict[str, Any]) -> dict[str, Any]:
         """What a write changes in the run's record. Each renews the lease; `loose` are the values that only the record

@@ -12,14 +12,19 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import AlreadyExists, HoldfastError, StaleVersion
+from holdfast.history.commit import INPUT
 from holdfast.model.public import Event
 from holdfast.model.records import RunRecord
 from holdfast.runtime.definition import Workflow, triggered
 from holdfast.runtime.log import warn
 from holdfast.runtime.publish import Subscription
+from holdfast.tree.codec import decode
 
 if TYPE_CHECKING:
     from holdfast.runtime.runner import Runner
+
+#: Who starts workflows by events.
+_ACTOR = "holdfast event"
 
 
 class Triggers:
@@ -59,25 +64,34 @@ class Triggers:
     def _start(self, workflow: Workflow, event: Event) -> None:
         source = self._runner._store.run(event.run)
         of = None if source is None else source.workflow
-        if self._is_within(source, workflow) or (workflow.of is not None and of != workflow.of):
+        causes = self._causes(source)
+        if workflow.name in causes or (workflow.of is not None and of != workflow.of):
             return
         assert workflow.on is not None
         if not fnmatchcase(event.kind, workflow.on):
             return
         try:
-            self._runner.run(workflow, _told(event, of), run_id=f"{workflow.name}-on-{event.cursor}")
+            told = {**_told(event, of), "causes": causes}
+            self._runner.run(workflow, told, run_id=f"{workflow.name}-on-{event.cursor}", actor=_ACTOR)
         except AlreadyExists:
             """Started by another process, or before a restart."""
         except HoldfastError:
             warn("workflow %s could not be started by %s", workflow.name, event.kind, trace=True)
 
-    def _is_within(self, run: RunRecord | None, workflow: Workflow) -> bool:
-        """Is a run one of this workflow, or a part of one? It would start itself again and again."""
+    def _causes(self, run: RunRecord | None) -> list[str]:
+        """The workflows of a run, of those that it is a part of, and of those whose events started them: none of these
+        is started by it, or they would start each other again and again."""
+        found: list[str] = []
+        store = self._runner._store
         while run is not None:
-            if run.workflow == workflow.name:
-                return True
-            run = None if run.parent is None else self._runner._store.run_by_key(run.parent)
-        return False
+            if run.workflow is not None:
+                found.append(run.workflow)
+            first = store.versions(run.key, after=0, before=2, limit=1)
+            if first and first[0].detail and decode(first[0].detail).get("actor") == _ACTOR:
+                given = self._runner._context.reader(run).part(1, INPUT)
+                found += given[0][0].get("causes", [])
+            run = None if run.parent is None else store.run_by_key(run.parent)
+        return found
 
     def _remember(self, name: str, cursor: int) -> None:
         store = self._runner._store
