@@ -201,7 +201,8 @@ class Holdfast(Runner):
         return Collected(count, size)
 
     def delete(self, run_id: str) -> None:
-        """Remove a run and its history for ever. Forks of it stay: they take along what they need."""
+        """Remove a run, the runs that are parts of it, and their history for ever. Forks of it stay: they take along
+        what they need."""
         while True:
             run = self._run(run_id)
             forks = self._store.forks_of(run.key)
@@ -213,6 +214,8 @@ class Holdfast(Runner):
                         run=run_id,
                         fork=fork.id,
                     )
+            for part in self._store.runs(parent=run.key, limit=1_000_000):
+                self.delete(part.id)
             try:
                 for fork in forks:
                     retention.detach(self._store, fork, now=self._context.clock())

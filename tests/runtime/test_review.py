@@ -279,3 +279,104 @@ def test_totals_of_threads_are_exact(hf: Holdfast) -> None:
         holdfast.parallel(*[(work, n) for n in range(32)], limit=8)
 
     assert hf.run(totals).totals == {"tokens": 32}
+
+
+@workflow(name="review_child")
+def child(n: int) -> int:
+    return work(n)
+
+
+@step(name="review_keyed", key="key")
+def keyed(key: str, n: int) -> int:
+    return child(n)
+
+
+def test_children_of_like_keys_are_different_runs(hf: Holdfast) -> None:
+    keys = ["a~b", "a-b", "a@b", "C:\\file", "tab\tkey", "\u2028"]
+
+    @workflow(name="review_keys")
+    def parent() -> list[int]:
+        return [keyed(key, n) for n, key in enumerate(keys)]
+
+    run = hf.run(parent)
+    assert run.result == [n * 10 for n in range(len(keys))]
+    assert len(set(run.children)) == len(keys)
+    for name in run.children:
+        assert hf.get(name).status == "completed"
+    hf.delete(run.id)
+    assert hf.runs() == []
+
+
+def test_a_deleted_run_takes_its_parts_along(hf: Holdfast) -> None:
+    @workflow(name="review_asking")
+    def asking() -> Any:
+        return holdfast.ask("Well?")
+
+    @workflow(name="review_parent")
+    def parent() -> Any:
+        return asking()
+
+    hf.run(parent, run_id="p")
+    hf.delete("p")
+    assert hf.prompts() == []
+    assert hf.run(parent, run_id="p").status == "suspended"
+
+
+def test_an_edit_of_a_completed_run_keeps_its_result(hf: Holdfast) -> None:
+    run = hf.run(three)
+    with run.history().edit(step="by hand") as state:
+        state["more"] = 1
+    assert run.result == [10, 20, 30]
+    assert hf.resume(run.id).result == [10, 20, 30]
+
+
+def test_effects_are_undone_once(hf: Holdfast) -> None:
+    undone: list[int] = []
+
+    @step(name="review_place", compensate=undone.append)
+    def place(n: int) -> int:
+        return n
+
+    @workflow(name="review_places")
+    def places() -> int:
+        return place(1) + place(2)
+
+    run = hf.run(places)
+    with pytest.raises(InvalidCall, match="compensations"):
+        run.history().rollback(to=1)
+    assert undone == []
+    hf.rollback(run.id, to=1)
+    assert undone == [2, 1]
+    with pytest.raises(InvalidCall, match="undone"):
+        hf.rollback(run.id, to=3)
+    assert undone == [2, 1]
+
+
+def test_changed_code_is_refused_before_anything_is_rolled_back(hf: Holdfast) -> None:
+    @workflow(name="review_code", version="1")
+    def code() -> int:
+        return work(1)
+
+    run = hf.run(code)
+
+    @workflow(name="review_code", version="2")
+    def other() -> int:
+        return work(1)
+
+    with pytest.raises(holdfast.CodeChanged):
+        hf.resume(run.id, from_address="review_work", changed="refuse")
+    assert (run.status, run.head.number) == ("completed", 3)
+
+
+def test_what_is_not_awaited_is_named(hf: Holdfast) -> None:
+    @step(name="review_async")
+    async def later() -> int:
+        return 1
+
+    @workflow(name="review_not_awaited")
+    def forgets() -> Any:
+        return later()
+
+    error = hf.run(forgets).error
+    assert isinstance(error, InvalidCall)
+    assert "await" in str(error)

@@ -29,6 +29,8 @@ class Context:
         self._lock = threading.Lock()
         #: What stays of the further facts of a run when its head moves back to a version.
         self.carry: Callable[[RunRecord, int], bytes] = _nothing
+        #: Refuses to move the head of a run by hand, where that is not all there is to do.
+        self.may_roll_back: Callable[[RunRecord, int], None] = _fine
         #: One thread prepares at a time. Preparing is Python and gains nothing from more; without this, threads
         #: that let go of the interpreter for a moment queue up for it behind all others.
         self.turn = threading.RLock()
@@ -73,6 +75,10 @@ def _start_anew() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_start_anew)
+
+
+def _fine(run: RunRecord, to: int) -> None:
+    """Nothing speaks against it."""
 
 
 def _nothing(run: RunRecord, to: int) -> bytes:

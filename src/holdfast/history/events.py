@@ -54,11 +54,11 @@ def read_events(store: Store, *, after: int, limit: int) -> tuple[list[Event], i
         run = runs.get(key) or store.run_by_key(key)
         if run is not None:
             runs[key] = run
-            found.append(_readable(run, entry))
+            found.append(readable(run, entry))
     return found, after
 
 
-def _readable(run: RunRecord, entry: EventRecord | tuple[int, VersionRecord]) -> Event:
+def readable(run: RunRecord, entry: EventRecord | tuple[int, VersionRecord]) -> Event:
     """The entry, or, in place of a version that is damaged, word of that: those after it can be read."""
     try:
         return to_event(run, entry)

@@ -19,7 +19,7 @@ from holdfast.history.advance import Edit, Line, Resolver, check_resolver
 from holdfast.history.commit import Facts, event
 from holdfast.history.complete import is_whole, whole_lines
 from holdfast.history.context import Context
-from holdfast.history.events import to_event
+from holdfast.history.events import readable
 from holdfast.history.reader import Head
 from holdfast.history.rollback import move_head
 from holdfast.history.seal import check
@@ -118,6 +118,7 @@ class History:
         while True:
             run = self._run()
             target = self.at(to)
+            self._context.may_roll_back(run, target.number)
             try:
                 move_head(self._context, run, target._record, reason=reason, actor=actor)
             except StaleVersion:
@@ -247,7 +248,7 @@ class History:
         check_number("limit", limit, 1)
         run = self._run()
         entries = self._store.journal(run=run.key, after=after, limit=limit)
-        return [to_event(run, entry) for entry in entries]
+        return [readable(run, entry) for entry in entries]
 
     # Looking into it
 

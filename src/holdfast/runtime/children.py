@@ -11,10 +11,9 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Any
 
-from holdfast.errors import AlreadyExists, AlreadyRunning, Cancelled
-from holdfast.history.commit import RESULT
+from holdfast.errors import AlreadyExists, AlreadyRunning, Cancelled, InvalidReference
 from holdfast.history.commit import Facts as VersionFacts
-from holdfast.model.names import MAX_ID
+from holdfast.model.names import MAX_ID, check_run_id
 from holdfast.model.records import RunRecord
 from holdfast.runtime import execute, machine
 from holdfast.runtime.definition import Workflow
@@ -23,7 +22,6 @@ from holdfast.runtime.failure import revive, unpack
 from holdfast.runtime.scope import Frame
 from holdfast.runtime.session import Failure, Session
 from holdfast.runtime.waits import Wait, facts_of, ready
-from holdfast.tree.frozen import thaw
 
 
 def child(
@@ -114,15 +112,18 @@ def _advance(
 def child_id(parent: RunRecord, address: str) -> str:
     """The id of the run that a workflow called at an address is."""
     line = "" if parent.timeline == 1 else f".{parent.timeline}"
-    run_id = f"{parent.id}.{address.replace('~', '-').replace('@', '-')}{line}"
-    if len(run_id) <= MAX_ID:
-        return run_id
-    return f"{run_id[: MAX_ID - 20]}.{sha256(run_id.encode()).hexdigest()[:16]}"
+    run_id = f"{parent.id}.{address}{line}"
+    try:
+        return check_run_id(run_id)
+    except InvalidReference:
+        plain = "".join(sign if sign.isalnum() or sign in "-_.[]/#:" else "-" for sign in run_id)
+        short = plain[: MAX_ID - 20].rstrip("./")
+        return f"{short}.{sha256(run_id.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
 def result_of(session: Session, run: RunRecord) -> Any:
     """What a completed run returned."""
-    return thaw(session.services.context.reader(run).part(run.head, RESULT))
+    return execute.result_of(session.services, run)
 
 
 def _why(run: RunRecord) -> BaseException:

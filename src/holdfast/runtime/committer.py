@@ -49,6 +49,7 @@ class Committer:
         #: By event loop, those that wait to be written.
         self._pending: dict[asyncio.AbstractEventLoop, list[Pending]] = {}
         self._ready = threading.Semaphore(0)
+        self._closed = False
         self._thread: threading.Thread | None = None
 
     def write(self, change: Append, done: Done) -> Any:
@@ -88,8 +89,13 @@ class Committer:
             self._thread.start()
         self._ready.release()
 
+    def close(self) -> None:
+        """Write what was handed in, then nothing more."""
+        self._closed = True
+        self._ready.release()
+
     def _work(self) -> None:
-        while True:
+        while not self._closed or self._pending:
             self._ready.acquire()
             with self._lock:
                 taken, self._pending = self._pending, {}

@@ -9,15 +9,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from inspect import iscoroutine
 from typing import Any
 from uuid import uuid4
 
 import msgspec
 
-from holdfast.errors import AlreadyExists, AlreadyRunning, LeaseLost, NotFound, ReplayDiverged, StaleVersion
+from holdfast.errors import (
+    AlreadyExists,
+    AlreadyRunning,
+    InvalidCall,
+    LeaseLost,
+    NotFound,
+    ReplayDiverged,
+    StaleVersion,
+)
 from holdfast.history.advance import Drawn, Line
+from holdfast.history.commit import RESULT, event
 from holdfast.history.commit import Facts as VersionFacts
-from holdfast.history.commit import event
 from holdfast.history.reader import Head
 from holdfast.model.names import check_tags
 from holdfast.model.records import RunRecord
@@ -32,6 +41,7 @@ from holdfast.runtime.services import Services
 from holdfast.runtime.session import Halt, Session
 from holdfast.runtime.waits import encoded, facts_of
 from holdfast.store.base import Append
+from holdfast.tree.frozen import thaw
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9_]+")
 
@@ -272,6 +282,12 @@ class Drain:
 
 def _completed(session: Session, value: Any) -> Flow[None]:
     yield from session.go_live("")
+    if iscoroutine(value):
+        value.close()
+        raise InvalidCall(
+            f"workflow {session.workflow.name!r} gave a coroutine: a step in it is async def, so the workflow must "
+            "be, too, and await it"
+        )
     facts = VersionFacts(result=value, kind="final", status="completed")
     session.facts.waits = []
     session.keep_if(bool(session.head.run.detail))
@@ -315,3 +331,10 @@ def _halted(session: Session, status: str) -> Flow[None]:
         # Word came in the moment of suspending; nobody else owns the run yet, or the next write is refused.
         session.over = False
         yield from _halted(session, "cancelled" if facts.wish == "cancel" else "paused")
+
+
+def result_of(services: Services, run: RunRecord) -> Any:
+    """What a completed run returned. Somebody may have changed its state by hand since."""
+    final = services.store.versions(run.key, kind="final", before=run.head + 1, limit=1)
+    number = final[0].number if final else run.head
+    return thaw(services.context.reader(run).part(number, RESULT))

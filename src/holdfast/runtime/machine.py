@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from hashlib import sha256
-from inspect import iscoroutinefunction, signature
+from inspect import iscoroutine, iscoroutinefunction, signature
 from typing import Any
 
 from holdfast.errors import HoldfastError, InvalidCall, LeaseLost, ReplayDiverged
@@ -49,6 +49,11 @@ def step(
     try:
         yield from session.go_live(address)
         attempt, value = yield from _attempts(session, frame, definition, address, args, kwargs, digest)
+        if iscoroutine(value):
+            value.close()
+            raise InvalidCall(
+                f"step {definition.name!r} gave a coroutine: something asynchronous in it was called without await"
+            )
         facts = VersionFacts(definition.name, value, kind="step", meta=attempt.notes)
         facts.more = _more(definition, attempt, digest, session.services.context.clock())
         given = None

@@ -195,8 +195,9 @@ def carried(context: Context, run: RunRecord, to: int) -> bytes:
     and not taken by then."""
     before = facts_of(run)
     facts = Facts(
-        code=before.code, totals=before.totals, asked=before.asked, sent=before.sent, failed=before.failed
-    )
+        code=before.code, totals=before.totals, asked=before.asked, sent=before.sent, failed=before.failed,
+        undone=before.undone,
+    )  # fmt: skip
     if before.sent:
         line = dict(lineage(context.reader(run), to))
         # Those before the first version are of the run that this one was forked from, which counts its own events.

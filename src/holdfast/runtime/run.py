@@ -6,11 +6,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import Cancelled, NotFinished, NotFound, StepTimeout, Suspended
-from holdfast.history.commit import RESULT
 from holdfast.history.history import History
 from holdfast.history.version import Version
 from holdfast.model.public import Event, Prompt
 from holdfast.model.records import RunRecord
+from holdfast.runtime import mail
+from holdfast.runtime.execute import result_of
 from holdfast.runtime.failure import revive, unpack
 from holdfast.runtime.lease import is_alive
 from holdfast.runtime.rehearsal import Difference
@@ -59,7 +60,7 @@ class Run:
         """What the workflow returned. Raises what it failed with, or says why there is no result (yet)."""
         run = self._record()
         if run.status == "completed":
-            return thaw(self._runner._context.reader(run).part(run.head, RESULT))
+            return result_of(self._runner._services, run)
         if run.status == "failed":
             error = self.error
             assert error is not None
@@ -69,6 +70,10 @@ class Run:
         if run.status == "suspended":
             waits = [wait.name or wait.address for wait in facts_of(run).waits]
             raise Suspended(f"run {self.id!r} waits for {', '.join(waits)}", run=self.id, waits=waits)
+        if run.status == "running" and not is_alive(run, self._runner._context.clock()):
+            raise NotFinished(
+                f"run {self.id!r} was interrupted and has no result yet: resume it", run=self.id
+            )
         raise NotFinished(f"run {self.id!r} is {run.status}: it has no result yet", run=self.id)
 
     @property
@@ -117,7 +122,7 @@ class Run:
 
     def prompts(self) -> list[Prompt]:
         """The questions that it waits to be answered."""
-        return [prompt for prompt in self._runner.prompts() if prompt.run == self.id]
+        return mail.prompts(self._record())
 
     def history(self) -> History:
         """Its versions."""

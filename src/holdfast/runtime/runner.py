@@ -17,7 +17,7 @@ from holdfast.history.version import Version
 from holdfast.model.names import MAX_NOTE, MAX_STEP, check_number, check_run_id, check_text
 from holdfast.model.public import Event, Prompt
 from holdfast.model.records import RunRecord
-from holdfast.runtime import execute, mail, undo
+from holdfast.runtime import code, execute, mail, undo
 from holdfast.runtime.definition import CHANGED, Workflow, step_named, workflow_of
 from holdfast.runtime.drive import Flow, adrive, drive
 from holdfast.runtime.lease import is_alive
@@ -32,6 +32,8 @@ from holdfast.runtime.triggers import Triggers
 from holdfast.runtime.waits import encoded, facts_of, ready
 from holdfast.store.base import Store
 
+#: Arguments that are for `run` and not for the workflow.
+_OWN = ("run_id", "tags", "state", "note", "actor", "overrides", "workflow")
 MODES = ("normal", "validate", "republish")
 Overrides = Mapping[str, Callable[..., Any]]
 
@@ -48,6 +50,7 @@ class Runner:
         #: Steps that runs of this process run otherwise, by run.
         self._overrides: dict[str, Overrides] = {}
         context.carry = lambda run, to: mail.carried(context, run, to)
+        context.may_roll_back = lambda run, to: undo.refuse_by_hand(self._services, run, to)
 
     def history(self, run_id: str) -> History:
         """The history of a run, which is made by the first commit to it."""
@@ -290,7 +293,9 @@ class Runner:
         try:
             found.signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise InvalidCall(f"workflow {found.name!r} cannot be called like this: {error}") from None
+            taken = [name for name in _OWN if name in found.signature.parameters]
+            hint = f" ({', '.join(taken)}: hf.run has arguments of that name itself)" if taken else ""
+            raise InvalidCall(f"workflow {found.name!r} cannot be called like this: {error}{hint}") from None
         self._triggers.listen()
         name = execute.new_id(found) if run_id is None else check_run_id(run_id)
         overrides = override_functions(overrides)
@@ -331,6 +336,7 @@ class Runner:
         found = workflow_of(workflow or run.workflow)
         if mode == "validate":
             return found
+        code.compare(run, found, self._context.reader(run), facts, changed or found.changed, warns=False)
         if answers:
             mail.check_answers(self._context, run, answers)
         if facts.undoing is not None:

@@ -113,11 +113,16 @@ class Frame:
 
     def expect(self, task: Any) -> Frame:
         """A task that nobody told of calls from this frame: it is a branch of it."""
+        branch = self.next_branch()
+        self.know(task, branch)
+        return branch
+
+    def know(self, task: Any, branch: Frame) -> None:
+        """A task has its branch."""
         if self._branches is None:
             self._branches = WeakKeyDictionary()
-        branch = self._branches[task] = self.next_branch()
+        self._branches[task] = branch
         branch.home = task
-        return branch
 
     def next_branch(self) -> Frame:
         """A branch for the next task that is started in this frame."""
@@ -201,21 +206,27 @@ def number_tasks() -> None:
             # Known in the task's own context, which threads that it starts take over. Tasks are counted as they are
             # made, which is the same each time, however fast they are.
             branch = frame.here().next_branch()
-            how["context"] = how.get("context") or copy_context()
-            how["context"].run(current.set, branch)
+            if how.get("context") is None:
+                how["context"] = copy_context()
+                how["context"].run(current.set, branch)
         task = asyncio.Task(coroutine, loop=loop, **how) if before is None else before(loop, coroutine, **how)
-        if branch is not None:
-            branch.home = task
+        if branch is not None and frame is not None:
+            frame.here().know(task, branch)
         return task
 
     make.holdfast = True  # type: ignore[attr-defined]
     loop.set_task_factory(make)
 
 
+def running_loop() -> Any:
+    """The event loop that calls this code; None where there is none."""
+    asyncio = sys.modules.get("asyncio")
+    return None if asyncio is None else asyncio._get_running_loop()
+
+
 def in_event_loop() -> bool:
     """Is this code called by an event loop?"""
-    asyncio = sys.modules.get("asyncio")
-    return asyncio is not None and asyncio._get_running_loop() is not None
+    return running_loop() is not None
 
 
 def is_sum(name: Any, value: Any) -> bool:

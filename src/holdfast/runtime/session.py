@@ -57,6 +57,10 @@ class Failure(NamedTuple):
     number: int = 0
 
 
+#: Failures that are remembered, with all that their tracebacks hold.
+_SURVIVED = 200
+
+
 class Session:
     """One execution of a run."""
 
@@ -104,6 +108,7 @@ class Session:
         self._events: list[EventRecord] = []
         self._failures: list[Failure] = []
         self._detail = head.run.detail
+        self._kept = True
         self._ending = ""
         self._closed = False
         #: Addresses of the frames in which a wait has ended the execution.
@@ -221,7 +226,7 @@ class Session:
 
     def keep(self) -> None:
         """`facts` were changed: they go into the run's record with the next write."""
-        self._detail = b"?"
+        self._kept = False
 
     def keep_if(self, needed: bool) -> None:
         """The same, where there was or is something to keep."""
@@ -246,14 +251,15 @@ class Session:
         if self.rehearsal is not None:
             self.rehearsal.beyond(self, address)
             self.halt("rehearsed")
-        while self._failures:
-            failure = self._failures.pop(0)
+        for failure in [each for each in self._failures if _is_around(address, each.address)]:
+            self._failures.remove(failure)
             facts = VersionFacts(failure.name, error=describe(failure.error), kind="step", done=False)
             facts.more = {"args": failure.args, "failed": True}
             if failure.address != failure.name:
                 facts.more["address"] = failure.address
             head = yield from self.commit(facts)
             self.survived.append(failure._replace(number=head.version.number))
+            del self.survived[:-_SURVIVED]
             self.record.enter(head.version, facts.more)
 
     def let_go(self, error: BaseException) -> None:
@@ -333,12 +339,11 @@ class Session:
             known = known or drawn.space
             try:
                 written: Head = yield Write(
-                    self.services.committer, drawn.change, partial(self._settle, drawn, events, values)
+                    self.services.committer,
+                    drawn.change,
+                    partial(self._settle, drawn, events, values, totals),
                 )
-            except BaseException as error:
-                self.facts.totals = totals
-                if not isinstance(error, StaleVersion):
-                    raise
+            except StaleVersion:
                 yield Do(self.refresh)
             else:
                 return written
@@ -362,7 +367,7 @@ class Session:
                 self._lock.release()
                 raise
             try:
-                yield Write(self.services.committer, change, partial(self._settle, None, events, {}))
+                yield Write(self.services.committer, change, partial(self._settle, None, events, {}, None))
             except StaleVersion:
                 yield Do(self.refresh)
             else:
@@ -373,11 +378,14 @@ class Session:
         drawn: Drawn | None,
         events: tuple[EventRecord, ...],
         values: dict[str, Any],
+        totals: dict[str, Any] | None,
         outcome: RunRecord | BaseException,
     ) -> Head | None:
         """A write has ended, in the thread that wrote. It was begun with the lock held, which is free from here on."""
         try:
             if isinstance(outcome, BaseException):
+                if totals is not None:
+                    self.facts.totals = totals
                 return None
             self.over = outcome.owner is None
             if drawn is None:
@@ -444,11 +452,22 @@ class Session:
         if self.facts.values != loose:
             self.facts.values = dict(loose)
             self.keep()
-        if self._detail == b"?":
-            self._detail = encoded(self.facts)
+        if not self._kept:
+            self._kept = True
+            try:
+                self._detail = encoded(self.facts)
+            except BaseException:
+                self._kept = False
+                raise
         services = self.services
         until = services.context.clock() + services.lease
         return {"owner": services.owner, "until": until, "detail": self._detail, **changes}
+
+
+def _is_around(address: str, failed: str) -> bool:
+    """Is a call made in the frame of a failed one, or in one around it? In another branch nobody has handled that."""
+    frame = address.rpartition("/")[0]
+    return not frame or failed.startswith(f"{frame}/")
 
 
 def led_to(cause: BaseException, error: BaseException | None) -> bool:

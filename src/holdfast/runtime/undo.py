@@ -24,9 +24,9 @@ from holdfast.model.records import RunRecord
 from holdfast.runtime import machine
 from holdfast.runtime.definition import Step, Workflow, step_named
 from holdfast.runtime.drive import drive
-from holdfast.runtime.execute import refuse_if_elsewhere
+from holdfast.runtime.execute import refuse_if_elsewhere, refuse_if_running
 from holdfast.runtime.failure import pack
-from holdfast.runtime.record import Entry, Record
+from holdfast.runtime.record import Entry, Record, lineage
 from holdfast.runtime.scope import Frame, in_event_loop
 from holdfast.runtime.services import Services
 from holdfast.runtime.session import Halt, Session
@@ -54,6 +54,7 @@ def _rollback(
         run = _record(services, history.id)
         refuse_if_elsewhere(services, run)
         target = history.at(to)
+        _refuse_undone(services, run, target.number)
         entries = to_undo(services, run, target.number)
         if entries:
             _undo(services, run, entries, {"to": target.number, "reason": reason, "actor": actor})
@@ -69,7 +70,13 @@ def _rollback(
 def go_on(services: Services, history: History, run: RunRecord) -> None:
     """Finish the rollback that is under way in a run."""
     undoing = facts_of(run).undoing or {}
-    rollback(services, history, undoing["to"], reason=undoing.get("reason"), actor=undoing.get("actor"))
+    rollback(
+        services,
+        history,
+        undoing.get("to", run.head),
+        reason=undoing.get("reason"),
+        actor=undoing.get("actor"),
+    )
 
 
 def to_undo(services: Services, run: RunRecord, target: int) -> list[tuple[Entry, Step]]:
@@ -104,6 +111,32 @@ def to_undo(services: Services, run: RunRecord, target: int) -> list[tuple[Entry
             )
         found.append((entry, definition))
     return found
+
+
+def _refuse_undone(services: Services, run: RunRecord, target: int) -> None:
+    """Refuse to go back to a version that knows of effects which were undone since."""
+    undone = set(facts_of(run).undone)
+    if undone:
+        held = sorted(undone & {number for number, _ in lineage(services.context.reader(run), target)})
+        if held and facts_of(run).undoing is None:
+            raise InvalidCall(
+                f"version {target} of run {run.id!r} follows version {held[0]}, whose step was undone since: go back "
+                f"to a version before {held[0]}",
+                run=run.id,
+                undone=held,
+            )
+
+
+def refuse_by_hand(services: Services, run: RunRecord, target: int) -> None:
+    """Refuse a rollback that `History` is asked for, where more has to be done than to move the head."""
+    if run.workflow is None:
+        return
+    refuse_if_running(services, run)
+    if _may_have_to(services, run, target):
+        raise InvalidCall(
+            f"run {run.id!r} has steps that a rollback must undo: use hf.rollback, which runs their compensations",
+            run=run.id,
+        )
 
 
 def _may_have_to(services: Services, run: RunRecord, target: int) -> bool:
@@ -141,6 +174,9 @@ def _undo(
     try:
         for recorded, definition in entries:
             _undo_one(session, recorded, definition)
+        done = {entry.number for entry in record.steps.values() if undo_address(entry) in record.steps}
+        session.facts.undone = sorted({*facts.undone, *done, *(entry.number for entry, _ in entries)})
+        session.keep()
         session.note("run.compensated", steps=len(entries))
         drive(session.save(owner=None, until=0, status="paused"))
     except Halt as halt:

@@ -69,6 +69,8 @@ class Facts(msgspec.Struct, kw_only=True, omit_defaults=True):
     actor: str | None = None
     #: A rollback that is under way: the version, and why.
     undoing: dict[str, Any] | None = None
+    #: Versions whose steps a rollback has undone.
+    undone: list[int] = []
     #: Sums of tokens and cost.
     totals: dict[str, Any] = {}
     #: Values that no version has recorded yet, by address.
@@ -114,7 +116,7 @@ def facts_of(run: RunRecord) -> Facts:
     return msgspec.convert(decode(run.detail), Facts) if run.detail else Facts()
 
 
-def ready(store: Store, run: RunRecord, now: int) -> bool:
+def ready(store: Store, run: RunRecord, now: int, around: frozenset[str] = frozenset()) -> bool:
     """Would a suspended run go on if it were resumed?"""
     facts = facts_of(run)
     parts = [wait.name for wait in facts.waits if wait.kind == "run"]
@@ -127,7 +129,11 @@ def ready(store: Store, run: RunRecord, now: int) -> bool:
             return True
         if child.status == "running" and not is_alive(child, now):
             return True
-        if child.status == "suspended" and ready(store, child, now):
+        if (
+            child.status == "suspended"
+            and child.id not in around
+            and ready(store, child, now, around | {run.id})
+        ):
             return True
     return False
 
