@@ -107,6 +107,8 @@ class Session:
         self._values: dict[str, Any] = dict(self.facts.values)
         self._events: list[EventRecord] = []
         self._failures: list[Failure] = []
+        #: Those of them that the workflow went on after; they are recorded with the next step.
+        self._handled: list[Failure] = []
         self._detail = head.run.detail
         self._kept = True
         self._ending = ""
@@ -251,8 +253,9 @@ class Session:
         if self.rehearsal is not None:
             self.rehearsal.beyond(self, address)
             self.halt("rehearsed")
-        for failure in [each for each in self._failures if _is_around(address, each.address)]:
-            self._failures.remove(failure)
+        self.moved_on(address.rpartition("/")[0])
+        while self._handled:
+            failure = self._handled.pop(0)
             facts = VersionFacts(failure.name, error=describe(failure.error), kind="step", done=False)
             facts.more = {"args": failure.args, "failed": True}
             if failure.address != failure.name:
@@ -262,9 +265,19 @@ class Session:
             del self.survived[:-_SURVIVED]
             self.record.enter(head.version, facts.more)
 
+    def moved_on(self, frame: str) -> None:
+        """The code of a frame (its address) does something else: it has handled what failed in it. What failed in
+        another branch, nobody may have handled yet."""
+        if self._failures:
+            within = f"{frame}/" if frame else ""
+            handled = [each for each in self._failures if each.address.startswith(within)]
+            self._failures = [each for each in self._failures if each not in handled]
+            self._handled += handled
+
     def let_go(self, error: BaseException) -> None:
         """Failures that led to this one are no results: those steps are tried again."""
         self._failures = [failure for failure in self._failures if not led_to(failure.error, error)]
+        self._handled = [failure for failure in self._handled if not led_to(failure.error, error)]
         for failure in self.survived:
             if failure.number not in self.facts.failed and led_to(failure.error, error):
                 self.facts.failed = [*self.facts.failed, failure.number]
@@ -462,12 +475,6 @@ class Session:
         services = self.services
         until = services.context.clock() + services.lease
         return {"owner": services.owner, "until": until, "detail": self._detail, **changes}
-
-
-def _is_around(address: str, failed: str) -> bool:
-    """Is a call made in the frame of a failed one, or in one around it? In another branch nobody has handled that."""
-    frame = address.rpartition("/")[0]
-    return not frame or failed.startswith(f"{frame}/")
 
 
 def led_to(cause: BaseException, error: BaseException | None) -> bool:
