@@ -142,7 +142,7 @@ def parallel(*calls: Any, limit: int | None = None) -> Any:
     else:
         frame = frame.here()
         name = frame.place("parallel").rpartition("/")[2]
-        frame.session.moved_on(frame.address)
+        frame.session.failures.moved_on(frame.address)
         branches = [frame.branch(f"{name}/[{number}]") for number in range(1, len(works) + 1)]
     if (frame is not None and frame.asynchronous) or (frame is None and in_event_loop()):
         return _gather(works, branches, limit)

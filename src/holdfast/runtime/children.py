@@ -19,8 +19,9 @@ from holdfast.runtime import execute, machine
 from holdfast.runtime.definition import Workflow
 from holdfast.runtime.drive import Do, Flow
 from holdfast.runtime.failure import revive, unpack
+from holdfast.runtime.failures import Failure
 from holdfast.runtime.scope import Frame
-from holdfast.runtime.session import Failure, Session
+from holdfast.runtime.session import Session
 from holdfast.runtime.waits import Wait, facts_of, ready
 
 
@@ -64,7 +65,7 @@ def child(
             session.facts.drop(address)
             session.keep_if(bool(session.head.run.detail))
             error = error or _why(run)
-            session.failed(Failure(workflow.name, address, digest, error, 1))
+            session.failures.add(Failure(workflow.name, address, digest, error, 1))
             raise error
         due = facts_of(run).due()
         session.facts.put(Wait(address=address, kind="run", name=run_id, due=due, opened=began))

@@ -298,7 +298,7 @@ def _failed(session: Session, error: BaseException) -> Flow[None]:
     facts = session.facts
     facts.error = pack(error, session.services.context.redact)
     session.keep()
-    failures = list(session.pending_failures())
+    failures = list(session.failures.pending)
     session.let_go(error)
     for failure in failures:
         session.note(

@@ -18,10 +18,11 @@ from holdfast.history.commit import Facts as VersionFacts
 from holdfast.runtime import breaker
 from holdfast.runtime.definition import Step, without_secrets
 from holdfast.runtime.drive import Call, Do, Flow, Rest
+from holdfast.runtime.failures import Failure
 from holdfast.runtime.policy import Retry, asked_delay
 from holdfast.runtime.record import Entry
 from holdfast.runtime.scope import Frame
-from holdfast.runtime.session import Failure, Halt, Session
+from holdfast.runtime.session import Halt, Session
 from holdfast.tree.codec import encode
 from holdfast.tree.draft import DraftDict, DraftList
 from holdfast.tree.fold import Folder, Redactor
@@ -67,7 +68,7 @@ def step(
         except LeaseLost:
             raise
         except Exception as error:
-            session.failed(Failure(definition.name, address, digest, error, attempt.attempt))
+            session.failures.add(Failure(definition.name, address, digest, error, attempt.attempt))
             raise
         finally:
             attempt.over = True
@@ -101,7 +102,7 @@ def replay(
     if entry.failed:
         error = session.record.error(entry)
         failure = Failure(entry.version.step or "", entry.address, entry.args, error, 1, entry.number)
-        session.survived.append(failure)
+        session.failures.recorded(failure)
         raise error
     return session.record.result(entry)
 
@@ -157,7 +158,7 @@ def _attempts(
             ):
                 delay = None
             if delay is None:
-                session.failed(Failure(definition.name, address, digest, error, number))
+                session.failures.add(Failure(definition.name, address, digest, error, number))
                 raise
             session.let_go(error)
             session.note(

@@ -20,7 +20,7 @@ from holdfast.runtime.waits import facts_of, ready
 from holdfast.tree.frozen import thaw
 
 if TYPE_CHECKING:
-    from holdfast.runtime.runner import Runner
+    from holdfast.runtime.outside import Outside
 
 #: Statuses that a run does not leave by itself.
 ENDED = ("completed", "failed", "cancelled")
@@ -32,7 +32,7 @@ class Run:
 
     def __init__(
         self,
-        runner: Runner,
+        runner: Outside,
         run_id: str,
         error: BaseException | None = None,
         differences: tuple[Difference, ...] = (),

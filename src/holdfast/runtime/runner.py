@@ -5,32 +5,27 @@ Invariant: a method that fails has left the run as it found it, or its status sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from holdfast.errors import HoldfastError, InvalidCall, NotFound, ReplayDiverged, StaleVersion
+from holdfast.errors import InvalidCall, NotFound, ReplayDiverged
 from holdfast.history.advance import Line
-from holdfast.history.commit import Facts as VersionFacts
 from holdfast.history.context import Context
-from holdfast.history.history import History
 from holdfast.history.version import Version
-from holdfast.model.names import MAX_NOTE, MAX_STEP, check_number, check_run_id, check_text
-from holdfast.model.public import Event, Prompt
+from holdfast.model.names import check_run_id
 from holdfast.model.records import RunRecord
 from holdfast.runtime import code, execute, mail, undo
 from holdfast.runtime.definition import CHANGED, Workflow, step_named, workflow_of
 from holdfast.runtime.drive import Flow, adrive, drive
-from holdfast.runtime.lease import is_alive
-from holdfast.runtime.publish import Subscription
+from holdfast.runtime.outside import Outside, check_texts
 from holdfast.runtime.record import Record
 from holdfast.runtime.rehearsal import Rehearsal
-from holdfast.runtime.run import ENDED, Run
+from holdfast.runtime.run import Run
 from holdfast.runtime.scope import in_event_loop
 from holdfast.runtime.services import Services
 from holdfast.runtime.session import Session
 from holdfast.runtime.triggers import Triggers
-from holdfast.runtime.waits import encoded, facts_of, ready
-from holdfast.store.base import Store
+from holdfast.runtime.waits import facts_of, ready
 
 #: Arguments that are for `run` and not for the workflow.
 _OWN = ("run_id", "tags", "state", "note", "actor", "overrides", "workflow")
@@ -38,11 +33,8 @@ MODES = ("normal", "validate", "republish")
 Overrides = Mapping[str, Callable[..., Any]]
 
 
-class Runner:
+class Runner(Outside):
     """Runs workflows."""
-
-    _context: Context
-    _store: Store
 
     def __init__(self, context: Context) -> None:
         self._services = Services(context)
@@ -51,10 +43,6 @@ class Runner:
         self._overrides: dict[str, Overrides] = {}
         context.carry = lambda run, to: mail.carried(context, run, to)
         context.may_roll_back = lambda run, to: undo.refuse_by_hand(self._services, run, to)
-
-    def history(self, run_id: str) -> History:
-        """The history of a run, which is made by the first commit to it."""
-        return History(self._context, run_id)
 
     # Running
 
@@ -179,11 +167,6 @@ class Runner:
             )  # fmt: skip
         return run
 
-    def get(self, run_id: str) -> Run:
-        """A run by its id."""
-        self._known(run_id)
-        return Run(self, run_id)
-
     # Going back
 
     def rollback(
@@ -199,7 +182,7 @@ class Runner:
         """Undo what the steps after a version did to the world (those that have a compensation, newest first), make
         it the head on a new timeline, and go on from there. Nothing is deleted."""
         run = self._known(run_id)
-        _check_texts(reason, actor)
+        check_texts(reason, actor)
         overrides = override_functions(overrides)
         if resume and run.workflow is not None:
             _check_loop(workflow_of(run.workflow))
@@ -207,73 +190,6 @@ class Runner:
         if resume and run.workflow is not None:
             return self.resume(run_id, overrides=overrides)
         return Run(self, run_id)
-
-    # Word from outside
-
-    def cancel(self, run_id: str, *, reason: str | None = None, actor: str | None = None) -> Run:
-        """Stop a run for good, at the next boundary between steps, and the runs that are parts of it."""
-        run = self._known(run_id)
-        _check_texts(reason, actor)
-        self._stop(run_id, "cancel", reason, actor)
-        for child in self._store.runs(parent=run.key, limit=1_000_000):
-            self.cancel(child.id, reason=reason, actor=actor)
-        return Run(self, run_id)
-
-    def pause(self, run_id: str, *, reason: str | None = None, actor: str | None = None) -> Run:
-        """Stop a run at the next boundary between steps, until it is resumed."""
-        self._known(run_id)
-        _check_texts(reason, actor)
-        self._stop(run_id, "pause", reason, actor)
-        return Run(self, run_id)
-
-    def answer(self, prompt_id: str, value: Any, *, actor: str | None = None, resume: bool = True) -> Run:
-        """Answer a prompt. If this process knows the workflow, the run goes on at once, unless `resume` is False or
-        this is an event loop."""
-        _check_texts(None, actor)
-        run = mail.answer(self._context, prompt_id, value, actor)
-        return self._delivered(run, resume)
-
-    def send(
-        self, run_id: str, event: str, data: Any = None, *, actor: str | None = None, resume: bool = True
-    ) -> Run:
-        """Send an event to a run, which takes it with `wait_for`, now or later. Resumes it as `answer` does."""
-        _check_texts(None, actor)
-        run = mail.send(self._context, check_run_id(run_id), event, data, actor)
-        return self._delivered(run, resume)
-
-    def prompts(self) -> list[Prompt]:
-        """The questions of all runs that wait for an answer, oldest first."""
-        found: list[Prompt] = []
-        before: int | None = None
-        while page := self._store.runs(statuses=["suspended", "running", "paused"], before=before, limit=500):
-            found += [prompt for run in page for prompt in mail.prompts(run)]
-            before = page[-1].key
-        return sorted(found, key=lambda prompt: prompt.opened)
-
-    def subscribe(
-        self,
-        callback: Callable[[Event], Any] | None = None,
-        *,
-        kinds: Sequence[str] = (),
-        run_id: str | None = None,
-        after: int | None = None,
-    ) -> Subscription:
-        """Hear of what happens, in this process and others: `callback` is called in a thread of its own; without one,
-        iterate over the subscription. `kinds` are patterns such as "run.*"; `after` a cursor to begin from, else
-        now."""
-        if (
-            isinstance(kinds, str)
-            or not isinstance(kinds, Iterable)
-            or not all(isinstance(kind, str) for kind in kinds)
-        ):
-            raise InvalidCall('kinds is a list of patterns, such as ["run.*", "step.failed"]')
-        if callback is not None and not callable(callback):
-            raise InvalidCall("subscribe takes a function of an event")
-        if run_id is not None:
-            check_run_id(run_id)
-        if after is not None:
-            check_number("after", after, 0)
-        return self._services.publisher.subscribe(callback, kinds=kinds, run_id=run_id, after=after)
 
     # How it works
 
@@ -437,67 +353,6 @@ class Runner:
         for child in self._store.runs(parent=run.key, statuses=live, limit=1_000_000):
             self.cancel(child.id, reason="the run that it is a part of was rolled back", actor=actor)
 
-    def _stop(self, run_id: str, what: str, reason: str | None, actor: str | None) -> None:
-        while True:
-            run = self._known(run_id)
-            if run.status in ENDED:
-                return
-            if is_alive(run, self._context.clock()):
-                mail.wish(self._context, run_id, what, reason, actor)
-                session = self._services.sessions.get(run_id)
-                if session is not None:
-                    session.facts.wish, session.facts.reason, session.facts.actor = what, reason, actor
-                    session.stop.set()
-                return
-            try:
-                self._stop_idle(run, what, reason, actor)
-            except StaleVersion:
-                continue
-            self._services.publisher.wake()
-            return
-
-    def _stop_idle(self, run: RunRecord, what: str, reason: str | None, actor: str | None) -> None:
-        """Stop a run that nobody advances."""
-        if what == "pause":
-            if run.status != "paused":
-                mail.pause(self._context, run, reason, actor)
-            return
-        line = Line(self._context, run.id)
-        head = line.fresh_head()
-        assert head is not None
-        facts = facts_of(head.run)
-        facts.waits, facts.wish = [], ""
-        ending = VersionFacts(kind="final", status="cancelled", note=reason, actor=actor)
-        drawn = line.draw(head.root, head, head, ending, owner=None, until=0, due=None, detail=encoded(facts))
-        line.settle(drawn, self._store.append(drawn.change))
-
-    def _delivered(self, run: RunRecord, resume: bool) -> Run:
-        """Something has come for a run: let it go on, if that is possible here."""
-        self._services.publisher.wake()
-        handle = Run(self, run.id)
-        top = run
-        while top.parent is not None:
-            above = self._store.run_by_key(top.parent)
-            if above is None or above.status in ENDED:
-                break
-            top = above
-        if not resume or run.status != "suspended" or top.status != "suspended" or in_event_loop():
-            return handle
-        if is_alive(top, self._context.clock()) or not ready(self._store, top, self._context.clock()):
-            return handle
-        try:
-            workflow_of(top.workflow)
-        except HoldfastError:
-            return handle
-        self.resume(top.id)
-        return handle
-
-    def _known(self, run_id: str) -> RunRecord:
-        run = self._store.run(check_run_id(run_id))
-        if run is None:
-            raise NotFound(f"there is no run {run_id!r}", run=run_id)
-        return run
-
 
 def _drive(workflow: Workflow, flow: Flow[Any]) -> Any:
     if not workflow.asynchronous:
@@ -522,11 +377,6 @@ def _check_loop(workflow: Workflow) -> None:
             f"workflow {workflow.name!r} is asynchronous and this is an event loop: await hf.arun(…) or "
             "hf.aresume(…), after hf.rollback(…, resume=False) if it is to be rolled back"
         )
-
-
-def _check_texts(reason: Any, actor: Any) -> None:
-    check_text("reason", reason, MAX_NOTE)
-    check_text("actor", actor, MAX_STEP)
 
 
 def override_functions(overrides: Overrides | None) -> Overrides | None:

@@ -126,7 +126,7 @@ class Frame:
 
     def next_branch(self) -> Frame:
         """A branch for the next task that is started in this frame."""
-        self.session.moved_on(self.address)
+        self.session.failures.moved_on(self.address)
         return self.branch(f"[{self._next('')}]")
 
     def _next(self, name: str) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
@@ -24,6 +24,7 @@ from holdfast.history.reader import Head
 from holdfast.model.records import EventRecord, RunRecord
 from holdfast.runtime.drive import Do, Flow, Take, Write
 from holdfast.runtime.failure import describe
+from holdfast.runtime.failures import Failures
 from holdfast.runtime.scope import is_sum
 from holdfast.runtime.waits import Facts, encoded, facts_of
 from holdfast.store.base import Append
@@ -43,22 +44,6 @@ class Halt(BaseException):
     def __init__(self, status: str) -> None:
         super().__init__(status)
         self.status = status
-
-
-class Failure(NamedTuple):
-    """A step that failed for good. It is recorded if the workflow goes on after all."""
-
-    name: str
-    address: str
-    args: bytes
-    error: BaseException
-    attempts: int
-    #: The version that recorded it, once there is one.
-    number: int = 0
-
-
-#: Failures that are remembered, with all that their tracebacks hold.
-_SURVIVED = 200
 
 
 class Session:
@@ -95,8 +80,7 @@ class Session:
         self.idle = threading.Condition()
         #: Numbers of the events that waits of this execution took.
         self.taken: set[int] = set()
-        #: Failures that were recorded, since the workflow went on.
-        self.survived: list[Failure] = []
+        self.failures = Failures()
         #: The version whose state the workflow's own code sees; None for the head's.
         self._place: int | None = None
         self._newest = max((entry.number for entry in record.steps.values()), default=0)
@@ -106,9 +90,6 @@ class Session:
         #: Values that no version has recorded yet.
         self._values: dict[str, Any] = dict(self.facts.values)
         self._events: list[EventRecord] = []
-        self._failures: list[Failure] = []
-        #: Those of them that the workflow went on after; they are recorded with the next step.
-        self._handled: list[Failure] = []
         self._detail = head.run.detail
         self._kept = True
         self._ending = ""
@@ -235,17 +216,9 @@ class Session:
         if needed:
             self.keep()
 
-    def pending_failures(self) -> list[Failure]:
-        """Failures that the workflow has not gone on after."""
-        return self._failures
-
     def note(self, kind: str, **data: Any) -> None:
         """An event that goes into the journal with the next write."""
         self._events.append(event(kind, self.services.context.clock(), **data))
-
-    def failed(self, failure: Failure) -> None:
-        """A step failed for good; whether the workflow can live with that will be seen."""
-        self._failures.append(failure)
 
     def go_live(self, address: str) -> Flow[None]:
         """A call that is not recorded: the workflow goes on, so the failures so far were handled, and are results like
@@ -253,33 +226,20 @@ class Session:
         if self.rehearsal is not None:
             self.rehearsal.beyond(self, address)
             self.halt("rehearsed")
-        self.moved_on(address.rpartition("/")[0])
-        while self._handled:
-            failure = self._handled.pop(0)
+        self.failures.moved_on(address.rpartition("/")[0])
+        while (failure := self.failures.next_handled()) is not None:
             facts = VersionFacts(failure.name, error=describe(failure.error), kind="step", done=False)
             facts.more = {"args": failure.args, "failed": True}
             if failure.address != failure.name:
                 facts.more["address"] = failure.address
             head = yield from self.commit(facts)
-            self.survived.append(failure._replace(number=head.version.number))
-            del self.survived[:-_SURVIVED]
+            self.failures.recorded(failure._replace(number=head.version.number))
             self.record.enter(head.version, facts.more)
-
-    def moved_on(self, frame: str) -> None:
-        """The code of a frame (its address) does something else: it has handled what failed in it. What failed in
-        another branch, nobody may have handled yet."""
-        if self._failures:
-            within = f"{frame}/" if frame else ""
-            handled = [each for each in self._failures if each.address.startswith(within)]
-            self._failures = [each for each in self._failures if each not in handled]
-            self._handled += handled
 
     def let_go(self, error: BaseException) -> None:
         """Failures that led to this one are no results: those steps are tried again."""
-        self._failures = [failure for failure in self._failures if not led_to(failure.error, error)]
-        self._handled = [failure for failure in self._handled if not led_to(failure.error, error)]
-        for failure in self.survived:
-            if failure.number not in self.facts.failed and led_to(failure.error, error):
+        for failure in self.failures.let_go(error):
+            if failure.number not in self.facts.failed:
                 self.facts.failed = [*self.facts.failed, failure.number]
                 self.record.forget(failure.address, failure.number)
                 self.keep()
@@ -475,20 +435,3 @@ class Session:
         services = self.services
         until = services.context.clock() + services.lease
         return {"owner": services.owner, "until": until, "detail": self._detail, **changes}
-
-
-def led_to(cause: BaseException, error: BaseException | None) -> bool:
-    """Is a failure what a run failed with, or a reason for it?"""
-    seen: set[int] = set()
-    waiting = [error]
-    while waiting:
-        one = waiting.pop()
-        if one is None or id(one) in seen:
-            continue
-        if one is cause:
-            return True
-        seen.add(id(one))
-        waiting += [one.__cause__, one.__context__]
-        if isinstance(one, BaseExceptionGroup):
-            waiting += one.exceptions
-    return False

@@ -16,10 +16,11 @@ from holdfast.errors import InvalidCall, StepTimeout
 from holdfast.history.commit import Facts as VersionFacts
 from holdfast.runtime import machine
 from holdfast.runtime.drive import Flow
+from holdfast.runtime.failures import Failure
 from holdfast.runtime.mail import kept
 from holdfast.runtime.schema import check_answer
 from holdfast.runtime.scope import Frame, running_task
-from holdfast.runtime.session import Failure, Halt, Session
+from holdfast.runtime.session import Halt, Session
 from holdfast.runtime.waits import Wait
 
 #: What marks a wait among recorded steps: it has no arguments.
@@ -109,7 +110,7 @@ def _arrive(session: Session, frame: Frame, wait: Wait, name: str) -> Flow[Any]:
         error = StepTimeout(
             f"nothing came for {wait.address!r} of run {session.id!r} in time", address=wait.address
         )
-        session.failed(Failure(name, wait.address, _NO_ARGS, error, 1))
+        session.failures.add(Failure(name, wait.address, _NO_ARGS, error, 1))
         raise error
     facts = VersionFacts(name, wait.value, kind="step", actor=wait.actor)
     facts.more = {"args": _NO_ARGS}

@@ -4,7 +4,6 @@ ALTER TABLE run ADD COLUMN due INTEGER;
 ALTER TABLE run ADD COLUMN owner TEXT;
 ALTER TABLE run ADD COLUMN detail BLOB;
 ALTER TABLE run ADD COLUMN until INTEGER NOT NULL DEFAULT 0;
-CREATE INDEX run_due ON run (due) WHERE due IS NOT NULL;
 
 -- Small values that belong to no run.
 CREATE TABLE value (

@@ -1,0 +1,181 @@
+"""Word for runs from outside: stop, answer, send, listen. The half of `Holdfast` that an operator uses.
+
+Invariant: word that was accepted is in the store, and a run that is being advanced follows it at the next boundary
+between steps.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from holdfast.errors import HoldfastError, InvalidCall, NotFound, StaleVersion
+from holdfast.history.advance import Line
+from holdfast.history.commit import Facts as VersionFacts
+from holdfast.history.context import Context
+from holdfast.history.history import History
+from holdfast.model.names import MAX_NOTE, MAX_STEP, check_number, check_run_id, check_text
+from holdfast.model.public import Event, Prompt
+from holdfast.model.records import RunRecord
+from holdfast.runtime import mail
+from holdfast.runtime.definition import workflow_of
+from holdfast.runtime.lease import is_alive
+from holdfast.runtime.publish import Subscription
+from holdfast.runtime.run import ENDED, Run
+from holdfast.runtime.scope import in_event_loop
+from holdfast.runtime.services import Services
+from holdfast.runtime.waits import encoded, facts_of, ready
+from holdfast.store.base import Store
+
+
+class Outside(ABC):
+    """What can be said to runs."""
+
+    _context: Context
+    _store: Store
+    _services: Services
+
+    def history(self, run_id: str) -> History:
+        """The history of a run, which is made by the first commit to it."""
+        return History(self._context, run_id)
+
+    def get(self, run_id: str) -> Run:
+        """A run by its id."""
+        self._known(run_id)
+        return Run(self, run_id)
+
+    @abstractmethod
+    def resume(self, run_id: str) -> Run:
+        """Go on from the head."""
+
+    def cancel(self, run_id: str, *, reason: str | None = None, actor: str | None = None) -> Run:
+        """Stop a run for good, at the next boundary between steps, and the runs that are parts of it."""
+        run = self._known(run_id)
+        check_texts(reason, actor)
+        self._stop(run_id, "cancel", reason, actor)
+        for child in self._store.runs(parent=run.key, limit=1_000_000):
+            self.cancel(child.id, reason=reason, actor=actor)
+        return Run(self, run_id)
+
+    def pause(self, run_id: str, *, reason: str | None = None, actor: str | None = None) -> Run:
+        """Stop a run at the next boundary between steps, until it is resumed."""
+        self._known(run_id)
+        check_texts(reason, actor)
+        self._stop(run_id, "pause", reason, actor)
+        return Run(self, run_id)
+
+    def answer(self, prompt_id: str, value: Any, *, actor: str | None = None, resume: bool = True) -> Run:
+        """Answer a prompt. If this process knows the workflow, the run goes on at once, unless `resume` is False or
+        this is an event loop."""
+        check_texts(None, actor)
+        run = mail.answer(self._context, prompt_id, value, actor)
+        return self._delivered(run, resume)
+
+    def send(
+        self, run_id: str, event: str, data: Any = None, *, actor: str | None = None, resume: bool = True
+    ) -> Run:
+        """Send an event to a run, which takes it with `wait_for`, now or later. Resumes it as `answer` does."""
+        check_texts(None, actor)
+        run = mail.send(self._context, check_run_id(run_id), event, data, actor)
+        return self._delivered(run, resume)
+
+    def prompts(self) -> list[Prompt]:
+        """The questions of all runs that wait for an answer, oldest first."""
+        found: list[Prompt] = []
+        before: int | None = None
+        while page := self._store.runs(statuses=["suspended", "running", "paused"], before=before, limit=500):
+            found += [prompt for run in page for prompt in mail.prompts(run)]
+            before = page[-1].key
+        return sorted(found, key=lambda prompt: prompt.opened)
+
+    def subscribe(
+        self,
+        callback: Callable[[Event], Any] | None = None,
+        *,
+        kinds: Sequence[str] = (),
+        run_id: str | None = None,
+        after: int | None = None,
+    ) -> Subscription:
+        """Hear of what happens, in this process and others: `callback` is called in a thread of its own; without one,
+        iterate over the subscription. `kinds` are patterns such as "run.*"; `after` a cursor to begin from, else
+        now."""
+        if (
+            isinstance(kinds, str)
+            or not isinstance(kinds, Iterable)
+            or not all(isinstance(kind, str) for kind in kinds)
+        ):
+            raise InvalidCall('kinds is a list of patterns, such as ["run.*", "step.failed"]')
+        if callback is not None and not callable(callback):
+            raise InvalidCall("subscribe takes a function of an event")
+        if run_id is not None:
+            check_run_id(run_id)
+        if after is not None:
+            check_number("after", after, 0)
+        return self._services.publisher.subscribe(callback, kinds=kinds, run_id=run_id, after=after)
+
+    def _stop(self, run_id: str, what: str, reason: str | None, actor: str | None) -> None:
+        while True:
+            run = self._known(run_id)
+            if run.status in ENDED:
+                return
+            if is_alive(run, self._context.clock()):
+                mail.wish(self._context, run_id, what, reason, actor)
+                session = self._services.sessions.get(run_id)
+                if session is not None:
+                    session.facts.wish, session.facts.reason, session.facts.actor = what, reason, actor
+                    session.stop.set()
+                return
+            try:
+                self._stop_idle(run, what, reason, actor)
+            except StaleVersion:
+                continue
+            self._services.publisher.wake()
+            return
+
+    def _stop_idle(self, run: RunRecord, what: str, reason: str | None, actor: str | None) -> None:
+        """Stop a run that nobody advances."""
+        if what == "pause":
+            if run.status != "paused":
+                mail.pause(self._context, run, reason, actor)
+            return
+        line = Line(self._context, run.id)
+        head = line.fresh_head()
+        assert head is not None
+        facts = facts_of(head.run)
+        facts.waits, facts.wish = [], ""
+        ending = VersionFacts(kind="final", status="cancelled", note=reason, actor=actor)
+        drawn = line.draw(head.root, head, head, ending, owner=None, until=0, due=None, detail=encoded(facts))
+        line.settle(drawn, self._store.append(drawn.change))
+
+    def _delivered(self, run: RunRecord, resume: bool) -> Run:
+        """Something has come for a run: let it go on, if that is possible here."""
+        self._services.publisher.wake()
+        handle = Run(self, run.id)
+        top = run
+        while top.parent is not None:
+            above = self._store.run_by_key(top.parent)
+            if above is None or above.status in ENDED:
+                break
+            top = above
+        if not resume or run.status != "suspended" or top.status != "suspended" or in_event_loop():
+            return handle
+        if is_alive(top, self._context.clock()) or not ready(self._store, top, self._context.clock()):
+            return handle
+        try:
+            workflow_of(top.workflow)
+        except HoldfastError:
+            return handle
+        self.resume(top.id)
+        return handle
+
+    def _known(self, run_id: str) -> RunRecord:
+        run = self._store.run(check_run_id(run_id))
+        if run is None:
+            raise NotFound(f"there is no run {run_id!r}", run=run_id)
+        return run
+
+
+def check_texts(reason: Any, actor: Any) -> None:
+    check_text("reason", reason, MAX_NOTE)
+    check_text("actor", actor, MAX_STEP)
