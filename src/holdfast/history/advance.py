@@ -51,7 +51,7 @@ class Line:
         self._context = context
         self._store = context.store
         #: What a thread or task has read since its last commit: what it commits next was made from that.
-        self._read: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._read: WeakKeyDictionary[Any, int] | None = None
         #: What was committed last: who commits without reading goes on from there, whichever thread it was. Threads
         #: of a pool take turns with a state that they share.
         self._last: int | None = None
@@ -69,7 +69,7 @@ class Line:
             self.expect(head, expected)
             base = head
         else:
-            number = self._read.get(_who(), self._last)
+            number = self._last if self._read is None else self._read.get(_who(), self._last)
             if head is not None and number is not None and number != head.version.number:
                 # The head that is known may be the older of the two: a rollback moves it without a commit.
                 head = self.fresh_head()
@@ -115,11 +115,14 @@ class Line:
 
     def note_read(self, number: int) -> None:
         """This thread or task has read the head."""
+        if self._read is None:
+            self._read = WeakKeyDictionary()
         self._read[_who()] = number
 
     def note_moved(self, number: int) -> None:
         """The head is this version now."""
-        self._read.pop(_who(), None)
+        if self._read is not None:
+            self._read.pop(_who(), None)
         self._last = number
 
     def _write(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from operator import itemgetter
@@ -67,8 +66,8 @@ class Reader:
         #: The newest head known; others may have moved on.
         self.head: Head | None = None
         self._origin: Reader | None = None
-        self._packs: OrderedDict[int, _Pack] = OrderedDict()
-        self._blocks: OrderedDict[tuple[int, int], list[Any]] = OrderedDict()
+        self._packs: dict[int, _Pack] = {}
+        self._blocks: dict[tuple[int, int], list[Any]] = {}
         self._lock = threading.Lock()
 
     def adopt(self, space: object) -> None:
@@ -189,7 +188,7 @@ class Reader:
             with self._lock:
                 self._blocks[(number, index)] = nodes
                 while len(self._blocks) > _KEEP_BLOCKS:
-                    self._blocks.popitem(last=False)
+                    del self._blocks[next(iter(self._blocks))]
         return nodes
 
     def _load(self, numbers: Collection[int]) -> dict[int, _Pack]:
@@ -216,7 +215,7 @@ class Reader:
         with self._lock:
             self._packs[number] = pack
             while len(self._packs) > _KEEP_BLOCKS:
-                self._packs.popitem(last=False)
+                del self._packs[next(iter(self._packs))]
 
     def _unpack(self, number: int, data: bytes) -> _Pack:
         nodes = self._decoded(number, open_block, data)

@@ -8,6 +8,7 @@ owns it.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping
 from inspect import iscoroutine
 from typing import Any
@@ -238,7 +239,7 @@ def execute(session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         yield from session.save(owner=None, until=0)
         raise
     finally:
-        session.stop.set()
+        session.end_rests()
         services.sessions.pop(session.id, None)
         services.keeper.let_go(session.head.run)
 
@@ -269,9 +270,8 @@ class Drain:
         self.session = session
 
     def block(self) -> None:
-        with self.session.idle:
-            while self.session.active:
-                self.session.idle.wait(1.0)
+        while self.session.active:
+            time.sleep(0.002)
 
     async def wait(self) -> None:
         import asyncio

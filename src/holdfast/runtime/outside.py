@@ -124,7 +124,7 @@ class Outside(ABC):
                 session = self._services.sessions.get(run_id)
                 if session is not None:
                     session.facts.wish, session.facts.reason, session.facts.actor = what, reason, actor
-                    session.stop.set()
+                    session.end_rests()
                 return
             try:
                 self._stop_idle(run, what, reason, actor)

@@ -46,6 +46,10 @@ class Halt(BaseException):
         self.status = status
 
 
+#: Held for moments: while parts of sessions that few need are made, and while waits of one are entered.
+making = threading.Lock()
+
+
 class Session:
     """One execution of a run."""
 
@@ -73,11 +77,11 @@ class Session:
         self.republish = False
         #: Has it given the run up? Nothing is written any more.
         self.over = False
-        #: Set when no further step may begin.
-        self.stop = threading.Event()
+        #: May no further step begin? And what wakes those who rest between attempts, once somebody does.
+        self.stopped = False
+        self._stop: threading.Event | None = None
         #: Steps that run now, by address.
         self.active: dict[str, Frame] = {}
-        self.idle = threading.Condition()
         #: Numbers of the events that waits of this execution took.
         self.taken: set[int] = set()
         self.failures = Failures()
@@ -170,7 +174,7 @@ class Session:
         """The workflow's function has returned: what it left behind may finish its steps but begin none."""
         self._closed = True
         self._ending = self._ending or "ended"
-        self.stop.set()
+        self.end_rests()
 
     def check_caught(self, attempt: Frame) -> None:
         """A step may not go on after a wait in it, or a stop, that its code has caught."""
@@ -188,6 +192,22 @@ class Session:
             address == around or address.startswith(f"{around}/") for address in self._waiting
         )
 
+    def end_rests(self) -> None:
+        """Wake those who rest between attempts: there will be no further ones."""
+        self.stopped = True
+        if self._stop is not None:
+            self._stop.set()
+
+    @property
+    def stop(self) -> threading.Event:
+        """Is set when there will be no further attempts. Most executions never need it."""
+        with making:
+            if self._stop is None:
+                self._stop = threading.Event()
+        if self.stopped:
+            self._stop.set()
+        return self._stop
+
     def look(self) -> None:
         """See whether another process has left word for the run."""
         run = self.head.run
@@ -201,9 +221,6 @@ class Session:
     def end(self, address: str) -> None:
         """A step has ended, one way or the other."""
         self.active.pop(address, None)
-        if not self.active:
-            with self.idle:
-                self.idle.notify_all()
 
     # Writing
 
@@ -401,7 +418,7 @@ class Session:
         self.head = head
         self.keep()
         if ours.wish:
-            self.stop.set()
+            self.end_rests()
 
     def _refuse_if_over(self) -> None:
         """What was left running by an execution that has ended is not part of the next one."""

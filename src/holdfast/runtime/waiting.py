@@ -20,7 +20,7 @@ from holdfast.runtime.failures import Failure
 from holdfast.runtime.mail import kept
 from holdfast.runtime.schema import check_answer
 from holdfast.runtime.scope import Frame, running_task
-from holdfast.runtime.session import Halt, Session
+from holdfast.runtime.session import Halt, Session, making
 from holdfast.runtime.waits import Wait
 
 #: What marks a wait among recorded steps: it has no arguments.
@@ -56,7 +56,7 @@ def ask(
     now = session.services.context.clock()
     wait = session.facts.wait_at(address)
     if wait is None:
-        with session.idle:
+        with making:
             session.facts.asked = number = session.facts.asked + 1
         wait = Wait(
             address=address, kind="prompt", name=f"{session.id}#{number}", opened=now, question=question,
@@ -89,7 +89,7 @@ def wait_for(session: Session, frame: Frame, address: str, event: str, timeout: 
         wait = Wait(address=address, kind="event", name=event, opened=now, due=due)
     if late:
         yield from _suspend(session, frame, wait)
-    with session.idle:
+    with making:
         letter = facts.letter_for(wait)
         if letter is not None:
             wait = msgspec.structs.replace(
@@ -142,13 +142,13 @@ def _is_late(session: Session, frame: Frame) -> bool:
 
 
 def _drop(session: Session, address: str) -> None:
-    with session.idle:
+    with making:
         session.facts.drop(address)
     session.keep()
 
 
 def _suspend(session: Session, frame: Frame, wait: Wait) -> Flow[NoReturn]:
-    with session.idle:
+    with making:
         session.facts.put(wait)
     session.keep()
     if any(

@@ -8,6 +8,7 @@ Invariant: a wait is filled once; what was sent on an abandoned timeline fills n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -56,11 +57,11 @@ class Mail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Facts(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What a run's record says beyond its fields."""
 
-    waits: list[Wait] = []
-    mail: list[Mail] = []
+    waits: Sequence[Wait] = ()
+    mail: Sequence[Mail] = ()
     #: How the run failed, as `failure.pack` gives it; versions that record failures which count no more.
     error: bytes = b""
-    failed: list[int] = []
+    failed: Sequence[int] = ()
     #: The fingerprint of the workflow's code.
     code: str = ""
     #: What somebody wants of the run: cancel or pause.
@@ -70,7 +71,7 @@ class Facts(msgspec.Struct, kw_only=True, omit_defaults=True):
     #: A rollback that is under way: the version, and why.
     undoing: dict[str, Any] | None = None
     #: Versions whose steps a rollback has undone.
-    undone: list[int] = []
+    undone: Sequence[int] = ()
     #: Sums of tokens and cost.
     totals: dict[str, Any] = {}
     #: Values that no version has recorded yet, by address.
@@ -141,7 +142,9 @@ def ready(store: Store, run: RunRecord, now: int, around: frozenset[str] = froze
 def encoded(facts: Facts) -> bytes:
     """The same, to be kept in the record."""
     kept = {
-        name: [_plain(item) for item in value] if name in ("waits", "mail") else value
+        name: [_plain(item) for item in value]
+        if name in ("waits", "mail")
+        else (list(value) if isinstance(value, tuple) else value)
         for name, value in msgspec.structs.asdict(facts).items()
         if value
     }
