@@ -380,3 +380,22 @@ def test_what_is_not_awaited_is_named(hf: Holdfast) -> None:
     error = hf.run(forgets).error
     assert isinstance(error, InvalidCall)
     assert "await" in str(error)
+
+
+def test_large_events_do_not_weigh_on_every_commit(hf: Holdfast) -> None:
+    large = {"text": "word " * 20_000, "list": list(range(100))}
+
+    @workflow(name="review_mail")
+    def reads() -> Any:
+        first = holdfast.wait_for("start")
+        done = [work(n) for n in range(3)]
+        return [first, done, holdfast.wait_for("document"), holdfast.wait_for("document")]
+
+    run = hf.run(reads)
+    hf.send(run.id, "document", large)
+    hf.send(run.id, "document", {"small": 1})
+    record = hf._store.run(run.id)
+    assert record is not None
+    assert len(record.detail) < 2_000
+    hf.send(run.id, "start", large)
+    assert run.result == [large, [0, 10, 20], large, {"small": 1}]

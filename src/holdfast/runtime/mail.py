@@ -19,11 +19,13 @@ from holdfast.runtime.record import lineage
 from holdfast.runtime.schema import check_answer
 from holdfast.runtime.waits import Facts, Mail, encoded, facts_of
 from holdfast.store.base import Append, Store
-from holdfast.tree.codec import decode
+from holdfast.tree.codec import decode, encode
 from holdfast.tree.fold import Folder
 from holdfast.tree.frozen import thaw
 
 _PAGE = 1000
+#: Bytes of a value that the run's record keeps.
+_LIGHT = 512
 
 
 def answer(context: Context, prompt_id: str, value: Any, actor: str | None) -> RunRecord:
@@ -83,7 +85,7 @@ def send(context: Context, run_id: str, name: str, value: Any, actor: str | None
             letter = Mail(
                 name=name, value=stored, head=run.head, number=facts.sent, timeline=run.timeline, actor=actor
             )
-            facts.mail = [*facts.mail, letter]
+            facts.mail = [*facts.mail, _light(letter)]
         return [
             event(
                 "event.sent",
@@ -206,11 +208,25 @@ def carried(context: Context, run: RunRecord, to: int) -> bytes:
         # The timeline on which the line went on from each version: what was sent on another is not of this line.
         went_on = {version.parent: version.timeline for version in own}
         facts.mail = [
-            letter
+            _light(letter)
             for letter in _letters(context.store, run)
             if went_on.get(letter.head) == letter.timeline and letter.number not in taken
         ]
     return encoded(facts)
+
+
+def value_of(store: Store, run: RunRecord, letter: Mail) -> Any:
+    """What was sent with an event."""
+    if not letter.apart:
+        return letter.value
+    return next(each.value for each in _letters(store, run) if each.number == letter.number)
+
+
+def _light(letter: Mail) -> Mail:
+    """A letter as the run's record keeps it, which every commit of the run writes again."""
+    if len(encode(letter.value)) <= _LIGHT:
+        return letter
+    return msgspec.structs.replace(letter, value=None, apart=True)
 
 
 def _letters(store: Store, run: RunRecord) -> list[Mail]:

@@ -8,6 +8,7 @@ Invariant: what ended a wait is recorded before the workflow goes on, or with th
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NoReturn
 
 import msgspec
@@ -15,9 +16,9 @@ import msgspec
 from holdfast.errors import InvalidCall, StepTimeout
 from holdfast.history.commit import Facts as VersionFacts
 from holdfast.runtime import machine
-from holdfast.runtime.drive import Flow
+from holdfast.runtime.drive import Do, Flow
 from holdfast.runtime.failures import Failure
-from holdfast.runtime.mail import kept
+from holdfast.runtime.mail import kept, value_of
 from holdfast.runtime.schema import check_answer
 from holdfast.runtime.scope import Frame, running_task
 from holdfast.runtime.session import Halt, Session, making
@@ -92,11 +93,13 @@ def wait_for(session: Session, frame: Frame, address: str, event: str, timeout: 
     with making:
         letter = facts.letter_for(wait)
         if letter is not None:
-            wait = msgspec.structs.replace(
-                wait, filled=True, value=letter.value, actor=letter.actor, number=letter.number
-            )
             facts.mail = [mail for mail in facts.mail if mail is not letter]
             session.taken.add(letter.number)
+    if letter is not None:
+        value = yield Do(partial(value_of, session.services.store, session.head.run, letter))
+        wait = msgspec.structs.replace(
+            wait, filled=True, value=value, actor=letter.actor, number=letter.number
+        )
     return (yield from _arrive(session, frame, wait, "wait_for"))
 
 

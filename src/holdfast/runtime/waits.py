@@ -51,6 +51,8 @@ class Mail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     number: int = 0
     #: The run's timeline when it was sent.
     timeline: int = 1
+    #: Is its value too large for the run's record, and only in the journal?
+    apart: bool = False
     actor: str | None = None
 
 
