@@ -30,7 +30,7 @@ from holdfast.history.commit import RESULT, event
 from holdfast.history.commit import Facts as VersionFacts
 from holdfast.history.reader import Head
 from holdfast.model.names import check_tags
-from holdfast.model.records import RunRecord
+from holdfast.model.records import ENDED, RunRecord
 from holdfast.runtime import code
 from holdfast.runtime.definition import Workflow, without_secrets
 from holdfast.runtime.drive import Call, Do, Flow, Write
@@ -133,7 +133,9 @@ def resume(
     """Take a run over and go on from its head."""
     services.claim(run_id)
     try:
-        session: Session = yield Do(lambda: _take_over(services, workflow, run_id, changed, overrides))
+        session: Session | None = yield Do(lambda: _take_over(services, workflow, run_id, changed, overrides))
+        if session is None:
+            return None
         session.answers = answers or {}
         session.republish = republish
         args, kwargs = session.record.given()
@@ -144,8 +146,9 @@ def resume(
 
 def _take_over(
     services: Services, workflow: Workflow, run_id: str, changed: str | None, overrides: Overrides | None
-) -> Session:
-    """Become the owner of a run that nobody advances, once it is known that it can be replayed."""
+) -> Session | None:
+    """Become the owner of a run that nobody advances, once it is known that it can be replayed; None if another was
+    quicker and it has ended."""
     store, clock = services.store, services.context.clock
     line = Line(services.context, run_id)
     while True:
@@ -153,6 +156,8 @@ def _take_over(
         if run is None:
             raise NotFound(f"there is no run {run_id!r}", run=run_id)
         refuse_if_elsewhere(services, run)
+        if run.status in ENDED:
+            return None
         facts = facts_of(run)
         code.compare(run, workflow, services.context.reader(run), facts, changed or workflow.changed)
         record = Record(services.context.reader(run)).load(run.head, facts.failed)
