@@ -12,7 +12,14 @@ from uuid import uuid4
 
 import msgspec
 
-from holdfast.errors import AlreadyExists, InvalidCall, InvalidReference, NotFound, StaleVersion
+from holdfast.errors import (
+    AlreadyExists,
+    CorruptVersion,
+    InvalidCall,
+    InvalidReference,
+    NotFound,
+    StaleVersion,
+)
 from holdfast.history import compare, retention, snapshot
 from holdfast.history.commit import Facts, Parts, draw_up, event
 from holdfast.history.context import Context
@@ -125,7 +132,12 @@ class Holdfast(Runner):
             origin=(origin.key, source.number),
         )
         reader = Reader(self._store, run)
-        root = reader.state(0)
+        try:
+            root = reader.state(0)
+        except CorruptVersion:
+            # Perhaps it was pruned between two reads.
+            self.history(source.run).at(source.number)
+            raise
         folder = Folder(reader.space, self._context.redact)
         if state is not None:
             root = folder.fold(state, root)
