@@ -92,7 +92,8 @@ class Reader:
         """What a version is made of, undecoded."""
         if number < 1 and self.run.origin is not None:
             return self.origin.roots(number + self.run.origin[1])
-        roots: list[Any] = self._decoded(number, node_of, self._load([number])[number].roots)
+        pack = self._packs.get(number) or self._load([number])[number]
+        roots: list[Any] = self._decoded(number, node_of, pack.roots)
         if not roots:
             raise self._pruned(number)
         return roots

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
-from holdfast.errors import HoldfastError, InvalidCall, NotFound, StaleVersion
+from holdfast.errors import AlreadyRunning, HoldfastError, InvalidCall, NotFound, StaleVersion
 from holdfast.history.advance import Line
 from holdfast.history.commit import Facts as VersionFacts
 from holdfast.history.context import Context
@@ -166,7 +167,9 @@ class Outside(ABC):
             workflow_of(top.workflow)
         except HoldfastError:
             return handle
-        self.resume(top.id)
+        # Whoever resumes it at this moment finds what has come.
+        with suppress(AlreadyRunning):
+            self.resume(top.id)
         return handle
 
     def _known(self, run_id: str) -> RunRecord:

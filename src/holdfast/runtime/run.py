@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import Cancelled, NotFinished, NotFound, StepTimeout, Suspended
+from holdfast.errors import AlreadyRunning, Cancelled, NotFinished, NotFound, StepTimeout, Suspended
 from holdfast.history.history import History
 from holdfast.history.version import Version
 from holdfast.model.public import Event, Prompt
@@ -142,8 +143,10 @@ class Run:
             if run.status in ENDED:
                 return self
             if run.status == "suspended" and not is_alive(run, now) and ready(self._runner._store, run, now):
-                self._runner.resume(self.id)
-                continue
+                # Another thread, or process, may be quicker.
+                with suppress(AlreadyRunning):
+                    self._runner.resume(self.id)
+                    continue
             if until is not None and time.monotonic() >= until:
                 raise StepTimeout(f"run {self.id!r} is still {run.status} after {timeout:g} s", run=self.id)
             time.sleep(_POLL if run.due is None else min(_POLL, max(0.001, (run.due - now) / 1e6)))

@@ -246,6 +246,8 @@ def _prepare(value: Any, depth: int, hides: Hides | None) -> Any:
     if depth > MAX_DEPTH:
         raise too_deep()
     if kind is list or kind in LISTS or getattr(kind, "_plain", None) is list:
+        if NATIVE.issuperset(map(type, value)):
+            return list(value)
         out = []
         for index, item in enumerate(value):
             try:
@@ -259,6 +261,8 @@ def _prepare(value: Any, depth: int, hides: Hides | None) -> Any:
 
 
 def _prepare_dict(value: dict[Any, Any], depth: int, hides: Hides | None) -> Any:
+    if hides is None and NATIVE.issuperset(map(type, value)) and NATIVE.issuperset(map(type, value.values())):
+        return dict(value)
     out = {}
     odd_keys = {}
     for key, item in value.items():

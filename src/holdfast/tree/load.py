@@ -56,6 +56,8 @@ class Loader:
 
     def load(self, root: Any, version: int) -> Any:
         """The whole tree below a root of a version's pack."""
+        if type(root) in NATIVE:
+            return root
         nodes: dict[Place, Any] = {}
         wanted = set(refs(root, version))
         while wanted:
