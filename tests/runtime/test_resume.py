@@ -250,7 +250,11 @@ def test_two_threads_that_resume_at_once_do_not_both_run_it(hf: Holdfast) -> Non
 
 def _start_stuck(db: Path, flow: str, effects: Path, run_id: str) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        program(db, f"hf.run(f.{flow}, run_id={run_id!r})"),
+        # A shell without job control lets its background processes ignore interrupts.
+        program(
+            db,
+            f"import signal; signal.signal(2, signal.default_int_handler); hf.run(f.{flow}, run_id={run_id!r})",
+        ),
         env={**environment(effects), "STUCK": "1"},
         stdout=subprocess.PIPE,
         text=True,
