@@ -188,13 +188,10 @@ class Line:
                 parts.input = folder.fold(input)
             parts.arrivals = folder.arrivals
             now = context.clock()
-            if head is None:
-                start = start or RunRecord(id=self.id, created=now, updated=now)
-            else:
+            on: Head | RunRecord = head or start or RunRecord(id=self.id, created=now, updated=now)
+            if head is not None:
                 parts.moved = root is not head.root and moved(root, head.root, space)
-            change, writer = draw_up(
-                self.id, space, head or start, parts, facts, now=now, events=events, **changes  # type: ignore[arg-type]
-            )  # fmt: skip
+            change, writer = draw_up(self.id, space, on, parts, facts, now=now, events=events, **changes)
         return Drawn(change, writer, root, space)
 
     def settle(self, drawn: Drawn, run: RunRecord) -> Head:

@@ -214,7 +214,8 @@ def _work(call: Any) -> Callable[[], Any]:
         function, *args = call
         return lambda: function(*args)
     if callable(call):
-        return call  # type: ignore[no-any-return]
+        work: Callable[[], Any] = call
+        return work
     if isawaitable(call):
         return lambda: call
     raise InvalidCall("parallel takes functions without arguments, or tuples of a function and its arguments")

@@ -48,7 +48,7 @@ def child(
         error = yield from _advance(session, workflow, run_id, args, kwargs)
         run = yield Do(lambda: services.store.run(run_id))
         if run.status == "completed":
-            value = yield Do(lambda: result_of(session, run))
+            value = yield Do(lambda: execute.result_of(services, run))
             facts = VersionFacts(workflow.name, value, kind="step")
             facts.more = {"args": digest, "took": services.context.clock() - began, "child": run_id}
             if address != workflow.name:
@@ -120,11 +120,6 @@ def child_id(parent: RunRecord, address: str) -> str:
         plain = "".join(sign if sign.isalnum() or sign in "-_.[]/#:" else "-" for sign in run_id)
         short = plain[: MAX_ID - 20].rstrip("./")
         return f"{short}.{sha256(run_id.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
-
-
-def result_of(session: Session, run: RunRecord) -> Any:
-    """What a completed run returned."""
-    return execute.result_of(session.services, run)
 
 
 def _why(run: RunRecord) -> BaseException:

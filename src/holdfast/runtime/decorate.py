@@ -142,7 +142,7 @@ def _wrapped(definition: Step | Workflow) -> Any:
 
     define(definition)
     update_wrapper(call, definition.function)
-    call.holdfast = definition  # type: ignore[attr-defined]
+    vars(call)["holdfast"] = definition
     if definition.asynchronous and sys.version_info >= (3, 12):
         inspect.markcoroutinefunction(call)
     return call

@@ -12,12 +12,16 @@ import threading
 from collections.abc import Awaitable, Callable, Generator
 from contextvars import copy_context
 from inspect import isawaitable
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from holdfast.errors import StepTimeout
 from holdfast.runtime.committer import Committer, Done, Pending
 from holdfast.runtime.scope import Frame, current, number_tasks, running_task
+from holdfast.runtime.turn import Turn
 from holdfast.store.base import Append
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 
@@ -47,13 +51,14 @@ def drive(flow: Flow[T]) -> T:
         request = next(flow)
         while True:
             try:
-                value = request.block()
+                got = request.block()
             except BaseException as error:
                 request = flow.throw(error)
             else:
-                request = flow.send(value)
+                request = flow.send(got)
     except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
+        value: T = end.value
+        return value
     except RuntimeError as error:
         raise _own(error) from None
 
@@ -67,18 +72,19 @@ async def adrive(flow: Flow[T]) -> T:
             try:
                 if cancelled is not None and not request.whole:
                     raise cancelled
-                value = await request.wait()
+                got = await request.wait()
             except BaseException as error:
                 if request.whole and _is_cancellation(error):
                     cancelled = error
                     continue
                 request = flow.throw(error)
             else:
-                request = flow.send(value)
+                request = flow.send(got)
     except StopIteration as end:
         if cancelled is not None:
             raise cancelled from None
-        return end.value  # type: ignore[no-any-return]
+        value: T = end.value
+        return value
     except RuntimeError as error:
         raise _own(error) from None
 
@@ -138,27 +144,23 @@ class Do:
 
 
 class Take:
-    """A lock, to be released by whoever asked."""
+    """The turn to write, to be handed on by whoever ends the write."""
 
-    __slots__ = ("committer", "lock")
+    __slots__ = ("_asked", "turn")
     whole = True
 
-    def __init__(self, lock: threading.Lock, committer: Committer) -> None:
-        self.lock = lock
-        self.committer = committer
+    def __init__(self, turn: Turn) -> None:
+        self.turn = turn
+        self._asked: asyncio.Future[None] | None = None
 
     def block(self) -> None:
-        # This may be the thread of an event loop, in which a task that has the lock waits for its turn to be written.
-        self.committer.wake()
-        self.lock.acquire()
+        self.turn.take()
 
-    async def wait(self) -> None:
-        import asyncio
-
-        pause = 0.0
-        while not self.lock.acquire(blocking=False):
-            await asyncio.sleep(pause)
-            pause = min(0.01, pause + 0.0005)
+    def wait(self) -> Awaitable[None]:
+        # Cancelled in the moment in which it was given, the task has the turn already.
+        if self._asked is None or self._asked.cancelled() or not self._asked.done():
+            self._asked = self.turn.ask()
+        return self._asked
 
 
 class Rest:

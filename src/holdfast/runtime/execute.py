@@ -30,7 +30,7 @@ from holdfast.history.commit import RESULT, event
 from holdfast.history.commit import Facts as VersionFacts
 from holdfast.history.reader import Head
 from holdfast.model.names import check_tags
-from holdfast.model.records import ENDED, RunRecord
+from holdfast.model.records import ENDED, EventRecord, RunRecord
 from holdfast.runtime import code
 from holdfast.runtime.definition import Workflow, without_secrets
 from holdfast.runtime.drive import Call, Do, Flow, Write
@@ -40,7 +40,7 @@ from holdfast.runtime.record import Record
 from holdfast.runtime.scope import Frame
 from holdfast.runtime.services import Services
 from holdfast.runtime.session import Halt, Session
-from holdfast.runtime.waits import encoded, facts_of
+from holdfast.runtime.waits import Facts, encoded, facts_of
 from holdfast.store.base import Append
 from holdfast.tree.frozen import thaw
 
@@ -149,42 +149,48 @@ def _take_over(
 ) -> Session | None:
     """Become the owner of a run that nobody advances, once it is known that it can be replayed; None if another was
     quicker and it has ended."""
-    store, clock = services.store, services.context.clock
+    clock = services.context.clock
     line = Line(services.context, run_id)
     while True:
-        run = store.run(run_id)
-        if run is None:
+        # All that may turn out to be damaged or gone is read first: who cannot go on does not take over.
+        head = line.fresh_head()
+        if head is None:
             raise NotFound(f"there is no run {run_id!r}", run=run_id)
+        run = head.run
         refuse_if_elsewhere(services, run)
         if run.status in ENDED:
             return None
         facts = facts_of(run)
-        code.compare(run, workflow, services.context.reader(run), facts, changed or workflow.changed)
-        record = Record(services.context.reader(run)).load(run.head, facts.failed)
+        reader = services.context.reader(run)
+        code.compare(run, workflow, reader, facts, changed or workflow.changed)
+        record = Record(reader).load(run.head, facts.failed)
         record.given()
         if facts.wish != "cancel":
             facts.wish = ""
         facts.error = b""
         facts.code = workflow.code
-        after = msgspec.structs.replace(
-            run,
-            status="running",
-            owner=services.owner,
-            until=clock() + services.lease,
-            updated=clock(),
-            due=None,
-            revision=run.revision + 1,
-            detail=encoded(facts),
-        )
         entry = event("run.resumed", clock(), version=run.head, code=workflow.code)
         try:
-            run = store.append(Append(expect=run, run=after, events=[entry]))
+            head = own(services, line, head, facts, entry)
         except StaleVersion:
             continue
-        head = line.fresh_head()
-        if head is None or head.run.owner != services.owner or head.run.head != run.head:
-            raise LeaseLost(f"run {run.id!r} was taken over by another meanwhile", run=run.id)
         return Session(services, workflow, line, head, record, overrides=overrides)
+
+
+def own(services: Services, line: Line, head: Head, facts: Facts, entry: EventRecord) -> Head:
+    """Write that this engine advances a run; `StaleVersion` if it has changed since it was read."""
+    now = services.context.clock()
+    after = msgspec.structs.replace(
+        head.run,
+        status="running",
+        owner=services.owner,
+        until=now + services.lease,
+        updated=now,
+        due=None,
+        revision=head.run.revision + 1,
+        detail=encoded(facts),
+    )
+    return line.changed(head, services.store.append(Append(expect=head.run, run=after, events=[entry])))
 
 
 def refuse_if_running(services: Services, run: RunRecord) -> None:
@@ -331,7 +337,7 @@ def _halted(session: Session, status: str) -> Flow[None]:
         session.note("run.suspended", waits=[wait.address for wait in facts.waits])
     yield from session.save(status=status, owner=None, until=0, due=facts.due())
     if status == "suspended" and session.head.run.parent is None:
-        session.services.suspended[session.id] = True
+        session.services.suspended.add(session.id)
     if status == "suspended" and facts.wish:
         # Word came in the moment of suspending; nobody else owns the run yet, or the next write is refused.
         session.over = False

@@ -27,7 +27,6 @@ class Keeper:
     def __init__(self, context: Context, lease: int) -> None:
         self._context = context
         self._lease = lease
-        self._closed = False
         self.start_anew()
         _alive.add(self)
 
@@ -35,24 +34,23 @@ class Keeper:
         """At first, and in a child after a fork: an owner that owns nothing yet. The thread stayed with the parent."""
         pid = os.getpid()
         self.owner = f"{_machine()}|{pid}|{_started(pid)}|{uuid4().hex[:12]}"
-        self._runs: dict[int, int] = {}
+        self._runs: set[int] = set()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
 
     def hold(self, run: RunRecord) -> None:
         """Renew the lease of a run from now on."""
-        self._runs[run.key] = run.key
+        self._runs.add(run.key)
         if self._thread is None:
             self._thread = threading.Thread(target=self._keep, name="holdfast leases", daemon=True)
             self._thread.start()
 
     def let_go(self, run: RunRecord) -> None:
         """Renew it no longer."""
-        self._runs.pop(run.key, None)
+        self._runs.discard(run.key)
 
     def close(self) -> None:
         """Renew nothing any more."""
-        self._closed = True
         self._wake.set()
         _alive.discard(self)
 

@@ -27,6 +27,7 @@ from holdfast.tree.codec import encode
 from holdfast.tree.draft import DraftDict, DraftList
 from holdfast.tree.fold import Folder, Redactor
 from holdfast.tree.frozen import DICTS, LISTS, thaw
+from holdfast.tree.values import NATIVE
 
 #: Containers that are frozen, or drafts.
 _OURS = frozenset((DraftDict, DraftList, *DICTS, *LISTS))
@@ -236,10 +237,9 @@ def _implementation(session: Session, definition: Step) -> Callable[..., Any]:
 
 def _holds_ours(value: Any) -> bool:
     kind = type(value)
-    if kind is dict:
-        return any(map(_holds_ours, value.values()))
-    if kind is list or kind is tuple:
-        return any(map(_holds_ours, value))
+    if kind is dict or kind is list or kind is tuple:
+        items = value.values() if kind is dict else value
+        return not NATIVE.issuperset(map(type, items)) and any(map(_holds_ours, items))
     return kind in _OURS
 
 

@@ -145,7 +145,8 @@ def asked_delay(error: BaseException) -> float | None:
     for holder in (error, _read(error, "response")):
         found = [(_read(holder, "retry_after"), 1.0)]
         with suppress(Exception):
-            found += [(holder.headers.get(name), unit) for name, unit in _HEADERS]  # type: ignore[union-attr]
+            headers = _read(holder, "headers")
+            found += [(headers.get(name), unit) for name, unit in _HEADERS]
         for value, unit in found:
             with suppress(Exception):
                 seconds = float(value) * unit

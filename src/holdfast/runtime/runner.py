@@ -301,8 +301,9 @@ class Runner(Outside):
 
     def _more_has_come(self, run_id: str) -> bool:
         """Has something come for a run while it was on its way to being suspended?"""
-        if not self._services.suspended.pop(run_id, False):
+        if run_id not in self._services.suspended:
             return False
+        self._services.suspended.discard(run_id)
         run = self._store.run(run_id)
         return (
             run is not None and run.status == "suspended" and ready(self._store, run, self._context.clock())

@@ -40,23 +40,8 @@ class Frame:
     """A workflow's function, an attempt at a step, or a branch of one of them."""
 
     __slots__ = (
-        "_branches",
-        "_counts",
-        "address",
-        "asynchronous",
-        "attempt",
-        "base",
-        "began",
-        "held",
-        "home",
-        "key",
-        "newer",
-        "notes",
-        "over",
-        "owner",
-        "resolve",
-        "session",
-        "within",
+        "_branches", "_counts", "address", "asynchronous", "attempt", "base", "began", "held", "home", "newer", "notes",
+        "over", "owner", "resolve", "session", "within",
     )  # fmt: skip
 
     def __init__(
@@ -81,7 +66,6 @@ class Frame:
         #: The attempt in which this one was called.
         self.within: Frame | None = None
         self.notes: dict[str, Any] | None = None
-        self.key: str | None = None
         self.began = 0
         #: Decides conflicts with what others changed meanwhile.
         self.resolve: Resolver | None = None
@@ -215,7 +199,7 @@ def number_tasks() -> None:
             frame.here().know(task, branch)
         return task
 
-    make.holdfast = True  # type: ignore[attr-defined]
+    vars(make)["holdfast"] = True
     loop.set_task_factory(make)
 
 

@@ -45,9 +45,8 @@ class Services:
         #: The executions under way, by run.
         self.sessions: dict[str, Session] = {}
         #: Runs whose execution ended in waiting, until whoever executed them has looked whether something came.
-        self.suspended: dict[str, bool] = {}
+        self.suspended: set[str] = set()
         self._claims: dict[str, _Claim] = {}
-
         _services.add(self)
 
     @property
@@ -61,7 +60,7 @@ class Services:
             session.over = True
         self.keeper.start_anew()
         self.committer = Committer(self.store)
-        self.sessions, self.suspended, self._claims = {}, {}, {}
+        self.sessions, self.suspended, self._claims = {}, set(), {}
         self.publisher.start_anew()
 
     def claim(self, run_id: str) -> None:

@@ -26,6 +26,7 @@ from holdfast.runtime.drive import Do, Flow, Take, Write
 from holdfast.runtime.failure import describe
 from holdfast.runtime.failures import Failures
 from holdfast.runtime.scope import is_sum
+from holdfast.runtime.turn import Turn
 from holdfast.runtime.waits import Facts, encoded, facts_of
 from holdfast.store.base import Append
 from holdfast.tree.fold import Folder
@@ -46,8 +47,8 @@ class Halt(BaseException):
         self.status = status
 
 
-#: Held for moments: while parts of sessions that few need are made, and while waits of one are entered.
-making = threading.Lock()
+#: A lock for moments, of all sessions together: most never need one of their own.
+briefly = threading.Lock()
 
 
 class Session:
@@ -90,7 +91,7 @@ class Session:
         self._newest = max((entry.number for entry in record.steps.values()), default=0)
         self._seen: tuple[Any, Any] = (None, None)
         self._line = line
-        self._lock = threading.Lock()
+        self._turn = Turn(services.committer.wake)
         #: Values that no version has recorded yet.
         self._values: dict[str, Any] = dict(self.facts.values)
         self._events: list[EventRecord] = []
@@ -201,7 +202,7 @@ class Session:
     @property
     def stop(self) -> threading.Event:
         """Is set when there will be no further attempts. Most executions never need it."""
-        with making:
+        with briefly:
             if self._stop is None:
                 self._stop = threading.Event()
         if self.stopped:
@@ -301,8 +302,8 @@ class Session:
         known: object | None = None
         totals = self.facts.totals
         while True:
-            if not self._lock.acquire(blocking=False):
-                yield Take(self._lock, self.services.committer)
+            if not self._turn.take_now():
+                yield Take(self._turn)
             try:
                 self._refuse_if_over()
                 head = self.head
@@ -324,7 +325,7 @@ class Session:
                     )  # fmt: skip
             except BaseException:
                 self.facts.totals = totals
-                self._lock.release()
+                self._turn.release()
                 raise
             known = known or drawn.space
             try:
@@ -341,8 +342,8 @@ class Session:
     def save(self, **changes: Any) -> Flow[None]:
         """Write changes of the run's record, and the events that wait, without a version."""
         while True:
-            if not self._lock.acquire(blocking=False):
-                yield Take(self._lock, self.services.committer)
+            if not self._turn.take_now():
+                yield Take(self._turn)
             try:
                 self._refuse_if_over()
                 run, events = self.head.run, tuple(self._events)
@@ -354,7 +355,7 @@ class Session:
                 )
                 change = Append(expect=run, run=after, events=events)
             except BaseException:
-                self._lock.release()
+                self._turn.release()
                 raise
             try:
                 yield Write(self.services.committer, change, partial(self._settle, None, events, {}, None))
@@ -371,7 +372,7 @@ class Session:
         totals: dict[str, Any] | None,
         outcome: RunRecord | BaseException,
     ) -> Head | None:
-        """A write has ended, in the thread that wrote. It was begun with the lock held, which is free from here on."""
+        """A write has ended, in the thread that wrote. The turn goes to the next from here on."""
         try:
             if isinstance(outcome, BaseException):
                 if totals is not None:
@@ -388,13 +389,13 @@ class Session:
                 self.record.values[address] = value
                 self._values.pop(address, None)
         finally:
-            self._lock.release()
+            self._turn.release()
         self.services.publisher.wake()
         return head
 
     def refresh(self) -> None:
         """The run's record has changed: learn how, or that it is another's now."""
-        with self._lock:
+        with self._turn:
             self._refresh()
 
     def _refresh(self) -> None:

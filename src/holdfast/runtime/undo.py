@@ -12,8 +12,6 @@ import inspect
 from contextlib import suppress
 from typing import Any
 
-import msgspec
-
 from holdfast.errors import Cancelled, CompensationFailed, InvalidCall, LeaseLost, NotFound, StaleVersion
 from holdfast.history.advance import Line
 from holdfast.history.commit import event
@@ -24,14 +22,13 @@ from holdfast.model.records import RunRecord
 from holdfast.runtime import machine
 from holdfast.runtime.definition import Step, Workflow, step_named
 from holdfast.runtime.drive import drive
-from holdfast.runtime.execute import refuse_if_elsewhere, refuse_if_running
+from holdfast.runtime.execute import own, refuse_if_elsewhere, refuse_if_running
 from holdfast.runtime.failure import pack
 from holdfast.runtime.record import Entry, Record, lineage
 from holdfast.runtime.scope import Frame, in_event_loop
 from holdfast.runtime.services import Services
 from holdfast.runtime.session import Halt, Session
-from holdfast.runtime.waits import encoded, facts_of
-from holdfast.store.base import Append
+from holdfast.runtime.waits import facts_of
 
 _PAGE = 1000
 
@@ -56,10 +53,10 @@ def _rollback(
         target = history.at(to)
         _refuse_undone(services, run, target.number)
         entries = to_undo(services, run, target.number)
-        if entries:
-            _undo(services, run, entries, {"to": target.number, "reason": reason, "actor": actor})
-            run = _record(services, history.id)
         try:
+            if entries:
+                _undo(services, run, entries, {"to": target.number, "reason": reason, "actor": actor})
+                run = _record(services, history.id)
             move_head(services.context, run, target._record, reason=reason, actor=actor)
         except StaleVersion:
             continue
@@ -154,19 +151,16 @@ def _may_have_to(services: Services, run: RunRecord, target: int) -> bool:
 def _undo(
     services: Services, run: RunRecord, entries: list[tuple[Entry, Step]], undoing: dict[str, Any]
 ) -> None:
-    facts = facts_of(run)
-    facts.undoing, facts.error, facts.wish = undoing, b"", ""
-    now = services.context.clock()
-    after = msgspec.structs.replace(
-        run, status="running", owner=services.owner, until=now + services.lease, updated=now,
-        revision=run.revision + 1, detail=encoded(facts),
-    )  # fmt: skip
-    entry = event("run.rolling_back", now, to=undoing["to"], reason=undoing["reason"], actor=undoing["actor"])
-    run = services.store.append(Append(expect=run, run=after, events=[entry]))
     line = Line(services.context, run.id)
     head = line.fresh_head()
-    assert head is not None
+    if head is None or head.run.revision != run.revision:
+        raise StaleVersion(f"run {run.id!r} has changed meanwhile: look at it again")
     record = Record(services.context.reader(run)).load(run.head)
+    facts = facts_of(run)
+    facts.undoing, facts.error, facts.wish = undoing, b"", ""
+    entry = event("run.rolling_back", services.context.clock(), **undoing)
+    head = own(services, line, head, facts, entry)
+    run = head.run
     nobody = Workflow(run.workflow or "", _undo, False)
     session = Session(services, nobody, line, head, record)
     services.sessions[run.id] = session

@@ -21,7 +21,7 @@ from holdfast.runtime.failures import Failure
 from holdfast.runtime.mail import kept, value_of
 from holdfast.runtime.schema import check_answer
 from holdfast.runtime.scope import Frame, running_task
-from holdfast.runtime.session import Halt, Session, making
+from holdfast.runtime.session import Halt, Session, briefly
 from holdfast.runtime.waits import Wait
 
 #: What marks a wait among recorded steps: it has no arguments.
@@ -57,7 +57,7 @@ def ask(
     now = session.services.context.clock()
     wait = session.facts.wait_at(address)
     if wait is None:
-        with making:
+        with briefly:
             session.facts.asked = number = session.facts.asked + 1
         wait = Wait(
             address=address, kind="prompt", name=f"{session.id}#{number}", opened=now, question=question,
@@ -90,7 +90,7 @@ def wait_for(session: Session, frame: Frame, address: str, event: str, timeout: 
         wait = Wait(address=address, kind="event", name=event, opened=now, due=due)
     if late:
         yield from _suspend(session, frame, wait)
-    with making:
+    with briefly:
         letter = facts.letter_for(wait)
         if letter is not None:
             facts.mail = [mail for mail in facts.mail if mail is not letter]
@@ -145,13 +145,13 @@ def _is_late(session: Session, frame: Frame) -> bool:
 
 
 def _drop(session: Session, address: str) -> None:
-    with making:
+    with briefly:
         session.facts.drop(address)
     session.keep()
 
 
 def _suspend(session: Session, frame: Frame, wait: Wait) -> Flow[NoReturn]:
-    with making:
+    with briefly:
         session.facts.put(wait)
     session.keep()
     if any(
