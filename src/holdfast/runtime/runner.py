@@ -6,7 +6,8 @@ Invariant: a method that fails has left the run as it found it, or its status sa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 from holdfast.errors import InvalidCall, NotFound, ReplayDiverged
 from holdfast.history.advance import Line
@@ -16,7 +17,7 @@ from holdfast.model.names import check_run_id
 from holdfast.model.records import RunRecord
 from holdfast.runtime import code, execute, mail, undo
 from holdfast.runtime.definition import CHANGED, Workflow, step_named, workflow_of
-from holdfast.runtime.drive import Flow, adrive, drive
+from holdfast.runtime.drive import Do, Flow, adrive, drive
 from holdfast.runtime.outside import Outside, check_texts
 from holdfast.runtime.record import Record
 from holdfast.runtime.rehearsal import Rehearsal
@@ -31,6 +32,19 @@ from holdfast.runtime.waits import facts_of, ready
 _OWN = ("run_id", "tags", "state", "note", "actor", "overrides", "workflow")
 MODES = ("normal", "validate", "republish")
 Overrides = Mapping[str, Callable[..., Any]]
+T = TypeVar("T")
+
+
+class _How(NamedTuple):
+    """The arguments of `resume`."""
+
+    from_address: str | None
+    mode: str
+    answers: Mapping[str, Any] | None
+    overrides: Overrides | None
+    changed: str | None
+    on_divergence: str
+    workflow: Any
 
 
 class Runner(Outside):
@@ -63,11 +77,7 @@ class Runner(Outside):
         A workflow that fails does not raise here: `status` and `error` of the run say so, `result` raises it.
         """
         found, flow, name = self._start(workflow, args, kwargs, run_id, tags, state, note, actor, overrides)
-        run = Run(self, name, _drive(found, flow))
-        self._remember(name, overrides)
-        while self._more_has_come(name):
-            run = Run(self, name, _drive(found, self._flow(found, name, "normal", None, overrides, None)))
-        return run
+        return Run(self, name, _drive(found, flow))
 
     async def arun(
         self,
@@ -83,13 +93,7 @@ class Runner(Outside):
     ) -> Run:
         """As `run`, in an event loop. Runs that are awaited together share commits."""
         found, flow, name = self._start(workflow, args, kwargs, run_id, tags, state, note, actor, overrides)
-        run = Run(self, name, await _adrive(found, flow))
-        self._remember(name, overrides)
-        while self._more_has_come(name):
-            run = Run(
-                self, name, await _adrive(found, self._flow(found, name, "normal", None, overrides, None))
-            )
-        return run
+        return Run(self, name, await _adrive(found, flow))
 
     def resume(
         self,
@@ -110,26 +114,10 @@ class Runner(Outside):
         what was otherwise; nothing is changed) or republish (tells subscribers of the recorded steps again).
         `changed` says what to do if the workflow's code has changed: warn, refuse or allow. `on_divergence="rerun"`
         runs anew from a step that is called with other arguments than it was recorded with."""
-        overrides = override_functions(overrides)
+        how = _How(from_address, mode, answers, overrides, changed, on_divergence, workflow)
         self._check_loop_of(run_id, workflow)
-        prepared = self._prepare(run_id, from_address, mode, answers, changed, on_divergence, workflow)
-        if prepared is None:
-            return self.get(run_id)
-        overrides = overrides or self._overrides.get(run_id)
-        if mode == "validate":
-            return self._rehearse(prepared, run_id, overrides)
-        run = Run(
-            self, run_id, _drive(prepared, self._flow(prepared, run_id, mode, answers, overrides, changed))
-        )
-        while self._more_has_come(run_id):
-            flow = self._flow(prepared, run_id, "normal", None, overrides, changed)
-            run = Run(self, run_id, _drive(prepared, flow))
-        if on_divergence == "rerun" and isinstance(run._error, ReplayDiverged):
-            return self.resume(
-                run_id, from_address=run._error.details["address"], answers=answers, overrides=overrides,
-                changed=changed, on_divergence=on_divergence,
-            )  # fmt: skip
-        return run
+        found = self._prepare(run_id, how)
+        return self.get(run_id) if found is None else _drive(found, self._resuming(found, run_id, how))
 
     async def aresume(
         self,
@@ -144,28 +132,11 @@ class Runner(Outside):
         workflow: Any = None,
     ) -> Run:
         """As `resume`, in an event loop."""
-        overrides = override_functions(overrides)
-        arguments = (run_id, from_address, mode, answers, changed, on_divergence, workflow)
         import asyncio
 
-        prepared = await asyncio.to_thread(self._prepare, *arguments)
-        if prepared is None:
-            return self.get(run_id)
-        overrides = overrides or self._overrides.get(run_id)
-        if mode == "validate":
-            return await asyncio.to_thread(self._rehearse, prepared, run_id, overrides)
-        flow = self._flow(prepared, run_id, mode, answers, overrides, changed)
-        run = Run(self, run_id, await _adrive(prepared, flow))
-        while self._more_has_come(run_id):
-            flow = self._flow(prepared, run_id, "normal", None, overrides, changed)
-            run = Run(self, run_id, await _adrive(prepared, flow))
-        if on_divergence == "rerun" and isinstance(run._error, ReplayDiverged):
-            address = run._error.details["address"]
-            return await self.aresume(
-                run_id, from_address=address, answers=answers, overrides=overrides, changed=changed,
-                on_divergence=on_divergence,
-            )  # fmt: skip
-        return run
+        how = _How(from_address, mode, answers, overrides, changed, on_divergence, workflow)
+        found = await asyncio.to_thread(self._prepare, run_id, how)
+        return self.get(run_id) if found is None else await _adrive(found, self._resuming(found, run_id, how))
 
     # Going back
 
@@ -214,34 +185,63 @@ class Runner(Outside):
             raise InvalidCall(f"workflow {found.name!r} cannot be called like this: {error}{hint}") from None
         self._triggers.listen()
         name = execute.new_id(found) if run_id is None else check_run_id(run_id)
-        overrides = override_functions(overrides)
+        functions = override_functions(overrides)
         flow = execute.start(
             self._services, found, name, args, kwargs, state=state, tags=tags, note=note, actor=actor,
-            overrides=overrides
+            overrides=functions,
         )  # fmt: skip
-        return found, flow, name
+        return found, self._running(found, name, flow, functions), name
 
-    def _prepare(
+    def _running(
+        self, workflow: Workflow, run_id: str, flow: Flow[BaseException | None], overrides: Overrides | None
+    ) -> Flow[BaseException | None]:
+        error = yield from flow
+        self._remember(run_id, overrides)
+        return (yield from self._going_on(workflow, run_id, error, overrides, None))
+
+    def _resuming(self, workflow: Workflow, run_id: str, how: _How) -> Flow[Run]:
+        overrides = override_functions(how.overrides) or self._overrides.get(run_id)
+        if how.mode == "validate":
+            return (yield from self._rehearsing(workflow, run_id, overrides))
+        while True:
+            flow = execute.resume(
+                self._services, workflow, run_id, answers=how.answers, overrides=overrides,
+                republish=how.mode == "republish", changed=how.changed,
+            )  # fmt: skip
+            error = yield from flow
+            error = yield from self._going_on(workflow, run_id, error, overrides, how.changed)
+            if how.on_divergence != "rerun" or not isinstance(error, ReplayDiverged):
+                return Run(self, run_id, error)
+            yield Do(partial(self._back_before, run_id, error.details["address"]))
+
+    def _going_on(
         self,
+        workflow: Workflow,
         run_id: str,
-        from_address: str | None,
-        mode: str,
-        answers: Mapping[str, Any] | None,
+        error: BaseException | None,
+        overrides: Overrides | None,
         changed: str | None,
-        on_divergence: str,
-        workflow: Any,
-    ) -> Workflow | None:
+    ) -> Flow[BaseException | None]:
+        """Go on for as long as something has come by the time that a run was suspended."""
+        while self._more_has_come(run_id):
+            error = yield from execute.resume(
+                self._services, workflow, run_id, overrides=overrides, changed=changed
+            )
+        return error
+
+    def _prepare(self, run_id: str, how: _How) -> Workflow | None:
         """The workflow with which to go on; None if there is nothing to do."""
-        if mode not in MODES:
-            raise InvalidCall(f"mode is one of {', '.join(MODES)}, not {mode!r:.60}")
-        if changed is not None and changed not in CHANGED:
-            raise InvalidCall(f"changed is one of {', '.join(CHANGED)}, not {changed!r:.60}")
-        if on_divergence not in ("raise", "rerun"):
-            raise InvalidCall(f"on_divergence is 'raise' or 'rerun', not {on_divergence!r:.60}")
-        if answers is not None and not isinstance(answers, Mapping):
+        if how.mode not in MODES:
+            raise InvalidCall(f"mode is one of {', '.join(MODES)}, not {how.mode!r:.60}")
+        if how.changed is not None and how.changed not in CHANGED:
+            raise InvalidCall(f"changed is one of {', '.join(CHANGED)}, not {how.changed!r:.60}")
+        if how.on_divergence not in ("raise", "rerun"):
+            raise InvalidCall(f"on_divergence is 'raise' or 'rerun', not {how.on_divergence!r:.60}")
+        if how.answers is not None and not isinstance(how.answers, Mapping):
             raise InvalidCall("answers maps ids of prompts, or addresses, to answers")
-        if from_address is not None and not isinstance(from_address, str):
-            raise InvalidCall(f"from_address is the address of a step, not {from_address!r:.60}")
+        if how.from_address is not None and not isinstance(how.from_address, str):
+            raise InvalidCall(f"from_address is the address of a step, not {how.from_address!r:.60}")
+        override_functions(how.overrides)
         run = self._known(run_id)
         if run.workflow is None:
             raise InvalidCall(
@@ -249,17 +249,17 @@ class Runner(Outside):
             )
         execute.refuse_if_running(self._services, run)
         facts = facts_of(run)
-        found = workflow_of(workflow or run.workflow)
-        if mode == "validate":
+        found = workflow_of(how.workflow or run.workflow)
+        if how.mode == "validate":
             return found
-        code.compare(run, found, self._context.reader(run), facts, changed or found.changed, warns=False)
-        if answers:
-            mail.check_answers(self._context, run, answers)
+        code.compare(run, found, self._context.reader(run), facts, how.changed or found.changed, warns=False)
+        if how.answers:
+            mail.check_answers(self._context, run, how.answers)
         if facts.undoing is not None:
             undo.go_on(self._services, self.history(run_id), run)
             self._end_parts(run, None)
-        elif from_address is not None:
-            self._back_before(run, from_address)
+        elif how.from_address is not None:
+            self._back_before(run_id, how.from_address)
         elif run.status == "completed":
             return None
         elif run.status == "cancelled":
@@ -267,24 +267,14 @@ class Runner(Outside):
                 f"run {run_id!r} was cancelled: roll it back to a version, or fork it, to go on from there",
                 run=run_id,
             )
-        elif run.status == "suspended" and not answers and not ready(self._store, run, self._context.clock()):
+        elif (
+            run.status == "suspended"
+            and not how.answers
+            and not ready(self._store, run, self._context.clock())
+        ):
             return None
         self._triggers.listen()
         return found
-
-    def _flow(
-        self,
-        workflow: Workflow,
-        run_id: str,
-        mode: str,
-        answers: Mapping[str, Any] | None,
-        overrides: Overrides | None,
-        changed: str | None,
-    ) -> Flow[BaseException | None]:
-        return execute.resume(
-            self._services, workflow, run_id, answers=answers, overrides=override_functions(overrides),
-            republish=mode == "republish", changed=changed,
-        )  # fmt: skip
 
     def _remember(self, run_id: str, overrides: Overrides | None) -> None:
         """Steps that a run of this process has otherwise: it has them when it is resumed here, too."""
@@ -309,21 +299,20 @@ class Runner(Outside):
             run is not None and run.status == "suspended" and ready(self._store, run, self._context.clock())
         )
 
-    def _rehearse(self, workflow: Workflow, run_id: str, overrides: Overrides | None) -> Run:
+    def _rehearsing(self, workflow: Workflow, run_id: str, overrides: Overrides | None) -> Flow[Run]:
         line = Line(self._context, run_id)
-        head = line.fresh_head()
-        assert head is not None
-        record = Record(self._context.reader(head.run)).load(head.run.head)
-        session = Session(
-            self._services, workflow, line, head, record, overrides=override_functions(overrides)
-        )
+        head = yield Do(line.fresh_head)
+        record = Record(self._context.reader(head.run))
+        yield Do(partial(record.load, head.run.head, facts_of(head.run).failed))
+        session = Session(self._services, workflow, line, head, record, overrides=overrides)
         session.rehearsal = rehearsal = Rehearsal()
         args, kwargs = record.given()
-        _drive(workflow, execute.rehearse(session, tuple(args), kwargs))
+        yield from execute.rehearse(session, tuple(args), kwargs)
         return Run(self, run_id, differences=tuple(rehearsal.differences))
 
-    def _back_before(self, run: RunRecord, address: str) -> None:
+    def _back_before(self, run_id: str, address: str) -> None:
         """Roll back to before a step was run."""
+        run = self._known(run_id)
         record = Record(self._context.reader(run)).load(run.head)
         entry = record.steps.get(address)
         if entry is None:
@@ -355,7 +344,7 @@ class Runner(Outside):
             self.cancel(child.id, reason="the run that it is a part of was rolled back", actor=actor)
 
 
-def _drive(workflow: Workflow, flow: Flow[Any]) -> Any:
+def _drive(workflow: Workflow, flow: Flow[T]) -> T:
     if not workflow.asynchronous:
         return drive(flow)
     _check_loop(workflow)
@@ -364,7 +353,7 @@ def _drive(workflow: Workflow, flow: Flow[Any]) -> Any:
     return asyncio.run(adrive(flow))
 
 
-async def _adrive(workflow: Workflow, flow: Flow[Any]) -> Any:
+async def _adrive(workflow: Workflow, flow: Flow[T]) -> T:
     if workflow.asynchronous:
         return await adrive(flow)
     import asyncio
