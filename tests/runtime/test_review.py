@@ -162,9 +162,17 @@ def test_a_step_left_running_by_an_execution_is_not_part_of_the_next(hf: Holdfas
         holdfast.state().setdefault("slow", []).append(len(RAN))
         return "done"
 
+    ended: list[str] = []
+
+    def tracked() -> str:
+        try:
+            return slow()
+        finally:
+            ended.append("thread")
+
     @workflow(name="review_left")
     async def left() -> str:
-        return await asyncio.to_thread(slow)
+        return await asyncio.to_thread(tracked)
 
     async def both() -> None:
         with pytest.raises(TimeoutError):
@@ -172,9 +180,10 @@ def test_a_step_left_running_by_an_execution_is_not_part_of_the_next(hf: Holdfas
         run = await hf.aresume("left")
         assert run.result == "done"
         GATE.set()
-        await asyncio.to_thread(time.sleep, 0.2)
+        while len(ended) < 2:
+            await asyncio.sleep(0.01)
 
-    asyncio.run(both())
+    asyncio.run(asyncio.wait_for(both(), 30))
     steps = [version for version in hf.history("left").versions() if version.kind == "step"]
     assert len(steps) == 1
     assert len(hf.get("left").state["slow"]) == 1
@@ -236,6 +245,13 @@ def test_many_short_waits(hf: Holdfast) -> None:
     assert hf.run(waits, 300).wait(60).result == 300
 
 
+def _all_heard(hf: Holdfast, *names: str) -> bool:
+    """Have those who listen for completed runs come to the last of them?"""
+    last = max((event.cursor for event in hf.events() if event.kind == "run.completed"), default=0)
+    heard = [hf._store.value(f"trigger:{name}") for name in names]
+    return len(hf.runs()) >= 3 and all(each is not None and int(each[0]) >= last for each in heard)
+
+
 def test_workflows_that_events_start_do_not_start_each_other(hf: Holdfast) -> None:
     @workflow(name="review_audit", on="run.completed")
     def audit(event: Any) -> str:
@@ -247,10 +263,9 @@ def test_workflows_that_events_start_do_not_start_each_other(hf: Holdfast) -> No
 
     try:
         hf.run(three, run_id="cause")
-        until = time.monotonic() + 20
-        while time.monotonic() < until and len(hf.runs(workflow="review_report")) < 2:
+        until = time.monotonic() + 30
+        while time.monotonic() < until and not _all_heard(hf, "review_audit", "review_report"):
             time.sleep(0.02)
-        time.sleep(0.5)
         assert len(hf.runs()) == 5  # the cause, each for it, and each for the other's
     finally:
         from holdfast.runtime import definition
@@ -399,3 +414,20 @@ def test_large_events_do_not_weigh_on_every_commit(hf: Holdfast) -> None:
     assert len(record.detail) < 2_000
     hf.send(run.id, "start", large)
     assert run.result == [large, [0, 10, 20], large, {"small": 1}]
+
+
+def test_a_run_that_cannot_be_read_is_not_taken_over(hf: Holdfast, tmp_path: Path) -> None:
+    import sqlite3
+
+    FAIL[:] = [3]
+    run = hf.run(three, run_id="r")
+    FAIL.clear()
+    with sqlite3.connect(tmp_path / "runs.db") as connection:
+        connection.execute("UPDATE journal SET pack = x'00' || pack WHERE number = 2")
+    with holdfast.open(tmp_path / "runs.db") as other:
+        with pytest.raises(holdfast.CorruptVersion):
+            other.resume("r")
+        record = other._store.run("r")
+        assert record is not None
+        assert (record.status, record.owner) == ("failed", None)
+    assert run.status == "failed"
