@@ -29,7 +29,6 @@ from holdfast.history.advance import Drawn, Line
 from holdfast.history.commit import RESULT, event
 from holdfast.history.commit import Facts as VersionFacts
 from holdfast.history.reader import Head
-from holdfast.model.names import check_tags
 from holdfast.model.records import ENDED, EventRecord, RunRecord
 from holdfast.runtime import code
 from holdfast.runtime.definition import Workflow, without_secrets
@@ -71,49 +70,30 @@ def start(
     """Make a run and execute it."""
     services.claim(run_id)
     try:
-        session = yield from _begin(
-            services, workflow, run_id, args, kwargs, state=state, tags=tags, note=note, actor=actor, parent=parent,
-            overrides=overrides,
+        context = services.context
+        line = Line(context, run_id)
+        now = context.clock()
+        record = RunRecord(id=run_id, workflow=workflow.name, created=now, updated=now, parent=parent)
+        facts = VersionFacts(tags=tags, note=note, actor=actor, kind="initial", status="running")
+        facts.more = {"code": workflow.code}
+        facts.check()
+        given = without_secrets(workflow.signature, args, kwargs, context.redact)
+        drawn = line.draw(
+            {} if state is None else state, None, None, facts, start=record, input=given, owner=services.owner,
+            until=now + services.lease,
         )  # fmt: skip
+        try:
+            head = yield Write(services.committer, drawn.change, lambda run: _first_head(line, drawn, run))
+        except StaleVersion:
+            raise AlreadyExists(
+                f"run {run_id!r} exists: resume it, or start another under another id", run=run_id
+            ) from None
+        services.publisher.wake()
+        reader = context.reader(head.run)
+        session = Session(services, workflow, line, head, Record(reader), overrides=overrides)
         return (yield from execute(session, args, kwargs))
     finally:
         services.release(run_id)
-
-
-def _begin(
-    services: Services,
-    workflow: Workflow,
-    run_id: str,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    *,
-    state: Any,
-    tags: Iterable[str],
-    note: str | None,
-    actor: str | None,
-    parent: int | None,
-    overrides: Overrides | None,
-) -> Flow[Session]:
-    context = services.context
-    line = Line(context, run_id)
-    now = context.clock()
-    record = RunRecord(id=run_id, workflow=workflow.name, created=now, updated=now, parent=parent)
-    facts = VersionFacts(tags=check_tags(tags), note=note, actor=actor, kind="initial", status="running")
-    facts.more = {"code": workflow.code}
-    facts.check()
-    given = without_secrets(workflow.signature, args, kwargs, context.redact)
-    drawn = line.draw(
-        {} if state is None else state, None, None, facts, start=record, input=given, owner=services.owner,
-        until=now + services.lease,
-    )  # fmt: skip
-    try:
-        head = yield Write(services.committer, drawn.change, lambda run: _first_head(line, drawn, run))
-    except StaleVersion:
-        raise AlreadyExists(
-            f"run {run_id!r} exists: resume it, or start another under another id", run=run_id
-        ) from None
-    services.publisher.wake()
-    return Session(services, workflow, line, head, Record(context.reader(head.run)), overrides=overrides)
 
 
 def _first_head(line: Line, drawn: Drawn, run: RunRecord | BaseException) -> Head | None:
