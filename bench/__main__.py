@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bench import memory, peer, reading, report, running, starting, writing
+from bench import fleet, memory, peer, postgres, reading, report, running, starting, threads, writing
 from bench.measure import Bench, Row, note
 
 _SECTIONS: dict[str, Callable[[Bench], Iterator[Row]]] = {
@@ -25,7 +25,11 @@ _SECTIONS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "rollback": running.rollback,
     "kill": running.kill,
     "import": starting.start,
+    "program": starting.program,
     "peer": peer.peer,
+    "threads": threads.threads,
+    "postgres": postgres.postgres,
+    "fleet": fleet.fleet,
 }
 
 #: The load of a machine that does nothing else.

@@ -1,4 +1,4 @@
-"""The workflow on DBOS with a SQLite system database.
+"""The workflow on DBOS with a SQLite system database, or on a PostgreSQL server.
 
 Set: nothing is logged, no OTLP, no conductor, a fixed version of the application (else it hashes the source at every
 launch), WAL in the file (DBOS leaves it at SQLite's slower default, which `AsItComes` measures). Everything else is as
@@ -53,16 +53,7 @@ class Engine:
     def __init__(self, path: Path) -> None:
         if self.with_log and not path.exists():
             flow.make_with_log(path)
-        config: DBOSConfig = {
-            "name": "bench",
-            "application_version": "1",
-            "system_database_url": f"sqlite:///{path}",
-            "log_level": "CRITICAL",
-            "console_log_level": "CRITICAL",
-            "enable_otlp": False,
-        }
-        DBOS(config=config)
-        DBOS.launch()
+        _launch(f"sqlite:///{path}")
 
     def run(self, run_id: str, steps: int) -> None:
         with SetWorkflowID(run_id), suppress(flow.Stop):
@@ -94,3 +85,23 @@ class AsItComes(Engine):
 
     name = "DBOS as it comes"
     with_log = False
+
+
+class OnServer(Engine):
+    """DBOS in a database of a PostgreSQL server."""
+
+    def __init__(self, url: str) -> None:
+        _launch(url)
+
+
+def _launch(url: str) -> None:
+    config: DBOSConfig = {
+        "name": "bench",
+        "application_version": "1",
+        "system_database_url": url,
+        "log_level": "CRITICAL",
+        "console_log_level": "CRITICAL",
+        "enable_otlp": False,
+    }
+    DBOS(config=config)
+    DBOS.launch()

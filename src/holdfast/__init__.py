@@ -7,6 +7,7 @@ from holdfast.errors import (
     BreakerOpen,
     Cancelled,
     CodeChanged,
+    CommitUnknown,
     CompensationFailed,
     CorruptStore,
     CorruptVersion,
@@ -51,6 +52,7 @@ from holdfast.runtime.calls import trial
 from holdfast.runtime.decorate import step, workflow
 from holdfast.runtime.policy import Breaker, Retry
 from holdfast.runtime.run import Run
+from holdfast.runtime.watch import Watch
 from holdfast.tree.artifact import Artifact, artifact
 from holdfast.tree.frozen import FrozenDict, FrozenList, thaw
 from holdfast.tree.sanitize import sanitize
@@ -64,6 +66,7 @@ __all__ = [
     "BreakerOpen",
     "Cancelled",
     "CodeChanged",
+    "CommitUnknown",
     "CompensationFailed",
     "CorruptStore",
     "CorruptVersion",
@@ -94,6 +97,7 @@ __all__ = [
     "Suspended",
     "UnsupportedValue",
     "Version",
+    "Watch",
     "artifact",
     "ask",
     "autosave",

@@ -4,46 +4,49 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, BinaryIO
-from uuid import uuid4
-
-import msgspec
 
 from holdfast.errors import (
     AlreadyExists,
-    CorruptVersion,
+    IncompatibleFormat,
     InvalidCall,
     InvalidReference,
     NotFound,
     StaleVersion,
+    StoreUnavailable,
 )
+from holdfast.fleet.fleet import Fleet
 from holdfast.history import compare, retention, snapshot
-from holdfast.history.commit import Facts, Parts, draw_up, event
+from holdfast.history import fork as forking
 from holdfast.history.context import Context
 from holdfast.history.events import read_events
 from holdfast.history.history import History
-from holdfast.history.reader import Reader
 from holdfast.history.verify import Progress, verify_store
-from holdfast.history.version import Version, edited
+from holdfast.history.version import Version
 from holdfast.model.names import (
+    MAX_ID,
     MAX_STEP,
     check_number,
     check_run_id,
     check_tags,
     check_text,
+    meant,
     short,
     split_reference,
 )
-from holdfast.model.public import Collected, Event, Report, RunSummary
+from holdfast.model.public import Collected, Event, Report, RunSummary, StoredArtifact, when
 from holdfast.model.records import ENDED, PIN, STATUSES, RunRecord, StoreStats
 from holdfast.runtime import mail
-from holdfast.runtime.runner import Runner, override_functions
-from holdfast.store.base import Append, Store
+from holdfast.runtime.execute import refuse_if_running
+from holdfast.runtime.lease import is_alive
+from holdfast.runtime.runner import override_functions
+from holdfast.runtime.waits import facts_of
+from holdfast.store.base import Store
+from holdfast.store.postgres_url import SCHEMES, shown
 from holdfast.tree.artifact import Artifact
-from holdfast.tree.fold import Folder, Redactor
+from holdfast.tree.fold import Redactor
 
 _PAGE = 256
 #: Artifacts younger than this are not collected: the commit that will hold them may be on its way.
@@ -57,18 +60,47 @@ def open(  # noqa: A001 - holdfast.open is the name
     artifacts: str | os.PathLike[str] | None = None,
     redact: Iterable[str | re.Pattern[str]] = (),
     timeout: float = 30.0,
-    clock: Callable[[], float] = time.time,
+    create: bool = True,
+    lease: float = 15.0,
+    clock: Callable[[], float] | None = None,
 ) -> Holdfast:
-    """Open a store: a path, `sqlite:///path`, or `:memory:`. A file that is not there is made.
+    """Open a store: a path, `sqlite:///path`, `postgresql://user@host/database`, or `:memory:`. What is not there is
+    made, unless `create` is False.
 
     `durability` is `durable` (a commit survives a power failure), `fast` (it survives a crash of the process)
     or `memory` (nothing is promised). `artifacts` names a folder for large values, which otherwise live in
     the database. `redact` lists patterns of keys whose values are replaced before anything is stored.
+    A run that this process executes is its own for `lease` seconds without word from it; then others may take it over.
+    `clock` gives the seconds since 1970; if there is none, it is this machine's, or that of the PostgreSQL server.
     """
-    return Holdfast(_store(where, durability, artifacts, timeout), redact=redact, clock=clock)
+    opened = Holdfast(
+        _store(where, durability, artifacts, timeout, create), redact=redact, lease=lease, clock=clock
+    )
+    opened.where = file_of(where)
+    return opened
 
 
-class Holdfast(Runner):
+def formats(where: str | os.PathLike[str]) -> tuple[int, int]:
+    """The format of the store in a file, and the newest that this Holdfast knows. Changes nothing."""
+    if is_server(where):
+        _need_driver()
+        from holdfast.store.postgres_format import formats_of
+
+        return formats_of(os.fspath(where))
+    from holdfast.store.sqlite_format import format_of, migrations
+
+    path = file_of(where)
+    if not os.path.lexists(path):
+        raise StoreUnavailable(f"there is no store at {path}", store=path, missing=True)
+    found, newest = format_of(path), len(migrations())
+    if found > newest:
+        raise IncompatibleFormat(
+            f"{path} has format {found}, this Holdfast knows up to {newest}: upgrade Holdfast"
+        )
+    return found, newest
+
+
+class Holdfast(Fleet):
     """An open store and everything that can be done with it. Safe to use from many threads."""
 
     def __init__(
@@ -76,14 +108,16 @@ class Holdfast(Runner):
         store: Store,
         *,
         redact: Iterable[str | re.Pattern[str]] = (),
-        clock: Callable[[], float] = time.time,
+        lease: float = 15.0,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         patterns = _patterns(redact)
+        #: Where its store is, as `open` was told.
+        self.where: str | None = None
         self._store = store
-        self._context = Context(
-            store, lambda: int(clock() * 1_000_000), Redactor(patterns) if patterns else None
-        )
-        super().__init__(self._context)
+        now = store.now if clock is None else lambda: int(clock() * 1_000_000)
+        self._context = Context(store, now, Redactor(patterns) if patterns else None)
+        super().__init__(self._context, lease)
 
     def version(self, ref: str) -> Version:
         """The version that a reference names: `RUN`, `RUN@12`, `RUN@head`, `RUN~2`, `RUN:tag`. A run id may
@@ -96,7 +130,14 @@ class Holdfast(Runner):
                 record = self._store.run(run)
                 assert record is not None
                 return history.at(history._resolve(record, local))
-        raise NotFound(f"there is no run {readings[-1][0]!r}{self._near(readings[-1][0])}", ref=ref)
+        raise self._no_run(readings[-1][0])
+
+    def find(self, run_id: str) -> str:
+        """The id of the run that an id, or a unique beginning of one, names."""
+        found = self._find(run_id) if isinstance(run_id, str) else check_run_id(run_id)
+        if found is None:
+            raise self._no_run(run_id)
+        return found
 
     def fork(
         self,
@@ -115,45 +156,12 @@ class Holdfast(Runner):
         that a dict gives for paths. The run of a workflow goes on when it is resumed, in this process with
         `overrides` for steps of those names."""
         source = ref if isinstance(ref, Version) else self.version(ref if at is None else f"{ref}@{at}")
-        if run_id is None:
-            run_id = f"{source.run[:180]}-fork-{uuid4().hex[:6]}"
-        check_run_id(run_id)
         functions = override_functions(overrides)
-        if self._store.run(run_id) is not None:
-            raise AlreadyExists(f"run {run_id!r} exists: fork into another id", run=run_id)
-        origin = self._run(source.run)
-        now = self._context.clock()
-        run = RunRecord(
-            id=run_id,
-            workflow=origin.workflow,
-            status=source.status if origin.workflow is None else "paused",
-            created=now,
-            updated=now,
-            origin=(origin.key, source.number),
-        )
-        reader = Reader(self._store, run)
-        try:
-            root = reader.state(0)
-        except CorruptVersion:
-            # Perhaps it was pruned between two reads.
-            self.history(source.run).at(source.number)
-            raise
-        folder = Folder(reader.space, self._context.redact)
-        if state is not None:
-            root = folder.fold(state, root)
-        if edit is not None:
-            root = folder.fold(edited(root, edit), root)
-        more = {"origin": f"{source.run}@{source.number}"}
-        facts = Facts(kind="fork", note=note, actor=actor, status=run.status, more=more)
-        facts.check()
-        change, _ = draw_up(run_id, reader.space, run, Parts(root, arrivals=folder.arrivals), facts, now=now)
-        try:
-            made = self._store.append(change)
-        except StaleVersion:
-            raise AlreadyExists(f"run {run_id!r} exists: fork into another id", run=run_id) from None
-        self._announce_fork(source, made, now)
-        self._remember(run_id, functions)
-        return self.history(run_id)
+        made = forking.fork(
+            self._context, source, run_id, edit=edit, state=state, note=note, actor=actor
+        )  # fmt: skip
+        self._remember(made.id, functions)
+        return self.history(made.id)
 
     def diff(self, a: str | Version, b: str | Version) -> compare.Diff:
         """What changed from one version to another, of one run or of two."""
@@ -170,10 +178,12 @@ class Holdfast(Runner):
         tags: Sequence[str] = (),
         workflow: str | None = None,
         since: datetime | None = None,
+        prefix: str = "",
         limit: int = 100,
         after: str | None = None,
     ) -> list[RunSummary]:
-        """Runs, newest first. For the next page pass the last one's id as `after`."""
+        """Runs, newest first; with `prefix`, those whose ids start with it. For the next page pass the last one's id as
+        `after`."""
         statuses = [status] if isinstance(status, str) else status
         if not isinstance(statuses, Sequence | None) or not all(name in STATUSES for name in statuses or ()):
             raise InvalidCall(f"status is one of {', '.join(STATUSES)}, not {short(status)}")
@@ -185,9 +195,20 @@ class Holdfast(Runner):
             tags=check_tags(tags),
             since=None if since is None else int(since.timestamp() * 1_000_000),
             before=None if after is None else self._run(after).key,
+            prefix=check_text("prefix", prefix, MAX_ID) or "",
             limit=check_number("limit", limit, 1),
         )
         return [self._shown(record) for record in records]
+
+    def ids(self, prefix: str = "", *, limit: int = 1_000_000) -> list[str]:
+        """The ids of runs, or of those whose ids begin so, in order."""
+        if not isinstance(prefix, str):
+            raise InvalidCall(f"prefix is the beginning of an id, not {short(prefix)}")
+        return self._store.run_ids(prefix, check_number("limit", limit, 1))
+
+    def summary(self, run_id: str) -> RunSummary:
+        """One run, as `runs` lists it."""
+        return self._shown(self._run(run_id))
 
     def events(self, *, after: int = 0, limit: int = 1000) -> list[Event]:
         """What happened in the whole store after a cursor, oldest first."""
@@ -214,7 +235,8 @@ class Holdfast(Runner):
 
     def delete(self, run_id: str) -> None:
         """Remove a run, the runs that are parts of it, and their history for ever. Forks of it stay: they take along
-        what they need."""
+        what they need. `AlreadyRunning`, and nothing is removed, if somebody advances one of them: cancel it first."""
+        self._refuse_live(self._run(run_id))
         while True:
             run = self._run(run_id)
             forks = self._store.forks_of(run.key)
@@ -234,10 +256,18 @@ class Holdfast(Runner):
                     self._context.forget(fork.id)
                 self._store.delete_run(run)
             except StaleVersion:
+                self._refuse_live(self._run(run_id))
                 continue
             self._context.forget(run_id)
             self._overrides.pop(run_id, None)
             return
+
+    def _refuse_live(self, run: RunRecord) -> None:
+        """`AlreadyRunning` if somebody advances a run or a part of it, and nobody has told them to end it."""
+        if run.status not in ENDED and facts_of(run).wish != "cancel":
+            refuse_if_running(self._services, run)
+        for part in self._store.runs(parent=run.key, limit=1_000_000):
+            self._refuse_live(part)
 
     def artifact(self, digest: str) -> Artifact:
         """A handle on a large value in the store, by its digest."""
@@ -249,6 +279,15 @@ class Holdfast(Runner):
         if record is None:
             raise NotFound(f"there is no artifact {digest[:12]} in the store", artifact=digest)
         return Artifact(digest, record.size, None, lambda: self._store.artifact_pieces(name))
+
+    def artifacts(self, *, after: str | None = None, limit: int = 100) -> list[StoredArtifact]:
+        """The large values in the store, in order of their digests. For the next page pass the last one's digest as
+        `after`."""
+        start = b"" if after is None else bytes.fromhex(self.artifact(after).digest)
+        return [
+            StoredArtifact(record.digest.hex(), record.size, when(record.at))
+            for record in self._store.artifacts(after=start, limit=check_number("limit", limit, 1))
+        ]
 
     def import_snapshot(self, document: Any, *, run_id: str | None = None) -> Version:
         """Make a run from a snapshot (`History.export`), as a document or JSON text. Never overwrites."""
@@ -286,6 +325,7 @@ class Holdfast(Runner):
 
     def close(self) -> None:
         """Let go of files, connections and threads."""
+        self._stop_workers()
         self._services.close()
         self._store.close()
 
@@ -301,7 +341,7 @@ class Holdfast(Runner):
     def _run(self, run_id: str) -> RunRecord:
         run = self._store.run(check_run_id(run_id))
         if run is None:
-            raise NotFound(f"there is no run {run_id!r}{self._near(run_id)}", run=run_id)
+            raise self._no_run(run_id)
         return run
 
     def _find(self, text: str) -> str | None:
@@ -317,11 +357,9 @@ class Holdfast(Runner):
             )
         return found[0] if found else None
 
-    def _near(self, text: str) -> str:
-        from difflib import get_close_matches
-
-        near = get_close_matches(text, [run.id for run in self._store.runs(limit=_PAGE)], 1)
-        return f": did you mean {near[0]!r}?" if near else ""
+    def _no_run(self, text: str) -> NotFound:
+        hint = meant(text, (run.id for run in self._store.runs(limit=_PAGE)))
+        return NotFound(f"there is no run {short(text)}{hint}", run=text)
 
     def _shown(self, record: RunRecord) -> RunSummary:
         tags = sorted({mark.name for mark in self._store.marks(record.key) if mark.name != PIN})
@@ -329,27 +367,8 @@ class Holdfast(Runner):
         if record.origin is not None:
             source = self._store.run_by_key(record.origin[0])
             origin = None if source is None else f"{source.id}@{record.origin[1]}"
-        return RunSummary.of(record, tuple(tags), origin)
-
-    def _announce_fork(self, source: Version, fork: RunRecord, now: int) -> None:
-        """Tell the origin, so that a pruning that did not see the fork is refused; undo the fork if it came
-        too late."""
-        while True:
-            origin = self._store.run(source.run)
-            try:
-                if origin is None:
-                    raise NotFound(f"run {source.run!r} was deleted meanwhile", run=source.run)
-                self._context.reader(origin).record(source.number)
-            except NotFound:
-                self._store.delete_run(fork)
-                raise
-            after = msgspec.structs.replace(origin, revision=origin.revision + 1)
-            entry = event("run.forked", now, version=source.number, fork=fork.id)
-            try:
-                self._store.append(Append(expect=origin, run=after, events=[entry]))
-            except StaleVersion:
-                continue
-            return
+        alive = is_alive(record, self._context.clock())
+        return RunSummary.of(record, tuple(tags), origin, alive)
 
 
 def _patterns(redact: Any) -> list[str | re.Pattern[str]]:
@@ -363,17 +382,54 @@ def _patterns(redact: Any) -> list[str | re.Pattern[str]]:
 
 
 def _store(
-    where: str | os.PathLike[str], durability: str, artifacts: str | os.PathLike[str] | None, timeout: float
+    where: str | os.PathLike[str],
+    durability: str,
+    artifacts: str | os.PathLike[str] | None,
+    timeout: float,
+    create: bool,
 ) -> Store:
-    text = os.fspath(where) if isinstance(where, str | os.PathLike) else None
-    if not isinstance(text, str) or not text:
-        raise InvalidCall("open takes a path, 'sqlite:///path' or ':memory:'")
     if durability not in ("durable", "fast", "memory"):
         raise InvalidCall(f"durability is 'durable', 'fast' or 'memory', not {short(durability)}")
+    text = file_of(where)
+    if is_server(where):
+        _need_driver()
+        from holdfast.store.postgres import PostgresStore
+
+        return PostgresStore(
+            os.fspath(where), durability=durability, artifacts=artifacts, timeout=timeout, create=create
+        )
     if text == ":memory:":
         from holdfast.store.memory import MemoryStore
 
         return MemoryStore()
+    if not create and not _holds_something(text):
+        raise StoreUnavailable(f"there is no store at {text}", store=text, missing=True)
+    from holdfast.store.sqlite import SQLiteStore
+
+    return SQLiteStore(text, durability=durability, artifacts=artifacts, timeout=timeout)
+
+
+def _need_driver() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("psycopg") is None:
+        raise StoreUnavailable(
+            "a store on PostgreSQL needs the driver psycopg, which is not installed: pip install 'holdfast[postgres]'"
+        )
+
+
+def is_server(where: str | os.PathLike[str]) -> bool:
+    """Is it the address of a server, rather than a file?"""
+    return isinstance(where, str) and where.startswith(SCHEMES)
+
+
+def file_of(where: str | os.PathLike[str]) -> str:
+    """The file of a store, `:memory:`, or the address of a server without its password."""
+    text = os.fspath(where) if isinstance(where, str | os.PathLike) else None
+    if not isinstance(text, str) or not text:
+        raise InvalidCall("open takes a path, 'sqlite:///path', 'postgresql://…' or ':memory:'")
+    if is_server(text):
+        return shown(text)
     scheme, found, rest = text.partition("://")
     if found and scheme == "sqlite":
         text = rest[1:] if rest.startswith("/") else rest
@@ -382,9 +438,19 @@ def _store(
                 "'sqlite:///path' names no file: write sqlite:///runs.db, or sqlite:////absolute/runs.db"
             )
     elif found:
-        raise InvalidCall(f"no store for {scheme}://…: open a path, 'sqlite:///path' or ':memory:'")
+        raise InvalidCall(
+            f"no store for {scheme}://…: open a path, 'sqlite:///path', 'postgresql://…' or ':memory:'"
+        )
     if "\0" in text:
         raise InvalidCall("a path cannot hold a NUL character")
-    from holdfast.store.sqlite import SQLiteStore
+    return text
 
-    return SQLiteStore(text, durability=durability, artifacts=artifacts, timeout=timeout)
+
+def _holds_something(path: str) -> bool:
+    """Is there a file that is not empty? SQLite would make a store of an empty one."""
+    try:
+        return os.stat(path).st_size > 0
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True

@@ -29,7 +29,8 @@
     │   ├── CorruptVersion      a version fails its hash; names run and version
     │   ├── CorruptStore        the store around the versions is damaged
     │   └── IncompatibleFormat  written by a newer Holdfast, or not by Holdfast
-    └── StoreUnavailable        the store cannot be opened or written; says why
+    ├── StoreUnavailable        the store cannot be opened or written; says why
+    └── CommitUnknown           the connection was lost during a commit: ask what happened
 
 A message names the run, the version, the path, and the next step. `details` holds the same facts for
 programs; `code` is a stable word for the kind of error.
@@ -222,3 +223,9 @@ class StoreUnavailable(HoldfastError):
     """The store cannot be opened or written."""
 
     code = "store_unavailable"
+
+
+class CommitUnknown(HoldfastError):
+    """The connection was lost during a commit, and whether it was carried out could not be learned."""
+
+    code = "commit_unknown"

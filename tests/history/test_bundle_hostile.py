@@ -174,7 +174,8 @@ CHANGES: dict[str, Callable[[Frames], object]] = {
     "head is not there": _set(RunFrame, head=9, last=9),
     "head is pruned": _set(RunFrame, head=1),
     "head is below all": _set(RunFrame, head=-1),
-    "head is on an old timeline": lambda frames: (
+    "head is amid a timeline": lambda frames: (
+        _resealed(3, timeline=1)(frames),
         _set(RunFrame, head=2)(frames),
         _set(TimelineFrame, parent=1)(frames),
     ),

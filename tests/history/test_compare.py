@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import History, Holdfast, InvalidCall, thaw
+from holdfast import History, Holdfast, InvalidCall, Version, thaw
 
 OLD: dict[str, Any] = {
     "plan": {"tasks": [{"id": n, "done": False} for n in range(5)], "title": "Plan"},
@@ -142,10 +142,8 @@ def test_two_forks_step_by_step(hf: Holdfast, log: History) -> None:
     found = hf.compare("run-1", "run-2")
     pairs = [(p.step, p.left and p.left.number, p.right and p.right.number, p.same) for p in found.steps]
     assert pairs == [
-        ("load", 1, None, False),
         ("search", 2, 2, True),
         ("write", 3, 3, False),
-        (None, None, 1, False),
         ("check", None, 4, False),
     ]
     assert {change.where for change in found.diff.changes} == {"answer", "checked"}
@@ -276,3 +274,33 @@ def test_bisect_between_two_versions_of_one_line(log: History) -> None:
     found = log.bisect(lambda state: state["n"] > 0)
     assert found is not None
     assert found.number == 11
+
+
+def test_a_fork_is_compared_from_where_it_left(hf: Holdfast) -> None:
+    log = hf.history("one")
+    for step in ("plan", "search", "write"):
+        with log.edit(step=step) as state:
+            state[step] = 1
+    fork = hf.fork("one@2", "two")
+    with fork.edit(step="write") as state:
+        state["write"] = 2
+    nested = hf.fork("two", "three")
+    with nested.edit(step="check") as state:
+        state["check"] = 3
+
+    def number(version: Version | None) -> int | None:
+        return None if version is None else version.number
+
+    def steps(a: str, b: str) -> list[tuple[str | None, int | None, int | None]]:
+        return [(pair.step, number(pair.left), number(pair.right)) for pair in hf.compare(a, b).steps]
+
+    assert steps("one", "two") == [("write", 3, 2)]
+    assert steps("two", "one") == [("write", 2, 3)]
+    assert steps("one", "three") == [("write", 3, 2), ("check", None, 2)]
+    assert steps("two", "three") == [("check", None, 2)]
+    assert fork.origin is not None
+    assert (fork.origin.run, fork.origin.number) == ("one", 2)
+    assert log.origin is None
+    hf.delete("one")
+    assert fork.origin is None
+    assert [pair.step for pair in hf.compare("two", "three").steps] == ["check"]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Clock
+from clocks import Clock
 
 import holdfast
 from holdfast import CorruptVersion, Holdfast, HoldfastError, NotFound, Opaque, Retention, StaleVersion, thaw
@@ -102,7 +102,17 @@ def test_runs_are_filtered(some: Holdfast) -> None:
     assert ids(tags=["none"]) == []
     assert ids(workflow="none") == []
     assert ids(since=dt.datetime(2023, 11, 15, 1, 0, tzinfo=dt.UTC)) == ["run-5", "run-4"]
+    assert (ids(prefix="run-4"), ids(prefix="run-", limit=1), ids(prefix="RUN")) == (["run-4"], ["run-5"], [])
+    for prefix in (7, "\ud800", "x" * 201):
+        with pytest.raises(holdfast.InvalidCall, match="prefix"):
+            ids(prefix=prefix)
     assert ids(status="running", tags=["good"], limit=1) == ["run-4"]
+
+
+def test_one_run_is_what_the_list_has(some: Holdfast) -> None:
+    assert [some.summary(run.id) for run in some.runs()] == some.runs()
+    with pytest.raises(NotFound, match="there is no run 'run-'"):
+        some.summary("run-")
 
 
 def test_runs_are_paged_without_gaps_or_repeats(some: Holdfast) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Clock
+from clocks import Clock
 
 import holdfast
 from holdfast import Artifact, Holdfast, InvalidCall, NotFound, Retention, StaleVersion, thaw

@@ -5,13 +5,14 @@ from __future__ import annotations
 import datetime as dt
 import io
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
-from conftest import Clock
+from clocks import Clock
 
 import holdfast
-from holdfast import History, Holdfast, NotFound, Retention, thaw
+from holdfast import History, Holdfast, InvalidCall, NotFound, Retention, thaw
 
 
 def fill(log: History, count: int, *, start: int = 0) -> None:
@@ -302,3 +303,35 @@ def test_a_version_pruned_while_it_is_read_is_not_served_with_holes(file: Path) 
         with pytest.raises(holdfast.NotFound, match="pruned"):
             held.state  # noqa: B018 - reading is the point
         assert hf.verify().ok
+
+
+def test_rules_may_look_at_the_versions_of_one_step(log: History) -> None:
+    for number in range(12):
+        log.commit({"n": number}, step="save" if number % 3 == 0 else None)
+    gone = log.prune(Retention(last=2, step="save"))
+    assert gone.kept == (7, 8, 9, 10, 11, 12), "two of the step, and what came since"
+    assert log.prune(Retention(within=dt.timedelta(days=1), step="save")).kept == (7, 10, 12), "and the head"
+    assert log.prune(Retention(last=0, step="save")).kept == (12,)
+    with pytest.raises(InvalidCall, match="name of a step"):
+        Retention(last=1, step=3)  # type: ignore[arg-type]
+
+
+def test_a_quiet_pruning_is_not_told_in_the_journal(hf: Holdfast) -> None:
+    log = hf.history("a")
+    for number in range(5):
+        log.commit({"n": number})
+    assert log.prune(Retention(last=2), quiet=True).versions == (1, 2, 3)
+    assert [event.kind for event in log.events()] == ["version.saved", "version.saved"]
+    assert hf.verify().ok
+
+
+def test_a_long_state_survives_any_number_of_prunings(hf: Holdfast) -> None:
+    log = hf.history("a")
+    state = {"items": [{"text": "x" * 1000, "n": number} for number in range(400)]}
+    order = Random(0)
+    for number in range(120):
+        state["items"][order.randrange(400)] = {"text": "y" * 1000, "n": -number}
+        log.commit(state)
+        log.prune(Retention(last=3))
+    assert thaw(log.head.state) == state
+    assert hf.verify().ok

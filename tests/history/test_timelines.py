@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import AlreadyExists, History, Holdfast, MergeConflict, NotFound, thaw
+from holdfast import (
+    AlreadyExists,
+    History,
+    Holdfast,
+    InvalidCall,
+    MergeConflict,
+    NotFound,
+    StaleVersion,
+    thaw,
+)
 
 
 @pytest.fixture
@@ -50,6 +59,41 @@ def test_timelines_say_where_they_started_and_why(four: History, hf: Holdfast) -
     ]
     assert all(line.at == at for line in lines)
     assert hf.runs()[0].timeline == 3
+
+
+def test_a_new_timeline_may_begin_with_a_state_of_its_own_in_one_moment(hf: Holdfast, four: History) -> None:
+    fifth = four.rollback(to=2, state={"n": 2, "kept": [4]}, step="mend", reason="went wrong", actor="Ada")
+    assert (fifth.number, fifth.parent, fifth.timeline, fifth.step) == (5, 2, 2, "mend")
+    assert (fifth.note, fifth.actor) == ("went wrong", "Ada")
+    assert four.head.state == {"n": 2, "kept": [4]}
+    line = four.timelines()[1]
+    assert (line.number, line.parent, line.reason, line.actor) == (2, 2, "went wrong", "Ada")
+    sixth = four.commit({"n": 6, "kept": [4]})
+    assert [v.number for v in four.ancestors()] == [6, 5, 2, 1]
+    assert (sixth.timeline, four.at(4).state["n"]) == (2, 4)
+    assert [event.kind for event in four.events()].count("run.rolled_back") == 1
+    assert hf.verify()
+
+
+def test_a_rollback_of_a_head_that_has_moved_is_refused_if_asked(four: History) -> None:
+    for state in (None, {"n": 0}):
+        with pytest.raises(StaleVersion, match="at version 4, not 3"):
+            four.rollback(to=1, expected=3, state=state)
+    assert (four.head.number, len(four.timelines())) == (4, 1)
+    four.rollback(to=1, expected=4)
+    with pytest.raises(StaleVersion):
+        four.rollback(to=1, expected=four.at(4))
+    assert len(four.timelines()) == 2
+
+
+def test_the_run_of_a_workflow_takes_no_state_with_a_rollback(hf: Holdfast) -> None:
+    @holdfast.workflow
+    def nothing() -> None:
+        """Does nothing."""
+
+    hf.run(nothing, run_id="flow")
+    with pytest.raises(InvalidCall, match="belongs to a workflow"):
+        hf.history("flow").rollback(to=1, state={})
 
 
 def test_rollback_is_in_the_journal(four: History) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -92,6 +93,30 @@ def elsewhere(db: Path | str, body: str, effects: Path | None = None) -> str:
 
 def effects_in(path: Path) -> list[str]:
     return path.read_text().split() if path.exists() else []
+
+
+def start_stuck(db: Path, flow: str, effects: Path, run_id: str) -> subprocess.Popen[str]:
+    """Run a workflow in a new process, up to where it is stuck."""
+    process = subprocess.Popen(
+        # A shell without job control lets its background processes ignore interrupts.
+        program(
+            db,
+            f"import signal; signal.signal(2, signal.default_int_handler); hf.run(f.{flow}, run_id={run_id!r})",
+        ),
+        env={**environment(effects), "STUCK": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().strip() == "stuck"
+    return process
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
 
 
 @step

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+import watching
+from watching import kinds
 
 import holdfast
-from holdfast import AlreadyExists, Cancelled, Holdfast, InvalidAnswer, Run, step, workflow
+from holdfast import AlreadyExists, Cancelled, Holdfast, InvalidAnswer, step, workflow
+
+hf = watching.hf
 
 CALLS: list[Any] = []
 
@@ -24,24 +25,6 @@ class Odd(Exception):
 @pytest.fixture(autouse=True)
 def _no_calls() -> None:
     CALLS.clear()
-
-
-@pytest.fixture(params=["sqlite", "memory"])
-def hf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Holdfast]:
-    where = tmp_path / "runs.db" if request.param == "sqlite" else ":memory:"
-    with holdfast.open(where, durability="fast" if request.param == "sqlite" else "memory") as opened:
-        yield opened
-
-
-def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.002)
-
-
-def kinds(run: Run) -> list[str]:
-    return [event.kind for event in run.events()]
 
 
 @step

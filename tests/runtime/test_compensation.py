@@ -295,7 +295,10 @@ def test_a_failing_compensation_stops_and_says_so(hf: Holdfast) -> None:
         hf.rollback(run.id, to=1, reason="wrong")
     assert run.status == "failed"
     assert isinstance(run.error, CompensationFailed)
-    assert "resume the run or roll it back again" in str(run.error)
+    assert "resume the run, which finishes the rollback and runs the workflow again from there" in str(
+        run.error
+    )
+    assert "roll it back again with resume=False, which only finishes the rollback" in str(run.error)
     with pytest.raises(CompensationFailed):
         _ = run.result
     assert CALLS == [("undo", "order-c", "c")]

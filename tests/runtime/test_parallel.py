@@ -4,48 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import flows_steps as f
 import pytest
+import step_fixtures
 from flows_steps import Broken, control
+from parallel_flows import aadd, add
 
 import holdfast
-from holdfast import Holdfast, InvalidCall, MergeConflict, step, workflow
+from holdfast import Holdfast, InvalidCall, step, workflow
 
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    control.reset()
-    yield
-    control.reset()
-
-
-@pytest.fixture(params=["file", "memory"])
-def hf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Holdfast]:
-    with holdfast.open(":memory:" if request.param == "memory" else tmp_path / "runs.db") as engine:
-        yield engine
-
-
-@step
-def add(n: int) -> int:
-    control.did(f"add-{n}")
-    state = holdfast.state()
-    state["list"].append(n)
-    state[f"key-{n}"] = n
-    return n * 10
-
-
-@step(name="add")
-async def aadd(n: int) -> int:
-    state = holdfast.state()
-    await asyncio.sleep(0)
-    control.did(f"add-{n}")
-    state["list"].append(n)
-    state[f"key-{n}"] = n
-    return n * 10
+fresh, hf = step_fixtures.fresh, step_fixtures.hf
 
 
 @workflow
@@ -109,166 +80,6 @@ def test_a_failure_keeps_the_finished_siblings(hf: Holdfast, flow: Any) -> None:
     if flow is not in_group:  # which cancels the others
         assert sorted(control.ran) == ["add-0", "add-1", *["add-2"] * 4, "add-3", "add-4"]
     assert sorted(run.state["list"]) == [0, 1, 2, 3, 4]
-
-
-def _meet() -> threading.Barrier:
-    found = control.value
-    assert isinstance(found, threading.Barrier)
-    return found
-
-
-@step
-def set_x(value: str) -> str:
-    state = holdfast.state()
-    _meet().wait(f.DEADLINE)
-    state["x"] = value
-    return value
-
-
-@step(name="set_x")
-async def aset_x(value: str) -> str:
-    state = holdfast.state()
-    await asyncio.sleep(0.01)
-    state["x"] = value
-    return value
-
-
-def _join(path: tuple[Any, ...], base: Any, ours: Any, theirs: Any) -> Any:
-    control.ran.append(f"{path} {base}")
-    return "".join(sorted(ours + theirs))
-
-
-@step(on_conflict=_join)
-def set_x_joined(value: str) -> str:
-    state = holdfast.state()
-    _meet().wait(f.DEADLINE)
-    state["x"] = value
-    return value
-
-
-@step(on_conflict=_join)
-async def aset_x_joined(value: str) -> str:
-    state = holdfast.state()
-    await asyncio.sleep(0.01)
-    state["x"] = value
-    return value
-
-
-@workflow
-def conflicting(joined: bool) -> list[str]:
-    control.value = threading.Barrier(2)
-    which = set_x_joined if joined else set_x
-    found: list[str] = holdfast.parallel((which, "a"), (which, "b"))
-    return found
-
-
-@workflow
-async def aconflicting(joined: bool) -> list[str]:
-    which = aset_x_joined if joined else aset_x
-    return list(await asyncio.gather(which("a"), which("b")))
-
-
-@pytest.mark.parametrize("flow", [conflicting, aconflicting])
-def test_two_values_for_one_key_are_a_conflict(hf: Holdfast, flow: Any) -> None:
-    run = hf.run(flow, False, state={"x": ""})
-    assert run.status == "failed"
-    error = run.error
-    assert isinstance(error, MergeConflict)
-    assert "x" in str(error)
-    assert "'a'" in str(error)
-    assert "'b'" in str(error)
-    assert run.state["x"] in {"a", "b"}
-    assert len(run.history().versions()) == 2
-
-
-@pytest.mark.parametrize("flow", [conflicting, aconflicting])
-def test_a_resolver_decides_a_conflict(hf: Holdfast, flow: Any) -> None:
-    run = hf.run(flow, True, state={"x": ""})
-    assert run.result == ["a", "b"]
-    assert run.state["x"] == "ab"
-    assert control.ran == ["('x',) "]
-
-
-def _raising(path: tuple[Any, ...], base: Any, ours: Any, theirs: Any) -> Any:
-    raise Broken("resolver")
-
-
-@step(on_conflict=_raising)
-async def aset_x_raising(value: str) -> str:
-    state = holdfast.state()
-    await asyncio.sleep(0.01)
-    state["x"] = value
-    return value
-
-
-@workflow
-async def conflict_caught() -> list[Any]:
-    found = await asyncio.gather(aset_x_raising("a"), aset_x_raising("b"), return_exceptions=True)
-    shown = sorted(str(each) for each in found)
-    await aadd(1)
-    control.did("end")
-    return shown
-
-
-def test_a_resolver_that_raises_fails_its_step(hf: Holdfast) -> None:
-    control.failing["end"] = 1
-    run = hf.run(conflict_caught, state={"x": "", "list": []})
-    assert run.status == "failed"
-    assert hf.resume(run.id).result in (["a", "resolver"], ["b", "resolver"])
-    assert sum(version.error is not None for version in run.history().versions()) == 1
-
-
-@step
-async def fetch(n: int, part: str) -> str:
-    control.did(f"{n}{part}")
-    await asyncio.sleep(0)
-    return f"{n}{part}"
-
-
-async def _worker(n: int) -> str:
-    first = await fetch(n, "a")
-    second = await fetch(n, "b")
-    return first + second + await fetch(n, "c")
-
-
-@workflow
-async def workers() -> list[str]:
-    found = await asyncio.gather(*[_worker(n) for n in range(4)])
-    control.did("end")
-    return found
-
-
-def test_workers_get_the_same_addresses_each_time(hf: Holdfast) -> None:
-    control.failing.update({"2b": 1, "end": 1})
-    run = hf.run(workers)
-    assert run.status == "failed"
-    assert hf.resume(run.id).status == "failed"
-    assert hf.resume(run.id).result == ["0a0b0c", "1a1b1c", "2a2b2c", "3a3b3c"]
-    for what in ("0a", "0b", "1a", "1b", "2a", "3a", "3b"):
-        assert control.ran.count(what) == 1, what
-    assert control.ran.count("2b") == 2
-
-
-async def _late_worker(n: int) -> str:
-    # What it waits for takes longer or shorter, as networks do.
-    await asyncio.sleep(control.value[n])
-    return await fetch(n, "a")
-
-
-@workflow
-async def late_workers() -> list[str]:
-    found = await asyncio.gather(*[_late_worker(n) for n in range(3)])
-    control.did("end")
-    return found
-
-
-def test_addresses_do_not_depend_on_how_fast_workers_are(hf: Holdfast) -> None:
-    control.failing["end"] = 1
-    control.value = [0.02, 0.01, 0.0]
-    run = hf.run(late_workers)
-    assert isinstance(run.error, Broken)
-    control.value = [0.0, 0.01, 0.02]
-    assert hf.resume(run.id).result == ["0a", "1a", "2a"]
 
 
 @pytest.mark.parametrize("kind", ["thread", "async"])
@@ -426,32 +237,6 @@ def test_outside_a_run_parallel_runs_functions() -> None:
     assert asyncio.run(two()) == [1, 3]
 
 
-@step(name="parallel.1")
-def hostile_name() -> str:
-    return tell("hostile")
-
-
-@step
-def tell(who: str) -> str:
-    control.did(who)
-    return who
-
-
-@workflow
-def colliding() -> list[str]:
-    found = [hostile_name(), *holdfast.parallel((tell, "branch"))]
-    control.did("end")
-    return found
-
-
-def test_the_name_of_a_step_cannot_collide_with_a_branch(hf: Holdfast) -> None:
-    control.failing["end"] = 1
-    run = hf.run(colliding)
-    steps = [version.address for version in run.history().versions() if version.kind == "step"]
-    assert len(set(steps)) == 3
-    assert hf.resume(run.id).result == ["hostile", "branch"]
-
-
 @workflow
 async def crowd() -> list[int]:
     found = await asyncio.gather(*[aadd(n) for n in range(8)], return_exceptions=True)
@@ -478,30 +263,6 @@ def test_many_runs_at_once_keep_to_themselves(hf: Holdfast) -> None:
         assert sorted(run.state["list"]) == [0, 1, 2]
         assert run.state["n"] == n
         assert run.head.number == 5
-
-
-async def _team(n: int) -> list[str]:
-    async def member(m: int) -> str:
-        await asyncio.sleep(control.value[n][m])
-        return await fetch(n * 10 + m, "x")
-
-    return await asyncio.gather(*[member(m) for m in range(2)])
-
-
-@workflow
-async def teams() -> list[list[str]]:
-    found = await asyncio.gather(*[_team(n) for n in range(2)])
-    control.did("end")
-    return found
-
-
-def test_addresses_of_workers_of_workers_do_not_depend_on_speed(hf: Holdfast) -> None:
-    control.failing["end"] = 1
-    control.value = [[0.03, 0.02], [0.01, 0.0]]
-    run = hf.run(teams)
-    assert isinstance(run.error, Broken)
-    control.value = [[0.0, 0.01], [0.02, 0.03]]
-    assert hf.resume(run.id).result == [["0x", "1x"], ["10x", "11x"]]
 
 
 def test_blocking_steps_in_threads_beside_asynchronous_ones(hf: Holdfast) -> None:

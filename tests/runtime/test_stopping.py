@@ -8,15 +8,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import watching
+from watching import kinds, until
 
 import holdfast
 from holdfast import Cancelled, Holdfast, InvalidCall, NotFinished, NotFound, Retry, Run, step, workflow
+
+hf = watching.hf
 
 CALLS: list[Any] = []
 
@@ -43,24 +47,6 @@ def _clean() -> Iterator[None]:
     GATE.going.clear()
     yield
     GATE.going.set()
-
-
-@pytest.fixture(params=["sqlite", "memory"])
-def hf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Holdfast]:
-    where = tmp_path / "runs.db" if request.param == "sqlite" else ":memory:"
-    with holdfast.open(where, durability="fast" if request.param == "sqlite" else "memory") as opened:
-        yield opened
-
-
-def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.002)
-
-
-def kinds(run: Run) -> list[str]:
-    return [event.kind for event in run.events()]
 
 
 @step

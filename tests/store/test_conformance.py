@@ -9,8 +9,11 @@ import pytest
 
 from holdfast.store.base import Store
 from holdfast.store.memory import MemoryStore
+from holdfast.store.postgres import PostgresStore
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing.conformance import StoreConformance
+
+pytest_plugins = ["postgres_fixtures"]
 
 
 class TestMemoryStore(StoreConformance):
@@ -41,5 +44,13 @@ class TestSQLiteStoreWithArtifactFolder(StoreConformance):
     @pytest.fixture
     def store(self, tmp_path: Path) -> Iterator[Store]:
         store = SQLiteStore(tmp_path / "runs.db", durability="memory", artifacts=tmp_path / "artifacts")
+        yield store
+        store.close()
+
+
+class TestPostgresStore(StoreConformance):
+    @pytest.fixture
+    def store(self, url: str) -> Iterator[Store]:
+        store = PostgresStore(url)
         yield store
         store.close()

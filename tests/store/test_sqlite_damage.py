@@ -103,3 +103,13 @@ def test_a_damaged_page_is_found_by_the_check(path: Path) -> None:
         assert store.check()
         with pytest.raises(HoldfastError):
             everything(store)
+
+
+def test_a_damaged_version_stands_in_the_way_of_no_other(path: Path) -> None:
+    store = SQLiteStore(path)
+    one, other = commit(store, new_run("one")), commit(store, new_run("other"))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE journal SET seal = 'text' WHERE run = ?", (one.key,))
+        connection.commit()
+    assert list(store.packs_of([(one.key, 1), (other.key, 1)])) == [(other.key, 1)]
+    store.close()

@@ -60,7 +60,7 @@ class Gate:
     def wait_for(self, count: int) -> None:
         """Until so many writers queue."""
         until = time.monotonic() + 60
-        while len(self._store._link._queue) < count:
+        while self._store._link._writers.waiting < count:
             assert time.monotonic() < until
             time.sleep(0.001)
 

@@ -284,3 +284,27 @@ def test_the_result_shares_no_container_with_the_value() -> None:
     clean["a"].append(2)
     clean["b"]["c"].append(3)
     assert value == {"a": [1], "b": {"c": []}}
+
+
+def test_what_stands_instead_is_asked_for_and_reported_like_any_replacement() -> None:
+    class Failed(Exception):
+        pass
+
+    def instead(value: Any) -> Any:
+        return {"message": str(value), "of": open} if isinstance(value, Failed) else NotImplemented
+
+    value = {"steps": [Failed("boom"), ValueError("kept")], "call": len}
+    made, replaced = sanitize(value, instead=instead)
+    assert made["steps"][0] == {"message": "boom", "of": "<function open>"}
+    assert repr(made["steps"][1]) == "ValueError('kept')"
+    assert made["call"] == "<function len>"
+    assert replaced == ["steps[0]", "call"]
+
+    def fails(value: Any) -> Any:
+        raise RuntimeError
+
+    assert sanitize({"call": len}, instead=fails) == (
+        {"call": "<unreadable builtin_function_or_method>"},
+        ["call"],
+    )
+    assert sanitize({"call": len}, instead=lambda value: value)[1] == ["call"]

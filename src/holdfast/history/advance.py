@@ -22,13 +22,15 @@ from holdfast.history.commit import Facts, Parts, draw_up
 from holdfast.history.context import Context
 from holdfast.history.moves import moved
 from holdfast.history.reader import Head, Reader
-from holdfast.model.records import EventRecord, RunRecord
+from holdfast.history.telling import entry_of
+from holdfast.model.records import EventRecord, RunRecord, VersionRecord
 from holdfast.store.base import Append
 from holdfast.tree.draft import draft
 from holdfast.tree.fold import Folder
 from holdfast.tree.frozen import FrozenDict
 from holdfast.tree.merge import merge
 from holdfast.tree.pack import Writer
+from holdfast.tree.recall import Recall
 
 #: Decides a conflict: path, the common value, ours, theirs → the value to keep.
 Resolver = Callable[[tuple[Any, ...], Any, Any, Any], Any]
@@ -57,12 +59,13 @@ class Line:
         self._last: int | None = None
         #: Held, so that the head stays at hand for as long as this line is used.
         self._reader: Reader | None = None
+        self._recall = Recall()
 
     def advance(
         self, state: Any, facts: Facts, *, expected: int | None = None, resolve: Resolver | None = None
     ) -> Head:
         """Commit a plain state, made from the version that this thread or task read, or else from the last one."""
-        head = self._known_head()
+        head = self.known_head()
         if expected is not None:
             if head is None or head.version.number != expected:
                 head = self.fresh_head()
@@ -90,7 +93,7 @@ class Line:
 
     def fresh_head(self) -> Head | None:
         """The head as it is in the store; None if there is no run yet."""
-        with self._context.turn:
+        with self._context.looking:
             known = self._context.known(self.id)
             head = None if known is None else known.head
             if head is not None and self._store.revision(self.id) == (head.run.key, head.run.revision):
@@ -98,9 +101,17 @@ class Line:
             run = self._store.run(self.id)
             if run is None:
                 return None
-            self._reader = reader = self._context.reader(run)
+            reader = self._of(run)
             reader.head = head = Head(run, reader.record(run.head), reader.state(run.head))
             return head
+
+    def head_of(self, run: RunRecord, version: VersionRecord | None = None) -> Head:
+        """The head that a run's record tells, which was read from the store just now, perhaps with its version."""
+        reader = self._of(run)
+        head = Head(run, reader.read(run.head, version), reader.state(run.head))
+        if reader.head is None or reader.head.run.revision < run.revision:
+            reader.head = head
+        return head
 
     def expect(self, head: Head | None, expected: int) -> None:
         """Refuse to go on if the head is not the version expected; 0 stands for a run that is not there."""
@@ -159,64 +170,94 @@ class Line:
         *,
         resolve: Resolver | None = None,
         known: object | None = None,
-        start: RunRecord | None = None,
+        run: RunRecord | None = None,
         input: Any = None,  # noqa: A002 - as the root is called
         events: Sequence[EventRecord] = (),
-        **changes: Any,
+        timeline: int | None = None,
     ) -> Drawn:
         """The version that a state, made from `base`, will be on top of `head`; nothing is written yet. `known` is the
-        address space that a state was folded for before, `start` the record of a run that is to be made."""
+        address space that a state was folded for before; `run` is the run's record, if more than the version changes
+        in it, or if the run is to be made; `timeline` is the one that it shall stand on, if that is not clear."""
         context = self._context
-        with context.turn:
-            space = object() if head is None else context.reader(head.run).space
-            folder = Folder(space, context.redact)
-            root = folder.fold(state, None if base is None else base.root)
-            if head is not None and known is not None and known is not space:
-                # The run was made or pruned meanwhile: what was shared is stored elsewhere now.
-                root = folder.fold(root, head.root)
-            if head is not None and (base is None or base.version.number != head.version.number):
-                was = FrozenDict() if base is None else base.root
-                root = merge(was, root, head.root, resolve=resolve, fold=folder.fold)
-            parts = Parts(root)
-            if facts.result is not None:
-                parts.result = folder.fold(facts.result)
-            if facts.meta is not None:
-                parts.meta = folder.fold(facts.meta)
-            if facts.error is not None:
-                parts.error = folder.fold(facts.error)
-            if input is not None:
-                parts.input = folder.fold(input)
-            parts.arrivals = folder.arrivals
-            now = context.clock()
-            on: Head | RunRecord = head or start or RunRecord(id=self.id, created=now, updated=now)
-            if head is not None:
-                parts.moved = root is not head.root and moved(root, head.root, space)
-            change, writer = draw_up(self.id, space, on, parts, facts, now=now, events=events, **changes)
+        space = object() if head is None else self._of(head.run).space
+        self._recall.turn()
+        folder = Folder(space, context.redact, self._recall)
+        root = folder.fold(state, None if base is None else base.root)
+        if head is not None and known is not None and known is not space:
+            # The run was made or pruned meanwhile: what was shared is stored elsewhere now.
+            root = folder.fold(root, head.root)
+        if head is not None and (base is None or base.version.number != head.version.number):
+            was = FrozenDict() if base is None else base.root
+            root = merge(was, root, head.root, resolve=resolve, fold=folder.fold)
+        parts = Parts(root)
+        if facts.result is not None:
+            parts.result = folder.fold(facts.result)
+        if facts.meta is not None:
+            parts.meta = folder.fold(facts.meta)
+        if facts.error is not None:
+            parts.error = folder.fold(facts.error)
+        if input is not None:
+            parts.input = folder.fold(input)
+        parts.arrivals = folder.arrivals
+        now = context.clock()
+        if run is None:
+            run = RunRecord(id=self.id, created=now, updated=now) if head is None else head.run
+        if head is not None:
+            parts.moved = root is not head.root and moved(root, head.root, space)
+        if facts.events:
+            number = run.last + 1
+            told = [
+                entry_of(entry, now, context.redact, version=number, step=facts.step)
+                for entry in facts.events
+            ]
+            events = [*events, *told]
+        if timeline is None and head is not None and head.version.timeline != run.timeline:
+            timeline = self._timeline(head)
+        change, writer = draw_up(space, head, run, parts, facts, now=now, events=events, timeline=timeline)
         return Drawn(change, writer, root, space)
+
+    def _timeline(self, head: Head) -> int:
+        """The timeline of what follows a head that is not on the newest one: one that began at it and has no version
+        yet, after a rollback; else its own, if that was gone on with after others had left it."""
+        lines = self._store.timelines(head.run.key)
+        begun = [line.number for line in lines if line.parent == head.version.number]
+        if begun and not self._store.versions(head.run.key, timeline=begun[-1], limit=1, pruned=True):
+            return begun[-1]
+        return head.version.timeline
 
     def settle(self, drawn: Drawn, run: RunRecord) -> Head:
         """What was committed is known and shared from now on."""
         change = drawn.change
         assert change.version is not None
-        self._reader = reader = self._context.reader(run)
+        reader = self._of(run)
         if change.expect is None:
             reader.adopt(drawn.space)
         if reader.space is drawn.space:
             drawn.writer.stamp(reader.loader.remember)
-        head = Head(run, msgspec.structs.replace(change.version, pack=None), drawn.root)
-        if reader.head is None or reader.head.run.revision < run.revision:
-            reader.head = head
-        return head
+        made = Head(run, msgspec.structs.replace(change.version, pack=None), drawn.root)
+        if run.head == made.version.number:
+            if reader.head is None or reader.head.run.revision < run.revision:
+                reader.head = made
+        elif reader.head is not None and reader.head.run.revision == run.revision - 1:
+            reader.head = reader.head._replace(run=run)
+        return made
 
     def changed(self, head: Head, run: RunRecord) -> Head:
         """The run's record was changed, its head was not."""
         head = head._replace(run=run)
-        reader = self._context.reader(run)
+        reader = self._of(run)
         if reader.head is None or reader.head.run.revision < run.revision:
             reader.head = head
         return head
 
-    def _known_head(self) -> Head | None:
+    def _of(self, run: RunRecord) -> Reader:
+        """The reader of the run."""
+        reader = self._reader
+        if reader is None or reader.run.key != run.key or reader.run.epoch != run.epoch:
+            self._reader = reader = self._context.reader(run)
+        return reader
+
+    def known_head(self) -> Head | None:
         """The newest head that this process knows; the store tells if it is not the newest."""
         reader = self._context.known(self.id)
         if reader is not None and reader.head is not None:
@@ -226,7 +267,7 @@ class Line:
     def _base(self, head: Head | None, number: int | None) -> Head | None:
         if head is None or number is None or number == head.version.number:
             return head
-        reader = self._context.reader(head.run)
+        reader = self._of(head.run)
         try:
             return Head(head.run, reader.record(number), reader.state(number))
         except NotFound:
@@ -236,7 +277,10 @@ class Line:
 class Edit:
     """The block of a `with log.edit()`."""
 
-    __slots__ = ("_expected", "_facts", "_head", "_line", "_resolve", "_state")
+    __slots__ = ("_expected", "_facts", "_head", "_line", "_resolve", "_state", "number")
+
+    #: The number of the version that the draft became, once the block has ended.
+    number: int
 
     def __init__(self, line: Line, facts: Facts, expected: int | None, resolve: Resolver | None) -> None:
         self._line = line
@@ -258,9 +302,10 @@ class Edit:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if kind is None:
-            self._line.advance_from(
+            made = self._line.advance_from(
                 self._head, self._state, self._facts, expected=self._expected, resolve=self._resolve
             )
+            self.number = made.version.number
 
 
 def check_resolver(resolve: Any) -> None:

@@ -20,7 +20,7 @@ from holdfast.tree.codec import decode
 from holdfast.tree.fold import same
 
 if TYPE_CHECKING:
-    from holdfast.history.history import History
+    from holdfast.history.past import Past
     from holdfast.history.version import Version
 
 
@@ -42,7 +42,7 @@ class Blame(msgspec.Struct, frozen=True):
         )
 
 
-def blame(history: History, version: Version, path: str | Sequence[Any]) -> Blame:
+def blame(history: Past, version: Version, path: str | Sequence[Any]) -> Blame:
     """The ancestor of `version` that last changed the value at `path`; of those before a gap in the history
     nothing is known."""
     segments = segments_of(path)
@@ -72,17 +72,34 @@ def _has(reader: Reader, number: int, segments: list[Any], value: Any) -> bool:
         return False
 
 
-def blame_parts(history: History, version: Version, path: str | Sequence[Any] = "") -> Iterator[Blame]:
-    """Blame for each entry or item directly below a path."""
+def blame_parts(history: Past, version: Version, path: str | Sequence[Any], depth: int) -> Iterator[Blame]:
+    """Blame for each part so many levels below a path, or higher up where there is nothing below."""
     segments = segments_of(path)
     value = version.get(segments)
     keys = value.keys() if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    if not depth or not keys:
+        yield blame(history, version, segments)
+        return
     for key in keys:
-        yield blame(history, version, [*segments, key])
+        yield from blame_parts(history, version, [*segments, key], depth - 1)
 
 
-def bisect(history: History, check: Callable[[Any], Any], *, good: Any, bad: Any) -> Version | None:
+def bisect(
+    history: Past,
+    check: Callable[[Any], Any],
+    *,
+    good: Any,
+    bad: Any,
+    tried: Callable[[Version, bool], Any] | None = None,
+) -> Version | None:
     """The first version among the ancestors of `bad`, after `good`, whose state fails `check`."""
+
+    def passes(version: Version) -> bool:
+        passed = bool(check(version.state))
+        if tried is not None:
+            tried(version, passed)
+        return passed
+
     line = list(history.ancestors(bad))[::-1]
     low = 0
     if good is not None:
@@ -93,12 +110,12 @@ def bisect(history: History, check: Callable[[Any], Any], *, good: Any, bad: Any
                 f"version {start} is no ancestor of version {line[-1].number}: bisect along one line"
             )
         low = numbers.index(start) + 1
-    if low == len(line) or check(line[-1].state):
+    if low == len(line) or passes(line[-1]):
         return None
     high = len(line) - 1
     while low < high:
         middle = (low + high) // 2
-        if check(line[middle].state):
+        if passes(line[middle]):
             low = middle + 1
         else:
             high = middle

@@ -31,7 +31,9 @@ class Chain:
         self.held: set[bytes] = set()
         self._links: dict[int, bytes] = {}
         self._highest = -(1 << 63)
-        self._head_timeline = 0
+        #: The last version of each timeline, and the timeline of the head.
+        self._ends: dict[int, int] = {}
+        self._line = 0
 
     def add(self, version: VersionRecord, blocks: Sequence[bytes]) -> list[bytes]:
         """Examine the next version; gives the artifacts that it refers to."""
@@ -52,14 +54,14 @@ class Chain:
             raise self._broken(number, f"cannot be decoded ({error})") from error
         if version.size != len(version.pack or b"") + sum(map(len, blocks)):
             raise self._broken(number, "is not of the size that it says")
-        self._highest = number
+        self._highest = self._ends[version.timeline] = number
+        if number == self.run.head:
+            self._line = version.timeline
         self._links[number] = version.hash[:8]
         self.size += version.size
         self.held.update(holds)
         if not version.pruned:
             self.alive.add(number)
-        if number == self.run.head:
-            self._head_timeline = version.timeline
         return holds
 
     def close(self, timelines: Sequence[TimelineRecord]) -> None:
@@ -76,8 +78,12 @@ class Chain:
         for number, line in enumerate(timelines, 2):
             if line.number != number or not 0 < line.parent <= run.last:
                 raise self._broken(line.parent, f"cannot be where timeline {line.number} started")
-        if run.head and self._head_timeline != run.timeline and timelines[-1].parent != run.head:
-            raise self._broken(run.head, "is the head but not on the newest timeline")
+        if (
+            run.head
+            and run.head != self._ends[self._line]
+            and all(line.parent != run.head for line in timelines)
+        ):
+            raise self._broken(run.head, "is the head but not at the end of a timeline")
 
     def _problem(self, version: VersionRecord) -> str | None:
         if not 0 <= version.parent < version.number or version.timeline > self.run.timeline:

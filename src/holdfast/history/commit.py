@@ -17,6 +17,7 @@ import msgspec
 from holdfast.errors import InvalidCall
 from holdfast.history.reader import Head
 from holdfast.history.seal import NO_PARENT, seal
+from holdfast.history.telling import Told, check_told
 from holdfast.model.names import MAX_NOTE, MAX_STEP, check_tags, check_text
 from holdfast.model.records import KINDS, STATUSES, EventRecord, RunRecord, VersionRecord
 from holdfast.store.base import Append
@@ -45,21 +46,28 @@ class Facts(msgspec.Struct):
     more: dict[str, Any] = {}
     #: Has the step been completed?
     done: bool = True
+    #: Entries for the journal that go with the version.
+    events: Iterable[Told] = ()
 
     def check(self) -> None:
         """Refuse what cannot be stored, before anything else happens."""
         check_text("step", self.step, MAX_STEP)
         check_text("note", self.note, MAX_NOTE)
         check_text("actor", self.actor, MAX_STEP)
-        self.tags = check_tags(self.tags)
+        if self.tags != ():
+            self.tags = check_tags(self.tags)
         if self.kind is not None and self.kind not in KINDS:
             raise InvalidCall(f"kind is one of {', '.join(KINDS)}, not {self.kind!r}")
         if self.status is not None and self.status not in STATUSES:
             raise InvalidCall(f"status is one of {', '.join(STATUSES)}, not {self.status!r}")
+        if self.events != ():
+            self.events = check_told(self.events)
 
-    def detail(self, **more: Any) -> bytes:
-        """The encoded facts that a list of versions shows."""
-        facts = {**self.more, **more}
+    def detail(self, moved: int | None) -> bytes:
+        """The encoded facts that a list of versions shows; `moved` is the version that last moved parts of it."""
+        facts = dict(self.more)
+        if moved is not None:
+            facts["moved"] = moved
         if self.note is not None:
             facts["note"] = self.note
         if self.actor is not None:
@@ -82,20 +90,19 @@ class Parts(msgspec.Struct):
 
 
 def draw_up(
-    run_id: str,
     space: object,
-    head: Head | RunRecord,
+    head: Head | None,
+    run: RunRecord,
     parts: Parts,
     facts: Facts,
     *,
     now: int,
     events: Sequence[EventRecord] = (),
-    **changes: Any,
+    timeline: int | None = None,
 ) -> tuple[Append, Writer]:
-    """A version on top of a head, or as the first of a run that is to be made. With it come `events`, and other
-    `changes` of the run's record."""
-    run = head.run if isinstance(head, Head) else head
-    parent = head.version if isinstance(head, Head) else None
+    """A version on top of a head, or as the first of a run that is to be made. `run` is the run's record but for what
+    the version itself changes in it; the version stands on the newest timeline, or on the one that is named."""
+    parent = None if head is None else head.version
     number = run.last + 1
     writer = Writer(space, number)
     for arrival in parts.arrivals:
@@ -104,21 +111,22 @@ def draw_up(
     while len(values) > 1 and values[-1] is None:
         values.pop()
     pack = writer.finish([writer.root(value) for value in values])
+    size = pack.size
     status = facts.status or (parent.status if parent is not None else run.status)
     version = VersionRecord(
         number=number,
         parent=0 if parent is None else parent.number,
-        timeline=run.timeline,
+        timeline=run.timeline if timeline is None else timeline,
         kind=facts.kind or _kind(parent, facts.step),
         status=status,
         at=now,
         steps=(parent.steps if parent is not None else 0) + (facts.step is not None and facts.done),
         step=facts.step,
-        detail=facts.detail(**_last_move(number, parent, parts.moved)),
+        detail=facts.detail(number if parts.moved else _last_move(parent)),
         prev=NO_PARENT if parent is None else parent.hash[:8],
         pack_hash=digest(pack.data),
         hash=b"",
-        size=pack.size,
+        size=size,
         pack=pack.data,
     )
     after = msgspec.structs.replace(
@@ -129,19 +137,18 @@ def draw_up(
         last=number,
         revision=run.revision + 1,
         step=facts.step if facts.step is not None else run.step,
-        size=run.size + pack.size,
+        size=run.size + size,
         kept=run.kept + 1,
-        **changes,
     )
     change = Append(
-        expect=run if run.key else None,
+        expect=None if head is None else head.run,
         run=after,
-        version=seal(run_id, version),
+        version=seal(run.id, version),
         blocks=pack.blocks,
-        tags=list(facts.tags),
+        tags=tuple(facts.tags),
         events=events,
         uploads=pack.uploads,
-        holds=sorted(pack.holds),
+        holds=sorted(pack.holds) if pack.holds else (),
     )
     return change, writer
 
@@ -153,14 +160,12 @@ def event(kind: str, now: int, **data: Any) -> EventRecord:
     )
 
 
-def _last_move(number: int, parent: VersionRecord | None, moved: bool) -> dict[str, int]:
+def _last_move(parent: VersionRecord | None) -> int | None:
     """The newest version up to this one that moved parts of the state, if any did."""
-    if moved:
-        return {"moved": number}
     if parent is None or b"moved" not in parent.detail:
-        return {}
-    known = decode(parent.detail).get("moved")
-    return {} if known is None else {"moved": known}
+        return None
+    known: int | None = decode(parent.detail).get("moved")
+    return known
 
 
 def _kind(parent: VersionRecord | None, step: str | None) -> str:

@@ -110,12 +110,22 @@ def diff(a: Version, b: Version) -> Diff:
 
 def compare(left: Version, right: Version) -> Comparison:
     """Two versions and the steps that led to each."""
-    one, two = list(left._history.ancestors(left))[::-1], list(right._history.ancestors(right))[::-1]
+    one, two = _line(left), _line(right)
     shared = 0
-    if left.run == right.run:
-        while shared < min(len(one), len(two)) and one[shared].number == two[shared].number:
-            shared += 1
+    while shared < min(len(one), len(two)) and _place(one[shared]) == _place(two[shared]):
+        shared += 1
     return Comparison(left, right, tuple(_pair(one[shared:], two[shared:])), diff(left, right))
+
+
+def _line(version: Version) -> list[Version]:
+    """What led to a version, oldest first; of a fork also what it was forked from."""
+    line = list(version._history.ancestors(version))[::-1]
+    origin = version._history.origin if line[0].parent is None else None
+    return line if origin is None else [*_line(origin), *(each for each in line if each.kind != "fork")]
+
+
+def _place(version: Version) -> tuple[str, int]:
+    return version.run, version.number
 
 
 def _pair(one: list[Version], two: list[Version]) -> Iterator[StepPair]:

@@ -31,9 +31,9 @@ class Context:
         self.carry: Callable[[RunRecord, int], bytes] = _nothing
         #: Refuses to move the head of a run by hand, where that is not all there is to do.
         self.may_roll_back: Callable[[RunRecord, int], None] = _fine
-        #: One thread prepares at a time. Preparing is Python and gains nothing from more; without this, threads
-        #: that let go of the interpreter for a moment queue up for it behind all others.
-        self.turn = threading.RLock()
+        #: One thread looks for a head at a time: threads that let go of the interpreter for a moment queue up for it
+        #: behind all others, each with a connection of its own.
+        self.looking = threading.RLock()
         _contexts.add(self)
 
     def reader(self, run: RunRecord) -> Reader:
@@ -58,8 +58,11 @@ class Context:
     def forget(self, run_id: str) -> None:
         """Let go of a run that was deleted."""
         with self._lock:
-            self._readers.pop(run_id, None)
+            reader = self._readers.pop(run_id, None)
             self._latest.pop(run_id, None)
+        if reader is not None:
+            # Versions that somebody holds keep the reader, and must not find in it what is gone.
+            reader.head = None
 
 
 #: All that are in use.
@@ -69,7 +72,7 @@ _contexts: WeakSet[Context] = WeakSet()
 def _start_anew() -> None:
     """In the child after a fork: the threads that held these locks are not there."""
     for context in _contexts:
-        context.turn = threading.RLock()
+        context.looking = threading.RLock()
         context._lock = threading.Lock()
 
 

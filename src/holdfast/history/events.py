@@ -40,8 +40,10 @@ def to_event(run: RunRecord, entry: EventRecord | tuple[int, VersionRecord]) -> 
             kind = "step.failed"
         elif record.kind == "final" and record.status != "completed":
             kind = f"run.{record.status}"
+        elif record.kind == "initial" and record.status == "queued":
+            kind = "run.queued"
         facts.update({name: detail[name] for name in ("address", "attempt", "took") if name in detail})
-    return Event(record.seq, run.id, kind, when(record.at), record.number, record.step, facts)
+    return Event(record.seq, run.id, kind, when(record.at), record.number, record.step, facts, saved=True)
 
 
 def read_events(store: Store, *, after: int, limit: int) -> tuple[list[Event], int]:

@@ -13,8 +13,9 @@ from itertools import accumulate
 from operator import is_
 from typing import Any
 
-from holdfast.tree.frozen import DICTS, LISTS, aux_of, stored_at
+from holdfast.tree.frozen import DICTS, LISTS, aux_of, leaves, stored_at
 from holdfast.tree.spine import Fork, Trie, Vector
+from holdfast.tree.values import NATIVE
 
 _NOTHING: Any = object()
 
@@ -35,26 +36,31 @@ def moved(new: Any, old: Any, space: object) -> bool:
         if type(spine) is Trie:
             other = aux_of(was)
             return _trie_moved(spine.root, other.root if type(other) is Trie else None, was, space)
-        return _entries_moved(new, was, spine, space)
+        return _entries_moved(new, was, leaves(spine), space)
     items = old if type(old) in LISTS else []
-    return _vector_moved(spine, items, space) if type(spine) is Vector else _moved(new, items, spine, space)
+    if type(spine) is Vector:
+        return _vector_moved(spine, items, space)
+    return _moved(new, items, leaves(spine), space)
 
 
 def _moved(items: list[Any], before: list[Any], long: Any, space: object) -> bool:
     """Items beside what stood in their places; `long` has the places of those that are long leaves."""
+    within = _SHORT if long else NATIVE
     for item, was in zip(items, before, strict=False):
-        if item is not was and type(item) not in _SHORT and _one_moved(item, was, long, space):
+        if item is not was and type(item) not in within and _one_moved(item, was, long, space):
             return True
     return any(
-        type(item) not in _SHORT and _one_moved(item, _NOTHING, long, space) for item in items[len(before) :]
+        type(item) not in within and _one_moved(item, _NOTHING, long, space) for item in items[len(before) :]
     )
 
 
 def _entries_moved(items: dict[Any, Any], before: dict[Any, Any], long: Any, space: object) -> bool:
+    within = _SHORT if long else NATIVE
     for key, item in items.items():
-        was = before.get(key, _NOTHING)
-        if item is not was and type(item) not in _SHORT and _one_moved(item, was, long, space):
-            return True
+        if type(item) not in within:
+            was = before.get(key, _NOTHING)
+            if item is not was and _one_moved(item, was, long, space):
+                return True
     return False
 
 
@@ -109,5 +115,5 @@ def _vector_moved(new: Vector, items: list[Any], space: object) -> bool:
     return False
 
 
-#: Values that are always stored within the node around them.
+#: Values that are always stored within the node around them; all that are native are where none is long.
 _SHORT = frozenset((type(None), bool, int, float))

@@ -16,6 +16,8 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple, NoReturn
 
+import msgspec
+
 from holdfast.errors import BadData, CorruptVersion, HoldfastError, NotFound
 from holdfast.history.seal import check
 from holdfast.model.records import RunRecord, VersionRecord
@@ -23,15 +25,14 @@ from holdfast.store.base import Store
 from holdfast.tree.block import digest, node_of, open_block
 from holdfast.tree.codec import ARTIFACT, open_box
 from holdfast.tree.fold import artifacts_within
-from holdfast.tree.frozen import Box, reveal
+from holdfast.tree.frozen import DICTS, LISTS, Box, FrozenDict, FrozenList, reveal, thaw
 from holdfast.tree.load import Loader, Place
+from holdfast.tree.values import NATIVE
 
 #: Decoded blocks kept at hand.
 _KEEP_BLOCKS = 128
 #: An empty directory, encoded.
 _NO_BLOCKS = b"\x90"
-#: What pruning leaves in the slot of a node that nobody needs, encoded.
-_NIL = b"\xc0"
 
 
 class Head(NamedTuple):
@@ -79,6 +80,17 @@ class Reader:
         """The internal state of a version."""
         return self.loader.load(self.roots(number)[0], number)
 
+    def state_of_head(self, run: RunRecord, version: VersionRecord) -> Any:
+        """The internal state of a version that is the head of a run that was read just now. It stays at hand: heads are
+        read again and again, and others share most of what they hold."""
+        head = self.head
+        if head is not None and head.version.number == version.number and head.run.key == run.key:
+            return head.root
+        root = self.state(version.number)
+        if head is None or head.run.revision < run.revision:
+            self.head = Head(run, version, root)
+        return root
+
     def part(self, number: int, which: int) -> Any:
         """Another root of a version (see `commit`), as a caller may see it; None where it has none."""
         roots = self.roots(number)
@@ -107,14 +119,48 @@ class Reader:
         What is not as it should be is left to whoever asks for it."""
         wanted = [record for record in records if record.number not in self._packs]
         packs = self.store.pack_bytes(self.run.key, [record.number for record in wanted])
-        for record in wanted:
-            data = packs.get(record.number)
-            if data is not None and digest(data) == record.pack_hash:
-                self._keep(record.number, self._unpack(record.number, data))
+        self._keep(
+            {
+                record.number: self._unpack(record.number, data)
+                for record in wanted
+                if (data := packs.get(record.number)) is not None and digest(data) == record.pack_hash
+            }
+        )
 
     def show(self, value: Any) -> Any:
         """An internal value as a caller may see it."""
         return reveal(value, self._open)
+
+    def read(self, number: int, given: VersionRecord | None = None) -> VersionRecord:
+        """The same as `record`, with the version's pack on the way; `given` if it was read already, unchecked."""
+        if given is None and number > 0:
+            given = next(iter(self.store.packs(self.run.key, [number])), None)
+        if given is None or given.pruned:
+            return self.record(number)
+        record = check(self.run.id, given)
+        self._keep({number: self._unpack(number, record.pack or b"")})
+        return msgspec.structs.replace(record, pack=None)
+
+    def plain(self, value: Any) -> Any:
+        """An internal value as a private copy of ordinary, mutable values."""
+        kind = type(value)
+        if kind in NATIVE:
+            return value
+        if kind in DICTS:
+            if kind is FrozenDict and NATIVE.issuperset(map(type, value.values())):
+                return dict(value)
+            plain = self.plain
+            return {key: item if type(item) in NATIVE else plain(item) for key, item in value.items()}
+        if kind in LISTS:
+            if kind is FrozenList and NATIVE.issuperset(map(type, value)):
+                return list(value)
+            plain, flat = self.plain, NATIVE.issuperset
+            # Most long lists are of small records: those are copied without a call for each.
+            return [
+                dict(item) if type(item) is FrozenDict and flat(map(type, item.values())) else plain(item)
+                for item in value
+            ]
+        return self._open(value) if kind is Box else thaw(value)
 
     def record(self, number: int) -> VersionRecord:
         """The checked record of a version of this run or its lineage; `NotFound` if it was pruned."""
@@ -157,7 +203,7 @@ class Reader:
         """Decoded nodes, of this run or its lineage."""
         # In order, so that every block is opened once even if there are more than are kept at hand.
         own = sorted(places if self.run.origin is None else [place for place in places if place[0] > 0])
-        packs = self._load({number for number, _ in own})
+        packs = self._load(dict.fromkeys(number for number, _ in own))
         found = {place: self._node(packs[place[0]], *place) for place in own}
         if len(own) < len(places):
             assert self.run.origin is not None
@@ -172,9 +218,11 @@ class Reader:
             index = bisect_right(pack.directory, slot, key=itemgetter(0))
             first = pack.directory[index - 1][0] if index else 0
             nodes = self._block(number, index, pack.directory[index][1])
-        if not 0 <= slot - first < len(nodes) or bytes(nodes[slot - first]) == _NIL:
+        # Pruning leaves nil in the slot of a node that nobody needs.
+        node = self._decoded(number, node_of, nodes[slot - first]) if 0 <= slot - first < len(nodes) else None
+        if node is None:
             raise self._lost(number, f"has no node {slot}")
-        return self._decoded(number, node_of, nodes[slot - first])
+        return node
 
     def _block(self, number: int, index: int, expected: bytes) -> list[Any]:
         with self._lock:
@@ -194,27 +242,25 @@ class Reader:
 
     def _load(self, numbers: Collection[int]) -> dict[int, _Pack]:
         """The packs of these versions, checked and decoded."""
-        found: dict[int, _Pack] = {}
-        with self._lock:
-            for number in numbers:
-                pack = self._packs.get(number)
-                if pack is not None:
-                    found[number] = pack
+        known, run_id = self._packs, self.run.id
+        found = {number: pack for number in numbers if (pack := known.get(number)) is not None}
         missing = [number for number in numbers if number not in found]
         if not missing:
             return found
-        for record in self.store.packs(self.run.key, missing):
-            pack = self._unpack(record.number, check(self.run.id, record).pack or b"")
-            found[record.number] = pack
-            self._keep(record.number, pack)
+        fresh = {
+            record.number: self._unpack(record.number, check(run_id, record).pack or b"")
+            for record in self.store.packs(self.run.key, missing)
+        }
+        self._keep(fresh)
+        found.update(fresh)
         for number in missing:
             if number not in found:
                 self._missing(number)
         return found
 
-    def _keep(self, number: int, pack: _Pack) -> None:
+    def _keep(self, packs: dict[int, _Pack]) -> None:
         with self._lock:
-            self._packs[number] = pack
+            self._packs.update(packs)
             while len(self._packs) > _KEEP_BLOCKS:
                 del self._packs[next(iter(self._packs))]
 

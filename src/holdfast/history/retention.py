@@ -9,7 +9,7 @@ and all that a live workflow would replay are always kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 
 import msgspec
@@ -30,8 +30,16 @@ _PAGE = 500
 Stub = tuple[VersionRecord, list[bytes], list[bytes]]
 
 
-def prune(store: Store, run: RunRecord, policy: Retention, *, now: int, dry_run: bool) -> Pruned:
-    """Remove the versions of a run that a policy does not keep."""
+def prune(
+    store: Store,
+    run: RunRecord,
+    policy: Retention | Collection[int],
+    *,
+    now: int,
+    dry_run: bool,
+    quiet: bool = False,
+) -> Pruned:
+    """Remove the versions of a run that a policy does not keep, or those that are named."""
     records = list(_records(store, run))
     keep = _kept(store, run, records, policy, now)
     gone = [record for record in records if record.number not in keep and not record.pruned]
@@ -57,7 +65,7 @@ def prune(store: Store, run: RunRecord, policy: Retention, *, now: int, dry_run:
         updated=now,
     )
     entry = event("versions.pruned", now, versions=[record.number for record in gone], kept=len(keep))
-    store.prune(Prune(expect=run, run=after, drop=drop, thin=stubs, events=[entry]))
+    store.prune(Prune(expect=run, run=after, drop=drop, thin=stubs, events=[] if quiet else [entry]))
     return Pruned(tuple(record.number for record in gone), tuple(sorted(keep)), freed)
 
 
@@ -109,7 +117,7 @@ def _records(store: Store, run: RunRecord) -> Iterator[VersionRecord]:
 
 
 def _kept(
-    store: Store, run: RunRecord, records: list[VersionRecord], policy: Retention, now: int
+    store: Store, run: RunRecord, records: list[VersionRecord], policy: Retention | Collection[int], now: int
 ) -> set[int]:
     alive = [record for record in records if not record.pruned]
     keep = {run.head} | {mark.number for mark in store.marks(run.key)}
@@ -125,9 +133,14 @@ def _kept(
             while number in parents:
                 keep.add(number)
                 number = parents.pop(number)
+    if not isinstance(policy, Retention):
+        return {record.number for record in alive if record.number in keep or record.number not in policy}
     newest = sorted(alive, key=lambda record: record.number, reverse=True)
+    if policy.step is not None:
+        newest = [record for record in newest if record.step == policy.step]
     if policy.last is not None:
-        keep |= {record.number for record in newest[: policy.last]}
+        last = newest[: policy.last]
+        keep |= {record.number for record in (last if policy.step is None else _since(last, alive))}
     if policy.within is not None:
         oldest = now - int(policy.within.total_seconds() * 1_000_000)
         keep |= {record.number for record in newest if record.at >= oldest}
@@ -140,6 +153,11 @@ def _kept(
                 )
             keep |= set(list(first.values())[:count])
     return keep & {record.number for record in alive}
+
+
+def _since(last: list[VersionRecord], alive: list[VersionRecord]) -> list[VersionRecord]:
+    """Versions, newest first, and all that came between and after them."""
+    return [record for record in alive if last and record.number >= last[-1].number]
 
 
 def _goes_on(store: Store, run: RunRecord) -> bool:

@@ -43,7 +43,7 @@ _FIELDS: dict[str, tuple[type, ...]] = {
 #: How many problems are named, and with how many characters each.
 _MOST = 20
 _LINE = 300
-_TREES = ("state", "result", "meta", "error")
+_TREES = ("meta", "result", "error", "state")
 
 
 class Validation(msgspec.Struct, frozen=True):
@@ -57,24 +57,22 @@ class Validation(msgspec.Struct, frozen=True):
 
 def export(version: Version) -> dict[str, Any]:
     """A version as a document that `json.dumps` takes."""
+    return document_of(facts_of(version))
+
+
+def facts_of(version: Version) -> dict[str, Any]:
+    """The facts and trees of a version, as `read` gives them from its document."""
+    written = {"version": version.number, "at": version.at.isoformat(), "tags": list(version.tags)}
+    return written | {name: getattr(version, name) for name in (*_FIELDS, *_TREES) if name not in written}
+
+
+def document_of(facts: dict[str, Any]) -> dict[str, Any]:
+    """Facts and trees as a document; the opposite of `read`."""
     document: dict[str, Any] = {
         "format": FORMAT,
         "number": NUMBER,
-        "run": version.run,
-        "version": version.number,
-        "parent": version.parent,
-        "timeline": version.timeline,
-        "kind": version.kind,
-        "status": version.status,
-        "step": version.step,
-        "at": version.at.isoformat(),
-        "tags": list(version.tags),
-        "note": version.note,
-        "actor": version.actor,
-        "meta": to_json(version.meta),
-        "result": to_json(version.result),
-        "error": to_json(version.error),
-        "state": to_json(version.state),
+        **{name: facts[name] for name in _FIELDS},
+        **{name: to_json(facts[name]) for name in _TREES},
     }
     document["sum"] = _sum(document)
     return document

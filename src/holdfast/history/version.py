@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import InvalidCall, InvalidReference, NotFound
 from holdfast.history.commit import ERROR, META, RESULT
 from holdfast.history.reader import Reader
+from holdfast.model.names import meant
 from holdfast.model.public import when
-from holdfast.model.records import PIN, VersionRecord
+from holdfast.model.records import PIN, RunRecord, VersionRecord
 from holdfast.tree import path as paths
 from holdfast.tree.codec import decode
 from holdfast.tree.draft import draft
 
 if TYPE_CHECKING:
-    from holdfast.history.history import History
+    from holdfast.history.past import Past
 
 _UNREAD: Any = object()
 
@@ -24,10 +25,16 @@ _UNREAD: Any = object()
 class Version:
     """An immutable, numbered point in a run's history."""
 
-    __slots__ = ("_detail", "_history", "_reader", "_record", "_state", "_tags")
+    __slots__ = ("_detail", "_history", "_reader", "_record", "_run", "_state", "_tags")
 
     def __init__(
-        self, history: History, reader: Reader, record: VersionRecord, names: Sequence[str] | None = None
+        self,
+        history: Past,
+        reader: Reader,
+        record: VersionRecord,
+        names: Sequence[str] | None = None,
+        *,
+        run: RunRecord | None = None,
     ) -> None:
         self._history = history
         self._reader = reader
@@ -35,6 +42,8 @@ class Version:
         self._state: Any = _UNREAD
         self._detail: dict[str, Any] | None = None
         self._tags = None if names is None else tuple(names)
+        #: The run as it was read with this version, if this was its head.
+        self._run = run
 
     @property
     def run(self) -> str:
@@ -43,6 +52,7 @@ class Version:
 
     @property
     def number(self) -> int:
+        """Its number in the run: 1, 2, 3, …"""
         return self._record.number
 
     @property
@@ -52,6 +62,7 @@ class Version:
 
     @property
     def timeline(self) -> int:
+        """The number of the timeline that it stands on."""
         return self._record.timeline
 
     @property
@@ -66,6 +77,7 @@ class Version:
 
     @property
     def step(self) -> str | None:
+        """The name of the step that made it; None if none did."""
         return self._record.step
 
     @property
@@ -91,6 +103,7 @@ class Version:
 
     @property
     def hash(self) -> str:
+        """The hash over its facts and its pack, in hexadecimal digits."""
         return self._record.hash.hex()
 
     @property
@@ -118,18 +131,22 @@ class Version:
 
     @property
     def note(self) -> str | None:
+        """What its writer said about it."""
         return self.detail.get("note")
 
     @property
     def actor(self) -> str | None:
+        """Who made it, if that was said."""
         return self.detail.get("actor")
 
     @property
     def tags(self) -> tuple[str, ...]:
+        """The names that it was given."""
         return tuple(name for name in self._names() if name != PIN)
 
     @property
     def pinned(self) -> bool:
+        """Is it kept from being pruned?"""
         return PIN in self._names()
 
     @property
@@ -138,6 +155,20 @@ class Version:
         if self._state is _UNREAD:
             self._state = self._reader.show(self._reader.state(self.number))
         return self._state
+
+    def copy(self, path: str | Sequence[Any] = "") -> Any:
+        """A private, ordinary, mutable copy of the state, or of the part at a path, read without the rest."""
+        segments = segments_of(path)
+        if not segments:
+            if self._run is None:
+                root = self._reader.state(self.number)
+            else:
+                root = self._reader.state_of_head(self._run, self._record)
+            return self._reader.plain(root)
+        try:
+            return self._reader.plain(self._reader.find(self.number, segments)[0])
+        except NotFound as error:
+            raise self._nothing_at(segments) or error from None
 
     @property
     def result(self) -> Any:
@@ -156,7 +187,29 @@ class Version:
 
     def get(self, path: str | Sequence[Any]) -> Any:
         """The part of the state at a path, without reading the rest."""
-        return self._reader.show(self._reader.find(self.number, segments_of(path))[0])
+        segments = segments_of(path)
+        try:
+            return self._reader.show(self._reader.find(self.number, segments)[0])
+        except NotFound as error:
+            raise self._nothing_at(segments) or error from None
+
+    def _nothing_at(self, segments: list[Any]) -> NotFound | None:
+        """Where a path leaves the state, and what was perhaps meant."""
+        around: Any = None
+        for depth in range(len(segments)):
+            try:
+                around = self._reader.find(self.number, segments[:depth])[0]
+                self._reader.find(self.number, segments[: depth + 1])
+            except NotFound:
+                where, last = paths.show(segments[: depth + 1]), segments[depth]
+                if isinstance(around, dict) and isinstance(last, str):
+                    hint = meant(last, (key for key in around if isinstance(key, str)))
+                elif isinstance(around, list):
+                    hint = f": the list has {len(around)} items"
+                else:
+                    hint = "" if isinstance(around, dict) else f": {type(around).__name__} has no parts"
+                return NotFound(f"there is nothing at {where}{hint}", path=where)
+        return None
 
     def _names(self) -> tuple[str, ...]:
         if self._tags is None:

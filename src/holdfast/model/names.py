@@ -23,6 +23,8 @@ MAX_NOTE = 100_000
 
 #: The highest number that a reference can hold.
 _MOST = 10**18
+#: Ids that need no closer look, as most.
+_PLAIN = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_ID}}}")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SUFFIX = re.compile(r"(?:@(?P<at>\d{1,18}|head)|~(?P<back>\d{1,18})|:(?P<tag>.+))", re.DOTALL)
 
@@ -42,6 +44,8 @@ def check_run_id(run_id: Any) -> str:
     """A run id that may be used, or `InvalidReference`."""
     if not isinstance(run_id, str):
         raise InvalidReference(f"a run id is a string, not {type(run_id).__name__}")
+    if _PLAIN.fullmatch(run_id):
+        return run_id
     problem = _problem(run_id, MAX_ID, "@~\\")
     if problem is None and any(part in (".", "..") for part in run_id.split("/")):
         problem = "looks like a path"
@@ -152,6 +156,14 @@ def _problem(text: str, limit: int, forbidden: str) -> str | None:
         if unicodedata.category(sign) in ("Cc", "Cs", "Cn", "Zl", "Zp"):
             return f"holds the character {sign!r}"
     return None
+
+
+def meant(text: str, known: Iterable[str]) -> str:
+    """What was perhaps meant by a name that is not known, as the end of a message; empty if nothing is near."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(text, list(known), 1)
+    return f": did you mean {near[0]!r}?" if near else ""
 
 
 def short(value: Any) -> str:

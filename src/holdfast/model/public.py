@@ -23,6 +23,7 @@ class RunSummary(msgspec.Struct, frozen=True):
     workflow: str | None
     #: The step that wrote the head.
     step: str | None
+    #: The number of the version at which it stands.
     head: int
     #: Versions that have not been pruned.
     versions: int
@@ -34,9 +35,11 @@ class RunSummary(msgspec.Struct, frozen=True):
     tags: tuple[str, ...] = ()
     #: The version that this run was forked from, as `RUN@12`.
     origin: str | None = None
+    #: Is a process advancing it now? A workflow's run that is running and not alive was interrupted.
+    alive: bool = False
 
     @classmethod
-    def of(cls, record: RunRecord, tags: tuple[str, ...], origin: str | None) -> RunSummary:
+    def of(cls, record: RunRecord, tags: tuple[str, ...], origin: str | None, alive: bool) -> RunSummary:
         """From the store's record."""
         return cls(
             id=record.id,
@@ -51,6 +54,7 @@ class RunSummary(msgspec.Struct, frozen=True):
             size=record.size,
             tags=tags,
             origin=origin,
+            alive=alive,
         )
 
 
@@ -68,14 +72,19 @@ class Timeline(msgspec.Struct, frozen=True):
 class Event(msgspec.Struct, frozen=True):
     """An entry in a run's journal. Read on from its `cursor`."""
 
+    #: Its position in the journal; 0 for what is not kept there, such as progress.
     cursor: int
+    #: The id of the run.
     run: str
+    #: Such as `run.completed`, `step.failed`.
     kind: str
     at: datetime
     #: The version that the event is about, where it is about one.
     version: int | None = None
     step: str | None = None
     data: dict[str, Any] = {}
+    #: Is it the entry of that version itself, and not one that only speaks of it?
+    saved: bool = False
 
 
 class Prompt(msgspec.Struct, frozen=True):
@@ -91,6 +100,12 @@ class Prompt(msgspec.Struct, frozen=True):
     schema: Any = None
     #: When the run goes on without an answer.
     due: datetime | None = None
+    #: Of a run that is frozen: why (`symptom`, `why`, `since`), where (`address`, `attempt`, `stack`), the last good
+    #: `version`, the `diff` from it to now, `initial`: what differs from the beginning, and the `choices`.
+    details: dict[str, Any] = {}
+    #: When it was answered, and who did; None while it is open.
+    answered: datetime | None = None
+    actor: str | None = None
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -135,6 +150,7 @@ class Pruned(msgspec.Struct, frozen=True):
     kept: tuple[int, ...]
     #: Bytes of packs and blocks that went.
     bytes: int
+    #: Was this only said, and not done?
     dry_run: bool = False
 
 
@@ -143,3 +159,24 @@ class Collected(msgspec.Struct, frozen=True):
 
     artifacts: int
     bytes: int
+
+
+class StoredArtifact(msgspec.Struct, frozen=True):
+    """A large value in the store, as a list shows it."""
+
+    digest: str
+    size: int
+    #: When it came.
+    at: datetime
+
+
+class QueueSummary(msgspec.Struct, frozen=True):
+    """A queue, as a list shows it."""
+
+    name: str
+    #: How many runs it has of each status.
+    runs: dict[str, int]
+    #: Runs at once, and runs begun in `per` seconds, at most; None for any number.
+    concurrency: int | None
+    rate: int | None
+    per: float

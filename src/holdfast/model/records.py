@@ -19,6 +19,9 @@ STATUSES = ("queued", "running", "suspended", "paused", "completed", "failed", "
 #: Statuses of a run that will not go on, unless it is rolled back. One that failed can be resumed.
 ENDED = ("completed", "cancelled")
 
+#: Statuses of a run that is under way, or waits for something.
+LIVE = ("queued", "running", "suspended", "paused", "frozen")
+
 #: The name under which a pin is kept among the marks of a version. No tag can be empty.
 PIN = ""
 

@@ -17,10 +17,14 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     last: int | None = None
     #: Those that are not older than this.
     within: timedelta | None = None
-    #: The newest of each of the last so many hours, days, weeks that have any.
+    #: The newest of each of the last so many hours that have any.
     hourly: int | None = None
+    #: The same for days.
     daily: int | None = None
+    #: The same for weeks, which begin on Monday.
     weekly: int | None = None
+    #: The rules look at versions that this step made; of others only what came since the oldest that `last` keeps.
+    step: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("last", "hourly", "daily", "weekly"):
@@ -29,5 +33,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
                 raise InvalidCall(f"Retention({name}={value!r}): give a whole number, 0 or more")
         if self.within is not None and not isinstance(self.within, timedelta):
             raise InvalidCall(f"Retention(within={self.within!r}): give a datetime.timedelta")
+        if self.step is not None and not isinstance(self.step, str):
+            raise InvalidCall(f"Retention(step={self.step!r}): give the name of a step")
         if all(getattr(self, name) is None for name in ("last", "within", "hourly", "daily", "weekly")):
             raise InvalidCall("Retention() would keep nothing but the head: give at least one rule")

@@ -18,11 +18,11 @@ from typing import Any
 from holdfast.errors import InvalidCall
 from holdfast.model.public import when
 from holdfast.runtime import waiting
+from holdfast.runtime.boundary import Halt
 from holdfast.runtime.calls import trial_state
 from holdfast.runtime.drive import Flow, adrive, drive
 from holdfast.runtime.schema import to_schema, to_type
 from holdfast.runtime.scope import Frame, current, in_event_loop
-from holdfast.runtime.session import Halt
 from holdfast.tree.fold import Folder
 
 _NAMESPACE = uuid.UUID("6f1d4c1e-52ab-4c0b-9a3a-9a7f0f0a8b52")
@@ -86,10 +86,13 @@ def note(**facts: Any) -> None:
 
 
 def progress(done: float | None = None, message: str | None = None) -> None:
-    """Tell those who watch how far this step is."""
+    """Tell those who watch how far this step is: the share that is done, and a word about it. Kept nowhere, but for
+    the time: a step that says something now and then, be it nothing more than `progress()`, is not taken for stuck."""
     frame = current.get()
     if frame is not None:
         address = frame.address or None
+        frame.session.beat = at = frame.session.services.context.clock()
+        frame.sign(at)
         frame.session.services.publisher.tell(
             frame.session.id, "step.progress", address, done=done, message=message
         )
@@ -106,8 +109,8 @@ def sleep(seconds: float) -> Any:
 
 
 def ask(question: str, *, schema: Any = None, timeout: float | None = None, key: str | None = None) -> Any:
-    """Ask a person, and wait for the answer. `schema` is a JSON Schema or a type that it must fit. In asynchronous
-    code to be awaited."""
+    """Ask a person, and wait for the answer. `schema` is a JSON Schema or a type that it must fit. After `timeout`
+    seconds `StepTimeout` is raised; `key` names the question by its data. In asynchronous code to be awaited."""
     if not isinstance(question, str) or not question.strip():
         raise InvalidCall("ask takes a question")
     if timeout is not None:
@@ -119,8 +122,8 @@ def ask(question: str, *, schema: Any = None, timeout: float | None = None, key:
 
 
 def wait_for(event: str, *, timeout: float | None = None) -> Any:
-    """Wait until `hf.send` sends an event of this name to the run; gives what was sent with it. In asynchronous
-    code to be awaited."""
+    """Wait until `hf.send` sends an event of this name to the run; gives what was sent with it. After `timeout`
+    seconds `StepTimeout` is raised. In asynchronous code to be awaited."""
     if not isinstance(event, str) or not event:
         raise InvalidCall("wait_for takes the name of an event")
     if timeout is not None:

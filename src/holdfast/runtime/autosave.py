@@ -4,7 +4,7 @@ A snapshot is never merged. It follows the head, whoever else writes to the run 
 state as it was read while that was the head; what others wrote stays in the history.
 
 Invariant: a snapshot that fails is a warning on the logger `holdfast`, never an error in the work that it observes;
-once `stop` has returned, no timed snapshot is written.
+once `stop` has returned, no timed snapshot is written; once the state is gone (`SourceGone`), neither.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial, wraps
-from typing import Any, TypeVar, cast
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, TypeVar, cast
 
 from holdfast.errors import InvalidCall, StaleVersion
 from holdfast.history.commit import Facts
@@ -25,13 +26,24 @@ from holdfast.history.reader import Head
 from holdfast.history.version import Version
 from holdfast.model.names import MAX_STEP, check_text, short
 from holdfast.runtime.log import warn
-from holdfast.tree.fold import Folder
+from holdfast.tree.fold import Folded, Folder
 from holdfast.tree.sanitize import sanitize as storable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: Seconds to wait before a state that changed while it was read is read again.
 _PAUSES = (0.0, 0.001, 0.005, 0.02, 0.05)
+
+
+class Reading(NamedTuple):
+    """A state as it was read, and what is said of it (the `meta` of its version)."""
+
+    state: Any
+    meta: Any = None
+
+
+class SourceGone(Exception):
+    """Raised by a function that gives a state: there is none any more. Ends the timer without a warning."""
 
 
 def autosave(
@@ -58,13 +70,24 @@ def autosave(
     """
     if not isinstance(log, History):
         raise InvalidCall(f"log is a history, such as hf.history('my-loop'), not {short(log)}")
-    if every is not None and (type(every) not in (int, float) or not 0 < every <= threading.TIMEOUT_MAX):
-        raise InvalidCall(f"every is a number of seconds above 0, or None for no timer, not {short(every)}")
+    if every is not None:
+        check_seconds("every", every, or_else=", or None for no timer")
     if lock is not None and not isinstance(lock, AbstractContextManager):
         raise InvalidCall(f"lock is used as `with lock:`, which {short(lock)} is not made for")
     check_text("step", step, MAX_STEP)
     read = _reader(source)
-    return Autosave((lambda: storable(read())[0]) if sanitize else read, log, every, step, lock)
+
+    def reading() -> Reading:
+        return Reading(storable(read())[0] if sanitize else read())
+
+    return Autosave(reading, log, every=every, step=step, lock=lock)
+
+
+def check_seconds(name: str, value: Any, *, or_else: str = "") -> float:
+    """A time between snapshots, or `InvalidCall`."""
+    if type(value) not in (int, float) or not 0 < value <= threading.TIMEOUT_MAX:
+        raise InvalidCall(f"{name} is a number of seconds above 0{or_else}, not {short(value)}")
+    return float(value)
 
 
 class Autosave:
@@ -72,21 +95,35 @@ class Autosave:
     the first of them begins until the last has ended."""
 
     def __init__(
-        self, read: Callable[[], Any], log: History, every: float | None, step: str | None, lock: Any
+        self,
+        read: Callable[[], Reading],
+        log: History,
+        *,
+        every: float | None = None,
+        step: str | None = None,
+        lock: AbstractContextManager[Any] | None = None,
+        after: Callable[[Version], object] | None = None,
     ) -> None:
         self._read, self._log, self._every, self._step = read, log, every, step
         self._lock = nullcontext() if lock is None else lock
+        #: What is done after each version, such as pruning; if it fails, that is a warning.
+        self._after = after
         self._timer: _Timer | None = None
         #: Blocks and calls under way, and whether it was started by hand.
         self._uses, self._kept = 0, False
         #: Re-entrant, for a handler of signals that stops what it interrupts.
         self._guard = threading.RLock()
-        #: Why the last snapshot failed; None if it did not.
-        self._reason: str | None = None
+        self._trouble = Trouble(log.id)
 
     def save(self, *, note: str | None = None, tags: Iterable[str] = ()) -> Version | None:
         """Make a version now, changed or not. None if that failed: a warning says why."""
         return self._snapshot(Facts(note=note, tags=tags))
+
+    def take(self, *, note: str | None = None, tags: Iterable[str] = ()) -> Version:
+        """The same, but raises if that fails."""
+        version = self._write(Facts(note=note, tags=tags))
+        assert version is not None
+        return version
 
     def start(self) -> Autosave:
         """Save by time until `stop`, without a block. Harmless if it runs already."""
@@ -101,9 +138,15 @@ class Autosave:
             timer, self._timer, self._kept = self._timer, None, False
             # In a forked process the thread is gone, and may have left its lock taken.
             if timer is not None and timer.is_alive():
-                timer.ended.set()
+                timer.end()
                 with timer.writing:
                     pass
+
+    def abandon(self) -> None:
+        """End the timer without waiting for it, for a finalizer: takes no lock, and may be called at any moment."""
+        timer = self._timer
+        if timer is not None:
+            timer.end()
 
     def __enter__(self) -> Autosave:
         with self._guard:
@@ -163,27 +206,47 @@ class Autosave:
 
     def _snapshot(self, facts: Facts, *, always: bool = True, timer: _Timer | None = None) -> Version | None:
         """Make a version, unless that fails, the timer has ended, or nothing changed and it need not be."""
-        version = None
         try:
-            facts.check()
-            while True:
-                head = self._log._line.fresh_head()
-                shot = self._shoot(head)
-                if not always and head is not None and shot.root is head.root:
-                    break
-                number = 0 if head is None else head.version.number
-                with nullcontext() if timer is None else timer.writing:
-                    if timer is not None and timer.ended.is_set():
-                        return None
-                    with suppress(StaleVersion):
-                        made = self._log._line.advance_from(head, shot, facts, expected=number)
-                        version = self._log._made(made)
-                        break
+            version = self._write(facts, always=always, timer=timer)
+        except SourceGone:
+            if timer is not None:
+                timer.end()
+            return None
         except Exception as error:
             self._warn(error)
             return None
-        self._reason = None
+        if version is None:
+            self._trouble.over()
         return version
+
+    def _write(self, facts: Facts, *, always: bool = True, timer: _Timer | None = None) -> Version | None:
+        facts.check()
+        while True:
+            head = self._log._line.fresh_head()
+            shot = self._shoot(head)
+            if not always and head is not None and shot.root is head.root:
+                return None
+            facts.meta = shot.meta
+            number = 0 if head is None else head.version.number
+            with nullcontext() if timer is None else timer.writing:
+                if timer is not None and timer.ended:
+                    return None
+                with suppress(StaleVersion):
+                    made = self._log._line.advance_from(head, shot, facts, expected=number)
+                    version = self._log._made(made)
+                    # Others may prune it before it is read.
+                    version._state = version._reader.show(made.root)
+                    self._afterwards(version)
+                    return version
+
+    def _afterwards(self, version: Version) -> None:
+        try:
+            if self._after is not None:
+                self._after(version)
+        except Exception as error:
+            self._trouble.tell(error, "older snapshots are left as they are")
+        else:
+            self._trouble.over()
 
     def _shoot(self, head: Head | None) -> _Shot:
         context = self._log._context
@@ -193,7 +256,8 @@ class Autosave:
             folder = Folder(space, context.redact)
             try:
                 with self._lock:
-                    return _Shot(folder.fold(self._read(), base), base, folder.arrivals)
+                    state, meta = self._read()
+                    return _Shot(folder.fold(state, base), base, folder.arrivals, meta)
             except RuntimeError:  # dictionary changed size during iteration
                 pause = next(pauses, None)
                 if pause is None:
@@ -201,14 +265,29 @@ class Autosave:
                 time.sleep(pause)
 
     def _warn(self, error: BaseException) -> None:
-        """Say why there is no snapshot; the same reason only once in a row."""
+        self._trouble.tell(error)
+
+
+class Trouble:
+    """Says what fails with the snapshots of a run, and why; the same only once in a row."""
+
+    def __init__(self, run_id: str) -> None:
+        self._run = run_id
+        self._reason: str | None = None
+
+    def tell(self, error: BaseException, what: str = "no automatic snapshot") -> None:
+        """Warn, unless that was the reason before."""
         reason = type(error).__name__
         with suppress(Exception):
             reason = f"{reason}: {error}"
         if reason != self._reason:
             self._reason = reason
             with suppress(Exception):
-                warn("no automatic snapshot of run %r: %s", self._log.id, reason)
+                warn("%s of run %r: %s", what, self._run, reason)
+
+    def over(self) -> None:
+        """All is well again."""
+        self._reason = None
 
 
 class _Timer(threading.Thread):
@@ -217,28 +296,38 @@ class _Timer(threading.Thread):
     def __init__(self, saver: Autosave, every: float) -> None:
         super().__init__(name=f"holdfast-autosave-{saver._log.id}", daemon=True)
         self._saver, self._every = saver, every
-        self.ended = threading.Event()
+        self.ended = False
+        #: What it waits for. No event: that has a lock, which a finalizer in its own thread would wait for.
+        self._bell: SimpleQueue[None] = SimpleQueue()
         #: Held while a snapshot is written, not while the state is read: whoever stops the timer may hold the very
         #: lock that the reading waits for.
         self.writing = threading.RLock()
 
     def run(self) -> None:
-        while not self.ended.wait(self._every):
+        while not self.ended:
             try:
-                self._saver._snapshot(Facts(kind="timed"), always=False, timer=self)
-            except BaseException as error:
-                self._saver._warn(error)
+                self._bell.get(timeout=self._every)
+            except Empty:
+                self._save()
+
+    def end(self) -> None:
+        """Let it end as soon as it can. Nothing is written after that, but for what is being written."""
+        self.ended = True
+        self._bell.put(None)
+
+    def _save(self) -> None:
+        try:
+            self._saver._snapshot(Facts(kind="timed"), always=False, timer=self)
+        except BaseException as error:
+            self._saver._warn(error)
 
 
-class _Shot:
-    """A state that was read and frozen beside a base, on its way into a commit."""
+class _Shot(Folded):
+    """A state that was read and frozen beside a base, with what is to be kept of that moment."""
 
-    def __init__(self, root: Any, base: Any, arrivals: list[Any]) -> None:
-        self.root, self._base, self._arrivals = root, base, arrivals
-
-    def _fold(self, folder: Folder, base: Any, depth: int) -> Any:
-        folder.arrivals += self._arrivals
-        return self.root if base is self._base else folder.value(self.root, base, depth)
+    def __init__(self, root: Any, base: Any, arrivals: list[Any], meta: Any) -> None:
+        super().__init__(root, base, arrivals)
+        self.meta = meta
 
 
 def _reader(source: Any) -> Callable[[], Any]:

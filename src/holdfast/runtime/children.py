@@ -15,7 +15,7 @@ from holdfast.errors import AlreadyExists, AlreadyRunning, Cancelled, InvalidRef
 from holdfast.history.commit import Facts as VersionFacts
 from holdfast.model.names import MAX_ID, check_run_id
 from holdfast.model.records import RunRecord
-from holdfast.runtime import execute, machine
+from holdfast.runtime import ending, execute, machine
 from holdfast.runtime.definition import Workflow
 from holdfast.runtime.drive import Do, Flow
 from holdfast.runtime.failure import revive, unpack
@@ -48,7 +48,7 @@ def child(
         error = yield from _advance(session, workflow, run_id, args, kwargs)
         run = yield Do(lambda: services.store.run(run_id))
         if run.status == "completed":
-            value = yield Do(lambda: execute.result_of(services, run))
+            value = yield Do(lambda: ending.result_of(services, run))
             facts = VersionFacts(workflow.name, value, kind="step")
             facts.more = {"args": digest, "took": services.context.clock() - began, "child": run_id}
             if address != workflow.name:
@@ -67,7 +67,11 @@ def child(
             error = error or _why(run)
             session.failures.add(Failure(workflow.name, address, digest, error, 1))
             raise error
-        due = facts_of(run).due()
+        if run.status == "queued":
+            # It was handed back, and so is this run: whoever goes on with this one goes on with both.
+            session.halt("queued", frame)
+        # If it is being advanced by another, that one may die: look again when its lease has run out.
+        due = run.until if run.status == "running" else facts_of(run).due()
         session.facts.put(Wait(address=address, kind="run", name=run_id, due=due, opened=began))
         session.keep()
         session.halt("paused" if run.status == "paused" else "suspended", frame)
@@ -93,7 +97,7 @@ def _advance(
             "another id",
             run=run_id,
         )
-    if there.status in ("completed", "cancelled"):
+    if there.status in ("completed", "cancelled", "frozen"):
         return None
     if there.status == "suspended" and not session.answers:
         goes_on = yield Do(lambda: ready(services.store, there, services.context.clock()))

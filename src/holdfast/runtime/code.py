@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.errors import CodeChanged
 from holdfast.history.reader import Reader
-from holdfast.model.records import RunRecord
+from holdfast.model.records import RunRecord, VersionRecord
 from holdfast.runtime.definition import CHANGED, Workflow
 from holdfast.runtime.log import warn
 from holdfast.runtime.waits import Facts
@@ -12,10 +12,20 @@ from holdfast.tree.codec import decode
 
 
 def compare(
-    run: RunRecord, workflow: Workflow, reader: Reader, facts: Facts, changed: str, *, warns: bool = True
+    run: RunRecord,
+    workflow: Workflow,
+    reader: Reader,
+    facts: Facts,
+    changed: str,
+    *,
+    warns: bool = True,
+    head: VersionRecord | None = None,
 ) -> None:
-    """Warn of changed code, or refuse it; without `warns`, only the latter."""
-    known = facts.code or _first(run, reader)
+    """Warn of changed code, or refuse it; without `warns`, only the latter. `head` is the run's head, if it is at
+    hand."""
+    known = facts.code
+    if not known:
+        known = _told(head) if head is not None and head.kind == "initial" else _first(run, reader)
     if not known or known == workflow.code or changed == "allow":
         return
     message = (
@@ -39,6 +49,10 @@ def _first(run: RunRecord, reader: Reader) -> str:
         reader = reader.origin
         run = reader.run
     found = reader.store.versions(run.key, after=0, before=2, limit=1)
-    detail = decode(found[0].detail) if found and found[0].detail else {}
+    return _told(found[0]) if found else ""
+
+
+def _told(version: VersionRecord) -> str:
+    detail = decode(version.detail) if version.detail else {}
     code: str = detail.get("code", "")
     return code

@@ -13,8 +13,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import StoreBusy, StoreUnavailable
+from holdfast.errors import CommitUnknown, StoreBusy, StoreUnavailable
 from holdfast.model.records import RunRecord
+from holdfast.runtime.scope import running_loop
 from holdfast.store.base import Append, Store
 
 if TYPE_CHECKING:
@@ -58,9 +59,7 @@ class Committer:
 
     def hand_in(self, change: Append, done: Done) -> Pending:
         """Hand in a change; the future gives what `done` makes of the outcome, in the thread that writes."""
-        import asyncio
-
-        loop = asyncio.get_running_loop()
+        loop = running_loop()
         pending = Pending(change, done, loop.create_future())
         with self._lock:
             waiting = self._pending.get(loop)
@@ -97,17 +96,21 @@ class Committer:
     def _work(self) -> None:
         while not self._closed or self._pending:
             self._ready.acquire()
-            with self._lock:
-                taken, self._pending = self._pending, {}
-            for loop, waiting in taken.items():
-                for start in range(0, len(waiting), _BATCH):
-                    self._write(loop, waiting[start : start + _BATCH])
+            self._write_all()
+
+    def _write_all(self) -> None:
+        """Write what waits. A function of its own, so that nothing of it is held while the next is waited for."""
+        with self._lock:
+            taken, self._pending = self._pending, {}
+        for loop, waiting in taken.items():
+            for start in range(0, len(waiting), _BATCH):
+                self._write(loop, waiting[start : start + _BATCH])
 
     def _write(self, loop: asyncio.AbstractEventLoop, batch: list[Pending]) -> None:
         outcomes: Sequence[RunRecord | BaseException]
         try:
             outcomes = self.store.append_many([pending.change for pending in batch])
-        except (StoreBusy, StoreUnavailable) as error:
+        except (StoreBusy, StoreUnavailable, CommitUnknown) as error:
             outcomes = [error] * len(batch)
         except BaseException:
             # One change may have spoilt it for all.

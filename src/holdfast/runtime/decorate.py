@@ -19,6 +19,7 @@ from holdfast.model.names import check_text
 from holdfast.runtime.calls import enter
 from holdfast.runtime.definition import CHANGED, Step, Workflow, bound, define
 from holdfast.runtime.policy import Breaker, Retry
+from holdfast.runtime.watch import Watch, check_watch
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,6 +40,7 @@ def step(
     compensate: Callable[..., Any] | None = None,
     breaker: Breaker | None = None,
     on_conflict: Resolver | None = None,
+    silent: float | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def step(
     function: Callable[..., Any] | None = None,
@@ -51,6 +53,7 @@ def step(
     compensate: Callable[..., Any] | None = None,
     breaker: Breaker | None = None,
     on_conflict: Resolver | None = None,
+    silent: float | None = None,
 ) -> Any:
     """Make a function a step: inside a run its result is recorded, with what it changed in the state, and it is not
     run again once it is.
@@ -58,12 +61,15 @@ def step(
     `retry` says how often and when a failed attempt is repeated; `timeout` how many seconds an attempt may take;
     `key` names a call by its data, as a function of the arguments or the name of one; `compensate` undoes the step when
     the run is rolled back past it (it gets the result, then the arguments, as far as it takes them); `breaker` leaves a
-    step alone that keeps failing; `on_conflict` decides when a step that ran beside this one changed the same place.
+    step alone that keeps failing; `on_conflict` decides when a step that ran beside this one changed the same place,
+    even to an equal value; `silent` is how many seconds it may take without `holdfast.progress()` before the monitor
+    takes it for stuck.
     """
 
     def decorate(given: Callable[..., Any]) -> Any:
         _check_function("step", given)
         _check_seconds("timeout", timeout)
+        _check_seconds("silent", silent)
         for what, value in (("compensate", compensate), ("on_conflict", on_conflict)):
             if value is not None and not callable(value):
                 raise InvalidCall(f"{what} of step {given.__name__!r} is a function, not {value!r:.60}")
@@ -85,6 +91,7 @@ def step(
             compensate,
             breaker,
             on_conflict,
+            silent,
         )
         return _wrapped(definition)
 
@@ -102,6 +109,7 @@ def workflow(
     changed: str = "warn",
     timeout: float | None = None,
     version: str | None = None,
+    watch: Watch | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def workflow(
     function: Callable[..., Any] | None = None,
@@ -113,12 +121,14 @@ def workflow(
     changed: str = "warn",
     timeout: float | None = None,
     version: str | None = None,
+    watch: Watch | None = None,
 ) -> Any:
     """Make a function a workflow, to be run by `hf.run`. Called inside another workflow, it is a run of its own.
 
     `on` names an event that starts it, such as "run.completed", with the event as its argument; `of` only events of
     that workflow's runs. `changed` says what a resume does if the code has changed since the run began: warn, refuse
-    or allow; `version` names the code by hand instead. `timeout` is for the whole run, in seconds.
+    or allow; `version` names the code by hand instead. `timeout` is for the whole run, in seconds. `watch` says when
+    the monitor takes a run for stuck, and what it does then.
     """
 
     def decorate(given: Callable[..., Any]) -> Any:
@@ -128,9 +138,11 @@ def workflow(
             raise InvalidCall(f"changed is one of {', '.join(CHANGED)}, not {changed!r:.60}")
         for what, text in (("on", on), ("of", of), ("version", version)):
             check_text(what, text, _MAX_NAME)
+        check_watch(watch)
         definition = Workflow(
-            _named(name, given), given, inspect.iscoroutinefunction(given), on, of, changed, timeout, version
-        )
+            _named(name, given), given, inspect.iscoroutinefunction(given), on, of, changed, timeout, version,
+            watch,
+        )  # fmt: skip
         return _wrapped(definition)
 
     return decorate if function is None else decorate(function)

@@ -17,10 +17,13 @@ import msgspec
 from holdfast.errors import InvalidCall, NotFound
 from holdfast.history.advance import Resolver
 from holdfast.runtime.policy import Breaker, Retry
+from holdfast.runtime.watch import Watch
 from holdfast.tree.codec import REDACTED
 from holdfast.tree.fold import Redactor
 
 CHANGED = ("warn", "refuse", "allow")
+#: What is missing where a process does not know the code of a workflow or a compensation.
+_CODE = "code"
 
 
 class Step(msgspec.Struct, frozen=True, eq=False, dict=True):
@@ -35,6 +38,8 @@ class Step(msgspec.Struct, frozen=True, eq=False, dict=True):
     compensate: Callable[..., Any] | None = None
     breaker: Breaker | None = None
     on_conflict: Resolver | None = None
+    #: Seconds that it may take without a word before it is taken for stuck.
+    silent: float | None = None
 
 
 class Workflow(msgspec.Struct, frozen=True, eq=False, dict=True):
@@ -51,6 +56,8 @@ class Workflow(msgspec.Struct, frozen=True, eq=False, dict=True):
     #: Seconds for the whole run.
     timeout: float | None = None
     version: str | None = None
+    #: When its runs are taken for stuck, and what is done then.
+    watch: Watch | None = None
 
     @cached_property
     def signature(self) -> inspect.Signature:
@@ -86,7 +93,7 @@ def workflow_of(given: Any) -> Workflow:
     if isinstance(given, str):
         if given in _workflows:
             return _workflows[given]
-        raise NotFound(
+        raise unknown_here(
             f"workflow {given!r} is not known in this process: import the module that defines it",
             workflow=given,
         )
@@ -94,9 +101,24 @@ def workflow_of(given: Any) -> Workflow:
     raise InvalidCall(f"{what} is no workflow: put @holdfast.workflow on the function")
 
 
+def unknown_here(message: str, **details: Any) -> NotFound:
+    """What others may know: code that was not imported in this process."""
+    return NotFound(message, missing=_CODE, **details)
+
+
+def is_unknown_here(error: BaseException) -> bool:
+    """Is it only this process that cannot do something, for want of code that others may know?"""
+    return isinstance(error, NotFound) and error.details.get("missing") == _CODE
+
+
 def step_named(name: str) -> Step | None:
     """The step of a name, if this process knows one."""
     return _steps.get(name)
+
+
+def workflows() -> list[str]:
+    """The names of the workflows that this process knows."""
+    return list(_workflows)
 
 
 def triggered() -> list[Workflow]:

@@ -221,6 +221,7 @@ class Call:
         token = current.set(self.frame)
         try:
             if self.timeout is None:
+                self.frame.thread = threading.get_ident()
                 return self.function(*self.args, **self.kwargs)
             return self._in_time(self.timeout)
         finally:
@@ -228,6 +229,7 @@ class Call:
 
     async def wait(self) -> Any:
         token = current.set(self.frame)
+        self.frame.thread = threading.get_ident()
         try:
             if self.timeout is None:
                 self.frame.home = running_task()
@@ -246,6 +248,7 @@ class Call:
         context = copy_context()
 
         def work() -> None:
+            self.frame.thread = threading.get_ident()
             try:
                 outcome.append((True, context.run(self.function, *self.args, **self.kwargs)))
             except BaseException as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
-from inspect import iscoroutine
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -19,38 +19,48 @@ import msgspec
 from holdfast.errors import (
     AlreadyExists,
     AlreadyRunning,
-    InvalidCall,
+    CommitUnknown,
     LeaseLost,
     NotFound,
-    ReplayDiverged,
     StaleVersion,
+    StoreBusy,
+    StoreUnavailable,
 )
 from holdfast.history.advance import Drawn, Line
-from holdfast.history.commit import RESULT, event
 from holdfast.history.commit import Facts as VersionFacts
+from holdfast.history.commit import event
 from holdfast.history.reader import Head
 from holdfast.model.records import ENDED, EventRecord, RunRecord
 from holdfast.runtime import code
+from holdfast.runtime.boundary import Halt
 from holdfast.runtime.definition import Workflow, without_secrets
 from holdfast.runtime.drive import Call, Do, Flow, Write
-from holdfast.runtime.failure import pack
+from holdfast.runtime.ending import completed, failed, halted, handed_back
 from holdfast.runtime.lease import is_alive
 from holdfast.runtime.record import Record
+from holdfast.runtime.restoring import settled
 from holdfast.runtime.scope import Frame
 from holdfast.runtime.services import Services
-from holdfast.runtime.session import Halt, Session
+from holdfast.runtime.session import Session
 from holdfast.runtime.waits import Facts, encoded, facts_of
+from holdfast.runtime.watch import Watch, follow_workflow, kept_watch
 from holdfast.store.base import Append
-from holdfast.tree.frozen import thaw
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9_]+")
+#: Errors that say nothing about a run, and after which it is tried again.
+AWAY = (StoreBusy, StoreUnavailable, CommitUnknown)
 
 Overrides = Mapping[str, Callable[..., Any]]
 
 
 def new_id(workflow: Workflow) -> str:
     """An id for a run that was given none."""
-    return f"{_NO_NAME.sub('-', workflow.name).strip('-')[:60] or 'run'}-{uuid4().hex[:10]}"
+    return f"{plain_name(workflow.name)}-{uuid4().hex[:10]}"
+
+
+def plain_name(name: str) -> str:
+    """The name of a workflow as the beginning of an id."""
+    return _NO_NAME.sub("-", name).strip("-")[:60] or "run"
 
 
 def start(
@@ -66,34 +76,57 @@ def start(
     actor: str | None = None,
     parent: int | None = None,
     overrides: Overrides | None = None,
+    watch: Watch | None = None,
 ) -> Flow[BaseException | None]:
     """Make a run and execute it."""
-    services.claim(run_id)
+    claim = services.claim(run_id)
     try:
-        context = services.context
-        line = Line(context, run_id)
-        now = context.clock()
-        record = RunRecord(id=run_id, workflow=workflow.name, created=now, updated=now, parent=parent)
+        line = Line(services.context, run_id)
         facts = VersionFacts(tags=tags, note=note, actor=actor, kind="initial", status="running")
         facts.more = {"code": workflow.code}
         facts.check()
-        given = without_secrets(workflow.signature, args, kwargs, context.redact)
-        drawn = line.draw(
-            {} if state is None else state, None, None, facts, start=record, input=given, owner=services.owner,
-            until=now + services.lease,
-        )  # fmt: skip
-        try:
-            head = yield Write(services.committer, drawn.change, lambda run: _first_head(line, drawn, run))
-        except StaleVersion:
-            raise AlreadyExists(
-                f"run {run_id!r} exists: resume it, or start another under another id", run=run_id
-            ) from None
+        given = without_secrets(workflow.signature, args, kwargs, services.context.redact)
+        head = yield from _make(
+            services, workflow, line, facts, {} if state is None else state, given, parent, watch
+        )
         services.publisher.wake()
-        reader = context.reader(head.run)
+        reader = services.context.reader(head.run)
         session = Session(services, workflow, line, head, Record(reader), overrides=overrides)
         return (yield from execute(session, args, kwargs))
     finally:
-        services.release(run_id)
+        services.release(run_id, claim)
+
+
+def _make(
+    services: Services,
+    workflow: Workflow,
+    line: Line,
+    facts: VersionFacts,
+    state: Any,
+    given: list[Any],
+    parent: int | None,
+    watch: Watch | None,
+) -> Flow[Head]:
+    """Write a run's first version."""
+    now = services.context.clock()
+    run = RunRecord(
+        id=line.id,
+        workflow=workflow.name,
+        created=now,
+        updated=now,
+        parent=parent,
+        owner=services.owner,
+        until=now + services.lease,
+        detail=encoded(Facts(watch=kept_watch(watch, workflow.watch))),
+    )
+    drawn = line.draw(state, None, None, facts, run=run, input=given)
+    try:
+        head: Head = yield Write(services.committer, drawn.change, partial(_first_head, line, drawn))
+    except StaleVersion:
+        raise AlreadyExists(
+            f"run {line.id!r} exists: resume it, or start another under another id", run=line.id
+        ) from None
+    return head
 
 
 def _first_head(line: Line, drawn: Drawn, run: RunRecord | BaseException) -> Head | None:
@@ -111,7 +144,7 @@ def resume(
     changed: str | None = None,
 ) -> Flow[BaseException | None]:
     """Take a run over and go on from its head."""
-    services.claim(run_id)
+    claim = services.claim(run_id)
     try:
         session: Session | None = yield Do(lambda: _take_over(services, workflow, run_id, changed, overrides))
         if session is None:
@@ -121,7 +154,7 @@ def resume(
         args, kwargs = session.record.given()
         return (yield from execute(session, tuple(args), kwargs))
     finally:
-        services.release(run_id)
+        services.release(run_id, claim)
 
 
 def _take_over(
@@ -147,17 +180,21 @@ def _take_over(
         record.given()
         if facts.wish != "cancel":
             facts.wish = ""
-        facts.error = b""
+        facts.error, facts.called = b"", False
         facts.code = workflow.code
-        entry = event("run.resumed", clock(), version=run.head, code=workflow.code)
+        facts.watch = follow_workflow(facts.watch, workflow.watch)
+        entries = [
+            *settled(run, facts, clock(), steps=head.version.steps),
+            event("run.resumed", clock(), version=run.head, code=workflow.code),
+        ]
         try:
-            head = own(services, line, head, facts, entry)
+            head = own(services, line, head, facts, *entries)
         except StaleVersion:
             continue
         return Session(services, workflow, line, head, record, overrides=overrides)
 
 
-def own(services: Services, line: Line, head: Head, facts: Facts, entry: EventRecord) -> Head:
+def own(services: Services, line: Line, head: Head, facts: Facts, *entries: EventRecord) -> Head:
     """Write that this engine advances a run; `StaleVersion` if it has changed since it was read."""
     now = services.context.clock()
     after = msgspec.structs.replace(
@@ -170,7 +207,7 @@ def own(services: Services, line: Line, head: Head, facts: Facts, entry: EventRe
         revision=head.run.revision + 1,
         detail=encoded(facts),
     )
-    return line.changed(head, services.store.append(Append(expect=head.run, run=after, events=[entry])))
+    return line.changed(head, services.store.append(Append(expect=head.run, run=after, events=entries)))
 
 
 def refuse_if_running(services: Services, run: RunRecord) -> None:
@@ -196,34 +233,47 @@ def execute(session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     """Run the workflow's function and write how it ended; gives the error that it ended with, if any."""
     services, workflow = session.services, session.workflow
     services.sessions[session.id] = session
-    services.keeper.hold(session.head.run)
-    frame = Frame(session, asynchronous=workflow.asynchronous)
+    session.hold = services.keeper.hold(session.head.run, hurry=bool(session.facts.watch))
+    session.root = frame = Frame(session, asynchronous=workflow.asynchronous)
     try:
-        value, error = None, None
+        value: Any = None
+        error: BaseException | None = None
         try:
             value = yield Call(workflow.function, args, kwargs, frame)
         except LeaseLost:
             raise
         except (Halt, Exception) as ending:
             error = ending
+        except GeneratorExit:
+            raise
+        except BaseException as ending:
+            if not session.contained:
+                raise
+            error = ending
+        if isinstance(error, CommitUnknown):
+            raise error
         # What ended it counts, even if user code has caught it.
-        halted = session.halted
+        status = session.halted
         session.close()
         yield Drain(session)
-        if halted:
-            yield from _halted(session, halted)
+        session.count_time()
+        if status:
+            yield from halted(session, status)
             return None
         if error is None:
             try:
-                yield from _completed(session, value)
+                yield from completed(session, value)
                 return None
             except LeaseLost:
                 raise
             except Exception as refused:
                 error = refused
-        yield from _failed(session, error)
+        if session.contained and isinstance(error, AWAY):
+            yield from handed_back(session, error)
+        else:
+            yield from failed(session, error)
         return error
-    except LeaseLost:
+    except (LeaseLost, CommitUnknown):
         raise
     except BaseException:
         session.close()
@@ -231,8 +281,10 @@ def execute(session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         raise
     finally:
         session.end_rests()
-        services.sessions.pop(session.id, None)
-        services.keeper.let_go(session.head.run)
+        session.root = None
+        services.keeper.let_go(session.hold)
+        if services.sessions.get(session.id) is session:
+            del services.sessions[session.id]
 
 
 def rehearse(session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Flow[None]:
@@ -269,63 +321,3 @@ class Drain:
 
         while self.session.active:
             await asyncio.sleep(0.002)
-
-
-def _completed(session: Session, value: Any) -> Flow[None]:
-    yield from session.go_live("")
-    if iscoroutine(value):
-        value.close()
-        raise InvalidCall(
-            f"workflow {session.workflow.name!r} gave a coroutine: a step in it is async def, so the workflow must "
-            "be, too, and await it"
-        )
-    facts = VersionFacts(result=value, kind="final", status="completed")
-    session.facts.waits = []
-    session.keep_if(bool(session.head.run.detail))
-    yield from session.commit(facts, owner=None, until=0, due=None)
-
-
-def _failed(session: Session, error: BaseException) -> Flow[None]:
-    facts = session.facts
-    facts.error = pack(error, session.services.context.redact)
-    session.keep()
-    failures = list(session.failures.pending)
-    session.let_go(error)
-    for failure in failures:
-        session.note(
-            "step.failed", step=failure.name, address=failure.address, attempt=failure.attempts,
-            error=f"{type(failure.error).__name__}: {failure.error}"[:1000],
-        )  # fmt: skip
-    diverged = error.details.get("address") if isinstance(error, ReplayDiverged) else None
-    session.note("run.failed", error=f"{type(error).__name__}: {error}"[:1000], address=diverged)
-    yield from session.save(status="failed", owner=None, until=0, due=None)
-
-
-def _halted(session: Session, status: str) -> Flow[None]:
-    facts = session.facts
-    if status == "cancelled":
-        facts.wish, facts.waits = "", []
-        session.keep()
-        ending = VersionFacts(kind="final", status="cancelled", note=facts.reason, actor=facts.actor)
-        yield from session.commit(ending, owner=None, until=0, due=None)
-        return
-    if status == "paused":
-        facts.wish = ""
-        session.keep()
-        session.note("run.paused", reason=facts.reason, actor=facts.actor)
-    else:
-        session.note("run.suspended", waits=[wait.address for wait in facts.waits])
-    yield from session.save(status=status, owner=None, until=0, due=facts.due())
-    if status == "suspended" and session.head.run.parent is None:
-        session.services.suspended.add(session.id)
-    if status == "suspended" and facts.wish:
-        # Word came in the moment of suspending; nobody else owns the run yet, or the next write is refused.
-        session.over = False
-        yield from _halted(session, "cancelled" if facts.wish == "cancel" else "paused")
-
-
-def result_of(services: Services, run: RunRecord) -> Any:
-    """What a completed run returned. Somebody may have changed its state by hand since."""
-    final = services.store.versions(run.key, kind="final", before=run.head + 1, limit=1)
-    number = final[0].number if final else run.head
-    return thaw(services.context.reader(run).part(number, RESULT))

@@ -38,6 +38,10 @@ class Failures:
         self._handled: list[Failure] = []
         self._survived: list[Failure] = []
 
+    def __bool__(self) -> bool:
+        """Is there any that is not recorded?"""
+        return bool(self.pending or self._handled)
+
     def add(self, failure: Failure) -> None:
         """A step failed for good; whether the workflow can live with that will be seen."""
         self.pending.append(failure)

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import os
 import threading
+import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from uuid import uuid4
@@ -19,6 +21,16 @@ from weakref import WeakSet
 from holdfast.errors import HoldfastError
 from holdfast.history.context import Context
 from holdfast.model.records import RunRecord
+from holdfast.runtime.log import warn
+
+
+class Hold:
+    """That somebody has the lease of a run renewed."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: int) -> None:
+        self.key = key
 
 
 class Keeper:
@@ -27,41 +39,97 @@ class Keeper:
     def __init__(self, context: Context, lease: int) -> None:
         self._context = context
         self._lease = lease
+        #: Tells of what is owned whenever leases are renewed, and in between if it has to be told more often: gives
+        #: the seconds until the next time, at most so many as it is given.
+        self.tell: Callable[[], None] = _nothing
+        self.pace: Callable[[float], float] = _as_given
         self.start_anew()
         _alive.add(self)
 
     def start_anew(self) -> None:
         """At first, and in a child after a fork: an owner that owns nothing yet. The thread stayed with the parent."""
         pid = os.getpid()
-        self.owner = f"{_machine()}|{pid}|{_started(pid)}|{uuid4().hex[:12]}"
-        self._runs: set[int] = set()
+        self.owner = f"{_machine()}|{pid}|{_begun(pid)}|{uuid4().hex[:12]}"
+        #: Several may have the lease of one run renewed, and none ends that for another.
+        self._holds: set[Hold] = set()
         self._wake = threading.Event()
+        #: Is there a lease that must not wait for its turn?
+        self._late = False
+        self._closed = False
+        self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def hold(self, run: RunRecord) -> None:
-        """Renew the lease of a run from now on."""
-        self._runs.add(run.key)
+    def hold(self, run: RunRecord, *, hurry: bool = False) -> Hold:
+        """Renew the lease of a run from now on, until what this gives is let go; with `hurry`, the pace may be another
+        now."""
+        hold = Hold(run.key)
+        self._holds.add(hold)
+        self.look_at(run)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._keep, name="holdfast leases", daemon=True)
-            self._thread.start()
+            self._start()
+        elif hurry:
+            self._wake.set()
+        return hold
 
-    def let_go(self, run: RunRecord) -> None:
-        """Renew it no longer."""
-        self._runs.discard(run.key)
+    def holds(self, run: RunRecord) -> bool:
+        """Is its lease being renewed?"""
+        return any(hold.key == run.key for hold in list(self._holds))
+
+    def let_go(self, hold: Hold | None) -> None:
+        """Renew it no longer for whoever held it; harmless when done twice."""
+        if hold is not None:
+            self._holds.discard(hold)
+
+    def look_at(self, run: RunRecord) -> None:
+        """A run was written: if that took so long that most of its lease has passed, it is renewed at once."""
+        if run.owner == self.owner and run.until - self._context.clock() < self._lease // 2:
+            self._late = True
+            self._wake.set()
 
     def close(self) -> None:
         """Renew nothing any more."""
+        self._closed = True
         self._wake.set()
         _alive.discard(self)
 
+    def beat(self) -> None:
+        """Renew all leases, and tell of what is owned, now."""
+        runs = list({hold.key for hold in list(self._holds)})
+        if runs:
+            try:
+                self._context.store.renew(runs, self.owner, self._context.clock() + self._lease)
+            except HoldfastError:
+                """A store that cannot be written has other ways to say so; the lease runs out."""
+        self.tell()
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._thread is not None:
+                return
+            thread = threading.Thread(target=self._keep, name="holdfast leases", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                # Commits renew leases, too; whoever holds the next run tries again.
+                warn("leases are not renewed while steps run: %s", error)
+            else:
+                self._thread = thread
+
     def _keep(self) -> None:
-        while not self._wake.wait(self._lease / 3_000_000):
-            runs = list(self._runs)
-            if runs:
-                try:
-                    self._context.store.renew(runs, self.owner, self._context.clock() + self._lease)
-                except HoldfastError:
-                    """A store that cannot be written has other ways to say so; the lease runs out."""
+        longest = self._lease / 3_000_000
+        renewed = time.monotonic()
+        while True:
+            left = max(0.0, renewed + longest - time.monotonic())
+            hurried = self._wake.wait(min(left, self.pace(longest)))
+            if self._closed:
+                return
+            self._wake.clear()
+            if self._late or time.monotonic() - renewed >= longest * 0.9:
+                self._late = False
+                renewed = time.monotonic()
+                self.beat()
+            elif not hurried:
+                self.tell()
 
 
 def is_alive(run: RunRecord, now: int) -> bool:
@@ -74,6 +142,14 @@ def is_alive(run: RunRecord, now: int) -> bool:
     if int(pid) == os.getpid() and started == _started(os.getpid()):
         return any(keeper.owner == run.owner for keeper in list(_alive))
     return _started(int(pid)) == started and started != ""
+
+
+def _nothing() -> None:
+    """There is nothing to be told."""
+
+
+def _as_given(seconds: float) -> float:
+    return seconds
 
 
 #: The keepers of this process.
@@ -97,6 +173,12 @@ def _machine() -> str:
     except OSError:
         boot = space = ""
     return f"{_node()}/{boot}/{space}".replace("|", "/")
+
+
+@cache
+def _begun(pid: int) -> str:
+    """When this process was started; a child after a fork asks with another id."""
+    return _started(pid)
 
 
 def _started(pid: int) -> str:

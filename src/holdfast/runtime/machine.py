@@ -13,17 +13,26 @@ from hashlib import sha256
 from inspect import iscoroutine, iscoroutinefunction, signature
 from typing import Any
 
-from holdfast.errors import HoldfastError, InvalidCall, LeaseLost, ReplayDiverged
+from holdfast.errors import (
+    CommitUnknown,
+    HoldfastError,
+    InvalidCall,
+    LeaseLost,
+    ReplayDiverged,
+    StoreBusy,
+    StoreUnavailable,
+)
 from holdfast.history.commit import Facts as VersionFacts
 from holdfast.runtime import breaker
+from holdfast.runtime.boundary import Halt
 from holdfast.runtime.definition import Step, without_secrets
 from holdfast.runtime.drive import Call, Do, Flow, Rest
 from holdfast.runtime.failures import Failure
 from holdfast.runtime.policy import Retry, asked_delay
 from holdfast.runtime.record import Entry
 from holdfast.runtime.scope import Frame
-from holdfast.runtime.session import Halt, Session
-from holdfast.tree.codec import encode
+from holdfast.runtime.session import Session
+from holdfast.tree.codec import encode, to_bytes
 from holdfast.tree.draft import DraftDict, DraftList
 from holdfast.tree.fold import Folder, Redactor
 from holdfast.tree.frozen import DICTS, LISTS, thaw
@@ -49,7 +58,8 @@ def step(
         return (yield from replay(session, frame, entry, definition, digest, args, kwargs))
     session.begin(address, frame)
     try:
-        yield from session.go_live(address)
+        if session.failures or session.rehearsal is not None:
+            yield from session.go_live(address)
         attempt, value = yield from _attempts(session, frame, definition, address, args, kwargs, digest)
         if iscoroutine(value):
             value.close()
@@ -66,7 +76,11 @@ def step(
         try:
             attempt.refuse_if_over()
             head = yield from session.commit(facts, frame=attempt, input=given)
-        except LeaseLost:
+        except CommitUnknown:
+            # Perhaps it is recorded: this execution, which does not know, must not say otherwise.
+            session.over = True
+            raise
+        except (LeaseLost, StoreBusy, StoreUnavailable):
             raise
         except Exception as error:
             session.failures.add(Failure(definition.name, address, digest, error, attempt.attempt))
@@ -125,13 +139,14 @@ def _attempts(
     number = 0
     while True:
         number += 1
-        attempt = Frame(session, address, asynchronous=definition.asynchronous)
-        attempt.owner = attempt
+        attempt = Frame(session, address, asynchronous=definition.asynchronous, attempt=number)
         attempt.within = frame.owner
-        attempt.attempt = number
         attempt.base = session.start_of(address)
         attempt.resolve = definition.on_conflict
-        attempt.began = clock()
+        attempt.began = session.beat = began if number == 1 else clock()
+        attempt.silent, attempt.timeout = definition.silent, definition.timeout
+        attempt.sign(attempt.began)
+        session.active[address] = attempt
         services.publisher.tell(session.id, "step.started", definition.name, address=address, attempt=number)
         timeout = session.time_for(definition.timeout)
         try:
@@ -205,6 +220,8 @@ def compare(entry: Entry, digest: bytes) -> None:
 
 def digest_of(args: tuple[Any, ...], kwargs: Mapping[str, Any], redact: Redactor | None = None) -> bytes:
     """The same for the same arguments, as they would be stored. Those that cannot be count by their type."""
+    if redact is None and not kwargs and NATIVE.issuperset(map(type, args)):
+        return sha256(to_bytes([list(args), []])).digest()[:8]
     given = [list(args), sorted(kwargs.items())]
     try:
         data = encode(given if redact is None else Folder(None, redact).fold([list(args), dict(given[1])]))

@@ -15,6 +15,8 @@ from holdfast.history.commit import event
 from holdfast.history.context import Context
 from holdfast.model.public import Prompt, when
 from holdfast.model.records import EventRecord, RunRecord
+from holdfast.runtime import restoring
+from holdfast.runtime.answered import asked
 from holdfast.runtime.record import lineage
 from holdfast.runtime.schema import check_answer
 from holdfast.runtime.waits import Facts, Mail, encoded, facts_of
@@ -34,13 +36,11 @@ def answer(context: Context, prompt_id: str, value: Any, actor: str | None) -> R
 
     def change(run: RunRecord, facts: Facts) -> list[EventRecord]:
         wait = next((wait for wait in facts.waits if wait.kind == "prompt" and wait.name == prompt_id), None)
-        if wait is None:
-            raise _no_prompt(context.store, run, prompt_id)
-        if wait.filled:
-            raise InvalidAnswer(f"prompt {prompt_id!r} has been answered already", prompt=prompt_id)
+        if wait is None or wait.filled:
+            raise no_prompt(context.store, run, prompt_id)
         check_answer(value, wait.schema)
         facts.put(msgspec.structs.replace(wait, filled=True, value=kept(context, value), actor=actor))
-        return [event("prompt.answered", context.clock(), prompt=prompt_id, actor=actor)]
+        return [event("prompt.answered", context.clock(), prompt=prompt_id, actor=actor, **asked(wait))]
 
     if not run_id:
         raise NotFound(f"there is no prompt {prompt_id!r:.60}: `prompts` lists those that are open")
@@ -54,9 +54,7 @@ def check_answers(context: Context, run: RunRecord, answers: Mapping[str, Any]) 
             for name in (wait.name, wait.address):
                 if name in answers:
                     if wait.filled:
-                        raise InvalidAnswer(
-                            f"prompt {wait.name!r} has been answered already", prompt=wait.name
-                        )
+                        raise no_prompt(context.store, run, wait.name)
                     check_answer(answers[name], wait.schema)
                     kept(context, answers[name])
 
@@ -139,8 +137,11 @@ def amend(
             raise NotFound(missing or f"there is no run {run_id!r}", run=run_id)
         facts = Facts() if fresh else facts_of(run)
         events = change(run, facts)
+        now = context.clock()
+        due = now if run.status == "suspended" and facts.has_come() else run.due
         after = msgspec.structs.replace(
-            run, updated=context.clock(), revision=run.revision + 1, detail=encoded(facts), **fields
+            run,
+            **{"updated": now, "revision": run.revision + 1, "detail": encoded(facts), "due": due, **fields},
         )
         try:
             return context.store.append(Append(expect=run, run=after, events=events))
@@ -148,9 +149,21 @@ def amend(
             continue
 
 
-def prompts(run: RunRecord) -> list[Prompt]:
+def call(context: Context, run: RunRecord) -> None:
+    """Let a run be looked at, now or when it is suspended: something came for a run that is a part of it."""
+
+    def change(_run: RunRecord, facts: Facts) -> list[EventRecord]:
+        facts.called = True
+        return []
+
+    amend(context, run.id, change)
+
+
+def prompts(context: Context, run: RunRecord) -> list[Prompt]:
     """The open questions of a run."""
-    return [
+    facts = facts_of(run)
+    frozen = [restoring.shown(context, run, facts)] if facts.prompt and run.status == "frozen" else []
+    return frozen + [
         Prompt(
             wait.name,
             run.id,
@@ -160,9 +173,22 @@ def prompts(run: RunRecord) -> list[Prompt]:
             wait.schema,
             None if wait.due is None else when(wait.due),
         )
-        for wait in facts_of(run).waits
+        for wait in facts.waits
         if wait.kind == "prompt" and not wait.filled
     ]
+
+
+def prompt(context: Context, prompt_id: str) -> Prompt:
+    """An open question by its id; says why if there is none."""
+    run = context.store.run(prompt_id.rpartition("#")[0])
+    if run is None:
+        raise NotFound(
+            f"there is no prompt {prompt_id!r:.80}: `prompts` lists those that are open", prompt=prompt_id
+        )
+    found = next((each for each in prompts(context, run) if each.id == prompt_id), None)
+    if found is None:
+        raise no_prompt(context.store, run, prompt_id)
+    return found
 
 
 def kept(context: Context, value: Any) -> Any:
@@ -189,6 +215,8 @@ def _renamed(run: RunRecord, facts: Facts) -> list[EventRecord]:
         else wait
         for wait in facts.waits
     ]
+    if facts.prompt:
+        facts.prompt = {**facts.prompt, "id": f"{run.id}#{facts.prompt['id'].rpartition('#')[2]}"}
     return []
 
 
@@ -196,9 +224,13 @@ def carried(context: Context, run: RunRecord, to: int) -> bytes:
     """What stays when the head moves back: sums, numbers that were given, and events that were sent before the version
     and not taken by then."""
     before = facts_of(run)
+    if before.prompt:
+        # A person has decided.
+        restoring.settled(run, before, 0, steps=context.reader(run).record(to).steps)
     facts = Facts(
         code=before.code, totals=before.totals, asked=before.asked, sent=before.sent, failed=before.failed,
-        undone=before.undone,
+        undone=before.undone, queue=before.queue, watch=before.watch, fence=before.fence, restores=before.restores,
+        dead=before.dead, worked=before.worked, spent=before.spent,
     )  # fmt: skip
     if before.sent:
         line = dict(lineage(context.reader(run), to))
@@ -250,7 +282,8 @@ def _letters(store: Store, run: RunRecord) -> list[Mail]:
     return found
 
 
-def _no_prompt(store: Store, run: RunRecord, prompt_id: str) -> NotFound | InvalidAnswer:
+def no_prompt(store: Store, run: RunRecord, prompt_id: str) -> NotFound | InvalidAnswer:
+    """Why there is no such prompt to be answered: who answered it, and when, if somebody did."""
     after = 0
     opened = False
     while page := store.journal(run=run.key, after=after, limit=_PAGE):
@@ -260,7 +293,7 @@ def _no_prompt(store: Store, run: RunRecord, prompt_id: str) -> NotFound | Inval
                 if decode(entry.data).get("prompt") != prompt_id:
                     continue
                 if entry.kind == "prompt.answered":
-                    return InvalidAnswer(f"prompt {prompt_id!r} has been answered already", prompt=prompt_id)
+                    return _answered(prompt_id, entry)
                 opened = True
     if opened:
         return InvalidAnswer(
@@ -269,4 +302,16 @@ def _no_prompt(store: Store, run: RunRecord, prompt_id: str) -> NotFound | Inval
         )
     return NotFound(
         f"there is no prompt {prompt_id!r}: `prompts` lists those that are open", prompt=prompt_id
+    )
+
+
+def _answered(prompt_id: str, entry: EventRecord) -> InvalidAnswer:
+    data = decode(entry.data)
+    choice = f", with {data['choice']}" if "choice" in data else ""
+    return InvalidAnswer(
+        f"prompt {prompt_id!r} has been answered already, by {data.get('actor') or 'somebody who gave no name'} at "
+        f"{when(entry.at):%Y-%m-%d %H:%M:%S} UTC{choice}",
+        prompt=prompt_id,
+        actor=data.get("actor"),
+        at=when(entry.at),
     )

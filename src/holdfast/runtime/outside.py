@@ -11,18 +11,24 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
+import msgspec
+
 from holdfast.errors import AlreadyRunning, HoldfastError, InvalidCall, NotFound, StaleVersion
 from holdfast.history.advance import Line
 from holdfast.history.commit import Facts as VersionFacts
 from holdfast.history.context import Context
 from holdfast.history.history import History
+from holdfast.history.version import Version
 from holdfast.model.names import MAX_NOTE, MAX_STEP, check_number, check_run_id, check_text
 from holdfast.model.public import Event, Prompt
 from holdfast.model.records import RunRecord
 from holdfast.runtime import mail
+from holdfast.runtime.answered import answered
 from holdfast.runtime.definition import workflow_of
 from holdfast.runtime.lease import is_alive
+from holdfast.runtime.preview import Preview, preview
 from holdfast.runtime.publish import Subscription
+from holdfast.runtime.restoring import settled
 from holdfast.runtime.run import ENDED, Run
 from holdfast.runtime.scope import in_event_loop
 from holdfast.runtime.services import Services
@@ -49,6 +55,13 @@ class Outside(ABC):
     @abstractmethod
     def resume(self, run_id: str) -> Run:
         """Go on from the head."""
+
+    def preview(
+        self, run_id: str, to: int | str | Version | None = None, *, from_address: str | None = None
+    ) -> Preview:
+        """What rolling back to a version would do, or, without one, resuming: which steps would be passed, run again,
+        undone. Changes nothing."""
+        return preview(self._services, self.history(run_id), self._known(run_id), to, from_address)
 
     def cancel(self, run_id: str, *, reason: str | None = None, actor: str | None = None) -> Run:
         """Stop a run for good, at the next boundary between steps, and the runs that are parts of it."""
@@ -81,12 +94,34 @@ class Outside(ABC):
         run = mail.send(self._context, check_run_id(run_id), event, data, actor)
         return self._delivered(run, resume)
 
-    def prompts(self) -> list[Prompt]:
-        """The questions of all runs that wait for an answer, oldest first."""
+    def prompt(self, prompt_id: str) -> Prompt:
+        """An open question by its id; `InvalidAnswer` if it has been answered, or is not open any more."""
+        return mail.prompt(self._context, prompt_id)
+
+    def prompts(
+        self,
+        *,
+        open: bool = True,  # noqa: A002 - as it is called
+        run_id: str | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> list[Prompt]:
+        """The questions that wait for an answer, of all runs or of one, oldest first.
+
+        With `open=False` those that have been answered, with who did and when, newest first: at most `limit`. For the
+        next page pass the last one's id as `after`."""
+        run = None if run_id is None else self._known(run_id)
+        check_number("limit", limit, 1)
+        check_text("after", after, MAX_NOTE)
+        if not open:
+            return answered(self._store, run, after, limit)
+        if run is not None:
+            return mail.prompts(self._context, run)
         found: list[Prompt] = []
         before: int | None = None
-        while page := self._store.runs(statuses=["suspended", "running", "paused"], before=before, limit=500):
-            found += [prompt for run in page for prompt in mail.prompts(run)]
+        statuses = ["suspended", "running", "paused", "frozen"]
+        while page := self._store.runs(statuses=statuses, live=True, before=before, limit=500):
+            found += [prompt for run in page for prompt in mail.prompts(self._context, run)]
             before = page[-1].key
         return sorted(found, key=lambda prompt: prompt.opened)
 
@@ -137,16 +172,20 @@ class Outside(ABC):
     def _stop_idle(self, run: RunRecord, what: str, reason: str | None, actor: str | None) -> None:
         """Stop a run that nobody advances."""
         if what == "pause":
-            if run.status != "paused":
+            if run.status not in ("paused", "frozen"):
                 mail.pause(self._context, run, reason, actor)
             return
         line = Line(self._context, run.id)
         head = line.fresh_head()
         assert head is not None
+        if head.run.revision != run.revision:
+            raise StaleVersion(f"run {run.id!r} has moved on: look at it again")
         facts = facts_of(head.run)
         facts.waits, facts.wish = [], ""
+        entries = settled(head.run, facts, self._context.clock(), choice="cancel", actor=actor)
         ending = VersionFacts(kind="final", status="cancelled", note=reason, actor=actor)
-        drawn = line.draw(head.root, head, head, ending, owner=None, until=0, due=None, detail=encoded(facts))
+        left = msgspec.structs.replace(head.run, owner=None, until=0, due=None, detail=encoded(facts))
+        drawn = line.draw(head.root, head, head, ending, run=left, events=entries)
         line.settle(drawn, self._store.append(drawn.change))
 
     def _delivered(self, run: RunRecord, resume: bool) -> Run:
@@ -159,6 +198,8 @@ class Outside(ABC):
             if above is None or above.status in ENDED:
                 break
             top = above
+        if top is not run and top.status in ("suspended", "running"):
+            mail.call(self._context, top)
         if not resume or run.status != "suspended" or top.status != "suspended" or in_event_loop():
             return handle
         if is_alive(top, self._context.clock()) or not ready(self._store, top, self._context.clock()):

@@ -59,16 +59,21 @@ class Retry(msgspec.Struct, frozen=True):
 
     #: Tries in all, the first one included.
     attempts: int = 3
+    #: How delays grow: "exponential", "constant" or "fibonacci".
     backoff: str = "exponential"
-    #: Seconds before the second attempt, and the most before any.
+    #: Seconds before the second attempt.
     delay: float = 0.5
+    #: By how much an exponential delay grows each time.
     factor: float = 2.0
+    #: The most seconds before any attempt, unless the server asked for more.
     max_delay: float = 60.0
     #: Share of the delay by which chance lengthens or shortens it.
     jitter: float = 0.1
     #: Seconds since the first attempt began after which no other is begun.
     budget: float | None = None
-    #: None: every `Exception` but mistakes in the program and requests that a server refused for good.
+    #: Which errors to try again after: a class, a tuple of them, a function of the error, or "transient" (timeouts,
+    #: lost connections, busy servers). None: every `Exception` but mistakes in the program and requests that a server
+    #: refused for good.
     on: On | None = None
 
     def __post_init__(self) -> None:
@@ -158,7 +163,9 @@ def asked_delay(error: BaseException) -> float | None:
 class Breaker(msgspec.Struct, frozen=True):
     """After so many failures in a row, refuse calls for `reset` seconds, then let one through to see."""
 
+    #: Failures in a row that open it.
     failures: int = 5
+    #: Seconds before one call is let through again.
     reset: float = 30.0
 
     def __post_init__(self) -> None:

@@ -1,9 +1,9 @@
 """Telling subscribers what happened.
 
 The journal is the truth: a subscription reads it by cursor, in a thread of its own, woken by commits of this process
-and looking now and then for those of others. So none is missed, and one that is slow or raises harms nobody but
-itself. What is not in the journal (a step that begins, progress, a recorded step that was passed) is told to those
-who listen at that moment.
+and by what the store tells of others', and looking now and then in any case. So none is missed, and one that is slow
+or raises harms nobody but itself. What is not in the journal (a step that begins, progress, a recorded step that was
+passed) is told to those who listen at that moment.
 
 Invariant: a subscription gets every entry of the journal after its cursor once, in order.
 """
@@ -24,8 +24,8 @@ from holdfast.model.public import Event, when
 from holdfast.runtime.log import warn
 
 _PAGE = 500
-#: Seconds between looks for what other processes have written.
-_POLL = 0.25
+#: Seconds between looks of a subscription to which no word has come.
+_REST = 2.0
 #: Passing events kept for a subscriber that is slow; older ones are dropped.
 _PASSING = 10_000
 
@@ -36,6 +36,9 @@ class Publisher:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._subscriptions: list[Subscription] = []
+        self._lock = threading.Lock()
+        #: Whether a thread waits for word of what others write.
+        self._listening = False
 
     def subscribe(
         self,
@@ -47,9 +50,28 @@ class Publisher:
     ) -> Subscription:
         """Listen from a cursor on; without one, from now on."""
         subscription = Subscription(self, self._context, callback, kinds, run_id, after)
-        self._subscriptions.append(subscription)
+        with self._lock:
+            self._subscriptions.append(subscription)
+            if not self._listening:
+                self._listening = True
+                threading.Thread(target=self._listen, name="holdfast news", daemon=True).start()
         subscription.start()
         return subscription
+
+    def _listen(self) -> None:
+        """Wake whoever listens when the store has news, for as long as anybody does."""
+        while True:
+            with self._lock:
+                if not self._subscriptions:
+                    self._listening = False
+                    return
+            try:
+                if self._context.store.news(_REST):
+                    self.wake()
+            except HoldfastError:
+                # Closed, for instance. Subscriptions look by themselves, if seldom.
+                self._listening = False
+                return
 
     def wake(self) -> None:
         """Something was committed."""
@@ -64,11 +86,14 @@ class Publisher:
                 subscription.tell(event)
 
     def drop(self, subscription: Subscription) -> None:
-        self._subscriptions = [other for other in self._subscriptions if other is not subscription]
+        with self._lock:
+            self._subscriptions = [other for other in self._subscriptions if other is not subscription]
 
     def start_anew(self) -> None:
         """In the child after a fork: whoever listens, listens in the parent."""
         self._subscriptions = []
+        self._lock = threading.Lock()
+        self._listening = False
 
     def close(self) -> None:
         for subscription in self._subscriptions:
@@ -131,7 +156,7 @@ class Subscription:
             elif until is not None and time.monotonic() >= until:
                 return
             else:
-                self._news.wait(_POLL if until is None else max(0.0, min(_POLL, until - time.monotonic())))
+                self._news.wait(_REST if until is None else max(0.0, min(_REST, until - time.monotonic())))
                 self._news.clear()
 
     def __iter__(self) -> Iterator[Event]:
@@ -158,7 +183,7 @@ class Subscription:
             if closing:
                 return
             if not came:
-                self._news.wait(_POLL)
+                self._news.wait(_REST)
                 self._news.clear()
 
     def _hand_over(self, event: Event) -> None:
@@ -190,5 +215,5 @@ class Subscription:
     def _wants(self, event: Event) -> bool:
         if self._run_id is not None and event.run != self._run_id:
             return False
-        names = (event.kind,) if event.version is None or event.cursor == 0 else (event.kind, "version.saved")
+        names = (event.kind, "version.saved") if event.saved else (event.kind,)
         return not self._kinds or any(fnmatchcase(name, pattern) for name in names for pattern in self._kinds)

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
-from holdfast.errors import NotFound
+from holdfast.errors import InvalidCall, NotFound
 from holdfast.history.commit import ERROR, INPUT, RESULT
 from holdfast.history.reader import Reader
 from holdfast.history.seal import check
+from holdfast.model.names import meant
 from holdfast.model.records import VersionRecord
 from holdfast.runtime.failure import revive
 from holdfast.runtime.waits import facts_of
@@ -51,6 +52,8 @@ class Record:
         self.first: int | None = None
         #: By the address of a step that called steps: the version before the first of those.
         self.begun: dict[str, int] = {}
+        #: The fingerprint of the code that the first version tells.
+        self.code = ""
         self._order: list[VersionRecord] = []
         self._places: dict[int, int] = {}
 
@@ -71,6 +74,26 @@ class Record:
         entry = self.steps.get(address)
         if entry is not None and entry.number == number:
             del self.steps[address]
+
+    def before(self, address: str) -> int:
+        """The version before a step, and what it called, was run."""
+        run = self._reader.run.id
+        if address not in self.steps:
+            known = (
+                meant(address, self.steps) or f"; the last are: {', '.join(list(self.steps)[-10:]) or 'none'}"
+            )
+            raise NotFound(
+                f"run {run!r} has recorded no step {address!r:.100}{known}",
+                run=run,
+                address=address,
+            )
+        inside = [each for each in self.steps.values() if each.address.startswith(f"{address}/")]
+        entry = min([self.steps[address], *inside], key=lambda each: each.number)
+        if entry.number < 1:
+            raise InvalidCall(
+                f"step {address!r} was run before {run!r} was forked: fork from before it instead", run=run
+            )
+        return entry.version.parent
 
     def at_hand(self, entry: Entry) -> bool:
         """Can what a step gave be read without asking the store?"""
@@ -109,17 +132,18 @@ class Record:
     def _enter(self, number: int, version: VersionRecord, detail: dict[str, Any]) -> None:
         if version.kind == "initial":
             self.first = number
-        self.values.update(detail.get("values", {}))
+            self.code = detail.get("code", "")
+        if "values" in detail:
+            self.values.update(detail["values"])
         args = detail.get("args")
         if args is None:
             return
         address: str = detail.get("address") or version.step or ""
         self.steps[address] = Entry(address, number, args, "failed" in detail, detail, version)
-        before = number - (version.number - version.parent)
-        around = address.rpartition("/")[0]
-        while around:
-            self.begun.setdefault(around, before)
+        around = address
+        while "/" in around:
             around = around.rpartition("/")[0]
+            self.begun.setdefault(around, number - (version.number - version.parent))
         self._places[number] = len(self._order)
         self._order.append(version)
 

@@ -12,12 +12,13 @@ import msgspec
 
 from holdfast.history.commit import RESULT
 from holdfast.history.reader import Head
+from holdfast.runtime.boundary import Halt
 from holdfast.runtime.definition import Step
 from holdfast.runtime.drive import Call, Flow
 from holdfast.runtime.failure import revive, unpack
 from holdfast.runtime.record import Entry
 from holdfast.runtime.scope import Frame
-from holdfast.runtime.session import Halt, Session
+from holdfast.runtime.session import Session
 from holdfast.runtime.waits import facts_of
 from holdfast.tree import diff as trees
 from holdfast.tree.fold import Folder
@@ -69,8 +70,7 @@ class Rehearsal:
         before = session.record.begun.get(entry.address, before)
         reader = session.services.context.reader(session.head.run)
         root = reader.state(before) if entry.version.parent else FrozenDict()
-        frame = Frame(session, entry.address, asynchronous=definition.asynchronous)
-        frame.owner = frame
+        frame = Frame(session, entry.address, asynchronous=definition.asynchronous, attempt=1)
         frame.base = Head(session.head.run, entry.version, root)
         function = session.overrides.get(definition.name, definition.function)
         try:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import AlreadyRunning, Cancelled, NotFinished, NotFound, StepTimeout, Suspended
 from holdfast.history.history import History
 from holdfast.history.version import Version
-from holdfast.model.public import Event, Prompt
+from holdfast.model.public import Event, Prompt, when
 from holdfast.model.records import RunRecord
 from holdfast.runtime import mail
-from holdfast.runtime.execute import result_of
+from holdfast.runtime.definition import workflows
+from holdfast.runtime.ending import result_of
 from holdfast.runtime.failure import revive, unpack
 from holdfast.runtime.lease import is_alive
 from holdfast.runtime.rehearsal import Difference
@@ -57,6 +58,11 @@ class Run:
         return self._record().workflow
 
     @property
+    def alive(self) -> bool:
+        """Is a process advancing it now? A run that is running and not alive was interrupted."""
+        return is_alive(self._record(), self._runner._context.clock())
+
+    @property
     def result(self) -> Any:
         """What the workflow returned. Raises what it failed with, or says why there is no result (yet)."""
         run = self._record()
@@ -70,7 +76,12 @@ class Run:
             raise Cancelled(f"run {self.id!r} was cancelled", run=self.id)
         if run.status == "suspended":
             waits = [wait.name or wait.address for wait in facts_of(run).waits]
-            raise Suspended(f"run {self.id!r} waits for {', '.join(waits)}", run=self.id, waits=waits)
+            raise Suspended(
+                f"run {self.id!r} waits for {', '.join(waits)}",
+                run=self.id,
+                waits=waits,
+                until=None if run.due is None else when(run.due),
+            )
         if run.status == "running" and not is_alive(run, self._runner._context.clock()):
             raise NotFinished(
                 f"run {self.id!r} was interrupted and has no result yet: resume it", run=self.id
@@ -123,7 +134,7 @@ class Run:
 
     def prompts(self) -> list[Prompt]:
         """The questions that it waits to be answered."""
-        return mail.prompts(self._record())
+        return mail.prompts(self._runner._context, self._record())
 
     def history(self) -> History:
         """Its versions."""
@@ -142,7 +153,9 @@ class Run:
             now = self._runner._context.clock()
             if run.status in ENDED:
                 return self
-            if run.status == "suspended" and not is_alive(run, now) and ready(self._runner._store, run, now):
+            # Perhaps only workers know its code.
+            waits = run.status == "suspended" and run.workflow in workflows() and not is_alive(run, now)
+            if waits and ready(self._runner._store, run, now):
                 # Another thread, or process, may be quicker.
                 with suppress(AlreadyRunning):
                     self._runner.resume(self.id)

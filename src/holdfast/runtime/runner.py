@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from holdfast.errors import InvalidCall, NotFound, ReplayDiverged
+from holdfast.errors import InvalidCall, ReplayDiverged
 from holdfast.history.advance import Line
 from holdfast.history.context import Context
 from holdfast.history.version import Version
 from holdfast.model.names import check_run_id
-from holdfast.model.records import RunRecord
+from holdfast.model.records import LIVE, RunRecord
 from holdfast.runtime import code, execute, mail, undo
 from holdfast.runtime.definition import CHANGED, Workflow, step_named, workflow_of
 from holdfast.runtime.drive import Do, Flow, adrive, drive
@@ -23,13 +23,14 @@ from holdfast.runtime.record import Record
 from holdfast.runtime.rehearsal import Rehearsal
 from holdfast.runtime.run import Run
 from holdfast.runtime.scope import in_event_loop
-from holdfast.runtime.services import Services
+from holdfast.runtime.services import LEASE, Services
 from holdfast.runtime.session import Session
 from holdfast.runtime.triggers import Triggers
 from holdfast.runtime.waits import facts_of, ready
+from holdfast.runtime.watch import Watch, check_watch
 
 #: Arguments that are for `run` and not for the workflow.
-_OWN = ("run_id", "tags", "state", "note", "actor", "overrides", "workflow")
+_OWN = ("run_id", "tags", "state", "note", "actor", "overrides", "watch", "workflow")
 MODES = ("normal", "validate", "republish")
 Overrides = Mapping[str, Callable[..., Any]]
 T = TypeVar("T")
@@ -50,8 +51,8 @@ class _How(NamedTuple):
 class Runner(Outside):
     """Runs workflows."""
 
-    def __init__(self, context: Context) -> None:
-        self._services = Services(context)
+    def __init__(self, context: Context, lease: int = LEASE) -> None:
+        self._services = Services(context, lease=lease)
         self._triggers = Triggers(self)
         #: Steps that runs of this process run otherwise, by run.
         self._overrides: dict[str, Overrides] = {}
@@ -70,13 +71,17 @@ class Runner(Outside):
         note: str | None = None,
         actor: str | None = None,
         overrides: Overrides | None = None,
+        watch: Watch | None = None,
         **kwargs: Any,
     ) -> Run:
         """Run a workflow until it has ended or waits. It begins with `state`, and is called with all other arguments.
+        `watch` is for this run instead of what its workflow says.
 
         A workflow that fails does not raise here: `status` and `error` of the run say so, `result` raises it.
         """
-        found, flow, name = self._start(workflow, args, kwargs, run_id, tags, state, note, actor, overrides)
+        found, flow, name = self._start(
+            workflow, args, kwargs, run_id, tags, state, note, actor, overrides, watch
+        )
         return Run(self, name, _drive(found, flow))
 
     async def arun(
@@ -89,10 +94,13 @@ class Runner(Outside):
         note: str | None = None,
         actor: str | None = None,
         overrides: Overrides | None = None,
+        watch: Watch | None = None,
         **kwargs: Any,
     ) -> Run:
         """As `run`, in an event loop. Runs that are awaited together share commits."""
-        found, flow, name = self._start(workflow, args, kwargs, run_id, tags, state, note, actor, overrides)
+        found, flow, name = self._start(
+            workflow, args, kwargs, run_id, tags, state, note, actor, overrides, watch
+        )
         return Run(self, name, await _adrive(found, flow))
 
     def resume(
@@ -175,6 +183,7 @@ class Runner(Outside):
         note: str | None,
         actor: str | None,
         overrides: Overrides | None,
+        watch: Watch | None,
     ) -> tuple[Workflow, Flow[BaseException | None], str]:
         found = workflow_of(workflow)
         try:
@@ -188,7 +197,7 @@ class Runner(Outside):
         functions = override_functions(overrides)
         flow = execute.start(
             self._services, found, name, args, kwargs, state=state, tags=tags, note=note, actor=actor,
-            overrides=functions,
+            overrides=functions, watch=check_watch(watch),
         )  # fmt: skip
         return found, self._running(found, name, flow, functions), name
 
@@ -313,23 +322,8 @@ class Runner(Outside):
     def _back_before(self, run_id: str, address: str) -> None:
         """Roll back to before a step was run."""
         run = self._known(run_id)
-        record = Record(self._context.reader(run)).load(run.head)
-        entry = record.steps.get(address)
-        if entry is None:
-            known = ", ".join(list(record.steps)[-10:]) or "none"
-            raise NotFound(
-                f"run {run.id!r} has recorded no step {address!r:.100}; the last are: {known}",
-                run=run.id,
-                address=address,
-            )
-        inside = [each for each in record.steps.values() if each.address.startswith(f"{address}/")]
-        entry = min([entry, *inside], key=lambda each: each.number)
-        if entry.number < 1:
-            raise InvalidCall(
-                f"step {address!r} was run before {run.id!r} was forked: fork from before it instead",
-                run=run.id,
-            )
-        self._roll_back(run, entry.version.parent, f"again from {address}", None)
+        to = Record(self._context.reader(run)).load(run.head).before(address)
+        self._roll_back(run, to, f"again from {address}", None)
 
     def _roll_back(
         self, run: RunRecord, to: int | str | Version, reason: str | None, actor: str | None
@@ -339,8 +333,7 @@ class Runner(Outside):
 
     def _end_parts(self, run: RunRecord, actor: str | None) -> None:
         """Cancel what an abandoned timeline had under way in runs of its own."""
-        live = ["queued", "running", "suspended", "paused"]
-        for child in self._store.runs(parent=run.key, statuses=live, limit=1_000_000):
+        for child in self._store.runs(parent=run.key, statuses=LIVE, limit=1_000_000):
             self.cancel(child.id, reason="the run that it is a part of was rolled back", actor=actor)
 
 

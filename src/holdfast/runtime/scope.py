@@ -40,23 +40,29 @@ class Frame:
     """A workflow's function, an attempt at a step, or a branch of one of them."""
 
     __slots__ = (
-        "_branches", "_counts", "address", "asynchronous", "attempt", "base", "began", "held", "home", "newer", "notes",
-        "over", "owner", "resolve", "session", "within",
+        "_branches", "_counts", "_of", "address", "asynchronous", "attempt", "base", "beat", "began", "held", "home",
+        "newer", "notes", "over", "resolve", "session", "silent", "thread", "timeout", "within",
     )  # fmt: skip
 
     def __init__(
-        self, session: Session, address: str = "", *, asynchronous: bool = False, owner: Frame | None = None
+        self,
+        session: Session,
+        address: str = "",
+        *,
+        asynchronous: bool = False,
+        attempt: int = 0,
+        owner: Frame | None = None,
     ) -> None:
         self.session = session
         self.address = address
         self.asynchronous = asynchronous
-        #: The attempt that this is a branch of; itself for an attempt; None in the workflow's own function.
-        self.owner = owner
+        #: Which attempt at its step it is; 0 if it is none.
+        self.attempt = attempt
+        self._of = owner
         #: The asyncio task that it began in.
         self.home: Any = None
         self._counts: dict[str, Iterator[int]] = {}
         self._branches: WeakKeyDictionary[Any, Frame] | None = None
-        self.attempt = 1
         #: What the attempt's draft began from, and the draft, once asked for.
         self.base: Head | None = None
         self.held: Any = None
@@ -67,13 +73,31 @@ class Frame:
         self.within: Frame | None = None
         self.notes: dict[str, Any] | None = None
         self.began = 0
+        #: Its last sign of life, how long it may give none, and how long it may take; the thread that runs it.
+        self.beat = 0
+        self.silent: float | None = None
+        self.timeout: float | None = None
+        self.thread = 0
         #: Decides conflicts with what others changed meanwhile.
         self.resolve: Resolver | None = None
 
+    @property
+    def owner(self) -> Frame | None:
+        """The attempt that this is a branch of; itself for an attempt; None in the workflow's own function."""
+        return self if self.attempt else self._of
+
+    def sign(self, now: int) -> None:
+        """The attempt that this is, or is in, is alive, and so are those around it."""
+        attempt = self.owner
+        while attempt is not None:
+            attempt.beat = now
+            attempt = attempt.within
+
     def place(self, name: str, key: Any = None) -> str:
         """The address of the next call of this name."""
-        if self.owner is not None:
-            self.owner.refuse_if_over()
+        owner = self.owner
+        if owner is not None:
+            owner.refuse_if_over()
         local = name if key is None else f"{name}[{_shown(key)}]"
         number = self._next(local)
         if number > 1:
@@ -169,10 +193,8 @@ class Frame:
 
 def running_task() -> Any:
     """The asyncio task that is running; None where there is no event loop."""
-    asyncio = sys.modules.get("asyncio")
-    if asyncio is None or asyncio._get_running_loop() is None:
-        return None
-    return asyncio.current_task()
+    loop = running_loop()
+    return None if loop is None else sys.modules["asyncio"].current_task(loop)
 
 
 def number_tasks() -> None:

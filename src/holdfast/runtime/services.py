@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from holdfast.errors import AlreadyRunning
 from holdfast.history.context import Context
+from holdfast.model.records import RunRecord
 from holdfast.runtime.committer import Committer
 from holdfast.runtime.lease import Keeper
 from holdfast.runtime.publish import Publisher
+from holdfast.runtime.pulse import Pulses
 from holdfast.runtime.scope import current, running_loop
 
 if TYPE_CHECKING:
@@ -34,19 +38,31 @@ class _Claim:
 class Services:
     """What executions share."""
 
-    def __init__(self, context: Context, chance: Callable[[], float] = random.random) -> None:
+    def __init__(
+        self, context: Context, chance: Callable[[], float] = random.random, lease: int = LEASE
+    ) -> None:
         self.context = context
         self.store = context.store
         self.chance = chance
-        self.lease = LEASE
+        self.lease = lease
         self.committer = Committer(context.store)
         self.publisher = Publisher(context)
-        self.keeper = Keeper(context, LEASE)
+        self.keeper = Keeper(context, lease)
+        self.pulses = Pulses(self)
+        self.keeper.tell, self.keeper.pace = self.pulses.beat, self.pulses.pace
+        #: Told of executions that were given up because their run was taken away.
+        self.on_abandoned: list[Callable[[str], object]] = []
+        #: Held while runs are claimed from queues. An execution that has to look whose its run is does so before or
+        #: after: it never takes a run for its own that this engine has lost and claimed once more.
+        self.claiming = threading.Lock()
         #: The executions under way, by run.
         self.sessions: dict[str, Session] = {}
         #: Runs whose execution ended in waiting, until whoever executed them has looked whether something came.
         self.suspended: set[str] = set()
         self._claims: dict[str, _Claim] = {}
+        #: What is to be called when a run is free, and the lock under which that is looked at.
+        self._waiting: dict[str, list[Callable[[], object]]] = {}
+        self._freeing = threading.Lock()
         _services.add(self)
 
     @property
@@ -57,22 +73,61 @@ class Services:
     def start_anew(self) -> None:
         """In the child after a fork: what the threads of the parent were doing is not done here."""
         for session in self.sessions.values():
-            session.over = True
+            session.lose()
         self.keeper.start_anew()
+        self.claiming = threading.Lock()
         self.committer = Committer(self.store)
         self.sessions, self.suspended, self._claims = {}, set(), {}
+        self._waiting, self._freeing = {}, threading.Lock()
         self.publisher.start_anew()
+        self.pulses.start_anew()
 
-    def claim(self, run_id: str) -> None:
-        """Let no other thread or task of this engine advance a run; `AlreadyRunning` if one does."""
+    def claim(self, run_id: str) -> object:
+        """Let no other thread or task of this engine advance a run; `AlreadyRunning` if one does. Gives what releases
+        it."""
         own = _Claim(running_loop())
         self.claimed(run_id)
         if self._claims.setdefault(run_id, own) is not own:
             raise AlreadyRunning(f"run {run_id!r} is being advanced by this process: wait for it", run=run_id)
+        return own
 
-    def release(self, run_id: str) -> None:
-        """The run is free again."""
-        self._claims.pop(run_id, None)
+    def release(self, run_id: str, claim: object = None) -> None:
+        """The run is free again, unless this claim was given up and the run is another's."""
+        if claim is None or self._claims.get(run_id) is claim:
+            self._free(run_id)
+
+    def when_free(self, run_id: str, then: Callable[[], object]) -> None:
+        """Call something as soon as no thread or task of this engine advances a run: now, if none does."""
+        self.claimed(run_id)
+        with self._freeing:
+            if run_id in self._claims:
+                self._waiting.setdefault(run_id, []).append(then)
+                return
+        then()
+
+    def _free(self, run_id: str) -> None:
+        with self._freeing:
+            self._claims.pop(run_id, None)
+            waiting = self._waiting.pop(run_id, ())
+        for then in waiting:
+            then()
+
+    def abandon(self, run_id: str, session: Session | None) -> None:
+        """Give up an execution whose run was taken away: what it still does is not kept, and the run may be advanced
+        here anew."""
+        if self.sessions.get(run_id) is session:
+            self.sessions.pop(run_id, None)
+            self._free(run_id)
+        if session is not None:
+            session.lose()
+            session.end_rests()
+            self.keeper.let_go(session.hold)
+            for frame in [session.root, *session.active.values()]:
+                if frame is not None and frame.home is not None:
+                    with suppress(RuntimeError):
+                        frame.home.get_loop().call_soon_threadsafe(frame.home.cancel)
+        for told in list(self.on_abandoned):
+            told(run_id)
 
     def claimed(self, run_id: str) -> bool:
         """Does this engine advance a run? Not any more if the event loop in which it did was closed."""
@@ -80,16 +135,25 @@ class Services:
         if claim is not None and claim.loop is not None and claim.loop.is_closed():
             session = self.sessions.pop(run_id, None)
             if session is not None:
-                session.over = True
-                self.keeper.let_go(session.head.run)
+                session.lose()
+                self.keeper.let_go(session.hold)
             self.release(run_id)
             return False
         return claim is not None
+
+    def advances(self, run: RunRecord) -> bool:
+        """Is a run, whose record was read from the store, this engine's, and on its way or under way here? Then it is
+        not dead, even if its lease has run out: a machine that slept renews late."""
+        if run.owner != self.owner:
+            return False
+        with self.claiming:
+            return self.claimed(run.id) or self.keeper.holds(run)
 
     def close(self) -> None:
         """Stop the threads that listen and renew."""
         self.publisher.close()
         self.keeper.close()
+        self.pulses.close()
         self.committer.close()
 
 

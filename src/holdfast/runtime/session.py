@@ -9,10 +9,9 @@ written for a run that another owns.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -22,36 +21,28 @@ from holdfast.history.commit import Facts as VersionFacts
 from holdfast.history.commit import event
 from holdfast.history.reader import Head
 from holdfast.model.records import EventRecord, RunRecord
+from holdfast.runtime.boundary import Boundary
 from holdfast.runtime.drive import Do, Flow, Take, Write
 from holdfast.runtime.failure import describe
 from holdfast.runtime.failures import Failures
 from holdfast.runtime.scope import is_sum
+from holdfast.runtime.sight import Sight
 from holdfast.runtime.turn import Turn
 from holdfast.runtime.waits import Facts, encoded, facts_of
+from holdfast.runtime.watch import Watch, watch_of
 from holdfast.store.base import Append
 from holdfast.tree.fold import Folder
 
 if TYPE_CHECKING:
     from holdfast.runtime.definition import Workflow
-    from holdfast.runtime.record import Entry, Record
+    from holdfast.runtime.lease import Hold
+    from holdfast.runtime.record import Record
     from holdfast.runtime.rehearsal import Rehearsal
     from holdfast.runtime.scope import Frame
     from holdfast.runtime.services import Services
 
 
-class Halt(BaseException):
-    """Ends an execution at a boundary between steps; no error, and not for user code to catch."""
-
-    def __init__(self, status: str) -> None:
-        super().__init__(status)
-        self.status = status
-
-
-#: A lock for moments, of all sessions together: most never need one of their own.
-briefly = threading.Lock()
-
-
-class Session:
+class Session(Boundary, Sight):
     """One execution of a run."""
 
     def __init__(
@@ -64,79 +55,70 @@ class Session:
         *,
         overrides: Mapping[str, Callable[..., Any]] | None = None,
     ) -> None:
-        self.services = services
+        facts = facts_of(head.run)
+        Boundary.__init__(self, facts)
+        Sight.__init__(self, services, head, record, dict(facts.values))
         self.workflow = workflow
         self.id = head.run.id
-        self.head = head
-        self.record = record
         self.overrides = overrides or {}
-        #: What the run's record says beyond its fields; `keep` after a change.
-        self.facts: Facts = facts_of(head.run)
         #: Answers that came with the call, by prompt id or address.
         self.answers: Mapping[str, Any] = {}
         #: Tell subscribers of recorded steps again?
         self.republish = False
         #: Has it given the run up? Nothing is written any more.
         self.over = False
-        #: May no further step begin? And what wakes those who rest between attempts, once somebody does.
-        self.stopped = False
-        self._stop: threading.Event | None = None
-        #: Steps that run now, by address.
+        #: Is, or was, the last that it writes on its way: that nobody owns the run?
+        self.leaving = False
+        #: Was the run taken away from it, or given to another execution? Then it never comes back.
+        self.lost = False
+        #: That the lease of its run is being renewed.
+        self.hold: Hold | None = None
+        #: Is nobody there to hear of what user code raises, whatever it is? And is a store that was away no failure?
+        self.contained = False
+        #: Steps that run now, by address: the attempt, or, where there is none, the frame that waits for it.
         self.active: dict[str, Frame] = {}
+        #: When it began, and the frame of the workflow's own function.
+        self.began = self.beat
+        self.root: Frame | None = None
         #: Numbers of the events that waits of this execution took.
         self.taken: set[int] = set()
         self.failures = Failures()
-        #: The version whose state the workflow's own code sees; None for the head's.
-        self._place: int | None = None
-        self._newest = max((entry.number for entry in record.steps.values()), default=0)
-        self._seen: tuple[Any, Any] = (None, None)
         self._line = line
         self._turn = Turn(services.committer.wake)
-        #: Values that no version has recorded yet.
-        self._values: dict[str, Any] = dict(self.facts.values)
         self._events: list[EventRecord] = []
         self._detail = head.run.detail
         self._kept = True
-        self._ending = ""
-        self._closed = False
-        #: Addresses of the frames in which a wait has ended the execution.
-        self._waiting: list[str] = []
         #: Runs recorded steps beside the record, where that is asked for.
         self.rehearsal: Rehearsal | None = None
         timeout = workflow.timeout
         #: When this execution must have ended.
         self.deadline = None if timeout is None else services.context.clock() + int(timeout * 1e6)
-        if record.steps:
-            self._place = record.first
+
+    # What others see of it
+
+    @property
+    def watch(self) -> Watch | None:
+        """When it is taken for stuck."""
+        return watch_of(self.facts.watch)
+
+    def is_fenced(self, run: RunRecord, facts: Facts) -> bool:
+        """Was the run taken away from this execution, whoever has it now?"""
+        return facts.fence != self.facts.fence or run.timeline != self.head.run.timeline
+
+    def lose(self) -> None:
+        """Write nothing any more: the run is another execution's."""
+        self.over = self.lost = True
+
+    def count_time(self) -> None:
+        """The time that this execution took counts, where that is watched."""
+        watch = self.watch
+        if watch is not None and watch.max_time is not None:
+            now = self.services.context.clock()
+            self.facts.worked += now - self.began
+            self.began = now
+            self.keep()
 
     # What code in the run sees
-
-    def passed(self, entry: Entry) -> None:
-        """A recorded step was passed without being run."""
-        if self._place is not None:
-            self._place = max(self._place, entry.number)
-            if entry.number >= self._newest:
-                self._place = None
-
-    def seen(self) -> Any:
-        """The state, frozen, as it is after the steps that were passed or run so far."""
-        reader = self.services.context.reader(self.head.run)
-        root = self.head.root if self._place is None else reader.state(self._place)
-        if self._seen[0] is not root:
-            self._seen = (root, reader.show(root))
-        return self._seen[1]
-
-    def value(self, address: str, make: Callable[[], Any]) -> Any:
-        """A value that is the same when this code runs again."""
-        for known in (self._values, self.record.values):
-            if address in known:
-                return known[address]
-        value = self._values[address] = make()
-        return value
-
-    def has_value(self, address: str) -> bool:
-        """Is there such a value?"""
-        return address in self._values or address in self.record.values
 
     def folder(self) -> Folder:
         """Folds values for this run."""
@@ -156,64 +138,20 @@ class Session:
 
     # Boundaries between steps
 
-    def check(self, frame: Frame) -> None:
-        """End the execution here if somebody wants it to end, or if it has ended already. A wait ends it in the frame
-        that waits and those around it; what runs beside goes on until the workflow's function has ended."""
-        if self.facts.wish:
-            self.halt("cancelled" if self.facts.wish == "cancel" else "paused")
-        if self._ending and (self._closed or self._ending != "suspended" or self._is_around_a_wait(frame)):
-            raise Halt(self._ending)
-
-    def halt(self, status: str, frame: Frame | None = None) -> NoReturn:
-        """Let no further step begin, and end."""
-        if frame is not None:
-            self._waiting.append(frame.address)
-        self._ending = self._ending or status
-        raise Halt(self._ending)
-
-    def close(self) -> None:
-        """The workflow's function has returned: what it left behind may finish its steps but begin none."""
-        self._closed = True
-        self._ending = self._ending or "ended"
-        self.end_rests()
-
-    def check_caught(self, attempt: Frame) -> None:
-        """A step may not go on after a wait in it, or a stop, that its code has caught."""
-        if self._ending and self._ending != "ended" and self._is_around_a_wait(attempt):
-            raise Halt(self._ending)
-
-    @property
-    def halted(self) -> str:
-        """How the execution was ended at a boundary, even if user code caught it; empty if it was not."""
-        return "" if self._ending == "ended" else self._ending
-
-    def _is_around_a_wait(self, frame: Frame) -> bool:
-        around = frame.address
-        return not around or any(
-            address == around or address.startswith(f"{around}/") for address in self._waiting
-        )
-
-    def end_rests(self) -> None:
-        """Wake those who rest between attempts: there will be no further ones."""
-        self.stopped = True
-        if self._stop is not None:
-            self._stop.set()
-
-    @property
-    def stop(self) -> threading.Event:
-        """Is set when there will be no further attempts. Most executions never need it."""
-        with briefly:
-            if self._stop is None:
-                self._stop = threading.Event()
-        if self.stopped:
-            self._stop.set()
-        return self._stop
-
     def look(self) -> None:
         """See whether another process has left word for the run."""
         run = self.head.run
         if self.services.store.revision(self.id) != (run.key, run.revision):
             self.refresh()
+
+    def between_writes(self, check: Callable[[], bool]) -> bool:
+        """What a check says while nothing is being written; False if something is, which will tell by itself."""
+        if not self._turn.take_now():
+            return False
+        try:
+            return check()
+        finally:
+            self._turn.release()
 
     def begin(self, address: str, frame: Frame) -> None:
         """A step begins."""
@@ -221,7 +159,10 @@ class Session:
 
     def end(self, address: str) -> None:
         """A step has ended, one way or the other."""
-        self.active.pop(address, None)
+        frame = self.active.pop(address, None)
+        self.beat = self.services.context.clock()
+        if frame is not None:
+            frame.sign(self.beat)
 
     # Writing
 
@@ -262,33 +203,6 @@ class Session:
                 self.record.forget(failure.address, failure.number)
                 self.keep()
 
-    def recorded(self, frame: Frame, head: Head, facts: VersionFacts) -> None:
-        """A call made in a frame was recorded: a step around it sees what it changed, and passes it if it is tried
-        again."""
-        if frame.owner is not None:
-            frame.owner.newer = head
-            self.record.enter(head.version, facts.more)
-
-    def replayed(self, frame: Frame, entry: Entry) -> None:
-        """A recorded call was passed in a frame: a step around it sees what it had changed then."""
-        self.passed(entry)
-        if frame.owner is not None:
-            frame.owner.newer = entry.number
-
-    def at(self, number: int) -> Head:
-        """A version of the line as something to begin from."""
-        if number == self.head.version.number:
-            return self.head
-        reader = self.services.context.reader(self.head.run)
-        version = msgspec.structs.replace(self.head.version, number=number)
-        return Head(self.head.run, version, reader.state(number))
-
-    def start_of(self, address: str) -> Head:
-        """What a step begins from: the head, or, if it was begun before and has called steps, what it began from
-        then."""
-        before = self.record.begun.get(address)
-        return self.head if before is None else self.at(before)
-
     def commit(
         self,
         facts: VersionFacts,
@@ -314,14 +228,13 @@ class Session:
                 events, values = tuple(self._events), dict(self._values)
                 if values:
                     facts.more["values"] = values
+                run = self._next(changes, {})
                 if frame is None or frame.held is None:
-                    drawn = self._line.draw(
-                        head.root, head, head, facts, input=input, events=events, **self._changes(changes, {})
-                    )
+                    drawn = self._line.draw(head.root, head, head, facts, run=run, input=input, events=events)
                 else:
                     drawn = self._line.draw(
-                        frame.held, frame.base, head, facts, resolve=frame.resolve, known=known, input=input,
-                        events=events, **self._changes(changes, {}),
+                        frame.held, frame.base, head, facts, resolve=frame.resolve, known=known, run=run,
+                        input=input, events=events,
                     )  # fmt: skip
             except BaseException:
                 self.facts.totals = totals
@@ -348,10 +261,9 @@ class Session:
                 self._refuse_if_over()
                 run, events = self.head.run, tuple(self._events)
                 after = msgspec.structs.replace(
-                    run,
+                    self._next(changes, self._values),
                     updated=self.services.context.clock(),
                     revision=run.revision + 1,
-                    **self._changes(changes, self._values),
                 )
                 change = Append(expect=run, run=after, events=events)
             except BaseException:
@@ -378,7 +290,9 @@ class Session:
                 if totals is not None:
                     self.facts.totals = totals
                 return None
-            self.over = outcome.owner is None
+            # What was given up meanwhile stays given up.
+            self.over = self.over or outcome.owner is None
+            self.services.keeper.look_at(outcome)
             if drawn is None:
                 self.head = head = self._line.changed(self.head, outcome)
             else:
@@ -399,20 +313,26 @@ class Session:
             self._refresh()
 
     def _refresh(self) -> None:
-        head = self._line.fresh_head()
+        with self.services.claiming:
+            head = self._line.fresh_head()
         if head is None:
             raise NotFound(f"run {self.id!r} was deleted while it ran", run=self.id)
         self._refuse_if_over()
-        if head.run.owner != self.services.owner:
+        theirs = facts_of(head.run)
+        if head.run.owner != self.services.owner or self.is_fenced(head.run, theirs):
             raise LeaseLost(
                 f"run {self.id!r} was taken over or rolled back by another: what this execution had not "
                 "committed is not kept",
                 run=self.id,
             )
-        ours, theirs = self.facts, facts_of(head.run)
-        ours.wish, ours.reason, ours.actor = theirs.wish, theirs.reason, theirs.actor
+        ours = self.facts
+        ours.watch, ours.restores, ours.dead = theirs.watch, theirs.restores, theirs.dead
+        # That this process wants to be rid of the run is told to nobody else.
+        handing_back = ours.wish == "hand back"
+        ours.wish = theirs.wish or ("hand back" if handing_back else "")
+        ours.reason, ours.actor = theirs.reason, theirs.actor
         ours.mail = [letter for letter in theirs.mail if letter.number not in self.taken]
-        ours.sent, ours.asked = theirs.sent, max(theirs.asked, ours.asked)
+        ours.sent, ours.asked, ours.called = theirs.sent, max(theirs.asked, ours.asked), theirs.called
         for wait in theirs.waits:
             if wait.filled and ours.wait_at(wait.address) is not None:
                 ours.put(wait)
@@ -423,7 +343,7 @@ class Session:
 
     def _refuse_if_over(self) -> None:
         """What was left running by an execution that has ended is not part of the next one."""
-        if self.over:
+        if self.over or self.lost:
             raise LeaseLost(
                 f"this execution of run {self.id!r} has ended: what was left running by it is not recorded",
                 run=self.id,
@@ -437,9 +357,9 @@ class Session:
                 totals[name] = totals.get(name, 0) + value
         return totals
 
-    def _changes(self, changes: dict[str, Any], loose: dict[str, Any]) -> dict[str, Any]:
-        """What a write changes in the run's record. Each renews the lease; `loose` are the values that only the record
-        keeps."""
+    def _next(self, changes: dict[str, Any], loose: dict[str, Any]) -> RunRecord:
+        """The run's record as a write leaves it, but for what a version changes in it. Each renews the lease; `loose`
+        are the values that only the record keeps."""
         if self.facts.values != loose:
             self.facts.values = dict(loose)
             self.keep()
@@ -452,4 +372,11 @@ class Session:
                 raise
         services = self.services
         until = services.context.clock() + services.lease
-        return {"owner": services.owner, "until": until, "detail": self._detail, **changes}
+        run = msgspec.structs.replace(self.head.run, owner=services.owner, until=until, detail=self._detail)
+        if changes:
+            run = msgspec.structs.replace(run, **changes)
+            if run.status == "suspended" and self.facts.has_come():
+                # In the moment of suspending: whoever looks for runs that are due finds it.
+                run = msgspec.structs.replace(run, due=services.context.clock())
+        self.leaving = run.owner is None
+        return run

@@ -9,74 +9,156 @@ Invariant: the head moves back only when every step after the target that has a 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from holdfast.errors import Cancelled, CompensationFailed, InvalidCall, LeaseLost, NotFound, StaleVersion
+from holdfast.errors import (
+    Cancelled,
+    CommitUnknown,
+    CompensationFailed,
+    InvalidCall,
+    LeaseLost,
+    NotFound,
+    StaleVersion,
+    StoreBusy,
+    StoreUnavailable,
+)
 from holdfast.history.advance import Line
+from holdfast.history.commit import Facts as VersionFacts
 from holdfast.history.commit import event
 from holdfast.history.history import History
-from holdfast.history.rollback import move_head
+from holdfast.history.reader import Head
+from holdfast.history.rollback import begin_anew, move_head
 from holdfast.history.version import Version
-from holdfast.model.records import RunRecord
+from holdfast.model.records import RunRecord, VersionRecord
 from holdfast.runtime import machine
-from holdfast.runtime.definition import Step, Workflow, step_named
+from holdfast.runtime.boundary import Halt
+from holdfast.runtime.definition import Step, Workflow, step_named, unknown_here
 from holdfast.runtime.drive import drive
 from holdfast.runtime.execute import own, refuse_if_elsewhere, refuse_if_running
 from holdfast.runtime.failure import pack
 from holdfast.runtime.record import Entry, Record, lineage
+from holdfast.runtime.restoring import begun_afresh, settled
 from holdfast.runtime.scope import Frame, in_event_loop
 from holdfast.runtime.services import Services
-from holdfast.runtime.session import Halt, Session
+from holdfast.runtime.session import Session
 from holdfast.runtime.waits import facts_of
 
 _PAGE = 1000
 
 
 def rollback(
-    services: Services, history: History, to: Any, *, reason: str | None, actor: str | None
+    services: Services,
+    history: History,
+    to: Any,
+    *,
+    reason: str | None,
+    actor: str | None,
+    further: Mapping[str, Any] | None = None,
 ) -> Version:
-    """Undo what the steps after a version did, then make it the head."""
-    services.claim(history.id)
+    """Undo what the steps after a version did, then make it the head.
+
+    `further` are facts that a rollback keeps in the run's record until it is finished: `then` and `due`, the run's
+    status afterwards and when it wants to be looked at; `keep` and `of`, parts of the state of another version to begin
+    with; `symptom` and `restores`, why and how often the monitor has done so."""
+    claim = services.claim(history.id)
     try:
-        return _rollback(services, history, to, reason, actor)
+        return _rollback(services, history, to, reason, actor, dict(further or {}))
     finally:
-        services.release(history.id)
+        services.release(history.id, claim)
 
 
 def _rollback(
-    services: Services, history: History, to: Any, reason: str | None, actor: str | None
+    services: Services,
+    history: History,
+    to: Any,
+    reason: str | None,
+    actor: str | None,
+    further: dict[str, Any],
+    begun: RunRecord | None = None,
 ) -> Version:
+    """`begun` is the run in which this rollback was under way: if another has finished it since, nothing is done."""
     while True:
         run = _record(services, history.id)
-        refuse_if_elsewhere(services, run)
         target = history.at(to)
+        if begun is not None and not _same(run, begun):
+            return target
+        refuse_if_elsewhere(services, run)
         _refuse_undone(services, run, target.number)
         entries = to_undo(services, run, target.number)
         try:
             if entries:
-                _undo(services, run, entries, {"to": target.number, "reason": reason, "actor": actor})
+                _undo(
+                    services, run, entries, {"to": target.number, "reason": reason, "actor": actor, **further}
+                )
                 run = _record(services, history.id)
-            move_head(services.context, run, target._record, reason=reason, actor=actor)
+            _move(services, run, target._record, reason, actor, further)
         except StaleVersion:
             continue
         services.publisher.wake()
         return target
 
 
-def go_on(services: Services, history: History, run: RunRecord) -> None:
-    """Finish the rollback that is under way in a run."""
-    undoing = facts_of(run).undoing or {}
-    rollback(
-        services,
-        history,
-        undoing.get("to", run.head),
-        reason=undoing.get("reason"),
-        actor=undoing.get("actor"),
-    )
+def _move(
+    services: Services,
+    run: RunRecord,
+    target: VersionRecord,
+    reason: str | None,
+    actor: str | None,
+    further: dict[str, Any],
+) -> None:
+    context = services.context
+    now = context.clock()
+    events = settled(run, facts_of(run), now, choice="rollback", actor=actor, version=target.number)
+    if "symptom" in further:
+        told = {name: further.get(name) for name in ("symptom", "restores")}
+        events.append(event("run.restored", now, to=target.number, timeline=run.timeline + 1, **told))
+    then, due = further.get("then"), further.get("due")
+    if "keep" not in further:
+        move_head(context, run, target, reason=reason, actor=actor, status=then, due=due, events=events)
+        return
+    state = begun_afresh(context, run, further["of"], further["keep"])
+    at = Head(run, target, context.reader(run).state(target.number))
+    facts = VersionFacts(kind="manual", status=then or "paused", note=reason, actor=actor)
+    begin_anew(context, Line(context, run.id), at, state, facts, due=due, events=events)
+
+
+def go_on(services: Services, history: History, run: RunRecord, then: str | None = None) -> None:
+    """Finish the rollback that is under way in a run, which has the status `then` afterwards, if nothing else was said
+    when it began."""
+    undoing = {**({} if then is None else {"then": then}), **(facts_of(run).undoing or {})}
+    to, reason, actor = undoing.pop("to", run.head), undoing.pop("reason", None), undoing.pop("actor", None)
+    claim = services.claim(history.id)
+    try:
+        _rollback(services, history, to, reason, actor, undoing, begun=run)
+    finally:
+        services.release(history.id, claim)
+
+
+def _same(run: RunRecord, begun: RunRecord) -> bool:
+    """Is the rollback that was under way in a run still the one that is? Whoever finishes it begins a timeline."""
+    to = [(facts_of(each).undoing or {}).get("to") for each in (run, begun)]
+    return run.timeline == begun.timeline and to[0] == to[1]
 
 
 def to_undo(services: Services, run: RunRecord, target: int) -> list[tuple[Entry, Step]]:
+    """The steps that a rollback must undo, newest first, with their definitions."""
+    found = []
+    for entry in undoable(services, run, target):
+        definition = step_named(entry.version.step or "")
+        if definition is None or definition.compensate is None:
+            raise unknown_here(
+                f"step {entry.address!r} of run {run.id!r} has to be undone, but its compensation is not known in this "
+                "process: import the module that defines the step",
+                run=run.id,
+                address=entry.address,
+            )
+        found.append((entry, definition))
+    return found
+
+
+def undoable(services: Services, run: RunRecord, target: int) -> list[Entry]:
     """The steps after a version that have a compensation and were not undone yet, newest first."""
     if not _may_have_to(services, run, target):
         return []
@@ -96,18 +178,15 @@ def to_undo(services: Services, run: RunRecord, target: int) -> list[tuple[Entry
                     address=entry.address,
                 )
             continue
-        if entry.number in kept:
-            continue
-        definition = step_named(entry.version.step or "")
-        if definition is None or definition.compensate is None:
-            raise NotFound(
-                f"step {entry.address!r} of run {run.id!r} has to be undone, but its compensation is not known in this "
-                "process: import the module that defines the step",
-                run=run.id,
-                address=entry.address,
-            )
-        found.append((entry, definition))
+        if entry.number not in kept:
+            found.append(entry)
     return found
+
+
+def refuse(services: Services, run: RunRecord, target: int) -> None:
+    """Refuse a version that a run cannot be rolled back to, because of what was undone since."""
+    _refuse_undone(services, run, target)
+    undoable(services, run, target)
 
 
 def _refuse_undone(services: Services, run: RunRecord, target: int) -> None:
@@ -164,7 +243,7 @@ def _undo(
     nobody = Workflow(run.workflow or "", _undo, False)
     session = Session(services, nobody, line, head, record)
     services.sessions[run.id] = session
-    services.keeper.hold(run)
+    session.hold = services.keeper.hold(run)
     try:
         for recorded, definition in entries:
             _undo_one(session, recorded, definition)
@@ -172,17 +251,25 @@ def _undo(
         session.facts.undone = sorted({*facts.undone, *done, *(entry.number for entry, _ in entries)})
         session.keep()
         session.note("run.compensated", steps=len(entries))
-        drive(session.save(owner=None, until=0, status="paused"))
+        if "then" in undoing:
+            # Somebody is to go on with it, so it stays ours until the head has moved: whoever dies here is found dead.
+            drive(session.save())
+        else:
+            drive(session.save(owner=None, until=0, status="paused"))
     except Halt as halt:
         session.facts.wish = ""
         session.keep()
         session.note(f"run.{halt.status}", reason=session.facts.reason, actor=session.facts.actor)
         drive(session.save(owner=None, until=0, status=halt.status))
         raise Cancelled(
-            f"the rollback of run {run.id!r} was stopped half-way (the run is {halt.status}): resume the run or roll "
-            "it back again to go on with it",
+            f"the rollback of run {run.id!r} was stopped half-way (the run is {halt.status}): resume the run, which "
+            "finishes the rollback and runs the workflow again from there, or roll it back again with resume=False, "
+            "which only finishes the rollback",
             run=run.id,
         ) from None
+    except (StoreBusy, StoreUnavailable, CommitUnknown):
+        # That says nothing about the rollback: it goes on when the store is back.
+        raise
     except Exception as error:
         session.facts.error = pack(error, services.context.redact)
         session.keep()
@@ -193,8 +280,9 @@ def _undo(
         drive(session.save(owner=None, until=0))
         raise
     finally:
-        services.sessions.pop(run.id, None)
-        services.keeper.let_go(run)
+        services.keeper.let_go(session.hold)
+        if services.sessions.get(run.id) is session:
+            del services.sessions[run.id]
 
 
 def _undo_one(session: Session, entry: Entry, definition: Step) -> None:
@@ -209,12 +297,13 @@ def _undo_one(session: Session, entry: Entry, definition: Step) -> None:
     address = undo_address(entry)
     try:
         drive(machine.step(session, Frame(session), undo, address, given[0], given[1]))
-    except LeaseLost:
+    except (LeaseLost, StoreBusy, StoreUnavailable, CommitUnknown):
         raise
     except Exception as error:
         raise CompensationFailed(
             f"undoing step {entry.address!r} of run {session.id!r} failed with {type(error).__name__}: {error}; the "
-            "rollback waits: mend the cause, then resume the run or roll it back again",
+            "rollback waits: mend the cause, then resume the run, which finishes the rollback and runs the workflow "
+            "again from there, or roll it back again with resume=False, which only finishes the rollback",
             run=session.id,
             address=entry.address,
         ) from error

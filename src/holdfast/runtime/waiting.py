@@ -16,12 +16,14 @@ import msgspec
 from holdfast.errors import InvalidCall, StepTimeout
 from holdfast.history.commit import Facts as VersionFacts
 from holdfast.runtime import machine
+from holdfast.runtime.answered import asked
+from holdfast.runtime.boundary import Halt, briefly
 from holdfast.runtime.drive import Do, Flow
 from holdfast.runtime.failures import Failure
 from holdfast.runtime.mail import kept, value_of
 from holdfast.runtime.schema import check_answer
 from holdfast.runtime.scope import Frame, running_task
-from holdfast.runtime.session import Halt, Session, briefly
+from holdfast.runtime.session import Session
 from holdfast.runtime.waits import Wait
 
 #: What marks a wait among recorded steps: it has no arguments.
@@ -71,7 +73,7 @@ def ask(
             check_answer(session.answers[name], schema)
             value = kept(session.services.context, session.answers[name])
             wait = msgspec.structs.replace(wait, filled=True, value=value)
-            session.note("prompt.answered", prompt=wait.name)
+            session.note("prompt.answered", prompt=wait.name, **asked(wait))
     return (yield from _arrive(session, frame, wait, "ask"))
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.errors import CorruptStore
 from holdfast.model.records import RunRecord
 from holdfast.runtime.lease import is_alive
 from holdfast.store.base import Store
@@ -66,7 +67,7 @@ class Facts(msgspec.Struct, kw_only=True, omit_defaults=True):
     failed: Sequence[int] = ()
     #: The fingerprint of the workflow's code.
     code: str = ""
-    #: What somebody wants of the run: cancel or pause.
+    #: What somebody wants of the run: cancel, pause, or, of a worker that stops, hand back.
     wish: str = ""
     reason: str | None = None
     actor: str | None = None
@@ -81,6 +82,22 @@ class Facts(msgspec.Struct, kw_only=True, omit_defaults=True):
     #: How many prompts were opened, how many events sent.
     asked: int = 0
     sent: int = 0
+    #: Has something come for a run that is a part of this one, since this one was last executed?
+    called: bool = False
+    #: The queue from which workers claim it; empty if it is in none.
+    queue: str = ""
+    #: When it is taken for stuck, and what is done then (see `watch`).
+    watch: dict[str, Any] = {}
+    #: How often it was taken away from whoever advanced it: an execution that began before is over.
+    fence: int = 0
+    #: How often the monitor has restored it since a person last answered; the owner that it found dead last.
+    restores: int = 0
+    dead: str = ""
+    #: Microseconds of executions that have ended; what had been spent when a person last let it go on.
+    worked: int = 0
+    spent: dict[str, Any] = {}
+    #: Of a run that is frozen: what the operator is asked (see `restoring`).
+    prompt: dict[str, Any] = {}
 
     def wait_at(self, address: str) -> Wait | None:
         return next((wait for wait in self.waits if wait.address == address), None)
@@ -103,6 +120,10 @@ class Facts(msgspec.Struct, kw_only=True, omit_defaults=True):
             return None
         return next((letter for letter in self.mail if letter.name == wait.name), None)
 
+    def has_come(self) -> bool:
+        """Has an answer or an event come that the run, or one that is a part of it, waits for?"""
+        return self.called or any(wait.filled or self.letter_for(wait) is not None for wait in self.waits)
+
     def ready(self, now: int) -> bool:
         """Has anything come that the run waits for? Of a run that is part of it, only that run knows (see `ready`)."""
         return not self.waits or any(
@@ -116,7 +137,14 @@ class Facts(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 def facts_of(run: RunRecord) -> Facts:
     """What a run's record says beyond its fields."""
-    return msgspec.convert(decode(run.detail), Facts) if run.detail else Facts()
+    if not run.detail:
+        return Facts()
+    try:
+        return msgspec.convert(decode(run.detail), Facts)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise CorruptStore(
+            f"the facts of run {run.id!r} cannot be read ({error}): verify the store", run=run.id
+        ) from error
 
 
 def ready(store: Store, run: RunRecord, now: int, around: frozenset[str] = frozenset()) -> bool:
@@ -128,7 +156,7 @@ def ready(store: Store, run: RunRecord, now: int, around: frozenset[str] = froze
         return True
     for part in parts:
         child = store.run(part)
-        if child is None or child.status not in ("suspended", "paused", "running"):
+        if child is None or child.status not in ("suspended", "paused", "running", "frozen"):
             return True
         if child.status == "running" and not is_alive(child, now):
             return True

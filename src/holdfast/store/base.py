@@ -1,8 +1,8 @@
 """The store protocol: what a database must do for Holdfast, and nothing more.
 
-A store only appends and compares-and-sets. It does not know what a state, a fork or a rollback is; it never
-looks into a pack. All methods are synchronous and may be called from any thread. Errors that leave a store
-are Holdfast's own (`errors`), never a driver's.
+A store appends, compares-and-sets, and gives runs to workers; it takes away only what it is told to, and decides
+nothing. It does not know what a state or a rollback is; it never looks into a pack. All methods are synchronous and
+may be called from any thread. Errors that leave a store are Holdfast's own (`errors`), never a driver's.
 
 The contracts, once for all stores:
 
@@ -19,6 +19,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from holdfast.errors import HoldfastError
 from holdfast.model.records import (
     ArtifactRecord,
@@ -32,7 +34,31 @@ from holdfast.model.records import (
 from holdfast.tree.pack import Upload
 
 
-class Append(NamedTuple):
+class Place(NamedTuple):
+    """Where a run waits for a worker."""
+
+    queue: str
+    #: Higher goes first.
+    priority: int = 0
+
+
+class Claim(NamedTuple):
+    """What a worker can take."""
+
+    queues: Sequence[str]
+    workflows: Sequence[str]
+    owner: str
+    now: int
+    #: Until when what is taken belongs to the owner, unless it is renewed.
+    until: int
+    limit: int
+    #: With this, not more than so many runs of these queues are owned at once, by anybody.
+    most: int | None = None
+    #: An entry for the journal of each run that is taken.
+    event: EventRecord | None = None
+
+
+class Append(msgspec.Struct, frozen=True, gc=False):
     """One change of one run, all or nothing."""
 
     #: The run as the writer knows it; None if it is to be made.
@@ -47,6 +73,9 @@ class Append(NamedTuple):
     uploads: Sequence[Upload] = ()
     #: Artifacts that the version's pack refers to; `NotFound` if one is neither there nor in `uploads`.
     holds: Sequence[bytes] = ()
+    #: The queue from which workers shall claim the run from now on. If it stands there with that priority already, it
+    #: keeps its turn.
+    queue: Place | None = None
 
 
 class Prune(NamedTuple):
@@ -104,10 +133,14 @@ class RunStore(Protocol):
         before: int | None = None,
         due: int | None = None,
         parent: int | None = None,
+        prefix: str = "",
+        live: bool = False,
         limit: int = 100,
     ) -> list[RunRecord]:
         """Runs, newest first: of any of the statuses, with a version for each of the tags, changed at or after
-        `since`, with keys below `before`, due at or before `due`, parts of the run `parent`."""
+        `since`, with keys below `before`, due at or before `due`, parts of the run `parent`, with ids that start
+        with `prefix`. With `live`, those of workflows that have not ended (`records.LIVE`): they are found without a
+        look at all that have."""
 
     def forks_of(self, key: int) -> list[RunRecord]:
         """Runs that were forked from a run."""
@@ -144,6 +177,10 @@ class VersionStore(Protocol):
 
     def pack_bytes(self, run: int, numbers: Sequence[int]) -> dict[int, bytes]:
         """The packs alone, by number, for a reader that knows the versions; those that are not there are left out."""
+
+    def packs_of(self, places: Sequence[tuple[int, int]]) -> dict[tuple[int, int], VersionRecord]:
+        """Versions of many runs with packs, by the key of the run and the number; those that are not there, or
+        damaged, are left out, and stand in the way of no others."""
 
     def block(self, run: int, number: int, index: int) -> bytes | None:
         """A further block of a version's pack."""
@@ -200,18 +237,55 @@ class ValueStore(Protocol):
         """Make or replace a value whose revision is `expect`, 0 for none; gives the new one. `StaleVersion` if it is
         another."""
 
+    def drop_value(self, name: str, expect: int) -> None:
+        """Remove a value whose revision is `expect`; `StaleVersion` if it is another. One that is made again under its
+        name counts its revisions from the beginning: only what nobody else writes is removed."""
+
+    def value_names(self, prefix: str, *, after: str = "", limit: int = 1000) -> list[str]:
+        """The names of values that start with a prefix and come after a name, in the order of their code points."""
+
     def renew(self, runs: Sequence[int], owner: str, until: int) -> None:
         """Prolong `until` of those runs that this owner still has. Their revisions stay."""
 
 
-class Store(RunStore, VersionStore, ArtifactStore, ValueStore, Protocol):
+class QueueStore(Protocol):
+    """Runs that wait for a worker. A run stays in its queue for good: one that has ended is not claimed, unless it is
+    to go on after all."""
+
+    def claim(self, wanted: Claim) -> list[RunRecord]:
+        """Give runs of some queues to an owner: those of the highest priority first; among these, those that were
+        claimed before; then those that have been ready longest. Ready are runs that are queued and not due later; that
+        are suspended and due; that are running with an owner whose time has run out. Each is running afterwards, with
+        the owner, `until` and the next revision. No two claims get one run: whoever had it before is refused at the
+        next `append`."""
+
+    def waiting(self, wanted: Claim) -> bool:
+        """Is there a run that such a claim may give, as far as can be told without writing?"""
+
+    def place(self, run: int) -> Place | None:
+        """Where the run of a key waits, or waited before it ended; None if it never was in a queue."""
+
+    def queues(self) -> dict[str, dict[str, int]]:
+        """By queue, how many runs it has of each status."""
+
+
+class Store(RunStore, VersionStore, ArtifactStore, ValueStore, QueueStore, Protocol):
     """All of it."""
+
+    def news(self, timeout: float) -> bool:
+        """Wait until something may have been written since this thread was last told so, by whomever, for `timeout`
+        seconds at most; tells whether it may have been. Word can be late or missing: whoever must not miss anything
+        looks now and then in any case."""
+
+    def now(self) -> int:
+        """The time, in microseconds since 1970, that all who use the store share: leases are compared by it."""
 
     def stats(self) -> StoreStats:
         """What the store holds."""
 
     def check(self) -> list[str]:
-        """What the database itself finds wrong with its files; empty if nothing."""
+        """What is wrong with the database around its runs, as far as it can tell: its files, rows that belong to no
+        run; empty if nothing."""
 
     def compact(self) -> None:
         """Give space that is no longer used back to the system."""

@@ -8,14 +8,13 @@ Invariant: all is read and changed under one lock, and a change is checked befor
 
 from __future__ import annotations
 
-import threading
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+import time
+from bisect import bisect_right, insort
+from collections.abc import Iterable, Sequence
 from heapq import nsmallest
 from itertools import islice
 from operator import attrgetter
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from msgspec.structs import replace
 
@@ -29,40 +28,14 @@ from holdfast.errors import (
 )
 from holdfast.model import records
 from holdfast.model.records import EventRecord, MarkRecord, RunRecord, VersionRecord
-from holdfast.store.base import Append, Imported, Prune
-from holdfast.store.memory_artifacts import Artifacts, Contents, read
-from holdfast.tree.pack import Upload
+from holdfast.store import memory_queue
+from holdfast.store.base import Append, Claim, Imported, Place, Prune
+from holdfast.store.memory_artifacts import Contents, read
+from holdfast.store.memory_beside import Beside
+from holdfast.store.memory_run import NONE, Entry, Kept, Part, Run
 
-Entry = EventRecord | tuple[int, VersionRecord]
-#: A version, its blocks, and the artifacts that it holds.
-Part = tuple[VersionRecord, Sequence[bytes], Sequence[bytes]]
-
-
-class _Kept(NamedTuple):
-    """A version: its record without the pack, and what goes with it."""
-
-    record: VersionRecord
-    pack: bytes
-    blocks: Sequence[bytes]
-    holds: Sequence[bytes]
-
-
-class _Run:
-    """A run and all that belongs to it alone."""
-
-    def __init__(self, record: RunRecord) -> None:
-        self.record = record
-        self.versions: dict[int, _Kept] = {}
-        #: The numbers of the versions, in order.
-        self.numbers: list[int] = []
-        self.timelines: dict[int, records.TimelineRecord] = {}
-        self.marks: dict[tuple[int, str], MarkRecord] = {}
-        #: Its positions in the journal, in order.
-        self.places: list[int] = []
-
-
-#: What is read of a run that is not there.
-_NONE = _Run(RunRecord(id="", created=0, updated=0))
+#: Seconds between looks for whoever waits for news.
+_LOOK = 0.25
 
 
 class _Closed:
@@ -75,19 +48,17 @@ class _Closed:
         """Never reached."""
 
 
-class MemoryStore:
+class MemoryStore(Beside):
     """A store in memory."""
 
     def __init__(self) -> None:
-        self._lock: AbstractContextManager[object] = threading.Lock()
-        self._ids: dict[str, _Run] = {}
+        super().__init__()
+        self._ids: dict[str, Run] = {}
         #: By key, in order of keys.
-        self._runs: dict[int, _Run] = {}
+        self._runs: dict[int, Run] = {}
         self._last_key = 0
         #: The entry at position n is at n - 1; None where it is gone.
         self._journal: list[Entry | None] = []
-        self._artifacts = Artifacts()
-        self._values: dict[str, tuple[bytes, int]] = {}
 
     # Runs
 
@@ -116,7 +87,7 @@ class MemoryStore:
         if change.expect is not None:
             run = self._expected(change.expect)
         elif change.run.id not in self._ids:
-            run = _Run(change.run)
+            run = Run(change.run)
         else:
             raise StaleVersion(f"run {change.run.id!r} was made by another: read it, then try again")
         if (version and version.number in run.versions) or (timeline and timeline.number in run.timelines):
@@ -125,6 +96,8 @@ class MemoryStore:
             self._admit(run)
         else:
             run.record = change.run
+        if change.queue is not None:
+            run.queue, run.begun = change.queue, run.begun and run.queue == change.queue
         self._artifacts.keep(brought, change.run.updated)
         if version is not None:
             self._write(run, (version, change.blocks, change.holds))
@@ -162,21 +135,45 @@ class MemoryStore:
         before: int | None = None,
         due: int | None = None,
         parent: int | None = None,
+        prefix: str = "",
+        live: bool = False,
         limit: int = 100,
     ) -> list[RunRecord]:
-        def fits(run: _Run) -> bool:
+        def fits(run: Run) -> bool:
             return (
                 (due is None or (run.record.due is not None and run.record.due <= due))
                 and (parent is None or run.record.parent == parent)
+                and run.record.id.startswith(prefix)
                 and (before is None or run.record.key < before)
                 and (statuses is None or run.record.status in statuses)
                 and (workflow is None or run.record.workflow == workflow)
                 and (since is None or run.record.updated >= since)
                 and (not tags or {name for _, name in run.marks}.issuperset(tags))
+                and (not live or (run.record.workflow is not None and run.record.status in records.LIVE))
             )
 
         with self._lock:
             return [run.record for run in islice(filter(fits, reversed(self._runs.values())), limit)]
+
+    def waiting(self, wanted: Claim) -> bool:
+        with self._lock:
+            return bool(memory_queue.ready(self._runs.values(), wanted))
+
+    def claim(self, wanted: Claim) -> list[RunRecord]:
+        with self._lock:
+            taken = memory_queue.take(self._runs.values(), wanted)
+            for run in taken:
+                if wanted.event is not None:
+                    self._note(run, [wanted.event])
+            return [run.record for run in taken]
+
+    def place(self, run: int) -> Place | None:
+        with self._lock:
+            return self._runs.get(run, NONE).queue
+
+    def queues(self) -> dict[str, dict[str, int]]:
+        with self._lock:
+            return memory_queue.counts(self._runs.values())
 
     def forks_of(self, key: int) -> list[RunRecord]:
         with self._lock:
@@ -197,7 +194,7 @@ class MemoryStore:
         versions = list(imported.versions)
         if len({version.number for version, _, _ in versions}) < len(versions):
             raise CorruptStore(f"run {imported.run.id!r} comes with two versions of one number")
-        run = _Run(imported.run)
+        run = Run(imported.run)
         run.timelines = {timeline.number: timeline for timeline in imported.timelines}
         run.marks = {(mark.number, mark.name): mark for mark in imported.marks}
         with self._lock:
@@ -228,56 +225,49 @@ class MemoryStore:
         ascending: bool = False,
         pruned: bool = False,
     ) -> list[VersionRecord]:
-        def fits(record: VersionRecord) -> bool:
-            return (
-                (pruned or not record.pruned)
-                and (timeline is None or record.timeline == timeline)
-                and (step is None or record.step == step)
-                and (kind is None or record.kind == kind)
-                and (tag is None or (record.number, tag) in found.marks)
-            )
-
         with self._lock:
-            found = self._runs.get(run, _NONE)
-            start = 0 if after is None else bisect_right(found.numbers, after)
-            end = len(found.numbers) if before is None else bisect_left(found.numbers, before)
-            order = range(start, end) if ascending else range(end - 1, start - 1, -1)
-            every = (found.versions[found.numbers[index]].record for index in order)
-            return list(islice(filter(fits, every), limit))
+            return self._runs.get(run, NONE).page(
+                before, after, limit, timeline=timeline, step=step, kind=kind, tag=tag, ascending=ascending,
+                pruned=pruned,
+            )  # fmt: skip
 
     def packs(self, run: int, numbers: Sequence[int]) -> list[VersionRecord]:
         with self._lock:
-            versions = self._runs.get(run, _NONE).versions
+            versions = self._runs.get(run, NONE).versions
             there = [versions[number] for number in numbers if number in versions]
         return [replace(kept.record, pack=kept.pack) for kept in there]
 
     def pack_bytes(self, run: int, numbers: Sequence[int]) -> dict[int, bytes]:
         with self._lock:
-            versions = self._runs.get(run, _NONE).versions
+            versions = self._runs.get(run, NONE).versions
             return {number: versions[number].pack for number in numbers if number in versions}
+
+    def packs_of(self, places: Sequence[tuple[int, int]]) -> dict[tuple[int, int], VersionRecord]:
+        with self._lock:
+            there = {
+                (run, number): kept
+                for run, number in places
+                if (kept := self._runs.get(run, NONE).versions.get(number)) is not None
+            }
+        return {place: replace(kept.record, pack=kept.pack) for place, kept in there.items()}
 
     def block(self, run: int, number: int, index: int) -> bytes | None:
         with self._lock:
-            kept = self._runs.get(run, _NONE).versions.get(number)
+            kept = self._runs.get(run, NONE).versions.get(number)
         return None if kept is None or index >= len(kept.blocks) else kept.blocks[index]
 
     def timelines(self, run: int) -> list[records.TimelineRecord]:
         with self._lock:
-            return sorted(self._runs.get(run, _NONE).timelines.values(), key=attrgetter("number"))
+            return sorted(self._runs.get(run, NONE).timelines.values(), key=attrgetter("number"))
 
     def marks(self, run: int, first: int | None = None, last: int | None = None) -> list[MarkRecord]:
         with self._lock:
-            marks = self._runs.get(run, _NONE).marks
-            return [
-                marks[number, name]
-                for number, name in sorted(marks)
-                if (first is None or number >= first) and (last is None or number <= last)
-            ]
+            return self._runs.get(run, NONE).marked(first, last)
 
     def set_mark(self, run: int, mark: MarkRecord, *, on: bool, event: EventRecord) -> bool:
         place = (mark.number, mark.name)
         with self._lock:
-            found = self._runs.get(run, _NONE)
+            found = self._runs.get(run, NONE)
             kept = found.versions.get(mark.number)
             if on and (kept is None or kept.record.pruned):
                 raise NotFound(f"version {mark.number} is not there any more: mark another")
@@ -295,7 +285,7 @@ class MemoryStore:
             if run is None:
                 every = (self._journal[index] for index in range(max(after, 0), len(self._journal)))
                 return list(islice((entry for entry in every if entry is not None), limit))
-            places = self._runs.get(run, _NONE).places
+            places = self._runs.get(run, NONE).places
             start = bisect_right(places, after)
             entries = (self._journal[seq - 1] for seq in places[start : start + limit])
             return [entry for entry in entries if entry is not None]
@@ -324,41 +314,7 @@ class MemoryStore:
             self._note(run, plan.events)
             return run.record
 
-    # Artifacts
-
-    def put_artifact(self, upload: Upload, at: int) -> bool:
-        brought = read((upload,))
-        with self._lock:
-            return self._artifacts.keep(brought, at)
-
-    def artifact(self, digest: bytes) -> records.ArtifactRecord | None:
-        with self._lock:
-            return self._artifacts.records.get(digest)
-
-    def artifact_pieces(self, digest: bytes) -> Iterator[bytes]:
-        with self._lock:
-            return self._artifacts.pieces(digest)
-
-    def artifacts(self, *, after: bytes = b"", limit: int = 1000) -> list[records.ArtifactRecord]:
-        with self._lock:
-            return self._artifacts.page(after, limit)
-
-    def collect(self, *, before: int) -> tuple[int, int]:
-        with self._lock:
-            return self._artifacts.collect(before)
-
-    # Values and leases
-
-    def value(self, name: str) -> tuple[bytes, int] | None:
-        with self._lock:
-            return self._values.get(name)
-
-    def set_value(self, name: str, data: bytes, expect: int) -> int:
-        with self._lock:
-            if self._values.get(name, (b"", 0))[1] != expect:
-                raise StaleVersion(f"the value {name!r} was changed by another: read it, then try again")
-            self._values[name] = (data, expect + 1)
-            return expect + 1
+    # Leases
 
     def renew(self, runs: Sequence[int], owner: str, until: int) -> None:
         with self._lock:
@@ -367,6 +323,13 @@ class MemoryStore:
                     run.record = replace(run.record, until=until)
 
     # The whole
+
+    def news(self, timeout: float) -> bool:
+        time.sleep(min(timeout, _LOOK))
+        return True
+
+    def now(self) -> int:
+        return time.time_ns() // 1000
 
     def stats(self) -> records.StoreStats:
         with self._lock:
@@ -393,32 +356,32 @@ class MemoryStore:
 
     # Within the lock
 
-    def _expected(self, expect: RunRecord) -> _Run:
+    def _expected(self, expect: RunRecord) -> Run:
         run = self._runs.get(expect.key)
         if run is None or run.record.revision != expect.revision:
             raise StaleVersion(f"run {expect.id!r} has moved on since it was read: read it, then try again")
         return run
 
-    def _admit(self, run: _Run) -> None:
+    def _admit(self, run: Run) -> None:
         self._last_key += 1
         run.record = replace(run.record, key=self._last_key)
         self._ids[run.record.id] = self._runs[self._last_key] = run
 
-    def _write(self, run: _Run, part: Part, seq: int | None = None) -> None:
+    def _write(self, run: Run, part: Part, seq: int | None = None) -> None:
         version, blocks, holds = part
         if seq is None:
             self._journal.append(None)
             seq = len(self._journal)
         key, number = run.record.key, version.number
         record = replace(version, seq=seq, pack=None)
-        run.versions[number] = _Kept(record, version.pack or b"", tuple(blocks), tuple(holds))
+        run.versions[number] = Kept(record, version.pack or b"", tuple(blocks), tuple(holds))
         insort(run.numbers, number)
         if not version.pruned:
             self._journal[seq - 1] = (key, record)
             run.places.append(seq)
         self._artifacts.hold(holds, (key, number))
 
-    def _note(self, run: _Run, events: Iterable[EventRecord]) -> None:
+    def _note(self, run: Run, events: Iterable[EventRecord]) -> None:
         for event in events:
             run.places.append(len(self._journal) + 1)
             self._journal.append(replace(event, seq=run.places[-1], run=run.record.key))

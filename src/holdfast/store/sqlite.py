@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from holdfast.errors import AlreadyExists, CorruptStore, HoldfastError, InvalidCall, NotFound, StaleVersion
+from holdfast.errors import CorruptStore, HoldfastError, InvalidCall, NotFound, StaleVersion
 from holdfast.model.records import (
-    ArtifactRecord,
     EventRecord,
     MarkRecord,
     RunRecord,
@@ -27,46 +27,54 @@ from holdfast.model.records import (
     TimelineRecord,
     VersionRecord,
 )
-from holdfast.store import sqlite_journal
+from holdfast.store import sqlite_journal, sqlite_queue
 from holdfast.store.artifacts import ArtifactFolder
-from holdfast.store.base import Append, Imported, Prune
+from holdfast.store.base import Append, Claim, Imported, Place, Prune
+from holdfast.store.beside import Beside
 from holdfast.store.sqlite_artifacts import Artifacts
+from holdfast.store.sqlite_bulk import Bulk
 from holdfast.store.sqlite_link import Link, all_or_nothing
+from holdfast.store.sqlite_news import News
 from holdfast.store.sqlite_rows import (
     INSERT_EVENT,
     INSERT_MARK,
-    INSERT_RUN,
-    INSERT_STUB,
     INSERT_TIMELINE,
     INSERT_VERSION,
     KIND_NUMBER,
+    LIVE_RUN,
     PACK,
     RUN,
-    SELECT_NEXT_KEY,
     STATUS_NUMBER,
-    UPDATE_RUN,
     VERSION,
+    beyond,
     event_row,
+    has,
     in_order,
+    insert_blocks,
+    insert_run,
     is_long,
     mark_record,
     mark_row,
     run_record,
-    run_row,
-    run_sum,
+    sound_packs,
     timeline_record,
     timeline_row,
+    update_run,
     version_record,
     version_row,
+    where_all,
 )
 from holdfast.store.sqlite_values import Values
-from holdfast.tree.pack import Upload
 
 _SELECT_RUN = f"SELECT {RUN}, sum FROM run WHERE "  # noqa: S608 - constants only
 _SELECT_REVISION = "SELECT key, revision FROM run WHERE id=?"
 _SELECT_VERSION = f"SELECT {VERSION} FROM journal WHERE number IS NOT NULL AND "  # noqa: S608 - constants only
 _SELECT_PACK = (
     f"SELECT {VERSION}, {PACK} FROM journal WHERE run=? AND number IN (SELECT value FROM json_each(?))"  # noqa: S608 - constants only
+)
+_SELECT_PACKS_OF = (
+    f"SELECT {VERSION}, {PACK}, run FROM json_each(?) given CROSS JOIN journal "  # noqa: S608 - constants only
+    "ON run = json_extract(given.value, '$[0]') AND number = json_extract(given.value, '$[1]')"
 )
 _SELECT_PACK_BYTES = (
     f"SELECT number, {PACK} FROM journal WHERE run=? AND number IN (SELECT value FROM json_each(?))"  # noqa: S608 - constants only
@@ -80,7 +88,7 @@ _SELECT_STATS = (
 _OF_RUNS = ("journal", "block", "timeline", "mark", "hold")
 
 
-class SQLiteStore:
+class SQLiteStore(Beside):
     """A store in a SQLite file."""
 
     def __init__(
@@ -95,7 +103,12 @@ class SQLiteStore:
             raise InvalidCall(f"durability is 'durable', 'fast' or 'memory', not {durability!r}")
         self._link = Link(os.fspath(path), durability, timeout)
         self._artifacts = Artifacts(self._link, None if artifacts is None else ArtifactFolder(artifacts))
-        self._values = Values(self._link)
+        self._small = Values(self._link)
+        self._large = self._artifacts
+        self._queues = sqlite_queue.Queues(self._link)
+        #: What each thread knows of the WAL.
+        self._news = News(self._link.path)
+        self._bulk = Bulk(self._link, self._artifacts)
 
     # Runs
 
@@ -131,11 +144,13 @@ class SQLiteStore:
         if change.holds:
             self._artifacts.require(connection, change.holds, change.uploads)
         if change.expect is None:
-            if _has(connection, "run WHERE id=?", run.id):
+            if has(connection, "run WHERE id=?", run.id):
                 raise StaleVersion(f"run {run.id!r} was made by another writer: read it, then try again")
-            run = _insert_run(connection, run)
+            run = insert_run(connection, run)
         else:
-            _update_run(connection, run, change.expect)
+            update_run(connection, run, change.expect)
+        if change.queue is not None:
+            sqlite_queue.put(connection, run, change.queue)
         key = run.key
         if change.uploads:
             self._artifacts.keep(connection, change.uploads, run.updated)
@@ -143,7 +158,7 @@ class SQLiteStore:
             number = change.version.number
             connection.execute(INSERT_VERSION, version_row(key, change.version))
             if change.blocks or is_long(change.version):
-                _insert_blocks(connection, key, change.version, change.blocks)
+                insert_blocks(connection, key, change.version, change.blocks)
             for name in change.tags:
                 mark = MarkRecord(number=number, name=name, at=change.version.at)
                 connection.execute(INSERT_MARK, mark_row(key, mark))
@@ -172,11 +187,10 @@ class SQLiteStore:
         return None if row is None else run_record(row)
 
     def run_ids(self, prefix: str, limit: int) -> list[str]:
-        # No byte of UTF-8 is as great as 0xff.
         with self._link.reader() as connection:
             rows = connection.execute(
                 "SELECT id FROM run WHERE id >= ? AND id < CAST(? AS TEXT) ORDER BY id LIMIT ?",
-                (prefix, prefix.encode() + b"\xff", limit),
+                (prefix, beyond(prefix), limit),
             ).fetchall()
         return [row[0] for row in rows]
 
@@ -190,16 +204,21 @@ class SQLiteStore:
         before: int | None = None,
         due: int | None = None,
         parent: int | None = None,
+        prefix: str = "",
+        live: bool = False,
         limit: int = 100,
     ) -> list[RunRecord]:
-        clauses = [("workflow = ?", workflow), ("updated >= ?", since), ("key < ?", before)]
-        clauses += [("due <= ?", due), ("parent = ?", parent)]
+        clauses: list[tuple[str, Any]] = [("workflow = ?", workflow), ("updated >= ?", since)]
+        clauses += [("key < ?", before), ("due <= ?", due), ("parent = ?", parent)]
+        if prefix:
+            clauses += [("id >= ?", prefix), ("id < CAST(? AS TEXT)", beyond(prefix))]
         tagged = "EXISTS (SELECT 1 FROM mark WHERE mark.run = run.key AND mark.name = ?)"
         clauses += [(tagged, tag) for tag in tags]
-        where, values = _where(clauses)
+        where, values = where_all(clauses)
         if statuses is not None:
             numbers = [str(STATUS_NUMBER[status]) for status in statuses if status in STATUS_NUMBER]
             where += f" AND status IN ({', '.join(numbers)})"
+        where += f" AND {LIVE_RUN}" if live else ""
         with self._link.reader() as connection:
             statement = f"{_SELECT_RUN}{where} ORDER BY key DESC LIMIT ?"
             rows = connection.execute(statement, (*values, limit)).fetchall()
@@ -223,29 +242,21 @@ class SQLiteStore:
         self._link.write(delete)
 
     def import_run(self, imported: Imported) -> RunRecord:
-        uploads = self._artifacts.place(imported.uploads)
+        return self._bulk.import_run(imported)
 
-        def write(connection: sqlite3.Connection) -> RunRecord:
-            if _has(connection, "run WHERE id=?", imported.run.id):
-                raise AlreadyExists(
-                    f"run {imported.run.id!r} exists: import under another id, or delete it first"
-                )
-            run = _insert_run(connection, imported.run)
-            self._artifacts.keep(connection, uploads, run.created)
-            for version, blocks, holds in imported.versions:
-                connection.execute(INSERT_VERSION, version_row(run.key, version))
-                _insert_blocks(connection, run.key, version, blocks)
-                self._artifacts.require(connection, holds, ())
-                self._artifacts.hold(connection, run.key, version.number, holds)
-            for timeline in imported.timelines:
-                connection.execute(INSERT_TIMELINE, timeline_row(run.key, timeline))
-            for mark in imported.marks:
-                connection.execute(INSERT_MARK, mark_row(run.key, mark))
-            for event in imported.events:
-                connection.execute(INSERT_EVENT, event_row(run.key, event))
-            return run
+    # Queues
 
-        return self._link.write(all_or_nothing(write), alone=True)
+    def claim(self, wanted: Claim) -> list[RunRecord]:
+        return self._queues.claim(wanted)
+
+    def waiting(self, wanted: Claim) -> bool:
+        return self._queues.waiting(wanted)
+
+    def place(self, run: int) -> Place | None:
+        return self._queues.place(run)
+
+    def queues(self) -> dict[str, dict[str, int]]:
+        return self._queues.queues()
 
     # Versions
 
@@ -263,7 +274,7 @@ class SQLiteStore:
         ascending: bool = False,
         pruned: bool = False,
     ) -> list[VersionRecord]:
-        where, values = _where(
+        where, values = where_all(
             [
                 ("run = ?", run),
                 ("number < ?", before),
@@ -292,6 +303,11 @@ class SQLiteStore:
         with self._link.reader() as connection:
             return dict(connection.execute(_SELECT_PACK_BYTES, (run, wanted)).fetchall())
 
+    def packs_of(self, places: Sequence[tuple[int, int]]) -> dict[tuple[int, int], VersionRecord]:
+        wanted = msgspec.json.encode(list(places)).decode()
+        with self._link.reader() as connection:
+            return sound_packs(connection.execute(_SELECT_PACKS_OF, (wanted,)).fetchall())
+
     def block(self, run: int, number: int, index: int) -> bytes | None:
         with self._link.reader() as connection:
             row = connection.execute(
@@ -305,7 +321,7 @@ class SQLiteStore:
         return [timeline_record(row) for row in rows]
 
     def marks(self, run: int, first: int | None = None, last: int | None = None) -> list[MarkRecord]:
-        where, values = _where([("run = ?", run), ("number >= ?", first), ("number <= ?", last)])
+        where, values = where_all([("run = ?", run), ("number >= ?", first), ("number <= ?", last)])
         with self._link.reader() as connection:
             statement = f"SELECT * FROM mark WHERE {where} ORDER BY number, name"  # noqa: S608 - constants only
             rows = connection.execute(statement, values).fetchall()
@@ -314,7 +330,7 @@ class SQLiteStore:
     def set_mark(self, run: int, mark: MarkRecord, *, on: bool, event: EventRecord) -> bool:
         def write(connection: sqlite3.Connection) -> bool:
             there = "journal WHERE run=? AND number=? AND pruned=0"
-            if on and not _has(connection, there, run, mark.number):
+            if on and not has(connection, there, run, mark.number):
                 raise NotFound(f"version {mark.number} is not there any more: mark another")
             if on:
                 statement, values = INSERT_MARK, mark_row(run, mark)
@@ -337,61 +353,15 @@ class SQLiteStore:
         return sqlite_journal.end(self._link)
 
     def prune(self, plan: Prune) -> RunRecord:
-        key = plan.run.key
-
-        def write(connection: sqlite3.Connection) -> RunRecord:
-            gone = [*plan.drop, *(version.number for version, _, _ in plan.thin)]
-            if any(_has(connection, "mark WHERE run=? AND number=?", key, number) for number in gone):
-                raise _stale(plan.run)
-            _update_run(connection, plan.run, plan.expect)
-            sqlite_journal.mark_end(connection)
-            for number in gone:
-                connection.execute("DELETE FROM block WHERE run=? AND number=?", (key, number))
-                connection.execute("DELETE FROM hold WHERE run=? AND number=?", (key, number))
-            for number in plan.drop:
-                connection.execute("DELETE FROM journal WHERE run=? AND number=?", (key, number))
-            for version, blocks, holds in plan.thin:
-                seq = connection.execute(
-                    "DELETE FROM journal WHERE run=? AND number=? RETURNING seq", (key, version.number)
-                ).fetchone()
-                connection.execute(INSERT_STUB, (None if seq is None else seq[0], *version_row(key, version)))
-                _insert_blocks(connection, key, version, blocks)
-                self._artifacts.hold(connection, key, version.number, holds)
-            for event in plan.events:
-                connection.execute(INSERT_EVENT, event_row(key, event))
-            return plan.run
-
-        return self._link.write(write)
-
-    # Artifacts
-
-    def put_artifact(self, upload: Upload, at: int) -> bool:
-        return self._artifacts.put(upload, at)
-
-    def artifact(self, digest: bytes) -> ArtifactRecord | None:
-        return self._artifacts.find(digest)
-
-    def artifact_pieces(self, digest: bytes) -> Iterator[bytes]:
-        return self._artifacts.pieces(digest)
-
-    def artifacts(self, *, after: bytes = b"", limit: int = 1000) -> list[ArtifactRecord]:
-        return self._artifacts.page(after, limit)
-
-    def collect(self, *, before: int) -> tuple[int, int]:
-        return self._artifacts.collect(before)
-
-    # Values and leases
-
-    def value(self, name: str) -> tuple[bytes, int] | None:
-        return self._values.get(name)
-
-    def set_value(self, name: str, data: bytes, expect: int) -> int:
-        return self._values.set(name, data, expect)
-
-    def renew(self, runs: Sequence[int], owner: str, until: int) -> None:
-        self._values.renew(runs, owner, until)
+        return self._bulk.prune(plan)
 
     # The whole
+
+    def news(self, timeout: float) -> bool:
+        return self._news.wait(timeout)
+
+    def now(self) -> int:
+        return time.time_ns() // 1000
 
     def stats(self) -> StoreStats:
         with self._link.reader() as connection:
@@ -414,7 +384,7 @@ class SQLiteStore:
                 found = [row[0] for row in connection.execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
                 for table in _OF_RUNS:
                     placeholder = " AND NOT (run = 0 AND seal = x'')" if table == "journal" else ""
-                    if _has(connection, f"{table} WHERE run NOT IN (SELECT key FROM run){placeholder}"):  # noqa: S608 - constants only
+                    if has(connection, f"{table} WHERE run NOT IN (SELECT key FROM run){placeholder}"):  # noqa: S608 - constants only
                         found.append(f"there are rows in {table} that belong to no run")
         except CorruptStore as error:
             return [str(error)]
@@ -425,40 +395,3 @@ class SQLiteStore:
 
     def close(self) -> None:
         self._link.close()
-
-
-def _where(clauses: Sequence[tuple[str, Any]]) -> tuple[str, list[Any]]:
-    """The clauses that have a value, and the values."""
-    given = [(clause, value) for clause, value in clauses if value is not None]
-    return " AND ".join([clause for clause, _ in given] or ["1"]), [value for _, value in given]
-
-
-def _has(connection: sqlite3.Connection, what: str, *values: Any) -> bool:
-    return connection.execute(f"SELECT 1 FROM {what}", values).fetchone() is not None  # noqa: S608 - constants only
-
-
-def _insert_run(connection: sqlite3.Connection, run: RunRecord) -> RunRecord:
-    run = msgspec.structs.replace(run, key=connection.execute(SELECT_NEXT_KEY).fetchone()[0])
-    row = run_row(run)
-    connection.execute(INSERT_RUN, (*row, run_sum(row)))
-    return run
-
-
-def _stale(run: RunRecord) -> StaleVersion:
-    return StaleVersion(f"run {run.id!r} has moved on since it was read: read its head, then try again")
-
-
-def _update_run(connection: sqlite3.Connection, run: RunRecord, expect: RunRecord) -> None:
-    row = run_row(run)
-    done = connection.execute(UPDATE_RUN, (*row[2:4], *row[5:], run_sum(row), expect.key, expect.revision))
-    if done.rowcount != 1:
-        raise _stale(run)
-
-
-def _insert_blocks(
-    connection: sqlite3.Connection, key: int, version: VersionRecord, blocks: Sequence[bytes]
-) -> None:
-    rows = [(key, version.number, index, block) for index, block in enumerate(blocks)]
-    if is_long(version):
-        rows.append((key, version.number, -1, version.pack or b""))
-    connection.executemany("INSERT INTO block (run, number, n, data) VALUES (?, ?, ?, ?)", rows)

@@ -9,12 +9,14 @@ Invariant: a file that is not ours, or of a newer format, is not changed.
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import time
 from functools import cache
 from pathlib import Path
 
 from holdfast.errors import IncompatibleFormat
+from holdfast.store.sqlite_errors import translated
 
 #: "hold" in ASCII: marks a SQLite file as ours.
 APPLICATION_ID = 0x686F6C64
@@ -22,7 +24,10 @@ APPLICATION_ID = 0x686F6C64
 
 def prepare(connection: sqlite3.Connection, path: str, timeout: float) -> None:
     """Make a file ready for use; `IncompatibleFormat` if it cannot be."""
-    if Path(path).stat().st_size == 1:
+    newest = len(migrations())
+    if _format(connection) == (APPLICATION_ID, newest):
+        return
+    if os.path.getsize(path) == 1:
         # SQLite takes it for an empty file, and would write over it.
         raise IncompatibleFormat(f"{path} is not a Holdfast store (a single byte): open another file")
     # In one transaction: another process may be making the file just now.
@@ -30,7 +35,6 @@ def prepare(connection: sqlite3.Connection, path: str, timeout: float) -> None:
     made, version = _format(connection)
     tables = connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
     connection.execute("COMMIT")
-    newest = len(migrations())
     if made == APPLICATION_ID and version == newest:
         return
     if made not in (0, APPLICATION_ID) or (made == 0 and tables):
@@ -41,6 +45,30 @@ def prepare(connection: sqlite3.Connection, path: str, timeout: float) -> None:
         )
     _use_log(connection, time.monotonic() + timeout)
     _migrate(connection)
+
+
+def name_to_open(path: str) -> str:
+    """The path; where nothing may be written beside a file, and nobody else has it open, the name under which SQLite
+    only reads it, as it is at that moment."""
+    folder = os.path.dirname(path) or os.curdir
+    if os.access(folder, os.W_OK) or not os.path.exists(path) or os.path.exists(f"{path}-wal"):
+        return path
+    return f"{Path(path).absolute().as_uri()}?mode=ro&immutable=1"
+
+
+def format_of(path: str) -> int:
+    """The format of a file, read without changing it; `IncompatibleFormat` if it is not ours."""
+    try:
+        name = name_to_open(path)
+        name = f"{Path(path).absolute().as_uri()}?mode=ro" if name == path else name
+        connection = sqlite3.connect(name, uri=True, timeout=1.0)
+        with contextlib.closing(connection):
+            made, version = _format(connection)
+    except sqlite3.Error as error:
+        raise translated(error, path, 1.0) from error
+    if made != APPLICATION_ID:
+        raise IncompatibleFormat(f"{path} is not a Holdfast store: open another file")
+    return version
 
 
 @cache

@@ -17,16 +17,17 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from holdfast.errors import HoldfastError, StoreUnavailable
+from holdfast.store.gather import Gather, Job
 from holdfast.store.sqlite_errors import DriverError, closed, translated
 from holdfast.store.sqlite_fork import before_forks
-from holdfast.store.sqlite_format import prepare
+from holdfast.store.sqlite_format import name_to_open, prepare
 from holdfast.store.sqlite_others import Others
 
 T = TypeVar("T")
+Work: TypeAlias = Callable[[sqlite3.Connection], Any]
 
 #: Pages in the WAL before it is written back. A short WAL is overwritten in place, which makes its fsync
 #: cheaper than growing the file: measured 4,500 commits/s at 256 pages, 2,900 at 4,000.
@@ -34,19 +35,6 @@ _CHECKPOINT = 256
 _BATCH = 256
 
 _SYNCHRONOUS = {"durable": "FULL", "fast": "NORMAL", "memory": "OFF"}
-
-
-class _Job(Generic[T]):
-    __slots__ = ("alone", "done", "error", "leads", "result", "wake", "work")
-
-    def __init__(self, work: Callable[[sqlite3.Connection], T], alone: bool) -> None:
-        self.work = work
-        self.alone = alone
-        self.leads = False
-        self.done = False
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.wake: Any = None
 
 
 class Reading:
@@ -64,12 +52,12 @@ class Reading:
         if link._pid != os.getpid():
             link.start_anew()
         if self._leads:
-            with link._mutex:
-                writer = link._writer
-                if writer is not None and not link._leading:
-                    link._leading = True
-                    self._connection = writer
-                    return writer
+            if link._writer is not None and link._writers.lead_now():
+                # Whoever closes the store may have been quicker.
+                if link._writer is not None:
+                    self._connection = link._writer
+                    return link._writer
+                link._writers.hand_over()
             self._leads = False
         try:
             self._connection = link._idle.pop()
@@ -79,8 +67,7 @@ class Reading:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if self._leads:
-            with self._link._mutex:
-                self._link._hand_over()
+            self._link._writers.hand_over()
         elif self._link._closed:
             self._link._drop(self._connection)
         else:
@@ -100,11 +87,9 @@ class Link:
         self._open: set[sqlite3.Connection] = set()
         self._idle: list[sqlite3.Connection] = []
         self._writer: sqlite3.Connection | None = None
-        self._mutex = threading.Lock()
         #: Held while a connection is being opened, and while the process forks.
         self._gate = threading.Lock()
-        self._queue: list[_Job[Any]] = []
-        self._leading = False
+        self._writers: Gather[Work] = Gather(self._run, _BATCH, self._at_rest)
         self._pid = os.getpid()
         self._abandoned: list[Any] = []
         self._closed = False
@@ -136,13 +121,7 @@ class Link:
             self.start_anew()
         if self._closed:
             raise closed(self.path)
-        job = _Job(work, alone)
-        self._queue_up(job)
-        if not job.done:
-            self._lead(job)
-        if job.error is not None:
-            raise job.error
-        result: T = job.result
+        result: T = self._writers.hand_in(work, alone=alone)
         return result
 
     def close(self) -> None:
@@ -150,24 +129,19 @@ class Link:
         self._closed = True
         if self._pid != os.getpid():
             return
-        with self._mutex:
-            connections, self._idle = self._idle, []
-            if self._writer is not None and not self._leading:
-                connections.append(self._writer)
-                self._writer = None
+        connections, self._idle = self._idle, []
         for connection in connections:
             self._drop(connection)
+        if self._writers.lead_now():
+            self._writers.hand_over()
 
     def suspend(self) -> None:
         """Before a fork: when no write is under way, close all connections, and let nobody open one."""
-        job = _Job(lambda _: None, True)
-        self._queue_up(job)
+        self._writers.hold()
         self._gate.acquire()
-        with self._mutex:
-            self._queue.remove(job)
-            if self._writer is not None:
-                self._idle.append(self._writer)
-                self._writer = None
+        if self._writer is not None:
+            self._idle.append(self._writer)
+            self._writer = None
         until = time.monotonic() + self._timeout
         while self._open and time.monotonic() < until:
             while self._idle:
@@ -177,8 +151,7 @@ class Link:
     def resume(self) -> None:
         """After a fork, in the parent."""
         self._gate.release()
-        with self._mutex:
-            self._hand_over()
+        self._writers.hand_over()
 
     def start_anew(self) -> None:
         """After a fork, in the child, where no other thread is left. Should a connection of the parent be left,
@@ -187,10 +160,8 @@ class Link:
         self._open = set()
         self._idle = []
         self._writer = None
-        self._mutex = threading.Lock()
         self._gate = threading.Lock()
-        self._queue = []
-        self._leading = False
+        self._writers.start_anew()
         self._pid = os.getpid()
 
     def vacuum(self) -> None:
@@ -209,60 +180,13 @@ class Link:
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise self._ours(error) from error
 
-    def _queue_up(self, job: _Job[Any]) -> None:
-        """Wait until a job is done, or until this thread is to lead."""
-        with self._mutex:
-            self._queue.append(job)
-            leads = not self._leading
-            if leads:
-                self._leading = True
-            else:
-                job.wake = threading.Lock()
-                job.wake.acquire()
-        if not leads:
-            try:
-                job.wake.acquire()
-            except BaseException:
-                self._withdraw(job)
-                raise
-
-    def _lead(self, own: _Job[Any]) -> None:
-        with self._mutex:
-            count = 1
-            if not self._queue[0].alone:
-                while count < min(_BATCH, len(self._queue)) and not self._queue[count].alone:
-                    count += 1
-            jobs, self._queue = self._queue[:count], self._queue[count:]
-        try:
-            self._run(jobs)
-        finally:
-            with self._mutex:
-                self._hand_over()
-            for job in jobs:
-                job.done = True
-                if job.wake is not None and job is not own:
-                    job.wake.release()
-
-    def _hand_over(self) -> None:
-        """Let the next in the queue lead, or nobody. The mutex is held."""
-        if self._queue:
-            self._queue[0].leads = True
-            self._queue[0].wake.release()
-            return
-        self._leading = False
+    def _at_rest(self) -> None:
+        """Nobody writes: a store that was closed meanwhile lets go of its writer, too."""
         if self._closed and self._writer is not None:
             self._drop(self._writer)
             self._writer = None
 
-    def _withdraw(self, job: _Job[Any]) -> None:
-        """Take back the job of a thread that was interrupted while waiting: it would not wake up to lead."""
-        with self._mutex:
-            if job in self._queue:
-                self._queue.remove(job)
-                if job.leads:
-                    self._hand_over()
-
-    def _run(self, jobs: list[_Job[Any]]) -> None:
+    def _run(self, jobs: list[Job[Work]]) -> None:
         commits = self._commits
         try:
             try:
@@ -271,21 +195,20 @@ class Link:
             except (sqlite3.Error, HoldfastError) as error:
                 # Each by itself would wait for the same lock as long again.
                 for job in jobs:
-                    job.error = self._named(error)
+                    job.outcome = self._named(error)
                 return
             self._transact(connection, jobs)
         except Exception as error:
             if len(jobs) == 1:
-                jobs[0].error = self._named(error)
+                jobs[0].outcome = self._named(error)
                 return
             for job in jobs:
-                job.error = None
                 self._run([job])
         except BaseException as error:
             if self._commits == commits:
                 for job in jobs:
-                    job.error = StoreUnavailable("the commit was interrupted; nothing of it was kept")
-                    job.error.__cause__ = error
+                    job.outcome = StoreUnavailable("the commit was interrupted; nothing of it was kept")
+                    job.outcome.__cause__ = error
             raise
 
     def _named(self, error: Exception) -> Exception:
@@ -295,13 +218,13 @@ class Link:
         ours.__cause__ = error
         return ours
 
-    def _transact(self, connection: sqlite3.Connection, jobs: list[_Job[Any]]) -> None:
+    def _transact(self, connection: sqlite3.Connection, jobs: list[Job[Work]]) -> None:
         try:
             for job in jobs:
                 try:
-                    job.result = job.work(connection)
+                    job.outcome = job.item(connection)
                 except HoldfastError as error:
-                    job.error = error
+                    job.outcome = error
             connection.execute("COMMIT")
         except BaseException as error:
             if connection.in_transaction:
@@ -326,8 +249,10 @@ class Link:
         if self._closed:
             raise closed(self.path)
         with self._gate, self.errors():
+            name = name_to_open(self.path)
             connection = sqlite3.connect(
-                self.path,
+                name,
+                uri=name != self.path,
                 timeout=self._timeout,
                 isolation_level=None,
                 check_same_thread=False,
@@ -344,10 +269,10 @@ class Link:
             connection.close()
 
     def _open_first(self) -> None:
-        folder = Path(self.path).parent
-        if not folder.is_dir():
+        folder = os.path.dirname(self.path) or os.curdir
+        if not os.path.isdir(folder):
             raise StoreUnavailable(f"the folder {folder} does not exist: make it, or open a path elsewhere")
-        if Path(self.path).is_dir():
+        if os.path.isdir(self.path):
             raise StoreUnavailable(f"{self.path} is a folder: give the path of a file in it")
         connection = self._connect()
         try:

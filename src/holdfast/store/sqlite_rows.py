@@ -6,15 +6,19 @@ carry their own hash in `seal`, which `history` checks.
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from itertools import pairwise
 from typing import Any
 
 import msgspec
 
-from holdfast.errors import CorruptStore
+from holdfast.errors import CorruptStore, StaleVersion
 from holdfast.model.records import (
     KINDS,
+    LIVE,
     STATUSES,
     EventRecord,
     MarkRecord,
@@ -22,11 +26,16 @@ from holdfast.model.records import (
     TimelineRecord,
     VersionRecord,
 )
+from holdfast.store.claims import changes_when, ready_at
 
 RUN = (
     "key, id, workflow, status, created, updated, head, last, timeline, revision, epoch, "
     "origin_run, origin_version, step, size, kept, parent, due, owner, detail, until"
 )
+#: Runs of workflows that have not ended, in the very words of the index, by which SQLite knows that it will do.
+LIVE_RUN = "workflow IS NOT NULL AND status NOT IN (4, 5, 6)"
+#: Made with the first run of a workflow: an empty index takes a page, too.
+_INDEX_LIVE = f"CREATE INDEX IF NOT EXISTS run_live ON run (status, due) WHERE {LIVE_RUN}"
 SELECT_NEXT_KEY = (
     "SELECT max(coalesce((SELECT max(key) FROM run), 0), "
     "coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'run'), 0)) + 1"
@@ -37,6 +46,10 @@ UPDATE_RUN = (
     "origin_run=?, origin_version=?, step=?, size=?, kept=?, parent=?, due=?, owner=?, detail=?, until=?, sum=? "
     "WHERE key=? AND revision=?"
 )
+#: The same for a run of which none of the columns changes that an index holds: no page of one is written.
+_UPDATE_STEP = UPDATE_RUN.replace("workflow=?, status=?, ", "").replace("due=?, ", "")
+#: The same for a run whose turn in its queue, if it is in one, changes with its record (see `sqlite_queue`).
+_UPDATE_TURN = UPDATE_RUN.replace("sum=? ", "sum=?, ready = CASE WHEN queue IS NOT NULL THEN ? END ")
 VERSION = (
     "seq, number, back, timeline, kind, status, steps, pruned, extra, at, step, detail, seal, length(pack)"
 )
@@ -60,6 +73,11 @@ INSERT_MARK = "INSERT OR IGNORE INTO mark VALUES (?, ?, ?, ?, ?)"
 _encode = msgspec.msgpack.Encoder().encode
 KIND_NUMBER = {name: number for number, name in enumerate(KINDS)}
 STATUS_NUMBER = {name: number for number, name in enumerate(STATUSES)}
+assert [number for name, number in STATUS_NUMBER.items() if name not in LIVE] == [
+    4,
+    5,
+    6,
+]  # as `LIVE_RUN` says
 
 
 def row_sum(*values: Any) -> bytes:
@@ -151,9 +169,12 @@ def is_long(version: VersionRecord) -> bool:
 
 def version_row(key: int, version: VersionRecord) -> tuple[Any, ...]:
     """The values of `INSERT_VERSION`."""
-    pack = b"" if is_long(version) else version.pack or b""
+    return key, *version_values(version, b"" if is_long(version) else version.pack or b"")
+
+
+def version_values(version: VersionRecord, pack: bytes) -> tuple[Any, ...]:
+    """A version's row but for the run, with its pack or without one that stands elsewhere."""
     return (
-        key,
         version.number,
         version.number - version.parent,
         version.timeline,
@@ -201,6 +222,15 @@ def version_record(row: tuple[Any, ...]) -> VersionRecord:
         ) from error
 
 
+def sound_packs(rows: Iterable[tuple[Any, ...]]) -> dict[tuple[int, int], VersionRecord]:
+    """From rows of the values of `VERSION`, the pack and the run; those that are damaged are left out."""
+    found = {}
+    for row in rows:
+        with suppress(CorruptStore):
+            found[row[15], row[1]] = version_record(row[:15])
+    return found
+
+
 def event_row(key: int, event: EventRecord) -> tuple[Any, ...]:
     """The values of `INSERT_EVENT`."""
     return key, event.at, event.kind, event.data, row_sum(key, event.at, event.kind, event.data)
@@ -244,3 +274,59 @@ def mark_record(row: tuple[Any, ...]) -> MarkRecord:
     if row_sum(*row[:-1]) != row[-1]:
         raise CorruptStore(f"a tag of version {row[2]} is damaged: verify the store")
     return MarkRecord(number=row[2], name=row[1], at=row[3])
+
+
+def update_run(connection: sqlite3.Connection, run: RunRecord, expect: RunRecord) -> None:
+    """Replace the record of a run that has not changed since it was read; else `StaleVersion`."""
+    row = run_row(run)
+    values = (*row[2:4], *row[5:], run_sum(row))
+    which = (expect.key, expect.revision)
+    if changes_when(expect, run):
+        done = connection.execute(_UPDATE_TURN, (*values, ready_at(run), *which))
+    elif run.workflow == expect.workflow:
+        done = connection.execute(_UPDATE_STEP, (*row[5:17], *row[18:], run_sum(row), *which))
+    else:
+        done = connection.execute(UPDATE_RUN, (*values, *which))
+    if done.rowcount != 1:
+        raise stale(run)
+
+
+def stale(run: RunRecord) -> StaleVersion:
+    """The refusal of a writer who knows an older record of a run."""
+    return StaleVersion(f"run {run.id!r} has moved on since it was read: read its head, then try again")
+
+
+def beyond(prefix: str) -> bytes:
+    """What comes after all that starts with a prefix: no byte of UTF-8 is as great as 0xff."""
+    return prefix.encode() + b"\xff"
+
+
+def where_all(clauses: Sequence[tuple[str, Any]]) -> tuple[str, list[Any]]:
+    """The clauses that have a value, and the values."""
+    given = [(clause, value) for clause, value in clauses if value is not None]
+    return " AND ".join([clause for clause, _ in given] or ["1 = 1"]), [value for _, value in given]
+
+
+def has(connection: sqlite3.Connection, what: str, *values: Any) -> bool:
+    """Is there such a row?"""
+    return connection.execute(f"SELECT 1 FROM {what}", values).fetchone() is not None  # noqa: S608 - constants only
+
+
+def insert_run(connection: sqlite3.Connection, run: RunRecord) -> RunRecord:
+    """Make the row of a run, which gets its key."""
+    run = msgspec.structs.replace(run, key=connection.execute(SELECT_NEXT_KEY).fetchone()[0])
+    row = run_row(run)
+    if run.workflow is not None:
+        connection.execute(_INDEX_LIVE)
+    connection.execute(INSERT_RUN, (*row, run_sum(row)))
+    return run
+
+
+def insert_blocks(
+    connection: sqlite3.Connection, key: int, version: VersionRecord, blocks: Sequence[bytes]
+) -> None:
+    """Further blocks of a version, and a pack that is long."""
+    rows = [(key, version.number, index, block) for index, block in enumerate(blocks)]
+    if is_long(version):
+        rows.append((key, version.number, -1, version.pack or b""))
+    connection.executemany("INSERT INTO block (run, number, n, data) VALUES (?, ?, ?, ?)", rows)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from holdfast.errors import CorruptStore, StaleVersion
 from holdfast.store.sqlite_link import Link
-from holdfast.store.sqlite_rows import row_sum
+from holdfast.store.sqlite_rows import beyond, row_sum
 
 
 class Values:
@@ -45,6 +45,22 @@ class Values:
 
         self._link.write(write)
         return revision
+
+    def drop(self, name: str, expect: int) -> None:
+        def write(connection: sqlite3.Connection) -> None:
+            done = connection.execute("DELETE FROM value WHERE name=? AND revision=?", (name, expect))
+            if done.rowcount != 1:
+                raise StaleVersion(f"the value {name!r} was changed by another: read it, then try again")
+
+        self._link.write(write)
+
+    def names(self, prefix: str, after: str, limit: int) -> list[str]:
+        with self._link.reader() as connection:
+            rows = connection.execute(
+                "SELECT name FROM value WHERE name >= ? AND name > ? AND name < CAST(? AS TEXT) ORDER BY name LIMIT ?",
+                (prefix, after, beyond(prefix), limit),
+            ).fetchall()
+        return [row[0] for row in rows]
 
     def renew(self, runs: Sequence[int], owner: str, until: int) -> None:
         def write(connection: sqlite3.Connection) -> None:

@@ -23,6 +23,7 @@ pytest.register_assert_rewrite(
     "holdfast.testing.conformance_artifacts",
     "holdfast.testing.conformance_journal",
     "holdfast.testing.conformance_many",
+    "holdfast.testing.conformance_queue",
     "holdfast.testing.conformance_runs",
     "holdfast.testing.conformance_threads",
     "holdfast.testing.conformance_values",
@@ -33,6 +34,7 @@ pytest.register_assert_rewrite(
 from holdfast.testing.conformance_artifacts import ArtifactContract  # noqa: E402 - after the rewriting
 from holdfast.testing.conformance_journal import JournalContract  # noqa: E402
 from holdfast.testing.conformance_many import ManyContract  # noqa: E402
+from holdfast.testing.conformance_queue import QueueContract  # noqa: E402
 from holdfast.testing.conformance_runs import RunContract  # noqa: E402
 from holdfast.testing.conformance_threads import ThreadContract  # noqa: E402
 from holdfast.testing.conformance_values import ValueContract  # noqa: E402
@@ -47,6 +49,7 @@ class StoreConformance(
     JournalContract,
     ArtifactContract,
     ValueContract,
+    QueueContract,
     WholeContract,
     ThreadContract,
 ):

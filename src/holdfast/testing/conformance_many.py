@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.errors import HoldfastError, NotFound, StaleVersion
 from holdfast.model.records import RunRecord, TimelineRecord
-from holdfast.store.base import Append, Store
+from holdfast.store.base import Append, Place, Store
 from holdfast.testing.samples import (
     ALL,
     advanced,
@@ -53,6 +53,52 @@ class ManyContract:
         before = everything(store)
         assert store.append_many([]) == []
         assert everything(store) == before
+
+    def test_plain_versions_of_many_runs_each_by_itself(self, store: Store) -> None:
+        """Most changes are a version and nothing else; some are refused, and some runs are in a queue."""
+        place = Place("q", 3)
+        made = [
+            store.append(
+                Append(
+                    expect=None,
+                    run=new_run(f"run {number}", workflow="flow", last=1, head=1, revision=1),
+                    version=version(1),
+                    queue=place if number % 3 else None,
+                )
+            )
+            for number in range(20)
+        ]
+        changes = []
+        for number, run in enumerate(made):
+            ended = (
+                {"status": "completed", "detail": b"x" * number}
+                if number % 2
+                else {"step": None, "due": number}
+            )
+            after = replace(run, revision=2, last=2, head=2, size=number, **ended)
+            written = version(2, detail=b"d" * number, step=None if number % 4 else f"step {number}")
+            changes.append(Append(expect=run, run=after, version=written))
+        stale = {3, 8}
+        for number in stale:
+            changes[number] = replace(changes[number], expect=replace(made[number], revision=9))
+        found = store.append_many([*changes, changes[5]])
+        assert isinstance(found.pop(), StaleVersion)
+        for number, (change, outcome) in enumerate(zip(changes, found, strict=True)):
+            there = store.run(change.run.id)
+            assert there is not None
+            if number in stale:
+                assert isinstance(outcome, StaleVersion)
+                assert there == made[number]
+                assert len(store.versions(there.key)) == 1
+                continue
+            assert there == outcome == change.run
+            (read,) = store.packs(there.key, [2])
+            assert replace(read, seq=0) == change.version
+            assert store.place(there.key) == (place if number % 3 else None)
+        entries = store.journal(run=None, after=0, limit=ALL)
+        seen = [entry[1].seq for entry in entries if isinstance(entry, tuple)]
+        assert seen == sorted(set(seen))
+        assert len(seen) == 38
 
     def test_each_change_is_written_with_all_its_parts(self, store: Store) -> None:
         there = history(store, 2, "there")
@@ -147,7 +193,7 @@ class ManyContract:
         }
         for name, parts in reasons.items():
             good = [change_of(new_run(f"{name}-{number}"), events=[event(name)]) for number in range(2)]
-            bad = change_of(run, events=[event(name)])._replace(**parts)
+            bad = change_of(run, **{"events": [event(name)], **parts})
             before = everything(store)
             try:
                 found: Sequence[object] = store.append_many([*good[:place], bad, *good[place:]])

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.errors import AlreadyExists, HoldfastError, InvalidSnapshot, NotFound, StaleVersion
-from holdfast.model.records import STATUSES, MarkRecord, RunRecord, TimelineRecord, VersionRecord
+from holdfast.model.records import LIVE, STATUSES, MarkRecord, RunRecord, TimelineRecord, VersionRecord
 from holdfast.store.base import Append, Store
 from holdfast.testing.samples import (
     ALL,
@@ -210,6 +210,7 @@ class RunContract:
             expected = sorted(run_id for run_id in ids if run_id.startswith(prefix))
             assert store.run_ids(prefix, 100) == expected
             assert store.run_ids(prefix, 2) == expected[:2]
+            assert sorted(run.id for run in store.runs(prefix=prefix)) == expected
 
     def test_runs_are_listed_newest_first_and_paged(self, store: Store) -> None:
         made = [begin(store, f"run-{number}") for number in range(7)][::-1]
@@ -236,6 +237,8 @@ class RunContract:
         assert found(workflow="none") == []
         assert found(tags=["all"]) == [3, 2, 1, 0]
         assert found(tags=["late", "tag-2"]) == [2]
+        assert found(prefix="run-", statuses=["completed"], before=made[3].key) == [1]
+        assert found(prefix="run-2") == [2]
         assert found(tags=["tag-1", "tag-2"]) == []
         assert found(since=10) == [3, 2, 1]
         assert found(since=31) == []
@@ -243,6 +246,39 @@ class RunContract:
         assert found(statuses=["completed"], before=made[3].key) == [1]
         mark(store, made[2], 2, "late", on=False)
         assert found(tags=["late"]) == [3]
+
+    def test_runs_of_workflows_that_have_not_ended_are_found(self, store: Store) -> None:
+        made = {
+            status: begin(store, status, status=status, workflow="plan", due=number)
+            for number, status in enumerate(STATUSES)
+        }
+        by_hand = begin(store, "by hand", status="running")
+
+        def found(**filters: Any) -> list[str]:
+            return [run.id for run in store.runs(live=True, **filters)]
+
+        live = [status for status in reversed(STATUSES) if status in LIVE]
+        assert found() == live
+        assert found(statuses=["running"]) == ["running"]
+        assert found(statuses=["running", "queued"]) == ["running", "queued"]
+        assert found(statuses=["completed"]) == found(statuses=[]) == []
+        assert found(due=1) == ["running", "queued"]
+        assert found(statuses=["queued"], due=0) == ["queued"]
+        assert found(before=made["frozen"].key, limit=2) == live[1:3]
+        # It follows every kind of change.
+        run = store.append(Append(made["running"], advanced(made["running"], status="completed")))
+        assert "running" not in found()
+        run = store.append(Append(run, advanced(run, status="queued", due=1)))
+        assert found(statuses=["queued"], due=1) == ["running", "queued"]
+        run = store.append(Append(run, advanced(run, head=1, last=1, step="plan")))
+        assert store.runs(live=True, statuses=["queued"], due=1, limit=1) == [run]
+        run = store.append(Append(run, advanced(run, due=None)))
+        assert found(statuses=["queued"], due=1) == ["queued"]
+        store.append(Append(by_hand, advanced(by_hand, workflow="plan")))
+        assert found(statuses=["running"]) == ["by hand"]
+        store.delete_run(run)
+        assert found(statuses=["queued"]) == ["queued"]
+        assert store.check() == []
 
     def test_runs_that_are_due_are_found(self, store: Store) -> None:
         made = [begin(store, f"run-{due}", due=due, status="suspended") for due in (None, 30, 10, 20, 0)]

@@ -21,7 +21,7 @@ def _now(store: Store, run: RunRecord) -> RunRecord:
 
 
 class ValueContract:
-    """`value`, `set_value`, `renew`."""
+    """`value`, `set_value`, `drop_value`, `value_names`, `renew`."""
 
     def test_a_value_that_is_not_there_reads_as_nothing(self, store: Store) -> None:
         assert store.value("breaker") is None
@@ -61,6 +61,53 @@ class ValueContract:
             with pytest.raises(StaleVersion):
                 store.set_value("other", b"early", expect)
         assert store.value("other") is None
+
+    def test_a_value_is_removed_by_who_has_seen_it(self, store: Store) -> None:
+        first = store.set_value("pulse", b"first", 0)
+        second = store.set_value("pulse", b"second", first)
+        store.set_value("pulse ", b"other", 0)
+        for expect in (0, first, second + 1, -1):
+            with pytest.raises(StaleVersion):
+                store.drop_value("pulse", expect)
+        assert store.value("pulse") == (b"second", second)
+        store.drop_value("pulse", second)
+        assert store.value("pulse") is None
+        assert store.value("pulse ") is not None
+        for expect in (0, 1, second):
+            with pytest.raises(StaleVersion):
+                store.drop_value("pulse", expect)
+        with pytest.raises(StaleVersion):
+            store.set_value("pulse", b"late", second)
+        assert store.value("pulse") is None
+        revision = store.set_value("pulse", b"again", 0)
+        assert store.value("pulse") == (b"again", revision)
+        assert store.check() == []
+
+    def test_names_are_found_by_how_they_begin(self, store: Store) -> None:
+        names = sorted(
+            [
+                "",
+                "a",
+                "pulse",
+                "pulse/",
+                "pulse/1",
+                "pulse/%",
+                "pulse/_",
+                "pulse/Ü",
+                "pulse/\U0001f40b",
+                "pulsf",
+            ]
+        )
+        for name in reversed(names):
+            store.set_value(name, b"", 0)
+        assert store.value_names("") == names[1:]
+        inside = [name for name in names if name.startswith("pulse/")]
+        assert store.value_names("pulse/") == inside
+        assert store.value_names("pulse/", limit=2) == inside[:2]
+        assert store.value_names("pulse/", after=inside[1], limit=2) == inside[2:4]
+        assert store.value_names("pulse/", after=inside[-1]) == []
+        assert store.value_names("pulse/%") == ["pulse/%"]
+        assert store.value_names("nothing") == []
 
     def test_values_and_runs_leave_each_other_alone(self, store: Store) -> None:
         run = history(store, 3, "breaker")

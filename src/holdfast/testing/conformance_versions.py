@@ -67,6 +67,17 @@ class VersionContract:
             (last, 3),
         ]
 
+    def test_packs_of_many_runs_at_once(self, store: Store) -> None:
+        one, other = history(store, 3), commit(store, new_run("other"), pack=content("large", 300_000))
+        (stub,) = stubs(1)
+        pruned = store.append(Append(expect=None, run=new_run("pruned", last=1), version=stub[0]))
+        wanted = [(one.key, 3), (other.key, 1), (one.key, 1), (pruned.key, 1)]
+        found = store.packs_of([*wanted, (one.key, 4), (other.key, 0), (other.key + 99, 1), wanted[0]])
+        assert found == {(key, number): store.packs(key, [number])[0] for key, number in wanted}
+        assert found[other.key, 1].pack == content("large", 300_000)
+        assert found[pruned.key, 1].pruned
+        assert store.packs_of([]) == {}
+
     def test_further_blocks_are_kept_in_order(self, store: Store) -> None:
         run = new_run()
         written = [[], [b"only"], [content(f"block {index}", 70_000) for index in range(30)], [b"", b"x"]]

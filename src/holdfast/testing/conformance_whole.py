@@ -65,6 +65,14 @@ _USES: dict[str, Callable[[Store], object]] = {
 class WholeContract:
     """`stats`, `check`, `compact`, `close`."""
 
+    def test_time_goes_on(self, store: Store) -> None:
+        first = store.now()
+        assert type(first) is int
+        assert first > 1_600_000_000_000_000
+        while (later := store.now()) == first:
+            """It comes."""
+        assert 0 < later - first < 60_000_000
+
     def test_stats_count_what_is_there(self, store: Store) -> None:
         empty = StoreStats(runs=0, versions=0, events=0, artifacts=0, artifact_bytes=0, pack_bytes=0)
         assert replace(store.stats(), file_bytes=None) == empty

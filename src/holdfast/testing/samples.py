@@ -111,7 +111,7 @@ def next_version(run: RunRecord, **fields: Any) -> tuple[VersionRecord, RunRecor
 def change_of(run: RunRecord, **parts: Any) -> Append:
     """The next version of a run, to be appended with further parts; of a new run, the first."""
     made, after = next_version(run)
-    return Append(expect=run if run.key else None, run=after, version=made)._replace(**parts)
+    return Append(**{"expect": run if run.key else None, "run": after, "version": made, **parts})
 
 
 def commit(store: Store, run: RunRecord, *, change: dict[str, Any] | None = None, **fields: Any) -> RunRecord:

@@ -25,7 +25,7 @@ Pieces = Callable[[], Iterator[bytes]]
 
 
 class Artifact:
-    """A large value under the hash of its content. Two handles on the same content are equal."""
+    """A large value under the hash of its content. Two handles on the same content, under the same name, are equal."""
 
     __slots__ = ("_pieces", "arrives", "digest", "name", "size")
 

@@ -21,7 +21,7 @@ from msgspec.msgpack import Ext
 
 from holdfast.errors import CorruptStore, IncompatibleFormat
 from holdfast.tree.codec import ODD_DICT, ext_hook, freeze_decoded, open_key, to_bytes
-from holdfast.tree.frozen import FrozenDict
+from holdfast.tree.frozen import At, FrozenDict
 
 #: No block may claim to be larger than this once decompressed.
 MAX_BLOCK = 64 * 1024 * 1024
@@ -80,19 +80,19 @@ def reference(back: int, slot: int) -> Ext:
     return Ext(REF, back.to_bytes(width, "big") + slot.to_bytes(width, "big"))
 
 
-def references(places: list[tuple[int, int]]) -> Ext:
+def references(version: int, places: list[At]) -> Ext:
     """Several references in one. Nodes in the same slot of one version after the other, as appends leave them,
     make a run: how far back the first is, the slot, how many."""
+    _, first, slot = places[0]
     runs: list[int] = []
-    back = slot = length = 0
-    for next_back, next_slot in places:
-        if length and next_slot == slot and next_back == back - length:
-            length += 1
-            continue
-        if length:
-            runs += (back, slot, length)
-        back, slot, length = next_back, next_slot, 1
-    runs += (back, slot, length)
+    following = first
+    for _, number, place in places:
+        if number != following or place != slot:
+            runs += (version - first, slot, following - first)
+            first, slot = number, place
+            following = number
+        following += 1
+    runs += (version - first, slot, following - first)
     return Ext(REFS, _encode(runs))
 
 
@@ -107,7 +107,12 @@ def thin(data: bytes, blocks: Sequence[bytes], needed: Set[int]) -> tuple[bytes,
     directory = node_of(packed_directory)
     if [expected for _, expected in directory] != list(map(digest, blocks)):
         raise CorruptStore("a block fails its hash and cannot be pruned: run verify")
-    nodes = [node for block in blocks for node in open_block(block)] + last
+    nodes: list[Any] = []
+    for (end, _), block in zip(directory, blocks, strict=True):
+        nodes += open_block(block)
+        # A pack that was thinned before has shorter blocks; its slots keep their numbers.
+        nodes += [None] * (end - len(nodes))
+    nodes += last
     kept = [node if slot in needed else None for slot, node in enumerate(nodes)]
     while kept and kept[-1] is None:
         kept.pop()
@@ -152,8 +157,8 @@ def unsqueeze(block: bytes) -> list[Any]:
     return list(map(node_of, open_block(block)))
 
 
-def _inflate(block: bytes) -> bytes:
-    marker, data = block[:1], block[1:]
+def _inflate(block: bytes) -> bytes | memoryview:
+    marker, data = block[:1], memoryview(block)[1:]
     if marker == _PLAIN:
         return data
     if marker != _ZSTD:

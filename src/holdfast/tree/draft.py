@@ -142,23 +142,22 @@ class DraftDict(dict[Any, Any]):
         """The frozen form; shares with the frozen dict that this draft began from."""
         old = self._base
         changed: list[Any] = []
-        items = dict(self)
         for key in self._touched:
             was = old.get(key, _MISSING)
-            if key in items:
-                new = items[key] = folder.entry(key, items[key], was, depth)
-                if new is was:
-                    continue
-                if same(new, was):
-                    items[key] = was
-                    continue
-                changed.append(key)
+            if key in self:
+                new = folder.entry(key, dict.__getitem__(self, key), was, depth)
+                if new is not was and same(new, was):
+                    new = was
+                # In place: a copy of a wide dict costs more than all else here.
+                dict.__setitem__(self, key, new)
+                if new is not was:
+                    changed.append(key)
             elif was is not _MISSING:
                 changed.append(key)
         self._over = True
         if not changed and not self._moved:
             return old
-        return build_dict(items, old, changed, reordered=self._moved)
+        return build_dict(self, old, changed, reordered=self._moved)
 
 
 class DraftList(list[Any]):

@@ -11,9 +11,10 @@ Invariant: the result equals the value and shares no mutable part with it; `fold
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import translate
-from operator import is_
+from itertools import chain
+from operator import eq, is_
 from struct import pack
 from typing import Any
 
@@ -34,10 +35,16 @@ from holdfast.tree.codec import (
     under,
 )
 from holdfast.tree.frozen import DICTS, LISTS, Box, FrozenDict, FrozenList, stored_at
+from holdfast.tree.recall import Recall
 from holdfast.tree.spine import build_dict, build_list
 from holdfast.tree.values import NATIVE, Opaque, kind_of
 
 _MISSING: Any = object()
+#: Lists that are shorter than this are looked at item by item.
+_FEW = 8
+_DICT = {dict}
+_FROZEN_DICT = frozenset((FrozenDict,))
+_chained = chain.from_iterable
 #: Characters of a path in a message; a cycle has a long one.
 _SHOWN = 120
 #: Keys lie within nodes, whatever their size; longer ones are mistakes.
@@ -72,9 +79,11 @@ class Redactor:
 class Folder:
     """Folds values for one run. `space` is its address space: containers stored there are trusted."""
 
-    def __init__(self, space: object, redact: Redactor | None = None) -> None:
+    def __init__(self, space: object, redact: Redactor | None = None, recall: Recall | None = None) -> None:
         self.space = space
         self._redact = redact
+        #: What objects were when they were folded last.
+        self._recall = recall
         #: Artifacts that came with the value and are not in the store yet.
         self.arrivals: list[Any] = []
 
@@ -91,9 +100,11 @@ class Folder:
 
     def value(self, value: Any, base: Any, depth: int) -> Any:
         """As `fold`, with paths of refusals still relative to `value`."""
+        if value is base:
+            return base
         kind = type(value)
         if kind in NATIVE:
-            if value is base or type(base) is not kind:
+            if type(base) is not kind:
                 return value
             return base if (_same_float(value, base) if kind is float else value == base) else value
         if depth > MAX_DEPTH:
@@ -104,7 +115,7 @@ class Folder:
             return self.list(value, base, depth)
         if kind in DICTS or kind in LISTS:
             at = stored_at(value)
-            if value is base or (at is not None and at[0] is self.space):
+            if at is not None and at[0] is self.space:
                 return value
             return self.dict(value, base, depth) if kind in DICTS else self.list(value, base, depth)
         if kind is Box:
@@ -150,7 +161,12 @@ class Folder:
         old: FrozenList | None = base if type(base) in LISTS else None
         out: list[Any] = []
         keep = 0
-        if old is not None:
+        if old is not None and (_begins_with(value, old) or self._recalled(value, old, depth)):
+            if len(value) == len(old):
+                return old
+            out = list.copy(old)
+            keep = len(old)
+        elif old is not None:
             same = True
             for was, item in zip(old, value, strict=False):
                 new = self.item(item, was, depth, len(out))
@@ -166,8 +182,19 @@ class Folder:
             out.append(self.item(item, _MISSING, depth, len(out)))
         return build_list(out, old, keep)
 
+    def _recalled(self, value: Sequence[Any], old: FrozenList, depth: int) -> bool:
+        """Is a list of objects what it was, perhaps with more at its end?"""
+        count = len(old)
+        if self._recall is None or not _FEW <= count <= len(value) or type(old[0]) is not Box:
+            return False
+        return self._recall.are(value if len(value) == count else value[:count], old, depth + 1)
+
     def leaf(self, value: Any, base: Any, depth: int) -> Any:
         """A value that is neither native nor a plain container."""
+        if self._recall is not None:
+            known = self._recall.box(value, depth)
+            if known is not None:
+                return base if known is base or same(known, base) else known
         kind = kind_of(value)
         ext = leaf_ext(value, None if self._redact is None else self._redact.hides, depth=depth)
         if ext.code == ARTIFACT or ARTIFACT in bytes(ext.data):
@@ -178,10 +205,14 @@ class Folder:
                 for artifact in artifacts_within(value)
                 if artifact.arrives and artifact.digest in stored
             ]
-        if type(base) is Box and base.code == ext.code and base.data == ext.data:
-            return base
         if kind.boxed:
-            return Box(ext.code, bytes(ext.data))
+            box = base if _is_box(base, ext) else Box(ext.code, bytes(ext.data))
+            if self._recall is not None and not self.arrivals:
+                noted = self._recall.note(value, box, depth)
+                return box if box is base else noted
+            return box
+        if _is_box(base, ext):
+            return base
         if type(base) is type(value) and leaf_ext(base) == ext:
             return base
         return decode_frozen(to_bytes(ext)) if isinstance(value, tuple) else value
@@ -215,6 +246,39 @@ class Folder:
             return self.value(item, was, depth + 1)
         except UnsupportedValue as error:
             raise under(error, index) from None
+
+
+class Folded:
+    """A value that was folded beside a base before, perhaps in another thread, on its way into a tree."""
+
+    __slots__ = ("_arrivals", "_base", "root")
+
+    def __init__(self, root: Any, base: Any, arrivals: Sequence[Any]) -> None:
+        self.root, self._base, self._arrivals = root, base, arrivals
+
+    def _fold(self, folder: Folder, base: Any, depth: int) -> Any:
+        folder.arrivals += self._arrivals
+        return self.root if base is self._base else folder.value(self.root, base, depth)
+
+
+def _begins_with(value: list[Any], old: FrozenList) -> bool:
+    """Is a list what it was, perhaps with more at its end? Tells so, at the speed of C, of lists of small dicts with
+    the very same keys and values; of others it does not know."""
+    count = len(old)
+    if len(value) < count or count < _FEW or type(value[0]) is not dict:
+        return False
+    first = value if len(value) == count else value[:count]
+    return (
+        set(map(type, first)) == _DICT
+        and _FROZEN_DICT.issuperset(map(type, old))
+        and all(map(eq, map(len, first), map(len, old)))
+        and all(map(is_, _chained(map(dict.values, first)), _chained(map(dict.values, old))))
+        and all(map(is_, _chained(first), _chained(old)))
+    )
+
+
+def _is_box(base: Any, ext: Any) -> bool:
+    return type(base) is Box and base.code == ext.code and base.data == ext.data
 
 
 def same(one: Any, other: Any) -> bool:

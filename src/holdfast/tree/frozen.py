@@ -24,10 +24,14 @@ from holdfast.tree.values import NATIVE
 
 #: Where a node is stored: the address space of its run, the version, the slot in the version's pack.
 At: TypeAlias = tuple[object, int, int]
+#: Places of long leaves: `id` of a value in a container → where it is stored: the `At` of its slot, or
+#: `(space, extension)` for one that is kept as an artifact.
+Long: TypeAlias = dict[int, Any]
 
 _HOW = (
     "a version's state is immutable: change it in a step through `holdfast.state()`, in "
-    "`with log.edit() as state: …`, or take a copy with `holdfast.thaw(…)` and commit that"
+    "`with log.edit() as state: …`, or take a copy with `holdfast.thaw(…)` and commit that "
+    "(what a loop over a draft gives is immutable, too: change it by its place, `state['tasks'][3]['done'] = True`)"
 )
 
 
@@ -133,6 +137,24 @@ def stored_at(value: Any) -> At | None:
 def aux_of(value: Any) -> Any:
     """The spine or the long leaves of a frozen container, if it has any."""
     return getattr(value, "_aux", None)
+
+
+def leaves(aux: Any) -> Long:
+    """The places of long leaves that a container without a spine has noted."""
+    if type(aux) is tuple:
+        return {id(aux[0]): aux[1:]}
+    return aux or {}
+
+
+def note_leaves(container: Any, long: Long) -> None:
+    """Have a container without a spine note the places of its long leaves. A single one, as most have, is noted as
+    itself and its place: a dict would often be larger than the container."""
+    if len(long) == 1:
+        ((number, place),) = long.items()
+        values = container.values() if isinstance(container, dict) else container
+        container._aux = (next(value for value in values if id(value) == number), *place)
+    else:
+        container._aux = long
 
 
 def thaw(value: Any) -> Any:

@@ -1,8 +1,9 @@
 """Stored nodes back to frozen trees.
 
 A `Loader` serves one run. It asks for the nodes of a whole level at once, so that a tree that is spread over
-many packs is read in few rounds; and it remembers, weakly, which frozen object stands for which stored node:
-two versions that share a node share the object, which makes comparing them cheap.
+many packs is read in few rounds, but for no more at a time than memory should hold beside the tree; and it
+remembers, weakly, which frozen object stands for which stored node: two versions that share a node share the
+object, which makes comparing them cheap.
 
 Invariant: a tree that is loaded equals the tree that was written; a node is decoded only after its block's
 hash has been checked (by whoever implements `fetch`).
@@ -11,6 +12,7 @@ hash has been checked (by whoever implements `fetch`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -19,26 +21,41 @@ from msgspec.msgpack import Ext
 from holdfast.errors import NotFound
 from holdfast.tree.block import BRANCH, BUCKET, FORK, LARGE, TRIE, VECTOR, Large, Raw, Ref, Sealed, items_of
 from holdfast.tree.codec import decode_frozen, nested_artifacts, open_key
-from holdfast.tree.frozen import DICTS, LISTS, At, Box, FrozenDict, FrozenList, freeze_dict, freeze_list
+from holdfast.tree.frozen import (
+    DICTS,
+    LISTS,
+    At,
+    Box,
+    FrozenDict,
+    FrozenList,
+    Long,
+    freeze_dict,
+    freeze_list,
+    note_leaves,
+)
+from holdfast.tree.keys import hash_key
 from holdfast.tree.path import show
 from holdfast.tree.spine import (
     Bucket,
     Fork,
     Group,
-    Long,
     Trie,
     Vector,
     assemble_dict,
     assemble_list,
-    hash_key,
     levels_over,
     step_down,
 )
 from holdfast.tree.values import NATIVE
 
+#: Nodes that are read ahead of building the tree from them.
+_AHEAD = 4096
+
 Place = tuple[int, int]
 #: Nodes by (version, slot), verified and decoded.
 Fetch = Callable[[Sequence[Place]], dict[Place, Any]]
+#: Builds what a decoded node of a version stands for.
+Make = Callable[[Any, int], Any]
 
 
 class Loader:
@@ -48,26 +65,18 @@ class Loader:
         self.space = space
         self._fetch = fetch
         self._fetch_large = fetch_large
-        self._known: WeakValueDictionary[Place, Any] = WeakValueDictionary()
+        #: By the very tuples that the objects carry, which saves a second one for each.
+        self._known: WeakValueDictionary[At, Any] = WeakValueDictionary()
 
     def remember(self, node: Any, at: At) -> None:
         """A node that was written just now need not be read again."""
-        self._known[at[1:]] = node
+        self._known[at] = node
 
     def load(self, root: Any, version: int) -> Any:
         """The whole tree below a root of a version's pack."""
         if type(root) in NATIVE:
             return root
-        nodes: dict[Place, Any] = {}
-        wanted = set(refs(root, version))
-        while wanted:
-            missing = [place for place in wanted if place not in nodes and place not in self._known]
-            if not missing:
-                break
-            got = self._fetch(missing)
-            nodes.update(got)
-            wanted = {ref for place, raw in got.items() for ref in refs(raw, place[0])}
-        return _Builder(self, nodes).value(root, version, {})
+        return _Builder(self).tree(root, version)
 
     def find(self, root: Any, version: int, path: Sequence[Any]) -> tuple[Any, int]:
         """The value at `path` below a root, and the version that stored the innermost node around it.
@@ -171,35 +180,97 @@ def artifacts(raw: Any) -> Iterator[bytes]:
 
 
 class _Builder:
-    """Builds a tree from decoded nodes."""
+    """Builds a tree from decoded nodes, each of which it lets go when it has been built."""
 
-    def __init__(self, loader: Loader, nodes: dict[Place, Any]) -> None:
+    def __init__(self, loader: Loader) -> None:
         self._loader = loader
+        self._fetch = loader._fetch
         self._known = loader._known
         self._space = loader.space
-        self._nodes = nodes
+        self._nodes: dict[Place, Any] = {}
+        #: Has all that lies below what is being built been read?
+        self._complete = False
 
-    def value(self, raw: Any, version: int, long: Long) -> Any:
+    def tree(self, raw: Any, version: int) -> Any:
+        """The whole tree below a decoded node of a version."""
+        self._complete = self._read_ahead(raw, version)
+        return self._item(raw, version, {})
+
+    def _read_ahead(self, raw: Any, version: int) -> bool:
+        """Read what lies below a node, level by level; not all of it if that is much."""
+        nodes, known, space = self._nodes, self._known, self._space
+        wanted = set(refs(raw, version))
+        count = 0
+        while wanted:
+            missing = [place for place in wanted if place not in nodes and (space, *place) not in known]
+            count += len(missing)
+            if count > _AHEAD:
+                return False
+            if missing:
+                nodes.update(self._fetch(missing))
+            wanted = {ref for place in wanted if place in nodes for ref in refs(nodes[place], place[0])}
+        return True
+
+    def _open(self, at: At) -> Any:
+        """A stored node, to be built now, and what lies below it read ahead. Whoever calls puts `_complete` back as it
+        was, when the node has been built."""
+        place = at[1:]
+        raw = self._nodes.pop(place, _MISSING)
+        if raw is _MISSING:
+            raw = self._fetch([place])[place]
+        if not self._complete:
+            self._complete = self._read_ahead(raw, at[1])
+        return raw
+
+    def _part(self, raw: Any, version: int, make: Make) -> Any:
+        """A group, bucket or fork, by itself or by reference."""
+        if type(raw) is not Ref:
+            return make(raw, version)
+        at = (self._space, version - raw.back, raw.slot)
+        part = self._known.get(at)
+        if part is None:
+            complete = self._complete
+            part = make(self._open(at), at[1])
+            self._complete = complete
+            part.at = at
+            self._known[at] = part
+        return part
+
+    def _item(self, raw: Any, version: int, long: Long) -> Any:
+        """A value in a container that keeps the places of its long leaves in `long`. Every level of a tree takes three
+        frames of the stack, which has to hold 200 levels."""
         kind = type(raw)
-        if kind in NATIVE:
-            return raw
         if kind is Ref:
-            place = (version - raw.back, raw.slot)
-            value = self._node(place)
-            if type(value) not in DICTS and type(value) not in LISTS:
-                long[id(value)] = (self._space, *place)
+            at = (self._space, version - raw.back, raw.slot)
+            value = self._known.get(at)
+            if value is None:
+                complete = self._complete
+                value = self._item(self._open(at), at[1], {})
+                self._complete = complete
+                if type(value) in DICTS or type(value) in LISTS:
+                    value._at = at
+                    self._known[at] = value
+                else:
+                    long[id(value)] = at
             return value
         if kind is dict:
             below: Long = {}
-            frozen: Any = freeze_dict({key: self.value(item, version, below) for key, item in raw.items()})
+            frozen: Any = freeze_dict(
+                {
+                    key: item if type(item) in NATIVE else self._item(item, version, below)
+                    for key, item in raw.items()
+                }
+            )
             if below:
-                frozen._aux = below
+                note_leaves(frozen, below)
             return frozen
         if kind is list:
             below = {}
-            frozen = freeze_list([self.value(item, version, below) for item in items_of(raw)])
+            frozen = freeze_list(
+                [item if type(item) in NATIVE else self._item(item, version, below) for item in items_of(raw)]
+            )
             if below:
-                frozen._aux = below
+                note_leaves(frozen, below)
             return frozen
         if kind is Raw:
             return self._vector(raw.parts, version) if raw.code == VECTOR else self._trie(raw.parts, version)
@@ -209,52 +280,23 @@ class _Builder:
             return value
         return raw
 
-    def _node(self, place: Place) -> Any:
-        value = self._known.get(place)
-        if value is None:
-            raw = self._raw(place)
-            value = self.value(raw, place[0], {})
-            if type(value) in DICTS or type(value) in LISTS:
-                value._at = (self._space, *place)
-                self._known[place] = value
-        return value
-
-    def _raw(self, place: Place) -> Any:
-        if place not in self._nodes:
-            self._nodes.update(self._loader._fetch([place]))
-        return self._nodes[place]
-
-    def _part(self, raw: Any, version: int, make: Callable[[Any, int], Any]) -> Any:
-        """A group, bucket or fork, by itself or by reference."""
-        if type(raw) is not Ref:
-            return make(raw, version)
-        place = (version - raw.back, raw.slot)
-        part = self._known.get(place)
-        if part is None:
-            part = make(self._raw(place), place[0])
-            part.at = (self._space, *place)
-            self._known[place] = part
-        return part
+    def _items(self, raw: list[Any], version: int, long: Long) -> list[Any]:
+        return [item if type(item) in NATIVE else self._item(item, version, long) for item in items_of(raw)]
 
     def _vector(self, parts: list[Any], version: int) -> FrozenList:
         height, _, root, tail = parts
-        top = (
-            None if root is None else self._part(root, version, lambda raw, at: self._group(raw, at, height))
-        )
-        end = self._part(tail, version, lambda raw, at: self._group(raw, at, 0))
+        top = None if root is None else self._part(root, version, partial(self._group, height))
+        end = self._part(tail, version, partial(self._group, 0))
         return assemble_list(Vector(levels_over(top, height), end))
 
-    def _group(self, raw: Any, version: int, level: int) -> Group:
+    def _group(self, level: int, raw: Any, version: int) -> Group:
         if type(raw) is Sealed:
             return Group(raw.items, len(raw.items))
         if level:
-            groups = [
-                self._part(child, version, lambda raw, at: self._group(raw, at, level - 1))
-                for child in raw.parts[1::2]
-            ]
-            return Group(groups, sum(raw.parts[::2]))
+            make = partial(self._group, level - 1)
+            return Group([self._part(child, version, make) for child in raw.parts[1::2]], sum(raw.parts[::2]))
         long: Long = {}
-        items = [self.value(item, version, long) for item in items_of(raw)]
+        items = self._items(raw, version, long)
         return Group(items, len(items), long or None)
 
     def _trie(self, parts: list[Any], version: int) -> FrozenDict:
@@ -268,5 +310,8 @@ class _Builder:
         assert raw.code == BUCKET
         long: Long = {}
         keys = list(map(open_key, parts[1::3]))
-        items = {key: self.value(item, version, long) for key, item in zip(keys, parts[2::3], strict=True)}
-        return Bucket(items, dict(zip(keys, parts[::3], strict=True)), long or None, None)
+        items = dict(zip(keys, self._items(parts[2::3], version, long), strict=True))
+        return Bucket(items, parts[::3], long or None)
+
+
+_MISSING: Any = object()

@@ -3,7 +3,9 @@
 Dicts merge by key. Lists merge by item: each side is compared with the base, an edit of one item meets the
 other side's edit of the same item, and what both insert in one place stands theirs first, then ours: the
 order of completion. A container that both sides added is merged as if an empty one had been there before.
-Where both sides changed one place in two ways, a resolver decides, or `MergeConflict` is raised.
+Where both sides changed one place in two ways, a resolver decides, or `MergeConflict` is raised. Where both gave
+it an equal value, they agree; but a resolver is asked then, too: two that each counted from 0 to 1 make 2. What
+both deleted is gone.
 
 Keys stand in the order of theirs, our new ones after them; if we alone changed their order, in ours.
 
@@ -86,7 +88,7 @@ class _Merge:
         self.conflicts: list[_Conflict] = []
 
     def value(self, base: Any, ours: Any, theirs: Any, path: Path) -> Any:
-        if ours is base or ours is theirs:
+        if ours is base or (ours is theirs and self._agreed(ours)):
             return theirs
         if theirs is base:
             return ours
@@ -94,7 +96,7 @@ class _Merge:
             return theirs
         if same(theirs, base):
             return ours
-        if base is MISSING and same(ours, theirs):
+        if base is MISSING and self._agreed(ours) and same(ours, theirs):
             return theirs
         if type(ours) in DICTS and type(theirs) in DICTS and (base is MISSING or type(base) in DICTS):
             return self.by_key(FrozenDict() if base is MISSING else base, ours, theirs, path)
@@ -129,11 +131,13 @@ class _Merge:
     def by_item(self, base: FrozenList, ours: FrozenList, theirs: FrozenList, path: Path) -> Any:
         here, there = _window(base, ours), _window(base, theirs)
         replaced = here.start < here.end and here[:2] == there[:2]
-        if replaced and len(here.items) == len(there.items) == _common(here.items, there.items):
+        equal = replaced and len(here.items) == len(there.items) == _common(here.items, there.items)
+        if equal and self._resolve is None:
             return theirs
         marks: dict[int, bytes] = {}
         mine, head = _align(base, here, there, marks), _align(base, there, here, marks)
-        if mine.clashes(head) or head.clashes(mine) or _both_moved(base, mine, head, marks):
+        asked = self._resolve is not None
+        if mine.clashes(head, asked) or head.clashes(mine, asked) or _both_moved(base, mine, head, marks):
             return self.conflict(base, ours, theirs, path)
         out: list[Any] = []
         at = shift = 0  # where we are in the base, and how much further that place is in theirs
@@ -165,8 +169,12 @@ class _Merge:
         keep = next(compress(count(keep), map(is_not, out[keep:], theirs[keep:])), min(len(out), len(theirs)))
         return theirs if keep == len(out) == len(theirs) else build_list(out, theirs, keep)
 
+    def _agreed(self, value: Any) -> bool:
+        """Does nobody have to be asked where both sides gave a place this value?"""
+        return self._resolve is None or value is MISSING
+
     def conflict(self, base: Any, ours: Any, theirs: Any, path: Path) -> Any:
-        if same(ours, theirs):
+        if self._agreed(ours) and same(ours, theirs):
             return theirs
         if self._resolve is None:
             self.conflicts.append(_Conflict(path, base, ours, theirs))
@@ -251,11 +259,11 @@ class _Edits:
     def points(self) -> Iterable[int]:
         return chain(self.added, self.put, self.blocks)
 
-    def clashes(self, other: _Edits) -> bool:
-        """Did the other side do something else within one of our blocks?"""
+    def clashes(self, other: _Edits, asked: bool) -> bool:
+        """Did the other side do something else within one of our blocks? If somebody is asked, also the same."""
         for start, (end, items) in self.blocks.items():
             until, twin = other.blocks.get(start, (-1, []))
-            if until == end and len(twin) == len(items) and all(map(same, twin, items)):
+            if not asked and until == end and len(twin) == len(items) and all(map(same, twin, items)):
                 continue
             if (
                 any(start <= point < end for point in other.put)

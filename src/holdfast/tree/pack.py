@@ -15,10 +15,11 @@ another version number than its own. `docs/format.md` is the contract for these 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
+import msgspec
 from msgspec.msgpack import Ext
 
 from holdfast.tree.block import (
@@ -37,8 +38,20 @@ from holdfast.tree.block import (
     squeeze,
 )
 from holdfast.tree.codec import big_int, encode, leaf_ext, nested_artifacts, odd_dict, prepare_key, to_bytes
-from holdfast.tree.frozen import BOXED, DICTS, LISTS, At, FrozenDict, FrozenList, aux_of, stored_at
-from holdfast.tree.spine import Bucket, Fork, Group, Long, Trie, Vector
+from holdfast.tree.frozen import (
+    BOXED,
+    DICTS,
+    LISTS,
+    At,
+    FrozenDict,
+    FrozenList,
+    Long,
+    aux_of,
+    leaves,
+    note_leaves,
+    stored_at,
+)
+from holdfast.tree.spine import Bucket, Fork, Group, Trie, Vector
 from holdfast.tree.values import NATIVE
 
 #: Containers beyond this many bytes get a slot of their own.
@@ -64,14 +77,14 @@ class Upload(NamedTuple):
     pieces: Callable[[], Any]
 
 
-class Pack(NamedTuple):
+class Pack(msgspec.Struct, frozen=True, gc=False):
     """What a commit writes."""
 
     data: bytes
-    blocks: list[bytes]
-    uploads: list[Upload]
+    blocks: Sequence[bytes]
+    uploads: Sequence[Upload]
     #: Digests of all artifacts that nodes of this pack refer to.
-    holds: set[bytes]
+    holds: Collection[bytes]
 
     @property
     def size(self) -> int:
@@ -82,25 +95,33 @@ class Writer:
     """Lays the new nodes of one version into a pack. `stamp` tells the nodes where they are, once the
     commit has succeeded; until then nothing in the tree has changed."""
 
+    __slots__ = (
+        "_blocks", "_directory", "_holds", "_long_stamps", "_nodes", "_size", "_slots", "_stamps", "_uploads", "space",
+        "version",
+    )  # fmt: skip
+
     def __init__(self, space: object, version: int) -> None:
         self.space = space
         self.version = version
         self._nodes: list[Any] = []
         self._size = 0
         self._slots = 0
-        self._blocks: list[bytes] = []
-        self._directory: list[Any] = []
-        self._stamps: list[tuple[Any, int]] = []
-        self._long_stamps: list[tuple[Any, Any, Any]] = []
-        self._uploads: list[Upload] = []
-        self._holds: set[bytes] = set()
+        # Most versions have none of these: each is made when it is needed.
+        self._blocks: list[bytes] | None = None
+        self._directory: list[Any] | None = None
+        self._stamps: list[tuple[Any, int]] | None = None
+        self._long_stamps: list[tuple[Any, Any, Any]] | None = None
+        self._uploads: list[Upload] | None = None
+        self._holds: set[bytes] | None = None
 
     def upload(self, upload: Upload) -> None:
         """Send an artifact along with the pack."""
+        self._uploads = self._uploads or []
         self._uploads.append(upload)
 
     def hold(self, artifact: bytes) -> None:
         """Note that the pack refers to an artifact."""
+        self._holds = self._holds or set()
         self._holds.add(artifact)
 
     def root(self, value: Any) -> Any:
@@ -109,22 +130,27 @@ class Writer:
 
     def finish(self, roots: list[Any]) -> Pack:
         """The pack; `roots` are what the version is made of (state, result, …)."""
-        data = squeeze([roots, self._directory, *self._nodes])
-        return Pack(data, self._blocks, self._uploads, self._holds)
+        data = squeeze([roots, self._directory or (), *self._nodes])
+        self._nodes = []
+        return Pack(data, self._blocks or (), self._uploads or (), self._holds or ())
 
     def stamp(self, cache: Callable[[Any, At], None]) -> None:
-        """After the commit: every new node learns where it is stored."""
+        """After the commit: every new node learns where it is stored. The notes of it are let go on the way: a
+        large state leaves little room beside it."""
         space, version = self.space, self.version
-        for node, slot in self._stamps:
+        stamps, long_stamps = self._stamps or [], self._long_stamps or []
+        while stamps:
+            node, slot = stamps.pop()
             at = (space, version, slot)
             if type(node) in _HAVE_AT:
                 node._at = at
             else:
                 node.at = at
             cache(node, at)
-        for owner, leaf, place in self._long_stamps:
+        while long_stamps:
+            owner, leaf, place = long_stamps.pop()
             if owner is not None:
-                _long(owner)[id(leaf)] = (space, place) if type(place) is Ext else (space, version, place)
+                _note(owner, leaf, (space, place) if type(place) is Ext else (space, version, place))
 
     def _add(self, node: Any, size: int) -> int:
         slot = self._slots
@@ -133,7 +159,9 @@ class Writer:
         self._size += size
         if self._size > BLOCK:
             block = squeeze(self._nodes)
+            self._directory = self._directory or []
             self._directory.append([slot + 1, digest(block)])
+            self._blocks = self._blocks or []
             self._blocks.append(block)
             self._nodes = []
             self._size = 0
@@ -179,11 +207,15 @@ class Writer:
         size = len(bytes(prepared.data) if type(prepared) is Ext else prepared)
         if size > LARGE_LEAF:
             large = self._large(prepared)
-            self._long_stamps.append((owner, value, large))
+            self._stamp_long(owner, value, large)
             return large, _BESIDE_LEAF
         slot = self._add(prepared, size)
-        self._long_stamps.append((owner, value, slot))
+        self._stamp_long(owner, value, slot)
         return reference(0, slot), _BESIDE_LEAF
+
+    def _stamp_long(self, owner: Any, leaf: Any, place: Any) -> None:
+        self._long_stamps = self._long_stamps or []
+        self._long_stamps.append((owner, leaf, place))
 
     def _large(self, prepared: Any) -> Ext:
         data = to_bytes(prepared)
@@ -196,7 +228,7 @@ class Writer:
         spine = aux_of(value)
         if type(spine) is Trie:
             return Ext(TRIE, to_bytes([spine.next, len(value), self._way(spine.root)])), OWN_SLOT + 1
-        long: Long = spine or {}
+        long: Long = {} if spine is None else leaves(spine)
         most = 2 * OWN_LEAF if len(value) <= SMALL_DICT else OWN_LEAF
         node: dict[Any, Any] = {}
         size = 3
@@ -216,14 +248,14 @@ class Writer:
 
     def _items(self, items: list[Any], owner: Any, long: Long) -> tuple[list[Any], int]:
         space, version = self.space, self.version
-        stored: list[tuple[int, int]] = []
+        stored: list[At] = []
         for item in items:
             at = getattr(item, "_at", None)
             if at is None or at[0] is not space:
                 break
-            stored.append((version - at[1], at[2]))
+            stored.append(at)
         start = len(stored)
-        node: list[Any] = [references(stored)] if start else []
+        node: list[Any] = [references(version, stored)] if start else []
         size = 3 + 2 * start
         for item in items[start:] if start else items:
             prepared, more = self._child(item, owner, long)
@@ -242,7 +274,7 @@ class Writer:
                 end, size = self._items(tail.items, tail, tail.long or {})
                 end = end if size <= OWN_SLOT else self._own(tail, end, size)
             return Ext(VECTOR, to_bytes([len(levels) - 1, spine.count, root, end])), OWN_SLOT + 1
-        return self._items(value, value, spine or {})
+        return self._items(value, value, {} if spine is None else leaves(spine))
 
     def _group(self, group: Group, level: int) -> Ext:
         if group.at is not None and group.at[0] is self.space:
@@ -258,6 +290,7 @@ class Writer:
 
     def _own(self, node: Any, prepared: Any, size: int) -> Ext:
         slot = self._add(prepared, size)
+        self._stamps = self._stamps or []
         self._stamps.append((node, slot))
         return reference(0, slot)
 
@@ -288,9 +321,9 @@ class Writer:
         long = node.long or {}
         flat: list[Any] = []
         size = 0
-        for key, item in node.items.items():
+        for number, (key, item) in zip(node.order, node.items.items(), strict=True):
             prepared, more = self._child(item, node, long)
-            flat += (node.order[key], prepare_key(key), prepared)
+            flat += (number, prepare_key(key), prepared)
             size += more + 12
         return self._own(node, Ext(BUCKET, to_bytes(flat)), size)
 
@@ -303,14 +336,14 @@ _SMALLEST, _LARGEST = -(1 << 63), (1 << 64) - 1
 _HAVE_AT = frozenset((*DICTS, *LISTS))
 
 
-def _long(owner: Any) -> Long:
-    """The table of long leaves of a container, group or bucket, made where it has none."""
-    name = "_aux" if type(owner) in _HAVE_AT else "long"
-    long: Long | None = getattr(owner, name, None)
-    if long is None:
-        long = {}
-        setattr(owner, name, long)
-    return long
+def _note(owner: Any, leaf: Any, place: Any) -> None:
+    """Have a container, group or bucket note where a long leaf of it is stored."""
+    if type(owner) in _HAVE_AT:
+        note_leaves(owner, {**leaves(aux_of(owner)), id(leaf): place})
+    elif owner.long is None:
+        owner.long = {id(leaf): place}
+    else:
+        owner.long[id(leaf)] = place
 
 
 def _rough(item: Any) -> int:

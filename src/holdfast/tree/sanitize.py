@@ -42,10 +42,14 @@ _MAY_BE_EMPTY = (list, dict, tuple, set, frozenset)
 _LONGEST_TEXT = 200
 
 
-def sanitize(value: Any) -> tuple[Any, list[str]]:
+def sanitize(value: Any, *, instead: Callable[[Any], Any] | None = None) -> tuple[Any, list[str]]:
     """A storable, plain copy of `value`, and the paths at which something was replaced. Lossy by intent; use
-    it where having most of a state is better than having none."""
-    work = _Work()
+    it where having most of a state is better than having none.
+
+    `instead` is asked about each thing that is to be replaced: what it gives stands there, unless that is
+    `NotImplemented`.
+    """
+    work = _Work(instead)
     try:
         return work.visit(value, 0), work.replaced
     except Exception:
@@ -56,7 +60,8 @@ def sanitize(value: Any) -> tuple[Any, list[str]]:
 class _Work:
     """One pass over one value. A level takes two frames of the stack, or three with an object in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, instead: Callable[[Any], Any] | None = None) -> None:
+        self._instead = instead
         self.replaced: list[str] = []
         self._path: list[Any] = []
         #: The containers around the place where we are, by identity, with the length of their paths.
@@ -123,10 +128,17 @@ class _Work:
                 return self._known(value, kind, depth)
             except Exception:
                 del self._path[length:], self.replaced[count:]
+        other = NotImplemented if self._instead is None else self._instead(value)
+        if other is not NotImplemented:
+            count = len(self.replaced)
+            made = self._part(other, depth)
+            del self.replaced[count:]
+            self._note()
+            return made
         text = _describe(value, cls)
         if text is not None:
             return self._replace(text)
-        fields = _public_fields(value, cls)
+        fields = public_fields(value, cls)
         return self._builtin(value, cls, depth) if fields is None else self._object(cls, fields, depth)
 
     def _known(self, value: Any, kind: Kind, depth: int) -> Any:
@@ -333,9 +345,9 @@ def _describe(value: Any, cls: type) -> str | None:
     return None
 
 
-def _public_fields(value: Any, cls: Any) -> dict[str, Any] | None:
-    """What an object holds under names without a leading underscore, asking none of its own code for it; None
-    for a built-in container or scalar, whose content is something else."""
+def public_fields(value: Any, cls: Any) -> dict[str, Any] | None:
+    """What an object of a class holds under names without a leading underscore, asking none of its own code for it;
+    None for a built-in container or scalar, whose content is something else."""
     names = [*getattr(cls, "__struct_fields__", ())]
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
         return dict(zip(cls._fields, tuple.__iter__(value), strict=False))
@@ -352,6 +364,8 @@ def _public_fields(value: Any, cls: Any) -> dict[str, Any] | None:
             continue
     with suppress(Exception):
         found.update(object.__getattribute__(value, "__dict__"))
+        # What a pydantic model was given beyond its fields.
+        found.update(object.__getattribute__(value, "__pydantic_extra__") or {})
     return {name: item for name, item in found.items() if type(name) is str and not name.startswith("_")}
 
 

@@ -11,15 +11,23 @@ are the only makers of spines.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
-from hashlib import blake2b
-from numbers import Number
-from operator import is_
+from operator import is_, itemgetter
 from typing import Any
 
-from holdfast.tree.codec import encode
-from holdfast.tree.frozen import At, FrozenDict, FrozenList, aux_of, freeze_dict, freeze_list
+from holdfast.tree.frozen import (
+    At,
+    FrozenDict,
+    FrozenList,
+    Long,
+    aux_of,
+    freeze_dict,
+    freeze_list,
+    leaves,
+    note_leaves,
+)
+from holdfast.tree.keys import hash_key
 
 #: Items in a group of a vector; longer lists get a vector.
 CHUNK = 32
@@ -30,10 +38,6 @@ BUCKET = 32
 _BITS = 4
 _FAN = 1 << _BITS
 _MAX_LEVEL = 64 // _BITS
-
-#: Places of long leaves: `id` of a value in the container → where it is stored: the `At` of its slot, or
-#: `(space, extension)` for one that is kept as an artifact.
-Long = dict[int, Any]
 
 
 class Group:
@@ -68,10 +72,11 @@ class Bucket:
     __slots__ = ("__weakref__", "at", "items", "long", "order")
 
     def __init__(
-        self, items: dict[Any, Any], order: dict[Any, int], long: Long | None, at: At | None
+        self, items: dict[Any, Any], order: Iterable[int], long: Long | None = None, at: At | None = None
     ) -> None:
         self.items = items
-        self.order = order
+        #: The sequence numbers of the items, in the same order.
+        self.order = array("Q", order)
         self.long = long
         self.at = at
 
@@ -117,7 +122,7 @@ def build_dict(
 ) -> FrozenDict:
     """A frozen dict of frozen values, sharing with `base`, from which it differs in `touched` keys only."""
     new = (
-        [items.get(key) for key in touched]
+        [dict.get(items, key) for key in touched]
         if type(base) is FrozenDict and touched is not None
         else items.values()
     )
@@ -125,31 +130,12 @@ def build_dict(
     if len(items) > WIDE:
         spine = aux_of(base)
         if type(spine) is Trie and touched is not None and not reordered and base is not None:
-            frozen._aux = _update(spine, items, base, touched)
+            frozen._aux = _update(spine, frozen, base, touched)
         else:
-            frozen._aux = _trie(items, _long_of(base))
+            frozen._aux = _trie(frozen, _long_of(base))
     else:
         _carry_long(frozen, items.values(), base)
     return frozen
-
-
-def hash_key(key: Any) -> int:
-    """A hash of a dict key that is the same in every process, and for keys that Python takes for one."""
-    return int.from_bytes(blake2b(_key_bytes(key), digest_size=8).digest(), "little")
-
-
-def _key_bytes(key: Any) -> bytes:
-    if isinstance(key, str):
-        return key.encode("utf-8", "surrogatepass")
-    if isinstance(key, Number):
-        return b"\xffn" + (b"nan" if key != key else str(hash(key)).encode())  # noqa: PLR0124 - is it NaN?
-    if isinstance(key, tuple):
-        return b"\xfft" + b"".join(hash_key(item).to_bytes(8, "little") for item in key)
-    if isinstance(key, frozenset):
-        return b"\xffs" + b"".join(sorted(hash_key(item).to_bytes(8, "little") for item in key))
-    if isinstance(key, datetime) and key.utcoffset() is not None:
-        return b"\xffd" + str(key.astimezone(UTC)).encode()
-    return b"\xff" + encode(key)
 
 
 def step_down(hashed: int, level: int) -> int:
@@ -170,9 +156,8 @@ def assemble_dict(trie: Trie) -> FrozenDict:
     """The whole dict of a trie, in the order of its keys."""
     entries: list[tuple[int, Any, Any]] = []
     for bucket in buckets(trie.root):
-        order = bucket.order
-        entries.extend([(order[key], key, value) for key, value in bucket.items.items()])
-    entries.sort(key=lambda entry: entry[0])
+        entries.extend(zip(bucket.order, bucket.items, bucket.items.values(), strict=True))
+    entries.sort(key=itemgetter(0))
     frozen = freeze_dict({key: value for _, key, value in entries})
     frozen._aux = trie
     return frozen
@@ -223,8 +208,8 @@ def _changed(old: Fork | Bucket | None, new: Fork | Bucket | None) -> Iterator[A
 
 def _long_of(container: Any) -> Long:
     aux = aux_of(container)
-    if type(aux) is dict:
-        return aux
+    if type(aux) is dict or type(aux) is tuple:
+        return leaves(aux)
     long: Long = {}
     parts: Iterable[Bucket | Group] = ()
     if type(aux) is Trie:
@@ -242,7 +227,7 @@ def _carry_long(frozen: Any, values: Any, base: Any) -> None:
     if known:
         long = _pick(values, known)
         if long:
-            frozen._aux = long
+            note_leaves(frozen, long)
 
 
 def _pick(values: Any, known: Long) -> Long | None:
@@ -346,8 +331,7 @@ def _plant(entries: list[tuple[int, Any, int, Any]], level: int, long: Long) -> 
         return None
     if len(entries) <= BUCKET or level == _MAX_LEVEL:
         found = {key: value for _, key, _, value in entries}
-        order = {key: number for _, key, number, _ in entries}
-        return Bucket(found, order, _pick(found.values(), long) if long else None, None)
+        return Bucket(found, [entry[2] for entry in entries], _pick(found.values(), long) if long else None)
     ways: list[list[tuple[int, Any, int, Any]]] = [[] for _ in range(_FAN)]
     for entry in entries:
         ways[step_down(entry[0], level)].append(entry)
@@ -386,9 +370,9 @@ def _apply(
             ways[step_down(change[0], level)].append(change)
         below = [_apply(way, part, level + 1) for way, part in zip(node.ways, ways, strict=True)]
         return Fork(below, None) if any(way is not None for way in below) else None
-    bucket = node if type(node) is Bucket else Bucket({}, {}, None, None)
+    bucket = node if type(node) is Bucket else Bucket({}, ())
     found = dict(bucket.items)
-    order = dict(bucket.order)
+    order = dict(zip(found, bucket.order, strict=True))
     long = bucket.long or {}
     for _, key, number, value in changes:
         if value is _GONE:
@@ -400,4 +384,4 @@ def _apply(
     if len(found) > BUCKET and level < _MAX_LEVEL:
         entries = [(hash_key(key), key, order[key], value) for key, value in found.items()]
         return _plant(entries, level, long)
-    return Bucket(found, order, _pick(found.values(), long) if long else None, None) if found else None
+    return Bucket(found, order.values(), _pick(found.values(), long) if long else None) if found else None

@@ -1,0 +1,290 @@
+// What an operator can do to a run. Each dialog says what will happen before it does; the server works that out.
+
+import { useEffect, useState } from "preact/hooks";
+
+import * as api from "./api";
+import { Dialog } from "./dialog";
+import { useLoaded } from "./loaded";
+import { ErrorNote, Loading } from "./notes";
+import { choose, go, href } from "./route";
+import { useMay } from "./session";
+
+interface Props {
+  run: api.RunWhole;
+  version: number;
+  /** The dialog that the URL asks for. */
+  wanted: string | undefined;
+  onDone: () => void;
+}
+
+const LIVE = ["queued", "running", "suspended", "paused", "interrupted"];
+
+export function Actions({ run, version, wanted, onDone }: Props) {
+  const close = () => choose({ do: null });
+  const open = (what: string) => () => choose({ do: what });
+  const mayAct = useMay("operator");
+  const isLive = LIVE.includes(run.status);
+  const goesOn = ["paused", "failed", "interrupted", "suspended", "queued"].includes(run.status) && run.workflow !== null;
+  const props = { run, version, onDone, onClose: close };
+  return (
+    <div class="actions">
+      {mayAct && goesOn && (
+        <button type="button" class="main" onClick={open("resume")}>
+          Resume…
+        </button>
+      )}
+      {mayAct && (
+        <>
+          <button type="button" onClick={open("rollback")}>
+            Roll back…
+          </button>
+          <button type="button" onClick={open("fork")}>
+            Fork…
+          </button>
+          <button type="button" onClick={open("tag")}>
+            Tag…
+          </button>
+        </>
+      )}
+      {mayAct && isLive && run.status !== "paused" && (
+        <button type="button" onClick={open("pause")}>
+          Pause…
+        </button>
+      )}
+      {mayAct && isLive && (
+        <button type="button" onClick={open("cancel")}>
+          Cancel…
+        </button>
+      )}
+      <a class="button" href={href("compare", "", { a: `${run.id}@${version}`, b: run.id })}>
+        Compare
+      </a>
+      <a class="button" href={api.snapshotUrl(`${run.id}@${version}`)} download={`${run.id}@${version}.json`}>
+        Export
+      </a>
+      {wanted === "resume" && <ResumeDialog {...props} />}
+      {wanted === "rollback" && <RollbackDialog {...props} />}
+      {wanted === "fork" && <ForkDialog {...props} />}
+      {wanted === "tag" && <TagDialog {...props} />}
+      {wanted === "pause" && <StopDialog {...props} verb="Pause" />}
+      {wanted === "cancel" && <StopDialog {...props} verb="Cancel" />}
+    </div>
+  );
+}
+
+interface DialogProps {
+  run: api.RunWhole;
+  version: number;
+  onDone: () => void;
+  onClose: () => void;
+}
+
+/** What a move would do, in the server's sentences. */
+export function Consequences({ id, to, resume }: { id: string; to: number | null; resume: boolean }) {
+  const found = useLoaded(`preview ${id} ${to} ${resume}`, (signal) => api.preview(id, to, resume, signal));
+  if (found.error !== null) return <ErrorNote error={found.error} retry={found.again} />;
+  if (!found.value) return <Loading what="working out what it would do…" />;
+  return (
+    <>
+      <Lines lines={[...found.value.told, "Nothing is deleted."]} />
+      {resume && found.value.workflow !== null && !found.value.known && (
+        <p class="note error">
+          This server does not know the code of {found.value.workflow}: start it with <code>holdfast ui --app MODULE</code>.
+        </p>
+      )}
+    </>
+  );
+}
+
+function Lines({ lines }: { lines: string[] }) {
+  return (
+    <ul class="consequences">
+      {lines.map((line) => (
+        <li key={line}>{line}</li>
+      ))}
+    </ul>
+  );
+}
+
+function ResumeDialog({ run, onDone, onClose }: DialogProps) {
+  const act = async () => {
+    await api.resume(run.id);
+    onDone();
+  };
+  return (
+    <Dialog title={`Resume ${run.id}`} verb="Resume" onDo={act} onClose={onClose}>
+      <Consequences id={run.id} to={null} resume />
+    </Dialog>
+  );
+}
+
+function RollbackDialog({ run, version, onDone, onClose }: DialogProps) {
+  const [to, setTo] = useState(version);
+  const [resume, setResume] = useState(run.workflow !== null);
+  const [reason, setReason] = useState("");
+  const act = async () => {
+    await api.rollback(run.id, to, { resume, reason });
+    onDone();
+    return () => choose({ version: null, do: null });
+  };
+  return (
+    <Dialog title={`Roll back ${run.id}`} verb="Roll back" disabled={!(to > 0)} onDo={act} onClose={onClose}>
+      <label>
+        to version
+        <input type="number" min={1} value={to} onInput={(event) => setTo(Number(event.currentTarget.value))} />
+      </label>
+      {to > 0 && <Consequences id={run.id} to={to} resume={resume} />}
+      {run.workflow !== null && (
+        <label class="across">
+          <input type="checkbox" checked={resume} onChange={() => setResume(!resume)} /> go on from there at once
+        </label>
+      )}
+      <label>
+        why (kept in the history)
+        <input type="text" value={reason} onInput={(event) => setReason(event.currentTarget.value)} />
+      </label>
+    </Dialog>
+  );
+}
+
+/** A state with a text longer than this, or with thousands of parts, is not edited whole, but by one of its parts. */
+const EDITABLE = 100_000;
+/** How long to wait for the next letter of a path. */
+const TYPED = 250;
+
+function ForkDialog({ run, version, onClose }: DialogProps) {
+  const at = `${run.id}@${version}`;
+  const [id, setId] = useState("");
+  const [path, setPath] = useState("");
+  const [text, setText] = useState<string | null>(null);
+  const [resume, setResume] = useState(false);
+  const found = useLoaded(`edit ${at} ${path}`, async (signal) => {
+    await new Promise((resolve) => setTimeout(resolve, TYPED));
+    signal.throwIfAborted();
+    const read = await api.wholeState(at, path, EDITABLE, signal);
+    return { text: read && JSON.stringify(read.value, null, 2) };
+  });
+  // What was written belongs to the part that it was written for.
+  useEffect(() => setText(null), [path]);
+  const changed = text !== null && found.value !== undefined && text !== found.value.text;
+  const act = async () => {
+    const value: unknown = changed ? parsed(text) : undefined;
+    const done = await api.fork(at, {
+      run: id || null,
+      resume,
+      ...(changed ? (path ? { set: { [path]: value } } : { state: value }) : {}),
+    });
+    const made = (done.result as { run: string }).run;
+    return () => go(href("run", made));
+  };
+  return (
+    <Dialog title={`Fork ${at}`} verb="Fork" disabled={found.value === undefined} onDo={act} onClose={onClose}>
+      <Lines
+        lines={[
+          `A new run begins with the state of ${at}${changed ? ", changed as you wrote" : ""}.`,
+          "Both go their own way; nothing of this run changes.",
+          ...(resume ? ["It goes on at once: the steps after this version run again."] : []),
+        ]}
+      />
+      <label>
+        its id (left empty, one is made)
+        <input type="text" value={id} onInput={(event) => setId(event.currentTarget.value)} />
+      </label>
+      <label>
+        part of the state to change (empty: all of it)
+        <input type="text" placeholder="plan.tasks[3]" value={path} onInput={(event) => setPath(event.currentTarget.value)} />
+      </label>
+      {found.error !== null && <ErrorNote error={found.error} />}
+      {found.value && found.value.text === undefined ? (
+        <p class="soft">This is too large to be edited whole: name a part of it.</p>
+      ) : (
+        <textarea
+          aria-label="State, as JSON"
+          spellcheck={false}
+          disabled={!found.value}
+          value={text ?? found.value?.text ?? ""}
+          onInput={(event) => setText(event.currentTarget.value)}
+        />
+      )}
+      {run.workflow !== null && (
+        <label class="across">
+          <input type="checkbox" checked={resume} onChange={() => setResume(!resume)} /> go on at once
+        </label>
+      )}
+    </Dialog>
+  );
+}
+
+function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new api.ApiError(0, "This is not JSON", error instanceof Error ? error.message : "");
+  }
+}
+
+function TagDialog({ run, version, onDone, onClose }: DialogProps) {
+  const [text, setText] = useState("");
+  const at = `${run.id}@${version}`;
+  const known = useLoaded(`version ${at}`, (signal) => api.version(run.id, version, signal));
+  const [problem, setProblem] = useState<unknown>(null);
+  const change = async (act: () => Promise<unknown>) => {
+    await act();
+    known.again();
+    onDone();
+  };
+  const changeHere = (act: () => Promise<unknown>) => () => {
+    setProblem(null);
+    change(act).catch(setProblem);
+  };
+  return (
+    <Dialog title={`Tag ${at}`} verb="Tag" disabled={text === ""} onDo={() => change(() => api.tag(at, text))} onClose={onClose}>
+      <p>A tag is a name for this version, as in {`${run.id}:good`}; tagged and pinned versions are never pruned.</p>
+      <div class="across">
+        {known.value?.tags.map((tag) => (
+          <Chip key={tag} tag={tag} onRemove={changeHere(() => api.untag(at, tag))} />
+        ))}
+        {known.value && (
+          <button type="button" onClick={changeHere(() => (known.value?.pinned ? api.unpin(at) : api.pin(at)))}>
+            {known.value.pinned ? "Unpin" : "Pin"}
+          </button>
+        )}
+      </div>
+      {problem !== null && <ErrorNote error={problem} />}
+      <label>
+        tag
+        <input type="text" value={text} onInput={(event) => setText(event.currentTarget.value)} />
+      </label>
+    </Dialog>
+  );
+}
+
+function Chip({ tag, onRemove }: { tag: string; onRemove: () => void }) {
+  return (
+    <span class="tag">
+      {tag}{" "}
+      <button type="button" class="bare" aria-label={`Remove the tag ${tag}`} onClick={onRemove}>
+        ✕
+      </button>
+    </span>
+  );
+}
+
+function StopDialog({ run, verb, onDone, onClose }: DialogProps & { verb: "Pause" | "Cancel" }) {
+  const act = async () => {
+    await (verb === "Pause" ? api.pause(run.id) : api.cancel(run.id));
+    onDone();
+  };
+  const lines =
+    verb === "Pause"
+      ? ["It stops at the next step, with a version written, until it is resumed."]
+      : [
+          "It stops at the next step, with a version written, and so do the runs that are parts of it.",
+          "What it did is not undone. Its history stays, and a rollback can bring it back.",
+        ];
+  return (
+    <Dialog title={`${verb} ${run.id}`} verb={`${verb} the run`} grave={verb === "Cancel"} onDo={act} onClose={onClose}>
+      <Lines lines={[...lines, "Nothing is deleted."]} />
+    </Dialog>
+  );
+}

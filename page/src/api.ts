@@ -1,0 +1,256 @@
+// The server's API, one function an operation: asks, and gives records. What goes wrong is an ApiError with the server's words.
+
+import type { Session } from "./session";
+import type {
+  Blame,
+  Comparison,
+  Diff,
+  Event,
+  Facts,
+  Failure,
+  Forgotten,
+  Node,
+  Preview,
+  Prompt,
+  Run,
+  Task,
+  Timeline,
+  Try,
+  Version,
+} from "./types";
+
+const ROOT = "api/v1";
+/** How often a task that is under way is looked at. */
+const LOOK = 300;
+/** Differences that are shown at once. */
+const SHOWN = 300;
+
+export const STREAM = `${ROOT}/events/stream`;
+
+export class ApiError extends Error {
+  constructor(
+    readonly status: number,
+    readonly title: string,
+    detail: string,
+  ) {
+    super(detail);
+  }
+}
+
+export interface RunWhole extends Run {
+  result: unknown;
+  failure: Failure | null;
+  waits: string[];
+  prompts: Prompt[];
+  parent: string | null;
+  children: string[];
+  totals: Record<string, unknown>;
+  timelines: Timeline[];
+}
+
+export interface Listed extends Version {
+  meta?: Record<string, unknown> | null;
+  error?: Failure | null;
+}
+
+export type VersionWhole = Version & Facts & { failure: Failure | null };
+
+export interface Stats {
+  store: string;
+  runs: number;
+  versions: number;
+  events: number;
+  artifacts: number;
+  artifact_bytes: number;
+  pack_bytes: number;
+  file_bytes: number | null;
+  statuses: Record<string, number>;
+  largest: Run[];
+}
+
+type Query = Record<string, string | number | boolean | null | undefined | readonly string[]>;
+
+async function sent(method: string, path: string, query: Query, body?: unknown, signal?: AbortSignal): Promise<Response> {
+  const parameters = new URLSearchParams();
+  for (const [name, value] of Object.entries(query)) {
+    if (value === null || value === undefined || value === "") continue;
+    for (const each of Array.isArray(value) ? value : [value]) parameters.append(name, String(each));
+  }
+  const tail = parameters.size ? `?${parameters}` : "";
+  try {
+    return await fetch(`${ROOT}/${path}${tail}`, {
+      method,
+      credentials: "same-origin",
+      ...(signal ? { signal } : {}),
+      ...(body === undefined ? {} : { body: JSON.stringify(body), headers: { "Content-Type": "application/json" } }),
+    });
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new ApiError(0, "The server does not answer", "It may have been stopped. Start it again with `holdfast ui`.");
+  }
+}
+
+async function problemOf(answer: Response): Promise<ApiError> {
+  if (answer.status === 401) {
+    return new ApiError(401, "This browser is not let in any more", "The server was started anew: open the address that it printed.");
+  }
+  const isJson = /json/.test(answer.headers.get("Content-Type") ?? "");
+  const problem = (isJson ? await answer.json() : {}) as { title?: string; detail?: string };
+  return new ApiError(answer.status, problem.title ?? `The server said ${answer.status}`, problem.detail ?? "");
+}
+
+async function ask<T>(method: string, path: string, query: Query = {}, body?: unknown, signal?: AbortSignal): Promise<T> {
+  const answer = await sent(method, path, query, body, signal);
+  if (!answer.ok) throw await problemOf(answer);
+  return (await answer.json()) as T;
+}
+
+const get = <T>(path: string, query: Query = {}, signal?: AbortSignal) => ask<T>("GET", path, query, undefined, signal);
+const name = encodeURIComponent;
+
+/** A reference as RUN@12, in its parts. */
+function parts(at: string): string {
+  const split = at.lastIndexOf("@");
+  return `runs/${name(at.slice(0, split))}/versions/${name(at.slice(split + 1))}`;
+}
+
+/** Work that may take longer than the answer: waited for here. */
+async function carried(task: Task): Promise<Task> {
+  let seen = task;
+  while (seen.status === "running") {
+    await new Promise((resolve) => setTimeout(resolve, LOOK));
+    seen = await get<Task>(`tasks/${seen.id}`);
+  }
+  if (seen.status === "failed") {
+    throw new ApiError(0, seen.error?.title ?? "It failed", seen.error?.detail ?? "");
+  }
+  return seen;
+}
+
+export const HELD = ["failed", "interrupted", "frozen", "paused"];
+
+export interface RunsWanted {
+  show: string;
+  search: string;
+  workflow: string;
+  tag: string;
+  since: string;
+}
+
+export const statusesOf = (show: string): string[] => (show === "needs" ? [] : show === "held" ? HELD : show ? [show] : []);
+
+export const runs = ({ show, ...wanted }: RunsWanted, page: { limit: number; after: string | null }, signal?: AbortSignal) =>
+  get<{ runs: Run[]; next: string | null }>("runs", { status: statusesOf(show), asking: show === "needs" || null, ...wanted, ...page }, signal);
+
+/** How many runs each chip stands for. */
+export async function counts(): Promise<Record<string, number>> {
+  const [{ statuses }, open] = await Promise.all([stats(), prompts({})]);
+  const held = HELD.reduce((sum, status) => sum + (statuses[status] ?? 0), 0);
+  return { ...statuses, held, needs: new Set(open.map((prompt) => prompt.run)).size };
+}
+
+export const run = (id: string, signal?: AbortSignal) => get<RunWhole>(`runs/${name(id)}`, {}, signal);
+
+export const versions = (id: string, page: { before: string | null; limit: number }, signal?: AbortSignal) =>
+  get<{ versions: Listed[]; head: number; next: number | null }>(`runs/${name(id)}/versions`, { ...page, meta: true }, signal);
+
+export const version = (id: string, number: number, signal?: AbortSignal) =>
+  get<VersionWhole>(`runs/${name(id)}/versions/${number}`, {}, signal);
+
+export async function state(
+  at: string,
+  wanted: { path: string; depth?: number; limit?: number; offset?: number; text?: number },
+  signal?: AbortSignal,
+): Promise<Node> {
+  const found = await get<{ node: Node }>(`${parts(at)}/state`, { depth: 0, ...wanted }, signal);
+  return found.node;
+}
+
+/** A part of a state as JSON, to be edited; undefined where it is too large for that, which is found out by a look at it. */
+export async function wholeState(at: string, path: string, most: number, signal: AbortSignal): Promise<{ value: unknown } | undefined> {
+  const look = await state(at, { path, depth: 20, limit: 1000, text: most }, signal);
+  return isCut(look) ? undefined : get<{ value: unknown }>(`${parts(at)}/state`, { path }, signal);
+}
+
+function isCut(node: Node): boolean {
+  const isClosed = (node.kind === "dict" || node.kind === "list") && node.count !== 0 && !node.entries;
+  return isClosed || (node.more ?? 0) > 0 || (node.entries ?? []).some((entry) => isCut(entry.node));
+}
+
+export async function blame(at: string, path: string): Promise<Blame> {
+  const found = await get<Blame[]>(`${parts(at)}/blame`, { path, depth: 0 });
+  if (!found[0]) throw new ApiError(404, "Nobody to blame", path);
+  return found[0];
+}
+
+/** Where the bytes of a large value in a state are to be had. */
+export const rawUrl = (at: string, path: string) => `${ROOT}/${parts(at)}/raw?path=${name(path)}`;
+export const snapshotUrl = (at: string) => `${ROOT}/${parts(at)}/snapshot`;
+export const bundleUrl = (id: string) => `${ROOT}/runs/${name(id)}/bundle`;
+
+export const diff = (a: string, b: string, path: string, signal?: AbortSignal) => get<Diff>("diff", { a, b, path, cut: true, limit: SHOWN }, signal);
+
+export const compare = (a: string, b: string, signal?: AbortSignal) => get<Comparison>("compare", { a, b, cut: true, limit: 1000 }, signal);
+
+/** What failed of a run's steps after a cursor, oldest first: a page of the journal. */
+export async function tries(id: string, after: number, signal: AbortSignal): Promise<{ tries: Try[]; cursor: number; more: boolean }> {
+  const kind = ["step.retried", "step.failed"];
+  const found = await get<{ events: Event[]; cursor: number; more: boolean }>("events", { run: id, kind, after, limit: 1000 }, signal);
+  const tries = found.events.flatMap(({ cursor, at, version, step, data }) => {
+    // A failure that the workflow went on from has a version of its own.
+    if (version !== null) return [];
+    const { address, attempt, error, delay } = data as Partial<Try>;
+    return [{ cursor, at, address: address ?? step ?? "", attempt: attempt ?? 1, error: error ?? "", delay: delay ?? null }];
+  });
+  return { tries, cursor: found.cursor, more: found.more };
+}
+
+export const preview = (id: string, to: number | null, resume: boolean, signal?: AbortSignal) =>
+  get<Preview>(`runs/${name(id)}/preview`, { to, resume }, signal);
+
+export const resume = async (id: string) => carried(await ask<Task>("POST", `runs/${name(id)}/resume`, {}, {}));
+
+export const rollback = async (id: string, to: number, how: { resume: boolean; reason: string }) =>
+  carried(await ask<Task>("POST", `runs/${name(id)}/rollback`, {}, { to, resume: how.resume, reason: how.reason || null }));
+
+export interface Fork {
+  run: string | null;
+  state?: unknown;
+  set?: Record<string, unknown>;
+  resume: boolean;
+}
+
+export const fork = async (at: string, how: Fork) => carried(await ask<Task>("POST", `${parts(at)}/fork`, {}, how));
+
+export const cancel = (id: string) => ask("POST", `runs/${name(id)}/cancel`, {}, {});
+export const pause = (id: string) => ask("POST", `runs/${name(id)}/pause`, {}, {});
+export const tag = (at: string, text: string) => ask("PUT", `${parts(at)}/tags/${name(text)}`);
+export const untag = (at: string, text: string) => ask("DELETE", `${parts(at)}/tags/${name(text)}`);
+export const pin = (at: string) => ask("PUT", `${parts(at)}/pin`);
+export const unpin = (at: string) => ask("DELETE", `${parts(at)}/pin`);
+
+export const prompts = (wanted: { answered?: boolean; run?: string }, signal?: AbortSignal) => get<Prompt[]>("prompts", wanted, signal);
+
+export const answer = async (id: string, how: { value: unknown; to?: number; keep?: string[] }) =>
+  carried(await ask<Task>("POST", `prompts/${name(id)}/answer`, {}, how));
+
+export const session = () => get<Session>("session");
+export const stats = (signal?: AbortSignal) => get<Stats>("stats", {}, signal);
+export const verify = () => ask<Task>("POST", "verify", {}, {});
+export const task = (id: string) => get<Task>(`tasks/${id}`);
+
+
+/** Which versions stay: those that any of the rules keeps. */
+export interface Rules {
+  last?: number;
+  within?: string;
+  hourly?: number;
+  daily?: number;
+  weekly?: number;
+}
+
+export async function forget(run: string, rules: Rules, dryRun: boolean): Promise<Forgotten> {
+  const which = run ? { runs: [run] } : { all: true };
+  const done = await carried(await ask<Task>("POST", "forget", {}, { ...which, ...rules, dry_run: dryRun }));
+  return done.result as Forgotten;
+}

@@ -1,0 +1,106 @@
+// A list that the server gives a page at a time, newest first. What happens changes its beginning, so only that is read
+// again; what was read beyond it stays.
+//
+// Invariant: items stand in the server's order, each once, without a hole.
+
+import { useCallback, useEffect, useRef, useState } from "preact/hooks";
+
+import { serial } from "./serial";
+
+export interface Page<T> {
+  items: T[];
+  /** From where to read on; null at the end. */
+  next: string | null;
+}
+
+export interface Paged<T> {
+  items: T[];
+  /** Has a first page come? */
+  ready: boolean;
+  problem: unknown;
+  /** Read the next page, if there is one. */
+  more: () => void;
+  /** Read the beginning again. */
+  again: () => void;
+  /** Put one item in the place of the one of its name; null takes it out. */
+  put: (name: string, item: T | null) => void;
+}
+
+export function usePaged<T>(
+  key: string,
+  read: (after: string | null, signal: AbortSignal) => Promise<Page<T>>,
+  nameOf: (item: T) => string,
+): Paged<T> {
+  const [shown, setShown] = useState<{ key: string; list: Page<T> | null; problem: unknown }>({ key, list: null, problem: null });
+  const reader = useRef({ read, nameOf });
+  reader.current = { read, nameOf };
+  const acts = useRef({ more: () => {}, again: () => {}, put: (_name: string, _item: T | null) => {} });
+
+  useEffect(() => {
+    const stop = new AbortController();
+    let list: Page<T> | null = null;
+    let further = false;
+    let anew = true;
+    const show = (next: Page<T>) => {
+      list = next;
+      setShown({ key, list, problem: null });
+    };
+    const work = serial(async () => {
+      try {
+        while (!stop.signal.aborted && (anew || further)) {
+          const after: string | null = anew || list === null ? null : list.next;
+          const first = anew || list === null;
+          if (first) anew = false;
+          else further = false;
+          if (!first && after === null) continue;
+          const page = await reader.current.read(after, stop.signal);
+          if (stop.signal.aborted) return;
+          const known: Page<T> | null = list;
+          show(known === null ? page : first ? begun(page, known, reader.current.nameOf) : goneOn(known, page, reader.current.nameOf));
+        }
+      } catch (problem) {
+        anew = further = false;
+        if (!stop.signal.aborted) setShown({ key, list, problem });
+      }
+    });
+    acts.current = {
+      more: () => {
+        further = true;
+        work();
+      },
+      again: () => {
+        anew = true;
+        work();
+      },
+      put: (name, item) => {
+        if (list === null || stop.signal.aborted) return;
+        const items = list.items.flatMap((each) => (reader.current.nameOf(each) !== name ? [each] : item === null ? [] : [item]));
+        show({ items, next: list.next });
+      },
+    };
+    work();
+    return () => stop.abort();
+  }, [key]);
+
+  const more = useCallback(() => acts.current.more(), []);
+  const again = useCallback(() => acts.current.again(), []);
+  const put = useCallback((name: string, item: T | null) => acts.current.put(name, item), []);
+  const list = shown.key === key ? shown.list : null;
+  return { items: list?.items ?? NONE, ready: list !== null, problem: shown.key === key ? shown.problem : null, more, again, put };
+}
+
+const NONE: never[] = [];
+
+/** A first page that was read again, put over what is there. Where the two do not touch, what is there is let go. */
+function begun<T>(page: Page<T>, known: Page<T>, nameOf: (item: T) => string): Page<T> {
+  const last = page.items[page.items.length - 1];
+  if (page.next === null || last === undefined) return page;
+  const name = nameOf(last);
+  const end = known.items.findIndex((each) => nameOf(each) === name);
+  return end < 0 ? page : { items: [...page.items, ...known.items.slice(end + 1)], next: known.items.length > end + 1 ? known.next : page.next };
+}
+
+function goneOn<T>(known: Page<T>, page: Page<T>, nameOf: (item: T) => string): Page<T> {
+  const names = new Set(known.items.map(nameOf));
+  return { items: [...known.items, ...page.items.filter((each) => !names.has(nameOf(each)))], next: page.next };
+}

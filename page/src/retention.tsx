@@ -1,0 +1,148 @@
+// What a retention would remove, shown before anything is. Its rules are in the URL.
+
+import { useState } from "preact/hooks";
+
+import * as api from "./api";
+import { Dialog } from "./dialog";
+import { Field } from "./field";
+import { useLoaded } from "./loaded";
+import { ErrorNote, Loading } from "./notes";
+import { choose, href } from "./route";
+import type { Forgotten } from "./types";
+import { count, size } from "./words";
+
+const NUMBERS = [
+  ["last", "the last (versions)"],
+  ["hourly", "one an hour (hours)"],
+  ["daily", "one a day (days)"],
+  ["weekly", "one a week (weeks)"],
+] as const;
+/** Runs that are listed one by one. */
+const LISTED = 100;
+
+interface Props {
+  choices: Record<string, string>;
+  onDone: () => void;
+}
+
+export function Retention({ choices, onDone }: Props) {
+  const { run = "", within = "" } = choices;
+  const rules = rulesOf(choices);
+  const wanted = Object.keys(rules).length > 0;
+  const key = JSON.stringify([run, rules]);
+  const plan = useLoaded(wanted ? key : null, () => api.forget(run, rules, true));
+  const [sure, setSure] = useState(false);
+  const [done, setDone] = useState<Forgotten | null>(null);
+  const remove = async () => {
+    setDone(await api.forget(run, rules, false));
+    plan.again();
+    onDone();
+  };
+  return (
+    <section class="card" aria-label="Retention">
+      <div>
+        <h2>Retention</h2>
+        <p class="soft">
+          What a policy would remove. A version stays if any rule keeps it; the head, tagged and pinned ones, fork points and what a live run
+          needs always stay.
+        </p>
+      </div>
+      <div class="rules">
+        <label>
+          run (empty: all)
+          <Field label="run (empty: all)" value={run} onFinish={(next) => choose({ run: next })} />
+        </label>
+        {NUMBERS.map(([name, label]) => (
+          <label key={name}>
+            {label}
+            <input type="number" min={0} value={choices[name] ?? ""} onInput={(event) => choose({ [name]: event.currentTarget.value })} />
+          </label>
+        ))}
+        <label>
+          not older than
+          <Field label="not older than" placeholder="7d" value={within} onFinish={(next) => choose({ within: next })} />
+        </label>
+      </div>
+      {!wanted && <p class="soft">Say what stays, to see what would go.</p>}
+      {wanted && plan.error !== null && <ErrorNote error={plan.error} retry={plan.again} />}
+      {wanted && plan.error === null && !plan.value && <Loading what="working out what would go…" />}
+      {done !== null && (
+        <p role="status">
+          removed {count(done.versions, "version")} ({size(done.bytes)})
+        </p>
+      )}
+      {wanted && plan.value && (
+        <>
+          <div class="between">
+            <span>
+              would remove {count(plan.value.versions, "version")} ({size(plan.value.bytes)})
+            </span>
+            <button type="button" class="grave" disabled={plan.value.versions === 0} onClick={() => setSure(true)}>
+              Remove them for good…
+            </button>
+          </div>
+          <PlanTable plan={plan.value} />
+        </>
+      )}
+      {sure && plan.value && (
+        <Dialog title="Remove versions" verb="Remove them for good" grave onDo={remove} onClose={() => setSure(false)}>
+          <ul class="consequences">
+            <li>
+              {count(plan.value.versions, "version")} of {run || count(plan.value.runs.length, "run")} are removed ({size(plan.value.bytes)})
+            </li>
+            <li>they cannot be read, resumed or rolled back to any more: this cannot be taken back</li>
+            <li>all other versions stay as they are</li>
+          </ul>
+        </Dialog>
+      )}
+    </section>
+  );
+}
+
+function PlanTable({ plan }: { plan: Forgotten }) {
+  const going = plan.runs.filter((each) => each.forget.length > 0);
+  if (going.length === 0) return null;
+  return (
+    <table>
+      <thead>
+        <tr>
+          <th>run</th>
+          <th class="number">would go</th>
+          <th class="number">would stay</th>
+          <th class="number">size</th>
+        </tr>
+      </thead>
+      <tbody>
+        {going.slice(0, LISTED).map((each) => (
+          <tr key={each.run}>
+            <td>
+              <a class="name" href={href("run", each.run)}>
+                {each.run}
+              </a>
+            </td>
+            <td class="number">{each.forget.length.toLocaleString("en")}</td>
+            <td class="number">{each.keep.length.toLocaleString("en")}</td>
+            <td class="number">{size(each.bytes)}</td>
+          </tr>
+        ))}
+        {going.length > LISTED && (
+          <tr>
+            <td colSpan={4} class="soft">
+              and {count(going.length - LISTED, "more run")}
+            </td>
+          </tr>
+        )}
+      </tbody>
+    </table>
+  );
+}
+
+function rulesOf(choices: Record<string, string>): api.Rules {
+  const rules: api.Rules = {};
+  for (const [name] of NUMBERS) {
+    const number = Number(choices[name]);
+    if (choices[name] && Number.isInteger(number) && number >= 0) rules[name] = number;
+  }
+  if (choices.within) rules.within = choices.within;
+  return rules;
+}

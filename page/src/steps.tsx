@@ -1,0 +1,152 @@
+// The steps that led to a version: how long each took, how often it was tried, what it cost, what it failed with.
+
+import { useMemo } from "preact/hooks";
+
+import type { Listed, VersionWhole } from "./api";
+import { pointOf } from "./graph";
+import { ancestors } from "./lanes";
+import { useNow } from "./now";
+import type { Failure, Try } from "./types";
+import { VirtualList } from "./virtual";
+import { amounts, brief, clock, size, span } from "./words";
+
+interface Props {
+  versions: Listed[];
+  /** Failed attempts, by the version that they led to. */
+  tries: Map<number | null, Try[]>;
+  head: number;
+  chosen: number;
+  onChoose: (version: number) => void;
+  onEnd: () => void;
+}
+
+type Line = { step: Listed } | { failed: Try; version: number | null };
+
+export function Steps({ versions, tries, head, chosen, onChoose, onEnd }: Props) {
+  const lines = useMemo(() => {
+    const line = ancestors(versions.map(pointOf), chosen);
+    const failed = (version: number | null): Line[] => [...(tries.get(version) ?? [])].reverse().map((each) => ({ failed: each, version }));
+    const shown = versions.filter((each) => line.has(each.version)).flatMap((step): Line[] => [{ step }, ...failed(step.version)]);
+    return chosen === head ? [...failed(null), ...shown] : shown;
+  }, [versions, tries, head, chosen]);
+  const longest = useMemo(() => lines.reduce((most, line) => Math.max(most, "step" in line ? (line.step.took ?? 0) : 0), 0.001), [lines]);
+  return (
+    <VirtualList
+      label="Steps"
+      rows={lines.length}
+      height={46}
+      chosen={0}
+      shown={chosen}
+      onEnd={onEnd}
+      row={(place) => {
+        const line = lines[place] as Line;
+        if ("failed" in line) return <TryRow key={line.failed.cursor} failed={line.failed} onChoose={() => onChoose(line.version ?? head)} />;
+        const { step } = line;
+        return (
+          <button
+            key={step.version}
+            type="button"
+            class={`step-row ${step.failed ? "error" : ""}`}
+            aria-current={step.version === chosen ? "true" : undefined}
+            onClick={() => onChoose(step.version)}
+          >
+            <span class="n soft number">{step.version}</span>
+            <span class="what">
+              <span class="step-name cut">{step.address ?? step.step ?? step.kind}</span>
+              <span class="soft cut">{said(step)}</span>
+            </span>
+            <span class="took soft">
+              {span(step.took)}
+              {step.took !== null && <i style={{ width: `${(100 * step.took) / longest}%` }} />}
+            </span>
+          </button>
+        );
+      }}
+    />
+  );
+}
+
+function TryRow({ failed, onChoose }: { failed: Try; onChoose: () => void }) {
+  return (
+    <button type="button" class="step-row try" onClick={onChoose} title={failed.error}>
+      <span class="n number" aria-hidden="true">
+        {failed.delay === null ? "✕" : "↻"}
+      </span>
+      <span class="what">
+        <span class="cut">
+          attempt {failed.attempt} failed: {failed.address}
+        </span>
+        <span class="cut">{failed.error}</span>
+      </span>
+      <span class="took soft">{failed.delay !== null && failed.delay >= 0.001 ? `waited ${span(failed.delay)}` : ""}</span>
+    </button>
+  );
+}
+
+function said(step: Listed): string {
+  const parts = [
+    step.failed ? (step.error?.message ?? "failed") : step.address && step.kind !== "step" ? step.kind : "",
+    step.attempt > 1 ? `attempt ${step.attempt}` : "",
+    ...amounts(step.meta),
+    typeof step.meta?.model === "string" ? step.meta.model : "",
+    step.actor ? `by ${step.actor}` : "",
+    step.note ?? "",
+  ];
+  return parts.filter(Boolean).join(" · ");
+}
+
+export function VersionFacts({ version, tries }: { version: VersionWhole; tries: Try[] }) {
+  const now = useNow();
+  const facts: [string, string][] = [
+    ["at", clock(version.at, now)],
+    ["took", span(version.took)],
+    ["attempt", version.attempt > 1 ? String(version.attempt) : ""],
+    ["timeline", String(version.timeline)],
+    ["by", version.actor ?? ""],
+    ["note", version.note ?? ""],
+    ["result", version.result === null ? "" : brief(version.result, 300)],
+    ["metadata", version.meta === null ? "" : brief(version.meta, 300)],
+    ["size", size(version.size)],
+    ["hash", version.hash.slice(0, 16)],
+  ];
+  return (
+    <div class="version-facts" tabIndex={0} role="region" aria-label={`Version ${version.version}`}>
+      <dl class="facts">
+        {facts
+          .filter(([, text]) => text)
+          .map(([name, text]) => (
+            <div key={name}>
+              <dt>{name}</dt>
+              <dd class={name === "result" || name === "metadata" || name === "hash" ? "mono" : ""}>{text}</dd>
+            </div>
+          ))}
+      </dl>
+      {version.error && <FailureNote failure={version.error} />}
+      {tries.length > 0 && (
+        <div class="traceback">
+          {tries.map((each) => (
+            <p key={each.cursor}>
+              {clock(each.at, now)} · attempt {each.attempt} at {each.address}: {each.error}
+            </p>
+          ))}
+        </div>
+      )}
+    </div>
+  );
+}
+
+export function FailureNote({ failure }: { failure: Failure }) {
+  return (
+    <div class="traceback" role="alert">
+      <strong>
+        {failure.type}: {failure.message}
+      </strong>
+      {failure.traceback && (
+        <details>
+          <summary>traceback</summary>
+          <pre>{failure.traceback}</pre>
+        </details>
+      )}
+    </div>
+  );
+}

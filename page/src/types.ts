@@ -1,0 +1,225 @@
+// The records of the API, as the page reads them. `/api/v1/openapi.json` is what they are taken from.
+
+export interface Run {
+  id: string;
+  status: string;
+  workflow: string | null;
+  step: string | null;
+  head: number;
+  versions: number;
+  timeline: number;
+  created: string;
+  updated: string;
+  size: number;
+  tags: string[];
+  origin: string | null;
+  alive: boolean;
+}
+
+export interface Version {
+  run: string;
+  version: number;
+  parent: number | null;
+  merged: number | null;
+  timeline: number;
+  kind: string;
+  status: string;
+  step: string | null;
+  address: string | null;
+  attempt: number;
+  failed: boolean;
+  steps: number;
+  at: string;
+  took: number | null;
+  size: number;
+  tags: string[];
+  pinned: boolean;
+  note: string | null;
+  actor: string | null;
+  hash: string;
+}
+
+export interface Failure {
+  type?: string;
+  message?: string;
+  traceback?: string;
+}
+
+export interface Facts {
+  result: unknown;
+  error: Failure | null;
+  meta: Record<string, unknown> | null;
+}
+
+export interface Entry {
+  key: unknown;
+  label: string;
+  /** Null for a key that cannot be written in a path. */
+  path: string | null;
+  node: Node;
+}
+
+export interface Node {
+  kind: string;
+  value?: unknown;
+  count?: number;
+  entries?: Entry[];
+  more?: number;
+}
+
+export interface Change {
+  kind: "added" | "removed" | "changed" | "moved";
+  of: "state" | "version";
+  path: string;
+  source: string | null;
+  /** Cut for showing; null where there was, or is, nothing. */
+  old: Node | null;
+  new: Node | null;
+}
+
+export interface Diff {
+  a: string;
+  b: string;
+  changes: Change[];
+  /** How many there are; only the first are here. */
+  count: number;
+}
+
+export interface Comparison extends Diff {
+  steps: Pair[];
+  step_count: number;
+}
+
+export interface Pair {
+  step: string | null;
+  address: string | null;
+  kind: string;
+  a: number | null;
+  b: number | null;
+  same: boolean;
+}
+
+export interface Blame {
+  path: string;
+  version: number;
+  ref: string;
+  step: string | null;
+  address: string | null;
+  at: string;
+}
+
+export interface Preview {
+  run: string;
+  status: string;
+  workflow: string | null;
+  version: number;
+  left: number[];
+  passed: string[];
+  again: string[];
+  undo: string[];
+  cancelled: string[];
+  waits: string[];
+  known: boolean;
+  /** The same in sentences. */
+  told: string[];
+}
+
+export interface Details {
+  symptom?: string;
+  why?: string;
+  since?: string;
+  address?: string;
+  attempt?: number;
+  stack?: string;
+  /** How often it was put back on its feet without being asked. */
+  restores?: number;
+  /** The last good version. */
+  version?: number;
+  /** What has changed since it, in lines. */
+  diff?: string[];
+  /** What differs from the beginning, by the parts that can be kept. */
+  initial?: { path: string; changes: string[] }[];
+  choices?: string[];
+}
+
+export interface Prompt {
+  id: string;
+  run: string;
+  address: string;
+  question: string;
+  opened: string;
+  due: string | null;
+  schema: Schema | null;
+  details?: Details;
+  answered?: string;
+  actor?: string | null;
+}
+
+export interface Schema {
+  type?: string;
+  enum?: unknown[];
+  description?: string;
+}
+
+export interface Task {
+  id: string;
+  kind: string;
+  run: string | null;
+  status: "running" | "done" | "failed";
+  done: number;
+  total: number;
+  result: unknown;
+  error: { title?: string; detail?: string } | null;
+}
+
+export interface Report {
+  ok: boolean;
+  runs: number;
+  versions: number;
+  artifacts: number;
+  problems: { run: string | null; version: number | null; what: string }[];
+}
+
+export interface Pruned {
+  run: string;
+  forget: number[];
+  keep: number[];
+  bytes: number;
+}
+
+/** What a retention removes, or would. */
+export interface Forgotten {
+  dry_run: boolean;
+  versions: number;
+  bytes: number;
+  runs: Pruned[];
+}
+
+/** An attempt at a step that failed. */
+export interface Try {
+  cursor: number;
+  at: string;
+  address: string;
+  attempt: number;
+  error: string;
+  /** Seconds until the next one; null if there was none. */
+  delay: number | null;
+}
+
+export interface Timeline {
+  number: number;
+  parent: number | null;
+  at: string;
+  reason: string | null;
+  actor: string | null;
+}
+
+export interface Event {
+  cursor: number;
+  run: string;
+  kind: string;
+  at: string;
+  version: number | null;
+  step: string | null;
+  data: Record<string, unknown>;
+}

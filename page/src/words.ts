@@ -1,0 +1,92 @@
+// Numbers and times as people read them. Everything here is pure: the time is given, never taken.
+
+const UNITS: [number, string][] = [
+  [86_400, "d"],
+  [3_600, "h"],
+  [60, "m"],
+];
+
+/** How long ago, in the largest unit that fits: `3 m ago`. */
+export function age(at: string, now: number): string {
+  const seconds = Math.max(0, (now - Date.parse(at)) / 1000);
+  if (!Number.isFinite(seconds)) return "";
+  if (seconds < 5) return "just now";
+  for (const [length, name] of UNITS) {
+    if (seconds >= length) return `${Math.floor(seconds / length)} ${name} ago`;
+  }
+  return `${Math.floor(seconds)} s ago`;
+}
+
+/** A duration in seconds: `8 ms`, `1.2 s`, `3 m 20 s`. */
+export function span(seconds: number | null | undefined): string {
+  if (seconds === null || seconds === undefined) return "";
+  if (seconds < 0.001) return "<1 ms";
+  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 60) return `${seconds.toFixed(1)} s`;
+  if (seconds < 3_600) return `${Math.floor(seconds / 60)} m ${Math.round(seconds % 60)} s`;
+  return `${Math.floor(seconds / 3_600)} h ${Math.round((seconds % 3_600) / 60)} m`;
+}
+
+/** Bytes: `830 B`, `4.1 KB`. */
+export function size(bytes: number): string {
+  if (bytes < 1000) return `${bytes} B`;
+  const names = ["KB", "MB", "GB", "TB"];
+  let value = bytes;
+  let name = "B";
+  for (const next of names) {
+    if (value < 1000) break;
+    value /= 1000;
+    name = next;
+  }
+  return `${value < 10 ? value.toFixed(1) : Math.round(value)} ${name}`;
+}
+
+/** `1 version`, `3 versions`. */
+export function count(number: number, noun: string): string {
+  return `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
+}
+
+/** A figure that steps noted, as `1,200 tokens` or `cost 0.0102`: what the cost is counted in, only they know. */
+export function amount(name: string, value: number): string {
+  const figure = value.toLocaleString("en", { maximumFractionDigits: 6 });
+  return name.includes("token") ? `${figure} ${name.replaceAll("_", " ")}` : `${name.replaceAll("_", " ")} ${figure}`;
+}
+
+/** The figures among what was noted. */
+export function amounts(noted: Record<string, unknown> | null | undefined): string[] {
+  return Object.entries(noted ?? {}).flatMap(([name, value]) =>
+    typeof value === "number" && (name.includes("token") || name.includes("cost")) ? [amount(name, value)] : [],
+  );
+}
+
+/** A time of the day, with the date where it is not today's. */
+export function clock(at: string, now: number): string {
+  const then = new Date(at);
+  if (Number.isNaN(then.getTime())) return "";
+  const time = then.toLocaleTimeString("en-GB");
+  return then.toDateString() === new Date(now).toDateString()
+    ? time
+    : `${then.toLocaleDateString("en-CA")} ${time}`;
+}
+
+/** A value in one line, no longer than so many characters. */
+export function brief(value: unknown, most = 80): string {
+  const text = typeof value === "string" ? JSON.stringify(value.slice(0, most + 1)) : shortJson(value, most);
+  return text.length > most ? `${text.slice(0, most - 1)}…` : text;
+}
+
+/** JSON of the beginning of a value: what follows of a large one is never turned into text. */
+function shortJson(value: unknown, most: number): string {
+  if (value === null || typeof value !== "object") return JSON.stringify(value) ?? "";
+  const parts: string[] = [];
+  let length = 2;
+  const isList = Array.isArray(value);
+  for (const key of Object.keys(value)) {
+    const item = brief((value as Record<string, unknown>)[key], most - length);
+    const part = isList ? item : `${JSON.stringify(key)}: ${item}`;
+    parts.push(part);
+    length += part.length + 2;
+    if (length > most) break;
+  }
+  return isList ? `[${parts.join(", ")}]` : `{${parts.join(", ")}}`;
+}

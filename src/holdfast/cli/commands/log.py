@@ -1,0 +1,155 @@
+"""`holdfast log`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli import lanes
+from holdfast.cli.call import Call, command
+from holdfast.cli.completing import RUN
+from holdfast.cli.output import Column, Output
+from holdfast.desk.lookup import run_of
+from holdfast.desk.records import has_failed, version_record
+from holdfast.desk.words import age, brief, places, plain, size, span
+from holdfast.history.history import History
+from holdfast.history.version import Version
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+
+def _took(version: Version) -> str:
+    return "" if version.took is None else span(version.took)
+
+
+#: The list without lanes.
+_COLUMNS = (
+    Column("version", lambda version: version.number, right=True, style="bold"),
+    Column("timeline", lambda version: version.timeline, right=True, spare=3),
+    Column("step", lambda version: version.address or version.kind, least=12),
+    Column("kind", lambda version: version.kind, spare=4),
+    Column("status", lambda version: version.status),
+    Column("at", lambda version: version.at, lambda version: age(version.at), spare=1),
+    Column("took", lambda version: version.took, _took, right=True, spare=2),
+    Column("size", lambda version: version.size, lambda version: size(version.size), right=True, spare=5),
+    Column("tags", lambda version: version.tags, style="yellow", least=8, spare=7),
+    Column("note", lambda version: version.note, style="italic", least=8, spare=6),
+)
+#: Places that the name of a step gets in a list that is aligned.
+_NAME = 32
+#: Colours of timelines, in turn.
+_LANES = ("cyan", "magenta", "yellow", "green", "blue", "red")
+
+
+@command("log")
+@click.argument("run", type=RUN)
+@click.option(
+    "-n", "--limit", default=100, show_default=True, type=click.IntRange(1), help="So many at most."
+)
+@click.option("--before", type=click.IntRange(1), metavar="N", help="Only versions before this one.")
+@click.option("--step", metavar="NAME", help="Only versions of this step.")
+@click.option("--tag", metavar="TAG", help="Only versions with this tag.")
+@click.option("--timeline", type=click.IntRange(1), metavar="N", help="Only versions of this timeline.")
+@click.option("--oneline", is_flag=True, help="Short: number and step.")
+@click.option("--graph/--no-graph", default=None, help="Draw timelines as lanes; on a terminal by default.")
+def log_command(
+    call: Call,
+    run: str,
+    *,
+    limit: int,
+    before: int | None,
+    step: str | None,
+    tag: str | None,
+    timeline: int | None,
+    oneline: bool,
+    graph: bool | None,
+) -> None:
+    """The versions of a run, newest first.
+
+    RUN is the id of a run, or its beginning. The filled dot is the head.
+    """
+    log = call.hf.history(
+        run_of(call.hf, run, "--before N lists the versions before one, `holdfast show` shows one")
+    )
+    found = log.versions(limit=limit + 1, before=before, step=step, tag=tag, timeline=timeline)
+    versions = found[:limit]
+    out = call.out
+    if out.json:
+        out.document([version_record(version) for version in versions])
+    elif graph or (graph is None and out.for_people):
+        for line in picture(out, log, versions, oneline=oneline, lines=step is None and tag is None):
+            out.text(line)
+        if not versions:
+            out.say("no such versions")
+    else:
+        out.rows(versions, _COLUMNS[:3] if oneline else _COLUMNS, version_record, empty="no such versions")
+    if len(found) > limit and out.for_people:
+        out.say(
+            out.styled(f"there are more: -n {limit * 10}, or --before {versions[-1].number}", "bright_black")
+        )
+
+
+def picture(
+    out: Output, log: History, versions: Sequence[Version], *, oneline: bool = False, lines: bool = True
+) -> list[Text]:
+    """The list with its lanes. Where versions were chosen by what they are, no lines lead from one to the other."""
+    head = log.head.number
+    reasons = {line.number: line for line in log.timelines()}
+    by_number = {version.number: version for version in versions}
+    points = [lanes.Point(version.number, _parents(version) if lines else ()) for version in versions]
+    rows = list(lanes.draw(points, head))
+    width = max((len(row.text) for row in rows), default=0)
+    wide = min(_NAME, max((places(_name(version)) for version in versions), default=0))
+    drawn = []
+    for row in rows:
+        line = out.styled("")
+        for sign, lane in row.cells:
+            line.append(sign, _LANES[lane % len(_LANES)])
+        line.append(" " * (width - len(row.text)))
+        if row.number is not None:
+            version = by_number[row.number]
+            first = version.timeline > 1 and version.parent == reasons[version.timeline].parent
+            reason = reasons[version.timeline].reason if first else None
+            _describe(line, version, head=row.number == head, wide=0 if oneline else wide, reason=reason)
+        if out.for_people:
+            line.truncate(out.width, overflow="ellipsis")
+        line.rstrip()
+        drawn.append(line)
+    return drawn
+
+
+def _parents(version: Version) -> tuple[int, ...]:
+    merged = version.detail.get("merged")
+    return tuple(number for number in (version.parent, merged) if number)
+
+
+def _name(version: Version) -> str:
+    return plain(version.address or f"({version.kind})")
+
+
+def _describe(line: Text, version: Version, *, head: bool, wide: int, reason: str | None) -> None:
+    """What is said of a version; in short if its name has no width."""
+    line.append(f"{version.number:>4}  ", "bold")
+    name = _name(version)
+    line.append(name, "red" if has_failed(version) else "")
+    if not wide:
+        return
+    line.append(" " * (wide - places(name)))
+    line.append(f"  {age(version.at)}", "bright_black")
+    if version.took is not None:
+        line.append(f", took {span(version.took)}", "bright_black")
+    if version.attempt > 1:
+        line.append(f", attempt {version.attempt}", "yellow")
+    for tag in version.tags:
+        line.append(f"  :{plain(tag)}", "yellow")
+    if version.pinned:
+        line.append("  pinned", "yellow")
+    if head:
+        line.append("  ← head", "green")
+    if reason:
+        line.append(f"  timeline {version.timeline}: {brief(reason, 60)}", "bright_black italic")
+    if version.note:
+        line.append(f"  {brief(version.note, 60)}", "italic")

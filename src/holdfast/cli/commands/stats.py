@@ -1,0 +1,47 @@
+"""`holdfast stats`"""
+
+from __future__ import annotations
+
+from heapq import nlargest
+
+import msgspec
+
+from holdfast.checkup import every_run
+from holdfast.cli.call import Call, command
+from holdfast.desk.records import status_of
+from holdfast.desk.words import size
+from holdfast.model.public import RunSummary
+from holdfast.model.records import STATUSES
+
+
+@command("stats")
+def stats_command(call: Call) -> None:
+    """What the store holds, and how large it is."""
+    stats = call.hf.stats()
+    statuses = dict.fromkeys((*STATUSES, "interrupted"), 0)
+    largest: list[RunSummary] = []
+    for run in every_run(call.hf):
+        statuses[status_of(run)] += 1
+        largest = nlargest(3, [*largest, run], key=lambda each: each.size)
+    facts = {"store": call.place.shown, **msgspec.structs.asdict(stats)}
+    if call.out.json:
+        call.out.document({**facts, "statuses": statuses})
+        return
+    facts.update({f"{status}_runs": number for status, number in statuses.items()})
+    shown = {
+        "runs": ", ".join(
+            [
+                f"{stats.runs:,}",
+                *(f"{number:,} {status}" for status, number in sorted(statuses.items()) if number),
+            ]
+        ),
+        "versions": f"{stats.versions:,}",
+        "events": f"{stats.events:,}",
+        "artifacts": f"{stats.artifacts:,}",
+        "artifact_bytes": size(stats.artifact_bytes),
+        "pack_bytes": size(stats.pack_bytes),
+        "file_bytes": "" if stats.file_bytes is None else size(stats.file_bytes),
+        "largest": ", ".join(f"{run.id} ({size(run.size)})" for run in largest),
+        **{f"{status}_runs": "" for status in statuses},
+    }
+    call.out.facts(facts, shown)

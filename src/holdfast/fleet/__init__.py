@@ -1,0 +1,1 @@
+"""Runs on many machines: queues, workers, and the monitor that watches them."""

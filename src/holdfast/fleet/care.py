@@ -1,0 +1,182 @@
+"""Looking after runs: the part of `Holdfast` that watches them, and that carries out what an operator decides.
+
+Invariant: an answer that was accepted is in the store, and is carried out even if this process dies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from holdfast.errors import (
+    AlreadyRunning,
+    HoldfastError,
+    InvalidAnswer,
+    InvalidCall,
+    NotFound,
+    StaleVersion,
+)
+from holdfast.fleet import restore
+from holdfast.history.commit import event
+from holdfast.history.context import Context
+from holdfast.history.version import Version
+from holdfast.model.names import short
+from holdfast.model.records import RunRecord
+from holdfast.runtime import mail, undo
+from holdfast.runtime.definition import is_unknown_here, workflow_of
+from holdfast.runtime.outside import check_texts
+from holdfast.runtime.restoring import check_choice
+from holdfast.runtime.run import Run
+from holdfast.runtime.runner import Runner
+from holdfast.runtime.scope import in_event_loop
+from holdfast.runtime.waits import Facts, facts_of
+from holdfast.runtime.watch import Watch, check_watch, follow_workflow, kept_watch
+
+if TYPE_CHECKING:
+    from holdfast.fleet.monitor import Monitor
+
+
+class Care(Runner):
+    """Watching runs, and putting them right."""
+
+    def __init__(self, context: Context, lease: int) -> None:
+        super().__init__(context, lease)
+        self._monitors: WeakSet[Monitor] = WeakSet()
+
+    def monitor(self, *, interval: float = 2.0, watch: Watch | None = None) -> Monitor:
+        """A monitor, which looks at all runs every so many seconds; of many on one store, one acts at a time. `watch`
+        is for runs that have no policy, of their own or of their workflow."""
+        if isinstance(interval, bool) or not isinstance(interval, int | float) or not 0 < interval <= 86_400:
+            raise InvalidCall(f"interval is a number of seconds above 0, not {short(interval)}")
+        check_watch(watch)
+        from holdfast.fleet.monitor import Monitor
+
+        monitor = Monitor(self, interval, watch)
+        self._monitors.add(monitor)
+        return monitor
+
+    def watch(self, run_id: str, watch: Watch | None, *, actor: str | None = None) -> Run:
+        """Say when a run is taken for stuck, and what is done then, from now on; None for what its workflow says."""
+        check_watch(watch)
+        check_texts(None, actor)
+
+        def change(run: RunRecord, facts: Facts) -> list[Any]:
+            facts.watch = kept_watch(watch, None)
+            if watch is None:
+                with suppress(HoldfastError):
+                    facts.watch = follow_workflow({}, workflow_of(run.workflow).watch)
+            return [event("run.watched", self._context.clock(), actor=actor, watch=facts.watch)]
+
+        self._known(run_id)
+        mail.amend(self._context, run_id, change)
+        return Run(self, run_id)
+
+    def answer(
+        self,
+        prompt_id: str,
+        value: Any,
+        *,
+        version: int | Version | None = None,
+        keep: Iterable[str] = (),
+        actor: str | None = None,
+        resume: bool = True,
+    ) -> Run:
+        """Answer a prompt. If this process knows the workflow, the run goes on at once, unless `resume` is False, this
+        is an event loop, or the run is in a queue and workers go on with it.
+
+        The prompt of a run that is frozen is answered with a choice: `resume`; `rollback`, to `version` or else to the
+        last good one; `reinitialise`: begin afresh from version 1, and `keep` parts of the state, given by their paths;
+        `cancel`."""
+        check_texts(None, actor)
+        run_id = prompt_id.rpartition("#")[0] if isinstance(prompt_id, str) else ""
+        run = self._store.run(run_id) if run_id else None
+        if run is None or facts_of(run).prompt.get("id") != prompt_id:
+            if version is not None or keep:
+                # If it has been answered, that is what to tell.
+                mail.prompt(self._context, prompt_id)
+                raise InvalidAnswer(
+                    f"version and keep are for the prompt of a frozen run, and {prompt_id!r} is none",
+                    prompt=prompt_id,
+                )
+            return super().answer(prompt_id, value, actor=actor, resume=resume)
+        return self._answer_frozen(prompt_id, value, version, keep, actor, resume)
+
+    def _answer_frozen(
+        self, prompt_id: str, choice: Any, version: Any, keep: Any, actor: str | None, resume: bool
+    ) -> Run:
+        run_id = prompt_id.rpartition("#")[0]
+        while True:
+            run = self._known(run_id)
+            try:
+                if choice == "cancel":
+                    self._cancel_frozen(run, prompt_id, version, keep, actor)
+                    return Run(self, run_id)
+                run = restore.answer(
+                    self._services, run, prompt_id, choice, version=version, keep=keep, actor=actor
+                )
+                break
+            except StaleVersion:
+                continue
+        self._services.publisher.wake()
+        if facts_of(run).undoing is not None:
+            with _left_to_others():
+                self._finish_rollback(run)
+        self._let_go_on(run, resume)
+        return Run(self, run_id)
+
+    def _cancel_frozen(
+        self, run: RunRecord, prompt_id: str, version: Any, keep: Any, actor: str | None
+    ) -> None:
+        facts = facts_of(run)
+        if facts.prompt.get("id") != prompt_id or run.status != "frozen":
+            raise mail.no_prompt(self._store, run, prompt_id)
+        check_choice(self._context, run, facts, "cancel", version, keep)
+        self._stop_idle(run, "cancel", facts.prompt["why"], actor)
+        self._services.publisher.wake()
+        for part in self._store.runs(parent=run.key, limit=1_000_000):
+            self.cancel(part.id, reason="the run that it is a part of was cancelled", actor=actor)
+        self._call_those_around(run)
+
+    def _let_go_on(self, run: RunRecord, resume: bool) -> None:
+        """Go on with a run here, or with the one that it is a part of, if nobody else is to."""
+        top = self._call_those_around(run)
+        queued = restore.place_of(self._store, top, facts_of(top)) is not None
+        if not resume or queued or in_event_loop():
+            return
+        try:
+            workflow_of(top.workflow)
+        except HoldfastError:
+            return
+        with _left_to_others():
+            self.resume(top.id)
+
+    def _call_those_around(self, run: RunRecord) -> RunRecord:
+        """Tell the runs that a run is a part of that something came for it; gives the outermost."""
+        top = run
+        while top.parent is not None:
+            above = self._store.run_by_key(top.parent)
+            if above is None:
+                break
+            top = above
+            if top.status in ("suspended", "running"):
+                mail.call(self._context, top)
+        return top
+
+    def _finish_rollback(self, run: RunRecord, then: str | None = None) -> None:
+        """Go on with a rollback that was begun here, or whose process has died."""
+        undo.go_on(self._services, self.history(run.id), run, then)
+        self._end_parts(run, None)
+
+
+@contextmanager
+def _left_to_others() -> Iterator[None]:
+    """What others are at, or what only they can do, because they know a compensation that is not known here."""
+    try:
+        yield
+    except AlreadyRunning:
+        """They go on."""
+    except NotFound as error:
+        if not is_unknown_here(error):
+            raise

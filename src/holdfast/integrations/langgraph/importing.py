@@ -1,0 +1,181 @@
+"""The threads of a database of LangGraph's `SqliteSaver`, copied into a store.
+
+The file is only read. Each checkpoint is put as its thread put it, with its writes, and is then read back and compared.
+What is there already, from an import that was cut short, is compared only; so an import can be repeated.
+
+Invariant: nothing in the file makes this program import or construct a class that the caller has not named; what it
+cannot read is refused, and the checkpoints before it stay.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.checkpoint.serde.event_hooks import register_serde_event_listener
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+from holdfast.errors import HoldfastError, IncompatibleFormat, InvalidCall, NotFound
+from holdfast.integrations.langgraph.layout import Writes, in_order, tuple_of
+from holdfast.integrations.langgraph.names import place_of
+from holdfast.integrations.langgraph.saver import HoldfastSaver
+from holdfast.integrations.langgraph.strand import Strand
+
+#: Told so many of so many checkpoints.
+Progress = Callable[[int, int], None]
+_LOG = "langgraph.checkpoint.serde.jsonplus"
+
+
+class Copied(NamedTuple):
+    """What an import has done."""
+
+    threads: int
+    checkpoints: int
+    writes: int
+    #: Thread, namespace, and why the rest of it was not copied.
+    refused: tuple[tuple[str, str, HoldfastError], ...] = ()
+
+
+def import_sqlite(
+    file: str | os.PathLike[str],
+    saver: HoldfastSaver,
+    *,
+    allow: Iterable[type] = (),
+    progress: Progress | None = None,
+) -> Copied:
+    """Copy all threads of a database of `SqliteSaver`. `allow` are classes that stand in it, beside those that
+    LangGraph and LangChain bring."""
+    path = os.fspath(file)
+    if not os.path.isfile(path):
+        raise NotFound(f"there is no file {path}: name a database of LangGraph's SqliteSaver")
+    known = [(cls.__module__, cls.__name__) for cls in allow]
+    reader = _Reader(JsonPlusSerializer(allowed_msgpack_modules=known or None))
+    checkpoints = writes = done = 0
+    threads: set[str] = set()
+    refused: list[tuple[str, str, HoldfastError]] = []
+    try:
+        with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as db:
+            total = db.execute("SELECT count(*) FROM checkpoints").fetchone()[0]
+            has_path = any(row[1] == "task_path" for row in db.execute("PRAGMA table_info(writes)"))
+            places = db.execute("SELECT DISTINCT thread_id, checkpoint_ns FROM checkpoints ORDER BY 1, 2")
+            for thread, namespace in places.fetchall():
+                threads.add(thread)
+                try:
+                    for count in _copy(db, reader, saver, thread, namespace, has_path):
+                        checkpoints, writes, done = checkpoints + 1, writes + count, done + 1
+                        if progress is not None:
+                            progress(done, total)
+                except HoldfastError as error:
+                    refused.append((thread, namespace, error))
+    except sqlite3.Error as error:
+        raise InvalidCall(f"{path} is no database of LangGraph's SqliteSaver: {error}") from error
+    return Copied(len(threads), checkpoints, writes, tuple(refused))
+
+
+def _copy(
+    db: sqlite3.Connection, reader: _Reader, saver: HoldfastSaver, thread: str, namespace: str, has_path: bool
+) -> Iterator[int]:
+    """Copy a namespace, oldest checkpoint first; gives the number of writes of each that was copied and compared."""
+    where: dict[str, Any] = {"configurable": {"thread_id": thread, "checkpoint_ns": namespace}}
+    strand = saver.strand(place_of(where))
+    rows = db.execute(
+        "SELECT checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata FROM checkpoints "
+        "WHERE thread_id = ? AND checkpoint_ns = ? ORDER BY checkpoint_id",
+        (thread, namespace),
+    )
+    for name, parent, kind, data, about in rows:
+        checkpoint = reader.read(kind, data, f"checkpoint {name}")
+        if not isinstance(checkpoint, dict) or checkpoint.get("id") != name:
+            raise IncompatibleFormat(f"checkpoint {name} of thread {thread!r} is not what it says it is")
+        try:
+            metadata = json.loads(about) if about is not None else {}
+        except ValueError as error:
+            raise IncompatibleFormat(
+                f"checkpoint {name} of thread {thread!r} has no metadata: {error}"
+            ) from error
+        strand.put(parent, checkpoint, metadata)
+        tasks = _tasks(db, reader, (thread, namespace, name), has_path)
+        expected = list(in_order(tasks))
+        if _read(strand, name).pending_writes != expected:
+            for task, made in tasks.items():
+                strand.put_rows(name, made["writes"], task, made["path"])
+        back = _read(strand, name)
+        if (back.checkpoint, back.metadata, back.pending_writes) != (checkpoint, metadata, expected):
+            raise IncompatibleFormat(f"checkpoint {name} of thread {thread!r} does not come back as it was")
+        yield len(expected)
+
+
+def _read(strand: Strand, name: str) -> CheckpointTuple:
+    found = strand.read(name)
+    if found is None:
+        raise NotFound(f"checkpoint {name} was removed meanwhile")
+    return tuple_of(found, "", "")
+
+
+def _tasks(db: sqlite3.Connection, reader: _Reader, where: tuple[str, str, str], has_path: bool) -> Writes:
+    path = "task_path" if has_path else "''"
+    rows = db.execute(
+        f"SELECT task_id, {path}, idx, channel, type, value FROM writes "  # noqa: S608 - one of two constants
+        "WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ? ORDER BY task_id, idx",
+        where,
+    )
+    tasks: Writes = {}
+    for task, path, index, channel, kind, data in rows:
+        value = reader.read(kind, data, f"a write of checkpoint {where[2]}")
+        tasks.setdefault(task, {"path": path or "", "writes": {}})["writes"][index] = [channel, value]
+    return tasks
+
+
+class _Reader:
+    """Reads values as LangGraph wrote them; refuses what names a class that nobody allowed."""
+
+    def __init__(self, serde: JsonPlusSerializer) -> None:
+        self._serde = serde
+
+    def read(self, kind: str, data: bytes, what: str) -> Any:
+        if kind not in ("msgpack", "null", "bytes", "bytearray"):
+            raise IncompatibleFormat(f"{what} is written as {kind!r}, which an older LangGraph reads")
+        with _watching() as found:
+            try:
+                value = self._serde.loads_typed((kind, data))
+            except Exception as error:
+                raise IncompatibleFormat(f"{what} cannot be read: {error!r}") from error
+        if found:
+            raise IncompatibleFormat(f"{what} holds {found[0]}: allow it by its name, if it is yours")
+        return value
+
+
+class _Hearing(logging.Handler):
+    """Notes what is logged."""
+
+    def __init__(self, found: list[str]) -> None:
+        super().__init__()
+        self._found = found
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._found.append(record.getMessage())
+
+
+@contextmanager
+def _watching() -> Iterator[list[str]]:
+    """What LangGraph refused to read, or read as something else."""
+    found: list[str] = []
+    handler = _Hearing(found)
+    log = logging.getLogger(_LOG)
+    spread = log.propagate
+    stop = register_serde_event_listener(lambda event: found.append(f"{event['module']}.{event['name']}"))
+    log.addHandler(handler)
+    log.propagate = False
+    try:
+        yield found
+    finally:
+        log.propagate = spread
+        log.removeHandler(handler)
+        stop()

@@ -1,0 +1,191 @@
+"""What a framework saves under keys of its own, entered into the histories of a store.
+
+An entry becomes the version that follows the entry it was made from. Where others went on from there already, it
+begins a timeline of its own: two writers are never mixed, and neither is lost.
+
+Invariant: an entry is written whole by one commit; a call that was begun has ended when its caller goes on, even if the
+caller was cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import holdfast
+from holdfast import (
+    AlreadyExists,
+    History,
+    Holdfast,
+    InvalidCall,
+    NotFound,
+    Opaque,
+    StaleVersion,
+    Version,
+    thaw,
+)
+from holdfast.model.public import RunSummary
+from holdfast.runtime.log import warn
+
+T = TypeVar("T")
+
+#: Entries of which a ledger remembers where they are.
+_REMEMBERED = 10_000
+_PAGE = 1000
+#: What a name within a run id is not written with, because it has a meaning there.
+_WRITTEN = str.maketrans({sign: f"%{ord(sign):02X}" for sign in "%/@~\\"})
+
+
+class Ledger:
+    """The runs that a way in keeps in a store. Safe to use from many threads."""
+
+    def __init__(self, hf: Holdfast, allow: Iterable[type] = ()) -> None:
+        self.hf = opened(hf)
+        if isinstance(allow, type | str) or not isinstance(allow, Iterable):
+            raise InvalidCall("allow takes a list of classes, such as allow=[Order]")
+        #: The application's own classes.
+        self.allowed = tuple(allow)
+        for cls in self.allowed:
+            holdfast.register(cls)
+        #: Run and number of entries that were read or written, by the framework's keys.
+        self._places: OrderedDict[str, tuple[str, int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def known(self, key: str) -> Version | None:
+        """The entry of a key, if it is remembered and still there."""
+        run_id, number = self._places.get(key, ("", 0))
+        try:
+            return self.hf.history(run_id).at(number) if number else None
+        except NotFound:
+            return None
+
+    def remember(self, key: str, version: Version) -> None:
+        """An entry was read or written."""
+        with self._lock:
+            self._places.pop(key, None)
+            self._places[key] = version.run, version.number
+            if len(self._places) > _REMEMBERED:
+                self._places.popitem(last=False)
+
+    def runs(self, prefix: str) -> list[RunSummary]:
+        """All runs whose ids start with a prefix, newest first."""
+        found = page = self.hf.runs(prefix=prefix, limit=_PAGE)
+        while len(page) == _PAGE:
+            page = self.hf.runs(prefix=prefix, limit=_PAGE, after=page[-1].id)
+            found += page
+        return found
+
+    def enter(
+        self,
+        run_id: str,
+        entry: Any,
+        *,
+        after: int,
+        step: str,
+        tags: Iterable[str] = (),
+        status: str | None = None,
+    ) -> Version:
+        """Make an entry the version that follows the version `after`; 0 if it is to be the first of its run."""
+        log = self.hf.history(run_id)
+        facts: dict[str, Any] = {"step": step, "tags": tags, "status": status}
+        if after:
+            return log.commit(entry, after=after, **facts)
+        try:
+            return log.commit(entry, expected=0, **facts)
+        except StaleVersion as error:
+            raise AlreadyExists(
+                f"run {run_id!r} is there already: go on from it, or choose another id", run=run_id
+            ) from error
+
+
+def opened(hf: Any) -> Holdfast:
+    """An open store, or `InvalidCall`."""
+    if not isinstance(hf, Holdfast):
+        raise InvalidCall(f"give an open store, such as holdfast.open('runs.db'), not {type(hf).__name__}")
+    return hf
+
+
+def refuse_workflow(hf: Holdfast, run_id: str) -> bool:
+    """`InvalidCall` if a run is that of a workflow, whose state comes from its steps; whether there is a run."""
+    try:
+        workflow = hf.get(run_id).workflow
+    except NotFound:
+        return False
+    if workflow is not None:
+        raise InvalidCall(
+            f"run {run_id!r} is one of workflow {workflow!r}: choose another run id",
+            run=run_id,
+            workflow=workflow,
+        )
+    return True
+
+
+def plain(version: Version) -> Any:
+    """The state of a version as ordinary values; `InvalidCall` if it holds one of a class that is not known here."""
+    state = thaw(version.state)
+    seen: set[int] = set()
+    left = [state]
+    while left:
+        value = left.pop()
+        if isinstance(value, Opaque):
+            raise InvalidCall(
+                f"{version!r} holds a {value.tag}, which is not known here: pass allow=[…] with that class",
+                run=version.run,
+                type=value.tag,
+            )
+        if id(value) in seen or isinstance(value, str | bytes | int | float | type | None):
+            continue
+        seen.add(id(value))
+        if isinstance(value, Mapping):
+            left += value.values()
+        elif isinstance(value, list | tuple | set | frozenset | deque):
+            left += value
+        elif is_dataclass(value):
+            left += [getattr(value, field.name) for field in fields(value)]
+        else:
+            left += getattr(value, "__dict__", {}).values()
+    return state
+
+
+def number_of_head(log: History) -> int:
+    """The number of a run's head; 0 if there is no run yet."""
+    try:
+        return log.head.number
+    except NotFound:
+        return 0
+
+
+def run_id_of(*names: str) -> str:
+    """A run id of a framework's names: readable, and another one for other names. Whether it can be one is for the
+    engine to say."""
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise InvalidCall(f"an id is a string that is not empty, not {name!r:.60}")
+    return "/".join(
+        name.translate(_WRITTEN) if name.strip(".") else name.replace(".", "%2E") for name in names
+    )
+
+
+async def off_loop(function: Callable[..., T], *args: Any, **options: Any) -> T:
+    """Call a function that waits for a store in another thread, so that the event loop goes on."""
+    call = partial(contextvars.copy_context().run, function, *args, **options)
+    # A future, not a task: a loop that ends would cancel a task, and not wait for what it has begun.
+    future = asyncio.get_running_loop().run_in_executor(None, call)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        while not future.done():
+            try:
+                await asyncio.wait([future])
+            except asyncio.CancelledError:
+                continue
+        if not future.cancelled() and future.exception() is not None:
+            # Nobody will ask for it.
+            warn("what was under way when a task was cancelled failed: %s", future.exception())
+        raise

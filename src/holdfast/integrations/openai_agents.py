@@ -1,0 +1,153 @@
+"""Sessions of the OpenAI Agents SDK: a conversation is a run, each change of it a version.
+
+Invariant: items of one `add_items` stay together and in order, whoever else writes; nothing that was said is deleted,
+`pop_item` and `clear_session` are versions too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from holdfast import History, Holdfast, InvalidCall, NotFound, StaleVersion, Version, thaw
+from holdfast.integrations.ledger import off_loop, opened, refuse_workflow
+
+try:
+    from agents.memory import SessionSettings
+    from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "holdfast.integrations.openai_agents needs the OpenAI Agents SDK: pip install 'holdfast[openai-agents]'",
+        name=error.name,
+    ) from error
+
+if TYPE_CHECKING:
+    from agents import TResponseInputItem
+
+T = TypeVar("T")
+
+
+class HoldfastSession:
+    """A conversation of an agent, for `Runner.run(agent, …, session=…)`. It is kept as the run `session_id`."""
+
+    session_settings: SessionSettings | None = None
+
+    def __init__(
+        self,
+        session_id: str,
+        hf: Holdfast,
+        *,
+        session_settings: SessionSettings | dict[str, Any] | None = None,
+    ) -> None:
+        #: The whole history of the conversation: `diff`, `blame`, `tag`, `timelines`, …
+        self.history: History = opened(hf).history(session_id)
+        self.session_id = self.history.id
+        settings = SessionSettings() if session_settings is None else session_settings
+        self.session_settings = coerce_session_settings(settings)
+        self._hf = hf
+        #: What the head probably is; the store tells if it is not.
+        self._head = 0
+        #: Is it known that the run is no workflow's?
+        self._own = False
+
+    # What the SDK calls
+
+    async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
+        """The conversation, or its latest `limit` items, oldest first."""
+        most = resolve_session_limit(limit, self.session_settings)
+        if most is not None and (type(most) is not int or most < 0):
+            raise InvalidCall(f"limit is a number of items, 0 or more, not {most!r:.60}")
+        return await off_loop(self._read, most)
+
+    async def add_items(self, items: list[TResponseInputItem]) -> None:
+        """Add items at the end of the conversation, as one version."""
+        new = list(items) if isinstance(items, list | tuple) else None
+        if new is None or not all(isinstance(item, dict) for item in new):
+            raise InvalidCall("add_items takes a list of items, each a dict")
+        if new:
+            await off_loop(self._change, "add_items", lambda kept: kept.extend(new))
+
+    async def pop_item(self) -> TResponseInputItem | None:
+        """Take the latest item from the conversation; None if there is none. History keeps it."""
+        return await off_loop(self._pop)
+
+    async def clear_session(self) -> None:
+        """Empty the conversation. History keeps what was said."""
+        await off_loop(self._clear)
+
+    # What Holdfast adds
+
+    async def versions(self, *, limit: int = 100, before: int | None = None) -> list[Version]:
+        """What happened to the conversation, newest first."""
+        return await off_loop(self._versions, limit, before)
+
+    async def rollback(
+        self, to: int | str | Version, *, reason: str | None = None, actor: str | None = None
+    ) -> Version:
+        """Go on from an earlier version, on a new timeline. Nothing is deleted."""
+        return await off_loop(self.history.rollback, to, reason=reason, actor=actor)
+
+    async def fork(
+        self, session_id: str | None = None, *, at: int | str | Version = "head", note: str | None = None
+    ) -> HoldfastSession:
+        """Another conversation that begins with this one as it was at a version; both go their own way."""
+        return await off_loop(self._fork, session_id, at, note)
+
+    # How it works
+
+    def _check(self) -> None:
+        if not self._own:
+            self._own = refuse_workflow(self._hf, self.session_id)
+
+    def _items(self, state: Any) -> Any:
+        items = state.get("items") if isinstance(state, dict) else None
+        if not isinstance(items, list):
+            raise InvalidCall(
+                f"run {self.session_id!r} is no conversation: choose another session_id", run=self.session_id
+            )
+        return items
+
+    def _read(self, limit: int | None) -> list[TResponseInputItem]:
+        self._check()
+        try:
+            items = self._items(self.history.head.state)
+        except NotFound:
+            return []
+        start = 0 if limit is None else max(0, len(items) - limit)
+        return [cast("TResponseInputItem", thaw(item)) for item in items[start:]]
+
+    def _change(self, step: str, work: Callable[[Any], T]) -> T:
+        head = self._head
+        while True:
+            self._check()
+            edit = self.history.edit(step=step, expected=head)
+            try:
+                with edit as state:
+                    if not head:
+                        state["items"] = []
+                    done = work(self._items(state))
+            except StaleVersion as error:
+                # Somebody else wrote meanwhile: the same change, of what is there now.
+                head = error.details["head"]
+                continue
+            self._head = edit.number
+            return done
+
+    def _pop(self) -> TResponseInputItem | None:
+        if not self._read(1):
+            return None
+        return self._change("pop_item", lambda kept: thaw(kept.pop()) if kept else None)
+
+    def _clear(self) -> None:
+        if self._read(1):
+            self._change("clear_session", lambda kept: kept.clear())
+
+    def _versions(self, limit: int, before: int | None) -> list[Version]:
+        try:
+            return self.history.versions(limit=limit, before=before)
+        except NotFound:
+            return []
+
+    def _fork(self, session_id: str | None, at: int | str | Version, note: str | None) -> HoldfastSession:
+        made = self._hf.fork(self.history.at(at), session_id, note=note)
+        return HoldfastSession(made.id, self._hf, session_settings=self.session_settings)

@@ -1,0 +1,227 @@
+"""A pipeline whose stages are recorded: run it again, and those that are completed are passed.
+
+Its stages are wrapped when it is built, so that whatever Stageflow does with a pipeline (run, invoke, runners, guard
+retries, interceptors, subpipelines) does it with the record. An interceptor alone would not see skips and artifacts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
+from typing import Any
+
+from stageflow.core import StageContext, StageKind
+from stageflow.observability.wide_events import WideEventEmitter
+from stageflow.pipeline.dag import (
+    UnifiedPipelineCancelled,
+    UnifiedStageExecutionError,
+    UnifiedStageGraph,
+    UnifiedStageSpec,
+)
+from stageflow.pipeline.guard_retry import GuardRetryStrategy
+from stageflow.pipeline.interceptors import BaseInterceptor
+from stageflow.pipeline.pipeline import Pipeline, StageRunnerLike
+from stageflow.pipeline.results import PipelineResults
+from stageflow.stages.context import PipelineContext
+
+from holdfast.engine import Holdfast
+from holdfast.errors import InvalidCall, NotFound
+from holdfast.history.history import History
+from holdfast.history.version import Version
+from holdfast.integrations.ledger import off_loop, refuse_workflow
+from holdfast.integrations.stageflow.plan import Plan
+from holdfast.integrations.stageflow.session import Session
+from holdfast.model.names import MAX_STEP, check_run_id, check_text, meant, short
+from holdfast.runtime.definition import CHANGED
+
+#: The execution that a stage belongs to.
+_current: ContextVar[Session] = ContextVar("holdfast_stageflow_session")
+
+
+def durable(pipeline: Pipeline, hf: Holdfast, run_id: str, *, changed: str = "refuse") -> DurablePipeline:
+    """The same pipeline, recorded as run `run_id`: each stage's output and the context's snapshot are a version.
+
+    Run it as any pipeline. Run it again, also after a crash and in another process, and stages that are completed are
+    not executed; those that failed are. `changed` says what to do if the run was begun with other stages: refuse, warn
+    (and pass the stages that are the same) or allow.
+    """
+    if not isinstance(pipeline, Pipeline):
+        raise InvalidCall(f"durable takes a stageflow.Pipeline, before build(), not {short(pipeline)}")
+    if not isinstance(hf, Holdfast):
+        raise InvalidCall(f"durable takes an open store, holdfast.open(…), not {short(hf)}")
+    if changed not in CHANGED:
+        raise InvalidCall(f"changed is one of {', '.join(CHANGED)}, not {short(changed)}")
+    return DurablePipeline(pipeline, hf, check_run_id(run_id), changed)
+
+
+class DurablePipeline(Pipeline):
+    """A pipeline and the run that it is recorded as. Made by `durable`."""
+
+    def __init__(self, pipeline: Pipeline, hf: Holdfast, run_id: str, changed: str) -> None:
+        super().__init__(name=pipeline.name, stages=dict(pipeline.stages))
+        self._hf, self._run_id, self._changed = hf, run_id, changed
+
+    @property
+    def history(self) -> History:
+        """The versions of its run."""
+        return self._hf.history(self._run_id)
+
+    def rollback(
+        self,
+        *,
+        to: str | None = None,
+        before: str | None = None,
+        reason: str | None = None,
+        actor: str | None = None,
+    ) -> Version:
+        """Move the run back to when a stage had ended (`to`), or to before it was run at first (`before`), on a new
+        timeline. Nothing is deleted; run it again to go on from there."""
+        name = to if before is None else before
+        if (to is None) == (before is None) or not isinstance(name, str):
+            raise InvalidCall(
+                "rollback takes the name of a stage: to='plan', or before='plan' to run that again, too"
+            )
+        log = self.history
+        line = [version for version in log.ancestors() if version.step is not None]
+        found = [version for version in line if version.step == name]
+        if not found:
+            done = dict.fromkeys(version.step or "" for version in reversed(line))
+            hint = meant(name, done) or (f"; it has {', '.join(done)}"[:1000] if done else "")
+            raise NotFound(
+                f"run {log.id!r} has not completed a stage {short(name)}{hint}", run=log.id, stage=name
+            )
+        target = found[0].number if before is None else found[-1].parent
+        if target is None:
+            raise NotFound(
+                f"there is nothing before stage {name!r} of run {log.id!r}", run=log.id, stage=name
+            )
+        return log.rollback(target, reason=reason, actor=actor)
+
+    def build(
+        self,
+        *,
+        interceptors: list[BaseInterceptor] | None = None,
+        guard_retry_strategy: GuardRetryStrategy | None = None,
+        emit_stage_wide_events: bool = False,
+        emit_pipeline_wide_event: bool = False,
+        wide_event_emitter: WideEventEmitter | None = None,
+    ) -> Any:
+        """The graph that executes it."""
+        for name in self.stages:
+            check_text("the name of a stage", name, MAX_STEP)
+        specs = Pipeline(name=self.name, stages=self.stages).build().stage_specs
+        return _DurableGraph(
+            specs,  # type: ignore[arg-type]  # its declared type is that of unbuilt stages
+            self,
+            interceptors=interceptors,
+            guard_retry_strategy=guard_retry_strategy,
+            wide_event_emitter=wide_event_emitter,
+            emit_stage_wide_events=emit_stage_wide_events,
+            emit_pipeline_wide_event=emit_pipeline_wide_event,
+        )
+
+    def with_stage(
+        self,
+        name: str,
+        runner: StageRunnerLike,
+        kind: StageKind | str | None = None,
+        dependencies: tuple[str, ...] | list[str] | None = None,
+        *,
+        after: str | Sequence[str] | None = None,
+        conditional: bool = False,
+        config: dict[str, Any] | None = None,
+    ) -> DurablePipeline:
+        """With one more stage, recorded as the others."""
+        more = super().with_stage(
+            name, runner, kind, dependencies, after=after, conditional=conditional, config=config
+        )
+        return self._again(more)
+
+    def compose(self, other: Pipeline) -> DurablePipeline:
+        """With the stages of another pipeline, recorded as the others."""
+        return self._again(super().compose(other))
+
+    def _again(self, pipeline: Pipeline) -> DurablePipeline:
+        return DurablePipeline(pipeline, self._hf, self._run_id, self._changed)
+
+    def __repr__(self) -> str:
+        return f"<DurablePipeline {self.name!r} as run {self._run_id!r}>"
+
+
+class _DurableGraph(UnifiedStageGraph):
+    """Executes the stages of a durable pipeline, or passes them."""
+
+    def __init__(
+        self,
+        specs: Sequence[UnifiedStageSpec],
+        pipeline: DurablePipeline,
+        *,
+        interceptors: list[BaseInterceptor] | None,
+        guard_retry_strategy: GuardRetryStrategy | None,
+        wide_event_emitter: WideEventEmitter | None,
+        emit_stage_wide_events: bool,
+        emit_pipeline_wide_event: bool,
+    ) -> None:
+        stages = {
+            spec.name: {
+                "kind": None if spec.kind is None else str(spec.kind),
+                "after": sorted(set(spec.dependencies)),
+                "conditional": bool(spec.conditional),
+            }
+            for spec in specs
+        }
+        self._plan = Plan(pipeline.name, stages, pipeline._changed)
+        self._durable = pipeline
+        super().__init__(
+            [_recorded(spec) for spec in specs],
+            pipeline_name=pipeline.name,
+            interceptors=interceptors,
+            guard_retry_strategy=guard_retry_strategy,
+            wide_event_emitter=wide_event_emitter,
+            emit_stage_wide_events=emit_stage_wide_events,
+            emit_pipeline_wide_event=emit_pipeline_wide_event,
+        )
+
+    async def run(self, ctx: StageContext | PipelineContext) -> PipelineResults:
+        given = ctx.to_snapshot() if isinstance(ctx, PipelineContext) else ctx.snapshot
+        await off_loop(refuse_workflow, self._durable._hf, self._durable._run_id)
+        session = Session(self._durable.history, self._plan, ctx.try_emit_event)
+        await session.open(given)
+        token = _current.set(session)
+        try:
+            results = await super().run(ctx)
+            await session.ended()
+            return session.timed(results)
+        except UnifiedPipelineCancelled as error:
+            await session.cancelled(error.reason)
+            session.timed(error.results)
+            raise
+        except UnifiedStageExecutionError as error:
+            await session.failed(error.stage, error.original)
+            raise
+        except asyncio.CancelledError:
+            await session.stop()
+            raise
+        except Exception as error:
+            await session.failed(None, error)
+            raise
+        finally:
+            session.close()
+            # One who drops the coroutine half-way, and never awaits it again, does so from another context.
+            with suppress(ValueError):
+                _current.reset(token)
+
+
+def _recorded(spec: UnifiedStageSpec) -> UnifiedStageSpec:
+    """A stage around which the record is kept. Whether a conditional one is skipped is decided there, too: Stageflow
+    would do so without asking it."""
+    run: Callable[[StageContext], Awaitable[Any]] = spec.runner
+
+    async def runner(ctx: StageContext) -> Any:
+        return await _current.get().stage(spec.name, run, ctx)
+
+    return UnifiedStageSpec(
+        name=spec.name, runner=runner, kind=spec.kind, dependencies=spec.dependencies, conditional=False
+    )

@@ -1,0 +1,175 @@
+"""Stageflow's records as trees, and back.
+
+A snapshot and an output lie in the state as dicts of their fields, so that a diff, a blame or a path can name a part
+(`snapshot.conversation.messages[3].content`) and equal parts are stored once. Values that an application puts into
+them (metadata, data, payloads, extensions) stand there as they are; what stands in the place of a record without
+being exactly that record is kept whole.
+
+Invariant: `unfold(fold(x))` equals `x` in type and value, whatever its fields hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from stageflow.context import ContextSnapshot
+from stageflow.context.conversation import Conversation
+from stageflow.context.enrichments import (
+    DocumentEnrichment,
+    Enrichments,
+    MemoryEnrichment,
+    ProfileEnrichment,
+)
+from stageflow.context.identity import RunIdentity
+from stageflow.context.types import Message, RoutingDecision
+from stageflow.core import StageArtifact, StageEvent, StageKind, StageOutput, StageStatus
+from stageflow.pipeline.results import PipelineResults
+from stageflow.pipeline.subpipeline import SubpipelineResult
+from stageflow.stages.payloads import StagePayloadResult
+
+from holdfast.errors import HoldfastError, IncompatibleFormat, InvalidCall
+from holdfast.history.version import Version
+from holdfast.tree.frozen import thaw
+from holdfast.tree.records import join_dataclass
+from holdfast.tree.values import Opaque, register
+
+#: The number of the layout of a state; another one is not read.
+FORMAT = 1
+
+#: What stands in the fields of records: a record, a list of them, a status, or (not named here) any value.
+_SHAPES: dict[type, dict[str, Any]] = {
+    ContextSnapshot: {"run_id": RunIdentity, "enrichments": Enrichments, "conversation": Conversation},
+    Enrichments: {
+        "profile": ProfileEnrichment,
+        "memory": MemoryEnrichment,
+        "documents": [DocumentEnrichment],
+    },
+    Conversation: {"messages": [Message], "routing_decision": RoutingDecision},
+    StageOutput: {"status": StageStatus, "artifacts": [StageArtifact], "events": [StageEvent]},
+}
+
+
+@dataclass
+class AsIs:
+    """What would be taken for a record, a list of records or a status, and is none."""
+
+    value: Any
+
+
+#: Stageflow's types wherever an application puts them: into metadata, an output, an artifact.
+for _cls in (
+    *_SHAPES,
+    RunIdentity,
+    ProfileEnrichment,
+    MemoryEnrichment,
+    DocumentEnrichment,
+    Message,
+    RoutingDecision,
+    StageArtifact,
+    StageEvent,
+    StageKind,
+    StageStatus,
+    StagePayloadResult,
+    SubpipelineResult,
+):
+    register(_cls, f"stageflow.{_cls.__name__}")
+register(PipelineResults, "stageflow.PipelineResults", split=dict, join=PipelineResults)
+register(AsIs, "stageflow.AsIs")
+
+
+def fold(value: Any, shape: Any) -> Any:
+    """A record, or a list of records, as a tree. It may share parts with the record."""
+    if shape is StageStatus and type(value) is StageStatus:
+        # A word that can be read where Stageflow is not installed.
+        return value.value
+    if isinstance(shape, list) and type(value) is list:
+        return [fold(item, shape[0]) for item in value]
+    if isinstance(shape, type) and type(value) is shape:
+        inner = _SHAPES.get(shape, {})
+        return {
+            field.name: fold(getattr(value, field.name), inner[field.name])
+            if field.name in inner
+            else getattr(value, field.name)
+            for field in fields(shape)
+        }
+    return AsIs(value) if isinstance(value, dict | list | str) else value
+
+
+def unfold(tree: Any, shape: Any) -> Any:
+    """The record that a tree was made from; the tree must be nobody else's."""
+    if isinstance(tree, AsIs):
+        return tree.value
+    if shape is StageStatus:
+        return StageStatus(tree) if type(tree) is str else tree
+    if isinstance(shape, list):
+        return [unfold(item, shape[0]) for item in tree] if type(tree) is list else tree
+    if type(tree) is not dict:
+        return tree
+    inner = _SHAPES.get(shape, {})
+    return join_dataclass(
+        shape, {name: unfold(item, inner[name]) if name in inner else item for name, item in tree.items()}
+    )
+
+
+def snapshot_of(version: Version) -> ContextSnapshot[Any]:
+    """The context's snapshot as it was with a version of a durable pipeline's run."""
+    found = restored(version, ("snapshot",), ContextSnapshot)
+    if isinstance(found.extensions, Opaque):
+        raise InvalidCall(
+            f"the extensions of run {version.run!r} are of a type that is stored under {found.extensions.tag!r}, which "
+            "this program has not registered: call holdfast.register(…) for it first",
+            run=version.run,
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def results_of(version: Version) -> PipelineResults:
+    """The outputs of all stages that had ended with a version of a durable pipeline's run, those that failed too."""
+    names = list(layout(version)["stages"])
+    return PipelineResults({name: restored(version, ("stages", name), StageOutput) for name in names})
+
+
+def layout(version: Version) -> dict[str, Any]:
+    """The state of a version, if it is one of a durable pipeline's."""
+    state = version.state
+    pipeline = state.get("pipeline") if isinstance(state, dict) else None
+    if not isinstance(pipeline, dict) or "format" not in pipeline:
+        raise InvalidCall(
+            f"run {version.run!r} is no run of a Stageflow pipeline: use another run id", run=version.run
+        )
+    fits = (
+        pipeline["format"] == FORMAT
+        and "snapshot" in state
+        and isinstance(state.get("stages"), dict)
+        and isinstance(pipeline.get("stages"), dict)
+        and isinstance(pipeline.get("given"), str)
+        and isinstance(pipeline.get("name"), str)
+    )
+    if not fits:
+        raise IncompatibleFormat(
+            f"{version!r} was written by a newer Holdfast, or changed by hand: upgrade, or roll back to before it",
+            run=version.run,
+            version=version.number,
+        )
+    return state  # type: ignore[no-any-return]
+
+
+def restored(version: Version, path: tuple[str, ...], shape: type) -> Any:
+    """A record from a part of a state; every call gives another."""
+    part: Any = layout(version)
+    for name in path:
+        part = part[name]
+    try:
+        found = unfold(thaw(part), shape)
+        if not isinstance(found, shape):
+            raise TypeError(f"it is {type(found).__name__}")
+    except HoldfastError:
+        raise
+    except Exception as error:
+        raise IncompatibleFormat(
+            f"{'.'.join(path)} of {version!r} is no {shape.__name__} ({error}): roll back to a version before it",
+            run=version.run,
+            version=version.number,
+        ) from error
+    return found

@@ -1,0 +1,102 @@
+"""Changes of many runs as one statement: each brings a version to a run that exists, and nothing else.
+
+That is what steps and ends of workflows are. A statement a change costs the server, and the driver, several times as
+much.
+
+Invariant: a run whose revision is another is left as it is, with no version, and is not among what is given back.
+"""
+
+# ruff: noqa: S608 - statements are made of constants only
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from holdfast.model.records import RunRecord
+from holdfast.store.base import Append
+from holdfast.store.claims import changes_when, ready_at
+from holdfast.store.postgres_rows import VERSION_COLUMNS, version_row
+from holdfast.store.sqlite_rows import run_row, run_sum
+
+#: Fewer than these are as quick one by one.
+LEAST = 4
+_INTEGERS, _TEXTS, _BYTES = "bigint", "text", "bytea"
+#: The columns of a run that a change may change, in the order of `run_row` without key, id and time of making.
+_RUN = (
+    ("workflow", _TEXTS), ("status", _INTEGERS), ("updated", _INTEGERS), ("head", _INTEGERS), ("last", _INTEGERS),
+    ("timeline", _INTEGERS), ("revision", _INTEGERS), ("epoch", _INTEGERS), ("origin_run", _INTEGERS),
+    ("origin_version", _INTEGERS), ("step", _TEXTS), ("size", _INTEGERS), ("kept", _INTEGERS), ("parent", _INTEGERS),
+    ("due", _INTEGERS), ("owner", _TEXTS), ("detail", _BYTES), ("until", _INTEGERS), ("sum", _BYTES),
+    ("attempt", _INTEGERS),
+)  # fmt: skip
+_VERSION = VERSION_COLUMNS.split(", ")[1:]
+_OF_VERSION = {"step": _TEXTS, "detail": _BYTES, "seal": _BYTES, "pack": _BYTES}
+
+
+class Part(NamedTuple):
+    """A change, the run as it will be, and the number by which its writer knows its own row."""
+
+    change: Append
+    run: RunRecord
+    attempt: int
+
+
+def fits(change: Append) -> bool:
+    """Can a change be one of many?"""
+    return (
+        change.expect is not None
+        and change.version is not None
+        and not (change.events or change.tags or change.blocks or change.timeline or change.queue)
+    )
+
+
+def moves(change: Append) -> bool:
+    """Does it change when the run can be claimed? Those that do are another statement."""
+    assert change.expect is not None
+    return changes_when(change.expect, change.run)
+
+
+def statement(parts: Sequence[Part], places: str) -> tuple[str, list[Any]]:
+    """The statement for changes that fit, of which all move or none, and its values. It gives the attempts that were
+    carried out."""
+    moved = moves(parts[0].change)
+    rows = [_row(part, moved) for part in sorted(parts, key=lambda part: part.run.key)]
+    return _text(moved, places), [list(column) for column in zip(*rows, strict=True)]
+
+
+def _row(part: Part, moved: bool) -> tuple[Any, ...]:
+    change, row = part.change, run_row(part.run)
+    assert change.expect is not None
+    assert change.version is not None
+    values = (
+        change.expect.key, change.expect.revision, *row[2:4], *row[5:], run_sum(row), part.attempt,
+        *version_row(change.version),
+    )  # fmt: skip
+    return (*values, ready_at(part.run)) if moved else values
+
+
+@cache
+def _text(moved: bool, places: str) -> str:
+    columns = [("key", _INTEGERS), ("expect", _INTEGERS), *_RUN]
+    columns += [(f"v_{name}", _OF_VERSION.get(name, _INTEGERS)) for name in _VERSION]
+    if moved:
+        columns.append(("ready", _INTEGERS))
+    names = ", ".join(name for name, _ in columns)
+    values = ", ".join(f"%b::{kind}[]" for _, kind in columns)
+    changes = ", ".join(f"{name} = given.{name}" for name, _ in _RUN)
+    written = ", ".join(f"given.v_{name}" for name in _VERSION)
+    parts = [
+        f"changed AS (UPDATE run SET {changes} FROM unnest({values}) given ({names}) WHERE run.key = given.key "
+        f"AND run.revision = given.expect RETURNING run.key, run.attempt, {written}{', given.ready' if moved else ''})",
+        # The lock that goes before positions in the journal (see `postgres_journal`).
+        f"held AS MATERIALIZED (SELECT {places} FROM (SELECT count(*) AS n FROM changed) counted WHERE n > 0)",
+        f"versioned AS (INSERT INTO journal ({VERSION_COLUMNS}) SELECT key, "
+        + ", ".join(f"v_{name}" for name in _VERSION)
+        + " FROM held, changed)",
+    ]
+    if moved:
+        parts.append(
+            "requeued AS (UPDATE queued SET ready = changed.ready FROM changed WHERE queued.run = changed.key)"
+        )
+    return f"WITH {', '.join(parts)} SELECT attempt FROM changed"

@@ -1,0 +1,127 @@
+"""Runs that wait for a worker, in PostgreSQL: the table `queued` beside `run`, which the commits of steps do not touch.
+
+`priority` is twice the run's, with one more if it was claimed before. `ready` says when to look at a run again. It
+follows the run's record when its status, its time or its owner changes; a lease that was renewed is noticed by the
+claim that comes too early.
+
+Invariant: a run that can be claimed is found by a claim, and only the record decides whether it can be.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.errors import CorruptStore
+from holdfast.model.records import STATUSES, RunRecord
+from holdfast.store.base import Claim, Place
+from holdfast.store.claims import claimed, ready_at
+from holdfast.store.postgres_journal import note
+from holdfast.store.postgres_link import Connection, Link
+from holdfast.store.postgres_locks import lock_number
+from holdfast.store.sqlite_rows import RUN, STATUS_NUMBER, run_record, run_row, run_sum
+
+_COLUMNS = ", ".join(f"run.{name}" for name in RUN.split(", "))
+_READY = (
+    "FROM queued JOIN run ON run.key = queued.run WHERE queued.queue = ANY(%b::text[]) AND queued.ready <= %s "
+    "AND run.workflow = ANY(%b::text[])"
+)
+_LOOK = (
+    f"SELECT {_COLUMNS}, run.sum {_READY} "
+    "ORDER BY queued.priority DESC, queued.ready, queued.run LIMIT %s FOR UPDATE SKIP LOCKED"
+)
+_OWNED = (
+    "SELECT count(*) FROM queued JOIN run ON run.key = queued.run WHERE queued.queue = ANY(%b::text[]) "
+    "AND queued.ready IS NOT NULL AND run.status = %s AND run.until > %s"
+)
+_TAKE = (
+    "UPDATE run SET status = %s, owner = %s, until = %s, updated = %s, due = NULL, revision = given.revision, "
+    "sum = given.sum, attempt = 0 FROM unnest(%b::bigint[], %b::bigint[], %b::bytea[]) given (key, revision, sum) "
+    "WHERE run.key = given.key"
+)
+_SET = (
+    "UPDATE queued SET ready = given.ready, priority = queued.priority | given.begun "
+    "FROM unnest(%b::bigint[], %b::bigint[], %b::bigint[]) given (run, ready, begun) WHERE queued.run = given.run"
+)
+_COUNT = (
+    "SELECT queued.queue, run.status, count(*) FROM queued JOIN run ON run.key = queued.run "
+    "GROUP BY 1, 2 ORDER BY 1, 2"
+)
+
+
+def claim(link: Link, wanted: Claim) -> list[RunRecord]:
+    """Give runs to an owner. If the answer is lost, what was taken comes back when its time runs out."""
+    queues = sorted(set(wanted.queues))
+    place = (queues, wanted.now, list(wanted.workflows))
+
+    def take(connection: Connection) -> list[RunRecord]:
+        room = wanted.limit
+        if wanted.most is not None:
+            for queue in queues:
+                number = lock_number(link.address.schema, f"queue {queue}")
+                connection.execute("SELECT pg_advisory_xact_lock(%s)", (number,))
+            row = connection.execute(_OWNED, (queues, STATUS_NUMBER["running"], wanted.now)).fetchone()
+            room = min(room, wanted.most - (0 if row is None else int(row[0])))
+        taken: list[RunRecord] = []
+        while len(taken) < room:
+            rows = connection.execute(_LOOK, (*place, room - len(taken)), binary=True).fetchall()
+            if not rows:
+                break
+            taken += _sort(connection, _sound(connection, rows), wanted)
+        if taken and wanted.event is not None:
+            note(connection, link.address.schema, [(run.key, wanted.event) for run in taken])
+        return taken
+
+    # Most claims find nothing: they begin no transaction.
+    return link.transact(take) if waiting(link, wanted) else []
+
+
+def waiting(link: Link, wanted: Claim) -> bool:
+    """Is there a run to be looked at?"""
+    place = (sorted(set(wanted.queues)), wanted.now, list(wanted.workflows))
+    return bool(link.rows(f"SELECT {_READY} LIMIT 1", place))
+
+
+def place(link: Link, run: int) -> Place | None:
+    """Where a run waits."""
+    rows = link.rows("SELECT queue, priority FROM queued WHERE run = %s", (run,))
+    return Place(rows[0][0], rows[0][1] >> 1) if rows else None
+
+
+def queues(link: Link) -> dict[str, dict[str, int]]:
+    """By queue, how many runs it has of each status."""
+    found: dict[str, dict[str, int]] = {}
+    for queue, status, count in link.rows(_COUNT):
+        found.setdefault(queue, {})[STATUSES[status]] = count
+    return found
+
+
+def _sound(connection: Connection, rows: list[Any]) -> list[RunRecord]:
+    """Rows as records; a damaged one leaves its queue, so that it stands in nobody's way."""
+    found = []
+    for row in rows:
+        try:
+            found.append(run_record(row))
+        except CorruptStore:
+            connection.execute("UPDATE queued SET ready = NULL WHERE run = %s", (row[0],))
+    return found
+
+
+def _sort(connection: Connection, found: list[RunRecord], wanted: Claim) -> list[RunRecord]:
+    """Take those that can be claimed; look again at the others when they can be."""
+    times = [ready_at(run) for run in found]
+    taken = [
+        claimed(run, wanted)
+        for run, when in zip(found, times, strict=True)
+        if when is not None and when <= wanted.now
+    ]
+    now: dict[int, Any] = {run.key: when for run, when in zip(found, times, strict=True)}
+    now.update({run.key: ready_at(run) for run in taken})
+    with connection.pipeline():
+        if taken:
+            sums = [run_sum(run_row(run)) for run in taken]
+            values = (STATUS_NUMBER["running"], wanted.owner, wanted.until, wanted.now)
+            keys, revisions = [run.key for run in taken], [run.revision for run in taken]
+            connection.execute(_TAKE, (*values, keys, revisions, sums))
+        begun = {run.key for run in taken}
+        connection.execute(_SET, (list(now), list(now.values()), [int(key in begun) for key in now]))
+    return taken

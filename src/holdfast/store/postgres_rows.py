@@ -1,0 +1,28 @@
+"""What differs from SQLite where records become rows: packs of any length stand in the journal."""
+
+# ruff: noqa: S608 - statements are made of constants only
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.model.records import VersionRecord
+from holdfast.store.sqlite_rows import RUN, version_values
+
+SELECT_RUN = f"SELECT {RUN}, sum FROM run WHERE "
+VERSION = (
+    "seq, number, back, timeline, kind, status, steps, pruned, extra, at, step, detail, seal, "
+    "coalesce(length(pack), 0)"
+)
+#: Columns of a version's row and how their values are sent.
+VERSION_COLUMNS = (
+    "run, number, back, timeline, kind, status, steps, pruned, extra, at, step, detail, seal, pack"
+)
+VERSION_VALUES = (
+    "%s::bigint, %s::bigint, %s::bigint, %s::bigint, %s::bigint, %s::bigint, %s::bigint, %s::bigint, "
+    "%s::bigint, %s::text, %s::bytea, %s::bytea, %s::bytea"
+)
+
+
+def version_row(version: VersionRecord) -> tuple[Any, ...]:
+    """The values of `VERSION_COLUMNS` but for the run."""
+    return version_values(version, version.pack or b"")

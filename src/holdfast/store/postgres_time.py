@@ -1,0 +1,45 @@
+"""The time of a PostgreSQL server, which all machines of a fleet share.
+
+It is measured when a connection is made and whenever leases are renewed; in between this machine's monotonic clock
+goes on from there. A clock of this machine that is wrong, or is set, changes nothing.
+
+Invariant: what `now` gives differs from the server's time by no more than a round trip took, and what both clocks have
+drifted apart since the last measurement.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.store.postgres_link import Connection
+
+_ASK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+
+
+class ServerTime:
+    """The server's time, in microseconds since 1970."""
+
+    def __init__(self) -> None:
+        #: What is to be added to the monotonic clock; None before the first measurement.
+        self._ahead: int | None = None
+
+    def now(self) -> int:
+        """The time."""
+        return _ticks() + (self._ahead or 0)
+
+    def measure(self, connection: Connection) -> None:
+        """Ask the server."""
+        before = _ticks()
+        row = connection.execute(_ASK).fetchone()
+        after = _ticks()
+        assert row is not None
+        ahead = int(row[0]) - (before + after) // 2
+        # What may be the round trip's doing moves no clock.
+        if self._ahead is None or abs(ahead - self._ahead) > after - before:
+            self._ahead = ahead
+
+
+def _ticks() -> int:
+    return time.monotonic_ns() // 1000

@@ -1,0 +1,66 @@
+"""The page's files, read once; or, where the page was not built, how to get it.
+
+Invariant: only files that were there at the start are served, by the name that they were found under.
+"""
+
+from __future__ import annotations
+
+import mimetypes
+from pathlib import Path
+from typing import NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+#: Where `make setup` builds it.
+FOLDER = Path(__file__).parent / "page"
+MISSING = (
+    "The page is not built here; the API works, and so does the command line.\n\n"
+    "In a checkout of Holdfast: install Node.js, then `make setup`. A wheel of Holdfast has the page in it.\n"
+)
+_INDEX = "index.html"
+#: Names with a hash in them: what they hold never changes.
+_FOREVER = "public, max-age=31536000, immutable"
+_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
+
+
+class _File(NamedTuple):
+    content: bytes
+    media_type: str
+    forever: bool
+
+
+class Page:
+    """Serves the page."""
+
+    def __init__(self, folder: Path = FOLDER) -> None:
+        self._files = {
+            "/" + path.relative_to(folder).as_posix(): _read(path, folder)
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
+        }
+
+    @property
+    def there(self) -> bool:
+        """Was it built?"""
+        return f"/{_INDEX}" in self._files
+
+    def __call__(self, request: Request) -> Response:
+        """The file that a request names."""
+        path = request.scope["path"]
+        file = self._files.get(f"/{_INDEX}" if path == "/" else path)
+        if file is None:
+            if path == "/":
+                return PlainTextResponse(MISSING)
+            return PlainTextResponse("There is no such file.\n", status_code=404)
+        if request.method not in ("GET", "HEAD"):
+            return PlainTextResponse(
+                "Files can only be read.\n", status_code=405, headers={"allow": "GET, HEAD"}
+            )
+        headers = {"cache-control": _FOREVER if file.forever else "no-cache"}
+        return Response(file.content, media_type=file.media_type, headers=headers)
+
+
+def _read(path: Path, folder: Path) -> _File:
+    kind = _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+    return _File(path.read_bytes(), kind, path.parent != folder)

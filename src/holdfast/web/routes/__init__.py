@@ -1,0 +1,1 @@
+"""The operations, by subject. A handler parses, calls the engine, and answers with a record."""

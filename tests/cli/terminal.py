@@ -1,0 +1,143 @@
+"""The real program in a real terminal, and in a pipe."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyte
+
+COLUMNS, LINES = 120, 50
+PROGRAM = [sys.executable, "-m", "holdfast"]
+
+
+class Done(NamedTuple):
+    """How a call of the program ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+#: What would make the program another than the one a test calls; and without compiled modules it starts slowly.
+_LEFT_OUT = ("HOLDFAST", "NO_COLOR", "COLUMNS", "LINES", "PYTHONDONTWRITEBYTECODE")
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_LEFT_OUT)}
+    return {**kept, "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", **more}
+
+
+def call(*arguments: str, cwd: Path, stdin: str = "", timeout: float = 60, **more: str) -> Done:
+    """The program in a pipe."""
+    done = subprocess.run(
+        [*PROGRAM, *arguments],
+        cwd=cwd,
+        input=stdin,
+        env=environment(**more),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+class Terminal:
+    """The program at work in a terminal: what is on its screen, and what is typed."""
+
+    def __init__(
+        self,
+        *arguments: str,
+        cwd: Path,
+        columns: int = COLUMNS,
+        program: list[str] | None = None,
+        **more: str,
+    ) -> None:
+        self.screen = pyte.Screen(columns, LINES)
+        self.raw = b""
+        self._typed = ""
+        self._stream = pyte.ByteStream(self.screen)
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, columns, 0, 0))
+        self._process = subprocess.Popen(
+            [*(program or PROGRAM), *arguments],
+            cwd=cwd,
+            env=environment(**more),
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0) and None,  # noqa: PLW1509
+        )
+        os.close(slave)
+
+    @property
+    def text(self) -> str:
+        """What is to be seen, without the blanks at the ends of lines."""
+        return "\n".join(line.rstrip() for line in self.screen.display).rstrip()
+
+    def until(self, text: str, timeout: float = 30) -> Terminal:
+        """Wait until something is on the screen."""
+        end = time.monotonic() + timeout
+        while text not in self.text:
+            if time.monotonic() > end or not self._read(end):
+                raise AssertionError(f"{text!r} did not come; there is:\n{self.text}")
+        return self
+
+    def type(self, text: str) -> Terminal:
+        self._typed = text
+        os.write(self._master, text.encode())
+        return self
+
+    def interrupt(self) -> Terminal:
+        """Ctrl-C."""
+        return self.type("\x03")
+
+    def end(self, timeout: float = 60) -> int:
+        """Wait for the end, and give the exit code."""
+        end = time.monotonic() + timeout
+        again = time.monotonic() + 2
+        while self._read(end):
+            if self._typed == "\x03" and time.monotonic() > again:
+                # Python may miss one that comes in the moment in which it begins to read: people press it again.
+                again = time.monotonic() + 2
+                os.write(self._master, b"\x03")
+            if time.monotonic() > end:
+                os.killpg(self._process.pid, signal.SIGKILL)
+                raise AssertionError(f"it did not end; there is:\n{self.text}")
+        os.close(self._master)
+        return self._process.wait(timeout=10)
+
+    def _read(self, until: float) -> bool:
+        """Take in what comes; False when it has ended."""
+        ready, _, _ = select.select([self._master], [], [], max(0.0, min(0.2, until - time.monotonic())))
+        if not ready:
+            return True
+        try:
+            data = os.read(self._master, 65536)
+        except OSError as error:
+            if error.errno == errno.EIO:
+                return False
+            raise
+        self.raw += data
+        self._stream.feed(data)
+        return bool(data)
+
+
+def seen(*arguments: str, cwd: Path, columns: int = COLUMNS, **more: Any) -> tuple[int, str]:
+    """The program in a terminal, to its end: the exit code, and what is on the screen."""
+    terminal = Terminal(*arguments, cwd=cwd, columns=columns, **more)
+    code = terminal.end()
+    return code, terminal.text

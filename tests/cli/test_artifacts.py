@@ -1,0 +1,123 @@
+"""`holdfast artifacts`"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+
+import pytest
+from shelf import STORE, Shelf
+from terminal import PROGRAM, environment
+
+import holdfast
+
+CONTENT = bytes(range(256)) * 400
+
+
+@pytest.fixture
+def large(own: Shelf) -> Shelf:
+    """A run with a large value, and a file beside the store."""
+    with own.open() as hf:
+        hf.history("large").commit(
+            {"docs": [{"file": holdfast.artifact(CONTENT, name="[red]a.bin")}], "text": "t"}
+        )
+    (own.folder / "picture.png").write_bytes(CONTENT[::-1])
+    return own
+
+
+def test_all_of_a_store(large: Shelf) -> None:
+    (found,) = json.loads(large.pipe("artifacts", "ls", "--json"))
+    assert found["size"] == len(CONTENT)
+    assert large.rows("artifacts", "ls")[0][:2] == [found["digest"], str(len(CONTENT))]
+    lines = large.screen("artifacts", "ls").splitlines()
+    assert lines[0].split() == ["digest", "size", "came"]
+    assert lines[1].startswith(found["digest"][:12])
+
+
+def test_those_of_a_version_with_their_paths(large: Shelf) -> None:
+    assert large.rows("artifacts", "ls", "large")[0][2:] == ["docs[0].file", "[red]a.bin"]
+    assert "[red]a.bin" in large.screen("artifacts", "ls", "large", columns=80)
+    assert large.json("artifacts", "ls", "hand") == []
+    assert large.screen("artifacts", "ls", "hand") == "no large values"
+
+
+def test_reading_one(large: Shelf) -> None:
+    digest = large.json("artifacts", "ls")[0]["digest"]
+    for what in ([digest], [digest[:8]], ["large", "docs[0].file"]):
+        command = [*PROGRAM, "artifacts", "get", *what]
+        done = subprocess.run(command, cwd=large.folder, env=environment(), capture_output=True, check=True)
+        assert done.stdout == CONTENT
+    assert large.pipe("artifacts", "get", "large", "text") == "t"
+
+
+def test_reading_one_into_a_file(large: Shelf) -> None:
+    told = large.screen("artifacts", "get", "large", "docs[0].file", "-o", "out.bin")
+    assert told == "102 kB in out.bin"
+    assert (large.folder / "out.bin").read_bytes() == CONTENT
+    assert "out.bin is there: say --force" in large.screen(
+        "artifacts", "get", "large", "docs[0].file", "-o", "out.bin", code=4
+    )
+    (large.folder / "out.bin").write_bytes(b"")
+    found = json.loads(
+        large.pipe("artifacts", "get", "large", "docs[0].file", "-o", "out.bin", "--force", "--json")
+    )
+    assert found["size"] == len(CONTENT)
+    assert (large.folder / "out.bin").read_bytes() == CONTENT
+
+
+def test_bytes_do_not_spoil_a_terminal(large: Shelf) -> None:
+    assert "say -o FILE" in large.screen("artifacts", "get", "large", "docs[0].file", code=2)
+
+
+def test_adding_one(large: Shelf) -> None:
+    told = large.pipe("artifacts", "put", "large", "pictures.first", "picture.png")
+    digest = large.json("artifacts", "ls", "large")[1]["digest"]
+    assert told == f"large@2 pictures.first: 102 kB, {digest[:12]}\n"
+    assert large.json("show", "large")["step"] == "put"
+    large.pipe("artifacts", "put", "large", "docs[1]", "picture.png", "--step", "add")
+    found = json.loads(large.pipe("artifacts", "put", "new-run", "a", "picture.png", "--json"))
+    assert (found["run"], found["version"], found["digest"]) == ("new-run", 1, digest)
+    paths = [each["path"] for each in large.json("artifacts", "ls", "large")]
+    assert paths == ["docs[0].file", "docs[1]", "pictures.first"]
+    assert len(large.json("artifacts", "ls")) == 2, "it is stored once"
+    assert hashlib.sha256(CONTENT).hexdigest() != digest or len(digest) == 64
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["ls", "nosuch"], 3, "no run 'nosuch'"),
+        (["get", "0123"], 3, "there is no large value '0123': `holdfast artifacts ls` lists them"),
+        (["get", "large", "docs"], 2, "holdfast show reads it"),
+        (["get", "large", "nowhere"], 3, "nothing at nowhere"),
+        (["put", "large", "a", "nosuch.png"], 74, "nosuch.png: No such file"),
+        (["get", "large", "docs[0].file", "-o", "/nosuch/x"], 74, "/nosuch/x: No such file"),
+        (["get", "large", "docs[0].file", "-o", "/"], 4, "/ is there"),
+        (["put", "large", "text.x", "FILE"], 3, "no place for text.x"),
+        (["put", "large", "docs[7]", "FILE"], 3, "no place for docs[7]"),
+        (["put", "large", "new[3]", "FILE"], 3, "no place for new[3]"),
+        (["put", "large", "", "FILE"], 2, "a path is needed"),
+        (["put", "report-1", "a", "FILE"], 2, "is a workflow's"),
+        (["put", "large"], 2, "missing argument 'PATH'"),
+        (["nosuch"], 2, "no such command 'nosuch'"),
+    ],
+)
+def test_wrong_use(large: Shelf, arguments: list[str], code: int, told: str) -> None:
+    arguments = [str(large.folder / "picture.png") if each == "FILE" else each for each in arguments]
+    assert told in large.refused("artifacts", *arguments, code=code)
+    assert large.json("show", "large")["version"] == 1
+
+
+def test_alone_it_lists_what_it_can(shelf: Shelf) -> None:
+    text = shelf.pipe("artifacts")
+    assert all(name in text for name in ("ls ", "get ", "put "))
+    done = shelf.call("artifacts", "--json")
+    assert (done.code, done.out) == (2, "")
+    assert "say what to do with them: ls, get or put" in json.loads(done.err)["message"]
+
+
+def test_no_store_is_made(bare: Shelf) -> None:
+    (bare.folder / "file").write_text("x")
+    bare.pipe("artifacts", "put", "run", "a", "file", code=10)
+    assert not (bare.folder / STORE).exists()

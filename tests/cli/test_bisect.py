@@ -1,0 +1,64 @@
+"""`holdfast bisect`"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from shelf import Shelf
+
+#: Passes while there are fewer than two finds.
+FEWER = [sys.executable, "-c", "import json, sys; sys.exit(len(json.load(sys.stdin).get('found', [])) > 1)"]
+
+
+def test_on_a_terminal(shelf: Shelf) -> None:
+    lines = shelf.screen("bisect", "report-1", "--", *FEWER).splitlines()
+    assert lines[-1] == "report-1@4 (search#2) is the first that fails"
+    assert lines[0] == "  report-1@6: bad"
+    assert lines[1] in ("  report-1@3: good", "  report-1@4: bad")
+
+
+def test_in_a_pipe_the_result_stands_alone(shelf: Shelf) -> None:
+    assert shelf.pipe("bisect", "report-1", "--", *FEWER) == "report-1@4 (search#2) is the first that fails\n"
+
+
+def test_as_a_record(shelf: Shelf) -> None:
+    found = json.loads(shelf.pipe("bisect", "--json", "report-1", "--", *FEWER))
+    assert (found["version"], found["address"]) == (4, "search#2")
+    assert 2 <= found["tried"] <= 4
+
+
+def test_the_options_of_the_command_are_its_own(shelf: Shelf) -> None:
+    done = shelf.call("bisect", "report-1", "--", "sh", "-c", "exit 1", "--json", "--store")
+    assert done.out == "report-1@1 (initial) is the first that fails\n"
+
+
+def test_between_two_versions(shelf: Shelf) -> None:
+    known = ["--good", "report-1@3", "--bad", "5"]
+    assert shelf.json("bisect", "report-1", *known, "--", *FEWER)["version"] == 4
+
+
+def test_no_version_fails(shelf: Shelf) -> None:
+    assert shelf.pipe("bisect", "report-1", "--", "true", code=1) == "no version fails: head passes\n"
+    assert shelf.json("bisect", "report-1", "--", "true", code=1)["version"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["report-1"], 2, "missing argument"),
+        (["report-1", "--goood", "3", "--", "true"], 2, "no such option"),
+        (["report-1", "sh", "-c", "exit 1"], 2, "no such option"),
+        (["report-1@2", "--", "true"], 2, "name versions with --good and --bad"),
+        (["report-1", "--", "sh", "-c", "kill -9 $$"], 2, "was ended by signal 9"),
+        (["report-1", "--", "sh", "-c", "exit 143"], 2, "was ended by signal 15"),
+        (["nosuch", "--", "true"], 3, "no run 'nosuch'"),
+        (["report-1", "--good", "99", "--", "true"], 3, "no version 99"),
+        (["hand", "--good", "5", "--", "false"], 2, "no ancestor"),
+        (["report-1", "--", "no-such-command"], 2, "cannot be run: No such file"),
+        (["report-1", "--", "sh", "-c", "exit 127"], 2, "ended with 127"),
+    ],
+)
+def test_wrong_use(shelf: Shelf, arguments: list[str], code: int, told: str) -> None:
+    assert told in shelf.refused("bisect", *arguments, code=code)

@@ -1,0 +1,84 @@
+"""`holdfast completion`, and what a shell then offers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+from shelf import Shelf
+from terminal import environment
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script(shelf: Shelf, shell: str) -> None:
+    done = shelf.call("completion", shell)
+    assert done.code == 0
+    assert "_HOLDFAST_COMPLETE" in done.out
+    assert json.loads(shelf.call("--json", "completion", shell).out)["script"] + "\n" == done.out
+
+
+def test_as_the_real_program(shelf: Shelf) -> None:
+    assert "_HOLDFAST_COMPLETE" in shelf.pipe("completion", "bash")
+    assert "complete -o nosort" in shelf.screen("completion", "bash")
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_bash_takes_the_script(shelf: Shelf) -> None:
+    script = shelf.call("completion", "bash").out
+    done = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["holdfast", "lo"], {"log"}),
+        (["holdfast", "rep"], {"replay"}),
+        (["holdfast", "log", "repor"], {"report-1", "report-2"}),
+        (["holdfast", "log", "nosuch"], set()),
+        (["holdfast", "log", "--on"], {"--oneline"}),
+        (["holdfast", "runs", "--status", "int"], {"interrupted"}),
+        (["holdfast", "artifacts", ""], {"ls", "get", "put"}),
+        (["holdfast", "nosuch", ""], None),
+    ],
+)
+def test_what_is_offered(shelf: Shelf, words: list[str], offered: set[str] | None) -> None:
+    found, err = _offered(shelf, words)
+    assert err == "", "nothing may appear on the line that is typed"
+    assert offered is None or found == offered
+
+
+def test_without_a_store_nothing_is_offered(bare: Shelf) -> None:
+    assert _offered(bare, ["holdfast", "log", "a"]) == (set(), "")
+
+
+def test_hostile_names_of_steps_stay_in_their_line(shelf: Shelf) -> None:
+    done = _completed(shelf, ["holdfast", "show", "[red]"], "zsh")
+    assert "\x1b" not in done.stdout
+    assert len(done.stdout.splitlines()) == 3, "kind, name and help of one run"
+
+
+def test_wrong_use(shelf: Shelf) -> None:
+    assert "'bash', 'zsh', 'fish'" in shelf.refused("completion", "csh", code=2)
+
+
+def _offered(shelf: Shelf, words: list[str]) -> tuple[set[str], str]:
+    done = _completed(shelf, words, "bash")
+    return {line.split(",", 1)[1] for line in done.stdout.splitlines() if line}, done.stderr
+
+
+def _completed(shelf: Shelf, words: list[str], shell: str) -> subprocess.CompletedProcess[str]:
+    settings = environment(
+        _HOLDFAST_COMPLETE=f"{shell}_complete", COMP_WORDS=" ".join(words), COMP_CWORD=str(len(words) - 1)
+    )
+    return subprocess.run(
+        [sys.executable, "-m", "holdfast"],
+        cwd=shelf.folder,
+        env=settings,
+        capture_output=True,
+        text=True,
+        check=False,
+    )

@@ -1,0 +1,96 @@
+"""`holdfast doctor`"""
+
+from __future__ import annotations
+
+import json
+
+from shelf import STORE, Shelf
+
+import holdfast
+
+
+def findings(shelf: Shelf, *arguments: str, code: int) -> dict[str, tuple[bool, str]]:
+    return {each["check"]: (each["ok"], each["what"]) for each in shelf.json("doctor", *arguments, code=code)}
+
+
+def test_on_a_terminal(shelf: Shelf) -> None:
+    lines = shelf.screen("doctor", code=1).splitlines()
+    assert lines[0] == "✓ store       holdfast.db, named by the default"
+    assert "! interrupted 1 run interrupted: died" in lines
+    assert "! failed      1 run failed: report-2" in lines
+    assert "              → holdfast resume RUN" in lines
+    assert "✓ prompts     no question waits for long" in lines
+
+
+def test_in_a_pipe(shelf: Shelf) -> None:
+    rows = shelf.rows("doctor", code=1)
+    assert all(len(row) == 4 for row in rows)
+    assert ["look", "failed", "1 run failed: report-2", "holdfast show RUN, then holdfast resume RUN"] in rows
+    assert {row[0] for row in rows} == {"ok", "look"}
+
+
+def test_as_records(shelf: Shelf) -> None:
+    found = json.loads(shelf.pipe("doctor", "--json", code=1))
+    assert {"format", "sqlite", "space", "size", "interrupted", "failed", "prompts", "app"} <= {
+        each["check"] for each in found
+    }
+
+
+def test_a_store_with_nothing_to_be_done(empty: Shelf) -> None:
+    text = empty.screen("doctor")
+    assert "! " not in text
+    assert "✓ interrupted no run interrupted" in text
+    assert all(ok for ok, _ in findings(empty, code=0).values())
+
+
+def test_a_store_that_is_named_as_an_address(empty: Shelf) -> None:
+    found = json.loads(empty.pipe("doctor", "--json", "--store", f"sqlite:///{STORE}"))
+    assert all(each["ok"] for each in found)
+
+
+def test_a_question_that_waits_for_days_and_a_clock_that_is_ahead(empty: Shelf) -> None:
+    from shelf import report
+
+    with holdfast.open(empty.store, clock=lambda: 1_000_000_000.0) as hf:
+        hf.run(report, "ask", run_id="asks")
+    with holdfast.open(empty.store, clock=lambda: 10_000_000_000.0) as hf:
+        hf.history("ahead").commit({})
+    found = findings(empty, code=1)
+    assert found["prompts"] == (False, "1 question unanswered for more than a day: asks#1")
+    assert found["clock"] == (False, "1 run changed in the future: ahead")
+
+
+def test_runs_that_failed_long_ago_are_no_finding(empty: Shelf) -> None:
+    with holdfast.open(empty.store, clock=lambda: 1_000_000_000.0) as hf:
+        hf.history("old").commit({}, status="failed")
+    found = findings(empty, code=0)
+    assert found["failed"] == (True, "no run failed within a day, 1 run before: old")
+
+
+def test_frozen_runs_are_a_finding(empty: Shelf) -> None:
+    with empty.open() as hf:
+        hf.history("stuck").commit({}, status="frozen")
+    assert findings(empty, code=1)["frozen"] == (False, "1 run frozen: stuck")
+
+
+def test_many_runs_are_counted(empty: Shelf) -> None:
+    with empty.open() as hf:
+        for number in range(7):
+            hf.history(f"failed-{number}").commit({}, status="failed")
+    ok, told = findings(empty, code=1)["failed"]
+    assert (ok, told.startswith("7 runs failed: "), told.endswith(" …")) == (False, True, True)
+
+
+def test_an_app_that_cannot_be_imported(own: Shelf) -> None:
+    (own.folder / "broken.py").write_text("import nothing_of_this_name\n")
+    (own.folder / "fine.py").write_text("import holdfast\n")
+    rows = {row[1]: row for row in own.rows("doctor", "--app", "broken", code=1)}
+    assert rows["app"][0] == "look"
+    assert "nothing_of_this_name" in rows["app"][2]
+    rows = {row[1]: row for row in own.rows("doctor", "--app", "fine", code=1)}
+    assert rows["app"][:3] == ["ok", "app", "fine can be imported"]
+
+
+def test_no_store(bare: Shelf) -> None:
+    bare.pipe("doctor", code=10)
+    assert bare.refused("doctor", code=10)

@@ -1,0 +1,86 @@
+"""Help: every command explains itself."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import click
+import pytest
+from shelf import Shelf
+from terminal import call
+
+from holdfast.cli.app import COMMANDS, program
+
+NAMES = [name for group in COMMANDS.values() for name, _, _ in group]
+LINES = {name: line for group in COMMANDS.values() for name, _, line in group}
+
+
+def command(name: str) -> click.Command:
+    found = program.get_command(click.Context(program), name)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_list_says_of_a_command_what_its_help_says(name: str) -> None:
+    """Its help begins with the line of the list, and may go on."""
+    text = command(name).help
+    assert text
+    assert text.split("\n\n")[0].startswith(LINES[name].rstrip("."))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_option_is_explained_and_every_command_has_the_shared_ones(name: str) -> None:
+    found = command(name)
+    everything = [found, *(found.commands.values() if isinstance(found, click.Group) else ())]
+    for each in everything:
+        names = {option for parameter in each.params for option in parameter.opts}
+        assert {"--store", "--json", "--debug", "--app"} <= names, each.name
+        for parameter in each.params:
+            if isinstance(parameter, click.Option):
+                assert parameter.help, f"{each.name} {parameter.opts}"
+                assert parameter.help.endswith((".", "…", ")")), parameter.help
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_of_every_command(shelf: Shelf, name: str) -> None:
+    for flag in ("--help", "-h"):
+        done = shelf.call(name, flag)
+        assert (done.code, done.err) == (0, "")
+        assert done.out.startswith(f"Usage: holdfast {name}")
+        assert max(map(len, done.out.splitlines())) <= 110
+
+
+def test_what_a_command_has_of_its_own_comes_first(shelf: Shelf) -> None:
+    options = re.findall(r"^  (?:-\w, )?(--[a-z-]+)", shelf.call("forget", "--help").out, re.MULTILINE)
+    assert options[0] == "--all"
+    assert options[-5:] == ["--store", "--app", "--json", "--debug", "--help"]
+
+
+def test_help_of_the_program_lists_all(shelf: Shelf) -> None:
+    text = shelf.pipe("--help")
+    for name, line in LINES.items():
+        assert re.search(rf"^  {name} +{re.escape(line.split(',')[0][:30])}", text, re.MULTILINE), name
+    assert "RUN@12, RUN@head, RUN~2" in text
+    assert text == shelf.pipe(), "alone it says the same"
+    assert "Put runs right" in shelf.screen("--help")
+
+
+def test_the_version(shelf: Shelf) -> None:
+    assert re.fullmatch(r"holdfast \d+\.\d+\.\d+\S*\n", shelf.pipe("--version"))
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("lgo", "there is no command 'lgo': did you mean 'log'?"),
+        ("xyzzy", "there is no command 'xyzzy': `holdfast --help` lists the commands"),
+        ("--nosuch", "no such option"),
+    ],
+)
+def test_a_command_that_is_not_there(shelf: Shelf, typed: str, told: str) -> None:
+    done = call(typed, cwd=shelf.folder)
+    assert (done.code, done.out) == (2, "")
+    assert told in done.err.lower()
+    assert json.loads(call("--json", typed, cwd=shelf.folder).err)["code"] == "usage"

@@ -1,0 +1,138 @@
+"""`holdfast import-langgraph`: threads of LangGraph's SqliteSaver, copied and compared."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sqlite3
+import sys
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from langchain_core.messages import HumanMessage
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Command, interrupt
+from shelf import STORE, Shelf
+
+import holdfast
+from holdfast.integrations.langgraph import HoldfastSaver
+
+
+class Keeps(TypedDict):
+    parcels: Annotated[list[Any], lambda old, new: old + new]
+
+
+def graph(saver: Any) -> Any:
+    def ask(state: MessagesState) -> Any:
+        return {"messages": [HumanMessage(interrupt("more?"))]}
+
+    built = StateGraph(MessagesState)
+    built.add_node("say", lambda state: {"messages": [HumanMessage("said", id=str(len(state["messages"])))]})
+    built.add_node("ask", ask)
+    built.add_edge(START, "say")
+    built.add_edge("say", "ask")
+    return built.compile(checkpointer=saver)
+
+
+def thread(name: str) -> Any:
+    return {"configurable": {"thread_id": name}}
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """Three threads that wait for an answer; one has a branch."""
+    file = tmp_path / "old.sqlite"
+    with SqliteSaver.from_conn_string(str(file)) as saver:
+        built = graph(saver)
+        for name in ("a", "b/c", "d"):
+            built.invoke({"messages": [HumanMessage("hi", id="h")]}, thread(name), durability="sync")
+        past = list(built.get_state_history(thread("d")))
+        built.update_state(past[1].config, {"messages": [HumanMessage("edited", id="e")]})
+    return file
+
+
+def test_threads_are_copied_as_they_were(bare: Shelf, old: Path) -> None:
+    before = old.read_bytes()
+    told = bare.pipe("import-langgraph", str(old))
+    assert told == "10 checkpoints of 3 threads copied, each as it was\n"
+    assert old.read_bytes() == before
+    with HoldfastSaver(bare.folder / STORE) as saver, SqliteSaver.from_conn_string(str(old)) as source:
+        for name in ("a", "b/c", "d"):
+            ours, theirs = list(saver.list(thread(name))), list(source.list(thread(name)))
+            assert ours == theirs
+        assert len(saver.hf.history("d").timelines()) == 2
+        built = graph(saver)
+        found = built.invoke(Command(resume="yes"), thread("a"))
+        assert [message.content for message in found["messages"]] == ["hi", "said", "yes"]
+        assert saver.hf.verify().ok
+
+
+def test_a_second_import_changes_nothing(bare: Shelf, old: Path) -> None:
+    bare.pipe("import-langgraph", str(old))
+    with holdfast.open(bare.folder / STORE) as hf:
+        before = {run.id: run.versions for run in hf.runs()}
+    found = json.loads(bare.pipe("import-langgraph", str(old), "--json"))
+    assert found == {"threads": 3, "checkpoints": 10, "writes": found["writes"], "refused": []}
+    with holdfast.open(bare.folder / STORE) as hf:
+        assert {run.id: run.versions for run in hf.runs()} == before
+
+
+def test_an_import_that_was_cut_short_is_finished(bare: Shelf, old: Path, tmp_path: Path) -> None:
+    part = tmp_path / "part.sqlite"
+    part.write_bytes(old.read_bytes())
+    with sqlite3.connect(part) as db:
+        (last,) = db.execute("SELECT max(checkpoint_id) FROM checkpoints WHERE thread_id = 'a'").fetchone()
+        db.execute("DELETE FROM checkpoints WHERE checkpoint_id = ?", (last,))
+        db.execute("DELETE FROM writes WHERE checkpoint_id = ?", (last,))
+    bare.pipe("import-langgraph", str(part))
+    bare.pipe("import-langgraph", str(old))
+    with HoldfastSaver(bare.folder / STORE) as saver, SqliteSaver.from_conn_string(str(old)) as source:
+        assert list(saver.list(thread("a"))) == list(source.list(thread("a")))
+
+
+def test_classes_are_allowed_by_name(bare: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = tmp_path / "parcels_of_mine.py"
+    module.write_text("from dataclasses import dataclass\n\n\n@dataclass\nclass Parcel:\n    name: str\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    parcels_of_mine = importlib.import_module("parcels_of_mine")
+
+    file = tmp_path / "own.sqlite"
+    with SqliteSaver.from_conn_string(str(file)) as saver:
+        built = StateGraph(Keeps)
+        built.add_node("pack", lambda state: {"parcels": [parcels_of_mine.Parcel("p")]})
+        built.add_edge(START, "pack")
+        built.compile(checkpointer=saver).invoke({"parcels": []}, thread("p"), durability="sync")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    refused = bare.call("import-langgraph", str(file))
+    assert refused.code == 6
+    assert "parcels_of_mine.Parcel" in refused.err
+    told = bare.pipe("import-langgraph", str(file), "--allow", "parcels_of_mine.Parcel")
+    assert told == "3 checkpoints of 1 thread copied, each as it was\n"
+    sys.modules.pop("parcels_of_mine")
+
+
+def test_files_that_are_none(bare: Shelf, old: Path, tmp_path: Path) -> None:
+    assert bare.refused("import-langgraph", "nowhere.sqlite", code=3)
+    text = tmp_path / "text.txt"
+    text.write_text("no database")
+    assert "SqliteSaver" in bare.refused("import-langgraph", str(text), code=2)
+    empty = tmp_path / "empty.sqlite"
+    with sqlite3.connect(empty) as db:
+        db.execute("CREATE TABLE other (x)")
+    assert "SqliteSaver" in bare.refused("import-langgraph", str(empty), code=2)
+    for name in ("nothing", "no.such.module.Class", "os.path.join"):
+        assert bare.refused("import-langgraph", str(old), "--allow", name, code=2)
+
+
+def test_damage_is_told_and_the_others_are_copied(bare: Shelf, old: Path) -> None:
+    with sqlite3.connect(old) as db:
+        db.execute("UPDATE checkpoints SET checkpoint = x'c1' WHERE thread_id = 'a'")
+        db.execute("UPDATE checkpoints SET type = 'pickle' WHERE thread_id = 'b/c'")
+    done = bare.call("import-langgraph", str(old))
+    assert done.code == 6
+    assert "thread 'a'" in done.err
+    assert "pickle" in done.err
+    with holdfast.open(bare.folder / STORE) as hf:
+        assert hf.ids() == ["d"]

@@ -1,0 +1,118 @@
+"""`holdfast init` and `holdfast migrate`"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tomllib
+from pathlib import Path
+
+from shelf import STORE, Shelf
+from terminal import Terminal, call
+
+from holdfast.store.sqlite_format import migrations
+
+NEWEST = len(migrations())
+OLD = Path(__file__).parent.parent / "compat" / "format-1.sqlite"
+
+
+def test_init_makes_a_store(bare: Shelf) -> None:
+    told = bare.pipe("init")
+    assert told == 'holdfast.db is made: hf = holdfast.open("holdfast.db"), then `holdfast runs`\n'
+    assert bare.pipe("runs") == ""
+    assert "is there" in bare.pipe("init"), "a second time nothing happens"
+    assert json.loads(bare.pipe("init", "--json")) == {"store": STORE, "made": False}
+
+
+def test_init_tells_first_what_it_does(bare: Shelf) -> None:
+    (bare.folder / "pyproject.toml").write_text('[project]\nname = "kelp"\n')
+    asked = Terminal("init", cwd=bare.folder).until("Go ahead? [y/N]")
+    assert "a store is made at holdfast.db" in asked.text
+    assert "pyproject.toml gets a table [tool.holdfast]" in asked.text
+    assert asked.type("n\n").end() == 1
+    assert not (bare.folder / STORE).exists()
+    assert bare.pipe("init", "--dry-run").startswith("a store is made at holdfast.db\n")
+    assert not (bare.folder / STORE).exists()
+
+
+def test_init_writes_where_the_store_is(bare: Shelf) -> None:
+    config = bare.folder / "pyproject.toml"
+    config.write_text('[project]\nname = "kelp"  # a comment')
+    bare.pipe("init", "runs.db", "-y")
+    text = config.read_text()
+    assert text.startswith('[project]\nname = "kelp"  # a comment\n')
+    assert tomllib.loads(text)["tool"] == {"holdfast": {"store": "runs.db"}}
+    below = bare.folder / "below"
+    below.mkdir()
+    assert Shelf(below).pipe("runs") == "", "the store of the project, from a folder below it"
+    bare.pipe("init", "-y")
+    assert config.read_text() == text
+
+
+def test_init_by_an_address(bare: Shelf) -> None:
+    assert "is made" in bare.pipe("init", "sqlite:///runs.db")
+    assert "is there" in bare.pipe("init", "sqlite:///runs.db")
+
+
+def test_init_leaves_a_file_as_it_is_otherwise(bare: Shelf) -> None:
+    config = bare.folder / "pyproject.toml"
+    before = '[project]\r\nname = "kelp"\r\ndescription = "海 é"\r\n\r\n'.encode()
+    config.write_bytes(before)
+    config.chmod(0o640)
+    bare.pipe("init", "runs.db", "-y", PYTHONUTF8="0", LC_ALL="C", PYTHONCOERCECLOCALE="0")
+    assert config.read_bytes() == before + b'\r\n[tool.holdfast]\r\nstore = "runs.db"\r\n'
+    assert config.stat().st_mode & 0o777 == 0o640
+    assert sorted(path.name for path in bare.folder.iterdir() if "db" not in path.name) == ["pyproject.toml"]
+
+
+def test_init_says_it_once(bare: Shelf) -> None:
+    (bare.folder / "pyproject.toml").write_text("")
+    done = call("init", cwd=bare.folder)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("holdfast.db is made; pyproject.toml names it: hf = ")
+    again = bare.screen("init")
+    assert again.startswith("holdfast.db is there: hf = "), "there is nothing to ask"
+
+
+def test_init_of_what_would_not_last(bare: Shelf) -> None:
+    assert "ends with the program that opens it" in call("init", ":memory:", cwd=bare.folder).err
+    assert call("init", "-y", cwd=bare.folder, HOLDFAST_STORE=":memory:").code == 2
+
+
+def test_init_of_a_server_does_not_look_for_a_file(bare: Shelf) -> None:
+    (bare.folder / "postgresql:").mkdir()
+    done = call(
+        "init", "postgresql://nobody@127.0.0.1:1/none", "--dry-run", cwd=bare.folder, HOLDFAST_PATIENCE="0.2"
+    )
+    assert (done.code, done.out) == (10, "")
+
+
+def test_init_where_there_is_no_folder(bare: Shelf) -> None:
+    told = bare.screen("init", "no/such/runs.db", "-y", code=10)
+    assert "the folder no/such does not exist" in told
+    assert "Traceback" not in told
+
+
+def test_migrate_of_what_is_new(shelf: Shelf) -> None:
+    assert shelf.screen("migrate") == f"holdfast.db has format {NEWEST}, the newest"
+    assert json.loads(shelf.pipe("migrate", "--json"))["format"] == NEWEST
+
+
+def test_migrate_an_old_store(bare: Shelf) -> None:
+    shutil.copyfile(OLD, bare.store)
+    before = Path(bare.store).read_bytes()
+    assert f"goes from format 1 to {NEWEST}" in bare.pipe("migrate", "--dry-run")
+    assert bare.json("migrate", "--dry-run")["format"] == 1
+    assert Path(bare.store).read_bytes() == before
+    asked = Terminal("migrate", cwd=bare.folder).until("Go ahead?").type("n\n")
+    assert asked.end() == 1
+    assert Path(bare.store).read_bytes() == before
+    assert bare.pipe("migrate", "-y") == f"holdfast.db has format {NEWEST} now\n"
+    assert bare.json("verify")["ok"] is True
+    assert bare.json("runs")
+
+
+def test_migrate_without_a_store(bare: Shelf) -> None:
+    assert "holdfast init" in bare.screen("migrate", code=10).replace("\n", "")
+    bare.pipe("migrate", code=10)
+    assert not (bare.folder / STORE).exists()

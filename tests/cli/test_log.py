@@ -1,0 +1,184 @@
+"""`holdfast log`"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from shelf import LONG, Shelf
+
+
+def test_lanes_on_a_terminal(shelf: Shelf) -> None:
+    """Three timelines, the second of which was merged into the third."""
+    lines = shelf.screen("log", "hand").splitlines()
+    assert [line[:15].rstrip() for line in lines] == [
+        "●        9  (me",
+        "├─╮",
+        "○ │      8  (ma",
+        "│ ○      7  (ma",
+        "│ ○      6  (ma",
+        "│ │ ○    5  (ma",
+        "│ │ ○    4  (ma",
+        "│ ├─╯",
+        "│ ○      3  (ma",
+        "├─╯",
+        "○        2  (ma",
+        "○        1  (in",
+    ]
+    assert lines[0].endswith("← head")
+    assert lines[3].endswith(':good  "better"')
+    assert lines[4].endswith('timeline 2: "a wrong turn"')
+    assert lines[8].endswith("pinned")
+
+
+def test_steps_on_a_terminal(shelf: Shelf) -> None:
+    text = shelf.screen("log", "report-1")
+    assert [line.split()[1:3] for line in text.splitlines()] == [
+        ["6", "(final)"],
+        ["5", "publish"],
+        ["4", "search#2"],
+        ["3", "search"],
+        ["2", "plan"],
+        ["1", "(initial)"],
+    ]
+    assert "took" in text
+
+
+def test_lines_of_fields_in_a_pipe(shelf: Shelf) -> None:
+    rows = shelf.rows("log", "hand")
+    assert [row[0] for row in rows] == list("987654321")
+    assert all(len(row) == 10 for row in rows)
+    assert rows[2][:5] == ["7", "2", "manual", "manual", "running"]
+    assert rows[2][8:] == ["good", "better"]
+
+
+def test_one_document_of_records(shelf: Shelf) -> None:
+    found = json.loads(shelf.pipe("log", "report-1", "--json"))
+    assert [version["address"] for version in found] == [None, "publish", "search#2", "search", "plan", None]
+    assert found[0]["status"] == "completed"
+    assert len({version["hash"] for version in found}) == 6
+
+
+def test_graph_in_a_pipe_is_whole_and_without_colours(shelf: Shelf) -> None:
+    out = shelf.pipe("log", "hand", "--graph")
+    assert "├─╯" in out
+    assert "\x1b" not in out
+    assert shelf.call("log", LONG, "--graph").out.count("記") == 30
+
+
+def test_no_graph_on_a_terminal(shelf: Shelf) -> None:
+    lines = shelf.screen("log", "hand", "--no-graph").splitlines()
+    assert lines[0].split() == [
+        "version",
+        "timeline",
+        "step",
+        "kind",
+        "status",
+        "at",
+        "took",
+        "size",
+        "tags",
+        "note",
+    ]
+    assert lines[1].split()[:5] == ["9", "3", "merge", "merge", "running"]
+
+
+def test_oneline(shelf: Shelf) -> None:
+    assert shelf.screen("log", "report-1", "--oneline").splitlines()[1] == "○    5  publish"
+    assert shelf.call("log", "report-1", "--oneline").out.splitlines()[1] == "5\t1\tpublish"
+
+
+def test_more_than_the_limit_is_told_to_people(shelf: Shelf) -> None:
+    lines = shelf.screen("log", "hand", "-n", "3").splitlines()
+    assert lines[-1] == "there are more: -n 30, or --before 7"
+    assert [line[:3].rstrip() for line in lines[:4]] == ["●", "├─╮", "○ │", "│ ○"], (
+        "lines go on below the list"
+    )
+    assert "more" not in shelf.screen("log", "hand", "-n", "9")
+    done = shelf.call("log", "hand", "-n", "3")
+    assert (done.out.count("\n"), done.err) == (3, "")
+
+
+@pytest.mark.parametrize(
+    ("choice", "wanted"),
+    [
+        (["--before", "3"], [2, 1]),
+        (["--timeline", "2"], [7, 6]),
+        (["--tag", "good"], [7]),
+        (["--step", "nosuch"], []),
+        (["-n", "1"], [9]),
+    ],
+)
+def test_a_choice(shelf: Shelf, choice: list[str], wanted: list[int]) -> None:
+    assert [version["version"] for version in shelf.json("log", "hand", *choice)] == wanted
+
+
+def test_versions_of_a_step_are_a_list_without_lines(shelf: Shelf) -> None:
+    lines = shelf.screen("log", "report-1", "--step", "search").splitlines()
+    assert [line.split()[:3] for line in lines] == [["○", "4", "search#2"], ["○", "3", "search"]]
+    assert shelf.screen("log", "report-1", "--step", "nosuch") == "no such versions"
+
+
+def test_versions_that_were_forgotten_leave_a_gap(shelf: Shelf) -> None:
+    lines = shelf.screen("log", "pruned").splitlines()
+    assert [line[:8].split() for line in lines] == [["●", "8"], ["○", "7"], ["┆"], ["○", "4"]]
+
+
+def test_of_a_fork(shelf: Shelf) -> None:
+    found = shelf.json("log", "forked")
+    assert found[0]["kind"] == "fork"
+    assert found[0]["note"] == "another try"
+
+
+def test_a_narrow_terminal_keeps_the_lanes_whole(shelf: Shelf) -> None:
+    lines = shelf.screen("log", "hand", columns=40).splitlines()
+    assert len(lines) == 12
+    assert all(len(line) <= 40 for line in lines)
+
+
+def test_wide_signs_are_not_cut_in_two(shelf: Shelf) -> None:
+    for columns in (40, 41):
+        lines = shelf.screen("log", LONG, columns=columns).splitlines()
+        assert len(lines) == 1
+        assert lines[0].endswith("…")
+
+
+def test_hostile_names_are_shown_not_obeyed(shelf: Shelf) -> None:
+    text = shelf.screen("log", "[red]hostile[/red]", columns=400)
+    assert "\\e[2J" in text
+    assert "[red]loud[/red]" in text
+    assert ":[red]tag" in text
+    assert len(text.splitlines()) == 2
+    assert all(len(row) == 10 for row in shelf.rows("log", "[red]hostile[/red]"))
+
+
+def test_the_beginning_of_a_name_is_enough(shelf: Shelf) -> None:
+    assert shelf.json("log", "han") == shelf.json("log", "hand")
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "told"),
+    [
+        ("report", 2, "'report' could be any of report-1, report-2: write more of it"),
+        ("reprot-1", 3, "there is no run 'reprot-1': did you mean 'report-1'?"),
+        ("nothing-like-it", 3, "there is no run 'nothing-like-it': `holdfast runs` lists them"),
+        ("", 3, "there is no run '': `holdfast runs` lists them"),
+        ("\x1b[31m", 3, "there is no run '\\x1b[31m': `holdfast runs` lists them"),
+    ],
+)
+def test_an_unknown_run(shelf: Shelf, name: str, code: int, told: str) -> None:
+    assert shelf.refused("log", name, code=code) == told
+
+
+def test_a_run_is_needed(shelf: Shelf) -> None:
+    assert shelf.refused("log", code=2) == "missing argument 'RUN' (see `holdfast log --help`)"
+
+
+def test_where_signs_cannot_be_written_their_numbers_are(shelf: Shelf) -> None:
+    assert "\\u25cf" in shelf.pipe("log", "hand", "--graph", PYTHONIOENCODING="ascii")
+
+
+def test_a_version_is_no_run(shelf: Shelf) -> None:
+    told = shelf.refused("log", "hand@2", code=2)
+    assert told.startswith("hand@2 is a version, and this takes a run: --before N")
+    assert "no run 'hnad@2'" in shelf.refused("log", "hnad@2", code=3)

@@ -1,0 +1,156 @@
+"""What all commands share: where output goes, what errors look like, that nothing in a store steers a terminal."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from shelf import EVIL, LONG, Shelf
+from terminal import Terminal, call
+
+from holdfast.cli.output import Output
+from holdfast.desk.words import as_json
+
+#: Commands that only look, each as it would be typed.
+LOOKING = [
+    ["runs"],
+    ["log", "[red]hostile[/red]"],
+    ["show", "[red]hostile[/red]"],
+    ["diff", "[red]hostile[/red]@1"],
+    ["compare", "[red]hostile[/red]", "hand"],
+    ["blame", "[red]hostile[/red]"],
+    ["events", "[red]hostile[/red]"],
+    ["tag", "[red]hostile[/red]"],
+    ["forget", "--all", "--keep-last", "1", "--dry-run"],
+    ["verify"],
+    ["stats"],
+    ["doctor"],
+    ["artifacts", "ls"],
+    ["artifacts", "ls", "hand"],
+    ["export", "[red]hostile[/red]"],
+    ["migrate"],
+    ["completion", "bash"],
+    ["gc"],
+    ["prompts"],
+]
+CODES = {"doctor": 1}
+
+
+@pytest.mark.parametrize("command", LOOKING, ids=" ".join)
+def test_nothing_in_a_store_steers_a_terminal(shelf: Shelf, command: list[str]) -> None:
+    """`screen` looks at every byte that reached it."""
+    text = shelf.screen(*command, code=CODES.get(command[0], 0))
+    if "[red]hostile[/red]" in command and command[0] not in ("events", "blame", "tag", "log"):
+        assert "[red]" in text
+
+
+@pytest.mark.parametrize("command", LOOKING, ids=" ".join)
+def test_json_and_fields_hold_no_control_character(shelf: Shelf, command: list[str]) -> None:
+    told = shelf.call("--json", *command)
+    assert (told.code, told.err) == (CODES.get(command[0], 0), "")
+    for line in told.out.splitlines():
+        json.loads(line)
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", told.out)
+    plain = shelf.call(*command)
+    if command[0] != "completion":
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", plain.out)
+    assert plain.code == told.code
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["runs"], ["log", LONG], ["show", LONG], ["blame", LONG], ["compare", LONG, "hand"], ["tag", LONG]],
+    ids=lambda command: command[0],
+)
+@pytest.mark.parametrize("columns", [20, 40])
+def test_narrow_terminals(shelf: Shelf, command: list[str], columns: int) -> None:
+    assert shelf.screen(*command, columns=columns)
+
+
+def test_an_error_is_one_red_line_on_a_terminal(shelf: Shelf) -> None:
+    opened = Terminal("show", "nosuch", cwd=shelf.folder)
+    assert opened.end() == 3
+    assert opened.text == "holdfast: there is no run 'nosuch': `holdfast runs` lists them"
+    assert opened.raw.startswith(b"\x1b[31m")
+    plain = Terminal("show", "nosuch", cwd=shelf.folder, NO_COLOR="1")
+    assert plain.end() == 3
+    assert b"\x1b" not in plain.raw
+
+
+def test_an_error_goes_to_standard_error(shelf: Shelf) -> None:
+    done = call("show", "nosuch", cwd=shelf.folder)
+    assert (done.code, done.out) == (3, "")
+    assert done.err == "holdfast: there is no run 'nosuch': `holdfast runs` lists them\n"
+    told = call("show", "nosuch", "--json", cwd=shelf.folder)
+    assert (told.code, told.out) == (3, "")
+    record = json.loads(told.err)
+    assert (record["code"], record["details"]) == ("not_found", {"run": "nosuch"})
+
+
+def test_a_hostile_argument_is_shown_not_obeyed(shelf: Shelf) -> None:
+    for arguments in (["show", EVIL], ["tag", "hand", EVIL], [EVIL], ["runs", "--since", EVIL]):
+        opened = Terminal(*arguments, cwd=shelf.folder, NO_COLOR="1")
+        assert opened.end() in (2, 3)
+        assert b"\x1b" not in opened.raw
+        assert b"owned\x07" not in opened.raw
+
+
+def test_a_traceback_only_where_it_is_asked_for(shelf: Shelf) -> None:
+    assert "Traceback" not in call("show", "nosuch", cwd=shelf.folder).err
+    assert "Traceback" in call("show", "nosuch", "--debug", cwd=shelf.folder).err
+
+
+def test_options_of_all_commands_may_stand_before_and_after(shelf: Shelf) -> None:
+    before = call("--json", "--store", shelf.store, "log", "hand", cwd=shelf.folder.parent)
+    after = call("log", "hand", "--json", "--store", shelf.store, cwd=shelf.folder.parent)
+    assert before == after
+    assert before.code == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.1234567891, "0.1234567891"),
+        (0.000043, "0.000043"),
+        (60.0, "60"),
+        (1e300, "1e+300"),
+        (1e-300, "1e-300"),
+        (100.0, "100"),
+        (float("nan"), "nan"),
+    ],
+)
+def test_no_digit_of_a_number_is_lost(value: float, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Output().fields([value])
+    assert capsys.readouterr().out == f"{text}\n"
+
+
+def test_values_of_a_state_are_what_json_has() -> None:
+    values = [0.1234567891, 1.0, "a\tb", None, True, [1, {"a": b"x"}]]
+    found = [json.loads(Output().value(value)) for value in values]
+    assert found[:5] == values[:5]
+    assert found[5] == as_json(values[5])
+
+
+def test_documents_are_lines_in_a_pipe_and_indented_on_a_terminal(shelf: Shelf) -> None:
+    for command in (["stats", "--json"], ["show", "hand", "deep"], ["verify", "--json"], ["gc", "--json"]):
+        line = shelf.pipe(*command)
+        assert line.count("\n") == 1
+    shown = shelf.screen("stats", "--json")
+    assert shown.startswith('{\n  "store": "holdfast.db",\n')
+    assert shelf.screen("gc", "--json").startswith('{\n  "artifacts": 0,')
+
+
+def test_progress_is_on_a_terminal_only_and_leaves_nothing(own: Shelf) -> None:
+    assert own.screen("verify").count("\n") == 0
+    done = call("verify", cwd=own.folder)
+    assert done.err == ""
+
+
+def test_what_a_command_says_it_did_is_safe_too(own: Shelf) -> None:
+    """A run's name may hold signs that turn a line around."""
+    with own.open() as hf:
+        hf.history("a\u202eb").commit({})
+    assert own.screen("tag", "a\u202eb", "[red]x") == "a\\u202eb@1 is a\\u202eb:[red]x"
+    assert own.pipe("pin", "a\u202eb").startswith("a\\u202eb@1 is pinned")
+    assert own.screen("show", "a\u202eb").splitlines()[0].split() == ["version", "a\\u202eb@1"]

@@ -1,0 +1,156 @@
+"""`holdfast runs`"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from datetime import UTC, datetime
+
+import pytest
+from shelf import LONG, STORE, Shelf
+from terminal import PROGRAM, Terminal, environment
+
+
+def test_a_table_on_a_terminal(shelf: Shelf) -> None:
+    lines = shelf.screen("runs", columns=160).splitlines()
+    assert lines[0].split() == ["run", "status", "workflow", "step", "versions", "age", "size", "tags"]
+    words = {line.split()[0]: line.split() for line in lines[1:]}
+    assert words["report-1"][1:5] == ["completed", "report", "publish", "6"]
+    assert words["report-2"][1] == "failed"
+    assert words["asks"][1] == "suspended"
+    assert words["died"][1] == "interrupted"
+    assert words["hand"][1:3] == ["running", "—"]
+    assert "good" in words["hand"]
+    assert "[red]hostile[/red]" in words
+
+
+def test_lines_of_fields_in_a_pipe(shelf: Shelf) -> None:
+    rows = {row[0]: row for row in shelf.rows("runs")}
+    assert all(len(row) == 8 for row in rows.values())
+    assert rows["report-1"][:5] == ["report-1", "completed", "report", "publish", "6"]
+    assert datetime.fromisoformat(rows["report-1"][5]).tzinfo is not None
+    assert rows["hand"][2] == ""
+    assert rows[LONG][3] == "記" * 30
+
+
+def test_one_document_of_records(shelf: Shelf) -> None:
+    out = shelf.pipe("runs", "--json")
+    assert out.count("\n") == 1
+    found = {run["id"]: run for run in json.loads(out)}
+    assert found["died"]["status"] == "interrupted"
+    assert found["forked"]["origin"] == "report-1@3"
+    assert found["pruned"]["versions"] == 3
+    assert datetime.fromisoformat(found["hand"]["created"]) <= datetime.now(UTC)
+
+
+def test_newest_first(shelf: Shelf) -> None:
+    found = [run["id"] for run in shelf.json("runs")]
+    assert found.index("report-2") < found.index("report-1")
+
+
+@pytest.mark.parametrize(
+    ("choice", "wanted"),
+    [
+        (["--status", "failed"], {"report-2"}),
+        (["--status", "failed", "--status", "completed"], {"report-1", "report-2"}),
+        (["--status", "interrupted"], {"died"}),
+        (["--workflow", "report", "--status", "suspended"], {"asks"}),
+        (["--workflow", "nosuch"], set()),
+        (["--tag", "good"], {"hand"}),
+        (["--tag", "good", "--tag", "kept"], set()),
+        (["--since", "2999-01-01"], set()),
+    ],
+)
+def test_a_choice(shelf: Shelf, choice: list[str], wanted: set[str]) -> None:
+    assert {run["id"] for run in shelf.json("runs", *choice)} == wanted
+
+
+def test_running_leaves_out_the_interrupted(shelf: Shelf) -> None:
+    found = {run["id"] for run in shelf.json("runs", "--status", "running")}
+    assert "hand" in found
+    assert "died" not in found
+
+
+def test_since_a_while_ago_has_all(shelf: Shelf) -> None:
+    assert len(shelf.json("runs", "--since", "1h")) == len(shelf.json("runs"))
+
+
+def test_a_limit_counts_what_is_shown_not_what_is_looked_at(shelf: Shelf) -> None:
+    """`died` is the third of those that are running in the store."""
+    assert [run["id"] for run in shelf.json("runs", "--status", "interrupted", "-n", "1")] == ["died"]
+    assert len(shelf.json("runs", "--limit", "2")) == 2
+
+
+def test_more_than_the_limit_is_told_to_people(shelf: Shelf) -> None:
+    assert shelf.screen("runs", "-n", "2").splitlines()[-1] == "there are more: -n 20"
+    assert "more" not in shelf.screen("runs", "-n", "20")
+    done = shelf.call("runs", "-n", "2")
+    assert (done.out.count("\n"), done.err) == (2, "")
+
+
+def test_no_runs(empty: Shelf) -> None:
+    assert empty.screen("runs") == "no runs"
+    assert empty.pipe("runs") == ""
+    assert empty.json("runs") == []
+
+
+def test_a_narrow_terminal_keeps_what_matters(shelf: Shelf) -> None:
+    lines = shelf.screen("runs", "-n", "20", columns=40).splitlines()
+    assert all(len(line) <= 40 for line in lines)
+    assert lines[0].split()[:2] == ["run", "status"]
+    found = {line.split()[0]: line for line in lines}
+    assert "completed" in found["report-1"]
+    assert "interrupted" in found["died"]
+    assert len(lines) == len(shelf.json("runs")) + 1, "every run has one line"
+
+
+def test_a_very_long_name_leaves_room_for_the_rest(shelf: Shelf) -> None:
+    line = next(line for line in shelf.screen("runs").splitlines() if line.startswith("long-"))
+    assert "…" in line
+    assert "running" in line
+
+
+@pytest.mark.parametrize("when", ["yesterday", "5000y", "999999999y", "0001-01-01", "", "2026-13-01"])
+def test_what_is_no_time(shelf: Shelf, when: str) -> None:
+    assert "write" in shelf.refused("runs", "--since", when, code=2)
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--status", "done"], ["--limit", "0"], ["--limit", "many"], ["--nosuch"], ["a-run"]]
+)
+def test_wrong_use(shelf: Shelf, wrong: list[str]) -> None:
+    assert "`holdfast runs --help`" in shelf.refused("runs", *wrong, code=2)
+
+
+def test_no_store(bare: Shelf) -> None:
+    told = bare.screen("runs", code=10).replace("\n", "")
+    assert "there is no store at holdfast.db" in told
+    assert "holdfast init" in told
+    bare.pipe("runs", code=10)
+    assert not (bare.folder / STORE).exists()
+
+
+def test_watch_on_a_terminal_shows_what_comes(own: Shelf) -> None:
+    watching = Terminal("runs", "--watch", cwd=own.folder)
+    watching.until("report-1")
+    with own.open() as hf:
+        hf.history("a-new-one").commit({})
+    watching.until("a-new-one")
+    watching.interrupt()
+    assert watching.end() == 130
+    assert "interrupted" in watching.text
+
+
+def test_watch_in_a_pipe_is_a_line_for_each_change(own: Shelf) -> None:
+    command = [*PROGRAM, "runs", "--watch", "--json", "--workflow", "report"]
+    with subprocess.Popen(
+        command, cwd=own.folder, env=environment(), stdout=subprocess.PIPE, text=True
+    ) as watching:
+        assert watching.stdout is not None
+        first = [json.loads(watching.stdout.readline())["id"] for _ in range(5)]
+        assert sorted(first) == ["asks", "died", "forked", "report-1", "report-2"]
+        with own.open() as hf:
+            hf.cancel("died")
+        changed = json.loads(watching.stdout.readline())
+        assert (changed["id"], changed["status"]) == ("died", "cancelled")
+        watching.terminate()

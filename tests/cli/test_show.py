@@ -1,0 +1,186 @@
+"""`holdfast show`"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+from shelf import EVIL, LONG, Shelf
+from terminal import PROGRAM, environment
+
+
+def test_a_version_on_a_terminal(shelf: Shelf) -> None:
+    lines = shelf.screen("show", "report-1@3").splitlines()
+    facts = {line.split()[0]: " ".join(line.split()[1:]) for line in lines[: lines.index("")]}
+    assert facts["version"] == "report-1@3"
+    assert facts["kind"] == "step"
+    assert facts["address"] == "search"
+    assert facts["result"] == '"kelp"'
+    assert facts["meta"] == '{model: "small-1", tokens: 5, cost: 0.01}'
+    assert lines[lines.index("state") :] == [
+        "state",
+        "├─ plan  (2 items)",
+        "│  ├─ days  3",
+        '│  └─ tasks  [{name: "a", done: false}, {name: "b", done: true}]',
+        '└─ found  ["kelp"]',
+    ]
+
+
+def test_facts_in_a_pipe(shelf: Shelf) -> None:
+    facts = dict(shelf.rows("show", "report-1"))
+    assert facts["version"] == "report-1@6"
+    assert facts["status"] == "completed"
+    assert json.loads(facts["state"])["found"] == ["kelp", "urchin"]
+    assert facts["error"] == ""
+
+
+def test_values_in_a_pipe_are_json(own: Shelf) -> None:
+    with own.open() as hf:
+        hf.history("values").commit({"n": 1.2e-9, "t": "3"}, step="s", result="3", meta=["a"])
+    facts = dict(own.rows("show", "values"))
+    assert (facts["result"], facts["meta"]) == ('"3"', '["a"]')
+    assert json.loads(facts["state"]) == {"n": 1.2e-9, "t": "3"}
+    assert [row[-1] for row in own.rows("blame", "values")] == ["1.2e-09", '"3"']
+
+
+def test_a_text_that_no_file_can_hold(own: Shelf) -> None:
+    with own.open() as hf:
+        hf.history("torn").commit({"text": "a\ud800"})
+    assert "lone surrogate" in own.refused("show", "torn", "text", "--raw", code=2)
+    assert json.loads(own.pipe("show", "torn", "text"))["value"] == "a\\ud800"
+
+
+def test_a_record(shelf: Shelf) -> None:
+    found = json.loads(shelf.pipe("show", "report-1@2", "--json"))
+    assert (found["run"], found["version"], found["step"]) == ("report-1", 2, "plan")
+    assert found["result"] == {"ok": True}
+    assert found["state"]["plan"]["days"] == 3
+    assert found["failure"] is None
+
+
+@pytest.mark.parametrize(
+    ("ref", "number"),
+    [("hand", 9), ("hand@head", 9), ("hand@4", 4), ("hand~1", 8), ("hand:good", 7), ("han@2", 2)],
+)
+def test_references(shelf: Shelf, ref: str, number: int) -> None:
+    assert shelf.json("show", ref)["version"] == number
+
+
+def test_why_a_run_failed(shelf: Shelf) -> None:
+    """The step that failed left no version; the head tells of it."""
+    text = shelf.screen("show", "report-2", columns=300)
+    assert "the run failed after this: ValueError: no [bold]press[/bold] \\e[2J" in text
+    assert "Traceback (most recent call last):" in text
+    assert "in boom" in text
+    found = shelf.json("show", "report-2")
+    assert found["failure"]["type"].endswith("ValueError")
+    assert shelf.json("show", "report-2@2")["failure"] is None
+
+
+def test_the_error_of_a_version(shelf: Shelf) -> None:
+    text = shelf.screen("show", "[red]hostile[/red]", columns=400)
+    assert "traceback\nTraceback\n" in text
+    assert "[red]loud[/red]" in text
+    assert "[bold]key[/bold]  " in text
+
+
+def test_a_part_of_the_state(shelf: Shelf) -> None:
+    assert shelf.screen("show", "report-1", "plan.tasks[0]") == '├─ name  "a"\n└─ done  false'
+    assert json.loads(shelf.pipe("show", "report-1", "plan.tasks[0]")) == {"name": "a", "done": False}
+    assert shelf.json("show", "report-1", "plan.days") == 3
+
+
+def test_only_the_state_the_meta_the_result(shelf: Shelf) -> None:
+    assert shelf.json("show", "report-1@3", "--state")["found"] == ["kelp"]
+    assert shelf.json("show", "report-1@3", "--meta")["tokens"] == 5
+    assert shelf.json("show", "report-1@3", "--result") == "kelp"
+    assert shelf.screen("show", "report-1@3", "--meta").splitlines()[0] == '├─ model  "small-1"'
+
+
+def test_raw(shelf: Shelf) -> None:
+    assert shelf.pipe("show", "report-1", "found[0]", "--raw") == "kelp"
+    assert shelf.pipe("show", "report-1", "--raw") == shelf.pipe("show", "report-1", "--raw", "--json")
+    done = subprocess.run(
+        [*PROGRAM, "show", "[red]hostile[/red]", "bytes", "--raw"],
+        cwd=shelf.folder,
+        env=environment(),
+        capture_output=True,
+        check=True,
+    )
+    assert done.stdout == EVIL.encode()
+
+
+def test_raw_does_not_steer_a_terminal(shelf: Shelf) -> None:
+    assert "\\e[2J" in shelf.screen("show", "[red]hostile[/red]", f'["{_quoted(EVIL)}"]', "--raw")
+    assert "use a pipe" in shelf.screen("show", "[red]hostile[/red]", "bytes", "--raw", code=2)
+
+
+def test_long_values_are_shortened_unless_all_is_wanted(shelf: Shelf) -> None:
+    lines = shelf.screen("show", LONG, "--state", columns=60).splitlines()
+    assert len(lines) == 2
+    assert lines[0].endswith("…")
+    assert lines[1].endswith("… (100 items)")
+    assert shelf.screen("show", LONG, "語", "--all", columns=1000) == f'"{"海" * 200}"'
+    assert shelf.screen("show", LONG, "numbers", "--all").endswith("└─ [99]  99")
+
+
+def test_deep_states(shelf: Shelf) -> None:
+    assert "{a: {b: {c: {d: {e: {f: {g: 1}}}}}}}" in shelf.screen("show", "hand@1")
+    assert shelf.json("show", "hand@1", "deep.a.b.c.d.e.f") == {"g": 1}
+
+
+def test_the_deepest_state(own: Shelf) -> None:
+    deep: object = "bottom"
+    for _ in range(190):
+        deep = {"a": deep}
+    with own.open() as hf:
+        hf.history("deep").commit({"deep": deep})
+    own.screen("show", "deep", columns=40)
+    assert "bottom" in own.screen("show", "deep", "--all", columns=2000)
+    assert own.json("show", "deep", "deep" + ".a" * 190) == "bottom"
+
+
+def test_a_huge_value(own: Shelf) -> None:
+    with own.open() as hf:
+        hf.history("huge").commit({"text": "x" * 60_000, "list": [{"n": n} for n in range(20_000)]})
+    text = own.screen("show", "huge")
+    assert "… 19,970 more" in text
+    assert len(own.json("show", "huge", "--state")["list"]) == 20_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["report-1@99"], 3, "run 'report-1' has no version 99: `holdfast log report-1` lists what there is"),
+        (["report-1@0"], 2, "versions are numbered from 1"),
+        (["report-1~99"], 3, "has no version 99 before its head"),
+        (["hand:goof"], 3, "did you mean 'good'?"),
+        (["pruned@2"], 3, "version 2"),
+        (["report-1", "plan.dys"], 3, "there is nothing at plan.dys: did you mean 'days'?"),
+        (["report-1", "nowhere"], 3, "there is nothing at nowhere: `holdfast show REF` shows what there is"),
+        (["report-1", "found[9]"], 3, "there is nothing at found[9]: the list has 2 items"),
+        (["report-1", "plan.["], 2, "wrong at character"),
+        (["report-1", "\x1b[2J"], 2, "path"),
+        (["a@b@c"], 2, "write RUN, RUN@12"),
+        (["x" * 5000], 2, "too long"),
+    ],
+)
+def test_what_is_not_there(shelf: Shelf, arguments: list[str], code: int, told: str) -> None:
+    assert told in shelf.refused("show", *arguments, code=code)
+
+
+def test_no_colours_where_none_are_wanted(shelf: Shelf) -> None:
+    from terminal import Terminal
+
+    plain = Terminal("show", "report-1", cwd=shelf.folder, NO_COLOR="1")
+    assert plain.end() == 0
+    assert b"\x1b[3" not in plain.raw
+    assert b"\x1b[9" not in plain.raw
+    coloured = Terminal("show", "report-1", cwd=shelf.folder)
+    assert coloured.end() == 0
+    assert b"\x1b[32m" in coloured.raw
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text)[1:-1]

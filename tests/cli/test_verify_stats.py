@@ -1,0 +1,82 @@
+"""`holdfast verify` and `holdfast stats`, of a store that is sound and of one that is not."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+
+from shelf import Shelf
+
+from holdfast.model.records import STATUSES
+
+
+def test_a_sound_store(shelf: Shelf) -> None:
+    assert re.fullmatch(
+        r"sound  \d+ runs, \d+ versions, 0 large values: every hash is right", shelf.screen("verify")
+    )
+    assert shelf.pipe("verify", "hand") == "sound  1 run, 9 versions, 0 large values: every hash is right\n"
+    found = json.loads(shelf.pipe("verify", "--json"))
+    assert found["ok"] is True
+    assert found["problems"] == []
+
+
+def test_progress_is_for_people_only(shelf: Shelf) -> None:
+    assert shelf.call("verify").err == ""
+
+
+def test_an_empty_store(empty: Shelf) -> None:
+    assert empty.json("verify") == {"ok": True, "runs": 0, "versions": 0, "artifacts": 0, "problems": []}
+    assert empty.json("stats")["runs"] == 0
+    assert "no runs" in empty.screen("forget", "--all", "--keep-last", "1", "--dry-run")
+
+
+def test_a_damaged_store_is_named(own: Shelf) -> None:
+    damage(own, "hand", 4)
+    text = own.screen("verify", code=6)
+    assert "hand@4: " in text
+    assert "restore the runs that are named from bundles" in text
+    rows = [row[:2] for row in own.rows("verify", code=6)]
+    assert ["hand", "4"] in rows
+    found = json.loads(own.pipe("verify", "--json", code=6))
+    assert found["ok"] is False
+    assert {problem["run"] for problem in found["problems"]} == {"hand"}
+    assert own.json("verify", "report-1")["ok"] is True
+
+
+def test_verify_of_what_is_not_there(shelf: Shelf) -> None:
+    assert "no run 'nosuch'" in shelf.refused("verify", "nosuch", code=3)
+
+
+def test_stats_on_a_terminal(shelf: Shelf) -> None:
+    facts = dict(line.split(maxsplit=1) for line in shelf.screen("stats").splitlines())
+    assert facts["store"] == "holdfast.db"
+    assert {"1 completed", "1 failed", "1 interrupted", "1 suspended"} <= set(facts["runs"].split(", "))
+    assert facts["file_bytes"].endswith("kB")
+    assert "(" in facts["largest"]
+
+
+def test_stats_for_programs(shelf: Shelf) -> None:
+    facts = dict(shelf.rows("stats"))
+    found = json.loads(shelf.pipe("stats", "--json"))
+    assert int(facts["runs"]) == found["runs"] == len(shelf.json("runs"))
+    assert int(facts["file_bytes"]) == found["file_bytes"] > 10_000
+    statuses = found["statuses"]
+    assert set(statuses) == {*STATUSES, "interrupted"}
+    assert statuses["failed"] == statuses["interrupted"] == 1
+    assert statuses["cancelled"] == 0
+    assert sum(statuses.values()) == found["runs"]
+    assert {name: int(facts[f"{name}_runs"]) for name in statuses} == statuses
+
+
+def damage(own: Shelf, run: str, version: int) -> None:
+    """Change bits of a version behind Holdfast's back."""
+    connection = sqlite3.connect(own.store)
+    (key,) = connection.execute("SELECT key FROM run WHERE id = ?", (run,)).fetchone()
+    (pack,) = connection.execute(
+        "SELECT pack FROM journal WHERE run = ? AND number = ?", (key, version)
+    ).fetchone()
+    broken = bytes([*pack[:-1], pack[-1] ^ 1])
+    connection.execute("UPDATE journal SET pack = ? WHERE run = ? AND number = ?", (broken, key, version))
+    connection.commit()
+    connection.close()

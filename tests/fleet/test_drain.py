@@ -1,0 +1,115 @@
+"""Stopping workers: SIGTERM lets steps end and hands the rest back, a second one ends everything at once."""
+
+from __future__ import annotations
+
+import signal
+
+import fleet_flows as flows
+from crew import Crew, World, wait_until
+
+from holdfast import Holdfast
+
+pytest_plugins = ["postgres_fixtures"]
+
+
+def test_a_long_step_ends_and_the_run_is_finished_by_another(hf: Holdfast, crew: Crew, world: World) -> None:
+    plain, asynchronous = hf.enqueue(flows.gated, "p"), hf.enqueue(flows.agated, "a")
+    (first,) = crew.hire()
+    world.until("begin p").until("begin a")
+    later = hf.enqueue(flows.marking, "later")
+    wait_until(lambda: later.status == "completed")
+    first.signal(signal.SIGTERM)
+    world.until("signal 1")
+    left = hf.enqueue(flows.marking, "left")
+    # It waits for the steps, and claims nothing meanwhile.
+    world.open("go-p")
+    world.until("end p")
+    wait_until(lambda: plain.status == "queued")
+    assert first.process.poll() is None
+    assert left.status == "queued"
+    world.open("go-a")
+    assert first.end() == 0
+    assert [plain.status, asynchronous.status, left.status] == ["queued"] * 3
+    assert not plain.alive
+    assert "run.handed_back" in [event.kind for event in plain.events()]
+    (second,) = crew.hire()
+    wait_until(lambda: {run.status for run in (plain, asynchronous, left)} == {"completed"})
+    # Nothing was done twice, and the rest by the second.
+    done = world.told("before", "begin", "end", "after")
+    assert len(done) == len(set(done)) == 8
+    assert {pid for text, pid, _ in world.lines() if text.startswith("after")} == {second.pid}
+
+
+def test_the_rest_between_attempts_ends(hf: Holdfast, crew: Crew, world: World) -> None:
+    run = hf.enqueue(flows.retrying, "r")
+    (first,) = crew.hire()
+    world.until("try r")
+    wait_until(lambda: any(event.kind == "step.retried" for event in run.events()))
+    assert first.stop() == 0
+    assert run.status == "queued"
+    world.open("go-r")
+    crew.hire()
+    wait_until(lambda: run.status == "completed")
+    assert world.told("try") == ["try r"] * 2
+
+
+def test_a_part_of_a_run_is_handed_back_with_it(hf: Holdfast, crew: Crew, world: World) -> None:
+    run = hf.enqueue(flows.parent_of_gated, "g")
+    (first,) = crew.hire()
+    world.until("begin g")
+    first.signal(signal.SIGTERM)
+    world.until("signal 1")
+    world.open("go-g")
+    assert first.end() == 0
+    assert run.status == "queued"
+    assert world.told("after") == []
+    crew.hire()
+    assert wait_until(lambda: run.status == "completed" and run.result) == "parent of after g"
+    assert world.told("begin") == ["begin g"]
+
+
+def test_what_waits_stays_suspended(hf: Holdfast, crew: Crew) -> None:
+    run = hf.enqueue(flows.asking)
+    (first,) = crew.hire()
+    wait_until(lambda: run.status == "suspended")
+    assert first.stop() == 0
+    assert run.status == "suspended"
+    hf.answer(run.prompts()[0].id, "yes", resume=False)
+    crew.hire()
+    wait_until(lambda: run.status == "completed")
+
+
+def test_a_second_signal_ends_it_at_once_and_the_run_is_taken_over(
+    hf: Holdfast, crew: Crew, world: World
+) -> None:
+    run = hf.enqueue(flows.gated, "g")
+    (first,) = crew.hire()
+    world.until("begin g")
+    first.signal(signal.SIGTERM)
+    world.until("signal 1")
+    first.signal(signal.SIGTERM)
+    assert first.end(5) == 128 + signal.SIGTERM
+    assert run.status == "running"
+    crew.hire()
+    world.until("begin g", 2)
+    world.open("go-g")
+    wait_until(lambda: run.status == "completed")
+    assert world.told("before") == ["before g"]
+
+
+def test_an_idle_worker_ends_at_once(crew: Crew, world: World) -> None:
+    (first,) = crew.hire()
+    first.signal(signal.SIGINT)
+    assert first.end(5) == 0
+    assert world.told("worker ended") == ["worker ended"]
+
+
+def test_stop_and_join_in_a_process(hf: Holdfast, world: World) -> None:
+    run = hf.enqueue(flows.gated, "g")
+    worker = hf.worker().start()
+    world.until("begin g")
+    worker.stop()
+    assert not worker.join(0.05)
+    world.open("go-g")
+    assert worker.join(20)
+    assert run.status == "queued"

@@ -1,0 +1,150 @@
+"""Limits of queues: never exceeded, whoever works."""
+
+from __future__ import annotations
+
+import random
+import time
+from itertools import pairwise
+from typing import Any
+
+import fleet_flows as flows
+import pytest
+from crew import Crew, World, wait_until
+
+import holdfast
+from holdfast import Holdfast, InvalidCall
+from holdfast.fleet.limits import Limits
+
+pytest_plugins = ["postgres_fixtures"]
+
+
+def most_at_once(world: World) -> int:
+    """How many gates were passed at the same time, at most."""
+    now = most = 0
+    for text in world.told("begin", "end"):
+        now += 1 if text.startswith("begin") else -1
+        most = max(most, now)
+    return most
+
+
+def test_concurrency_is_kept_by_several_workers(hf: Holdfast, crew: Crew, world: World) -> None:
+    hf.limit("default", concurrency=3)
+    runs = [hf.enqueue(flows.gated, f"g{number}") for number in range(12)]
+    crew.hire(3, concurrency=5)
+    for count in range(3, 13):
+        # Three are under way. Let the eldest go on, so that another may begin.
+        wait_until(lambda: len(world.told("begin")) >= count)  # noqa: B023 - called at once
+        world.open(f"go-{world.told('begin')[count - 3].removeprefix('begin ')}")
+    world.open(*(f"go-g{number}" for number in range(12)))
+    for run in runs:
+        run.wait(40)
+    assert most_at_once(world) == 3
+
+
+def test_a_limit_of_one_queue_does_not_hold_up_another(hf: Holdfast, world: World) -> None:
+    hf.limit("narrow", concurrency=1)
+    for number in range(3):
+        hf.enqueue(flows.gated, f"g{number}", queue="narrow", priority=9)
+    wide = hf.enqueue(flows.marking, "wide", queue="wide")
+    with hf.worker(queues=["narrow", "wide"], concurrency=4):
+        wide.wait(20)
+        assert world.told("begin") == ["begin g0"]
+        world.open("go-g0", "go-g1", "go-g2")
+        world.until("after g2")
+
+
+def test_a_limit_can_be_lifted_at_any_time(hf: Holdfast, world: World) -> None:
+    hf.limit("default", concurrency=1)
+    for number in range(3):
+        hf.enqueue(flows.gated, f"g{number}")
+    with hf.worker(concurrency=4):
+        world.until("begin g0")
+        hf.limit("default")
+        world.until("begin g1").until("begin g2")
+        world.open("go-g0", "go-g1", "go-g2")
+        world.until("after g2")
+
+
+def test_the_rate_is_kept_by_several_workers(hf: Holdfast, crew: Crew, world: World) -> None:
+    hf.limit("default", rate=5, per=0.5)
+    crew.hire(2, concurrency=10)
+    runs = [hf.enqueue(flows.marking, "x") for _ in range(18)]
+    for run in runs:
+        run.wait(40)
+    begun = sorted(
+        event.at.timestamp() for run in runs for event in run.events() if event.kind == "run.claimed"
+    )
+    assert all(later - earlier >= 0.5 for earlier, later in zip(begun, begun[5:], strict=False))
+    # And it is used: not much slower than it may be.
+    assert begun[-1] - begun[0] < 8
+
+
+def test_an_idle_queue_with_a_rate_writes_nothing(hf: Holdfast, world: World) -> None:
+    hf.limit("default", rate=1, per=60)
+    hf.enqueue(flows.marking, "a")
+    hf.enqueue(flows.marking, "b", delay=3600)
+    with hf.worker():
+        world.until("a")
+        wait_until(lambda: hf.queues()[0].runs.get("completed") == 1)
+        before = hf._store.value("queue/default")
+        time.sleep(0.2)
+        assert hf._store.value("queue/default") == before
+    assert world.told() == ["a"]
+
+
+def test_what_was_taken_and_not_used_is_given_back(hf: Holdfast, world: World) -> None:
+    hf.limit("default", rate=4, per=3600)
+    with hf.worker(concurrency=10):
+        for name in "abcd":
+            hf.enqueue(flows.marking, name)
+            world.until(name)
+        last = hf.enqueue(flows.marking, "e")
+        wait_until(lambda: len(hf.runs(status="completed")) == 4)
+        time.sleep(0.1)
+        assert last.status == "queued"
+        hf.limit("default", rate=5, per=3600)
+        last.wait(20)
+
+
+def test_queues_and_their_limits_are_listed(hf: Holdfast) -> None:
+    hf.limit("b", concurrency=2, rate=10, per=60)
+    hf.enqueue(flows.empty, queue="b")
+    hf.enqueue(flows.empty, queue="a")
+    first, second = hf.queues()
+    assert (first.name, first.runs, first.concurrency, first.rate) == ("a", {"queued": 1}, None, None)
+    assert (second.name, second.concurrency, second.rate, second.per) == ("b", 2, 10, 60.0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"concurrency": 0},
+        {"concurrency": 1.5},
+        {"rate": 0},
+        {"rate": "fast"},
+        {"rate": 1, "per": 0},
+        {"rate": 1, "per": float("nan")},
+        {"rate": 1, "per": "minute"},
+        {"queue": ""},
+    ],
+)
+def test_limits_that_cannot_be(wrong: dict[str, Any]) -> None:
+    with holdfast.open(":memory:") as hf, pytest.raises(InvalidCall):
+        hf.limit(**{"queue": "q", **wrong})
+
+
+def test_an_account_never_gives_more_than_the_rate_in_any_period() -> None:
+    chance = random.Random(5)
+    for rate, per in ((1, 1000), (7, 1000), (100, 1_000_000), (1000, 10)):
+        limits, now, begun = Limits(rate=rate, per=per), 0, []
+        for _ in range(1500):
+            now += chance.randint(0, max(1, per // 20))
+            limits, given = limits.after(now, chance.randint(1, 9))
+            back = chance.randint(0, given)
+            limits = limits.without(back)
+            begun += [now] * (given - back)
+            assert len(limits.begun) <= 60
+        assert all(later - earlier >= per for earlier, later in zip(begun, begun[rate:], strict=False))
+        # Nearly as fast as allowed.
+        assert len(begun) > 10
+        assert all(earlier <= later for earlier, later in pairwise(begun))

@@ -1,0 +1,127 @@
+"""A worker that gets no thread from the system hands runs back; the leases that it takes begin when it takes them."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stage as s
+
+import holdfast
+from holdfast import Holdfast, workflow
+from holdfast.fleet.hands import Hands, NoThread
+
+LEASE = 3600
+
+
+@workflow(name="nt_plain")
+def plain() -> int:
+    return 1
+
+
+@workflow(name="nt_async")
+async def asynchronous() -> int:
+    return 1
+
+
+class Clock:
+    """Set by hand."""
+
+    def __init__(self) -> None:
+        self.seconds = 1_000_000_000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def hf(tmp_path: Path, clock: Clock) -> Iterator[Holdfast]:
+    with holdfast.open(tmp_path / "runs.db", lease=LEASE, clock=clock) as opened:
+        yield opened
+
+
+def without_threads(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """While this is set, no thread that executes runs can be started."""
+    missing = threading.Event()
+    missing.set()
+    start = threading.Thread.start
+
+    def starting(thread: threading.Thread) -> None:
+        if missing.is_set() and thread.name.startswith("holdfast worker's"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", starting)
+    return missing
+
+
+@pytest.mark.parametrize("flow", [plain, asynchronous], ids=["plain", "async"])
+def test_runs_that_get_no_thread_are_handed_back(
+    hf: Holdfast, clock: Clock, monkeypatch: pytest.MonkeyPatch, flow: Any
+) -> None:
+    missing = without_threads(monkeypatch)
+    runs = [hf.enqueue(flow) for _ in range(3)]
+    with hf.worker(monitor=False, poll=0.02) as worker:
+        s.wait_until(lambda: all("run.handed_back" in [e.kind for e in run.events()] for run in runs))
+        assert {run.status for run in runs} == {"queued"}
+        assert {hf._store.run(run.id).owner for run in runs} == {None}  # type: ignore[union-attr]
+        assert worker.active == []
+        assert hf._services.keeper._holds == set()
+        missing.clear()
+        clock.seconds += 60
+        s.wait_until(lambda: all(run.status == "completed" for run in runs))
+
+
+def test_what_was_refused_for_want_of_a_thread_is_never_executed(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing, hands, done = without_threads(monkeypatch), Hands(), threading.Event()
+    executed: list[str] = []
+
+    async def task() -> None:
+        executed.append("refused")
+
+    with pytest.raises(NoThread):
+        hands.do(lambda: executed.append("refused"))
+    with pytest.raises(NoThread):
+        hands.spawn([task()])
+    missing.clear()
+    hands.do(done.set)
+    assert done.wait(s.PATIENCE)
+    hands.close()
+    assert executed == []
+
+
+@pytest.mark.parametrize("rated", [False, True], ids=["plain", "rated"])
+def test_a_lease_begins_when_the_claim_does(hf: Holdfast, clock: Clock, rated: bool) -> None:
+    """Not before whatever the claim waited for."""
+    if rated:
+        hf.limit("default", rate=10)
+    worker = hf.worker(monitor=False)
+    run = hf.enqueue(plain)
+    with hf._services.claiming:
+        thread = threading.Thread(target=worker._claim, daemon=True)
+        thread.start()
+        s.wait_until(lambda: _stands_in(thread, "_take"))
+        clock.seconds += LEASE * 2
+    thread.join(s.PATIENCE)
+    claimed = [event for event in run.events() if event.kind == "run.claimed"]
+    assert [event.at.timestamp() for event in claimed] == [clock.seconds]
+    s.wait_until(lambda: not worker.active)
+    worker._hands.close()
+
+
+def _stands_in(thread: threading.Thread, function: str) -> bool:
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None:
+        if frame.f_code.co_name == function:
+            return True
+        frame = frame.f_back
+    return False

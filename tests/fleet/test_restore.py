@@ -1,0 +1,379 @@
+"""Restoring: the stuck execution is fenced, the run goes on from its last good version, at most so often, and whoever
+dies half-way is followed by another."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import stage as s
+from stage import Stage, control
+
+import holdfast
+from holdfast import LeaseLost, Watch, step, workflow
+from holdfast.fleet import restore
+from holdfast.fleet.monitor import Monitor
+from holdfast.fleet.orphans import Orphans
+from holdfast.model.records import RunRecord
+from holdfast.runtime.waits import facts_of
+from holdfast.runtime.watch import watch_of
+
+stage = s.stage
+pytest_plugins = ["postgres_fixtures"]
+BACK = Watch(silent=60, autoresume=True, max_restores=2)
+
+
+def hung(stage: Stage, times: int, at: str = "hang") -> None:
+    s.wait_until(lambda: control.begun.count(at) >= times)
+
+
+def test_a_run_is_restored_so_often_and_frozen_then(stage: Stage) -> None:
+    control.hangs["hang"] = 3
+    stage.begin(s.stuck, watch=BACK)
+    for turn in range(2):
+        hung(stage, turn + 1)
+        (alert,) = stage.look(after=61)
+        assert alert.action == "restore"
+    hung(stage, 3)
+    (alert,) = stage.look(after=61)
+    assert alert.action == "freeze"
+    assert stage.frozen().details["restores"] == 2
+    assert control.begun == ["first", "hang", "hang", "hang"]
+    lines = stage.hf.get("run").history().timelines()
+    assert [(line.number, line.parent, line.actor) for line in lines] == [
+        (1, None, None),
+        (2, 2, "monitor"),
+        (3, 2, "monitor"),
+    ]
+    told = [event for event in stage.hf.get("run").events() if event.kind == "run.restored"]
+    assert [(event.data["restores"], event.data["symptom"], event.data["to"]) for event in told] == [
+        (1, "silent", 2),
+        (2, "silent", 2),
+    ]
+
+
+def test_a_run_that_was_restored_comes_to_its_end(stage: Stage) -> None:
+    control.hangs["hang"] = 1
+    run = stage.begin(s.stuck, watch=BACK)
+    hung(stage, 1)
+    stage.look(after=61)
+    s.wait_until(lambda: run.status == "completed")
+    assert run.result == "hang is over"
+    stage.join()
+    assert [type(error) for error in stage.raised] == [LeaseLost]
+    assert [version.step for version in run.history().ancestors()] == [None, "m_hang", "m_mark", None]
+
+
+def test_what_a_fenced_execution_does_is_refused(stage: Stage) -> None:
+    control.hangs["hang"] = 2
+    run = stage.begin(s.stuck, watch=BACK)
+    hung(stage, 1)
+    first = stage.threads[0]
+    stage.look(after=61)
+    hung(stage, 2)
+    head = run.head.number
+    control.gates["hang"][0].set()
+    first.join(s.PATIENCE)
+    # It has come to its end: nothing of it is kept, and the one that took over goes on.
+    assert [type(error) for error in stage.raised] == [LeaseLost]
+    assert (run.head.number, run.status) == (head, "running")
+    assert run.alive
+
+
+def test_the_execution_of_another_engine_is_fenced_too(stage: Stage) -> None:
+    if stage.where == ":memory:":
+        pytest.skip("one engine alone has it")
+    with stage.open() as other:
+        control.hangs["hang"] = 1
+        run = stage.begin(s.stuck, watch=BACK, hf=other)
+        hung(stage, 1)
+        stage.seconds += 61
+        other._services.keeper.beat()
+        assert [alert.action for alert in stage.look()] == ["restore"]
+        s.wait_until(lambda: run.status == "completed")
+        # The other engine finds out by itself, though its step hangs.
+        assert other._services.claimed("run")
+        stage.seconds += 61
+        other._services.keeper.beat()
+        assert not other._services.claimed("run")
+        stage.join()
+    assert [type(error) for error in stage.raised] == [LeaseLost]
+
+
+def test_what_was_said_of_an_execution_before_says_nothing_of_the_next(stage: Stage) -> None:
+    if stage.where == ":memory:":
+        pytest.skip("one engine alone has it")
+    with stage.open() as other:
+        control.hangs["hang"] = 2
+        stage.hf.enqueue(s.stuck, run_id="run", watch=BACK)
+        with other.worker(monitor=False):
+            hung(stage, 1)
+            stage.seconds += 61
+            other._services.keeper.beat()
+            assert len(stage.look()) == 1
+            # The same worker has it again, and has said nothing of it yet.
+            hung(stage, 2)
+            assert stage.look() == []
+            control.let_go()
+
+
+def test_a_loop_goes_back_to_before_it_began(stage: Stage) -> None:
+    control.hangs["after"] = 1
+    run = stage.begin(s.repeating, 5, watch=Watch(repeats=5, autoresume=True))
+    hung(stage, 1, "after")
+    (alert,) = stage.look()
+    assert (alert.symptom, alert.action) == ("looping", "restore")
+    s.wait_until(lambda: run.status == "completed")
+    (line,) = run.history().timelines()[1:]
+    assert line.parent == 3
+    assert run.history().at(3).step == "m_same"
+
+
+def test_over_budget_is_never_restored(stage: Stage) -> None:
+    control.hangs["after"] = 1
+    stage.begin(s.counting, 5, watch=Watch(max_steps=3, autoresume=True))
+    hung(stage, 1, "after")
+    assert [alert.action for alert in stage.look()] == ["freeze"]
+
+
+def test_a_rollback_past_effects_undoes_them(stage: Stage) -> None:
+    @workflow(name="r_orders", watch=Watch(repeats=3, autoresume=True))
+    def orders() -> None:
+        for _ in range(3):
+            s.order("kelp")
+        control.hang("after")
+
+    control.hangs["after"] = 1
+    run = stage.begin(orders)
+    hung(stage, 1, "after")
+    (alert,) = stage.look()
+    assert alert.symptom == "looping"
+    s.wait_until(lambda: stage.look() or run.status == "completed")
+    assert control.undone == ["kelp", "kelp"]
+
+
+@pytest.mark.parametrize("at", ["fenced", "rolled back"])
+def test_a_monitor_that_dies_half_way_is_followed_by_another(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    control.hangs["hang"] = 1
+    run = stage.begin(s.stuck, watch=BACK)
+    hung(stage, 1)
+    stage.look()
+    with monkeypatch.context() as patch:
+        # It does no more than this.
+        patch.setattr(Orphans, "go_on", lambda _: None)
+        if at == "fenced":
+            patch.setattr(Orphans, "finish", lambda *_: None)
+        assert len(stage.look(after=61)) == 1
+    assert run.status == "queued"
+    assert len(run.history().timelines()) == (1 if at == "fenced" else 2)
+    second = stage.hf.monitor(interval=1)
+    stage.seconds += 60
+    second.look()
+    s.wait_until(lambda: run.status == "completed")
+    assert run.result == "hang is over"
+    assert [line.parent for line in run.history().timelines()] == [None, 2]
+    assert stage.kinds().count("run.restored") == 1
+
+
+def test_a_rollback_that_another_has_finished_meanwhile_is_not_done_twice(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker claims the run, and moves its head, between the monitor's fencing it and finishing the rollback."""
+    control.hangs["hang"] = 1
+    run = stage.hf.enqueue(s.stuck, run_id="run", watch=BACK)
+    finish = Orphans.finish
+
+    def late(orphans: Orphans, taken: RunRecord) -> None:
+        stage.hf._finish_rollback(taken)
+        finish(orphans, taken)
+
+    monkeypatch.setattr(Orphans, "finish", late)
+    with stage.hf.worker(monitor=False):
+        hung(stage, 1)
+        assert [alert.action for alert in stage.look(after=61)] == ["restore"]
+        s.wait_until(lambda: run.status == "completed")
+    assert [line.parent for line in run.history().timelines()] == [None, 2]
+    assert stage.kinds().count("run.restored") == 1
+
+
+def test_two_that_act_at_once_do_one_restore(stage: Stage) -> None:
+    control.hangs["hang"] = 2
+    run = stage.begin(s.stuck, watch=BACK)
+    hung(stage, 1)
+    monitors = [stage.hf.monitor(interval=1) for _ in range(4)]
+    for monitor in monitors:
+        # As if each held the lease.
+        monitor._lead.take = lambda: True  # type: ignore[method-assign]
+    stage.seconds += 61
+    stage.hf._services.keeper.beat()
+    barrier, found = threading.Barrier(4), []
+
+    def look(monitor: Monitor) -> None:
+        barrier.wait()
+        found.extend(monitor.look())
+
+    threads = [threading.Thread(target=look, args=(monitor,)) for monitor in monitors]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 1
+    hung(stage, 2)
+    assert stage.kinds().count("run.restored") == 1
+    assert len(run.history().timelines()) == 2
+    assert control.begun.count("hang") == 2
+
+
+def test_the_policy_and_the_count_stay_through_restores_and_a_restart(stage: Stage) -> None:
+    watch = Watch(silent=60, autoresume=True, max_restores=4, between=1000)
+    control.hangs["hang"] = 5
+    run = stage.begin(s.stuck, watch=watch)
+    for turn in range(1, 4):
+        hung(stage, turn)
+        assert [alert.action for alert in stage.look(after=61)] == ["restore"]
+        record = stage.hf._store.run("run")
+        assert record is not None
+        facts = facts_of(record)
+        assert (watch_of(facts.watch), facts.restores) == (watch, turn)
+    hung(stage, 4)
+    if stage.where != ":memory:":
+        with stage.open() as again:
+            record = again._store.run("run")
+            assert record is not None
+            assert watch_of(facts_of(record).watch) == watch
+    assert [alert.action for alert in stage.look(after=61)] == ["restore"]
+    hung(stage, 5)
+    assert [alert.action for alert in stage.look(after=61)] == ["freeze"]
+    assert run.status == "frozen"
+
+
+# Parts
+
+
+def test_a_part_that_is_frozen_ends_with_the_timeline_that_it_is_of(stage: Stage) -> None:
+    @workflow(name="r_frozen_part", watch=Watch(silent=60))
+    def part() -> str:
+        return s.hang("hang")
+
+    @workflow(name="r_around")
+    def around() -> str:
+        s.mark("around")
+        return part()
+
+    control.hangs["hang"] = 1
+    run = stage.begin(around)
+    hung(stage, 1)
+    stage.look(after=61)
+    (child,) = run.children
+    assert stage.hf.get(child).status == "frozen"
+    stage.join()
+    s.wait_until(lambda: run.status == "suspended" and not stage.hf._services.claimed("run"))
+    assert stage.hf.preview("run", 1).cancelled == (child,)
+    stage.hf.rollback("run", to=1, resume=False)
+    assert stage.hf.get(child).status == "cancelled"
+    assert stage.hf.prompts() == []
+
+
+def test_a_part_that_is_stuck_is_restored_and_those_around_it_go_on(stage: Stage) -> None:
+    @workflow(name="r_part", watch=BACK)
+    def part() -> str:
+        return s.hang("hang")
+
+    @workflow(name="r_whole")
+    def whole() -> str:
+        s.mark("whole")
+        return f"whole: {part()}"
+
+    control.hangs["hang"] = 1
+    run = stage.begin(whole)
+    hung(stage, 1)
+    assert [(alert.run, alert.action) for alert in stage.look(after=61)] == [("run.r_part", "restore")]
+    s.wait_until(lambda: stage.look() or run.status == "completed")
+    assert run.result == "whole: hang is over"
+    assert control.begun.count("whole") == 1
+
+
+def test_a_part_that_is_frozen_is_waited_for(stage: Stage) -> None:
+    @workflow(name="r_frozen_part", watch=Watch(silent=60))
+    def part() -> str:
+        return s.hang("hang")
+
+    @workflow(name="r_frozen_whole")
+    def whole() -> str:
+        return f"whole: {part()}"
+
+    control.hangs["hang"] = 1
+    run = stage.begin(whole)
+    hung(stage, 1)
+    assert [alert.action for alert in stage.look(after=61)] == ["freeze"]
+    s.wait_until(lambda: run.status == "suspended")
+    prompt = stage.frozen("run.r_frozen_part")
+    stage.hf.answer(prompt.id, "resume")
+    s.wait_until(lambda: run.status == "completed")
+    assert run.result == "whole: hang is over"
+
+
+def test_a_worker_gets_its_place_back_and_ends_though_a_step_hangs(stage: Stage) -> None:
+    control.hangs["hang"] = 1
+    run = stage.hf.enqueue(s.stuck, run_id="run", watch=BACK)
+    worker = stage.hf.worker(concurrency=1, monitor=False).start()
+    hung(stage, 1)
+    stage.look(after=61)
+    s.wait_until(lambda: run.status == "completed")
+    worker.stop()
+    assert worker.join(s.PATIENCE)
+    assert control.begun == ["first", "hang", "hang"]
+
+
+@step(name="r_undo_hangs", compensate=lambda: control.hang("undo"))
+def hard_to_undo() -> None:
+    control.begun.append("done")
+
+
+def test_a_compensation_that_hangs_is_taken_up_by_another(stage: Stage) -> None:
+    @workflow(name="r_hard", watch=BACK)
+    def hard() -> None:
+        hard_to_undo()
+
+    stage.hf.run(hard, run_id="run")
+    control.hangs["undo"] = 1
+    raised: list[BaseException] = []
+
+    def back() -> None:
+        try:
+            stage.hf.rollback("run", to=1)
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=back)
+    stage.threads.append(thread)
+    thread.start()
+    hung(stage, 1, "undo")
+    run = stage.hf.get("run")
+    assert [alert.action for alert in stage.look(after=61)] == ["restore"]
+    s.wait_until(lambda: stage.look() or run.status == "completed")
+    assert control.begun == ["done", "undo", "undo", "done"]
+    stage.join()
+    assert isinstance(raised[0], LeaseLost)
+
+
+def test_nothing_is_done_to_a_run_that_has_gone_on(stage: Stage) -> None:
+    control.hangs["hang"] = 1
+    stage.begin(s.stuck, watch=BACK)
+    hung(stage, 1)
+    run = stage.hf._store.run("run")
+    assert run is not None
+    stage.join()
+    finding = holdfast.fleet.symptoms.Finding(symptom="silent", why="it was", since=0, good=2)
+    for act in (restore.restore, restore.freeze, restore.hand_over, restore.report):
+        assert act(stage.hf._services, run, finding) is None
+    assert stage.hf.get("run").status == "completed"
+
+
+def test_a_monitor_ends_with_its_engine(stage: Stage) -> None:
+    monitor = stage.hf.monitor(interval=0.01).start()
+    stage.hf.close()
+    assert monitor.join(s.PATIENCE)
+    stage.hf = stage.open()

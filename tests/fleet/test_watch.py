@@ -1,0 +1,174 @@
+"""The policy: what it takes, where it is given, and that it stays with its run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import stage as s
+from stage import Stage, control
+
+from holdfast import InvalidCall, NotFound, Watch, step, workflow
+from holdfast.fleet.monitor import Monitor
+from holdfast.runtime.waits import facts_of
+from holdfast.runtime.watch import watch_of
+
+stage = s.stage
+pytest_plugins = ["postgres_fixtures"]
+OWN = Watch(silent=7, autoresume=True, max_restores=2)
+
+
+@workflow(name="w_watched", watch=Watch(silent=30, repeats=5))
+def watched() -> None:
+    s.hang("hang")
+
+
+def policy(stage: Stage, run_id: str = "run") -> Watch | None:
+    run = stage.hf._store.run(run_id)
+    assert run is not None
+    return watch_of(facts_of(run).watch)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"silent": 0}, {"silent": -1}, {"silent": "60"}, {"silent": True}, {"between": float("nan")}, {"repeats": 1},
+        {"repeats": 2.5}, {"unchanged": 0}, {"max_steps": 0}, {"max_tokens": 1.5}, {"max_cost": 0}, {"max_time": 1e13},
+        {"max_restores": -1}, {"max_restores": None}, {"autoresume": 1},
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidCall, match=next(iter(wrong))):
+        Watch(**wrong)
+
+
+def test_a_policy_is_a_watch(stage: Stage) -> None:
+    with pytest.raises(InvalidCall, match=r"Watch\(silent=60\)"):
+        workflow(watch={"silent": 3})(lambda: None)  # type: ignore[call-overload]
+    with pytest.raises(InvalidCall, match="silent"):
+        step(silent=0)(s.take_back)
+    for call in (
+        lambda: stage.hf.run(s.stuck, watch=60),  # type: ignore[arg-type]
+        lambda: stage.hf.enqueue(s.stuck, watch="no"),  # type: ignore[arg-type]
+        lambda: stage.hf.monitor(watch=3),  # type: ignore[arg-type]
+        lambda: stage.hf.watch("run", 3),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(InvalidCall, match="Watch"):
+            call()
+    for interval in (0, -1, "1", True, None):
+        with pytest.raises(InvalidCall, match="interval"):
+            stage.hf.monitor(interval=interval)  # type: ignore[arg-type]
+    with pytest.raises(NotFound):
+        stage.hf.watch("nobody", OWN)
+
+
+def test_a_run_has_its_own_or_its_workflows(stage: Stage) -> None:
+    stage.hf.run(watched, run_id="plain")
+    assert policy(stage, "plain") == Watch(silent=30, repeats=5)
+    stage.hf.run(watched, run_id="own", watch=OWN)
+    stage.hf.enqueue(watched, run_id="queued")
+    stage.hf.enqueue(watched, run_id="queued-own", watch=OWN)
+    stage.hf.run(s.stuck, run_id="none")
+    assert policy(stage, "own") == policy(stage, "queued-own") == OWN
+    assert policy(stage, "queued") == Watch(silent=30, repeats=5)
+    assert policy(stage, "none") is None
+
+
+def test_a_workflow_that_was_changed_brings_its_new_policy_and_a_run_keeps_its_own(stage: Stage) -> None:
+    fails = [True]
+
+    @step(name="w_fails")
+    def failing() -> None:
+        if fails[0]:
+            raise ValueError("not yet")
+
+    def define(watch: Watch | None) -> Any:
+        @workflow(name="w_changing", watch=watch)
+        def changing() -> None:
+            failing()
+
+        return changing
+
+    first = define(Watch(silent=1))
+    stage.hf.run(first, run_id="follows")
+    stage.hf.run(first, run_id="own", watch=OWN)
+    define(Watch(silent=2))
+    for run_id in ("follows", "own"):
+        stage.hf.resume(run_id)
+    assert policy(stage, "follows") == Watch(silent=2)
+    assert policy(stage, "own") == OWN
+    define(None)
+    stage.hf.resume("follows")
+    assert policy(stage, "follows") is None
+
+
+def test_it_can_be_changed_while_the_run_is_stuck(stage: Stage) -> None:
+    control.hangs["hang"] = 1
+    stage.begin(s.stuck)
+    s.wait_until(lambda: "hang" in control.begun)
+    assert stage.look(after=100) == []
+    stage.hf.watch("run", Watch(silent=5), actor="ada")
+    (alert,) = stage.look()
+    assert alert.symptom == "silent"
+    (told,) = [event for event in stage.hf.get("run").events() if event.kind == "run.watched"]
+    assert told.data["actor"] == "ada"
+
+
+def test_a_change_reaches_a_run_that_goes_on(stage: Stage) -> None:
+    control.hangs["hang"] = 1
+    stage.begin(s.stuck)
+    s.wait_until(lambda: "hang" in control.begun)
+    stage.hf.watch("run", OWN)
+    stage.join()
+    assert stage.hf.get("run").status == "completed"
+    assert policy(stage) == OWN
+
+
+def test_it_stays_through_rollbacks_and_restarts(stage: Stage) -> None:
+    stage.hf.run(s.stuck, run_id="run", watch=OWN)
+    for _ in range(3):
+        stage.hf.rollback("run", to=2)
+        assert policy(stage) == OWN
+    if stage.where != ":memory:":
+        stage.hf.close()
+        stage.hf = stage.open()
+        stage.hf.rollback("run", to=1)
+        assert policy(stage) == OWN
+
+
+def test_a_default_is_for_runs_that_have_none(stage: Stage) -> None:
+    control.hangs.update(one=1, two=1)
+    stage.begin(s.stuck, "one", run_id="one")
+    stage.begin(s.stuck, "two", run_id="two", watch=Watch(silent=1000))
+    s.wait_until(lambda: {"one", "two"} <= set(control.begun))
+    stage.monitor = stage.hf.monitor(watch=Watch(silent=10))
+    assert [alert.run for alert in stage.look(after=20)] == ["one"]
+    assert "control.hang(name)" in stage.frozen("one").details["stack"]
+
+
+def test_a_policy_of_another_version_that_makes_no_sense_here_is_none() -> None:
+    assert watch_of({"silent": "a while", "own": True}) is None
+    assert watch_of({"repeats": 1}) is None
+    assert watch_of({"silent": 3, "of the future": 4}) == Watch(silent=3)
+
+
+def test_what_is_wrong_with_one_run_does_not_keep_the_monitor_from_the_others(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    control.hangs.update(one=1, two=1)
+    for name in ("one", "two"):
+        stage.begin(s.stuck, name, run_id=name, watch=Watch(silent=10))
+    s.wait_until(lambda: {"one", "two"} <= set(control.begun))
+    examine = Monitor._examine
+
+    def fails(monitor: Monitor, watched: Any, *, act: bool) -> Any:
+        if watched.run.id == "two":
+            raise ZeroDivisionError("a fault")
+        return examine(monitor, watched, act=act)
+
+    monkeypatch.setattr(Monitor, "_examine", fails)
+    assert [alert.run for alert in stage.look(after=20)] == ["one"]
+    assert [alert.run for alert in stage.look()] == []
+    # One cause, one warning, with a trace: it is a fault of the program.
+    (told,) = [record for record in caplog.records if "cannot be looked after" in record.getMessage()]
+    assert told.exc_info is not None

@@ -1,0 +1,352 @@
+"""What workers do with runs: execute, suspend, go on, leave alone what is not theirs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+from uuid import uuid4
+
+import fleet_flows as flows
+import pytest
+from crew import Crew, World, wait_until
+
+import holdfast
+from holdfast import Holdfast, InvalidCall, StepFailed, step, workflow
+
+pytest_plugins = ["postgres_fixtures"]
+
+
+def test_many_runs_by_several_workers_each_once(hf: Holdfast, crew: Crew, world: World) -> None:
+    crew.hire(3, concurrency=2)
+    runs = [hf.enqueue(flows.adding, 3) for _ in range(40)]
+    assert [run.wait(50).result for run in runs] == [6] * 40
+    assert all(run.state == {"sum": 3} for run in runs)
+    keys = world.told("add")
+    assert len(keys) == len(set(keys)) == 120
+    assert len({pid for text, pid, _ in world.lines() if text.startswith("add")}) > 1
+
+
+def test_plain_workflows_run_beside_each_other(hf: Holdfast, world: World) -> None:
+    runs = [hf.enqueue(flows.gated, f"g{number}") for number in range(3)]
+    with hf.worker(concurrency=3) as worker:
+        for number in range(3):
+            world.until(f"begin g{number}")
+        assert sorted(worker.active) == sorted(run.id for run in runs)
+        assert world.told("end") == []
+        world.open("go-g0", "go-g1", "go-g2")
+        for run in runs:
+            run.wait(20)
+    assert worker.done == 3
+
+
+def test_no_more_at_once_than_the_worker_may(hf: Holdfast, world: World) -> None:
+    for number in range(3):
+        hf.enqueue(flows.gated, f"g{number}")
+    with hf.worker(concurrency=2):
+        world.until("begin g0").until("begin g1")
+        assert hf.queues()[0].runs == {"running": 2, "queued": 1}
+        world.open("go-g0", "go-g1", "go-g2")
+        world.until("after g2")
+
+
+def test_asynchronous_workflows_share_one_loop(hf: Holdfast, world: World) -> None:
+    seen: set[Any] = set()
+
+    @step(name="f_where")
+    async def where_am_i() -> None:
+        seen.add((threading.get_ident(), id(asyncio.get_running_loop())))
+
+    @workflow(name="f_loops")
+    async def loops() -> int:
+        await where_am_i()
+        await asyncio.sleep(0.01)
+        await where_am_i()
+        return 1
+
+    runs = [hf.enqueue(loops) for _ in range(30)]
+    with hf.worker(concurrency=30):
+        assert [run.wait(20).result for run in runs] == [1] * 30
+    assert len(seen) == 1
+
+
+def test_a_workflow_that_is_not_known_is_left_to_others_and_starves_nobody(
+    hf: Holdfast, crew: Crew, world: World
+) -> None:
+    strange = [hf.enqueue("f_strange", number, priority=5) for number in range(30)]
+    ours = hf.enqueue(flows.marking, "ours")
+    with hf.worker(concurrency=2):
+        assert ours.wait(20).result == "ours"
+        assert {run.status for run in strange} == {"queued"}
+    crew.hire(defines=["f_strange"])
+    for run in strange:
+        run.wait(40)
+
+
+def test_a_failing_workflow_is_told_and_the_worker_goes_on(hf: Holdfast, world: World) -> None:
+    broken, fine = hf.enqueue(flows.failing, "x"), hf.enqueue(flows.marking, "y")
+    with hf.worker(concurrency=1):
+        fine.wait(20)
+    assert broken.status == "failed"
+    assert isinstance(broken.error, ValueError)
+    assert str(broken.error) == "x is broken"
+    assert world.told("boom") == ["boom x"]
+
+
+@pytest.mark.parametrize("way", ["exit", "interrupt", "cancel"])
+def test_what_would_end_a_process_ends_the_run_only(hf: Holdfast, world: World, way: str) -> None:
+    errors = {"exit": SystemExit(3), "interrupt": KeyboardInterrupt(), "cancel": asyncio.CancelledError()}
+
+    @workflow(name="f_ends")
+    def ends() -> None:
+        flows.mark("once")
+        raise errors[way]
+
+    @workflow(name="f_aends")
+    async def aends() -> None:
+        await flows.awhile("once")
+        raise errors[way]
+
+    for flow in (ends, aends):
+        run, after = hf.enqueue(flow), hf.enqueue(flows.marking, "after")
+        with hf.worker(concurrency=1):
+            after.wait(20)
+        assert run.status == "failed"
+        assert isinstance(run.error, StepFailed)
+        assert type(errors[way]).__name__ in str(run.error)
+    assert world.told("once") == ["once"] * 2
+
+
+def test_arguments_that_fit_no_more(hf: Holdfast) -> None:
+    name = f"f_later_{uuid4().hex}"
+    run = hf.enqueue(name, 1, 2)
+
+    @workflow(name=name)
+    def later(one: int) -> int:
+        return one
+
+    with hf.worker():
+        run.wait(20)
+    assert run.status == "failed"
+    assert "later" in str(run.error)
+
+
+@pytest.mark.parametrize("changed", ["warn", "refuse", "allow"])
+def test_code_that_has_changed(hf: Holdfast, world: World, changed: Any) -> None:
+    @workflow(name="f_changing", changed=changed)
+    def before() -> str:
+        return flows.mark("old")
+
+    fresh = hf.enqueue(before)
+    begun = hf.enqueue(before)
+
+    @workflow(name="f_changing", changed=changed)
+    def after() -> str:
+        return flows.mark("new") + "!"
+
+    with hf.worker():
+        for run in (fresh, begun):
+            run.wait(20)
+    if changed == "refuse":
+        assert fresh.status == begun.status == "failed"
+        assert isinstance(fresh.error, holdfast.CodeChanged)
+        assert world.told() == []
+    else:
+        assert fresh.result == begun.result == "new!"
+
+
+class TestWaiting:
+    def test_for_an_answer_that_another_process_gives(self, hf: Holdfast, crew: Crew, world: World) -> None:
+        run = hf.enqueue(flows.asking)
+        crew.hire()
+        (prompt,) = wait_until(run.prompts)
+        wait_until(lambda: run.status == "suspended")
+        hf.answer(prompt.id, "yes", resume=False)
+        assert wait_until(lambda: run.status == "completed" and run.result) == "answer yes"
+        assert world.told("before") == ["before the question"]
+        pids = {pid for text, pid, _ in world.lines() if not text.startswith("worker")}
+        assert pids == {crew.members[0].pid}
+
+    def test_for_a_time(self, hf: Holdfast, world: World) -> None:
+        run = hf.enqueue(flows.sleeping, 0.4)
+        with hf.worker():
+            wait_until(lambda: run.status == "suspended")
+            wait_until(lambda: run.status == "completed")
+        (tired, _, first), (awake, _, then) = world.lines()
+        assert (tired, awake) == ("tired", "awake")
+        assert then - first >= 0.4
+
+    def test_for_an_event(self, hf: Holdfast) -> None:
+        run = hf.enqueue(flows.waiting, "bell")
+        early = hf.enqueue(flows.waiting, "bell")
+        hf.send(early.id, "bell", {"n": 1}, resume=False)
+        with hf.worker():
+            wait_until(lambda: run.status == "suspended")
+            hf.send(run.id, "bell", {"n": 2}, resume=False)
+            wait_until(lambda: run.status == early.status == "completed")
+        assert (run.result, early.result) == (["waits", {"n": 2}], ["waits", {"n": 1}])
+
+    def test_for_a_run_that_is_a_part_of_it(self, hf: Holdfast, crew: Crew) -> None:
+        run = hf.enqueue(flows.parent)
+        crew.hire()
+        wait_until(lambda: run.status == "suspended")
+        (prompt,) = hf.prompts()
+        hf.answer(prompt.id, "fine", resume=False)
+        assert wait_until(lambda: run.status == "completed" and run.result) == "the child says answer fine"
+
+    def test_an_answer_in_the_moment_of_suspending_is_not_lost(self, hf: Holdfast, world: World) -> None:
+        # Answered as soon as the question can be seen, again and again: some answers come before the run is suspended.
+        answered: set[str] = set()
+
+        def all_answered() -> bool:
+            for prompt in hf.prompts():
+                if prompt.id not in answered:
+                    answered.add(prompt.id)
+                    hf.answer(prompt.id, "yes", resume=False)
+            return all(run.status == "completed" for run in runs)
+
+        runs = [hf.enqueue(flow) for flow in (flows.asking, flows.parent) for _ in range(15)]
+        with hf.worker(concurrency=8):
+            wait_until(all_answered)
+
+    def test_an_answer_of_the_wrong_shape_changes_nothing(self, hf: Holdfast) -> None:
+        run = hf.enqueue(flows.asking)
+        with hf.worker():
+            wait_until(lambda: run.status == "suspended")
+            with pytest.raises(holdfast.InvalidAnswer):
+                hf.answer(run.prompts()[0].id, 7, resume=False)
+            assert run.status == "suspended"
+            hf.answer(run.prompts()[0].id, "seven", resume=False)
+            wait_until(lambda: run.status == "completed")
+
+
+class TestStopping:
+    def test_a_queued_run_can_be_cancelled_and_paused(self, hf: Holdfast, world: World) -> None:
+        cancelled, paused = hf.enqueue(flows.marking, "a"), hf.enqueue(flows.marking, "b")
+        hf.cancel(cancelled.id, reason="no")
+        hf.pause(paused.id)
+        last = hf.enqueue(flows.marking, "c")
+        with hf.worker(concurrency=1):
+            last.wait(20)
+            assert (cancelled.status, paused.status) == ("cancelled", "paused")
+            hf.requeue(paused.id)
+            paused.wait(20)
+        assert world.told() == ["c", "b"]
+
+    @pytest.mark.parametrize("what", ["cancel", "pause"])
+    def test_a_run_at_work_elsewhere_stops_at_the_next_boundary(
+        self, hf: Holdfast, crew: Crew, world: World, what: str
+    ) -> None:
+        run = hf.enqueue(flows.gated, "g")
+        crew.hire()
+        world.until("begin g")
+        getattr(hf, what)(run.id)
+        world.open("go-g")
+        wait_until(lambda: run.status == {"cancel": "cancelled", "pause": "paused"}[what])
+        assert world.told("after") == []
+        if what == "pause":
+            hf.requeue(run.id)
+            wait_until(lambda: run.status == "completed")
+            assert world.told("before", "begin", "after") == ["before g", "begin g", "after g"]
+
+    def test_a_running_run_is_not_requeued(self, hf: Holdfast, world: World) -> None:
+        run = hf.enqueue(flows.gated, "g")
+        with hf.worker():
+            world.until("begin g")
+            with pytest.raises(holdfast.AlreadyRunning):
+                hf.requeue(run.id)
+            world.open("go-g")
+            run.wait(20)
+
+
+def test_a_rollback_that_was_interrupted_is_finished_by_a_worker(hf: Holdfast, world: World) -> None:
+    interrupts = [KeyboardInterrupt()]
+
+    def send_back(result: str) -> None:
+        if interrupts:
+            raise interrupts.pop()
+        flows.did("sent back")
+
+    @step(name="f_order", compensate=send_back)
+    def order() -> str:
+        flows.did("ordered")
+        return "order"
+
+    @workflow(name="f_ordering")
+    def ordering() -> str:
+        flows.mark("before")
+        return order()
+
+    run = hf.enqueue(ordering)
+    with hf.worker():
+        run.wait(20)
+    with pytest.raises(KeyboardInterrupt):
+        hf.rollback(run.id, to=2, resume=False)
+    assert run.status == "running"
+    with hf.worker():
+        run.wait(20)
+    assert run.result == "order"
+    assert run.head.timeline == 2
+    assert world.told() == ["before", "ordered", "sent back", "ordered"]
+
+
+def test_a_step_may_fork(hf: Holdfast, crew: Crew) -> None:
+    runs = [hf.enqueue(flows.forking) for _ in range(6)]
+    crew.hire(concurrency=3)
+    assert [run.wait(40).result for run in runs] == [9] * 6
+
+
+def test_a_run_whose_head_is_damaged_fails_and_is_not_tried_for_ever(where: str, world: World) -> None:
+    if "://" in where:
+        pytest.skip("damages a SQLite file")
+    import sqlite3
+
+    with holdfast.open(where) as hf:
+        run = hf.enqueue(flows.marking, "a")
+    with sqlite3.connect(where) as connection:
+        connection.execute("UPDATE journal SET pack = zeroblob(20) WHERE number = 1")
+    with holdfast.open(where) as hf:
+        fine = hf.enqueue(flows.marking, "b")
+        with hf.worker(concurrency=1):
+            fine.wait(20)
+            wait_until(lambda: hf.get(run.id).status == "failed")
+        assert isinstance(hf.get(run.id).error, holdfast.CorruptVersion)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"queues": []}, "at least one queue"),
+        ({"queues": [""]}, "queue has a name"),
+        ({"concurrency": 0}, "concurrency"),
+        ({"concurrency": "many"}, "concurrency"),
+        ({"poll": -1}, "poll"),
+    ],
+)
+def test_a_worker_that_cannot_be(hf: Holdfast, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidCall, match=words):
+        hf.worker(**options)
+
+
+@pytest.mark.parametrize("lease", [0, -1, 0.01, "long", 10**6, None])
+def test_a_lease_that_cannot_be(lease: Any) -> None:
+    with pytest.raises(InvalidCall, match="lease is a number of seconds"):
+        holdfast.open(":memory:", lease=lease)
+
+
+def test_in_memory_too(world: World) -> None:
+    with holdfast.open(":memory:") as hf:
+        runs = [hf.enqueue(flow, number) for number in range(10) for flow in (flows.empty, flows.aempty)]
+        with hf.worker():
+            assert sum(run.wait(20).result for run in runs) == 90
+
+
+def test_closing_the_store_ends_its_workers(tmp_path: Any, world: World) -> None:
+    hf = holdfast.open(tmp_path / "runs.db")
+    run = hf.enqueue(flows.marking, "a")
+    worker = hf.worker().start()
+    run.wait(20)
+    hf.close()
+    assert worker.join(0)
+    with pytest.raises(InvalidCall, match="started once"):
+        worker.start()

@@ -1,0 +1,102 @@
+"""Reading states: spread over many packs, deep, wide, shared, and more than is read ahead at a time."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import FrozenDict, thaw
+from holdfast.tree import load
+
+
+@pytest.mark.parametrize("ahead", [1, 40, 4096])
+def test_a_state_reads_the_same_however_much_is_read_ahead(
+    file: Path, monkeypatch: pytest.MonkeyPatch, ahead: int
+) -> None:
+    monkeypatch.setattr(load, "_AHEAD", ahead)
+    source = random.Random(7)
+    expected = _spread(file, source)
+    with holdfast.open(file) as hf:
+        assert thaw(hf.history("run").head.state) == expected
+        assert thaw(hf.history("run").at(30).state) != expected
+
+
+def test_a_node_in_two_places_is_one_object(file: Path) -> None:
+    shared = {"text": "a" * 600, "items": ["b" * 40] * 9}
+    with holdfast.open(file, durability="fast") as hf:
+        log = hf.history("run")
+        log.commit({"one": shared})
+        with log.edit() as state:
+            state["two"] = log.head.state["one"]
+    with holdfast.open(file) as hf:
+        state = hf.history("run").head.state
+        assert state == {"one": shared, "two": shared}
+        assert state["one"] is state["two"]
+        assert state["one"] is hf.history("run").at(1).state["one"]
+
+
+def test_what_is_read_is_frozen_and_can_be_edited_cheaply(file: Path) -> None:
+    _spread(file, random.Random(8))
+    with holdfast.open(file, durability="fast") as hf:
+        log = hf.history("run")
+        with log.edit() as state:
+            state["documents"]["doc-5"]["seen"] = True
+        assert type(log.head.state["documents"]["doc-5"]) is FrozenDict
+        assert log.head.size < 2000
+
+
+def test_reading_a_large_state_takes_little_beyond_the_state(file: Path) -> None:
+    source = random.Random(9)
+    with holdfast.open(file, durability="fast") as hf:
+        hf.history("run").commit({str(number): _document(source) for number in range(8000)})
+    with holdfast.open(file) as hf:
+        tracemalloc.start()
+        try:
+            state = hf.history("run").head.state
+            kept, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert len(state) == 8000
+    assert peak < 1.1 * kept
+
+
+def test_the_deepest_state_reads_back_with_a_node_for_every_level(file: Path) -> None:
+    state: Any = {}
+    for level in range(198):
+        state = {"beside": "b" * 120, "below": state} if level % 2 else ["b" * 120, state]
+    with holdfast.open(file, durability="fast") as hf:
+        hf.history("run").commit({"deep": state})
+    with holdfast.open(file) as hf:
+        assert thaw(hf.history("run").head.state) == {"deep": state}
+
+
+def _spread(file: Path, source: random.Random) -> dict[str, Any]:
+    """A state written over many versions, its parts of every kind."""
+    expected: dict[str, Any] = {
+        "documents": {f"doc-{number}": _document(source) for number in range(300)},
+        "grid": {f"row-{row}": {f"cell-{cell}": [row, "x" * 120] for cell in range(12)} for row in range(12)},
+        "messages": [],
+        "sets": [{1, 2}, {"a": {3}}],
+        "large": "y" * 70_000,
+    }
+    with holdfast.open(file, durability="fast") as hf:
+        log = hf.history("run")
+        log.commit(expected)
+        for number in range(80):
+            message = _document(source)
+            fresh = _document(source)
+            with log.edit() as state:
+                state["messages"].append(message)
+                state["documents"][f"doc-{number * 3}"] = fresh
+            expected["messages"].append(message)
+            expected["documents"][f"doc-{number * 3}"] = fresh
+    return expected
+
+
+def _document(source: random.Random) -> dict[str, Any]:
+    return {"title": source.randbytes(20).hex(), "text": source.randbytes(400).hex(), "seen": False}

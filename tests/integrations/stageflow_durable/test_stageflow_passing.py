@@ -1,0 +1,501 @@
+"""A second run passes what is completed, whatever became of the first."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from typing import Any, ClassVar
+from uuid import uuid4
+
+import pytest
+from flowing import Log, cancels, chain, fails, hurried, ok, run, stage, steps
+from stageflow.api import Pipeline, StageContext, StageKind, StageOutput
+from stageflow.core import StageArtifact, StageEvent, StageStatus
+from stageflow.helpers import PipelineRunner
+from stageflow.pipeline.dag import UnifiedPipelineCancelled, UnifiedStageExecutionError
+from stageflow.pipeline.guard_retry import GuardRetryPolicy, GuardRetryStrategy
+from stageflow.pipeline.interceptors import BaseInterceptor, InterceptorResult, get_default_interceptors
+from stageflow.pipeline.retry import BackoffStrategy, JitterStrategy, RetryInterceptor
+from stageflow.pipeline.subpipeline import SubpipelineSpawner
+from stageflow.stages.context import PipelineContext
+from stageflow.stages.result import StageResult
+
+from holdfast import Holdfast
+from holdfast.integrations.stageflow import durable, results_of
+
+pytest_plugins = ["postgres_fixtures"]
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+def test_nothing_that_is_completed_is_executed_again(hf: Holdfast, log: Log) -> None:
+    pipeline = chain(log, "plan", "search", "write")
+    first = run(durable(pipeline, hf, "r"), input_text="kelp")
+    assert log.taken() == ["plan", "search", "write"]
+    second = run(durable(pipeline, hf, "r"), input_text="kelp")
+    third = run(durable(pipeline, hf, "r"))
+    assert log.taken() == []
+    assert first == second == third
+    assert list(first) == ["plan", "search", "write"]
+    assert steps(hf.history("r")) == ["initial", "plan", "search", "write"]
+    assert hf.get("r").status == "completed"
+
+
+def test_what_a_stage_gave_comes_back_whole(hf: Holdfast, log: Log) -> None:
+    at = dt.datetime(2024, 2, 29, 23, 59, 59, 999999, tzinfo=dt.timezone(dt.timedelta(hours=5, minutes=45)))
+    whole = StageOutput(
+        status=StageStatus.OK,
+        data={"big": 2**200, "at": at, "nested": {"a": [1, 1.0, True, None, (1, {2})]}, "nan": -0.0},
+        artifacts=[StageArtifact("audio", {"bytes": b"\0\xff"}, at), StageArtifact("empty", {})],
+        events=[StageEvent("progress", {"half": 0.5}, at)],
+        error="no error, but words",
+        version="v7",
+    )
+    pipeline = Pipeline(name="p")
+    gives: dict[str, Any] = {
+        "whole": whole,
+        "skipped": StageOutput.skip(reason="not today", data={"why": ["rain"]}),
+        "empty": StageOutput.ok(),
+        "dict": {},
+        "payload": {"output": whole, "kind": StageKind.GUARD},
+    }
+    for name, value in gives.items():
+        pipeline = pipeline.with_stage(name, stage(log, name, value), StageKind.WORK)
+    pipeline = pipeline.with_stage("nothing", stage(log, "nothing", also=lambda ctx: ok()), StageKind.WORK)
+    first = run(durable(pipeline, hf, "r"))
+    assert len(log.taken()) == 6
+    second = run(durable(pipeline, hf, "r"))
+    assert log.taken() == []
+    assert first == second
+    for name, output in first.items():
+        again = second[name]
+        assert repr(again) == repr(output)
+        assert type(again.data) is dict
+    assert second["whole"].artifacts == whole.artifacts
+    assert second["whole"].artifacts[0].timestamp.utcoffset() == at.utcoffset()
+    assert second["skipped"].status is StageStatus.SKIP
+    assert second["whole"].data["nested"]["a"][4][1] == {2}
+    assert results_of(hf.history("r").head) == first
+
+
+def test_a_stage_that_returns_nothing_has_returned(hf: Holdfast) -> None:
+    ran = Log()
+
+    async def nothing(ctx: StageContext) -> None:
+        ran.append("nothing")
+
+    pipeline = Pipeline(name="p").with_stage("nothing", nothing, StageKind.WORK)
+    assert run(durable(pipeline, hf, "r")) == run(durable(pipeline, hf, "r"))
+    assert ran == ["nothing"]
+
+
+def test_partial_results_survive_a_failure(hf: Holdfast, log: Log) -> None:
+    trouble: list[Any] = [ConnectionError("no answer")]
+    pipeline = chain(log, "plan", "search", "write", search=lambda: trouble[0])
+    error = fails(durable(pipeline, hf, "r"), input_text="kelp")
+    assert isinstance(error.original, ConnectionError)
+    assert log.taken() == ["plan", "search"]
+    head = hf.history("r").head
+    assert (head.status, head.error["message"]) == ("failed", "no answer")
+    assert head.error["type"] == "ConnectionError"
+    kept = results_of(head)
+    assert kept["plan"].data == {"from": "plan"}
+    assert (kept["search"].status, kept["search"].error) == (StageStatus.FAIL, "no answer")
+    trouble[0] = {"found": 3}
+    results = run(durable(pipeline, hf, "r"), input_text="kelp")
+    assert log.taken() == ["search", "write"]
+    assert results["search"].data == {"found": 3}
+    assert steps(hf.history("r")) == ["initial", "plan", "stage search failed", "search", "write"]
+    assert hf.get("r").status == "completed"
+
+
+def test_a_failed_output_is_tried_again(hf: Holdfast, log: Log) -> None:
+    outcome = [StageOutput.fail("bad luck", {"part": 1})]
+    pipeline = chain(log, "plan", "act", act=lambda: outcome[0])
+    fails(durable(pipeline, hf, "r"))
+    kept = results_of(hf.history("r").head)["act"]
+    assert (kept.status, kept.error, kept.data) == (StageStatus.FAIL, "bad luck", {"part": 1})
+    assert hf.history("r").head.error["message"] == "bad luck"
+    outcome[0] = ok(n=1)
+    run(durable(pipeline, hf, "r"))
+    assert log.taken() == ["plan", "act", "act"]
+
+
+def test_an_output_that_asks_to_be_retried_is_no_result(hf: Holdfast, log: Log) -> None:
+    outcome = [StageOutput.retry("later")]
+    pipeline = chain(log, "plan", "act", "after", act=lambda: outcome[0])
+    run(durable(pipeline, hf, "r"))
+    assert log.taken() == ["plan", "act", "after"]
+    assert hf.get("r").status == "failed"
+    outcome[0] = ok(n=1)
+    # What came after it was made from what it gave then.
+    results = run(durable(pipeline, hf, "r"))
+    assert log.taken() == ["act", "after"]
+    assert results["act"].data == {"n": 1}
+    assert hf.get("r").status == "completed"
+
+
+# Beside each other
+
+
+def fan(log: Log, width: int, behave: Any) -> Pipeline:
+    pipeline = Pipeline(name="fan").with_stage("split", stage(log, "split"), StageKind.ROUTE)
+    names = [f"part{number}" for number in range(width)]
+    for name in names:
+        pipeline = pipeline.with_stage(name, stage(log, name, also=behave), StageKind.WORK, after="split")
+    return pipeline.with_stage("join", stage(log, "join", also=joined), StageKind.TRANSFORM, after=names)
+
+
+def joined(ctx: StageContext) -> dict[str, Any]:
+    return {"parts": sorted(output.data["part"] for output in ctx.inputs.prior_outputs.values())}
+
+
+def test_of_parallel_stages_those_that_ended_are_passed(hf: Holdfast, log: Log) -> None:
+    """Three have ended when the fourth fails; the others are cut off."""
+    healthy = False
+
+    async def behave(ctx: StageContext) -> dict[str, Any]:
+        number = int(ctx.stage_name[4:])
+        if not healthy and number == 3:
+            while hf.history("r").head.steps < 4:
+                await asyncio.sleep(0)
+            raise ValueError("no")
+        if not healthy and number > 3:
+            await asyncio.Event().wait()
+        return {"part": number}
+
+    flow = durable(fan(log, 6, behave), hf, "r")
+    fails(flow)
+    assert sorted(log.taken()) == ["part0", "part1", "part2", "part3", "part4", "part5", "split"]
+    kept = results_of(hf.history("r").head)
+    assert {name: str(output.status) for name, output in kept.items()} == {
+        "split": "ok",
+        "part0": "ok",
+        "part1": "ok",
+        "part2": "ok",
+        "part3": "fail",
+    }
+    healthy = True
+    results = run(flow)
+    assert sorted(log.taken()) == ["join", "part3", "part4", "part5"]
+    assert results["join"].data == {"parts": [0, 1, 2, 3, 4, 5]}
+    assert hf.history("r").verify().ok
+
+
+def test_many_parallel_stages_are_all_recorded(hf: Holdfast, log: Log) -> None:
+    flow = durable(fan(log, 40, lambda ctx: {"part": int(ctx.stage_name[4:])}), hf, "r")
+    first = run(flow)
+    assert first["join"].data == {"parts": list(range(40))}
+    assert len(log.taken()) == 42
+    assert run(flow) == first
+    assert log.taken() == []
+    assert [version.number for version in hf.history("r").versions()] == list(range(43, 0, -1))
+    assert hf.history("r").head.status == "completed"
+
+
+# Skips and cancellations
+
+
+@pytest.mark.parametrize("conditional", [True, False])
+def test_a_conditional_stage_is_skipped_as_stageflow_would(hf: Holdfast, log: Log, conditional: bool) -> None:
+    pipeline = (
+        Pipeline(name="p")
+        .with_stage("route", stage(log, "route", {"skip_reason": "nothing to do"}), StageKind.ROUTE)
+        .with_stage("act", stage(log, "act"), StageKind.WORK, after="route", conditional=conditional)
+        .with_stage("end", stage(log, "end"), StageKind.WORK, after="act")
+    )
+    plain = run(pipeline)
+    expected = log.taken()
+    first = run(durable(pipeline, hf, "r"))
+    assert log.taken() == expected
+    assert first["act"].data == plain["act"].data
+    assert first["act"].status is plain["act"].status
+    assert run(durable(pipeline, hf, "r")) == first
+    assert log.taken() == []
+    assert steps(hf.history("r")) == ["initial", "route", "act", "end"]
+
+
+def test_a_pipeline_that_a_stage_cancelled_stays_so(hf: Holdfast, log: Log) -> None:
+    pipeline = chain(log, "plan", "check", "act", check=StageOutput.cancel("nothing to do", {"n": 1}))
+    first = cancels(durable(pipeline, hf, "r"))
+    assert log.taken() == ["plan", "check"]
+    again = cancels(durable(pipeline, hf, "r"))
+    assert log.taken() == []
+    assert (again.stage, again.reason, again.results) == (first.stage, first.reason, first.results)
+    assert hf.get("r").status == "cancelled"
+    assert steps(hf.history("r")) == ["initial", "plan", "check"]
+    flow = durable(pipeline, hf, "r")
+    flow.rollback(to="plan")
+    cancels(flow)
+    assert log.taken() == ["check"]
+
+
+def test_a_pipeline_that_was_cancelled_from_outside_goes_on(hf: Holdfast, log: Log) -> None:
+    context = PipelineContext.create(input_text="kelp")
+    stop = True
+
+    def act(ctx: StageContext) -> None:
+        if stop:
+            context.mark_canceled("the user left")
+            ctx.raise_if_cancelled()
+
+    pipeline = chain(log, "plan").with_stage("act", stage(log, "act", also=act), StageKind.WORK, after="plan")
+    cancels(durable(pipeline, hf, "r"), context)
+    head = hf.history("r").head
+    assert (head.status, head.note) == ("cancelled", "cancelled: the user left")
+    assert list(results_of(head)) == ["plan"]
+    stop = False
+    run(durable(pipeline, hf, "r"), input_text="kelp")
+    assert log.taken() == ["plan", "act", "act"]
+    assert hf.get("r").status == "completed"
+
+
+def test_a_task_that_is_cancelled_leaves_nobody_running(hf: Holdfast, log: Log) -> None:
+    """Stageflow lets its stages go on by themselves; here they are ended, and nothing is written afterwards."""
+    ended: list[str] = []
+
+    async def slow(ctx: StageContext) -> None:
+        try:
+            if not ended:
+                await asyncio.Event().wait()
+        finally:
+            ended.append(ctx.stage_name)
+
+    pipeline = chain(log, "plan").with_stage(
+        "slow", stage(log, "slow", also=slow), StageKind.WORK, after="plan"
+    )
+    flow = durable(pipeline, hf, "r")
+
+    async def main() -> None:
+        task = asyncio.ensure_future(flow.run())
+        while "slow" not in log:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert ended == ["slow"]
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        await flow.run()
+
+    asyncio.run(main())
+    assert log.taken() == ["plan", "slow", "slow"]
+    assert hf.get("r").status == "completed"
+
+
+def test_a_stage_that_takes_too_long_has_failed(hf: Holdfast, log: Log) -> None:
+    slow = True
+
+    async def act(ctx: StageContext) -> None:
+        if slow:
+            await asyncio.Event().wait()
+
+    pipeline = chain(log, "plan").with_stage("act", stage(log, "act", also=act), StageKind.WORK, after="plan")
+    error = fails(durable(pipeline, hf, "r"), hurried("act", 20))
+    assert "timed out" in str(error)
+    head = hf.history("r").head
+    assert head.status == "failed"
+    assert "timed out" in head.error["message"]
+    slow = False
+    run(durable(pipeline, hf, "r"))
+    assert log.taken() == ["plan", "act", "act"]
+
+
+# Retries
+
+
+def test_an_interceptor_may_retry_a_stage(hf: Holdfast, log: Log) -> None:
+    gives: list[Any] = [ConnectionError("one"), ok(n=2)]
+    pipeline = chain(log, "plan", "act", act=lambda: gives.pop(0))
+    retry = RetryInterceptor(
+        base_delay_ms=1, backoff_strategy=BackoffStrategy.CONSTANT, jitter_strategy=JitterStrategy.NONE
+    )
+    results = run(durable(pipeline, hf, "r"), interceptors=[*get_default_interceptors(), retry])
+    assert results["act"].data == {"n": 2}
+    assert log.taken() == ["plan", "act", "act"]
+    assert steps(hf.history("r")) == ["initial", "plan", "stage act failed", "act"]
+    assert hf.get("r").status == "completed"
+    assert run(durable(pipeline, hf, "r")) == results
+
+
+def guarded(log: Log, drafts: list[Any], verdicts: list[Any]) -> Pipeline:
+    return (
+        Pipeline(name="guarded")
+        .with_stage("draft", stage(log, "draft", lambda: drafts.pop(0)), StageKind.TRANSFORM)
+        .with_stage("guard", stage(log, "guard", lambda: verdicts.pop(0)), StageKind.GUARD, after="draft")
+        .with_stage("send", stage(log, "send"), StageKind.WORK, after="guard")
+    )
+
+
+STRATEGY = GuardRetryStrategy({"guard": GuardRetryPolicy(retry_stage="draft", max_attempts=4)})
+
+
+def test_a_guard_may_have_a_stage_run_again(hf: Holdfast, log: Log) -> None:
+    bad = [StageOutput.fail("rude", {"n": number}) for number in range(2)]
+    pipeline = guarded(log, [ok(n=1), ok(n=2), ok(n=3)], [*bad, ok()])
+    results = run(durable(pipeline, hf, "r"), guard_retry_strategy=STRATEGY)
+    assert log.taken() == ["draft", "guard", "draft", "guard", "draft", "guard", "send"]
+    assert results["draft"].data == {"n": 3}
+    assert [
+        version.get("stages.draft.data.n") for version in reversed(hf.history("r").versions(step="draft"))
+    ] == [1, 2, 3]
+    assert run(durable(pipeline, hf, "r"), guard_retry_strategy=STRATEGY) == results
+    assert log.taken() == []
+    # Back to before the first draft, not to before the last.
+    assert durable(pipeline, hf, "r").rollback(before="draft").number == 1
+
+
+def test_a_guard_that_was_interrupted_judges_the_last_draft(hf: Holdfast, log: Log) -> None:
+    verdicts: list[Any] = [StageOutput.fail("rude"), KeyboardInterrupt()]
+    pipeline = guarded(log, [ok(n=1), ok(n=2), ok(n=3)], verdicts)
+    with pytest.raises(KeyboardInterrupt):
+        run(durable(pipeline, hf, "r"), guard_retry_strategy=STRATEGY)
+    assert log.taken() == ["draft", "guard", "draft", "guard"]
+    verdicts[:] = [StageOutput.fail("rude"), ok()]
+    results = run(durable(pipeline, hf, "r"), guard_retry_strategy=STRATEGY)
+    assert log.taken() == ["guard", "draft", "guard", "send"]
+    assert results["draft"].data == {"n": 3}
+
+
+def test_a_guard_that_gives_up_has_failed(hf: Holdfast, log: Log) -> None:
+    verdicts = [StageOutput.fail(f"rude {number}", {"n": number}) for number in range(4)]
+    pipeline = guarded(log, [ok(n=number) for number in range(5)], verdicts)
+    with pytest.raises(UnifiedStageExecutionError) as error:
+        run(durable(pipeline, hf, "r"), guard_retry_strategy=STRATEGY)
+    assert error.value.stage == "guard"
+    assert hf.get("r").status == "failed"
+    verdicts.append(ok())
+    log.clear()
+    run(durable(pipeline, hf, "r"))
+    assert log.taken() == ["guard", "send"]
+
+
+class Answer(BaseInterceptor):
+    """Answers in the place of a stage."""
+
+    name = "answer"
+
+    def __init__(self, stage: str) -> None:
+        self._stage = stage
+
+    async def before(self, stage_name: str, ctx: PipelineContext) -> InterceptorResult | None:
+        return InterceptorResult(stage_ran=False, result={"by": "me"}) if stage_name == self._stage else None
+
+    async def after(self, stage_name: str, result: StageResult, ctx: PipelineContext) -> None:
+        """Nothing to do."""
+
+
+def test_what_an_interceptor_answers_is_not_taken_for_the_stages_own(hf: Holdfast, log: Log) -> None:
+    pipeline = chain(log, "plan", "act", "end")
+    results = run(durable(pipeline, hf, "r"), interceptors=[Answer("act")])
+    assert results["act"].data == {"by": "me"}
+    assert log.taken() == ["plan", "end"]
+    head = hf.history("r").head
+    assert (head.status, head.note) == ("paused", "ended without a record of act")
+    run(durable(pipeline, hf, "r"))
+    assert log.taken() == ["act", "end"]
+    assert hf.get("r").status == "completed"
+
+
+# Ways to run a pipeline
+
+
+class Greet:
+    name = "greet"
+    kind = StageKind.TRANSFORM
+    made: ClassVar[list[str]] = []
+
+    def __init__(self, word: str = "hello") -> None:
+        self.word = word
+        Greet.made.append(word)
+
+    async def execute(self, ctx: StageContext) -> dict[str, Any]:
+        return {"text": f"{self.word}, {ctx.snapshot.input_text}"}
+
+
+def test_classes_instances_and_every_way_to_run(hf: Holdfast) -> None:
+    Greet.made.clear()
+    pipeline = (
+        Pipeline(name="p")
+        .with_stage("class", Greet)
+        .with_stage("config", Greet, config={"word": "hi"})
+        .with_stage("instance", Greet("hey"))
+    )
+    flow = durable(pipeline, hf, "r")
+    results = asyncio.run(flow.invoke("ada"))
+    assert [output.data["text"] for output in results.values()] == ["hello, ada", "hi, ada", "hey, ada"]
+    assert Greet.made == ["hey", "hello", "hi"]
+    graph = flow.build()
+    assert asyncio.run(graph.run(PipelineContext.create(input_text="ada"))) == results
+    assert asyncio.run(graph.run(PipelineContext.create(input_text="ada"))) == results
+    root = PipelineContext.create(input_text="ada").derive_root_stage_context()
+    with pytest.warns(DeprecationWarning, match="StageContext"):
+        found = asyncio.run(graph.run(root))
+    assert found == results
+    told = asyncio.run(PipelineRunner(verbose=False).run(durable(pipeline, hf, "other"), input_text="ada"))
+    assert told.success
+    assert told.stages["config"] == {"text": "hi, ada"}
+    assert len(Greet.made) == 5
+    assert hf.get("other").status == "completed"
+
+
+def test_what_is_added_is_recorded_too(hf: Holdfast, log: Log) -> None:
+    flow = durable(chain(log, "plan"), hf, "r").with_stage(
+        "act", stage(log, "act"), StageKind.WORK, after="plan"
+    )
+    flow = flow.compose(chain(log, "end", name="chain"))
+    results = run(flow)
+    assert run(flow) == results
+    assert sorted(log.taken()) == ["act", "end", "plan"]
+    assert "durable" in repr(flow).lower()
+
+
+def test_a_pipeline_within_a_stage_has_a_run_of_its_own(hf: Holdfast, log: Log) -> None:
+    trouble: list[Any] = [ValueError("no")]
+    inner = chain(log, "find", "read", name="inner", read=lambda: trouble[0])
+
+    async def research(ctx: StageContext) -> dict[str, Any]:
+        parent = PipelineContext.from_snapshot(ctx.snapshot, event_sink=ctx.event_sink)
+        child = await SubpipelineSpawner().spawn(
+            "inner",
+            parent,
+            uuid4(),
+            "research",
+            durable(inner, hf, "r/inner").run,
+        )
+        if not child.success:
+            raise RuntimeError(child.error)
+        assert child.data is not None
+        return {"inner": child.data, "read": child.data["read"].data}
+
+    outer = chain(log, "plan").with_stage("research", research, StageKind.WORK, after="plan")
+    fails(durable(outer, hf, "r"), input_text="kelp")
+    assert log.taken() == ["plan", "find", "read"]
+    trouble[0] = {"pages": 7}
+    results = run(durable(outer, hf, "r"), input_text="kelp")
+    assert log.taken() == ["read"]
+    assert results["research"].data["read"] == {"pages": 7}
+    again = run(durable(outer, hf, "r"))
+    assert again == results
+    assert type(again["research"].data["inner"]) is type(results["research"].data["inner"])
+    assert log.taken() == []
+    assert steps(hf.history("r/inner")) == ["initial", "find", "stage read failed", "read"]
+
+
+def test_a_fork_goes_its_own_way(hf: Holdfast, log: Log) -> None:
+    pipeline = chain(log, "plan", "search", "write")
+    run(durable(pipeline, hf, "r"), input_text="kelp")
+    log.clear()
+    hf.fork("r@2", "other")
+    run(durable(pipeline, hf, "other"))
+    assert log.taken() == ["search", "write"]
+    assert hf.history("r").head.number == 4
+
+
+def test_cancelled_results_are_those_of_the_first_time(hf: Holdfast, log: Log) -> None:
+    pipeline = chain(log, "plan", "check", check=StageOutput.cancel("no"))
+    found: list[UnifiedPipelineCancelled] = [cancels(durable(pipeline, hf, "r")) for _ in range(2)]
+    assert found[0].results == found[1].results
+    assert list(found[0].results) == ["plan", "check"]

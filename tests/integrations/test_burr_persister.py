@@ -1,0 +1,498 @@
+"""Applications of Burr as runs: real applications, killed and resumed, from earlier actions, side by side."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from burr.core import Application, ApplicationBuilder, State, action, default
+from burr.core.state import FIELD_SERIALIZATION, register_field_serde
+
+import holdfast
+from holdfast import (
+    AlreadyExists,
+    CorruptVersion,
+    Holdfast,
+    HoldfastError,
+    InvalidCall,
+    InvalidReference,
+    StaleVersion,
+    UnsupportedValue,
+)
+from holdfast.integrations.burr import AsyncHoldfastPersister, HoldfastPersister
+
+pytest_plugins = ["postgres_fixtures"]
+
+#: Not typed as it is meant.
+Builder: Any = ApplicationBuilder
+
+
+@action(reads=["count", "log"], writes=["count", "log"])
+def count(state: State[Any]) -> State[Any]:
+    return state.update(count=state["count"] + 1).append(log=f"count {state['count'] + 1}")
+
+
+@action(reads=["count", "log", "broken"], writes=["log"])
+def report(state: State[Any]) -> State[Any]:
+    if state["broken"]:
+        raise RuntimeError("no printer")
+    return state.append(log=f"report {state['count']}")
+
+
+@action(reads=["count", "log"], writes=["count", "log"])
+async def count_later(state: State[Any]) -> State[Any]:
+    await asyncio.sleep(0)
+    return state.update(count=state["count"] + 1).append(log=f"count {state['count'] + 1}")
+
+
+def builder(app_id: str | None, partition_key: str | None = None, sequence_id: int | None = None) -> Any:
+    return (
+        Builder()
+        .with_actions(count=count, report=report)
+        .with_transitions(("count", "report"), ("report", "count", default))
+        .with_identifiers(app_id=app_id, partition_key=partition_key, sequence_id=sequence_id)
+    )
+
+
+def build(
+    persister: HoldfastPersister,
+    app_id: str | None = "app",
+    partition_key: str | None = None,
+    sequence_id: int | None = None,
+    **options: Any,
+) -> Application[Any]:
+    made: Application[Any] = (
+        builder(app_id, partition_key, sequence_id)
+        .initialize_from(
+            persister,
+            resume_at_next_action=True,
+            default_state={"count": 0, "log": [], "broken": False},
+            default_entrypoint="count",
+            **options,
+        )
+        .with_state_persister(persister)
+        .build()
+    )
+    return made
+
+
+def steps(app: Application[Any], number: int) -> list[str]:
+    done = []
+    for _ in range(number):
+        ran = app.step()
+        assert ran is not None
+        done.append(ran[0].name)
+    return done
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture
+def hf(path: Path) -> Iterator[Holdfast]:
+    with holdfast.open(path, durability="fast") as hf:
+        yield hf
+
+
+def test_an_application_goes_on_with_its_next_action(path: Path) -> None:
+    with holdfast.open(path) as hf:
+        assert steps(build(HoldfastPersister(hf)), 3) == ["count", "report", "count"]
+    with holdfast.open(path) as hf:
+        app = build(HoldfastPersister(hf))
+        assert (app.state["count"], app.sequence_id, type(app.state["log"])) == (2, 2, list)
+        assert steps(app, 1) == ["report"]
+        log = hf.history("burr/app")
+        assert [version.step for version in log.versions()][::-1] == ["count", "report", "count", "report"]
+        assert log.head.get("state.log") == ["count 1", "report 1", "count 2", "report 2"]
+        assert [change.path for change in log.diff(3, 4).changes if "log" in change.path] != []
+        assert len(log.timelines()) == 1
+        assert hf.verify()
+
+
+_KILLED = """
+import os, signal, sys, holdfast
+from burr.core import ApplicationBuilder, action
+from holdfast.integrations.burr import HoldfastPersister
+
+@action(reads=["count"], writes=["count"])
+def work(state):
+    if os.environ.get("DIE_AT") == str(state["count"]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return state.update(count=state["count"] + 1)
+
+@action(reads=["count"], writes=[])
+def rest(state):
+    return state
+
+with holdfast.open(sys.argv[1]) as hf:
+    persister = HoldfastPersister(hf)
+    app = (
+        ApplicationBuilder().with_actions(work=work, rest=rest)
+        .with_transitions(("work", "rest"), ("rest", "work")).with_identifiers(app_id="app")
+        .initialize_from(persister, resume_at_next_action=True, default_state={"count": 0}, default_entrypoint="work")
+        .with_state_persister(persister).build()
+    )
+    while app.state["count"] < 3:
+        app.step()
+"""
+
+
+def test_an_application_that_was_killed_is_resumed(path: Path) -> None:
+    for die_at, code in (("1", -signal.SIGKILL), ("2", -signal.SIGKILL), ("-", 0)):
+        command = [sys.executable, "-c", _KILLED, str(path)]
+        done = subprocess.run(command, env={"DIE_AT": die_at}, timeout=60, check=False)
+        assert done.returncode == code
+    with holdfast.open(path) as hf:
+        log = hf.history("burr/app")
+        assert [version.step for version in log.versions()][::-1] == ["work", "rest", "work", "rest", "work"]
+        assert [version.get("state.count") for version in log.versions()][::-1] == [1, 1, 2, 2, 3]
+        assert [version.get("sequence_id") for version in log.versions()][::-1] == [0, 1, 2, 3, 4]
+
+
+def test_a_failed_action_is_kept_as_such_and_tried_again(hf: Holdfast) -> None:
+    persister = HoldfastPersister(hf)
+    app = build(persister)
+    steps(app, 1)
+    app.update_state(app.state.update(broken=True))
+    with pytest.raises(RuntimeError, match="no printer"):
+        app.step()
+    found = persister.load(None, "app")
+    assert found is not None
+    assert (found["status"], found["position"], found["sequence_id"]) == ("failed", "report", 1)
+    assert hf.runs()[0].status == "failed"
+    anew = build(HoldfastPersister(hf))
+    anew.update_state(anew.state.update(broken=False))
+    assert steps(anew, 2) == ["report", "count"]
+    assert hf.runs()[0].status == "running"
+    sequence = [version.get("sequence_id") for version in hf.history("burr/app").versions()]
+    assert sequence == [3, 2, 1, 0]
+
+
+def test_an_earlier_sequence_id_is_loaded_and_gone_on_from(hf: Holdfast) -> None:
+    persister = HoldfastPersister(hf)
+    steps(build(persister), 6)
+    for number in range(6):
+        found = persister.load(None, "app", number)
+        assert found is not None
+        assert (found["sequence_id"], len(found["state"]["log"])) == (number, number + 1)
+    assert persister.load(None, "app", 6) is None
+    app = build(persister, sequence_id=2)
+    assert app.state["count"] == 2
+    assert steps(app, 1) == ["report"]
+    log = hf.history("burr/app")
+    assert [(line.number, line.parent) for line in log.timelines()] == [(1, None), (2, 3)]
+    assert [version.get("sequence_id") for version in log.ancestors()] == [3, 2, 1, 0]
+    assert persister.load(None, "app", 5) is None
+    assert len(log.at(6).get("state.log")) == 6
+    steps(app, 2)
+    found = persister.load(None, "app", 4)
+    assert found is not None
+    assert found["state"]["log"][-1] == "count 3"
+
+
+def test_a_rollback_by_hand_is_where_it_goes_on(hf: Holdfast) -> None:
+    steps(build(HoldfastPersister(hf)), 4)
+    hf.rollback("burr/app", to=1, reason="miscounted")
+    app = build(HoldfastPersister(hf))
+    assert (app.state["count"], steps(app, 1)) == (1, ["report"])
+    hf.fork("burr/app", "burr/twin", at=2)
+    twin = build(HoldfastPersister(hf), "twin")
+    assert (twin.state["log"], steps(twin, 1)) == (["count 1", "report 1"], ["count"])
+    assert set(HoldfastPersister(hf).list_app_ids(None)) == {"app", "twin"}
+    assert hf.history("burr/app").head.get("state.count") == 1
+
+
+def test_an_application_that_is_not_stopped_goes_on_from_what_it_holds(hf: Holdfast) -> None:
+    """A rollback is for the next process: one that is running wins, and both stay readable."""
+    app = build(HoldfastPersister(hf))
+    steps(app, 4)
+    log = hf.history("burr/app")
+    hf.rollback("burr/app", to=1)
+    steps(app, 1)
+    assert [version.get("sequence_id") for version in log.ancestors()] == [4, 3, 2, 1, 0]
+    assert build(HoldfastPersister(hf)).sequence_id == 4
+    hf.rollback("burr/app", to=1)
+    assert build(HoldfastPersister(hf)).sequence_id == 0
+
+
+def test_burr_forks(hf: Holdfast) -> None:
+    persister = HoldfastPersister(hf)
+    steps(build(persister), 5)
+    fork = build(persister, "other", fork_from_app_id="app", fork_from_sequence_id=2)
+    assert (fork.state["count"], steps(fork, 2)) == (2, ["report", "count"])
+    assert hf.history("burr/other").head.get("sequence_id") == 4
+    assert hf.history("burr/app").head.get("state.count") == 3
+
+
+def test_two_writers_of_one_application_are_never_mixed_or_lost(hf: Holdfast) -> None:
+    steps(build(HoldfastPersister(hf)), 1)
+    one, two = build(HoldfastPersister(hf)), build(HoldfastPersister(hf))
+    one.update_state(one.state.update(count=100))
+    two.update_state(two.state.update(count=200))
+    for _ in range(3):
+        steps(one, 1)
+        steps(two, 1)
+    log = hf.history("burr/app")
+    writers = [version.get("state.count") // 100 for version in log.versions()]
+    assert (writers.count(1), writers.count(2), len(log.timelines())) == (3, 3, 2)
+    for writer in (1, 2):
+        last = next(version for version in log.versions() if version.get("state.count") // 100 == writer)
+        assert [version.get("sequence_id") for version in log.ancestors(last)] == [3, 2, 1, 0]
+        assert {version.get("state.count") // 100 for version in log.ancestors(last)} == {0, writer}
+    assert hf.verify()
+
+
+def test_one_persister_does_not_take_two_applications_for_one(hf: Holdfast) -> None:
+    persister = HoldfastPersister(hf)
+    one, two = build(persister), build(persister)
+    steps(one, 1)
+    with pytest.raises(StaleVersion, match="past sequence id 0"):
+        steps(two, 1)
+    fresh = builder("app").with_entrypoint("count").with_state(count=0, log=[], broken=False)
+    with pytest.raises(AlreadyExists, match="burr/app"):
+        fresh.with_state_persister(HoldfastPersister(hf)).build().step()
+    assert len(hf.history("burr/app").versions()) == 1
+
+
+def test_partitions_are_kept_apart(hf: Holdfast) -> None:
+    persister = HoldfastPersister(hf)
+    assert (persister.list_app_ids("x"), persister.load("x", None), persister.load("x", "a")) == (
+        [],
+        None,
+        None,
+    )
+    keys: list[tuple[str | None, str]] = [
+        (None, "a"),
+        ("p", "a"),
+        ("p", "b"),
+        (None, "p/a"),
+        ("p/a", "b"),
+        ("..", ".."),
+        ("é%2F", "~@\\"),
+    ]
+    for number, (partition_key, app_id) in enumerate(keys):
+        persister.save(partition_key, app_id, number, "count", State({"n": number}), "completed")
+    for number, (partition_key, app_id) in enumerate(keys):
+        found = persister.load(partition_key, app_id)
+        assert found is not None
+        assert (found["state"]["n"], found["app_id"]) == (number, app_id)
+        assert found["partition_key"] == (partition_key or "")
+        assert app_id in persister.list_app_ids(partition_key)
+    assert persister.list_app_ids("p") == ["b", "a"]
+    assert persister.list_app_ids(None) == persister.list_app_ids("") == ["p/a", "a"]
+    persister.save("p", "a", 9, "count", State({"n": 9}), "completed")
+    assert persister.list_app_ids("p") == ["a", "b"]
+    latest = persister.load("p", None)
+    assert latest is not None
+    assert (latest["app_id"], latest["state"]["n"]) == ("a", 9)
+    assert datetime.fromisoformat(latest["created_at"]).tzinfo is not None
+
+
+@dataclasses.dataclass
+class Order:
+    number: int
+    lines: list[str] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class Unknown:
+    number: int
+
+
+def test_values_come_back_as_they_were_or_are_refused(hf: Holdfast) -> None:
+    persister = HoldfastPersister(hf, allow=[Order])
+    values = {
+        "t": (1, 2.0),
+        "s": {1, 2},
+        "o": Order(1, ["x"]),
+        "big": 2**100,
+        "e": {},
+        "when": datetime(2026, 1, 1, fold=1),  # noqa: DTZ001
+    }
+    persister.save(None, "a", 0, "count", State(values), "completed")
+    found = persister.load(None, "a")
+    assert found is not None
+    assert found["state"].get_all() == values
+    found["state"]["o"].lines.append("y")
+    again = persister.load(None, "a")
+    assert again is not None
+    assert again["state"]["o"] == Order(1, ["x"])
+    with pytest.raises(UnsupportedValue, match=r"state\.u.*register"):
+        persister.save(None, "a", 1, "count", State({"u": [Unknown(1)]}), "completed")
+    assert len(hf.history("burr/a").versions()) == 1
+
+
+def test_a_class_that_is_not_known_here_is_named(path: Path) -> None:
+    program = (
+        "import dataclasses, sys, holdfast\nfrom burr.core import State\n"
+        "from holdfast.integrations.burr import HoldfastPersister\n"
+        "@dataclasses.dataclass\nclass Strange:\n    n: int\n"
+        "with holdfast.open(sys.argv[1]) as hf:\n"
+        "    persister = HoldfastPersister(hf, allow=[Strange])\n"
+        "    persister.save(None, 'a', 0, 'count', State({'deep': [{'o': (Strange(1),)}]}), 'completed')\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(path)], check=True, timeout=60)
+    with holdfast.open(path) as hf, pytest.raises(InvalidCall, match=r"Strange.*allow="):
+        HoldfastPersister(hf).load(None, "a")
+
+
+def test_functions_of_a_field_are_called(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(FIELD_SERIALIZATION, "shout", raising=False)
+
+    def write(value: str, **_: Any) -> dict[str, str]:
+        return {"low": value.lower()}
+
+    def read(value: dict[str, str], **_: Any) -> str:
+        return value["low"].upper()
+
+    register_field_serde("shout", write, read)
+    persister = HoldfastPersister(hf)
+    persister.save(None, "a", 0, "count", State({"shout": "HO"}), "completed")
+    assert hf.history("burr/a").head.get("state.shout") == {"low": "ho"}
+    found = persister.load(None, "a")
+    assert found is not None
+    assert found["state"]["shout"] == "HO"
+    monkeypatch.delitem(FIELD_SERIALIZATION, "shout")
+    with pytest.raises(InvalidCall, match=r"'shout'.*register_field_serde"):
+        persister.load(None, "a")
+
+
+def test_an_asynchronous_application(hf: Holdfast, path: Path) -> None:
+    async def make(persister: AsyncHoldfastPersister, app_id: str = "app") -> Application[Any]:
+        made: Application[Any] = await (
+            Builder()
+            .with_actions(count=count_later)
+            .with_transitions(("count", "count", default))
+            .with_identifiers(app_id=app_id, partition_key="p")
+            .initialize_from(
+                persister,
+                resume_at_next_action=True,
+                default_state={"count": 0, "log": [], "broken": False},
+                default_entrypoint="count",
+            )
+            .with_state_persister(persister)
+            .abuild()
+        )
+        return made
+
+    async def run() -> None:
+        persister = AsyncHoldfastPersister(hf)
+        assert await persister.is_initialized()
+        app = await make(persister)
+        for _ in range(3):
+            await app.astep()
+        app = await make(AsyncHoldfastPersister(hf))
+        await app.astep()
+        assert app.state["count"] == 4
+        assert await persister.list_app_ids("p") == ["app"]
+        found = await persister.load("p", "app", sequence_id=1)
+        assert found is not None
+        assert found["state"]["count"] == 2
+        apps = [await make(persister, f"app-{number}") for number in range(10)]
+        await asyncio.gather(*(app.astep() for app in apps))
+        assert len(await persister.list_app_ids("p")) == 11
+        # While another process holds the store, the loop goes on.
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        saving = asyncio.create_task(apps[0].astep())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not saving.done()
+        other.execute("ROLLBACK")
+        other.close()
+        await saving
+        assert apps[0].state["count"] == 2
+
+    asyncio.run(run())
+
+
+def test_what_cannot_be_saved_or_loaded(hf: Holdfast) -> None:
+    persister = HoldfastPersister(hf)
+    state: State[Any] = State({"n": 1})
+    bad: list[tuple[Any, ...]] = [
+        (None, "a", -1, "x", state, "completed"),
+        (None, "a", "0", "x", state, "completed"),
+        (None, "a", True, "x", state, "completed"),
+        (None, "a", 0, None, state, "completed"),
+        (None, "a", 0, "x", {"n": 1}, "completed"),
+        (None, "a", 0, "x", state, "done"),
+        (None, None, 0, "x", state, "completed"),
+        (None, "", 0, "x", state, "completed"),
+        (None, "a\0b", 0, "x", state, "completed"),
+        (None, "a" * 300, 0, "x", state, "completed"),
+        (7, "a", 0, "x", state, "completed"),
+        (None, "a", 0, "x" * 1000, state, "completed"),
+    ]
+    for call in bad:
+        with pytest.raises((InvalidCall, InvalidReference)):
+            persister.save(*call)
+    for key in ((None, ""), (None, 7), (7, "a"), (None, "\ud800"), (None, "a", "1"), (None, "a", -1)):
+        with pytest.raises(InvalidCall):
+            persister.load(*cast(Any, key))
+    assert hf.runs() == []
+    hf.history("burr/taken").commit({"plan": 1})
+    hf.history("burr/list").commit([1])
+    for name in ("taken", "list"):
+        for call in ((None, name), (None, name, 0)):
+            with pytest.raises(InvalidCall, match="no application of Burr"):
+                persister.load(*call)
+        with pytest.raises(InvalidCall, match="no application of Burr"):
+            persister.save(None, name, 1, "x", state, "completed")
+    for wrong in ("runs.db", None):
+        with pytest.raises(InvalidCall, match="open store"):
+            HoldfastPersister(cast(Any, wrong))
+    for allow in (Order, "Order", 3, [3], [int]):
+        with pytest.raises(InvalidCall):
+            HoldfastPersister(hf, allow=cast(Any, allow))
+
+
+def test_a_damaged_version_is_refused_and_the_others_are_not(path: Path) -> None:
+    with holdfast.open(path) as hf:
+        steps(build(HoldfastPersister(hf)), 3)
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE journal SET pack = zeroblob(length(pack)) WHERE number = 3")
+    with holdfast.open(path) as hf:
+        with pytest.raises(CorruptVersion):
+            build(HoldfastPersister(hf))
+        with pytest.raises(HoldfastError):
+            HoldfastPersister(hf).save(None, "app", 3, "x", State({}), "completed")
+        hf.rollback("burr/app", to=2)
+        assert steps(build(HoldfastPersister(hf)), 1) == ["count"]
+
+
+def test_many_actions_are_found_by_their_sequence_ids(hf: Holdfast) -> None:
+    persister = HoldfastPersister(hf)
+    for number in range(0, 900, 3):
+        persister.save(None, "a", number, "count", State({"n": number}), "completed")
+    for number in (0, 3, 450, 897):
+        found = persister.load(None, "a", number)
+        assert found is not None
+        assert found["state"]["n"] == number
+    assert (persister.load(None, "a", 1), persister.load(None, "a", 896)) == (None, None)
+
+
+def test_on_postgres(url: str) -> None:
+    with holdfast.open(url) as hf:
+        persister = HoldfastPersister(hf)
+        steps(build(persister, "app", "p"), 3)
+        app = build(persister, "app", "p", 0)
+        assert steps(app, 2) == ["report", "count"]
+        assert persister.list_app_ids("p") == ["app"]
+        assert len(hf.history("burr/p/app").timelines()) == 2
+
+        async def load() -> Any:
+            return await AsyncHoldfastPersister(hf).load("p", "app", 1)
+
+        assert asyncio.run(load())["position"] == "report"
+        assert hf.verify()

@@ -1,0 +1,395 @@
+"""Conversations of the OpenAI Agents SDK as runs: the real Runner on a model that needs no network."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from agents import Agent, ModelResponse, RunConfig, Runner, Usage, function_tool
+from agents.items import TResponseInputItem, TResponseStreamEvent
+from agents.memory import Session, SessionSettings
+from agents.models.interface import Model
+from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
+
+import holdfast
+from holdfast import (
+    AlreadyExists,
+    CorruptVersion,
+    Holdfast,
+    InvalidCall,
+    InvalidReference,
+    NotFound,
+    UnsupportedValue,
+)
+from holdfast.integrations.openai_agents import HoldfastSession
+
+pytest_plugins = ["postgres_fixtures"]
+
+QUIET = RunConfig(tracing_disabled=True)
+
+
+class Scripted(Model):
+    """Says what it was told to say, and remembers what it was asked."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.asked: list[Any] = []
+
+    async def get_response(
+        self,
+        system_instructions: str | None,
+        input: str | list[TResponseInputItem],  # noqa: A002 - the interface's name
+        *args: Any,
+        **options: Any,
+    ) -> ModelResponse:
+        self.asked.append(input)
+        return ModelResponse(output=[self.answers.pop(0)], usage=Usage(), response_id=None)
+
+    def stream_response(self, *args: Any, **options: Any) -> AsyncIterator[TResponseStreamEvent]:
+        raise NotImplementedError
+
+
+def text(words: str) -> ResponseOutputMessage:
+    part = ResponseOutputText(annotations=[], text=words, type="output_text")
+    return ResponseOutputMessage(
+        id="m1", content=[part], role="assistant", status="completed", type="message"
+    )
+
+
+def said(words: str) -> TResponseInputItem:
+    return cast(TResponseInputItem, {"role": "user", "content": words})
+
+
+def words(items: list[TResponseInputItem]) -> list[Any]:
+    return [cast(Any, item)["content"] for item in items]
+
+
+@function_tool
+def weather(city: str) -> str:
+    """The weather of a city."""
+    return f"rain in {city}"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture
+def hf(path: Path) -> Iterator[Holdfast]:
+    with holdfast.open(path, durability="fast", timeout=10) as hf:
+        yield hf
+
+
+def test_a_runner_goes_on_where_the_last_process_left(path: Path) -> None:
+    call = ResponseFunctionToolCall(
+        arguments='{"city": "Oslo"}', call_id="c1", name="weather", type="function_call"
+    )
+    first = Scripted(call, text("Take an umbrella."))
+    with holdfast.open(path) as hf:
+        session = HoldfastSession("user-1", hf)
+        protocol: Session = session
+        assert isinstance(protocol, Session)
+        agent = Agent(name="guide", model=first, tools=[weather])
+        result = asyncio.run(Runner.run(agent, "Oslo tomorrow?", session=session, run_config=QUIET))
+        assert result.final_output == "Take an umbrella."
+    second = Scripted(text("No, it stays dry there."))
+    with holdfast.open(path) as hf:
+        session = HoldfastSession("user-1", hf)
+        agent = Agent(name="guide", model=second)
+        asyncio.run(Runner.run(agent, "And Rome?", session=session, run_config=QUIET))
+        kinds = [
+            cast(Any, item).get("type") or cast(Any, item)["role"]
+            for item in asyncio.run(session.get_items())
+        ]
+        assert hf.verify()
+    assert kinds == ["user", "function_call", "function_call_output", "message", "user", "message"]
+    asked = second.asked[0]
+    assert [item.get("output", item.get("content")) for item in asked[::2]] == [
+        "Oslo tomorrow?",
+        "rain in Oslo",
+        "And Rome?",
+    ]
+    assert all(type(item) is dict for item in asked)
+
+
+def test_every_change_is_a_version_and_nothing_said_is_deleted(hf: Holdfast) -> None:
+    async def talk(session: HoldfastSession) -> None:
+        assert (await session.get_items(), await session.pop_item(), await session.versions()) == (
+            [],
+            None,
+            [],
+        )
+        await session.clear_session()
+        await session.add_items([said("a"), said("b")])
+        await session.add_items([])
+        await session.add_items([said("c")])
+        assert await session.pop_item() == said("c")
+        await session.clear_session()
+        assert await session.pop_item() is None
+        await session.clear_session()
+        assert await session.get_items() == []
+        await session.add_items([said("d")])
+        versions = await session.versions()
+        assert [version.step for version in versions][::-1] == [
+            "add_items",
+            "add_items",
+            "pop_item",
+            "clear_session",
+            "add_items",
+        ]
+        assert [len(version.state["items"]) for version in versions][::-1] == [2, 3, 2, 0, 1]
+        assert [version.number for version in await session.versions(limit=2, before=4)] == [3, 2]
+        assert session.history.diff(1, 2).changes[0].new == said("c")
+
+    asyncio.run(talk(HoldfastSession("s", hf)))
+    with holdfast.open(":memory:") as memory:
+        asyncio.run(talk(HoldfastSession("s", memory)))
+
+
+def test_a_conversation_is_rolled_back_and_forked(hf: Holdfast) -> None:
+    async def talk() -> None:
+        session = HoldfastSession("s", hf, session_settings={"limit": 9})
+        for word in "abc":
+            await session.add_items([said(word)])
+        other = await session.fork("s2", at=2, note="another tone")
+        await other.add_items([said("x")])
+        assert words(await other.get_items()) == ["a", "b", "x"]
+        assert other.session_settings == session.session_settings
+        version = await session.rollback(to=1, reason="went astray")
+        assert version.number == 1
+        await session.add_items([said("y")])
+        assert words(await session.get_items()) == ["a", "y"]
+        assert words(session.history.at(3).state["items"]) == ["a", "b", "c"]
+        assert [line.reason for line in session.history.timelines()] == [None, "went astray"]
+        assert words(await other.get_items()) == ["a", "b", "x"]
+        assert (await session.fork()).session_id.startswith("s-fork-")
+        with pytest.raises(AlreadyExists):
+            await session.fork("s2")
+        with pytest.raises(NotFound):
+            await session.rollback(to=99)
+        assert len(await session.versions()) == 4
+
+    asyncio.run(talk())
+    assert hf.verify()
+
+
+def test_a_branch_that_was_left_is_gone_on_with_again_by_sessions_in_use_too(hf: Holdfast) -> None:
+    async def talk() -> None:
+        one, two = HoldfastSession("s", hf), HoldfastSession("s", hf)
+        await one.add_items([said("a")])
+        await two.add_items([said("b")])
+        await one.rollback(to=1)
+        await two.add_items([said("x")])
+        assert words(await one.get_items()) == ["a", "x"]
+        await one.rollback(to=2)
+        await two.add_items([said("c")])
+        assert words(await one.get_items()) == ["a", "b", "c"]
+        assert [line.parent for line in one.history.timelines()] == [None, 1, 2]
+        assert [version.number for version in one.history.ancestors()] == [4, 2, 1]
+
+    asyncio.run(talk())
+
+
+def test_the_latest_items_and_no_more(hf: Holdfast) -> None:
+    async def talk() -> None:
+        session = HoldfastSession("s", hf, session_settings=SessionSettings(limit=2))
+        await session.add_items([said(word) for word in "abcde"])
+        assert words(await session.get_items()) == ["d", "e"]
+        assert words(await session.get_items(3)) == ["c", "d", "e"]
+        assert words(await session.get_items(limit=99)) == list("abcde")
+        assert await session.get_items(0) == []
+        for limit in (-1, "3", True, 1.5):
+            with pytest.raises(InvalidCall, match="limit"):
+                await session.get_items(cast(int, limit))
+        items = await session.get_items()
+        cast(Any, items[0])["content"] = "changed"
+        assert words(await session.get_items()) == ["d", "e"]
+
+    asyncio.run(talk())
+
+
+def test_many_tasks_and_sessions_lose_nothing(hf: Holdfast) -> None:
+    async def talk() -> None:
+        sessions = [HoldfastSession("s", hf) for _ in range(4)]
+
+        async def writer(number: int) -> None:
+            for count in range(5):
+                await sessions[number % 4].add_items(
+                    [said(f"{number}.{count}.0"), said(f"{number}.{count}.1")]
+                )
+
+        await asyncio.gather(*(writer(number) for number in range(8)))
+        _whole(words(await sessions[0].get_items()), 8, 5)
+
+    asyncio.run(talk())
+
+
+def _whole(kept: list[str], writers: int, each: int) -> None:
+    """Is everything there, calls in one piece, each writer's in order?"""
+    assert len(kept) == len(set(kept)) == writers * each * 2
+    for one, two in zip(kept[::2], kept[1::2], strict=True):
+        assert (one[-1], two[-1], one[:-1]) == ("0", "1", two[:-1])
+    for number in range(writers):
+        own = [int(word.split(".")[1]) for word in kept[::2] if word.startswith(f"{number}.")]
+        assert own == list(range(each))
+
+
+def _write_in_a_process(path: Path, number: int, ready: Any) -> None:
+    async def writer(hf: Holdfast) -> None:
+        session = HoldfastSession("s", hf)
+        ready.wait()
+        for count in range(20):
+            await session.add_items([said(f"{number}.{count}.0"), said(f"{number}.{count}.1")])
+
+    with holdfast.open(path, durability="fast") as hf:
+        asyncio.run(writer(hf))
+
+
+def test_many_processes_lose_nothing(path: Path) -> None:
+    # Forked, since importing the SDK takes longer than all the rest.
+    context = multiprocessing.get_context("fork")
+    ready = context.Barrier(3)
+    writers = [context.Process(target=_write_in_a_process, args=(path, number, ready)) for number in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert [writer.exitcode for writer in writers] == [0, 0, 0]
+    with holdfast.open(path) as hf:
+        _whole(words(asyncio.run(HoldfastSession("s", hf).get_items())), 3, 20)
+        assert hf.verify()
+
+
+def test_popping_takes_each_item_once(hf: Holdfast) -> None:
+    async def talk() -> None:
+        session = HoldfastSession("s", hf)
+        await session.add_items([said(str(number)) for number in range(12)])
+        popped = await asyncio.gather(*(session.pop_item() for _ in range(15)))
+        assert sorted(words([item for item in popped if item]), key=int) == [str(n) for n in range(12)]
+        assert await session.get_items() == []
+
+    asyncio.run(talk())
+
+
+def test_a_store_that_waits_keeps_nobody_else_waiting_and_a_write_that_was_begun_is_ended(
+    hf: Holdfast, path: Path
+) -> None:
+    async def talk() -> None:
+        session = HoldfastSession("s", hf)
+        await session.add_items([said("a")])
+        other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        other.execute("BEGIN IMMEDIATE")
+        writing = asyncio.create_task(session.add_items([said("b")]))
+        await asyncio.sleep(0)
+        assert words(await session.get_items()) == ["a"]
+        writing.cancel()
+        await asyncio.sleep(0)
+        writing.cancel()
+        await asyncio.sleep(0)
+        assert not writing.done()
+        other.execute("ROLLBACK")
+        other.close()
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+        assert words(await session.get_items()) == ["a", "b"]
+
+    asyncio.run(talk())
+
+
+def test_what_cannot_be_an_item_leaves_nothing_behind(hf: Holdfast) -> None:
+    async def talk() -> None:
+        session = HoldfastSession("s", hf)
+        for items in (None, "text", {"role": "user"}, [said("a"), "text"], [3]):
+            with pytest.raises(InvalidCall, match="add_items takes"):
+                await session.add_items(cast(Any, items))
+        with pytest.raises(UnsupportedValue, match=r"items\[1\]\.content"):
+            await session.add_items([said("a"), cast(Any, {"role": "user", "content": object()})])
+        cyclic: dict[str, Any] = {"role": "user"}
+        cyclic["content"] = cyclic
+        with pytest.raises(UnsupportedValue):
+            await session.add_items([cast(Any, cyclic)])
+        assert await session.versions() == []
+        odd = cast(Any, {"content": "\ud800 \0", "n": 2**200, "f": float("inf"), "t": ("a", 1), "empty": {}})
+        big = said("x" * 3_000_000)
+        await session.add_items([odd, big])
+        assert await session.get_items() == [odd, big]
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize("name", ["", "a@b", "../x", "x\0", " x", "x" * 201, "~", None, 7])
+def test_what_cannot_be_a_session(hf: Holdfast, name: Any) -> None:
+    with pytest.raises(InvalidReference):
+        HoldfastSession(name, hf)
+    with pytest.raises(InvalidCall, match="open store"):
+        HoldfastSession("s", cast(Any, "runs.db"))
+
+
+def test_a_run_that_is_no_conversation_is_left_alone(hf: Holdfast) -> None:
+    async def talk() -> None:
+        for number, state in enumerate(({"plan": 1}, [1], {"items": 3})):
+            hf.history(f"run-{number}").commit(state)
+            session = HoldfastSession(f"run-{number}", hf)
+            for call in (session.get_items(), session.add_items([said("a")]), session.pop_item()):
+                with pytest.raises(InvalidCall, match="no conversation"):
+                    await call
+            assert len(await session.versions()) == 1
+
+    asyncio.run(talk())
+
+
+def test_the_run_of_a_workflow_is_left_alone_whatever_its_state_holds(hf: Holdfast) -> None:
+    @holdfast.workflow
+    def shopping() -> None:
+        holdfast.ask("What else?")
+
+    async def talk() -> None:
+        early = HoldfastSession("cart", hf)
+        assert await early.get_items() == []
+        hf.run(shopping, run_id="cart", state={"items": [said("kelp")]})
+        for session in (early, HoldfastSession("cart", hf)):
+            for call in (session.get_items(), session.add_items([said("a")]), session.pop_item()):
+                with pytest.raises(InvalidCall, match="is one of workflow 'shopping'"):
+                    await call
+        assert len(await early.versions()) == 1
+
+    asyncio.run(talk())
+
+
+def test_a_damaged_conversation_is_refused(path: Path) -> None:
+    with holdfast.open(path) as hf:
+        asyncio.run(HoldfastSession("s", hf).add_items([said("a secret thought")]))
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE journal SET pack = zeroblob(length(pack)) WHERE number = 1")
+    with holdfast.open(path) as hf:
+        session = HoldfastSession("s", hf)
+        for call in (session.get_items(), session.add_items([said("b")]), session.pop_item()):
+            with pytest.raises(CorruptVersion, match="s"):
+                asyncio.run(call)
+
+
+def test_on_postgres(url: str) -> None:
+    async def talk(hf: Holdfast) -> None:
+        session = HoldfastSession("s", hf)
+        agent = Agent(name="guide", model=Scripted(text("one"), text("two")))
+        await Runner.run(agent, "first", session=session, run_config=QUIET)
+        await session.rollback(to=1)
+        await Runner.run(agent, "second", session=session, run_config=QUIET)
+        assert [item for item in words(await session.get_items()) if isinstance(item, str)] == [
+            "first",
+            "second",
+        ]
+        assert await session.pop_item() is not None
+        writers = [HoldfastSession("many", hf).add_items([said(f"0.{n}.0")]) for n in range(6)]
+        await asyncio.gather(*writers)
+        assert len(await HoldfastSession("many", hf).get_items()) == 6
+
+    with holdfast.open(url) as hf:
+        asyncio.run(talk(hf))
+        assert hf.verify()

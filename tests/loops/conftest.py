@@ -1,0 +1,35 @@
+"""An engine on both kinds of stores, with a clock that stands still until it is moved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from looping import Clock
+
+import holdfast
+from holdfast import Holdfast
+from holdfast.loops import LoopEngine
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture(params=["sqlite", "memory"])
+def hf(request: pytest.FixtureRequest, file: Path, clock: Clock) -> Iterator[Holdfast]:
+    where = file if request.param == "sqlite" else ":memory:"
+    with holdfast.open(where, durability="fast", clock=clock, redact=["*secret*", "*token*"]) as opened:
+        yield opened
+
+
+@pytest.fixture
+def engine(hf: Holdfast) -> LoopEngine:
+    return LoopEngine(hf, check_every=None)

@@ -1,0 +1,270 @@
+"""Pruning, tags, comparing, documents, schedules, configuration; names of runs."""
+
+from __future__ import annotations
+
+import json
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from looping import Clock, good, refused, state_of
+
+import holdfast
+from holdfast import Holdfast, Retention
+from holdfast.loops import LoopEngine
+from holdfast.loops.names import control_run, name_in, name_of, quoted, state_run, unquoted
+from holdfast.model.names import check_run_id
+
+
+def loops(engine: LoopEngine, project: str = "p") -> list[int]:
+    return [each["loop"] for each in engine.get_snapshot_history(project)["snapshots"]]
+
+
+def save(engine: LoopEngine, *numbers: int) -> None:
+    for number in numbers:
+        good(engine.update_project_state("p", {"loop_count": number, "half": True}))
+        good(engine.save_loop_snapshot("p"))
+
+
+# Pruning
+
+
+def test_snapshots_are_pruned_to_a_number_of_them(hf: Holdfast, engine: LoopEngine) -> None:
+    save(engine, *range(1, 11))
+    engine.tag("p", 4, "first good one")
+    reply = engine.prune("p", 3)
+    assert (reply["status"], loops(engine)) == ("pruned", [2, 8, 9, 10]), "the tagged one stays"
+    assert reply["kept"] == [4, 16, 17, 18, 19, 20]
+    assert engine.get_snapshot_history("p")["snapshot_count"] == 4
+    assert hf.verify()
+    assert engine.restore_last_snapshot("p")["loop"] == 10
+
+
+def test_the_last_good_snapshot_is_never_pruned(hf: Holdfast, engine: LoopEngine, clock: Clock) -> None:
+    save(engine, 1, 2, 3)
+    engine.restore_snapshot("p", 2)
+    clock.forward(10 * 86_400)
+    for number in range(5):
+        engine.update_project_state("p", {"loop_count": 100 + number})
+    for policy in (Retention(within=timedelta(days=1)), 1, Retention(last=0)):
+        good(engine.prune("p", policy))
+    assert loops(engine) == [1]
+    assert not hf.history("loop/p").at(2).pinned
+    assert engine.restore_last_snapshot("p")["version"] == 2
+
+
+def test_a_policy_is_followed_after_each_snapshot(engine: LoopEngine) -> None:
+    assert "say what to keep" in refused(engine.prune("p"), "invalid")
+    engine.configure("p", retention=3)
+    save(engine, *range(1, 30))
+    assert loops(engine) == [27, 28, 29]
+    engine.configure("p", retention=Retention(last=1, within=timedelta(seconds=0)))
+    assert engine.get_config("p")["config"]["retention"] == {"last": 1, "within": "P0D"}
+    engine.configure("p", retention=None)
+    save(engine, 30, 31, 32)
+    assert loops(engine) == [27, 28, 29, 30, 31, 32]
+    good(engine.prune("p", 2))
+    assert loops(engine) == [31, 32]
+
+
+def test_a_pruning_that_fails_does_not_undo_the_snapshot(
+    engine: LoopEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.configure("p", retention=1)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("no")
+
+    monkeypatch.setattr(holdfast.History, "prune", fail)
+    saved = engine.save_loop_snapshot("p", {"loop_count": 1})
+    assert (saved["status"], saved["prune_error"]) == ("saved", "OSError: no")
+    assert loops(engine) == [1]
+
+
+def test_the_audit_is_pruned_only_if_asked(engine: LoopEngine) -> None:
+    save(engine, 1)
+    for _ in range(5):
+        engine.log_agent_start("p", "a")
+        engine.log_agent_complete("p", "a", "failed")
+    good(engine.prune("p", 1))
+    assert engine.get_audit("p")["count"] == 10
+    assert engine.prune("p", audit=4)["audit"] > 0
+    assert engine.get_audit("p")["count"] == 5, "and the first, which says that it is a project"
+    assert engine.get_projects()["projects"] == ["p"]
+
+
+# Tags, comparing, documents
+
+
+def test_tags(engine: LoopEngine) -> None:
+    save(engine, 1, 2)
+    assert engine.tag("p", 2, "good")["tag"] == "good"
+    assert engine.restore_snapshot("p", "good")["loop"] == 1
+    assert engine.get_snapshot_history("p")["snapshots"][0]["tags"] == ["good"]
+    assert engine.untag("p", 2, "good")["status"] == "untagged"
+    for reply in (engine.untag("p", 2, "good"), engine.tag("p", 99, "x"), engine.tag("q", 1, "x")):
+        assert refused(reply, "not_found")
+    assert refused(engine.tag("p", 2, "head"), "invalid_reference")
+
+
+def test_comparing(engine: LoopEngine) -> None:
+    save(engine, 1, 2)
+    found = engine.compare("p", 2, 4)
+    assert (found["status"], found["a"], found["b"], found["same"]) == ("compared", 2, 4, False)
+    assert [change["summary"] for change in found["diff"]] == ["loop_count: 1 → 2"]
+    assert engine.compare("p", "head", "head")["same"] is True
+    assert refused(engine.compare("p", 1, 99), "not_found")
+    many = {f"key {number}": number for number in range(1500)}
+    engine.update_project_state("p", many)
+    found = engine.compare("p", 4)
+    assert (len(found["diff"]), found["diff_count"]) == (1000, 1500)
+
+
+def test_a_snapshot_travels_to_another_store(engine: LoopEngine) -> None:
+    save(engine, 1)
+    engine.update_project_state("p", {"loop_count": 2, "exact": (1.5, {3}, b"x")})
+    engine.configure("p", loop_autoresume=True)
+    exported = engine.export("p")
+    assert (exported["status"], exported["version"], exported["loop"]) == ("exported", 2, 1)
+    head = engine.export("p", "head")
+    text = json.dumps(head["document"])
+    with holdfast.open(":memory:") as there:
+        other = LoopEngine(there, check_every=None)
+        imported = other.import_(text)
+        assert (imported["status"], imported["project_id"], imported["loop"]) == ("imported", "p", 2)
+        assert state_of(other) == state_of(engine)
+        assert other.restore_last_snapshot("p")["version"] == 1
+        assert refused(other.import_(text), "already_exists")
+        assert other.import_(text, "my/other")["project_id"] == "my/other"
+        assert other.import_(exported["document"], "p", append=True)["version"] == 3
+        assert (loops(other), state_of(other)["loop_count"]) == ([2, 1], 1)
+    assert refused(engine.import_(text[:-9], "q"), "invalid_snapshot")
+    assert engine.export("none")["code"] == "not_found"
+    engine.set_project_state("bare", {})
+    assert engine.export("bare")["status"] == "no snapshot available"
+
+
+def test_a_document_of_another_run_needs_a_project(hf: Holdfast, engine: LoopEngine) -> None:
+    hf.history("other").commit({"loop_count": 5})
+    document = hf.history("other").export()
+    assert "give a project_id" in refused(engine.import_(document), "not_found")
+    assert engine.import_(document, "p")["loop"] == 5
+    hf.history("list").commit([1])
+    assert refused(engine.import_(hf.history("list").export(), "q"), "invalid")
+
+
+# Schedules and configuration
+
+
+def test_scheduled_snapshots(engine: LoopEngine, clock: Clock) -> None:
+    engine.set_project_state("p", {"loop_count": 1})
+    assert engine.schedule("p", 60)["every"] == 60.0
+    assert [each["loop"] for each in engine.take_scheduled_snapshots()["saved"]] == [1], "the first at once"
+    for loop in range(2, 5):
+        engine.update_project_state("p", {"loop_count": loop})
+        clock.forward(59)
+        assert engine.take_scheduled_snapshots()["saved"] == []
+        clock.forward(1)
+        (saved,) = engine.take_scheduled_snapshots()["saved"]
+        assert saved["loop"] == loop
+    clock.forward(100)
+    assert engine.take_scheduled_snapshots()["saved"] == [], "nothing has changed"
+    assert {each["kind"] for each in engine.get_snapshot_history("p")["snapshots"]} == {"timed"}
+    engine.schedule("p", None)
+    engine.update_project_state("p", {"loop_count": 9})
+    assert engine.take_scheduled_snapshots()["saved"] == []
+
+
+def test_of_many_schedulers_one_saves(
+    hf: Holdfast, engine: LoopEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.set_project_state("p", {"loop_count": 1})
+    engine.schedule("p", 60)
+    ready, saved = threading.Barrier(5), []
+    due = LoopEngine._due
+
+    def together(self: LoopEngine, *args: Any) -> Any:
+        found = due(self, *args)
+        ready.wait(30)
+        return found
+
+    monkeypatch.setattr(LoopEngine, "_due", together)
+
+    def take() -> None:
+        saved.append(LoopEngine(hf, check_every=None).take_scheduled_snapshots())
+
+    threads = [threading.Thread(target=take) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(len(each["saved"]) for each in saved) == [0, 0, 0, 0, 1]
+    assert [each["errors"] for each in saved] == [[]] * 5
+    assert loops(engine) == [1]
+
+
+def test_configuration_that_cannot_be(engine: LoopEngine) -> None:
+    for wrong in (
+        {"loop_autoresume": "yes"},
+        {"timeout": 0},
+        {"timeout": "1"},
+        {"timeout": float("nan")},
+        {"timeout": True},
+        {"timeouts": [1]},
+        {"timeouts": {"a": -1}},
+        {"timeouts": {1: 1}},
+        {"retention": "all"},
+        {"retention": -1},
+        {"every": -5},
+        {"every": 1e300},
+        {"unheard_of": 1},
+        {"actor": 1, "every": 5},
+    ):
+        assert refused(engine.configure("p", **wrong), "invalid")
+    assert engine.get_projects()["projects"] == [], "nothing was written"
+    good(engine.configure("p", every=5))
+    good(engine.configure("p", every=5))
+    assert engine.get_audit("p")["count"] == 1, "what changes nothing is no change"
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    "project",
+    ["p", "my project", "a/b", ".", "..", "../../etc/passwd", "a@1", "a~2", "a:tag", "%41", "%", " x ", "\0", "\n",
+     "\ud800", "ä-Ж-水", "😀", "C:\\x", "p/control", "head", "x" * 200, "x" * 201, "水" * 500, "'; DROP TABLE run; --"],
+)  # fmt: skip
+def test_any_string_can_be_a_project(engine: LoopEngine, project: str) -> None:
+    for run_id in (state_run(name_of(project)), control_run(name_of(project))):
+        assert check_run_id(run_id) == run_id
+    assert unquoted(quoted(project)) == project
+    assert name_in(control_run(name_of(project))) == name_of(project)
+    good(engine.set_project_state("p-other", {"other": True}))
+    assert engine.save_loop_snapshot(project, {"loop_count": 3})["loop"] == 3
+    good(engine.configure(project, every=9))
+    assert engine.get_projects()["projects"] == [project]
+    assert engine.restore_last_snapshot(project)["loop"] == 3
+    prompt = engine.auto_restore_if_configured(project)["prompt_id"]
+    assert engine.answer_prompt(prompt, "restore")["project_id"] == project
+
+
+def test_no_two_projects_share_a_run() -> None:
+    ids = [
+        "a/b",
+        "a%2Fb",
+        "a_b",
+        "a b",
+        "a%20b",
+        "x" * 180,
+        "x" * 181,
+        "x" * 182,
+        ".",
+        "%2E",
+        "..",
+        "p",
+        "p/control",
+    ]
+    assert len({name_of(each) for each in ids}) == len(ids)
+    assert name_in("loop/x/y/control") is name_in("other/x/control") is name_in("loop/x") is None

@@ -1,0 +1,176 @@
+"""The thread that looks for frozen agents: starts by itself, one for a store, survives errors, ends when it should."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from looping import Clock, good, state_of, until
+
+import holdfast
+from holdfast import Holdfast
+from holdfast.loops import LoopEngine
+
+SOON = 0.005
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "holdfast-loop-checker"]
+
+
+@pytest.fixture(autouse=True)
+def no_checker_is_left() -> Iterator[None]:
+    yield
+    until(lambda: not threads())
+
+
+@pytest.fixture
+def engine(hf: Holdfast) -> LoopEngine:
+    return LoopEngine(hf, check_every=SOON)
+
+
+def test_a_frozen_agent_is_found_without_being_asked(engine: LoopEngine, clock: Clock) -> None:
+    engine.configure("p", loop_autoresume=True)
+    engine.save_loop_snapshot("p", {"loop_count": 1})
+    engine.update_project_state("p", {"loop_count": 2})
+    assert not threads()
+    engine.log_agent_start("p", "planner", timeout=60)
+    assert len(threads()) == 1, "the first start starts it"
+    clock.forward(61)
+    until(lambda: state_of(engine)["loop_count"] == 1)
+    engine.checker().stop()
+    assert not threads()
+
+
+def test_scheduled_snapshots_are_taken_without_being_asked(engine: LoopEngine, clock: Clock) -> None:
+    engine.set_project_state("p", {"loop_count": 1})
+    engine.schedule("p", 60)
+    with engine.checker(every=SOON):
+        until(lambda: engine.get_snapshot_history("p")["snapshot_count"] == 1)
+        engine.update_project_state("p", {"loop_count": 2})
+        clock.forward(61)
+        until(lambda: engine.get_snapshot_history("p")["snapshot_count"] == 2)
+
+
+def test_there_is_one_for_a_store(hf: Holdfast, engine: LoopEngine) -> None:
+    other = LoopEngine(hf, check_every=SOON)
+    for each in (engine, other):
+        for project in ("p", "q"):
+            each.log_agent_start(project, "planner")
+    assert engine.checker() is other.checker()
+    assert len(threads()) == 1
+    with other.checker() as inner:
+        assert inner.alive
+    assert inner.alive, "what start began goes on until stop"
+    inner.stop()
+    inner.stop()
+    assert not inner.alive
+    with inner, inner:
+        assert len(threads()) == 1
+    assert not threads()
+
+
+def test_it_survives_what_goes_wrong_and_says_so_once(
+    engine: LoopEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "holdfast")
+    failing, looks = True, []
+
+    def check(self: LoopEngine, project_id: str | None = None) -> dict[str, Any]:
+        looks.append(failing)
+        if failing and len(looks) % 2:
+            raise ValueError("out of order")
+        return {"status": "ok", "errors": [{"message": "out of order"}] if failing else []}
+
+    monkeypatch.setattr(LoopEngine, "check_timeouts", check)
+    with engine.checker(every=SOON) as checker:
+        until(lambda: len(looks) > 20)
+        failing = False
+        until(lambda: looks.count(False) > 2)
+        assert checker.alive
+    told = [record.getMessage() for record in caplog.records]
+    assert told
+    assert all("out of order" in each for each in told)
+
+
+def test_it_says_the_same_only_once(
+    engine: LoopEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "holdfast")
+
+    def check(self: LoopEngine, project_id: str | None = None) -> dict[str, Any]:
+        return {"status": "ok", "errors": [{"message": "out of order"}]}
+
+    monkeypatch.setattr(LoopEngine, "check_timeouts", check)
+    with engine.checker(every=SOON) as checker:
+        until(lambda: checker.looks > 20)
+    assert [record.getMessage() for record in caplog.records] == ["looking for frozen agents: out of order"]
+
+
+def test_it_ends_with_the_store(tmp_path: Path) -> None:
+    for where in (":memory:", tmp_path / "runs.db"):
+        hf = holdfast.open(where)
+        engine = LoopEngine(hf, check_every=SOON)
+        engine.log_agent_start("p", "planner")
+        assert threads()
+        hf.close()
+        until(lambda: not threads())
+        assert engine.check_timeouts()["status"] == "error"
+
+
+def test_it_ends_when_nobody_holds_the_engine(hf: Holdfast) -> None:
+    engine = LoopEngine(hf, check_every=SOON)
+    engine.log_agent_start("p", "planner")
+    checker = engine.checker()
+    until(lambda: checker.looks > 0)
+    del engine
+    gc.collect()
+    until(lambda: not threads())
+
+
+def test_a_wrong_interval_is_refused(hf: Holdfast) -> None:
+    engine = LoopEngine(hf, check_every=None)
+    for wrong in (0, -1, "1", None, float("nan")):
+        with pytest.raises(holdfast.InvalidCall, match="every is a number"):
+            engine.checker(wrong)  # type: ignore[arg-type]
+        if wrong is not None:
+            with pytest.raises(holdfast.InvalidCall):
+                LoopEngine(hf, check_every=wrong)  # type: ignore[arg-type]
+    with pytest.raises(holdfast.InvalidCall, match="open store"):
+        LoopEngine("runs.db")  # type: ignore[arg-type]
+
+
+def test_a_thread_that_cannot_be_started_does_not_stop_the_agent(
+    engine: LoopEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        assert good(engine.log_agent_start("p", "planner"))["status"] == "started"
+    assert "nobody looks for frozen agents" in caplog.text
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_process_has_one_of_its_own(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "runs.db", durability="fast") as hf:
+        engine = LoopEngine(hf, check_every=SOON)
+        engine.log_agent_start("p", "planner")
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                engine.log_agent_start("p", "other")
+                code = 0 if engine.checker().alive and len(threads()) == 1 else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        engine.checker().stop()

@@ -1,0 +1,138 @@
+"""Several processes at one project, and processes that are killed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from looping import Clock, good, state_of
+
+import holdfast
+from holdfast import Holdfast
+from holdfast.loops import LoopEngine
+
+WORKER = Path(__file__).with_name("loop_worker.py")
+
+
+class Worker:
+    """A process that works on the project."""
+
+    def __init__(self, file: Path, clock: Clock, role: str, *arguments: str) -> None:
+        command = [sys.executable, str(WORKER), str(file), role, str(clock.now), *arguments]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def hear(self) -> Any:
+        assert self._process.stdout is not None
+        return json.loads(self._process.stdout.readline())
+
+    def go(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@contextmanager
+def working(*workers: Worker) -> Iterator[tuple[Worker, ...]]:
+    try:
+        yield workers
+    finally:
+        for worker in workers:
+            worker.kill()
+
+
+@pytest.fixture
+def hf(file: Path, clock: Clock) -> Iterator[Holdfast]:
+    with holdfast.open(file, durability="fast", clock=clock) as opened:
+        yield opened
+
+
+def test_an_agent_killed_between_start_and_completion_is_found_and_its_work_undone(
+    engine: LoopEngine, file: Path, clock: Clock
+) -> None:
+    engine.configure("p", loop_autoresume=True)
+    engine.save_loop_snapshot("p", {"loop_count": 1, "memory": "good"})
+    with working(Worker(file, clock, "hang")) as (worker,):
+        assert worker.hear()["status"] == "set"
+        worker.kill()
+    assert state_of(engine)["memory"] == "half done"
+    assert engine.check_timeouts()["frozen"] == [], "its time is not up"
+    clock.forward(61)
+    (frozen,) = engine.check_timeouts()["frozen"]
+    assert (frozen["agent"], frozen["result"]["status"]) == ("planner", "restored")
+    assert state_of(engine) == {"loop_count": 1, "memory": "good"}
+    assert good(engine.log_agent_start("p", "planner"))["unfinished"] is None
+
+
+def test_an_agent_that_is_started_again_after_a_kill_is_told_so(
+    engine: LoopEngine, file: Path, clock: Clock
+) -> None:
+    engine.set_project_state("p", {})
+    with working(Worker(file, clock, "hang")) as (worker,):
+        worker.hear()
+        worker.kill()
+    assert engine.log_agent_start("p", "planner")["unfinished"]["token"] == 1
+
+
+def test_checkers_in_many_processes_restore_once(
+    hf: Holdfast, engine: LoopEngine, file: Path, clock: Clock
+) -> None:
+    engine.configure("p", loop_autoresume=True)
+    engine.save_loop_snapshot("p", {"loop_count": 1})
+    engine.log_agent_start("p", "planner", timeout=60)
+    clock.forward(61)
+    with working(*(Worker(file, clock, "check") for _ in range(5))) as workers:
+        assert [worker.hear() for worker in workers] == ["ready"] * 5
+        for worker in workers:
+            worker.go()
+        found = [worker.hear() for worker in workers]
+    assert {reply["status"] for reply in found} == {"ok"}
+    assert sorted(len(reply["frozen"]) for reply in found) == [0, 0, 0, 0, 1]
+    assert len(hf.history("loop/p").timelines()) == 2
+
+
+def test_processes_that_change_one_state_lose_nothing(
+    hf: Holdfast, engine: LoopEngine, file: Path, clock: Clock
+) -> None:
+    engine.set_project_state("p", {"log": []})
+    with working(*(Worker(file, clock, "count", name) for name in "abc")) as workers:
+        for worker in workers:
+            worker.hear()
+        for worker in workers:
+            worker.go()
+        for worker in workers:
+            assert worker.hear() == ["set", "started", "saved"] * 15
+    state = state_of(engine)
+    assert (state["a"], state["b"], state["c"]) == (14, 14, 14)
+    assert sorted(state["log"]) == sorted(f"{name} {turn}" for name in "abc" for turn in range(15))
+    assert engine.get_snapshot_history("p")["snapshot_count"] == 45
+    assert engine.get_agents("p")["running"] == {}
+    assert hf.verify()
+
+
+def test_killed_at_any_moment_the_project_can_be_used(
+    hf: Holdfast, engine: LoopEngine, file: Path, clock: Clock
+) -> None:
+    engine.configure("p", loop_autoresume=True)
+    last = 0
+    for turn in range(8):
+        with working(Worker(file, clock, "start_and_complete")) as (worker,):
+            for _ in range(turn % 3 + 1):
+                last = worker.hear()
+            worker.kill()
+        clock.forward(61)
+        reply = engine.check_timeouts()
+        assert (reply["status"], reply["errors"]) == ("ok", [])
+        assert all(each["result"]["status"] == "restored" for each in reply["frozen"])
+        assert engine.get_agents("p")["running"] == {}
+        assert engine.restore_last_snapshot("p")["loop"] >= last, "what was acknowledged is there"
+        assert hf.verify()

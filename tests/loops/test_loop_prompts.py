@@ -1,0 +1,210 @@
+"""Prompts: opened where nothing is restored by itself, answered once, and what follows each answer."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import pytest
+from looping import Clock, good, refused, state_of
+
+from holdfast import Holdfast
+from holdfast.loops import LoopEngine
+from holdfast.loops.prompts import Prompts
+
+
+@pytest.fixture
+def asked(engine: LoopEngine) -> dict[str, Any]:
+    """A prompt of a project whose state has moved on since its snapshot."""
+    engine.save_loop_snapshot("p", {"loop_count": 1, "goal": "kelp", "memory": ["fine"]})
+    engine.set_project_state("p", {"loop_count": 2, "goal": "kelp", "memory": ["fine", "odd"], "new": 1})
+    return good(engine.auto_restore_if_configured("p", "crash"))
+
+
+def test_without_autoresume_the_operator_is_asked(engine: LoopEngine, asked: dict[str, Any]) -> None:
+    assert asked == {
+        "status": "prompt",
+        "project_id": "p",
+        "prompt_id": "p:1",
+        "reason": "crash",
+        "reasons": ["crash"],
+        "opened": "2023-11-14T22:13:20+00:00",
+        "version": 1,
+        "loop": 1,
+        "choices": ["resume", "restore", "reinitialize", "ignore"],
+        "message": "project 'p' has stopped (crash); version 1 is the last good one: how shall it go on?",
+        "diff": [
+            {"path": "loop_count", "change": "changed", "summary": "loop_count: 1 → 2"},
+            {"path": "memory[1]", "change": "added", "summary": "+ memory[1]: 'odd'"},
+            {"path": "new", "change": "added", "summary": "+ new: 1"},
+        ],
+        "diff_count": 3,
+    }
+    assert engine.get_prompts() == {"status": "ok", "prompts": [asked]} == engine.get_prompts("p")
+    assert state_of(engine)["loop_count"] == 2, "nothing is restored"
+    json.dumps(asked)
+
+
+def test_a_frozen_agent_opens_a_prompt(engine: LoopEngine, clock: Clock) -> None:
+    engine.log_agent_start("p", "planner", timeout=5)
+    clock.forward(6)
+    (frozen,) = engine.check_timeouts()["frozen"]
+    assert (frozen["result"]["status"], frozen["result"]["version"]) == ("prompt", None)
+    assert "no snapshot" in frozen["result"]["message"]
+
+
+def test_what_happens_while_a_prompt_is_open_is_added_to_it(
+    engine: LoopEngine, asked: dict[str, Any]
+) -> None:
+    for reason in ("timeout", "crash"):
+        again = engine.auto_restore_if_configured("p", reason)
+        assert again["prompt_id"] == asked["prompt_id"]
+    assert again["reasons"] == ["crash", "timeout"]
+    assert len(engine.get_prompts()["prompts"]) == 1
+
+
+def test_resume_goes_on_with_the_state_as_it_is(engine: LoopEngine, asked: dict[str, Any]) -> None:
+    reply = engine.answer_prompt(asked["prompt_id"], "resume", actor="Ada")
+    assert (reply["status"], reply["version"], reply["loop"]) == ("resumed", 2, 2)
+    assert state_of(engine)["memory"] == ["fine", "odd"]
+    assert engine.get_prompts()["prompts"] == []
+
+
+def test_restore_goes_back(engine: LoopEngine, asked: dict[str, Any]) -> None:
+    reply = engine.answer_prompt(asked["prompt_id"], "restore", actor="Ada")
+    assert (reply["status"], reply["version"], reply["kept"]) == ("restored", 1, ["new"])
+    assert state_of(engine) == {"loop_count": 1, "goal": "kelp", "memory": ["fine"], "new": 1}
+
+
+def test_reinitialize_carries_over_the_keys_that_are_named(
+    hf: Holdfast, engine: LoopEngine, asked: dict[str, Any]
+) -> None:
+    reply = engine.answer_prompt(asked["prompt_id"], "reinitialize", keys=["goal", "new"], actor="Ada")
+    assert (reply["status"], reply["carried"], reply["loop"]) == ("reinitialized", ["goal", "new"], 0)
+    assert {change["path"] for change in reply["diff"]} == {"loop_count", "memory"}
+    assert state_of(engine) == {"goal": "kelp", "new": 1}
+    assert engine.get_snapshot_history("p")["last_good"] == reply["version"]
+    engine.update_project_state("p", {"goal": "lost"})
+    assert engine.restore_last_snapshot("p")["version"] == reply["version"], (
+        "the fresh start is the last good one"
+    )
+    assert hf.history("loop/p").at(2).state["memory"] == ["fine", "odd"], "nothing is deleted"
+
+
+def test_reinitialize_refuses_a_state_from_before(
+    hf: Holdfast, engine: LoopEngine, asked: dict[str, Any]
+) -> None:
+    sleeper = LoopEngine(hf, check_every=None)
+    state = sleeper.get_project_state("p")["state"]
+    engine.answer_prompt(asked["prompt_id"], "reinitialize")
+    assert refused(sleeper.set_project_state("p", state | {"goal": "old"}), "stale_version")
+    assert state_of(engine) == {}
+
+
+def test_ignore_does_nothing(engine: LoopEngine, asked: dict[str, Any]) -> None:
+    assert engine.answer_prompt(asked["prompt_id"], "ignore")["status"] == "ignored"
+    assert (state_of(engine)["loop_count"], engine.get_prompts()["prompts"]) == (2, [])
+    assert engine.auto_restore_if_configured("p")["prompt_id"] != asked["prompt_id"], (
+        "the next one is another"
+    )
+
+
+def test_the_second_answer_is_told_who_gave_the_first(
+    hf: Holdfast, engine: LoopEngine, asked: dict[str, Any], clock: Clock
+) -> None:
+    engine.answer_prompt(asked["prompt_id"], "ignore", actor="Ada")
+    clock.forward(5)
+    reply = LoopEngine(hf, check_every=None).answer_prompt(asked["prompt_id"], "restore", actor="Bob")
+    assert "answered with ignore by Ada at 2023-11-14T22:13:20" in refused(reply, "invalid_answer")
+    assert reply["answered"] == {"choice": "ignore", "actor": "Ada", "at": "2023-11-14T22:13:20+00:00"}
+    assert state_of(engine)["loop_count"] == 2
+
+
+def test_of_many_answers_at_once_one_counts(hf: Holdfast, engine: LoopEngine, asked: dict[str, Any]) -> None:
+    ready, replies = threading.Barrier(6), []
+
+    def answer(number: int) -> None:
+        mine = LoopEngine(hf, check_every=None)
+        ready.wait(30)
+        replies.append(mine.answer_prompt(asked["prompt_id"], "restore", actor=f"{number}"))
+
+    threads = [threading.Thread(target=answer, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(reply["status"] for reply in replies) == ["error"] * 5 + ["restored"]
+    assert len({reply["answered"]["actor"] for reply in replies if reply["status"] == "error"}) == 1
+    assert len(hf.history("loop/p").timelines()) == 2
+
+
+@pytest.mark.parametrize("choice", ["restore", "reinitialize"])
+def test_an_answer_whose_process_died_is_carried_out_by_another(
+    hf: Holdfast, engine: LoopEngine, asked: dict[str, Any], clock: Clock, choice: str, monkeypatch: Any
+) -> None:
+    def die(*_: object) -> Any:
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Prompts, "_carry_out", die)
+        with pytest.raises(SystemExit):
+            engine.answer_prompt(asked["prompt_id"], choice, actor="Ada")
+    clock.forward(61)
+    other = LoopEngine(hf, check_every=None)
+    (finished,) = other.check_timeouts()["finished"]
+    assert finished["status"] == {"restore": "restored", "reinitialize": "reinitialized"}[choice]
+    assert state_of(other).get("loop_count") == {"restore": 1, "reinitialize": None}[choice]
+    assert other.get_audit("p")["audit"][-1]["actor"] == "Ada"
+    clock.forward(61)
+    assert other.check_timeouts()["finished"] == []
+
+
+def test_answers_that_cannot_be(engine: LoopEngine, asked: dict[str, Any]) -> None:
+    prompt = asked["prompt_id"]
+    assert "resume, restore" in refused(engine.answer_prompt(prompt, "maybe"), "invalid_answer")
+    assert "has no 'gaol'" in refused(
+        engine.answer_prompt(prompt, "reinitialize", keys=["gaol"]), "invalid_answer"
+    )
+    assert refused(engine.answer_prompt(prompt, "restore", keys=["goal"]), "invalid_answer")
+    assert refused(engine.answer_prompt(prompt, "reinitialize", keys="goal"), "invalid")
+    for wrong in ("p:99", "q:1", "p", "", ":", "p:x", "../p:1", "p:1:1", "p:¹"):
+        assert refused(engine.answer_prompt(wrong, "resume"), "not_found")
+    assert refused(engine.answer_prompt(7, "resume"), "invalid_reference")  # type: ignore[arg-type]
+    assert [each["prompt_id"] for each in engine.get_prompts()["prompts"]] == [prompt], "none of them counted"
+
+
+def test_with_autoresume_and_no_snapshot_there_is_nothing_to_do(engine: LoopEngine) -> None:
+    engine.configure("p", loop_autoresume=True)
+    assert engine.auto_restore_if_configured("p", "crash")["status"] == "no snapshot available"
+    assert engine.check_timeouts("p")["finished"] == []
+
+
+def test_the_audit_tells_who_what_when_and_why(
+    engine: LoopEngine, asked: dict[str, Any], clock: Clock
+) -> None:
+    clock.forward(1)
+    engine.answer_prompt(asked["prompt_id"], "restore", actor="Ada")
+    clock.forward(1)
+    engine.restore_snapshot("p", 1, reason="by hand", actor="Bob")
+    clock.forward(1)
+    engine.configure("p", loop_autoresume=True, actor="Cem")
+    clock.forward(1)
+    engine.auto_restore_if_configured("p", "crash again", actor="watchdog")
+    audit = engine.get_audit("p")
+    assert [(each["action"], each["actor"], each["reason"]) for each in audit["audit"]] == [
+        ("prompt.opened", None, "crash"),
+        ("prompt.answered", "Ada", "crash"),
+        ("restored", "Ada", "restore: crash"),
+        ("restored", "Bob", "by hand"),
+        ("configured", "Cem", None),
+        ("restore.decided", "watchdog", "crash again"),
+        ("restored", "watchdog", "crash again"),
+    ]
+    assert audit["count"] == 7
+    assert [each["action"] for each in engine.get_audit("p", limit=2)["audit"]] == [
+        "restore.decided",
+        "restored",
+    ]
+    assert sorted(each["at"] for each in audit["audit"]) == [each["at"] for each in audit["audit"]]
+    json.dumps(audit)

@@ -1,0 +1,41 @@
+"""The same machine on PostgreSQL, with few examples: what differs from SQLite is below the history."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, settings
+from postgres_server import address, shared
+from test_history_machine import EXAMPLES, STEPS, Machine
+
+import holdfast
+from holdfast import Holdfast
+
+pytestmark = pytest.mark.slow
+
+
+class PostgresMachine(Machine):
+    """Two engines on one schema."""
+
+    def __init__(self) -> None:
+        self.schema = f"machine_{uuid4().hex[:12]}"
+        super().__init__()
+
+    def open(self) -> Holdfast:
+        return holdfast.open(address(shared(), self.schema), durability="memory", clock=lambda: self.now)
+
+    def teardown(self) -> None:
+        super().teardown()
+        with psycopg.connect(shared(), autocommit=True) as connection:
+            connection.execute(f"DROP SCHEMA {self.schema} CASCADE")
+
+
+TestPostgresMachine = PostgresMachine.TestCase
+TestPostgresMachine.settings = settings(
+    max_examples=max(3, EXAMPLES // 4),
+    stateful_step_count=STEPS,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)

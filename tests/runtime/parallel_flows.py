@@ -1,0 +1,32 @@
+"""What the tests of steps beside each other share: a step that adds to the state, of both kinds."""
+
+from __future__ import annotations
+
+import asyncio
+
+import step_fixtures
+from flows_steps import control
+
+import holdfast
+from holdfast import step
+
+fresh = step_fixtures.fresh
+
+
+@step
+def add(n: int) -> int:
+    control.did(f"add-{n}")
+    state = holdfast.state()
+    state["list"].append(n)
+    state[f"key-{n}"] = n
+    return n * 10
+
+
+@step(name="add")
+async def aadd(n: int) -> int:
+    state = holdfast.state()
+    await asyncio.sleep(0)
+    control.did(f"add-{n}")
+    state["list"].append(n)
+    state[f"key-{n}"] = n
+    return n * 10

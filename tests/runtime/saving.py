@@ -1,0 +1,88 @@
+"""What the tests of automatic snapshots share: a history, and a look at its versions, timers and warnings."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from watching import until
+
+import holdfast
+from holdfast import History, Holdfast
+
+#: Short enough that a timer fires at once, for a test that waits for it.
+SOON = 0.005
+
+
+#: Longer than any test.
+NEVER = 10_000.0
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture
+def hf(file: Path) -> Iterator[Holdfast]:
+    with holdfast.open(file, durability="fast", redact=["secret"]) as opened:
+        yield opened
+
+
+@pytest.fixture
+def log(hf: Holdfast) -> History:
+    return hf.history("loop")
+
+
+@pytest.fixture(autouse=True)
+def no_timer_is_left() -> Iterator[None]:
+    yield
+    until(lambda: not timers())
+
+
+def versions(log: History) -> list[Any]:
+    """All versions, oldest first; none if there is no run."""
+    try:
+        return log.versions(limit=100_000)[::-1]
+    except holdfast.NotFound:
+        return []
+
+
+def timers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("holdfast-autosave")]
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [
+        entry.getMessage()
+        for entry in caplog.records
+        if (entry.name, entry.levelno) == ("holdfast", logging.WARNING)
+    ]
+
+
+class Reads:
+    """Gives a state, and counts how often it was read."""
+
+    def __init__(self, state: Any) -> None:
+        self.state = state
+        self.count = 0
+
+    def read(self) -> Any:
+        self.count += 1
+        return self.state
+
+    def wait(self, more: int = 3) -> None:
+        """Until the state was read that often again, so that all but the last of these readings are dealt with."""
+        until(lambda goal=self.count + more: self.count >= goal)  # type: ignore[misc]
+
+
+@dataclasses.dataclass
+class Plain:
+    goal: str
+    done: list[int]
+    _client: Any = None

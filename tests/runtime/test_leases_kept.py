@@ -1,0 +1,140 @@
+"""Leases: who has them renewed, and how soon."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import holdfast
+from holdfast import Holdfast, step, workflow
+from holdfast.model.records import RunRecord
+from holdfast.store.base import Append
+
+LEASE = 3600
+PATIENCE = 20.0
+
+
+@pytest.fixture
+def hf(tmp_path: Path) -> Iterator[Holdfast]:
+    with holdfast.open(tmp_path / "runs.db", lease=LEASE) as opened:
+        yield opened
+
+
+def owned(hf: Holdfast, seconds: float, run_id: str = "run") -> RunRecord:
+    """A run that is the engine's for so long."""
+    now = hf._context.clock()
+    until = now + int(seconds * 1_000_000)
+    run = RunRecord(id=run_id, created=now, updated=now, owner=hf._services.owner, until=until)
+    return hf._store.append(Append(expect=None, run=run))
+
+
+def until(hf: Holdfast, run: RunRecord) -> float:
+    """Seconds for which a run is its owner's."""
+    found = hf._store.run(run.id)
+    assert found is not None
+    return (found.until - hf._context.clock()) / 1_000_000
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "it did not come in time"
+        time.sleep(0.005)
+
+
+def test_who_lets_go_of_a_run_does_so_for_nobody_else(hf: Holdfast) -> None:
+    keeper, run = hf._services.keeper, owned(hf, LEASE)
+    one, other = keeper.hold(run), keeper.hold(run)
+    keeper.let_go(one)
+    keeper.let_go(one)
+    assert keeper.holds(run)
+    hf._store.append(Append(expect=run, run=replace(run, revision=run.revision + 1, until=1)))
+    keeper.beat()
+    assert until(hf, run) > LEASE / 2
+    keeper.let_go(other)
+    keeper.let_go(None)
+    assert not keeper.holds(run)
+
+
+def test_a_lease_that_has_nearly_passed_is_renewed_at_once(hf: Holdfast) -> None:
+    keeper = hf._services.keeper
+    # So that its thread sleeps for the third part of a lease.
+    keeper.hold(owned(hf, LEASE, "other"))
+    run = owned(hf, 60)
+    keeper.hold(run)
+    wait_until(lambda: until(hf, run) > LEASE / 2)
+
+
+def test_a_commit_that_took_nearly_as_long_as_the_lease_is_followed_by_a_renewal(tmp_path: Path) -> None:
+    """Until when the run is its owner's was said when the version was drawn up."""
+    seconds = [1_000_000_000.0]
+    reached, go_on = threading.Event(), threading.Event()
+
+    @step(name="k_slow")
+    def slow() -> None:
+        """Nothing but a commit."""
+
+    @workflow(name="k_slowly")
+    def slowly() -> None:
+        slow()
+        reached.set()
+        assert go_on.wait(PATIENCE)
+
+    with holdfast.open(tmp_path / "runs.db", lease=LEASE, clock=lambda: seconds[0]) as hf:
+        append = hf._store.append
+
+        def late(change: Append) -> RunRecord:
+            if change.version is not None and change.version.step == "k_slow":
+                seconds[0] += LEASE - 60
+            return append(change)
+
+        hf._services.committer.store.append = late  # type: ignore[method-assign]
+        thread = threading.Thread(target=hf.run, args=(slowly,), kwargs={"run_id": "run"})
+        thread.start()
+        assert reached.wait(PATIENCE)
+        run = hf._store.run("run")
+        assert run is not None
+        try:
+            wait_until(lambda: until(hf, run) > LEASE / 2)
+        finally:
+            go_on.set()
+            thread.join()
+
+
+def test_a_keeper_without_a_thread_gets_one_with_the_next_run(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    keeper, start = hf._services.keeper, threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    one = owned(hf, 60, "one")
+    keeper.hold(one)
+    assert "leases are not renewed" in caplog.text
+    monkeypatch.setattr(threading.Thread, "start", start)
+    keeper.hold(owned(hf, LEASE, "other"))
+    wait_until(lambda: until(hf, one) > LEASE / 2)
+
+
+def test_one_thread_renews_however_many_begin_at_once(hf: Holdfast) -> None:
+    keeper, gate = hf._services.keeper, threading.Barrier(8)
+    runs = [owned(hf, LEASE, f"run-{number}") for number in range(8)]
+
+    def hold(run: RunRecord) -> Any:
+        gate.wait()
+        return keeper.hold(run)
+
+    threads = [threading.Thread(target=hold, args=(run,)) for run in runs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(thread.name == "holdfast leases" for thread in threading.enumerate()) == 1

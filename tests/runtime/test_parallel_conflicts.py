@@ -1,0 +1,165 @@
+"""Steps beside each other that change the same: a conflict, or what a resolver makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import flows_steps as f
+import pytest
+import step_fixtures
+from flows_steps import Broken, control
+from parallel_flows import aadd
+
+import holdfast
+from holdfast import Holdfast, MergeConflict, step, workflow
+
+fresh, hf = step_fixtures.fresh, step_fixtures.hf
+
+
+def _meet() -> None:
+    """Wait until both steps have read the state, so that neither sees what the other changes."""
+    assert isinstance(control.value, threading.Barrier)
+    control.value.wait(f.DEADLINE)
+
+
+async def _ameet() -> None:
+    assert isinstance(control.value, asyncio.Barrier)
+    await asyncio.wait_for(control.value.wait(), f.DEADLINE)
+
+
+@step
+def set_x(value: str) -> str:
+    state = holdfast.state()
+    _meet()
+    state["x"] = value
+    return value
+
+
+@step(name="set_x")
+async def aset_x(value: str) -> str:
+    state = holdfast.state()
+    await _ameet()
+    state["x"] = value
+    return value
+
+
+def _join(path: tuple[Any, ...], base: Any, ours: Any, theirs: Any) -> Any:
+    control.ran.append(f"{path} {base}")
+    return "".join(sorted(ours + theirs))
+
+
+@step(on_conflict=_join)
+def set_x_joined(value: str) -> str:
+    state = holdfast.state()
+    _meet()
+    state["x"] = value
+    return value
+
+
+@step(on_conflict=_join)
+async def aset_x_joined(value: str) -> str:
+    state = holdfast.state()
+    await _ameet()
+    state["x"] = value
+    return value
+
+
+@workflow
+def conflicting(joined: bool) -> list[str]:
+    control.value = threading.Barrier(2)
+    which = set_x_joined if joined else set_x
+    found: list[str] = holdfast.parallel((which, "a"), (which, "b"))
+    return found
+
+
+@workflow
+async def aconflicting(joined: bool) -> list[str]:
+    control.value = asyncio.Barrier(2)
+    which = aset_x_joined if joined else aset_x
+    return list(await asyncio.gather(which("a"), which("b")))
+
+
+@pytest.mark.parametrize("flow", [conflicting, aconflicting])
+def test_two_values_for_one_key_are_a_conflict(hf: Holdfast, flow: Any) -> None:
+    run = hf.run(flow, False, state={"x": ""})
+    assert run.status == "failed"
+    error = run.error
+    assert isinstance(error, MergeConflict)
+    assert "x" in str(error)
+    assert "'a'" in str(error)
+    assert "'b'" in str(error)
+    assert run.state["x"] in {"a", "b"}
+    assert len(run.history().versions()) == 2
+
+
+@pytest.mark.parametrize("flow", [conflicting, aconflicting])
+def test_a_resolver_decides_a_conflict(hf: Holdfast, flow: Any) -> None:
+    run = hf.run(flow, True, state={"x": ""})
+    assert run.result == ["a", "b"]
+    assert run.state["x"] == "ab"
+    assert control.ran == ["('x',) "]
+
+
+def _raising(path: tuple[Any, ...], base: Any, ours: Any, theirs: Any) -> Any:
+    raise Broken("resolver")
+
+
+@step(on_conflict=_raising)
+async def aset_x_raising(value: str) -> str:
+    state = holdfast.state()
+    await _ameet()
+    state["x"] = value
+    return value
+
+
+@workflow
+async def conflict_caught() -> list[Any]:
+    control.value = asyncio.Barrier(2)
+    found = await asyncio.gather(aset_x_raising("a"), aset_x_raising("b"), return_exceptions=True)
+    shown = sorted(str(each) for each in found)
+    await aadd(1)
+    control.did("end")
+    return shown
+
+
+def test_a_resolver_that_raises_fails_its_step(hf: Holdfast) -> None:
+    control.failing["end"] = 1
+    run = hf.run(conflict_caught, state={"x": "", "list": []})
+    assert run.status == "failed"
+    assert hf.resume(run.id).result in (["a", "resolver"], ["b", "resolver"])
+    assert sum(version.error is not None for version in run.history().versions()) == 1
+
+
+def _count() -> int:
+    state = holdfast.state()
+    seen = state["n"]
+    _meet()
+    state["n"] = seen + 1
+    return int(seen)
+
+
+@step(on_conflict=lambda path, base, ours, theirs: ours + theirs - base)
+def count_asked() -> int:
+    return _count()
+
+
+@step
+def count_alone() -> int:
+    return _count()
+
+
+@workflow
+def counting(asked: bool) -> list[int]:
+    control.value = threading.Barrier(2)
+    which = count_asked if asked else count_alone
+    found: list[int] = holdfast.parallel(which, which)
+    return found
+
+
+@pytest.mark.parametrize(("asked", "total"), [(True, 2), (False, 1)])
+def test_a_resolver_is_asked_for_equal_changes_too(hf: Holdfast, asked: bool, total: int) -> None:
+    run = hf.run(counting, asked, state={"n": 0})
+    assert run.result == [0, 0]
+    assert run.state["n"] == total

@@ -1,0 +1,233 @@
+"""A replay that differs from the record: other arguments and changed code are told, or run anew."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import flows_steps as f
+import pytest
+import step_fixtures
+from flows_steps import Broken, control
+from replay_flows import adiverging, diverging, given
+
+import holdfast
+from holdfast import CodeChanged, Holdfast, ReplayDiverged, step, workflow
+
+fresh, hf = step_fixtures.fresh, step_fixtures.hf
+
+
+# Arguments
+
+
+@pytest.mark.parametrize("flow", [diverging, adiverging])
+def test_other_arguments_are_noticed(hf: Holdfast, flow: Any) -> None:
+    control.value = "old"
+    control.failing["end"] = 1
+    run = hf.run(flow, run_id="r")
+    control.value = "new"
+    error = hf.resume("r").error
+    assert isinstance(error, ReplayDiverged)
+    assert error.details["address"] == "given#2"
+    assert "given#2" in str(error)
+    assert error.details["recorded"] != error.details["now"]
+    assert error.details["recorded"] in str(error)
+    assert error.details["now"] in str(error)
+    assert run.head.number == 4
+    again = hf.resume("r", on_divergence="rerun")
+    assert again.result == ["got same", "got new", "got last"]
+    assert control.ran == [
+        "given-same", "given-old", "given-last", "end", "given-new", "given-last", "end",
+    ]  # fmt: skip
+    assert run.history().at(3).result == "got old"
+
+
+def test_a_handle_tells_the_error_of_the_last_execution(hf: Holdfast) -> None:
+    control.value = "old"
+    control.failing["end"] = 1
+    run = hf.run(diverging, run_id="r")
+    assert isinstance(run.error, Broken)
+    control.value = "new"
+    hf.resume("r")
+    assert isinstance(run.error, ReplayDiverged)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [(1, True), (1, 1.0), ("1", 1), ([1], (1,)), (0.0, -0.0), ({"a": 1}, {"a": 1, "b": 2})]
+)
+def test_arguments_differ_by_type_too(hf: Holdfast, old: Any, new: Any) -> None:
+    control.value = old
+    control.failing["end"] = 1
+    hf.run(diverging, run_id="r")
+    control.value = new
+    assert isinstance(hf.resume("r").error, ReplayDiverged)
+    control.value = old
+    assert hf.resume("r").status == "completed"
+
+
+def test_a_divergence_that_the_workflow_swallows_is_still_told(hf: Holdfast) -> None:
+    @workflow(name="swallows")
+    def swallows() -> str:
+        try:
+            given(control.value)
+        except Exception:
+            control.ran.append("swallowed")
+        control.did("end")
+        return "done"
+
+    control.value = "old"
+    control.failing["end"] = 1
+    hf.run(swallows, run_id="r")
+    control.value = "new"
+    assert hf.resume("r").status in {"failed", "completed"}
+    assert hf.get("r").history().at(2).result == "got old"
+
+
+def test_a_redacted_result_does_not_make_a_run_diverge(tmp_path: Path) -> None:
+    @step(name="login")
+    def login() -> dict[str, str]:
+        return {"api_key": "s3cret", "user": "me"}
+
+    @step(name="use")
+    def use(token: dict[str, str]) -> str:
+        return token["user"]
+
+    @workflow(name="secretive")
+    def secretive() -> str:
+        found = use(login())
+        control.did("end")
+        return found
+
+    path = tmp_path / "runs.db"
+    with holdfast.open(path, redact=["api_key"]) as hf:
+        control.failing["end"] = 1
+        run = hf.run(secretive)
+        assert hf.resume(run.id).result == "me"
+    assert all(b"s3cret" not in each.read_bytes() for each in tmp_path.iterdir())
+
+
+def test_rerun_goes_on_to_the_next_divergence(hf: Holdfast) -> None:
+    over: list[asyncio.Event] = []
+
+    @step(name="later")
+    async def later(n: int, word: str) -> str:
+        if n == 0:
+            await over[-1].wait()
+        control.did(f"later-{n}")
+        return word
+
+    @workflow(name="two_diverge")
+    async def two_diverge() -> list[str]:
+        mine = asyncio.Event()
+        over.append(mine)
+        calls = [asyncio.ensure_future(later(n, control.value)) for n in range(2)]
+        calls[1].add_done_callback(lambda _: mine.set())
+        found = await asyncio.gather(*calls)
+        control.did("end")
+        return list(found)
+
+    control.value = "old"
+    control.failing["end"] = 1
+    run = hf.run(two_diverge)
+    assert run.history().at(2).address == "later#2"
+    control.value = "new"
+    assert hf.resume(run.id, on_divergence="rerun").result == ["new", "new"]
+
+
+# Code
+
+
+def _define(source: str, **options: Any) -> Any:
+    """A workflow of given source, as if its module had been edited."""
+    import linecache
+
+    name = f"<edited {abs(hash(source))}>"
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    module = types.ModuleType("edited")
+    exec(compile(source, name, "exec"), {**vars(module), "f": f, "control": control}, vars(module))
+    function: Callable[..., Any] = vars(module)["edited"]
+    return workflow(name="edited", **options)(function)
+
+
+ONE = """def edited(x):
+    f.write("a")
+    control.did("end")
+    return x + 1
+"""
+
+
+SAME = '''def edited(
+    x,
+):
+    """Now with a docstring."""
+    # and comments
+    f.write('a')
+
+    control.did("end")
+    return (x + 1)
+'''
+
+
+OTHER = """def edited(x):
+    f.write("a")
+    control.did("end")
+    return x + 2
+"""
+
+
+def test_changed_code_is_noticed(hf: Holdfast, caplog: pytest.LogCaptureFixture) -> None:
+    control.failing["end"] = 9
+    hf.run(_define(ONE), 1, run_id="r")
+    with caplog.at_level(logging.WARNING, logger="holdfast"):
+        _define(SAME)
+        assert hf.resume("r").status == "failed"
+        assert caplog.records == []
+        _define(OTHER)
+        assert hf.resume("r").status == "failed"
+        assert [record.name for record in caplog.records] == ["holdfast"]
+        assert "edited" in caplog.text
+        assert "'r'" in caplog.text
+        caplog.clear()
+        assert hf.resume("r").status == "failed"
+        assert caplog.records == []
+        _define(ONE)
+        with pytest.raises(CodeChanged, match="edited") as caught:
+            hf.resume("r", changed="refuse")
+        assert caught.value.details["recorded"] != caught.value.details["now"]
+        assert hf.get("r").status == "failed"
+        caplog.clear()
+        control.failing.clear()
+        assert hf.resume("r", changed="allow").result == 2
+        assert caplog.records == []
+    assert control.ran.count("write-a") == 1
+
+
+def test_a_workflow_may_refuse_changed_code_by_itself(hf: Holdfast) -> None:
+    control.failing["end"] = 1
+    hf.run(_define(ONE, changed="refuse"), 1, run_id="r")
+    _define(OTHER, changed="refuse")
+    with pytest.raises(CodeChanged):
+        hf.resume("r")
+    assert hf.resume("r", changed="warn").result == 3
+
+
+def test_a_version_by_hand_stands_for_the_code(hf: Holdfast, caplog: pytest.LogCaptureFixture) -> None:
+    control.failing["end"] = 2
+    hf.run(_define(ONE, version="1", changed="refuse"), 1, run_id="r")
+    _define(OTHER, version="1", changed="refuse")
+    assert hf.resume("r").status == "failed"
+    _define(OTHER, version="2", changed="refuse")
+    with pytest.raises(CodeChanged):
+        hf.resume("r")
+
+
+def test_a_fork_knows_the_code_that_it_came_from(hf: Holdfast) -> None:
+    hf.run(_define(ONE), 1, run_id="r")
+    hf.fork("r", "child", at=2)
+    _define(OTHER)
+    with pytest.raises(CodeChanged):
+        hf.resume("child", changed="refuse")

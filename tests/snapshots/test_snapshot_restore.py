@@ -1,0 +1,287 @@
+"""Restoring: into the same object, into a new one, all or nothing, and never into the wrong one."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+import snapping
+from snapping import Model, Plan, RunStore, Unregistered, taken
+
+import holdfast
+from holdfast import InvalidCall, InvalidSnapshot
+from holdfast.snapshots import Snapshot, SnapshotManager
+
+file, manager, no_timer_is_left = snapping.file, snapping.manager, snapping.no_timer_is_left
+
+
+class Client:
+    def __init__(self, url: str) -> None:
+        self.url, self.lock = url, threading.Lock()
+
+
+@holdfast.register
+@dataclasses.dataclass
+class Registered:
+    name: str
+    call: Any = None
+
+
+def through_json(manager: SnapshotManager, snapshot: Snapshot) -> Snapshot:
+    return manager.import_snapshot(manager.export_snapshot(snapshot))
+
+
+def test_a_run_that_failed_goes_back_to_where_it_was(manager: SnapshotManager) -> None:
+    store = RunStore()
+    store.status = "running"
+    store.execution_context["budget"] = {"left": 3}
+    taken(manager, store)
+    was = {name: repr(value) for name, value in vars(store).items()}
+    store.status, store.error = "failed", ValueError("boom")
+    store.execution_context["budget"]["left"] = 0
+    store.logs.append("half done")
+    latest = manager.get_latest_snapshot("run-1")
+    assert latest is not None
+    manager.restore_from_snapshot("run-1", store, latest)
+    assert {name: repr(value) for name, value in vars(store).items()} == was
+    # The snapshot is not shared with the store.
+    store.execution_context["budget"]["left"] = -1
+    manager.restore_from_snapshot("run-1", store, latest)
+    assert store.execution_context == {"budget": {"left": 3}}
+    # A restore writes nothing: the object may be a copy that somebody looks at.
+    assert snapping.numbers(manager) == [1]
+
+
+def test_a_new_object_gets_every_field_after_export_and_import(manager: SnapshotManager) -> None:
+    store = RunStore()
+    store.status = "suspended"
+    store.step_results = {"fetch": {"status": "completed", "output": (1, {2, 3}, b"x")}}
+    store.execution_path = [0, 2]
+    store.execution_context = {"user": "ada", "id": uuid.UUID(int=7), "path": Path("a")}
+    fresh = RunStore()
+    done = manager.restore_from_snapshot("run-1", fresh, through_json(manager, taken(manager, store)))
+    assert vars(fresh) == vars(store)
+    assert done.fields == tuple(vars(store))
+    assert type(fresh.step_results) is dict
+    fresh.step_results["more"] = {}
+    fresh.execution_path.append(3)
+
+
+def test_the_error_of_a_failed_step_survives_export_and_import(manager: SnapshotManager) -> None:
+    store = RunStore()
+    try:
+        raise Unregistered(42) from OSError(2, "gone")
+    except Unregistered as error:
+        store.error = error
+        store.step_results["fetch"] = {"status": "failed", "error": error, "last": KeyError("x")}
+    snapshot = through_json(manager, taken(manager, store))
+    told = snapshot.state["error"]
+    assert (told["message"], told["attributes"]) == ("code 42", {"code": 42})
+    assert "raise Unregistered(42)" in told["traceback"]
+    assert snapshot.replaced == ("step_results.fetch.error", "error")
+    fresh = RunStore()
+    assert manager.restore_from_snapshot("run-1", fresh, snapshot).lost == ()
+    for back in (fresh.error, fresh.step_results["fetch"]["error"]):
+        assert type(back) is Unregistered
+        assert (str(back), back.code, back.args) == ("code 42", 42, ("code 42",))
+        assert isinstance(back.__cause__, FileNotFoundError)
+    assert repr(fresh.step_results["fetch"]["last"]) == "KeyError('x')"
+
+
+def test_an_error_whose_class_is_not_there_is_an_error_still(manager: SnapshotManager) -> None:
+    class Local(Exception):
+        pass
+
+    text = manager.export_snapshot(taken(manager, {"error": Local("here only")}))
+    document = manager.import_snapshot(text)
+    facts = dict(document.state["error"]) | {"type": "nowhere.Local"}
+    moved = Snapshot(
+        run_id="run-1",
+        workflow_id=None,
+        number=1,
+        timestamp=document.timestamp,
+        state=holdfast.FrozenDict({"error": facts}),
+        replaced=document.replaced,
+    )
+    into: dict[str, Any] = {}
+    manager.restore_from_snapshot("run-1", into, moved)
+    assert type(into["error"]) is holdfast.StepFailed
+    assert "here only" in str(into["error"])
+
+
+def test_fields_that_the_snapshot_does_not_have(manager: SnapshotManager) -> None:
+    snapshot = taken(manager, {"goal": "tide"})
+    into = {"goal": "kelp", "new": 1}
+    done = manager.restore_from_snapshot("run-1", into, snapshot)
+    assert (into, done.removed, done.kept) == ({"goal": "tide"}, ("new",), ())
+    into = {"new": 1}
+    done = manager.restore_from_snapshot("run-1", into, snapshot, keep_unknown=True)
+    assert (into, done.removed, done.kept) == ({"goal": "tide", "new": 1}, (), ("new",))
+
+    plan = Plan(done=[1])
+    done = manager.restore_from_snapshot("run-1", plan, snapshot)
+    assert (plan, done.kept) == (Plan("tide", [1]), ("done",))
+    done = manager.restore_from_snapshot("run-1", plan, snapshot, keep_unknown=False)
+    assert (vars(plan), done.removed) == ({"goal": "tide", "_client": None}, ("done",))
+    with pytest.raises(InvalidCall, match="keep_unknown"):
+        manager.restore_from_snapshot("run-1", plan, snapshot, keep_unknown="yes")  # type: ignore[arg-type]
+
+
+def test_what_could_not_be_stored_is_kept_where_the_store_has_it(manager: SnapshotManager) -> None:
+    store: dict[str, Any] = {
+        "name": "a",
+        "client": Client("one"),
+        "tools": {"call": len, "names": ["x"]},
+        "pair": (1, open),
+        "boxed": Registered("b", print),
+        "me": None,
+    }
+    store["me"] = store
+    snapshot = taken(manager, store)
+    assert snapshot.replaced == ("client", "client.lock", "tools.call", "pair[1]", "boxed.call", "me")
+    live = Client("two")
+    into: dict[str, Any] = {
+        "client": live,
+        "tools": {"call": max},
+        "pair": (0, min),
+        "boxed": Registered("c", sum),
+        "me": "mine",
+    }
+    done = manager.restore_from_snapshot("run-1", into, through_json(manager, snapshot))
+    assert done.lost == ()
+    assert (into["name"], into["tools"], into["pair"]) == ("a", {"call": max, "names": ["x"]}, (1, min))
+    assert into["boxed"] == Registered("b", sum)
+    assert into["me"] == "mine"
+    # The client takes its fields back; the one that others may hold is not touched.
+    assert (type(into["client"]), into["client"].url, into["client"].lock) == (Client, "one", live.lock)
+    assert live.url == "two"
+
+
+def test_what_the_store_does_not_have_either_is_named(manager: SnapshotManager) -> None:
+    snapshot = taken(manager, {"client": Client("one"), "calls": [len], "fine": 1})
+    into: dict[str, Any] = {"calls": []}
+    done = manager.restore_from_snapshot("run-1", into, snapshot)
+    assert done.lost == ("client", "calls[0]")
+    assert (into["fine"], into["calls"]) == (1, ["<function len>"])
+    assert into["client"]["url"] == "one"
+
+
+def test_secrets_that_were_redacted_stay_what_they_are_in_the_store(file: Path) -> None:
+    with holdfast.open(file, redact=["*token*"]) as hf:
+        manager = SnapshotManager(history=hf)
+        snapshot = taken(manager, {"api_token": "s3cret", "deep": {"token": "more"}, "n": 1})
+        assert "s3cret" not in manager.export_snapshot(snapshot)
+        into = {"api_token": "live", "deep": {"token": "alive"}, "n": 2}
+        manager.restore_from_snapshot("run-1", into, snapshot)
+        assert into == {"api_token": "live", "deep": {"token": "alive"}, "n": 1}
+
+
+def test_a_restore_that_is_refused_half_way_leaves_everything_as_it_was(manager: SnapshotManager) -> None:
+    snapshot = taken(manager, {"new": 1, "goal": "tide", "done": "not a list"})
+    store = Model(done=[7])
+    with pytest.raises(InvalidSnapshot, match="'done'") as caught:
+        manager.restore_from_snapshot("run-1", store, snapshot)
+    assert caught.value.__cause__ is not None
+    assert store.model_dump() == {"goal": "kelp", "done": [7]}
+
+    class Choosy:
+        def __init__(self) -> None:
+            self.goal = "kelp"
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name == "done":
+                raise PermissionError("read only")
+            object.__setattr__(self, name, value)
+
+    choosy = Choosy()
+    with pytest.raises(InvalidSnapshot, match="read only"):
+        manager.restore_from_snapshot("run-1", choosy, snapshot)
+    assert vars(choosy) == {"goal": "kelp"}
+
+
+def test_a_store_with_set_state_is_given_the_whole_state(manager: SnapshotManager) -> None:
+    class Atom:
+        def __init__(self, **state: Any) -> None:
+            self._state = state
+
+        def get_state(self) -> dict[str, Any]:
+            return dict(self._state)
+
+        def set_state(self, state: dict[str, Any]) -> None:
+            if state.get("goal") == "bad":
+                raise ValueError("no")
+            self._state = state
+
+    snapshot = taken(manager, Atom(goal="tide", call=len))
+    atom = Atom(goal="kelp", call=max, new=1)
+    manager.restore_from_snapshot("run-1", atom, snapshot)
+    assert atom.get_state() == {"goal": "tide", "call": max}
+    with pytest.raises(InvalidSnapshot, match="no"):
+        manager.restore_from_snapshot("run-1", atom, taken(manager, {"goal": "bad"}))
+    assert atom.get_state() == {"goal": "tide", "call": max}
+
+
+@pytest.mark.parametrize("of", ["run_id", "workflow_id"])
+def test_ids_that_do_not_match_are_refused_and_nothing_is_touched(manager: SnapshotManager, of: str) -> None:
+    snapshot = taken(manager, RunStore())
+    other = RunStore(**{of: "other"})
+    was = dict(vars(other))
+    with pytest.raises(InvalidSnapshot, match=f"{of} 'other'") as caught:
+        manager.restore_from_snapshot("run-1", other, snapshot)
+    assert caught.value.details["found"] == "other"
+    assert vars(other) == was
+    with pytest.raises(InvalidSnapshot, match=of):
+        manager.create_snapshot("run-1", other, workflow_id="research")
+    with pytest.raises(InvalidSnapshot, match="run_id"):
+        manager.restore_from_snapshot("run-2", RunStore("run-2"), snapshot)
+    with pytest.raises(InvalidSnapshot, match="workflow_id"):
+        manager.restore_from_snapshot("run-1", {}, snapshot, workflow_id="other")
+    assert snapping.numbers(manager) == [1]
+
+
+def test_ids_that_are_not_known_do_not_stand_in_the_way(manager: SnapshotManager) -> None:
+    snapshot = taken(manager, RunStore())
+    for into in ({}, {"run_id": None, "workflow_id": ""}, {"run_id": "run-1"}):
+        manager.restore_from_snapshot("run-1", into, snapshot)
+        assert into["run_id"] == "run-1"
+    run_id = uuid.UUID(int=5)
+    taken(manager, {"run_id": run_id}, str(run_id))
+    # A snapshot without a workflow fits any.
+    manager.restore_from_snapshot(
+        "a", {"workflow_id": "any"}, taken(manager, {"n": 1}, "a"), workflow_id="any"
+    )
+    assert taken(manager, {"n": 1}, "a", workflow_id="told").workflow_id == "told"
+
+
+def test_a_snapshot_goes_into_another_run_if_it_is_imported_for_that(manager: SnapshotManager) -> None:
+    store = RunStore()
+    store.status = "running"
+    text = manager.export_snapshot(taken(manager, store))
+    fresh = RunStore("run-2")
+    manager.restore_from_snapshot("run-2", fresh, manager.import_snapshot(text, run_id="run-2"))
+    assert (fresh.run_id, fresh.status) == ("run-2", "running")
+
+
+@pytest.mark.parametrize("wrong", [None, "{}", {}, 3, [1]])
+def test_what_is_no_snapshot_is_not_restored(manager: SnapshotManager, wrong: Any) -> None:
+    with pytest.raises(InvalidCall, match="import_snapshot"):
+        manager.restore_from_snapshot("run-1", {}, wrong)
+    with pytest.raises(InvalidCall):
+        manager.export_snapshot(wrong)
+
+
+def test_an_object_that_holds_itself_is_stored_once(manager: SnapshotManager) -> None:
+    class Node:
+        def __init__(self) -> None:
+            self.name, self.children = "a", [self]
+
+    snapshot = taken(manager, Node())
+    assert dict(snapshot.state) == {"name": "a", "children": ["<cycle to the root>"]}
+    fresh = Node()
+    fresh.name = "b"
+    manager.restore_from_snapshot("run-1", fresh, snapshot)
+    assert (fresh.name, fresh.children) == ("a", [fresh])

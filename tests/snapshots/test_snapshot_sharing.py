@@ -1,0 +1,112 @@
+"""Many at once: threads, processes, and processes that are killed; on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import snapping
+from snapping import RunStore, numbers, taken
+
+import holdfast
+from holdfast.snapshots import SnapshotManager
+
+pytest_plugins = ["postgres_fixtures"]
+file, manager, no_timer_is_left = snapping.file, snapping.manager, snapping.no_timer_is_left
+
+WORKER = Path(__file__).with_name("snapshot_worker.py")
+
+
+def whole(manager: SnapshotManager) -> None:
+    """No snapshot is made of two."""
+    for snapshot in manager.get_all_snapshots("run-1"):
+        assert list(snapshot.twice) == [snapshot.by, snapshot.n]
+
+
+def start(where: str, name: str, count: int) -> subprocess.Popen[str]:
+    command = [sys.executable, str(WORKER), where, name, str(count)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def all_at_once(where: str, count: int) -> list[int]:
+    workers = [start(where, name, count) for name in ("a", "b", "c")]
+    for worker in workers:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "ready\n"
+    for worker in workers:
+        assert worker.stdin is not None
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+    told = [worker.communicate()[0] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0, 0]
+    return sorted(int(line) for text in told for line in text.split())
+
+
+def test_threads_at_one_run_each_get_a_number_of_their_own(manager: SnapshotManager) -> None:
+    made: list[int] = []
+    ready = threading.Barrier(4)
+
+    def work(name: str) -> None:
+        ready.wait()
+        for index in range(15):
+            made.append(taken(manager, {"by": name, "n": index, "twice": [name, index]}).number)
+            manager.get_all_snapshots("run-1")
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(made) == list(range(1, 61))
+    assert numbers(manager) == [56, 57, 58, 59, 60]
+    whole(manager)
+
+
+def test_processes_at_one_run_lose_nothing_and_keep_the_last(file: Path) -> None:
+    assert all_at_once(str(file), 15) == list(range(1, 46))
+    with SnapshotManager(4, file) as manager:
+        assert numbers(manager) == [42, 43, 44, 45]
+        whole(manager)
+    with holdfast.open(file) as hf:
+        assert hf.verify().ok
+
+
+def test_a_process_that_is_killed_leaves_whole_snapshots(file: Path) -> None:
+    worker = start(str(file), "a", 100_000)
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    worker.stdin.write("go\n")
+    worker.stdin.flush()
+    seen = 0
+    for line in worker.stdout:
+        if line != "ready\n" and (seen := int(line)) >= 10:
+            break
+    worker.kill()
+    worker.communicate()
+    with SnapshotManager(4, file) as manager:
+        found = numbers(manager)
+        assert found[-1] >= seen
+        assert len(found) in (4, 5)
+        whole(manager)
+        taken(manager, {"by": "b", "n": 0, "twice": ["b", 0]})
+        assert numbers(manager) == [*found[-3:], found[-1] + 1]
+    with holdfast.open(file) as hf:
+        assert hf.verify().ok
+
+
+def test_on_postgres_it_is_the_same(url: str) -> None:
+    assert all_at_once(url, 5) == list(range(1, 16))
+    with SnapshotManager(4, url) as manager:
+        assert numbers(manager) == [12, 13, 14, 15]
+        whole(manager)
+        store = RunStore("run-2")
+        made = taken(manager, store, "run-2", tags=["good"])
+        store.status = "failed"
+        manager.restore_from_snapshot("run-2", store, made)
+        assert store.status == "pending"
+        assert manager.get_run_ids() == ["run-1", "run-2"]
+        manager.clear_all_snapshots()
+        assert manager.get_run_ids() == []
+        assert "@" not in repr(manager) or "password" not in repr(manager)

@@ -1,0 +1,408 @@
+"""Opening a PostgreSQL store, and what it says when it cannot be opened or used."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psycopg
+import pytest
+from postgres_server import Proxy, Server, address
+
+import holdfast
+from holdfast.engine import formats
+from holdfast.errors import IncompatibleFormat, InvalidCall, StoreBusy, StoreUnavailable
+from holdfast.store import postgres_link
+from holdfast.store.base import Append
+from holdfast.store.postgres import PostgresStore
+from holdfast.store.postgres_append import _Sent
+from holdfast.store.postgres_url import parse, shown
+from holdfast.testing.samples import advanced, begin, commit, event, history, names, new_run, place
+
+pytest_plugins = ["postgres_fixtures"]
+
+_OPEN = "import sys, holdfast; hf = holdfast.open(sys.argv[1]); hf.history(sys.argv[2]).commit({'n': 1}); hf.close()"
+
+
+def test_many_processes_open_a_new_store_at_once(url: str) -> None:
+    running = [subprocess.Popen([sys.executable, "-c", _OPEN, url, f"run-{number}"]) for number in range(8)]
+    assert [process.wait(timeout=50) for process in running] == [0] * 8
+    with holdfast.open(url) as hf:
+        assert len(hf.runs()) == 8
+        assert hf.verify().problems == ()
+
+
+def test_stores_of_two_schemas_know_nothing_of_each_other(server: str, schema: str) -> None:
+    with (
+        holdfast.open(address(server, schema)) as one,
+        holdfast.open(address(server, schema[:-1] + "'\"")) as other,
+    ):
+        one.history("run").commit({"n": 1})
+        assert other.runs() == []
+        assert other.events() == []
+        assert one.stats().file_bytes
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f'DROP SCHEMA "{schema[:-1]}\'""" CASCADE')
+
+
+def test_both_names_of_the_protocol_are_known(url: str) -> None:
+    with holdfast.open(url.replace("postgresql://", "postgres://")) as hf:
+        hf.history("run").commit({"n": 1})
+        assert hf.where == shown(url)
+    with holdfast.open(url) as hf:
+        assert hf.version("run").state == {"n": 1}
+    assert formats(url) == (1, 1)
+
+
+def test_a_store_that_is_not_there_is_made_only_if_wanted(url: str, server: str, schema: str) -> None:
+    with pytest.raises(StoreUnavailable, match="there is no store at") as refused:
+        holdfast.open(url, create=False)
+    assert refused.value.details["missing"]
+    with pytest.raises(StoreUnavailable, match="there is no store at"):
+        formats(url)
+    with psycopg.connect(server) as connection:
+        assert connection.execute("SELECT to_regnamespace(%s)", (schema,)).fetchone() == (None,)
+    holdfast.open(url).close()
+    holdfast.open(url, create=False).close()
+
+
+def test_a_newer_format_is_refused_and_left_alone(url: str, server: str, schema: str) -> None:
+    holdfast.open(url).close()
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"UPDATE {schema}.format SET version = 99")
+    with pytest.raises(IncompatibleFormat, match=r"has format 99.* upgrade Holdfast"):
+        holdfast.open(url)
+    with pytest.raises(IncompatibleFormat, match="has format 99"):
+        formats(url)
+
+
+def test_a_schema_of_others_is_refused_and_left_alone(url: str, server: str, schema: str) -> None:
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.run (id INT)")
+        with pytest.raises(IncompatibleFormat, match=r"but not Holdfast's.*schema="):
+            holdfast.open(url)
+        found = connection.execute(
+            "SELECT count(*) FROM pg_tables WHERE schemaname = %s", (schema,)
+        ).fetchone()
+        assert found == (1,)
+
+
+def test_an_empty_schema_that_was_made_for_us_is_used(url: str, server: str, schema: str) -> None:
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {schema}")
+    holdfast.open(url).close()
+    assert formats(url) == (1, 1)
+
+
+def test_an_old_server_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres_link, "server_version", lambda _: 120022)
+    with pytest.raises(StoreUnavailable, match="PostgreSQL 12: Holdfast needs 13 or newer"):
+        holdfast.open(url)
+
+
+def test_a_server_that_is_down_is_told_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    start = time.monotonic()
+    with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{port}.*cannot be reached"):
+        holdfast.open(f"postgresql://me:hush@127.0.0.1:{port}/db")
+    assert time.monotonic() - start < 3
+
+
+@pytest.mark.slow
+def test_a_server_that_does_not_answer_is_told_within_five_seconds() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        start = time.monotonic()
+        with pytest.raises(StoreUnavailable, match="cannot be reached"):
+            holdfast.open(f"postgresql://me:hush@127.0.0.1:{silent.getsockname()[1]}/db")
+        assert time.monotonic() - start < 6
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"user": "nobody-of-this-name"}, "nobody-of-this-name"),
+        ({"dbname": "no-such-database"}, "no-such-database"),
+        ({"sslmode": "sometimes"}, "cannot be reached"),
+    ],
+    ids=["user", "database", "option"],
+)
+def test_what_is_wrong_with_an_address_is_told(server: str, change: dict[str, str], words: str) -> None:
+    with pytest.raises(StoreUnavailable, match=words):
+        holdfast.open(address(server, "unused", **change))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:hush%zz@host/db",
+        "postgresql://me:hush@[host/db",
+        "postgresql://me:hush@host/db?nonsense=1",
+        "postgresql://me:hush@host/db?pool=many",
+        "postgresql://me:hush@host/db?pool=0",
+        "postgresql://me:hush@host/db?schema=",
+        "postgresql://me:hush@host/db?schema=pg_mine",
+        f"postgresql://me:hush@host/db?schema={'x' * 64}",
+    ],
+)
+def test_an_address_that_cannot_be_one_is_refused_without_its_secrets(url: str) -> None:
+    with pytest.raises(InvalidCall) as refused:
+        holdfast.open(url)
+    assert "hush" not in "".join(traceback.format_exception(refused.value)[-1:])
+    assert refused.value.__cause__ is None
+
+
+def test_the_parts_of_an_address() -> None:
+    found = parse("postgres://me:hush%40@host:77/db?schema=own&pool=3&sslmode=require&password=other")
+    assert (found.schema, found.connections) == ("own", 3)
+    assert found.libpq["sslmode"] == "require"
+    assert found.libpq["tcp_user_timeout"] == "4000"
+    assert found.shown == "postgresql://me@host:77/db?schema=own"
+    assert parse("postgresql://host/db?keepalives_idle=60").libpq["keepalives_idle"] == "60"
+    assert shown("postgresql://me:hush@[host/db") == "postgresql://…"
+
+
+@pytest.fixture
+def guarded(own_server: Server) -> tuple[str, str]:
+    """A server that wants a password: its address with the right one, and with a wrong one."""
+    with psycopg.connect(own_server.url, autocommit=True) as connection:
+        connection.execute("CREATE ROLE me LOGIN PASSWORD 'hush-right'")
+        connection.execute("CREATE SCHEMA guarded AUTHORIZATION me")
+    Path(own_server.folder, "pg_hba.conf").write_text("local all me scram-sha-256\nlocal all all trust\n")
+    with psycopg.connect(own_server.url, autocommit=True) as connection:
+        connection.execute("SELECT pg_reload_conf()")
+    place = f"/postgres?host={own_server.folder}&schema=guarded"
+    return f"postgresql://me:hush-right@{place}", f"postgresql://me:hush-wrong@{place}"
+
+
+@pytest.mark.slow
+def test_a_password_shows_nowhere(guarded: tuple[str, str], caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    right, wrong = guarded
+    with pytest.raises(StoreUnavailable, match="refuses user or password") as refused:
+        holdfast.open(wrong)
+    assert "hush" not in "".join(traceback.format_exception(refused.value, chain=True)).replace(wrong, "")
+    with holdfast.open(right) as hf:
+        hf.history("run").commit({"n": 1})
+        assert hf.where is not None
+        assert "hush" not in hf.where
+        with psycopg.connect(right.partition("&")[0], autocommit=True) as connection:
+            connection.execute("ALTER TABLE guarded.run RENAME TO gone")
+            with pytest.raises(holdfast.HoldfastError) as failed:
+                hf.history("run").commit({"n": 2})
+            connection.execute("ALTER TABLE guarded.gone RENAME TO run")
+        assert "hush" not in "".join(map(str, (failed.value, failed.value.__cause__, failed.value.details)))
+        assert hf.version("run").state == {"n": 1}
+    assert "hush" not in caplog.text
+
+
+@pytest.mark.slow
+def test_a_server_that_was_stopped_and_comes_back_is_waited_for(own_server: Server) -> None:
+    url = address(own_server.url, "stopped")
+    with holdfast.open(url) as hf:
+        log = hf.history("run")
+        log.commit({"n": 1})
+        own_server.stop()
+        back = threading.Timer(0.5, own_server.again)
+        back.start()
+        log.commit({"n": 2})
+        back.join()
+        assert log.head.state == {"n": 2}
+        own_server.stop()
+    with pytest.raises(StoreUnavailable, match="cannot be reached"):
+        holdfast.open(url)
+    own_server.again()
+
+
+@pytest.mark.slow
+def test_a_server_that_stays_away_is_given_up(own_server: Server) -> None:
+    with holdfast.open(address(own_server.url, "away"), timeout=0.5) as hf:
+        log = hf.history("run")
+        log.commit({"n": 1})
+        own_server.stop()
+        with pytest.raises(StoreUnavailable, match="cannot be reached"):
+            hf.runs()
+        with pytest.raises((StoreUnavailable, holdfast.CommitUnknown)):
+            log.commit({"n": 2})
+        own_server.again()
+        assert log.head.state == {"n": 1}
+        log.commit({"n": 3})
+        assert log.head.number == 2
+
+
+def test_a_pool_that_is_in_use_is_waited_for_and_then_refused(url: str) -> None:
+    store = PostgresStore(f"{url}&pool=1", timeout=0.3)
+    history(store, 1)
+    taken, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with store._link.lend(postgres_link.Patience(1)):
+            taken.set()
+            done.wait(10)
+
+    with ThreadPoolExecutor(1) as pool:
+        holder = pool.submit(hold)
+        taken.wait(10)
+        with pytest.raises(StoreBusy, match=r"all 1 connections to .* were in use for 0.3 s.*pool="):
+            store.run("run")
+        waiter = threading.Timer(0.1, done.set)
+        waiter.start()
+        assert store.run("run") is not None
+        holder.result()
+    store.close()
+
+
+@pytest.mark.slow
+def test_a_server_without_a_free_connection_says_so(own_server: Server) -> None:
+    with psycopg.connect(own_server.url, autocommit=True) as connection:
+        connection.execute("CREATE ROLE few LOGIN CONNECTION LIMIT 1")
+        connection.execute("CREATE SCHEMA few AUTHORIZATION few")
+    url = address(own_server.url.replace("postgres:@", "few@"), "few")
+    with holdfast.open(url), pytest.raises(StoreBusy, match="no connection free"):
+        holdfast.open(url)
+
+
+def test_a_text_that_postgresql_cannot_keep_is_refused_with_nothing_written(url: str) -> None:
+    with holdfast.open(url) as hf:
+        log = hf.history("run")
+        log.commit({"n": 1})
+        with pytest.raises(InvalidCall, match="NUL"):
+            log.commit({"n": 2}, step="a\0b")
+        with pytest.raises(holdfast.NotFound):
+            hf.version("run\0")
+        assert hf.runs(workflow="a\0") == []
+        log.commit({"n": "a\0b"})
+        assert [version.state for version in log.versions()] == [{"n": "a\0b"}, {"n": 1}]
+
+
+def test_a_fork_of_the_process_uses_connections_of_its_own(url: str) -> None:
+    program = (
+        "import os, sys, holdfast\n"
+        "hf = holdfast.open(sys.argv[1])\n"
+        "hf.history('run').commit({'n': 0})\n"
+        "child = os.fork()\n"
+        "for n in range(20): hf.history(f'run-{bool(child)}').commit({'n': n})\n"
+        "hf.close()\n"
+        "if child: sys.exit(os.waitpid(child, 0)[1])\n"
+    )
+    subprocess.run([sys.executable, "-c", program, url], check=True, timeout=50)
+    with holdfast.open(url) as hf:
+        assert [hf.version(f"run-{side}").number for side in (True, False)] == [20, 20]
+
+
+def test_positions_appear_in_order_although_transactions_do_not(url: str, server: str, schema: str) -> None:
+    """A writer that has taken its position but not committed holds back what comes after it, and only that."""
+    store = PostgresStore(url)
+    early, run = history(store, 1, "early"), begin(store, "run")
+    seen = store.journal_end()
+    appender = store._appender
+    with psycopg.connect(server) as slow:
+        slow.execute(f"SET search_path TO {schema}")
+        change = Append(expect=early, run=advanced(early), events=[event("slow")])
+        statement, values = appender._statement(_Sent(change))
+        slow.execute(statement.replace("%b", "%s"), values)
+        run = commit(store, run)
+        run = store.append(Append(expect=run, run=advanced(run), events=[event("quick")]))
+        assert store.journal(run=None, after=seen, limit=9) == []
+        assert store.journal(run=run.key, after=seen, limit=9) == []
+        assert store.journal_end() == seen
+        assert names(store.journal(run=None, after=0, limit=9)) == [1]
+        slow.commit()
+    entries = store.journal(run=None, after=seen, limit=9)
+    assert names(entries) == ["slow", 1, "quick"]
+    assert store.journal_end() == place(entries[-1])
+    with psycopg.connect(server) as slow:
+        slow.execute(f"SET search_path TO {schema}")
+        slow.execute(f"SELECT {appender._places}")
+        slow.execute("SELECT nextval('journal_seq')")
+        run = commit(store, run)
+        assert store.journal(run=None, after=place(entries[-1]), limit=9) == []
+        slow.rollback()
+    assert names(store.journal(run=None, after=place(entries[-1]), limit=9)) == [2]
+    store.close()
+
+
+def test_a_reader_beside_many_writers_misses_nothing(url: str) -> None:
+    stores = [PostgresStore(url) for _ in range(3)]
+    seen: list[int] = []
+    done = threading.Event()
+
+    def follow() -> None:
+        after = 0
+        while True:
+            last = done.is_set()
+            page = stores[0].journal(run=None, after=after, limit=11)
+            seen.extend(place(entry) for entry in page)
+            after = seen[-1] if seen else 0
+            if last and not page:
+                return
+
+    def write(number: int) -> None:
+        run = new_run(f"run-{number}")
+        for turn in range(40):
+            run = commit(stores[number % 3], run, change={"events": [event(f"{turn}")] * (turn % 3)})
+
+    with ThreadPoolExecutor(9) as pool:
+        reader = pool.submit(follow)
+        for writer in [pool.submit(write, number) for number in range(8)]:
+            writer.result()
+        done.set()
+        reader.result()
+    assert seen == [place(entry) for entry in stores[1].journal(run=None, after=0, limit=100_000)]
+    assert len(seen) == 8 * (40 + sum(turn % 3 for turn in range(40)))
+    for store in stores:
+        store.close()
+
+
+def test_word_of_a_commit_reaches_another_process(url: str) -> None:
+    one, other = PostgresStore(url), PostgresStore(url)
+    # The first word is that somebody listens.
+    assert other.news(5)
+    assert not other.news(0.05)
+    run = begin(one)
+    start = time.monotonic()
+    assert other.news(5)
+    assert time.monotonic() - start < 1
+    while other.news(0.2):
+        pass
+    commit(one, run)
+    assert other.news(5)
+    one.close()
+    other.close()
+    with pytest.raises(StoreUnavailable):
+        other.news(5)
+
+
+@pytest.mark.slow
+def test_a_listener_whose_connection_is_cut_listens_again(server: str, schema: str) -> None:
+    with Proxy(server) as proxy:
+        one, other = PostgresStore(address(server, schema)), PostgresStore(address(proxy.url, schema))
+        assert other.news(5)
+        proxy.cut()
+        assert other.news(5)
+        while other.news(1.5):
+            pass
+        begin(one)
+        assert other.news(5)
+        one.close()
+        other.close()
+
+
+@pytest.mark.parametrize(
+    "command", [["init", "--yes"], ["stats"], ["doctor"], ["migrate"], ["show", "nothing"]]
+)
+def test_the_command_line_shows_no_password(url: str, command: list[str]) -> None:
+    secret = f"{url}&password=hush"
+    holdfast.open(url).close()
+    program = [str(Path(sys.executable).with_name("holdfast")), *command, "--store", secret]
+    done = subprocess.run(program, check=False, capture_output=True, text=True, timeout=50)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == (3 if command[0] == "show" else 0), done.stderr
+    assert "hush" not in done.stdout + done.stderr

@@ -1,0 +1,331 @@
+"""Answers that are lost: what was written is found, what was not is written, and what cannot be learned is said."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from msgspec.structs import replace
+from postgres_server import Proxy, address
+
+from holdfast.errors import CommitUnknown, StaleVersion, StoreBusy, StoreUnavailable
+from holdfast.model.records import MarkRecord, RunRecord, TimelineRecord
+from holdfast.store.base import Append, Prune, Store
+from holdfast.store.memory import MemoryStore
+from holdfast.store.postgres import PostgresStore
+from holdfast.store.postgres_link import Connection
+from holdfast.testing.samples import (
+    advanced,
+    begin,
+    change_of,
+    commit,
+    digest,
+    event,
+    everything,
+    history,
+    imported,
+    names,
+    new_run,
+    numbers,
+    stubs,
+    upload,
+)
+
+pytest_plugins = ["postgres_fixtures"]
+
+
+class Saboteur:
+    """Loses the answer to one statement: the next whose text holds some words, before or after it was carried out."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.words: str | None = None
+        self.after = True
+        self.then: Callable[[], object] = lambda: None
+        self.lost = 0
+        execute = Connection.execute
+
+        def sabotaged(connection: Connection, statement: Any, *args: Any, **options: Any) -> Any:
+            if self.words is None or self.words not in statement:
+                return execute(connection, statement, *args, **options)
+            self.words = None
+            self.lost += 1
+            if self.after:
+                execute(connection, statement, *args, **options)
+                if connection._pipeline is not None:
+                    connection._pipeline.sync()
+            connection.pgconn.finish()
+            self.then()
+            raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+        monkeypatch.setattr(Connection, "execute", sabotaged)
+
+    def lose(self, words: str, *, after: bool, then: Callable[[], object] = lambda: None) -> None:
+        self.words, self.after, self.then = words, after, then
+
+
+@pytest.fixture
+def saboteur(monkeypatch: pytest.MonkeyPatch) -> Saboteur:
+    return Saboteur(monkeypatch)
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[PostgresStore]:
+    store = PostgresStore(url, timeout=2)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def other(url: str, store: PostgresStore) -> Iterator[PostgresStore]:
+    other = PostgresStore(url)
+    yield other
+    other.close()
+
+
+both = pytest.mark.parametrize("after", [True, False], ids=["written", "not written"])
+
+
+@both
+def test_a_version_is_written_once(store: PostgresStore, saboteur: Saboteur, after: bool) -> None:
+    run = history(store, 2)
+    saboteur.lose("UPDATE run", after=after)
+    run = commit(store, run, change={"tags": ["good"], "events": [event("one")], "blocks": [b"block"]})
+    assert saboteur.lost == 1
+    assert (run.last, store.run("run")) == (3, run)
+    assert names(store.journal(run=run.key, after=0, limit=9)) == [1, 2, 3, "one"]
+    assert commit(store, run).last == 4
+
+
+@both
+def test_a_run_is_made_once(store: PostgresStore, saboteur: Saboteur, after: bool) -> None:
+    saboteur.lose("INSERT INTO run", after=after)
+    run = commit(store, new_run())
+    assert saboteur.lost == 1
+    assert store.runs() == [run]
+    assert names(store.journal(run=run.key, after=0, limit=9)) == [1]
+
+
+@both
+def test_a_change_without_a_version_is_written_once(
+    store: PostgresStore, saboteur: Saboteur, after: bool
+) -> None:
+    run = begin(store)
+    saboteur.lose("UPDATE run", after=after)
+    changed = store.append(Append(expect=run, run=advanced(run, status="paused"), events=[event("paused")]))
+    assert saboteur.lost == 1
+    assert store.run("run") == changed
+    assert names(store.journal(run=run.key, after=0, limit=9)) == ["paused"]
+
+
+@both
+@pytest.mark.parametrize("words", ["BEGIN", "UPDATE run", "COMMIT"])
+def test_changes_that_go_together_are_written_once(
+    store: PostgresStore, saboteur: Saboteur, after: bool, words: str
+) -> None:
+    runs = [history(store, 1, f"run-{number}") for number in range(3)]
+    saboteur.lose(words, after=after)
+    found = store.append_many(
+        [*map(change_of, runs), change_of(new_run("new")), change_of(replace(runs[0], revision=9))]
+    )
+    assert saboteur.lost == 1
+    assert [run.last for run in found if isinstance(run, RunRecord)] == [2, 2, 2, 1]
+    assert isinstance(found[-1], StaleVersion)
+    assert sorted(names(store.journal(run=None, after=0, limit=99))) == [1, 1, 1, 1, 2, 2, 2]
+
+
+@both
+def test_another_who_was_quicker_is_told_from_ourselves(
+    store: PostgresStore, other: PostgresStore, saboteur: Saboteur, after: bool
+) -> None:
+    """Ours was written, and another has gone on from it: it stands. Ours was not, and another wrote: it is refused."""
+    run = history(store, 1)
+
+    def overtake() -> None:
+        now = other.run("run")
+        assert now is not None
+        commit(other, now, step="of another")
+
+    saboteur.lose("UPDATE run", after=after, then=overtake)
+    if after:
+        assert commit(store, run, step="ours").last == 2
+        assert [record.step for record in store.versions(run.key)] == ["of another", "ours", "step-1"]
+    else:
+        with pytest.raises(StaleVersion):
+            commit(store, run, step="ours")
+        assert [record.step for record in store.versions(run.key)] == ["of another", "step-1"]
+
+
+def test_a_run_of_another_is_not_taken_for_ours(
+    store: PostgresStore, other: PostgresStore, saboteur: Saboteur
+) -> None:
+    saboteur.lose("INSERT INTO run", after=False, then=lambda: begin(other, "run"))
+    with pytest.raises(StaleVersion):
+        begin(store, "run")
+    assert len(store.runs()) == 1
+
+
+def test_what_cannot_be_told_apart_is_said(
+    store: PostgresStore, other: PostgresStore, saboteur: Saboteur
+) -> None:
+    """A change that leaves no trace of its own, and another that has gone on from there."""
+    run = begin(store)
+
+    def overtake() -> None:
+        for _ in range(2):
+            now = other.run("run")
+            assert now is not None
+            other.append(Append(expect=now, run=advanced(now, status="paused")))
+
+    saboteur.lose("UPDATE run", after=False, then=overtake)
+    with pytest.raises(CommitUnknown, match="'run'") as unknown:
+        store.append(Append(expect=run, run=advanced(run, status="paused")))
+    assert unknown.value.details == {"run": "run", "revision": 2}
+    assert unknown.value.code == "commit_unknown"
+
+
+@pytest.mark.slow
+def test_an_answer_that_never_comes_is_unknown(
+    store: PostgresStore, saboteur: Saboteur, monkeypatch: Any
+) -> None:
+    run = history(store, 1)
+
+    def gone() -> None:
+        def refuse(*_: Any, **__: Any) -> None:
+            raise psycopg.OperationalError("connection refused")
+
+        monkeypatch.setattr(Connection, "connect", refuse)
+
+    saboteur.lose("UPDATE run", after=True, then=gone)
+    with pytest.raises(CommitUnknown):
+        commit(store, run)
+    with pytest.raises(StoreUnavailable):
+        store.run("run")
+
+
+_SEVERAL: dict[str, Callable[[Store, RunRecord], object]] = {
+    "mark": lambda store, run: store.set_mark(
+        run.key, MarkRecord(number=1, name="good", at=7), on=True, event=event("marked")
+    ),
+    "value": lambda store, run: store.set_value("breaker", b"data", 0),
+    "prune": lambda store, run: store.prune(
+        Prune(expect=run, run=advanced(run), drop=[1], thin=stubs(2), events=[event("pruned")])
+    ),
+    "delete": lambda store, run: store.delete_run(run),
+    "artifact": lambda store, run: store.put_artifact(upload(b"large"), 5),
+    "held": lambda store, run: commit(
+        store, run, change={"uploads": [upload(b"large")], "holds": [digest(b"large")]}
+    ),
+    "collect": lambda store, run: store.collect(before=10),
+    "timeline": lambda store, run: store.append(
+        Append(
+            expect=run,
+            run=advanced(run),
+            timeline=TimelineRecord(number=2, parent=1, at=5),
+            uploads=[upload(b"x")],
+        )
+    ),
+    "import": lambda store, run: store.import_run(imported(3, "imported")),
+}
+
+
+@pytest.mark.parametrize("use", _SEVERAL.values(), ids=_SEVERAL)
+def test_transactions_whose_commit_is_not_answered(
+    store: PostgresStore, saboteur: Saboteur, use: Callable[[Store, RunRecord], object]
+) -> None:
+    """All is as in a store of which no answer was lost."""
+    reference = MemoryStore()
+    runs = [history(each, 3) for each in (store, reference)]
+    for each in (store, reference):
+        each.put_artifact(upload(b"old"), 3)
+    saboteur.lose("COMMIT", after=True)
+    assert use(store, runs[0]) == use(reference, runs[1])
+    assert saboteur.lost == 1
+    ours, theirs = everything(store), everything(reference)
+    assert ours["stats"] == theirs["stats"]
+    assert ours["artifacts"] == theirs["artifacts"]
+    assert names(ours["journal"]) == names(theirs["journal"])
+    assert store.value("breaker") == reference.value("breaker")
+
+
+@pytest.mark.parametrize("use", _SEVERAL.values(), ids=_SEVERAL)
+def test_transactions_that_are_lost_before_their_commit(
+    store: PostgresStore, saboteur: Saboteur, use: Callable[[Store, RunRecord], object]
+) -> None:
+    run = history(store, 3)
+    before = everything(store)
+    saboteur.lose("COMMIT", after=False)
+    try:
+        use(store, run)
+    except StoreUnavailable:
+        # What was read to be imported cannot be read again.
+        assert everything(store) == before
+    assert saboteur.lost == 1
+    assert store.check() == []
+
+
+@pytest.mark.slow
+def test_a_connection_that_stalls_is_given_up_within_six_seconds(server: str, schema: str) -> None:
+    with Proxy(server) as proxy:
+        store = PostgresStore(address(proxy.url, schema))
+        run = history(store, 1)
+        proxy.stall()
+        start = time.monotonic()
+        assert store.run("run") == run
+        assert time.monotonic() - start < 6.5
+        proxy.stall()
+        start = time.monotonic()
+        assert commit(store, run).last == 2
+        assert time.monotonic() - start < 6.5
+        store.close()
+
+
+def test_threads_share_a_transaction(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    send = store._appender._send
+
+    def counted(connection: Connection, batch: Any) -> None:
+        sizes.append(len(batch))
+        time.sleep(0.01)
+        send(connection, batch)
+
+    monkeypatch.setattr(store._appender, "_send", counted)
+
+    def write(number: int) -> None:
+        run = new_run(f"run-{number}")
+        for _ in range(5):
+            run = commit(store, run)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(sizes) == 80
+    assert max(sizes) > 8
+    assert numbers(store.versions(store.runs()[0].key)) == [5, 4, 3, 2, 1]
+
+
+def test_a_run_that_another_has_locked_is_waited_for_and_then_refused(
+    url: str, server: str, schema: str
+) -> None:
+    """The server says that it waits: nothing is lost, and nothing unknown."""
+    store = PostgresStore(url, timeout=0.5)
+    run = history(store, 1)
+    with psycopg.connect(server) as locker:
+        locker.execute(f"SELECT FROM {schema}.run WHERE key = %s FOR UPDATE", (run.key,))
+        for write in (
+            lambda: commit(store, run),
+            lambda: store.append_many([change_of(run), change_of(new_run("x"))]),
+        ):
+            with pytest.raises(StoreBusy, match="locked by another writer"):
+                write()
+        waiting = threading.Timer(0.2, locker.rollback)
+        waiting.start()
+        assert commit(store, run).last == 2
+        waiting.join()
+    assert store.run("x") is None
+    store.close()

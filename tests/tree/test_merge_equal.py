@@ -1,0 +1,68 @@
+"""Both sides gave a place an equal value: agreement, unless there is a resolver, which is asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.tree.fold import Folder
+from holdfast.tree.frozen import thaw
+from holdfast.tree.merge import MISSING, merge
+
+
+def merged(base: Any, ours: Any, theirs: Any, resolve: Any = None) -> Any:
+    folder = Folder(object())
+    root = folder.fold(base)
+    return thaw(merge(root, folder.fold(ours, root), folder.fold(theirs, root), resolve=resolve))
+
+
+def summed(path: Any, base: Any, ours: Any, theirs: Any) -> Any:
+    base = 0 if base is MISSING else base
+    return ours + theirs - base
+
+
+@pytest.mark.parametrize(
+    ("base", "both", "agreed", "asked"),
+    [
+        ({"n": 0}, {"n": 1}, {"n": 1}, {"n": 2}),
+        ({}, {"n": 1}, {"n": 1}, {"n": 2}),
+        ({"n": 10**6}, {"n": 10**6 + 7}, {"n": 10**6 + 7}, {"n": 10**6 + 14}),
+        ({"deep": {"n": 0}}, {"deep": {"n": 1}}, {"deep": {"n": 1}}, {"deep": {"n": 2}}),
+        ({}, {"deep": {"n": 1}}, {"deep": {"n": 1}}, {"deep": {"n": 2}}),
+        ({"l": [0, 5]}, {"l": [1, 5]}, {"l": [1, 5]}, {"l": [2, 5]}),
+        ({"l": [5, 0]}, {"l": [5, 1]}, {"l": [5, 1]}, {"l": [5, 2]}),
+        ({"t": "a"}, {"t": 3}, {"t": 3}, None),
+        # What both deleted is gone, what both appended is there twice.
+        ({"n": 0, "m": 1}, {"m": 1}, {"m": 1}, {"m": 1}),
+        ({"l": [1, 2]}, {"l": [2]}, {"l": [2]}, {"l": [2]}),
+        ({"l": [1]}, {"l": [1, 2]}, {"l": [1, 2, 2]}, {"l": [1, 2, 2]}),
+    ],
+)
+def test_equal_changes_are_agreement_unless_somebody_is_asked(
+    base: Any, both: Any, agreed: Any, asked: Any
+) -> None:
+    assert merged(base, both, both) == agreed
+    if asked is None:
+        assert merged(base, both, both, lambda path, was, *sides: (path, was, *sides)) == {
+            "t": (("t",), "a", 3, 3)
+        }
+    else:
+        assert merged(base, both, both, summed) == asked
+
+
+def test_a_list_that_became_the_same_other_list_is_asked_for_as_a_whole() -> None:
+    asked: list[Any] = []
+
+    def resolve(*values: Any) -> Any:
+        asked.append(values)
+        return values[3]
+
+    base, both = {"l": [1, 2, 3, 4]}, {"l": [7, 8]}
+    assert merged(base, both, both, resolve) == both
+    assert asked == [(("l",), [1, 2, 3, 4], [7, 8], [7, 8])]
+
+
+def test_what_one_side_alone_changed_is_not_asked_for() -> None:
+    assert merged({"a": 0, "b": 0}, {"a": 1, "b": 0}, {"a": 0, "b": 1}, summed) == {"a": 1, "b": 1}
+    assert merged({"a": 0, "l": [1]}, {"a": 0, "l": [1]}, {"a": 5, "l": [2]}, summed) == {"a": 5, "l": [2]}

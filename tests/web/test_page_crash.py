@@ -1,0 +1,73 @@
+"""A crash during watching: the process of a run is killed, the page tells of it by itself, and puts the run right."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import stocked
+from browsing import tab
+from playwright.sync_api import Browser, expect
+from serving import DEADLINE, serving
+
+import holdfast
+
+#: Runs until it is killed in its second step.
+PROGRAM = """
+import sys, threading
+import holdfast, stocked
+stocked.HINDERED = threading.Event()
+holdfast.open(sys.argv[1], durability="fast").run(stocked.slow, "kelp", run_id="watched")
+"""
+
+
+@contextmanager
+def _running(where: Path) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(where)], cwd=Path(__file__).parent)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait(DEADLINE)
+
+
+@pytest.mark.parametrize("view", ["runs", "run/watched"])
+def test_a_run_whose_process_is_killed_is_interrupted_and_resumed(
+    tmp_path: Path, browser: Browser, view: str
+) -> None:
+    where = tmp_path / "runs.db"
+    with (
+        holdfast.open(where, durability="fast") as hf,
+        serving(hf, where=str(where)) as served,
+        tab(browser, served) as found,
+    ):
+        page = found.open("runs")
+        with _running(where) as process:
+            row = page.get_by_role("link", name="watched")
+            expect(row).to_contain_text("outline")  # its first step is done
+            expect(row).to_contain_text("running")
+            found.open(view)
+            status = row if view == "runs" else page.locator(".run-head .status")
+            expect(status).to_contain_text("running")
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait(DEADLINE)
+            expect(status).to_contain_text("interrupted")
+        found.open("run/watched")
+        page.get_by_role("button", name="Resume…").click()
+        box = page.get_by_role("dialog", name="Resume watched")
+        expect(box).to_contain_text("1 recorded step of slow_study is passed, not run again")
+        box.get_by_role("button", name="Resume", exact=True).click()
+        expect(page.locator(".run-head .status")).to_have_text("completed")
+        assert hf.get("watched").result == "over"
+        assert [each.step for each in hf.history("watched").versions()].count("outline") == 1
+        found.check()
+
+
+def test_the_step_is_held_up_only_where_it_should_be() -> None:
+    assert stocked.HINDERED is None

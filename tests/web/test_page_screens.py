@@ -1,0 +1,336 @@
+"""Each screen of the page in a real browser, light and dark, wide and on a phone."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import stocked
+from browsing import Tab, tab
+from playwright.sync_api import Browser, expect
+from serving import Served, serving
+
+import holdfast
+from holdfast.web.page import FOLDER
+
+
+@pytest.fixture(scope="module")
+def stocked_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    where = str(tmp_path_factory.mktemp("stocked") / "runs.db")
+    with holdfast.open(where, durability="fast") as hf:
+        stocked.stock(hf)
+        with serving(hf, where=where) as served:
+            yield served
+
+
+@pytest.fixture
+def looking(browser: Browser, stocked_server: Served) -> Iterator[Tab]:
+    with tab(browser, stocked_server) as found:
+        yield found
+        found.check()
+
+
+#: Each screen: its address, and what tells that it is there.
+SCREENS = {
+    "runs": ("runs", "kelp-twin"),
+    "run": ("run/kelp", "Steps to version 12"),
+    "difference": ("run/kelp?version=4&show=difference", "plan.tasks[1].done"),
+    "failed": ("run/broken", "the model answered with an empty text"),
+    "compare": ("compare?a=kelp&b=kelp-twin", "kelp and light"),
+    "inbox": ("inbox", "Publish the study on tides?"),
+    "storage": ("storage", "Size by run"),
+    "rollback": ("run/kelp?version=3&do=rollback", "these run again: carry_out#2, carry_out#3, announce"),
+    "fork": ("run/kelp?version=3&do=fork", "A new run begins with the state of kelp@3"),
+}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("screen", SCREENS)
+def test_every_screen_shows_what_it_should(
+    browser: Browser, stocked_server: Served, screen: str, scheme: str
+) -> None:
+    where, sign = SCREENS[screen]
+    with tab(browser, stocked_server, scheme=scheme) as found:
+        page = found.open(where)
+        expect(page.get_by_text(sign).first).to_be_visible()
+        expect(page.get_by_text("live", exact=True)).to_be_visible()
+        found.shot(f"{screen}-{scheme}")
+        found.check()
+
+
+@pytest.mark.parametrize("screen", ["runs", "run", "inbox", "compare", "storage"])
+def test_and_is_readable_on_a_phone(browser: Browser, stocked_server: Served, screen: str) -> None:
+    where, _ = SCREENS[screen]
+    with tab(browser, stocked_server, phone=True) as found:
+        page = found.open(where)
+        expect(page.get_by_text("live", exact=True)).to_be_visible()
+        found.shot(f"{screen}-phone")
+        too_wide = page.evaluate(
+            "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+        )
+        assert not too_wide
+        found.check()
+
+
+def test_the_page_is_small() -> None:
+    files = [path for path in FOLDER.rglob("*") if path.is_file()]
+    if not files:
+        pytest.skip("the page is not built here")
+    assert sum(len(gzip.compress(path.read_bytes(), 9)) for path in files) <= 60_000
+
+
+def test_no_word_of_it_comes_from_elsewhere() -> None:
+    for path in Path(FOLDER).rglob("*.*"):
+        found = re.findall(r"https?://[^\s\"'`)]+", path.read_text(errors="replace"))
+        assert not [url for url in found if not url.startswith("http://www.w3.org/")], path
+
+
+def test_statuses_lead_to_the_runs_that_need_somebody(looking: Tab) -> None:
+    page = looking.open("runs")
+    expect(page.get_by_role("button", name="Needs you 2")).to_be_visible()
+    page.get_by_role("button", name="Needs you 2").click()
+    expect(page.get_by_role("link", name="circles")).to_be_visible()
+    expect(page.get_by_role("link", name="tides")).to_be_visible()
+    expect(page.get_by_role("link", name="kelp")).to_have_count(0)
+    page.get_by_label("Search runs").fill("care")  # the name of a workflow
+    expect(page.get_by_role("link", name="circles")).to_have_count(0)
+    expect(page.get_by_role("link", name="tides")).to_be_visible()
+    page.get_by_label("Search runs").fill("")
+    page.get_by_role("button", name="Held up 2").click()
+    expect(page.get_by_role("link", name="broken")).to_be_visible()
+    expect(page.get_by_role("link", name="tides")).to_have_count(0)
+    assert "show=held" in page.url
+    page.go_back()
+    expect(page.get_by_role("link", name="tides")).to_be_visible()
+
+
+def test_a_search_and_a_filter_live_in_the_address(looking: Tab) -> None:
+    page = looking.open("runs")
+    page.keyboard.press("/")
+    page.get_by_label("Search runs").fill("twin")
+    expect(page.get_by_role("link", name="broken")).to_have_count(0)
+    expect(page.get_by_role("link", name="kelp-twin")).to_be_visible()
+    assert "q=twin" in page.url
+    page.reload()
+    expect(page.get_by_label("Search runs")).to_have_value("twin")
+    expect(page.get_by_role("link", name="kelp-twin")).to_be_visible()
+    page.get_by_label("Search runs").fill("no such run")
+    expect(page.get_by_text("No run fits these filters")).to_be_visible()
+    page.get_by_role("button", name="Show all runs").click()
+    page.get_by_label("Workflow").select_option("careful_study")
+    expect(page.get_by_role("link", name="tides")).to_be_visible()
+    expect(page.get_by_role("link", name="kelp-twin")).to_have_count(0)
+    page.get_by_label("Since").select_option("1h")
+    expect(page.get_by_role("link", name="tides")).to_be_visible()
+    looking.open("runs")
+    page.get_by_label("Tag").select_option("good")
+    expect(page.get_by_role("link", name="broken")).to_have_count(0)
+    expect(page.get_by_role("link", name="kelp")).to_be_visible()
+    assert "tag=good" in page.url
+
+
+def test_the_keyboard_goes_everywhere(looking: Tab) -> None:
+    page = looking.open("runs")
+    expect(page.get_by_role("link", name="circles")).to_be_visible()
+    for key in "jjkj":
+        page.keyboard.press(key)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="by-hand")).to_be_visible()
+    page.keyboard.press("j")
+    expect(page.get_by_text("version 11", exact=True)).to_be_visible()
+    page.keyboard.press("k")
+    page.keyboard.press("d")
+    expect(page.get_by_text("numbers[11]")).to_be_visible()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.press("f")
+    expect(page.get_by_role("dialog", name="Fork by-hand@12")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_time_travels_by_the_slider_and_by_the_graph(looking: Tab) -> None:
+    page = looking.open("run/kelp")
+    slider = page.get_by_label("Travel through the versions")
+    slider.focus()
+    for _ in range(8):
+        page.keyboard.press("ArrowLeft")
+    expect(page.get_by_text("Steps to version 4")).to_be_visible()
+    expect(
+        page.get_by_label("Timelines").get_by_role("button", name="4 carry_out", exact=True)
+    ).to_have_attribute("aria-current", "true")
+    page.get_by_label("Timelines").get_by_role("button", name="2 outline", exact=True).click()
+    expect(page.get_by_text("Steps to version 2")).to_be_visible()
+    assert "version=2" in page.url
+    page.get_by_role("tab", name="Before").click()
+    expect(page.get_by_text("The state is empty.")).to_be_visible()
+
+
+def test_abandoned_versions_are_dimmed(looking: Tab) -> None:
+    page = looking.open("run/kelp")
+    graph = page.get_by_label("Timelines")
+    left = graph.locator(".version-row.left")
+    expect(left).to_have_count(5)
+    expect(graph.locator("svg.lanes circle")).to_have_count(12)
+
+
+def test_blame_is_told_where_one_points(looking: Tab) -> None:
+    page = looking.open("run/kelp")
+    page.get_by_role("treeitem").filter(has_text="published").hover()
+    blame = page.get_by_role("treeitem").filter(has_text="published").get_by_role("link")
+    expect(blame).to_have_text("version 11, announce")
+    page.get_by_role("treeitem").filter(has_text="topic").hover()
+    page.get_by_role("treeitem").filter(has_text="topic").get_by_role("link").click()
+    expect(page.get_by_text("Steps to version 2")).to_be_visible()
+
+
+def test_a_part_of_a_state_can_be_named(looking: Tab) -> None:
+    page = looking.open("run/kelp?path=plan.tasks%5B1%5D")
+    expect(page.get_by_role("treeitem").filter(has_text="name")).to_contain_text('"read"')
+    page.get_by_label("A part of the state").fill("nowhere")
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("State").get_by_text("nowhere").first).to_be_visible()
+
+
+def test_failed_attempts_stand_where_they_were_made(looking: Tab) -> None:
+    page = looking.open("run/broken")
+    steps = page.get_by_role("list", name="Steps").get_by_role("listitem")
+    expect(steps).to_have_count(6)
+    expect(steps.nth(0)).to_contain_text("attempt 2 failed: carry_out#3")
+    expect(steps.nth(1)).to_contain_text("attempt 1 failed: carry_out#3")
+    expect(steps.nth(1)).to_contain_text("ValueError: the model answered with an empty text")
+    expect(steps.nth(2)).to_contain_text("carry_out#2")
+    page.get_by_label("Timelines").get_by_role("button", name="3 carry_out", exact=True).click()
+    expect(steps).to_have_count(3)  # what failed later did not lead here
+    expect(page.get_by_text("attempt 1 failed")).to_have_count(0)
+
+
+def test_figures_are_told_alike_everywhere(looking: Tab) -> None:
+    page = looking.open("run/kelp-twin")
+    expect(page.locator(".run-head")).to_contain_text("tokens · cost 0.")
+    expect(page.get_by_role("list", name="Steps")).to_contain_text("1,200 tokens · cost 0.0102 · large-2")
+
+
+def test_a_tree_is_all_of_one_version(looking: Tab) -> None:
+    page = looking.open("run/kelp?version=2")
+    tasks = page.get_by_role("treeitem").filter(has_text="tasks")
+    page.get_by_role("button", name="Open tasks").click()
+    page.get_by_role("button", name="Open 0", exact=True).click()
+    done = page.get_by_role("treeitem").filter(has=page.get_by_text("done", exact=True))
+    expect(done).to_contain_text("false")
+    page.get_by_label("Timelines").get_by_role("button", name="3 carry_out", exact=True).click()
+    expect(page.get_by_text("Steps to version 3")).to_be_visible()
+    expect(tasks).to_have_attribute("aria-expanded", "true")  # what was opened stays open
+    expect(done).to_contain_text("true")  # and shows the version that is chosen
+
+
+def test_a_tree_is_walked_with_the_arrow_keys(looking: Tab) -> None:
+    page = looking.open("run/kelp?version=2")
+    tree = page.get_by_role("tree")
+    expect(tree.get_by_role("treeitem").first).to_contain_text("topic")
+    tree.focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowDown"):
+        page.keyboard.press(key)
+    here = page.locator("[role=treeitem]:focus")
+    expect(here).to_contain_text("tasks")
+    expect(here).to_have_attribute("aria-level", "2")
+    expect(here).to_have_attribute("aria-expanded", "false")
+    expect(here.get_by_role("link")).to_have_text("version 2, outline")  # blame comes with the focus, too
+    page.keyboard.press("ArrowRight")
+    expect(here).to_have_attribute("aria-expanded", "true")
+    page.keyboard.press("ArrowRight")
+    expect(here).to_have_attribute("aria-level", "3")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    expect(here).to_have_attribute("aria-expanded", "false")
+    page.keyboard.press("Home")
+    expect(here).to_contain_text("topic")
+
+
+def test_tabs_are_walked_with_the_arrow_keys(looking: Tab) -> None:
+    page = looking.open("run/kelp?version=4")
+    after = page.get_by_role("tab", name="After")
+    expect(after).to_have_attribute("aria-selected", "true")
+    expect(page.get_by_role("tab", name="Difference")).to_be_enabled()
+    after.focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("tab", name="Difference")).to_be_focused()
+    assert "show=difference" in page.url
+    expect(page.get_by_text("plan.tasks[1].done")).to_be_visible()
+
+
+def test_nothing_comes_before_the_first_version(looking: Tab) -> None:
+    page = looking.open("run/kelp?version=1&show=difference")
+    expect(page.get_by_text("Nothing came before the first version.")).to_be_visible()
+
+
+def test_a_dialog_gives_the_focus_back(looking: Tab) -> None:
+    page = looking.open("run/kelp?version=3")
+    button = page.get_by_role("button", name="Roll back…")
+    button.focus()
+    page.keyboard.press("Enter")
+    box = page.get_by_role("dialog", name="Roll back kelp")
+    expect(box.get_by_label("to version")).to_be_focused()
+    box.get_by_role("button", name="Leave it").click()
+    expect(button).to_be_focused()
+
+
+def test_who_wants_no_motion_gets_none(looking: Tab) -> None:
+    page = looking.open("runs")
+    moving = (
+        "(() => { const each = document.body.appendChild(document.createElement('i'));"
+        " each.className = 'spinner'; return getComputedStyle(each).animationName })()"
+    )
+    assert page.evaluate(moving) == "turn"
+    page.emulate_media(reduced_motion="reduce")
+    assert page.evaluate(moving) == "none"
+
+
+def test_the_history_of_a_question(looking: Tab) -> None:
+    page = looking.open("inbox?run=tides")
+    card = page.get_by_role("article")
+    expect(card).to_have_count(1)
+    card.get_by_text("History", exact=True).click()
+    expect(card).to_contain_text("careful_study · suspended")
+    expect(card).to_contain_text("none before this one")
+    card.get_by_text("What runs then").click()
+    expect(card).to_contain_text("1 recorded step of careful_study is passed, not run again")
+    card.get_by_role("link", name="version 2").click()
+    expect(page.get_by_role("heading", name="Steps to version 2")).to_be_visible()
+
+
+def test_the_keyboard_walks_through_questions_and_differences(looking: Tab) -> None:
+    page = looking.open("inbox")
+    expect(page.get_by_role("article")).to_have_count(2)
+    page.keyboard.press("j")
+    expect(page.get_by_role("article").nth(0)).to_be_focused()
+    page.keyboard.press("j")
+    expect(page.get_by_role("article").nth(1)).to_be_focused()
+    page.keyboard.press("k")
+    expect(page.get_by_role("article").nth(0)).to_be_focused()
+    looking.open("compare?a=kelp&b=kelp-twin")
+    expect(page.locator(".change").first).to_be_visible()
+    page.keyboard.press("j")
+    expect(page.locator(".change").first).to_be_focused()
+    page.keyboard.press("/")
+    expect(page.get_by_label("First version")).to_be_focused()
+
+
+def test_two_runs_beside_each_other(looking: Tab) -> None:
+    page = looking.open("compare")
+    expect(page.get_by_text("Name two versions")).to_be_visible()
+    page.get_by_label("First version").fill("kelp@4")
+    page.keyboard.press("Tab")
+    page.get_by_label("Second version").fill("kelp-twin")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("columnheader", name="kelp@4")).to_be_visible()
+    expect(page.get_by_text("only one side").first).to_be_visible()
+    page.get_by_role("button", name="Exchange").click()
+    expect(page.get_by_label("First version")).to_have_value("kelp-twin")
+    page.get_by_label("First version").fill("nobody@3")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("nobody")

@@ -1,0 +1,192 @@
+"""`holdfast serve` and `holdfast ui` as people start them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+import terminal
+from process import Process
+from terminal import PROGRAM, Terminal, environment
+
+import holdfast
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    with holdfast.open(tmp_path / "holdfast.db", durability="memory", redact=["password"]) as hf:
+        hf.history("first").commit({"password": "hunter2-hunter2", "n": 1})
+    return tmp_path
+
+
+def test_help_needs_no_web(tmp_path: Path) -> None:
+    code = (
+        "import sys; from holdfast.cli.app import run; run(sys.argv[1:]); "
+        "print(sorted(name for name in sys.modules if name.split('.')[0] in ('starlette','uvicorn','anyio','asyncio')))"
+    )
+    for arguments in (["--help"], ["serve", "--help"]):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True
+        )
+        assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_token_is_made_and_works(folder: Path) -> None:
+    with Process(folder) as process:
+        assert httpx.get(f"{process.url}/api/v1/runs").status_code == 401
+        found = httpx.get(f"{process.url}/api/v1/runs", headers=process.headers)
+        assert [run["id"] for run in found.json()["runs"]] == ["first"]
+        assert process.end() == 0
+
+
+def test_no_secret_is_logged_or_told(folder: Path) -> None:
+    """Not the token, not a code, not a session, not what was redacted; whatever is called, and however wrong."""
+    (folder / "tokens").write_text(
+        "# who\nviewer viewer-0123456789-0123456789\noperator other-0123456789-012\n"
+    )
+    (folder / "tokens").chmod(0o600)
+    secret = "environment-0123456789-0123456789"
+    with Process(folder, "--token-file", "tokens", HOLDFAST_TOKEN=secret, PYTHONASYNCIODEBUG="1") as process:
+        assert "token" not in process.told
+        code = process.told["launch"].partition("code=")[2]
+        with httpx.Client(base_url=process.url) as client:
+            session = client.get(process.told["launch"]).cookies
+            for token in (secret, "viewer-0123456789-0123456789", "wrong-0123456789-0123456789"):
+                client.cookies.clear()
+                headers = {"authorization": f"Bearer {token}"}
+                for path in (
+                    "runs",
+                    "runs/none",
+                    "runs/first/versions/1/state",
+                    f"runs/{token}",
+                    "runs?limit=x",
+                ):
+                    found = client.get(f"/api/v1/{path}", headers=headers)
+                    assert "hunter2" not in found.text
+                client.post("/api/v1/runs/first/rollback", content=b"{", headers=headers)
+        assert process.end() == 0
+        logged = process.log.read_text()
+        for each in (secret, code, "viewer-0123456789", "hunter2", *session.values()):
+            assert each not in logged
+
+
+def test_a_file_of_tokens_is_made_for_its_owner_alone(folder: Path) -> None:
+    with Process(folder, "--token-file", "made") as process:
+        path = folder / "made"
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        role, token = path.read_text().split()
+        assert role == "admin"
+        headers = {"authorization": f"Bearer {token}"}
+        assert httpx.get(f"{process.url}/api/v1/session", headers=headers).json()["role"] == "admin"
+        assert "token" not in process.told
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "told"),
+    [
+        ("admin long-enough-0123456789", 0o644, "can be read by others"),
+        ("admin short", 0o600, "at least 20"),
+        ("root long-enough-0123456789", 0o600, "line 1: write the role"),
+        ("\n# nothing\n", 0o600, "holds no token"),
+    ],
+)
+def test_a_file_of_tokens_that_is_none(folder: Path, content: str, mode: int, told: str) -> None:
+    (folder / "tokens").write_text(content)
+    (folder / "tokens").chmod(mode)
+    done = terminal.call("serve", "--port", "0", "--token-file", "tokens", cwd=folder)
+    assert (done.code, done.out) == (2, "")
+    assert told in done.err
+    assert "long-enough" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--host", "0.0.0.0"], "--allowed-host"),
+        (["--host", "0.0.0.0", "--allowed-host", "x.example"], "--token-file"),
+        (["--host", "0.0.0.0", "--token-file", "made"], "--allowed-host"),
+        (["--host", "no such host"], "--allowed-host"),
+        (["--port", "70000"], "range"),
+    ],
+)
+def test_what_is_not_safe_is_refused(folder: Path, arguments: list[str], told: str) -> None:
+    done = terminal.call("serve", *arguments, cwd=folder)
+    assert done.code == 2
+    assert told in done.err
+
+
+def test_a_port_that_is_taken_and_a_store_that_is_missing(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with Process(folder) as process:
+        port = process.url.rpartition(":")[2]
+        done = terminal.call("serve", "--port", port, cwd=folder)
+        assert (done.code, "--port 0" in done.err) == (2, True)
+    done = terminal.call("serve", "--port", "0", cwd=tmp_path_factory.mktemp("empty"))
+    assert (done.code, "holdfast init" in done.err) == (10, True)
+
+
+def test_on_a_terminal(folder: Path) -> None:
+    opened = Terminal("serve", "--port", "0", cwd=folder)
+    opened.until("token")
+    found = re.search(r"open +(http://127\.0\.0\.1:\d+/launch\?code=\S+)", opened.text)
+    assert found, opened.text
+    with httpx.Client() as client:
+        assert client.get(found[1]).status_code == 303
+    opened.type("\x03")
+    assert opened.end() == 0
+    assert "stopped" in opened.text
+
+
+def test_ui_opens_a_browser(folder: Path) -> None:
+    """With a browser that writes down what it is to open."""
+    browser = folder / "browser"
+    browser.write_text('#!/bin/sh\necho "$1" > opened.txt\n')
+    browser.chmod(0o755)
+    popen = subprocess.Popen(
+        [*PROGRAM, "ui", "--port", "0", "--json"],
+        cwd=folder,
+        env=environment(BROWSER=f"{browser} %s"),
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert popen.stdout is not None
+        told = json.loads(popen.stdout.readline())
+        # It was opened before anything is answered; the line is there before it.
+        while not (folder / "opened.txt").exists() or not (folder / "opened.txt").read_text():
+            assert popen.poll() is None
+        assert (folder / "opened.txt").read_text().strip() == told["launch"]
+    finally:
+        os.kill(popen.pid, 15)
+        assert popen.wait(20) == 0
+        if popen.stdout is not None:
+            popen.stdout.close()
+
+
+def test_the_code_of_an_app(folder: Path) -> None:
+    (folder / "flows.py").write_text(
+        "from holdfast import workflow\n\n@workflow(name='tide')\ndef tide():\n    return 'high'\n"
+    )
+    with holdfast.open(folder / "holdfast.db") as hf:
+        hf.enqueue("tide", run_id="tide-1")
+    with Process(folder, "--app", "flows") as process:
+        found = httpx.get(f"{process.url}/api/v1/session", headers=process.headers).json()
+        assert found["workflows"] == ["tide"]
+        done = httpx.post(
+            f"{process.url}/api/v1/runs/tide-1/resume", headers=process.headers, json={"wait": 20}
+        )
+        assert done.status_code == 200, done.text
+        assert done.json()["result"] == {
+            "run": "tide-1",
+            "status": "completed",
+            "version": 2,
+            "timeline": 1,
+            "result": "high",
+        }
