@@ -16,9 +16,10 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.engine import Holdfast, file_of, formats, is_server
+from holdfast.engine import Holdfast
 from holdfast.errors import HoldfastError
 from holdfast.model.public import RunSummary
+from holdfast.opening import file_of, formats, is_server
 
 #: SQLite before this one can damage a file that several processes write.
 _SOUND = (3, 51, 3)

@@ -10,12 +10,10 @@ from typing import Any, BinaryIO
 
 from holdfast.errors import (
     AlreadyExists,
-    IncompatibleFormat,
     InvalidCall,
     InvalidReference,
     NotFound,
     StaleVersion,
-    StoreUnavailable,
 )
 from holdfast.fleet.fleet import Fleet
 from holdfast.history import compare, retention, snapshot
@@ -38,13 +36,13 @@ from holdfast.model.names import (
 )
 from holdfast.model.public import Collected, Event, Report, RunSummary, StoredArtifact, when
 from holdfast.model.records import ENDED, PIN, STATUSES, RunRecord, StoreStats
+from holdfast.opening import file_of, open_store
 from holdfast.runtime import mail
 from holdfast.runtime.execute import refuse_if_running
 from holdfast.runtime.lease import is_alive
 from holdfast.runtime.runner import override_functions
 from holdfast.runtime.waits import facts_of
 from holdfast.store.base import Store
-from holdfast.store.postgres_url import SCHEMES, shown
 from holdfast.tree.artifact import Artifact
 from holdfast.tree.fold import Redactor
 
@@ -73,31 +71,14 @@ def open(  # noqa: A001 - holdfast.open is the name
     A run that this process executes is its own for `lease` seconds without word from it; then others may take it over.
     `clock` gives the seconds since 1970; if there is none, it is this machine's, or that of the PostgreSQL server.
     """
-    opened = Holdfast(
-        _store(where, durability, artifacts, timeout, create), redact=redact, lease=lease, clock=clock
-    )
+    store = open_store(where, durability=durability, artifacts=artifacts, timeout=timeout, create=create)
+    try:
+        opened = Holdfast(store, redact=redact, lease=lease, clock=clock)
+    except BaseException:
+        store.close()
+        raise
     opened.where = file_of(where)
     return opened
-
-
-def formats(where: str | os.PathLike[str]) -> tuple[int, int]:
-    """The format of the store in a file, and the newest that this Holdfast knows. Changes nothing."""
-    if is_server(where):
-        _need_driver()
-        from holdfast.store.postgres_format import formats_of
-
-        return formats_of(os.fspath(where))
-    from holdfast.store.sqlite_format import format_of, migrations
-
-    path = file_of(where)
-    if not os.path.lexists(path):
-        raise StoreUnavailable(f"there is no store at {path}", store=path, missing=True)
-    found, newest = format_of(path), len(migrations())
-    if found > newest:
-        raise IncompatibleFormat(
-            f"{path} has format {found}, this Holdfast knows up to {newest}: upgrade Holdfast"
-        )
-    return found, newest
 
 
 class Holdfast(Fleet):
@@ -112,6 +93,8 @@ class Holdfast(Fleet):
         clock: Callable[[], float] | None = None,
     ) -> None:
         patterns = _patterns(redact)
+        if clock is not None and not callable(clock):
+            raise InvalidCall(f"clock is a function that gives the seconds since 1970, not {short(clock)}")
         #: Where its store is, as `open` was told.
         self.where: str | None = None
         self._store = store
@@ -379,78 +362,3 @@ def _patterns(redact: Any) -> list[str | re.Pattern[str]]:
         if not isinstance(pattern, str | re.Pattern):
             raise InvalidCall(f"redact takes strings and compiled expressions, not {short(pattern)}")
     return patterns
-
-
-def _store(
-    where: str | os.PathLike[str],
-    durability: str,
-    artifacts: str | os.PathLike[str] | None,
-    timeout: float,
-    create: bool,
-) -> Store:
-    if durability not in ("durable", "fast", "memory"):
-        raise InvalidCall(f"durability is 'durable', 'fast' or 'memory', not {short(durability)}")
-    text = file_of(where)
-    if is_server(where):
-        _need_driver()
-        from holdfast.store.postgres import PostgresStore
-
-        return PostgresStore(
-            os.fspath(where), durability=durability, artifacts=artifacts, timeout=timeout, create=create
-        )
-    if text == ":memory:":
-        from holdfast.store.memory import MemoryStore
-
-        return MemoryStore()
-    if not create and not _holds_something(text):
-        raise StoreUnavailable(f"there is no store at {text}", store=text, missing=True)
-    from holdfast.store.sqlite import SQLiteStore
-
-    return SQLiteStore(text, durability=durability, artifacts=artifacts, timeout=timeout)
-
-
-def _need_driver() -> None:
-    from importlib.util import find_spec
-
-    if find_spec("psycopg") is None:
-        raise StoreUnavailable(
-            "a store on PostgreSQL needs the driver psycopg, which is not installed: pip install 'holdfast[postgres]'"
-        )
-
-
-def is_server(where: str | os.PathLike[str]) -> bool:
-    """Is it the address of a server, rather than a file?"""
-    return isinstance(where, str) and where.startswith(SCHEMES)
-
-
-def file_of(where: str | os.PathLike[str]) -> str:
-    """The file of a store, `:memory:`, or the address of a server without its password."""
-    text = os.fspath(where) if isinstance(where, str | os.PathLike) else None
-    if not isinstance(text, str) or not text:
-        raise InvalidCall("open takes a path, 'sqlite:///path', 'postgresql://…' or ':memory:'")
-    if is_server(text):
-        return shown(text)
-    scheme, found, rest = text.partition("://")
-    if found and scheme == "sqlite":
-        text = rest[1:] if rest.startswith("/") else rest
-        if not text:
-            raise InvalidCall(
-                "'sqlite:///path' names no file: write sqlite:///runs.db, or sqlite:////absolute/runs.db"
-            )
-    elif found:
-        raise InvalidCall(
-            f"no store for {scheme}://…: open a path, 'sqlite:///path', 'postgresql://…' or ':memory:'"
-        )
-    if "\0" in text:
-        raise InvalidCall("a path cannot hold a NUL character")
-    return text
-
-
-def _holds_something(path: str) -> bool:
-    """Is there a file that is not empty? SQLite would make a store of an empty one."""
-    try:
-        return os.stat(path).st_size > 0
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True

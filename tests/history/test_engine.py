@@ -15,54 +15,8 @@ import pytest
 from clocks import Clock
 
 import holdfast
-from holdfast import CorruptVersion, Holdfast, HoldfastError, NotFound, Opaque, Retention, StaleVersion, thaw
+from holdfast import CorruptVersion, Holdfast, NotFound, Opaque, Retention, StaleVersion, thaw
 from holdfast.model.public import Event
-
-# Opening
-
-
-@pytest.mark.parametrize("form", ["{}", "sqlite:///{}"])
-def test_a_file_is_made_and_found_again(file: Path, form: str) -> None:
-    with holdfast.open(form.format(file)) as hf:
-        hf.history("run-1").commit({"n": 1})
-    assert file.exists()
-    with holdfast.open(file) as hf:
-        assert hf.version("run-1").state == {"n": 1}
-
-
-def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with holdfast.open("sqlite:///runs.db") as hf:
-        hf.history("run-1").commit({})
-    assert (tmp_path / "runs.db").exists()
-    with holdfast.open() as hf:
-        assert hf.runs() == []
-    assert (tmp_path / "holdfast.db").exists()
-
-
-def test_stores_in_memory_know_nothing_of_each_other() -> None:
-    with holdfast.open(":memory:") as one, holdfast.open(":memory:") as other:
-        one.history("run-1").commit({})
-        assert other.runs() == []
-
-
-@pytest.mark.parametrize("durability", ["durable", "fast", "memory"])
-def test_every_durability_keeps_what_was_committed_when_it_is_closed(file: Path, durability: str) -> None:
-    with holdfast.open(file, durability=durability) as hf:
-        hf.history("run-1").commit({"n": 1})
-    with holdfast.open(file) as hf:
-        assert hf.version("run-1").state == {"n": 1}
-
-
-def test_a_closed_store_says_so(hf: Holdfast) -> None:
-    log = hf.history("run-1")
-    log.commit({})
-    hf.close()
-    hf.close()
-    for call in (lambda: log.commit({}), lambda: log.head, hf.runs, hf.stats):
-        with pytest.raises(HoldfastError, match="closed"):
-            call()
-
 
 # Runs
 

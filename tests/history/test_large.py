@@ -13,7 +13,7 @@ import pytest
 from clocks import Clock
 
 import holdfast
-from holdfast import Artifact, Holdfast, InvalidCall, NotFound, Retention, StaleVersion, thaw
+from holdfast import Artifact, CorruptStore, Holdfast, InvalidCall, NotFound, Retention, StaleVersion, thaw
 
 TEXT = "document " * 20_000
 BYTES = bytes(range(256)) * 400
@@ -204,6 +204,25 @@ def test_reading_a_version_does_not_read_its_artifacts(file: Path) -> None:
 
 
 # Collection
+
+
+def test_a_damaged_content_is_not_saved_over_what_is_there(file: Path, tmp_path: Path) -> None:
+    folder, target = tmp_path / "large", tmp_path / "out" / "copy"
+    target.parent.mkdir()
+    target.write_bytes(b"before")
+    with holdfast.open(file, artifacts=folder) as hf:
+        hf.history("run-1").commit({"handle": holdfast.artifact(BYTES * 20)})
+        handle = hf.history("run-1").head.state["handle"]
+        (content,) = (found for found in folder.rglob("*") if found.is_file())
+        content.write_bytes(content.read_bytes()[:-1] + b"?")
+        with pytest.raises(CorruptStore):
+            handle.save(target)
+        with pytest.raises(InvalidCall, match="cannot be written"):
+            handle.save(tmp_path / "none" / "copy")
+        with pytest.raises(InvalidCall, match="cannot be written"):
+            handle.save(target.parent)
+    assert target.read_bytes() == b"before"
+    assert [found.name for found in target.parent.iterdir()] == ["copy"]
 
 
 def test_what_no_version_needs_is_collected_and_nothing_else(hf: Holdfast, clock: Clock) -> None:

@@ -17,13 +17,15 @@ import pytest
 from postgres_server import Proxy, Server, address
 
 import holdfast
-from holdfast.engine import formats
 from holdfast.errors import IncompatibleFormat, InvalidCall, StoreBusy, StoreUnavailable
+from holdfast.opening import formats
 from holdfast.store import postgres_link
 from holdfast.store.base import Append
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.postgres_append import _Sent
+from holdfast.store.postgres_link import Connection
 from holdfast.store.postgres_url import parse, shown
+from holdfast.store.postgres_wire import carry_out
 from holdfast.testing.samples import advanced, begin, commit, event, history, names, new_run, place
 
 pytest_plugins = ["postgres_fixtures"]
@@ -303,11 +305,10 @@ def test_positions_appear_in_order_although_transactions_do_not(url: str, server
     early, run = history(store, 1, "early"), begin(store, "run")
     seen = store.journal_end()
     appender = store._appender
-    with psycopg.connect(server) as slow:
+    with Connection.connect(server) as slow:
         slow.execute(f"SET search_path TO {schema}")
         change = Append(expect=early, run=advanced(early), events=[event("slow")])
-        statement, values = appender._statement(_Sent(change))
-        slow.execute(statement.replace("%b", "%s"), values)
+        carry_out(slow, [appender._statement(_Sent(change))])
         run = commit(store, run)
         run = store.append(Append(expect=run, run=advanced(run), events=[event("quick")]))
         assert store.journal(run=None, after=seen, limit=9) == []

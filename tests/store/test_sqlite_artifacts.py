@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from holdfast.errors import CorruptStore, NotFound
+from holdfast.errors import CorruptStore, NotFound, StoreUnavailable
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing.samples import ALL, commit, content, digest, history, new_run, upload
 
@@ -99,3 +100,57 @@ def test_what_was_collected_between_placing_and_commit_is_placed_again(tmp_path:
         assert store.collect(before=ALL) == (1, len(_LARGE))
         store._link.write(lambda connection: store._artifacts.keep(connection, [upload(_LARGE)], 7))
         assert _read(store) == _LARGE
+
+
+def test_a_file_that_was_cut_off_is_put_right_by_who_brings_the_content_again(tmp_path: Path) -> None:
+    folder = tmp_path / "artifacts"
+    with closing(SQLiteStore(tmp_path / "runs.db", artifacts=folder)) as store:
+        _holding(store)
+        _file(folder).write_bytes(_LARGE[:-1])
+        store.put_artifact(upload(_LARGE), 5)
+        assert _read(store) == _LARGE
+
+
+def test_whoever_may_read_new_files_may_read_contents(tmp_path: Path) -> None:
+    folder = tmp_path / "artifacts"
+    (tmp_path / "any").touch()
+    with closing(SQLiteStore(tmp_path / "runs.db", artifacts=folder)) as store:
+        _holding(store)
+    assert _file(folder).stat().st_mode == (tmp_path / "any").stat().st_mode
+
+
+def test_what_the_folder_refuses_is_told_in_our_words(tmp_path: Path) -> None:
+    folder = tmp_path / "artifacts"
+    with closing(SQLiteStore(tmp_path / "runs.db", artifacts=folder)) as store:
+        store.put_artifact(upload(_LARGE), 5)
+        _file(folder).unlink()
+        _file(folder).mkdir()
+        with pytest.raises(StoreUnavailable, match="read from"):
+            _read(store)
+        with pytest.raises(StoreUnavailable, match="written to"):
+            store.put_artifact(upload(_LARGE), 6)
+        with pytest.raises(StoreUnavailable, match="removed from"):
+            store.collect(before=ALL)
+
+
+def test_a_content_and_the_folders_made_for_it_survive_a_power_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name lasts when the folder that it stands in has been synchronized."""
+    synchronized: list[str] = []
+    fsync = os.fsync
+
+    def recording(descriptor: int) -> None:
+        synchronized.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", recording)
+    folder = tmp_path / "made" / "artifacts"
+    with closing(SQLiteStore(tmp_path / "runs.db", artifacts=folder)) as store:
+        assert synchronized == [str(tmp_path), str(tmp_path / "made")]
+        synchronized.clear()
+        _holding(store)
+    target = _file(folder)
+    above, (part, beside) = synchronized[0], synchronized[1:]
+    assert (above, beside) == (str(folder), str(target.parent))
+    assert part.endswith(".part")

@@ -15,9 +15,10 @@ import click
 
 from holdfast.cli.output import Output
 from holdfast.cli.settings import DEFAULTED, Place, find_app, find_store, load_app
-from holdfast.engine import Holdfast, file_of
+from holdfast.engine import Holdfast
 from holdfast.engine import open as open_store
 from holdfast.errors import InvalidCall, StoreUnavailable
+from holdfast.opening import file_of
 from holdfast.runtime.preview import Preview
 
 #: Seconds that a command waits for a store that somebody else has locked, unless HOLDFAST_PATIENCE says otherwise.

@@ -13,8 +13,9 @@ from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast.engine import Holdfast, file_of, is_server
+from holdfast.engine import Holdfast
 from holdfast.errors import HoldfastError, InvalidCall
+from holdfast.opening import file_of, is_server
 
 DEFAULT = "holdfast.db"
 #: What named a store that nobody named.

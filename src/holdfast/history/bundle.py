@@ -18,7 +18,7 @@ import io
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -58,6 +58,7 @@ from holdfast.model.records import EventRecord, RunRecord, VersionRecord
 from holdfast.store.base import Imported, Store
 from holdfast.tree.artifact import PIECE
 from holdfast.tree.pack import Upload
+from holdfast.whole import whole
 
 _PAGE = 64
 
@@ -200,43 +201,15 @@ def _frame(kind: type[S], record: msgspec.Struct, **more: Any) -> S:
 @contextmanager
 def _arriving(path: Path) -> Iterator[BinaryIO]:
     """A file that appears under its name when it is complete, or not at all."""
-    if "\0" in str(path):
-        raise InvalidCall("a path cannot hold a NUL character")
-    if os.path.lexists(path):
-        raise AlreadyExists(f"{path} exists and is not overwritten: export to another path", path=str(path))
     try:
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".holdfast-", suffix=".part")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            _rename(Path(name), path)
-        finally:
-            Path(name).unlink(missing_ok=True)
+        with whole(path, overwrite=False) as file:
+            yield file
     except FileExistsError as error:
-        raise AlreadyExists(f"{path} was made by another meanwhile: export to another path") from error
+        raise AlreadyExists(
+            f"{path} exists and is not overwritten: export to another path", path=str(path)
+        ) from error
     except OSError as error:
-        raise InvalidCall(f"{path} cannot be written: {error.strerror or error}", path=str(path)) from error
-
-
-def _rename(source: Path, target: Path) -> None:
-    """Rename without ever replacing another file."""
-    try:
-        target.hardlink_to(source)
-    except FileExistsError:
-        raise
-    except OSError:
-        # A file system without links: take the name first, then replace what is ours.
-        with target.open("xb"):
-            pass
-        source.replace(target)
-    with suppress(OSError):
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        raise InvalidCall(f"{path} cannot be written: {error.strerror}", path=str(path)) from error
 
 
 # Import

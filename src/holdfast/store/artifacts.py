@@ -1,74 +1,88 @@
 """Contents of artifacts in a folder, one file each, named by the hash.
 
-Invariant: a file under its final name is complete; it got there by a rename after an fsync.
+Invariant: a file under its final name is complete; it got there by a rename after an fsync. Its rights are those of any
+new file: whoever may use the folder can read what others have put there.
 """
 
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
+from typing import BinaryIO
 
 from holdfast.errors import CorruptStore, NotFound, StoreUnavailable
 from holdfast.tree.artifact import PIECE
 from holdfast.tree.pack import Upload
+from holdfast.whole import sync_folder, whole
 
 
 class ArtifactFolder:
     """A folder of artifacts, shared by any number of processes."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = Path(folder)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            #: The same wherever the process goes.
+            self.folder = Path(folder).absolute()
+            _make(self.folder)
         except OSError as error:
             raise StoreUnavailable(
                 f"the artifact folder {folder} cannot be made: {error.strerror}"
             ) from error
 
     def put(self, upload: Upload) -> None:
-        """Keep a content; harmless if it is there."""
+        """Keep a content; harmless if it is there. One that was cut off, or has grown, is put right."""
         target = self._path(upload.digest)
-        if target.exists():
-            return
-        try:
-            target.parent.mkdir(exist_ok=True)
-            descriptor, name = tempfile.mkstemp(dir=target.parent, suffix=".part")
-            try:
-                with os.fdopen(descriptor, "wb") as file:
-                    for piece in checked(upload):
-                        file.write(piece)
-                    file.flush()
-                    os.fsync(file.fileno())
-                Path(name).replace(target)
-            except BaseException:
-                Path(name).unlink(missing_ok=True)
-                raise
-            _sync_folder(target.parent)
-        except OSError as error:
-            raise StoreUnavailable(
-                f"an artifact cannot be written to {self.folder}: {error.strerror}"
-            ) from error
+        with self._told("written to"):
+            if target.is_file() and target.stat().st_size == upload.size:
+                return
+            _make(target.parent)
+            with whole(target, overwrite=True) as file:
+                for piece in checked(upload):
+                    file.write(piece)
 
     def pieces(self, digest: bytes) -> Iterator[bytes]:
         """A content in pieces; `CorruptStore` at its end if it does not fit its hash."""
-        try:
-            with self._path(digest).open("rb") as file:
-                yield from verified(digest, iter(lambda: file.read(PIECE), b""))
-        except FileNotFoundError as error:
-            raise NotFound(
-                f"artifact {digest.hex()[:12]} is not in {self.folder}", artifact=digest.hex()
-            ) from error
+        with self._told("read from"):
+            try:
+                file = self._path(digest).open("rb")
+            except FileNotFoundError as error:
+                raise NotFound(
+                    f"artifact {digest.hex()[:12]} is not in {self.folder}", artifact=digest.hex()
+                ) from error
+        with file:
+            yield from verified(digest, iter(lambda: self._read(file), b""))
 
     def remove(self, digest: bytes) -> None:
         """Forget a content; harmless if it is gone."""
-        self._path(digest).unlink(missing_ok=True)
+        with self._told("removed from"):
+            self._path(digest).unlink(missing_ok=True)
+
+    def _read(self, file: BinaryIO) -> bytes:
+        with self._told("read from"):
+            return file.read(PIECE)
+
+    @contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StoreUnavailable(f"an artifact cannot be {what} {self.folder}: {error.strerror}") from error
 
     def _path(self, digest: bytes) -> Path:
         name = digest.hex()
         return self.folder / name[:2] / name[2:]
+
+
+def _make(folder: Path) -> None:
+    """Make a folder, and those above it, so that they survive a power failure; harmless if it is there."""
+    if folder.is_dir():
+        return
+    _make(folder.parent)
+    folder.mkdir(exist_ok=True)
+    sync_folder(folder.parent)
 
 
 def checked(upload: Upload) -> Iterator[bytes]:
@@ -99,11 +113,3 @@ def verified(digest: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
         )
     if held is not None:
         yield held
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

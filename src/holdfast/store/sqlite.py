@@ -107,7 +107,7 @@ class SQLiteStore(Beside):
         self._large = self._artifacts
         self._queues = sqlite_queue.Queues(self._link)
         #: What each thread knows of the WAL.
-        self._news = News(self._link.path)
+        self._news = News(self._link.file)
         self._bulk = Bulk(self._link, self._artifacts)
 
     # Runs
@@ -367,7 +367,7 @@ class SQLiteStore(Beside):
         with self._link.reader() as connection:
             row = connection.execute(_SELECT_STATS).fetchone()
         runs, versions, pack_bytes, events, artifacts, artifact_bytes = row
-        files = [self._link.path, f"{self._link.path}-wal"]
+        files = [self._link.file, f"{self._link.file}-wal"]
         return StoreStats(
             runs=runs,
             versions=versions,

@@ -80,7 +80,10 @@ class Link:
     """One SQLite file, for all threads of a process."""
 
     def __init__(self, path: str, durability: str, timeout: float) -> None:
+        #: As it was given, for messages.
         self.path = path
+        #: The same file wherever the process goes: connections are made when they are needed.
+        self.file = _absolute(path)
         self._synchronous = _SYNCHRONOUS[durability]
         self._timeout = timeout
         #: Every connection; those that nobody reads with; the one to write with.
@@ -249,10 +252,10 @@ class Link:
         if self._closed:
             raise closed(self.path)
         with self._gate, self.errors():
-            name = name_to_open(self.path)
+            name = name_to_open(self.file)
             connection = sqlite3.connect(
                 name,
-                uri=name != self.path,
+                uri=name != self.file,
                 timeout=self._timeout,
                 isolation_level=None,
                 check_same_thread=False,
@@ -270,9 +273,9 @@ class Link:
 
     def _open_first(self) -> None:
         folder = os.path.dirname(self.path) or os.curdir
-        if not os.path.isdir(folder):
+        if not os.path.isdir(os.path.dirname(self.file)):
             raise StoreUnavailable(f"the folder {folder} does not exist: make it, or open a path elsewhere")
-        if os.path.isdir(self.path):
+        if os.path.isdir(self.file):
             raise StoreUnavailable(f"{self.path} is a folder: give the path of a file in it")
         connection = self._connect()
         try:
@@ -284,6 +287,15 @@ class Link:
 
     def _ours(self, error: DriverError) -> HoldfastError:
         return translated(error, self.path, self._timeout)
+
+
+def _absolute(path: str) -> str:
+    try:
+        return os.path.abspath(path)
+    except OSError as error:
+        raise StoreUnavailable(
+            f"{path} is in a folder that is gone ({error.strerror}): open a path elsewhere"
+        ) from error
 
 
 def all_or_nothing(work: Callable[[sqlite3.Connection], T]) -> Callable[[sqlite3.Connection], T]:

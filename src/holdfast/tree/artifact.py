@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from holdfast.errors import InvalidCall, NotFound
+from holdfast.whole import whole
 
 PIECE = 1 << 20
 
@@ -68,10 +69,14 @@ class Artifact:
         return io.BufferedReader(_PieceReader(self.pieces()), PIECE)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the content to a file."""
-        with Path(path).open("wb") as file:
-            for piece in self.pieces():
-                file.write(piece)
+        """Write the content to a file, which takes the place of what is there when it is complete and checked."""
+        pieces = self.pieces()
+        try:
+            with whole(Path(path), overwrite=True) as file:
+                for piece in pieces:
+                    file.write(piece)
+        except OSError as error:
+            raise InvalidCall(f"{path} cannot be written: {error.strerror}", path=str(path)) from error
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Artifact) and (self.digest, self.name) == (other.digest, other.name)
@@ -93,6 +98,8 @@ def artifact(source: bytes | str | os.PathLike[str] | BinaryIO, name: str | None
     if isinstance(source, str | os.PathLike):
         path = Path(source)
         try:
+            # The same file wherever the process goes before it is committed.
+            path = path.absolute()
             digest, size = _measure(_read_file(path))
         except (OSError, ValueError) as error:
             raise _unreadable(path, error) from error

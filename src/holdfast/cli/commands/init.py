@@ -12,8 +12,8 @@ from holdfast.cli.files import whole
 from holdfast.cli.plan import careful, go_ahead
 from holdfast.cli.settings import DEFAULT, project
 from holdfast.desk.words import dumps
-from holdfast.engine import file_of, formats, is_server
 from holdfast.errors import InvalidCall, StoreUnavailable
+from holdfast.opening import file_of, formats, is_server
 
 
 @command("init")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.cli import exits
 from holdfast.cli.call import Call, command
 from holdfast.cli.plan import careful, go_ahead
-from holdfast.engine import formats
+from holdfast.opening import formats
 
 
 @command("migrate")
