@@ -17,6 +17,7 @@ from holdfast import (
     InvalidReference,
     NotFound,
     Retention,
+    UnsupportedValue,
 )
 
 BAD_FACTS: list[dict[str, Any]] = [
@@ -292,6 +293,10 @@ def test_names_that_cannot_be_tags(log: History, name: Any) -> None:
 def test_calls_with_values_of_the_wrong_type(hf: Holdfast, log: History) -> None:
     log.commit({"n": 1})
     calls: list[Callable[[], object]] = [
+        lambda: log.patch(None, after=1),  # type: ignore[arg-type]
+        lambda: log.patch([("n", 2)], after=1),  # type: ignore[arg-type]
+        lambda: hf.verify("loudly"),  # type: ignore[arg-type]
+        lambda: hf.export_run("run-1", "\ud800"),
         lambda: log.prune("all"),  # type: ignore[arg-type]
         lambda: log.prune(None),  # type: ignore[arg-type]
         lambda: log.bisect("check"),  # type: ignore[arg-type]
@@ -328,6 +333,40 @@ def test_calls_with_values_of_the_wrong_type(hf: Holdfast, log: History) -> None
         assert len(str(caught.value)) > 10, number
     assert (log.head.number, len(log.timelines())) == (1, 1)
     assert hf.verify().ok
+
+
+@pytest.mark.parametrize(
+    ("facts", "where"),
+    [
+        ({"result": [object()]}, r"at \[0\] of the result: "),
+        ({"result": object()}, "at the root of the result: "),
+        ({"meta": {"model": object()}}, "at model of the metadata: "),
+        ({"error": {"type": object()}}, "at type of the error: "),
+        ({"events": [("agent.woke", {"by": object()})]}, "at by of the event: "),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_stored_beside_the_state_is_told_from_it(
+    log: History, facts: dict[str, Any], where: str
+) -> None:
+    with pytest.raises(UnsupportedValue, match=f"^{where}builtins.object cannot be stored"):
+        log.commit({"by": 1, "model": 2, "type": 3}, **facts)
+
+
+def test_long_values_of_the_wrong_type_are_told_in_short(log: History) -> None:
+    calls: list[Callable[[], object]] = [
+        lambda: log.commit({}, kind="x" * 10_000),
+        lambda: log.commit({}, status="x" * 10_000),
+        lambda: log.patch("x" * 10_000, after=1),  # type: ignore[arg-type]
+        lambda: holdfast.register("x" * 10_000),  # type: ignore[arg-type]
+        lambda: Retention(last="x" * 10_000),  # type: ignore[arg-type]
+        lambda: Retention(within="x" * 10_000),  # type: ignore[arg-type]
+        lambda: Retention(step=["x" * 10_000], last=1),  # type: ignore[arg-type]
+    ]
+    for number, call in enumerate(calls):
+        with pytest.raises(InvalidCall) as caught:
+            call()
+        assert len(str(caught.value)) < 200, number
 
 
 @pytest.mark.parametrize(

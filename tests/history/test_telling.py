@@ -105,6 +105,7 @@ def test_entries_are_told_by_many_at_once(log: History) -> None:
         ([("a." * 200 + "a", {})], "words with points"),
         ([("run.completed", {})], "Holdfast's own"),
         ([("version.saved", {})], "Holdfast's own"),
+        ([("timeline.begun", {})], "Holdfast's own"),
         ([("agent.woke", [])], "keys are strings"),
         ([("agent.woke", {1: 2})], "keys are strings"),
         ([("agent.woke", {"version": 2})], "beside its data"),

@@ -191,13 +191,13 @@ class Line:
             root = merge(was, root, head.root, resolve=resolve, fold=folder.fold)
         parts = Parts(root)
         if facts.result is not None:
-            parts.result = folder.fold(facts.result)
+            parts.result = folder.fold(facts.result, part="result")
         if facts.meta is not None:
-            parts.meta = folder.fold(facts.meta)
+            parts.meta = folder.fold(facts.meta, part="metadata")
         if facts.error is not None:
-            parts.error = folder.fold(facts.error)
+            parts.error = folder.fold(facts.error, part="error")
         if input is not None:
-            parts.input = folder.fold(input)
+            parts.input = folder.fold(input, part="arguments")
         parts.arrivals = folder.arrivals
         now = context.clock()
         if run is None:

@@ -18,7 +18,7 @@ from holdfast.errors import InvalidCall
 from holdfast.history.reader import Head
 from holdfast.history.seal import NO_PARENT, seal
 from holdfast.history.telling import Told, check_told
-from holdfast.model.names import MAX_NOTE, MAX_STEP, check_tags, check_text
+from holdfast.model.names import MAX_NOTE, MAX_STEP, check_tags, check_text, short
 from holdfast.model.records import KINDS, STATUSES, EventRecord, RunRecord, VersionRecord
 from holdfast.store.base import Append
 from holdfast.tree.artifact import Artifact
@@ -57,9 +57,9 @@ class Facts(msgspec.Struct):
         if self.tags != ():
             self.tags = check_tags(self.tags)
         if self.kind is not None and self.kind not in KINDS:
-            raise InvalidCall(f"kind is one of {', '.join(KINDS)}, not {self.kind!r}")
+            raise InvalidCall(f"kind is one of {', '.join(KINDS)}, not {short(self.kind)}")
         if self.status is not None and self.status not in STATUSES:
-            raise InvalidCall(f"status is one of {', '.join(STATUSES)}, not {self.status!r}")
+            raise InvalidCall(f"status is one of {', '.join(STATUSES)}, not {short(self.status)}")
         if self.events != ():
             self.events = check_told(self.events)
 

@@ -22,17 +22,9 @@ from holdfast.history.reader import Head
 from holdfast.history.rollback import begin_anew, move_head
 from holdfast.history.telling import Told, check_told, tell
 from holdfast.history.version import Version, segments_of
-from holdfast.model.names import (
-    MAX_STEP,
-    check_number,
-    check_tag,
-    check_text,
-)
+from holdfast.model.names import MAX_STEP, check_number, check_tag, check_text, short
 from holdfast.model.public import Pruned, Timeline
-from holdfast.model.records import (
-    PIN,
-    RunRecord,
-)
+from holdfast.model.records import PIN, RunRecord
 from holdfast.model.retention import Retention
 from holdfast.tree.fold import Folded, Folder
 from holdfast.tree.frozen import FrozenDict
@@ -109,6 +101,10 @@ class History(Past):
         not, or to an index of a list, its length for one more. The other arguments are those of `commit`."""
         facts = Facts(step=step, note=note, actor=actor, kind=kind)
         facts.check()
+        if not isinstance(changes, Mapping):
+            raise InvalidCall(
+                f"patch takes a dict of paths and values, such as {{'plan.done': True}}, not {short(changes)}"
+            )
         given = [(segments_of(path), value) for path, value in changes.items()]
         return self._follow(after, self._expected(expected), lambda root: patched(root, given), facts, move)
 

@@ -24,7 +24,7 @@ Told = tuple[str, Mapping[str, Any]]
 
 _KIND = re.compile(r"[A-Za-z][\w-]*(\.[\w-]+)+", re.ASCII)
 #: First words of the kinds that Holdfast writes itself.
-_OWN = ("run", "step", "version", "versions", "prompt", "event")
+_OWN = ("run", "step", "timeline", "version", "versions", "prompt", "event")
 #: Facts of an entry that are told beside its data.
 _BESIDE = ("version", "step")
 _LONGEST = 200
@@ -53,7 +53,7 @@ def entry_of(
     kind, given = told
     beside = {"version": version, "step": step}
     facts = {**given, **{name: value for name, value in beside.items() if value is not None}}
-    data = encode(Folder(None, redact).fold(facts))
+    data = encode(Folder(None, redact).fold(facts, part="event"))
     if len(data) > _LARGEST:
         raise InvalidCall(
             f"the data of event {kind!r} has {len(data)} bytes; {_LARGEST} are the most: put it into the state"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from holdfast.errors import BadData, HoldfastError, NotFound
+from holdfast.errors import BadData, HoldfastError, InvalidCall, NotFound
 from holdfast.history.complete import whole_lines
 from holdfast.history.reach import Reach
 from holdfast.history.reader import Reader
@@ -67,6 +67,10 @@ def _verify_run(store: Store, run: RunRecord) -> Report:
 
 def verify_store(store: Store, progress: Progress | None = None) -> Report:
     """Check all runs, all artifacts, and what the database knows of itself."""
+    if progress is not None and not callable(progress):
+        raise InvalidCall(
+            "progress is a function that is told how many versions are checked, and of how many"
+        )
     problems = [Problem(None, None, finding) for finding in store.check()]
     runs = versions = 0
     before: int | None = None

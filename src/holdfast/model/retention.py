@@ -7,6 +7,7 @@ from datetime import timedelta
 import msgspec
 
 from holdfast.errors import InvalidCall
+from holdfast.model.names import short
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,10 +31,10 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("last", "hourly", "daily", "weekly"):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 0):
-                raise InvalidCall(f"Retention({name}={value!r}): give a whole number, 0 or more")
+                raise InvalidCall(f"Retention({name}={short(value)}): give a whole number, 0 or more")
         if self.within is not None and not isinstance(self.within, timedelta):
-            raise InvalidCall(f"Retention(within={self.within!r}): give a datetime.timedelta")
+            raise InvalidCall(f"Retention(within={short(self.within)}): give a datetime.timedelta")
         if self.step is not None and not isinstance(self.step, str):
-            raise InvalidCall(f"Retention(step={self.step!r}): give the name of a step")
+            raise InvalidCall(f"Retention(step={short(self.step)}): give the name of a step")
         if all(getattr(self, name) is None for name in ("last", "within", "hourly", "daily", "weekly")):
             raise InvalidCall("Retention() would keep nothing but the head: give at least one rule")

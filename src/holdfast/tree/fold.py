@@ -87,15 +87,17 @@ class Folder:
         #: Artifacts that came with the value and are not in the store yet.
         self.arrivals: list[Any] = []
 
-    def fold(self, value: Any, base: Any = _MISSING) -> Any:
-        """The frozen form of `value`; `UnsupportedValue` names the path of what cannot be stored."""
+    def fold(self, value: Any, base: Any = _MISSING, *, part: str = "") -> Any:
+        """The frozen form of `value`; `UnsupportedValue` names the path of what cannot be stored, and of which part of
+        a version, if it is not the state."""
         try:
             return self.value(value, base, 0)
         except UnsupportedValue as error:
             where = paths.show(error.details.get("path", []))
             shown = where if len(where) <= _SHOWN else f"{where[:_SHOWN]}…"
+            of = f" of the {part}" if part else ""
             raise UnsupportedValue(
-                f"at {shown or 'the root'}: {error}", **{**error.details, "path": where}
+                f"at {shown or 'the root'}{of}: {error}", **{**error.details, "path": where}
             ) from None
 
     def value(self, value: Any, base: Any, depth: int) -> Any:

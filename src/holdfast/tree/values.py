@@ -85,7 +85,7 @@ def register(
     same class again under the same tag is harmless.
     """
     if not isinstance(cls, type):
-        raise InvalidCall(f"register takes a class, not {cls!r}")
+        raise InvalidCall(f"register takes a class, not {cls!r:.60}")
     if cls in NATIVE or cls in (dict, list) or (cls in _by_type and _by_type[cls].tag is None):
         raise InvalidCall(f"{cls.__name__} is stored as it is: there is nothing to register")
     tag = tag or f"{cls.__module__}.{cls.__qualname__}"
