@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -62,6 +65,21 @@ def test_answer_goes_on(shop: Served) -> None:
     answered = shop.get("/prompts/asks%231")
     assert (answered["id"], answered["actor"]) == (prompt["id"], "ann")
     assert shop.get("/prompts", answered=True) == [answered]
+
+
+def test_of_several_who_answer_at_once_one_is_first(shop: Served, hf: Holdfast) -> None:
+    for number in range(6):
+        hf.run(web_flows.shop, True, run_id=f"race-{number}")
+        start = threading.Barrier(6)
+
+        def answer(path: str = f"/api/v1/prompts/race-{number}%231/answer", start: Any = start) -> int:
+            client = shop.client()
+            start.wait()
+            return client.post(path, json={"value": True}).status_code
+
+        with ThreadPoolExecutor(6) as people:
+            codes = [each.result() for each in [people.submit(answer) for _ in range(6)]]
+        assert sorted(codes) == [200, 409, 409, 409, 409, 409]
 
 
 def test_fork_with_another_state(shop: Served) -> None:

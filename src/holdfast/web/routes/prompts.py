@@ -70,7 +70,12 @@ def answer_prompt(service: Service, prompt: str, body: AnswerBody) -> Task:
 
     def work(_: Any) -> Standing:
         keep = tuple(body.keep)
-        run = hf.answer(found.id, value, version=body.to, keep=keep, actor=body.actor, resume=body.resume)
+        try:
+            run = hf.answer(found.id, value, version=body.to, keep=keep, actor=body.actor, resume=body.resume)
+        except InvalidAnswer:
+            # Somebody else may have been faster meanwhile.
+            _open(service, found.id)
+            raise
         return standing(hf, run)
 
     return service.tasks.begin("answer", work, run=found.run)
