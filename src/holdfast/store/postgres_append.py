@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -28,6 +27,7 @@ from holdfast.store.postgres_errors import LinkLost, Repeat, translated, unreach
 from holdfast.store.postgres_journal import taking_places
 from holdfast.store.postgres_link import ANSWER, Connection, Link, Patience
 from holdfast.store.postgres_news import Teller
+from holdfast.store.postgres_wire import Statement, carry_out
 from holdfast.store.sqlite_rows import event_row
 
 #: Changes written in one transaction at most.
@@ -176,24 +176,11 @@ class Appender:
     def _send(self, connection: Connection, batch: list[_Sent]) -> None:
         """Write in one round trip. Those that are refused although they were sent before stay to be looked for."""
         many, single = _grouped(batch)
-        if len(batch) == 1:
-            cursors = [connection.execute(*self._statement(batch[0]), prepare=True)]
-            written = {batch[0].attempt} if cursors[0].fetchone() is not None else set()
-        elif batch:
-            with connection.pipeline():
-                connection.execute("BEGIN")
-                bulk = [
-                    connection.execute(*postgres_many.statement(group, self._places), prepare=True)
-                    for group in many
-                ]
-                cursors = [connection.execute(*self._statement(sent), prepare=True) for sent in single]
-                connection.execute("COMMIT")
-            written = {row[0] for cursor in bulk for row in cursor.fetchall()}
-            written |= {
-                sent.attempt for sent, cursor in zip(single, cursors, strict=True) if cursor.fetchone()
-            }
-        else:
-            written = set()
+        statements = [postgres_many.statement(group, self._places) for group in many]
+        statements += [self._statement(sent) for sent in single]
+        found = carry_out(connection, statements) if statements else []
+        written = {attempt for attempts in found[: len(many)] for attempt in attempts}
+        written |= {sent.attempt for sent, keys in zip(single, found[len(many) :], strict=True) if keys}
         for sent in batch:
             if sent.attempt in written:
                 sent.outcome = sent.run
@@ -264,22 +251,22 @@ class Appender:
                 _expect(connection, change.expect)
             uploads = sorted(change.uploads, key=lambda upload: upload.digest)
             self._artifacts.keep(connection, uploads, change.run.updated)
-            row = connection.execute(*self._statement(sent)).fetchone()
-            if row is None:
+            (keys,) = carry_out(connection, [self._statement(sent)])
+            if not keys:
                 sent.refuse()
                 assert isinstance(sent.outcome, HoldfastError)
                 raise sent.outcome
             if change.version is not None:
                 self._artifacts.hold(connection, sent.run.key, change.version.number, change.holds)
         except HoldfastError as error:
-            connection.execute("ROLLBACK TO SAVEPOINT change")
+            connection.roll_back(to="change")
             return error
         finally:
             if connection.info.transaction_status.name == "INTRANS":
                 connection.execute("RELEASE SAVEPOINT change")
         return sent.run
 
-    def _statement(self, sent: _Sent) -> tuple[str, list[Any]]:
+    def _statement(self, sent: _Sent) -> Statement:
         return postgres_change.statement(sent.change, sent.run, sent.attempt, self._places)
 
 

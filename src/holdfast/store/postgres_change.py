@@ -12,21 +12,24 @@ from typing import Any, NamedTuple
 from holdfast.model.records import MarkRecord, RunRecord
 from holdfast.store.base import Append
 from holdfast.store.claims import changes_when, ready_at
-from holdfast.store.postgres_rows import VERSION_COLUMNS, VERSION_VALUES, version_row
+from holdfast.store.postgres_rows import VERSION_COLUMNS, sent_as, version_row
+from holdfast.store.postgres_wire import Statement
 from holdfast.store.sqlite_rows import RUN, event_row, mark_row, run_row, run_sum, timeline_row
 
+_RUN = [*RUN.split(", "), "sum", "attempt"]
 _INSERT_RUN = (
-    f"INSERT INTO run ({RUN}, sum, attempt) VALUES ({', '.join(['%s'] * 23)}) "
-    "ON CONFLICT (id) DO NOTHING RETURNING key"
+    f"INSERT INTO run ({', '.join(_RUN)}) VALUES ({', '.join(f'%s::{sent_as(name)}' for name in _RUN)}) "
+    "ON CONFLICT (id) DO NOTHING"
 )
 _UPDATE_RUN = (
-    "UPDATE run SET workflow=%s, status=%s, updated=%s, head=%s, last=%s, timeline=%s, revision=%s, epoch=%s, "
-    "origin_run=%s, origin_version=%s, step=%s, size=%s, kept=%s, parent=%s, due=%s, owner=%s, detail=%s, until=%s, "
-    "sum=%s, attempt=%s WHERE key=%s AND revision=%s RETURNING key"
+    "UPDATE run SET "
+    + ", ".join(f"{name} = %s::{sent_as(name)}" for name in _RUN if name not in ("key", "id", "created"))
+    + " WHERE key = %s::bigint AND revision = %s::bigint"
 )
+_VERSION = ", ".join(f"%s::{sent_as(name)}" for name in VERSION_COLUMNS.split(", ")[1:])
 _EVENTS = (
     "INSERT INTO journal (run, at, step, detail, seal) SELECT {source}, given.at, given.kind, given.data, given.seal "
-    "FROM {table}, unnest(%b::bigint[], %b::text[], %b::bytea[], %b::bytea[]) "
+    "FROM {table}, unnest(%s::bigint[], %s::text[], %s::bytea[], %s::bytea[]) "
     "WITH ORDINALITY given (at, kind, data, seal, n) ORDER BY n"
 )
 
@@ -44,8 +47,8 @@ class _Shape(NamedTuple):
     moved: bool
 
 
-def statement(change: Append, run: RunRecord, attempt: int, places: str) -> tuple[str, list[Any]]:
-    """The statement of a change, and its values."""
+def statement(change: Append, run: RunRecord, attempt: int, places: str) -> Statement:
+    """The statement of a change. It gives the key of the run, or nothing if nothing was written."""
     expect, key = change.expect, run.key
     moved = expect is not None and changes_when(expect, run)
     row = run_row(run)
@@ -58,13 +61,13 @@ def statement(change: Append, run: RunRecord, attempt: int, places: str) -> tupl
     if version is not None:
         values += version_row(version)
     if change.events:
-        values += map(list, list(zip(*(event_row(key, event)[1:] for event in change.events), strict=True)))
+        values += zip(*(event_row(key, event)[1:] for event in change.events), strict=True)
     if change.tags and version is not None:
         tags = dict.fromkeys(change.tags)
         rows = [mark_row(key, MarkRecord(number=version.number, name=name, at=version.at)) for name in tags]
-        values += map(list, list(zip(*(row[1:] for row in rows), strict=True)))
+        values += zip(*(row[1:] for row in rows), strict=True)
     if change.blocks and version is not None:
-        values += [version.number, list(change.blocks)]
+        values += [version.number, change.blocks]
     if change.timeline is not None:
         values += timeline_row(key, change.timeline)[1:]
     if change.queue is not None:
@@ -81,33 +84,34 @@ def statement(change: Append, run: RunRecord, attempt: int, places: str) -> tupl
         queue=change.queue is not None,
         moved=moved and change.queue is None,
     )
-    return _text(shape, places), values
+    return Statement(_text(shape, places), values)
 
 
 @cache
 def _text(shape: _Shape, places: str) -> str:
     """One statement that writes all parts of a change, or nothing. What must not happen before something else reads
-    from it: `held` is the lock that goes before positions in the journal (see `postgres_journal`)."""
-    parts = [f"changed AS ({_INSERT_RUN if shape.new else _UPDATE_RUN})"]
-    if shape.version or shape.events:
-        parts.append(f"held AS MATERIALIZED (SELECT key, {places} FROM changed)")
+    from it: whoever has changed the run holds the lock that goes before positions in the journal (see
+    `postgres_journal`)."""
+    journal = shape.version or shape.events
+    change = _INSERT_RUN if shape.new else _UPDATE_RUN
+    parts = [f"changed AS ({change} RETURNING key{f', {places}' if journal else ''})"]
     if shape.version:
         parts.append(
-            f"versioned AS (INSERT INTO journal ({VERSION_COLUMNS}) SELECT key, {VERSION_VALUES} FROM held "
+            f"versioned AS (INSERT INTO journal ({VERSION_COLUMNS}) SELECT key, {_VERSION} FROM changed "
             "RETURNING run)"
         )
     if shape.events:
-        source, table = ("versioned.run", "versioned") if shape.version else ("held.key", "held")
+        source, table = ("versioned.run", "versioned") if shape.version else ("changed.key", "changed")
         parts.append(f"noted AS ({_EVENTS.format(source=source, table=table)})")
     if shape.tags:
         parts.append(
             "tagged AS (INSERT INTO mark (run, name, number, at, sum) SELECT key, given.* FROM changed, "
-            "unnest(%b::text[], %b::bigint[], %b::bigint[], %b::bytea[]) given)"
+            "unnest(%s::text[], %s::bigint[], %s::bigint[], %s::bytea[]) given)"
         )
     if shape.blocks:
         parts.append(
             "stored AS (INSERT INTO block (run, number, n, data) SELECT key, %s::bigint, given.n - 1, given.data "
-            "FROM changed, unnest(%b::bytea[]) WITH ORDINALITY given (data, n))"
+            "FROM changed, unnest(%s::bytea[]) WITH ORDINALITY given (data, n))"
         )
     if shape.timeline:
         parts.append(

@@ -63,8 +63,9 @@ def is_lost(error: psycopg.Error, broken: bool) -> bool:
 
 
 def is_to_be_repeated(error: psycopg.Error) -> bool:
-    """Was it undone for the sake of another transaction, or did it wait for one for too long?"""
-    return error.sqlstate in ("40001", "40P01", "55P03")
+    """Was it undone for the sake of another transaction, did it wait for one for too long, or has the server, or who
+    stands before it, forgotten what it had prepared?"""
+    return error.sqlstate in ("40001", "40P01", "55P03", "26000")
 
 
 def may_come_back(error: psycopg.Error) -> bool:

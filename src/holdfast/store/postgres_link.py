@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg import generators
 from psycopg.conninfo import make_conninfo
 from psycopg.types.numeric import Int8BinaryDumper
 
@@ -71,6 +72,18 @@ class Connection(psycopg.Connection[Row]):
 
     #: Seconds for which an answer is waited for.
     limit: float | None = None
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        #: Statements that the server has prepared for it, and their names there (see `postgres_wire`).
+        self.prepared: dict[bytes, bytes] = {}
+
+    def roll_back(self, to: str = "") -> None:
+        """Undo a transaction, or what came after a savepoint. Beneath psycopg, which would have the server forget all
+        that it has prepared."""
+        with self.lock:
+            self.pgconn.send_query(f"ROLLBACK TO {to}".encode() if to else b"ROLLBACK")
+            self.wait(generators.execute(self.pgconn))
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         return super().wait(gen, interval, self.limit if timeout is None else timeout)
@@ -274,7 +287,7 @@ class Link:
         try:
             if not connection.closed and connection.info.transaction_status:
                 connection.limit = 5.0
-                connection.execute("ROLLBACK")
+                connection.roll_back()
         except psycopg.Error:
             self._drop(connection)
             return

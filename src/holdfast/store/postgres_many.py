@@ -16,22 +16,15 @@ from typing import Any, NamedTuple
 from holdfast.model.records import RunRecord
 from holdfast.store.base import Append
 from holdfast.store.claims import changes_when, ready_at
-from holdfast.store.postgres_rows import VERSION_COLUMNS, version_row
-from holdfast.store.sqlite_rows import run_row, run_sum
+from holdfast.store.postgres_rows import VERSION_COLUMNS, sent_as, version_row
+from holdfast.store.postgres_wire import Statement
+from holdfast.store.sqlite_rows import RUN, run_row, run_sum
 
 #: Fewer than these are as quick one by one.
 LEAST = 4
-_INTEGERS, _TEXTS, _BYTES = "bigint", "text", "bytea"
 #: The columns of a run that a change may change, in the order of `run_row` without key, id and time of making.
-_RUN = (
-    ("workflow", _TEXTS), ("status", _INTEGERS), ("updated", _INTEGERS), ("head", _INTEGERS), ("last", _INTEGERS),
-    ("timeline", _INTEGERS), ("revision", _INTEGERS), ("epoch", _INTEGERS), ("origin_run", _INTEGERS),
-    ("origin_version", _INTEGERS), ("step", _TEXTS), ("size", _INTEGERS), ("kept", _INTEGERS), ("parent", _INTEGERS),
-    ("due", _INTEGERS), ("owner", _TEXTS), ("detail", _BYTES), ("until", _INTEGERS), ("sum", _BYTES),
-    ("attempt", _INTEGERS),
-)  # fmt: skip
+_RUN = [*(name for name in RUN.split(", ") if name not in ("key", "id", "created")), "sum", "attempt"]
 _VERSION = VERSION_COLUMNS.split(", ")[1:]
-_OF_VERSION = {"step": _TEXTS, "detail": _BYTES, "seal": _BYTES, "pack": _BYTES}
 
 
 class Part(NamedTuple):
@@ -57,12 +50,12 @@ def moves(change: Append) -> bool:
     return changes_when(change.expect, change.run)
 
 
-def statement(parts: Sequence[Part], places: str) -> tuple[str, list[Any]]:
+def statement(parts: Sequence[Part], places: str) -> Statement:
     """The statement for changes that fit, of which all move or none, and its values. It gives the attempts that were
     carried out."""
     moved = moves(parts[0].change)
     rows = [_row(part, moved) for part in sorted(parts, key=lambda part: part.run.key)]
-    return _text(moved, places), [list(column) for column in zip(*rows, strict=True)]
+    return Statement(_text(moved, places), list(zip(*rows, strict=True)))
 
 
 def _row(part: Part, moved: bool) -> tuple[Any, ...]:
@@ -78,13 +71,13 @@ def _row(part: Part, moved: bool) -> tuple[Any, ...]:
 
 @cache
 def _text(moved: bool, places: str) -> str:
-    columns = [("key", _INTEGERS), ("expect", _INTEGERS), *_RUN]
-    columns += [(f"v_{name}", _OF_VERSION.get(name, _INTEGERS)) for name in _VERSION]
+    columns = {name: sent_as(name) for name in ("key", "expect", *_RUN)}
+    columns |= {f"v_{name}": sent_as(name) for name in _VERSION}
     if moved:
-        columns.append(("ready", _INTEGERS))
-    names = ", ".join(name for name, _ in columns)
-    values = ", ".join(f"%b::{kind}[]" for _, kind in columns)
-    changes = ", ".join(f"{name} = given.{name}" for name, _ in _RUN)
+        columns["ready"] = sent_as("ready")
+    names = ", ".join(columns)
+    values = ", ".join(f"%s::{kind}[]" for kind in columns.values())
+    changes = ", ".join(f"{name} = given.{name}" for name in _RUN)
     written = ", ".join(f"given.v_{name}" for name in _VERSION)
     parts = [
         f"changed AS (UPDATE run SET {changes} FROM unnest({values}) given ({names}) WHERE run.key = given.key "

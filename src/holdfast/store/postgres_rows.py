@@ -13,14 +13,20 @@ VERSION = (
     "seq, number, back, timeline, kind, status, steps, pruned, extra, at, step, detail, seal, "
     "coalesce(length(pack), 0)"
 )
-#: Columns of a version's row and how their values are sent.
+#: Columns of a version's row.
 VERSION_COLUMNS = (
     "run, number, back, timeline, kind, status, steps, pruned, extra, at, step, detail, seal, pack"
 )
-VERSION_VALUES = (
-    "%s::bigint, %s::bigint, %s::bigint, %s::bigint, %s::bigint, %s::bigint, %s::bigint, %s::bigint, "
-    "%s::bigint, %s::text, %s::bytea, %s::bytea, %s::bytea"
-)
+#: The types in which columns are sent that do not hold whole numbers, of both tables.
+TYPES = {
+    "id": "text", "workflow": "text", "step": "text", "owner": "text",
+    "detail": "bytea", "seal": "bytea", "pack": "bytea", "sum": "bytea",
+}  # fmt: skip
+
+
+def sent_as(column: str) -> str:
+    """The type in which a column's value is sent."""
+    return TYPES.get(column, "bigint")
 
 
 def version_row(version: VersionRecord) -> tuple[Any, ...]:
