@@ -202,9 +202,11 @@ def test_a_frozen_run_is_rolled_back_from_the_inbox(store: Holdfast, looking: Ta
 
 def test_a_second_answer_is_told_who_gave_the_first(store: Holdfast, looking: Tab) -> None:
     store.run(stocked.careful, "tides", run_id="tides")
-    # A page that hears nothing of what others do.
+    # A page that hears nothing of what others do: it was let in already, and listens until it is loaded anew.
     looking.page.route("**/events/stream*", lambda route: route.abort())
     page = looking.open("inbox")
+    page.reload()
+    expect(page.get_by_role("status")).to_have_text("not connected")
     expect(page.get_by_role("button", name="No")).to_be_visible()
     (prompt,) = store.prompts()
     store.answer(prompt.id, True, actor="ann")
