@@ -308,7 +308,7 @@ def test_positions_appear_in_order_although_transactions_do_not(url: str, server
     with Connection.connect(server) as slow:
         slow.execute(f"SET search_path TO {schema}")
         change = Append(expect=early, run=advanced(early), events=[event("slow")])
-        carry_out(slow, [appender._statement(_Sent(change))])
+        carry_out(slow, [appender._statement(_Sent(change, 1))])
         run = commit(store, run)
         run = store.append(Append(expect=run, run=advanced(run), events=[event("quick")]))
         assert store.journal(run=None, after=seen, limit=9) == []

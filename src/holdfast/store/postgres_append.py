@@ -13,7 +13,8 @@ Invariant: a change that was acknowledged was written once; one that was refused
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import count
 
 import msgspec
 
@@ -43,11 +44,11 @@ class _Sent:
 
     __slots__ = ("attempt", "change", "outcome", "run", "tried")
 
-    def __init__(self, change: Append) -> None:
+    def __init__(self, change: Append, attempt: int) -> None:
         self.change = change
         #: As it will be, with its key.
         self.run = change.run
-        self.attempt = secrets.randbits(62)
+        self.attempt = attempt
         #: Was it sent, and the answer lost?
         self.tried = False
         self.outcome: RunRecord | HoldfastError | None = None
@@ -79,10 +80,12 @@ class Appender:
         self._teller = teller
         self._places = taking_places(link.address.schema)
         self._gather: Gather[Append] = Gather(self._carry_out, _BATCH)
+        self._attempts = _drawn()
 
     def start_anew(self) -> None:
         """In a child after a fork."""
         self._gather.start_anew()
+        self._attempts = _drawn()
 
     def append(self, change: Append) -> RunRecord:
         if not change.uploads and not change.holds:
@@ -101,7 +104,7 @@ class Appender:
             # Each part is a transaction of its own: what befalls one says nothing of those before it.
             part = changes[start : start + _BATCH]
             try:
-                found += self._write([_Sent(change) for change in part])
+                found += self._write(self._begun(part))
             except HoldfastError as error:
                 if start == 0:
                     raise
@@ -114,13 +117,16 @@ class Appender:
 
     def _together(self, changes: Sequence[Append]) -> Sequence[RunRecord | BaseException]:
         """For threads that know nothing of each other: what spoils it for all is tried one by one."""
-        batch = [_Sent(change) for change in changes]
+        batch = self._begun(changes)
         try:
             return self._write(batch)
         except Exception:
             if len(batch) == 1:
                 raise
         return [self._alone(sent) for sent in batch]
+
+    def _begun(self, changes: Sequence[Append]) -> list[_Sent]:
+        return [_Sent(change, next(self._attempts)) for change in changes]
 
     def _alone(self, sent: _Sent) -> RunRecord | BaseException:
         try:
@@ -232,7 +238,7 @@ class Appender:
                 pass
 
         def write(connection: Connection) -> list[RunRecord | HoldfastError]:
-            batch = [_Sent(change) for change in changes]
+            batch = self._begun(changes)
             self._artifacts.share(connection)
             self._give_keys(connection, batch)
             return [self._whole(connection, sent) for sent in batch]
@@ -270,9 +276,16 @@ class Appender:
         return postgres_change.statement(sent.change, sent.run, sent.attempt, self._places)
 
 
+def _drawn() -> Iterator[int]:
+    """Numbers that no other process draws: from a place of its own on, one after the other."""
+    return count(secrets.randbits(62))
+
+
 def _grouped(batch: list[_Sent]) -> tuple[list[list[postgres_many.Part]], list[_Sent]]:
     """Changes that are one statement together, and those that are one each: of one run, the first alone can be among
     many."""
+    if len(batch) < postgres_many.LEAST:
+        return [], batch
     groups: dict[bool, list[_Sent]] = {False: [], True: []}
     single, seen = [], set()
     for sent in batch:
