@@ -13,6 +13,7 @@ from holdfast.errors import CorruptStore, HoldfastError
 from holdfast.model.records import TimelineRecord
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing.samples import (
+    ALL,
     commit,
     content,
     digest,
@@ -89,6 +90,32 @@ def test_a_changed_row_is_refused(
             connection.commit()
         with pytest.raises(CorruptStore):
             read(store, run)
+
+
+@pytest.mark.parametrize("value", ["x'00'", "5", "x'" + "00" * 32 + "'"])
+@pytest.mark.parametrize("table", ["hold", "artifact"])
+def test_nothing_is_collected_where_it_is_not_sure_who_holds_what(
+    path: Path, tmp_path: Path, table: str, value: str
+) -> None:
+    folder, large = tmp_path / "large", content("large", 70_000)
+    with closing(SQLiteStore(path, artifacts=folder)) as store:
+        commit(store, new_run(), change={"uploads": [upload(large)], "holds": [digest(large)]})
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute(f"UPDATE {table} SET digest = {value}")
+            connection.commit()
+        with pytest.raises(CorruptStore):
+            store.collect(before=ALL)
+        assert [found for found in folder.rglob("*") if found.is_file()]
+
+
+def test_a_damaged_record_of_an_artifact_is_not_collected(path: Path, tmp_path: Path) -> None:
+    with closing(SQLiteStore(path, artifacts=tmp_path / "large")) as store:
+        store.put_artifact(upload(b"free"), 5)
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("UPDATE artifact SET digest = 5")
+            connection.commit()
+        with pytest.raises(CorruptStore):
+            store.collect(before=ALL)
 
 
 def test_a_damaged_page_is_found_by_the_check(path: Path) -> None:

@@ -18,6 +18,9 @@ from holdfast.store.artifacts import ArtifactFolder, checked, verified
 from holdfast.store.sqlite_link import Link, all_or_nothing
 from holdfast.tree.pack import Upload
 
+#: A holding of what is not there: one of the two is damaged.
+_UNKNOWN = "SELECT 1 FROM hold WHERE digest NOT IN (SELECT digest FROM artifact) LIMIT 1"
+
 
 class Artifacts:
     """The artifacts of one SQLite file."""
@@ -124,28 +127,32 @@ class Artifacts:
     def collect(self, before: int) -> tuple[int, int]:
         """Remove those that nobody holds and that came before a time; gives number and bytes."""
 
-        def write(connection: sqlite3.Connection) -> list[tuple[bytes, int]]:
+        def write(connection: sqlite3.Connection) -> list[ArtifactRecord]:
+            if connection.execute(_UNKNOWN).fetchone() is not None:
+                # Whoever is held under a damaged name would be removed.
+                raise CorruptStore("a version holds an artifact that is not there: verify the store")
             rows = connection.execute(
                 "DELETE FROM artifact WHERE at < ? AND digest NOT IN (SELECT digest FROM hold) "
-                "RETURNING digest, size",
+                "RETURNING digest, size, at",
                 (before,),
             ).fetchall()
-            for digest, _ in rows:
-                connection.execute("DELETE FROM artifact_piece WHERE digest=?", (digest,))
-            return rows
+            gone = [_record(row) for row in rows]
+            for record in gone:
+                connection.execute("DELETE FROM artifact_piece WHERE digest=?", (record.digest,))
+            return gone
 
         def unlink(connection: sqlite3.Connection) -> None:
             """Those that nobody has brought again meanwhile."""
-            for digest, _ in gone:
-                if folder is not None and not _known(connection, digest):
-                    folder.remove(digest)
+            for record in gone:
+                if folder is not None and not _known(connection, record.digest):
+                    folder.remove(record.digest)
 
         folder = self._folder
-        gone = self._link.write(write)
+        gone = self._link.write(all_or_nothing(write))
         if folder is not None and gone:
             # After the commit: who dies before it must not have lost a file that is still written down.
             self._link.write(unlink)
-        return len(gone), sum(size for _, size in gone)
+        return len(gone), sum(record.size for record in gone)
 
     def _rows(self, digest: bytes) -> Iterator[bytes]:
         index = 0
