@@ -12,12 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import MergeConflict
+from holdfast.tree import edits as edits_module
 from holdfast.tree import frozen
 from holdfast.tree import merge as merge_module
 from holdfast.tree.codec import encode
+from holdfast.tree.edits import MISSING
 from holdfast.tree.fold import Folder, same
 from holdfast.tree.frozen import DICTS, LISTS, aux_of, thaw
-from holdfast.tree.merge import MISSING, merge
+from holdfast.tree.merge import merge
 from holdfast.tree.spine import assemble_dict, assemble_list, build_list, changed_keys
 
 Sides = tuple[Any, Any, Any, Any]
@@ -197,8 +199,9 @@ def test_appends_look_at_no_shared_item(size: int, monkeypatch: pytest.MonkeyPat
     base = [{"role": "user", "n": number} for number in range(size)]
     root, ours, theirs = trees(base, [*base, "o"], [*base, "t"])
     spy = Mock(wraps=same)
-    monkeypatch.delattr(merge_module, "encode")
-    monkeypatch.setattr(merge_module, "same", spy)
+    for module in (merge_module, edits_module):
+        monkeypatch.delattr(module, "encode")
+        monkeypatch.setattr(module, "same", spy)
     result = merge(root, ours, theirs)
     assert spy.call_count <= 3
     assert exactly(result, [*base, "t", "o"])
@@ -209,7 +212,7 @@ def test_appends_look_at_no_shared_item(size: int, monkeypatch: pytest.MonkeyPat
 def test_separate_edits_of_a_long_list_are_not_aligned(monkeypatch: pytest.MonkeyPatch) -> None:
     plain: list[Any] = [{"n": number} for number in range(1500)]
     root, theirs, _ = trees(plain, [*plain[:900], {"n": "t"}, *plain[901:], "t"], plain)
-    monkeypatch.delattr(merge_module, "encode")
+    monkeypatch.delattr(edits_module, "encode")
     result = merge(root, build_list(["summary", *root[200:]], root), theirs)
     assert exactly(result, ["summary", *plain[200:900], {"n": "t"}, *plain[901:], "t"])
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.tree.edits import MISSING
 from holdfast.tree.fold import Folder
 from holdfast.tree.frozen import thaw
-from holdfast.tree.merge import MISSING, merge
+from holdfast.tree.merge import merge
 
 
 def merged(base: Any, ours: Any, theirs: Any, resolve: Any = None) -> Any:

@@ -16,7 +16,7 @@ from holdfast.desk.lookup import behind, run_of, within
 from holdfast.desk.records import name_of
 from holdfast.desk.words import as_json, brief, count
 from holdfast.errors import InvalidCall, MergeConflict, NotFound
-from holdfast.tree.merge import MISSING
+from holdfast.tree.edits import MISSING
 
 #: Which of the two values stays: the path, the common one, ours, theirs.
 _SIDES: dict[str, Callable[[tuple[Any, ...], Any, Any, Any], Any]] = {
