@@ -17,13 +17,14 @@ interface Props {
   onDone: () => void;
 }
 
+/** What can be stopped. */
 const LIVE = ["queued", "running", "suspended", "paused", "interrupted"];
 
 export function Actions({ run, version, wanted, onDone }: Props) {
   const close = () => choose({ do: null });
   const open = (what: string) => () => choose({ do: what });
   const mayAct = useMay("operator");
-  const isLive = LIVE.includes(run.status);
+  const isLive = LIVE.includes(run.status) && run.workflow !== null;
   const goesOn = ["paused", "failed", "interrupted", "suspended", "queued"].includes(run.status) && run.workflow !== null;
   const props = { run, version, onDone, onClose: close };
   return (

@@ -6,7 +6,6 @@ import type {
   Comparison,
   Diff,
   Event,
-  Facts,
   Failure,
   Forgotten,
   Node,
@@ -38,7 +37,6 @@ export class ApiError extends Error {
 }
 
 export interface RunWhole extends Run {
-  result: unknown;
   failure: Failure | null;
   waits: string[];
   prompts: Prompt[];
@@ -53,7 +51,8 @@ export interface Listed extends Version {
   error?: Failure | null;
 }
 
-export type VersionWhole = Version & Facts & { failure: Failure | null };
+/** A version with what its step gave and was shaped by, cut for showing. */
+export type VersionWhole = Version & { result: Node; meta: Node; error: Failure | null; failure: Failure | null };
 
 export interface Stats {
   store: string;
@@ -149,13 +148,13 @@ export async function counts(): Promise<Record<string, number>> {
   return { ...statuses, held, needs: new Set(open.map((prompt) => prompt.run)).size };
 }
 
-export const run = (id: string, signal?: AbortSignal) => get<RunWhole>(`runs/${name(id)}`, {}, signal);
+export const run = (id: string, signal?: AbortSignal) => get<RunWhole>(`runs/${name(id)}`, { cut: true }, signal);
 
 export const versions = (id: string, page: { before: string | null; limit: number }, signal?: AbortSignal) =>
   get<{ versions: Listed[]; head: number; next: number | null }>(`runs/${name(id)}/versions`, { ...page, meta: true }, signal);
 
 export const version = (id: string, number: number, signal?: AbortSignal) =>
-  get<VersionWhole>(`runs/${name(id)}/versions/${number}`, {}, signal);
+  get<VersionWhole>(`runs/${name(id)}/versions/${number}`, { cut: true }, signal);
 
 export async function state(
   at: string,
@@ -172,7 +171,8 @@ export async function wholeState(at: string, path: string, most: number, signal:
   return isCut(look) ? undefined : get<{ value: unknown }>(`${parts(at)}/state`, { path }, signal);
 }
 
-function isCut(node: Node): boolean {
+/** Is there more of a value than came? */
+export function isCut(node: Node): boolean {
   const isClosed = (node.kind === "dict" || node.kind === "list") && node.count !== 0 && !node.entries;
   return isClosed || (node.more ?? 0) > 0 || (node.entries ?? []).some((entry) => isCut(entry.node));
 }
@@ -185,6 +185,7 @@ export async function blame(at: string, path: string): Promise<Blame> {
 
 /** Where the bytes of a large value in a state are to be had. */
 export const rawUrl = (at: string, path: string) => `${ROOT}/${parts(at)}/raw?path=${name(path)}`;
+export const resultUrl = (at: string) => `${ROOT}/${parts(at)}/raw?of=result`;
 export const snapshotUrl = (at: string) => `${ROOT}/${parts(at)}/snapshot`;
 export const bundleUrl = (id: string) => `${ROOT}/runs/${name(id)}/bundle`;
 

@@ -5,11 +5,15 @@ import { Changes } from "./diff";
 import { Field } from "./field";
 import { useWalk } from "./keys";
 import { useLoaded } from "./loaded";
+import { written } from "./node";
 import { Empty, ErrorNote, Loading } from "./notes";
 import { useNow } from "./now";
 import { choose, href, type Route } from "./route";
-import type { Comparison } from "./types";
+import type { Comparison, Node } from "./types";
 import { brief, clock, count, span } from "./words";
+
+/** Characters of a result in a table. */
+const LINE = 200;
 
 export function Compare({ route }: { route: Route }) {
   const { a = "", b = "", steps = "differing" } = route.choices;
@@ -81,9 +85,9 @@ function Sides({ a, b }: { a: string; b: string }) {
     ["step", one.address ?? one.kind, other.address ?? other.kind],
     ["took", span(one.took), span(other.took)],
     ["steps completed", String(one.steps), String(other.steps)],
-    ["result", one.result === null ? "" : brief(one.result, 200), other.result === null ? "" : brief(other.result, 200)],
+    ["result", said(one.result), said(other.result)],
     ["error", one.error?.message ?? "", other.error?.message ?? ""],
-    ["metadata", one.meta === null ? "" : brief(one.meta, 200), other.meta === null ? "" : brief(other.meta, 200)],
+    ["metadata", said(one.meta), said(other.meta)],
     ...[...new Set([...Object.keys(first.totals), ...Object.keys(second.totals)])].map(
       (name): [string, string, string] => [`${name}, whole run`, total(first.totals[name]), total(second.totals[name])],
     ),
@@ -116,6 +120,13 @@ function Sides({ a, b }: { a: string; b: string }) {
       </table>
     </div>
   );
+}
+
+/** A value in a line. */
+function said(node: Node): string {
+  if (node.kind === "none") return "";
+  const text = written(node);
+  return text.length > LINE ? `${text.slice(0, LINE - 1)}…` : text;
 }
 
 function total(value: unknown): string {

@@ -1,6 +1,6 @@
 // The frame of the page: the bar, the view that the URL names, the help for the keyboard.
 
-import "./style.css";
+import "./style/index.css";
 
 import { render } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";

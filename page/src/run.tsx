@@ -34,7 +34,7 @@ export function RunView({ route }: { route: Route }) {
     triesAgain();
   };
   useEvents(refresh, run.value?.id);
-  useLooking(run.value?.status === "running" && run.value.workflow !== null, run.again);
+  useLooking(run.value?.status === "running", run.again);
 
   const newest = versions[0]?.version ?? 0;
   const head = run.value?.head ?? newest;

@@ -29,6 +29,7 @@ const CHIPS: { name: string; label: string; title: string }[] = [
   { name: "suspended", label: "Suspended", title: "Runs that wait for a time, an event or an answer" },
   { name: "completed", label: "Completed", title: "Runs that came to their end" },
   { name: "cancelled", label: "Cancelled", title: "Runs that were stopped for good" },
+  { name: "kept", label: "Kept", title: "Histories that are kept by hand, without a workflow" },
 ];
 
 export function Runs({ route }: { route: Route }) {
@@ -225,7 +226,7 @@ function useRuns(key: string, wanted: api.RunsWanted): Paged<Run> {
       );
     }
   });
-  useLooking(list.items.some((run) => run.status === "running" && run.workflow !== null), list.again);
+  useLooking(list.items.some((run) => run.status === "running"), list.again);
   return list;
 }
 

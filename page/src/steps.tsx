@@ -1,14 +1,19 @@
 // The steps that led to a version: how long each took, how often it was tried, what it cost, what it failed with.
 
+import type { ComponentChildren } from "preact";
 import { useMemo } from "preact/hooks";
 
-import type { Listed, VersionWhole } from "./api";
+import { isCut, resultUrl, type Listed, type VersionWhole } from "./api";
 import { pointOf } from "./graph";
 import { ancestors } from "./lanes";
+import { written } from "./node";
 import { useNow } from "./now";
-import type { Failure, Try } from "./types";
+import type { Failure, Node, Try } from "./types";
 import { VirtualList } from "./virtual";
-import { amounts, brief, clock, size, span } from "./words";
+import { amounts, clock, size, span } from "./words";
+
+/** Characters of a result that is not unfolded. */
+const SHORT = 200;
 
 interface Props {
   versions: Listed[];
@@ -97,15 +102,15 @@ function said(step: Listed): string {
 
 export function VersionFacts({ version, tries }: { version: VersionWhole; tries: Try[] }) {
   const now = useNow();
-  const facts: [string, string][] = [
+  const facts: [string, ComponentChildren][] = [
     ["at", clock(version.at, now)],
     ["took", span(version.took)],
     ["attempt", version.attempt > 1 ? String(version.attempt) : ""],
     ["timeline", String(version.timeline)],
     ["by", version.actor ?? ""],
     ["note", version.note ?? ""],
-    ["result", version.result === null ? "" : brief(version.result, 300)],
-    ["metadata", version.meta === null ? "" : brief(version.meta, 300)],
+    ["result", version.result.kind === "none" ? "" : <Given node={version.result} at={`${version.run}@${version.version}`} />],
+    ["metadata", version.meta.kind === "none" ? "" : written(version.meta)],
     ["size", size(version.size)],
     ["hash", version.hash.slice(0, 16)],
   ];
@@ -132,6 +137,23 @@ export function VersionFacts({ version, tries }: { version: VersionWhole; tries:
         </div>
       )}
     </div>
+  );
+}
+
+/** What a step returned: in a line, or to be unfolded; what is too large for that, as a file. */
+function Given({ node, at }: { node: Node; at: string }) {
+  const text = written(node);
+  if (text.length <= SHORT && !isCut(node)) return <>{text}</>;
+  return (
+    <details>
+      <summary>{text.length > SHORT ? `${text.slice(0, SHORT - 1)}…` : text}</summary>
+      <pre>{text}</pre>
+      {isCut(node) && (
+        <a href={resultUrl(at)} download>
+          all of it, as a file
+        </a>
+      )}
+    </details>
   );
 }
 

@@ -45,12 +45,6 @@ export interface Failure {
   traceback?: string;
 }
 
-export interface Facts {
-  result: unknown;
-  error: Failure | null;
-  meta: Record<string, unknown> | null;
-}
-
 export interface Entry {
   key: unknown;
   label: string;

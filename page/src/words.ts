@@ -22,15 +22,17 @@ export function span(seconds: number | null | undefined): string {
   if (seconds === null || seconds === undefined) return "";
   if (seconds < 0.001) return "<1 ms";
   if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
-  if (seconds < 60) return `${seconds.toFixed(1)} s`;
-  if (seconds < 3_600) return `${Math.floor(seconds / 60)} m ${Math.round(seconds % 60)} s`;
-  return `${Math.floor(seconds / 3_600)} h ${Math.round((seconds % 3_600) / 60)} m`;
+  if (seconds < 59.95) return `${seconds.toFixed(1)} s`;
+  const whole = Math.round(seconds);
+  if (whole < 3_600) return `${Math.floor(whole / 60)} m ${whole % 60} s`;
+  const minutes = Math.round(seconds / 60);
+  return `${Math.floor(minutes / 60)} h ${minutes % 60} m`;
 }
 
-/** Bytes: `830 B`, `4.1 KB`. */
+/** Bytes: `830 B`, `4.1 kB`. */
 export function size(bytes: number): string {
   if (bytes < 1000) return `${bytes} B`;
-  const names = ["KB", "MB", "GB", "TB"];
+  const names = ["kB", "MB", "GB", "TB"];
   let value = bytes;
   let name = "B";
   for (const next of names) {

@@ -90,3 +90,14 @@ def test_a_paused_run_goes_on(waiting: Place) -> None:
     assert waiting.call("pause", "wait-1").code == 0
     assert waiting.call("resume", "wait-1", "--app", "flows").code == 0
     assert waiting.look("wait-1")[0] == "suspended"
+
+
+@pytest.mark.parametrize("command", ["pause", "cancel"])
+def test_a_history_by_hand_is_nobodys_to_stop(place: Place, command: str) -> None:
+    with place.open() as hf:
+        hf.history("notes").commit({"a": 1})
+    before = place.bytes()
+    refused = place.call(command, "notes", "--yes")
+    assert refused.code == 2
+    assert refused.err == f"holdfast: run 'notes' is a history kept by hand: there is nothing to {command}\n"
+    assert place.bytes() == before

@@ -62,7 +62,7 @@ def test_stats_for_programs(shelf: Shelf) -> None:
     assert int(facts["runs"]) == found["runs"] == len(shelf.json("runs"))
     assert int(facts["file_bytes"]) == found["file_bytes"] > 10_000
     statuses = found["statuses"]
-    assert set(statuses) == {*STATUSES, "interrupted"}
+    assert set(statuses) == {*STATUSES, "interrupted", "kept"}
     assert statuses["failed"] == statuses["interrupted"] == 1
     assert statuses["cancelled"] == 0
     assert sum(statuses.values()) == found["runs"]

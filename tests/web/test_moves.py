@@ -82,6 +82,15 @@ def test_of_several_who_answer_at_once_one_is_first(shop: Served, hf: Holdfast) 
         assert sorted(codes) == [200, 409, 409, 409, 409, 409]
 
 
+@pytest.mark.parametrize("move", ["pause", "cancel", "resume"])
+def test_a_history_by_hand_is_not_stopped_nor_resumed(shop: Served, hf: Holdfast, move: str) -> None:
+    hf.history("notes").commit({"a": 1})
+    assert shop.get("/runs/notes")["status"] == "kept"
+    refused = shop.problem("POST", f"/runs/notes/{move}", 422, json={})
+    assert "kept by hand" in refused["detail"]
+    assert hf.get("notes").status == "running"
+
+
 def test_fork_with_another_state(shop: Served) -> None:
     task = shop.post("/runs/shop/versions/2/fork", run="other", set={"orders[0]": "urchin"}, note="try")
     assert task["result"]["run"] == "other"

@@ -55,7 +55,7 @@ def test_steps_appear_as_they_are_made(store: Holdfast, looking: Tab) -> None:
 
 
 @pytest.mark.parametrize(
-    ("slow", "quick"), [("**/versions?*", "**/runs/loop"), ("**/runs/loop", "**/versions?*")]
+    ("slow", "quick"), [("**/versions?*", "**/runs/loop?*"), ("**/runs/loop?*", "**/versions?*")]
 )
 def test_what_happens_while_something_is_read_is_read_after_it(
     store: Holdfast, looking: Tab, slow: str, quick: str
@@ -110,6 +110,34 @@ def test_a_text_of_a_million_characters(store: Holdfast, looking: Tab) -> None:
     expect(row.get_by_role("button")).to_have_text("… 899,000 more characters")
     assert len(row.inner_text()) > 100_000
     expect(page.get_by_role("treeitem").filter(has_text="after")).to_be_visible()
+
+
+def test_a_step_that_gave_three_million_characters(store: Holdfast, looking: Tab) -> None:
+    store.history("loop").commit({"n": 1}, step="much", result={"text": "kelp " * 600_000})
+    sent: list[int] = []
+    looking.page.on("response", lambda answer: sent.append(len(answer.body())))
+    page = looking.open("run/loop")
+    facts = page.get_by_role("region", name="Version 1")
+    facts.get_by_text("{text:").first.click()
+    expect(facts.locator("pre")).to_contain_text("(3,000,000 characters)")
+    with page.expect_download() as begun:
+        facts.get_by_role("link", name="all of it, as a file").click()
+    assert json.loads(Path(begun.value.path()).read_text()) == {"text": "kelp " * 600_000}
+    assert max(sent) < 200_000
+
+
+def test_a_history_by_hand_is_kept_and_offers_nothing_that_a_workflow_takes(
+    store: Holdfast, looking: Tab
+) -> None:
+    store.history("notes").commit({"n": 1})
+    page = looking.open("runs")
+    expect(page.get_by_role("button", name="Running 0")).to_be_visible()
+    page.get_by_role("button", name="Kept 1").click()
+    page.get_by_role("link", name="notes").click()
+    expect(page.get_by_text("kept", exact=True)).to_be_visible()
+    expect(page.get_by_role("button", name="Fork…")).to_be_visible()
+    for name in ("Pause…", "Cancel…", "Resume…"):
+        expect(page.get_by_role("button", name=name)).to_have_count(0)
 
 
 def test_characters_that_are_two_for_a_browser(store: Holdfast, looking: Tab) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import web_flows
 from serving import TOKENS, Served, serving
 
 import holdfast
@@ -36,6 +37,16 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     path: Path = tmp_path_factory.mktemp("large") / "holdfast.db"
     with holdfast.open(path, durability="memory") as hf:
         hf.history("large").commit(STATE)
+        with serving(hf) as served:
+            yield served
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Steps that gave much."""
+    path: Path = tmp_path_factory.mktemp("given") / "holdfast.db"
+    with holdfast.open(path, durability="memory") as hf:
+        hf.run(web_flows.report, 3_000_000, run_id="long")
         with serving(hf) as served:
             yield served
 
@@ -211,3 +222,27 @@ def test_hostile_names(large: Served, run: str) -> None:
         found = large.client().get(f"/api/v1{path}")
         assert found.status_code in (404, 422), (path, found.text)
         assert "Traceback" not in found.text
+
+
+def test_what_a_step_gave_is_cut_if_that_is_asked(given: Served) -> None:
+    whole = given.get("/runs/long/versions/2")
+    assert len(whole["result"]["text"]) == 3_000_000
+    cut = given.get("/runs/long/versions/2", cut=True)
+    assert {**cut, "result": None, "meta": None} == {**whole, "result": None, "meta": None}
+    text = entries(cut["result"])["text"]["node"]
+    assert (text["count"], len(text["value"]), text["more"]) == (3_000_000, 10_000, 2_990_000)
+    assert cut["meta"] == {"kind": "none", "value": None}
+    assert len(json.dumps(cut)) < 12_000
+
+
+def test_what_a_run_gave_is_cut_if_that_is_asked(given: Served) -> None:
+    assert len(given.get("/runs/long")["result"]["text"]) == 3_000_000
+    assert len(json.dumps(given.get("/runs/long", cut=True))) < 12_000
+
+
+def test_what_a_step_gave_comes_as_a_file(given: Served) -> None:
+    file = given.client().get("/api/v1/runs/long/versions/2/raw", params={"of": "result"})
+    assert file.headers["content-disposition"].startswith("attachment")
+    assert file.json() == {"text": "y" * 3_000_000}
+    at = "/runs/long/versions/2/raw?of=result&path=text"
+    assert "a path is one of the state" in given.problem("GET", at, 422)["detail"]

@@ -54,3 +54,13 @@ def long() -> str:
 def leaving() -> None:
     order("kelp")
     leave()
+
+
+@step(name="web_tell")
+def tell(length: int) -> dict[str, str]:
+    return {"text": "y" * length}
+
+
+@workflow(name="web_report")
+def report(length: int) -> dict[str, str]:
+    return tell(length)

@@ -15,6 +15,7 @@ from holdfast.history.history import History
 from holdfast.history.version import Version, segments_of
 from holdfast.model.names import split_reference
 from holdfast.model.public import RunSummary, StoredArtifact
+from holdfast.model.records import STATUSES
 from holdfast.tree.artifact import Artifact
 from holdfast.tree.diff import Change
 
@@ -68,9 +69,9 @@ def find_runs(
     limit: int,
     after: str | None = None,
 ) -> list[RunSummary]:
-    """The runs that are wanted, newest first. Which were interrupted, which mention a text, and which ask somebody is
-    known only when they are looked at."""
-    statuses = {"running" if each == "interrupted" else each for each in status}
+    """The runs that are wanted, newest first. Which were interrupted or are kept by hand, which mention a text, and
+    which ask somebody is known only when they are looked at."""
+    statuses = {each if each in STATUSES else "running" for each in status}
     wanted = search.casefold()
     asked = {prompt.run for prompt in hf.prompts()} if asking else None
     page_size = max(limit, _PAGE) if wanted or asking else limit

@@ -9,10 +9,11 @@ from typing import Any
 from holdfast.desk.records import name_of
 from holdfast.desk.words import brief, count, plain
 from holdfast.engine import Holdfast
-from holdfast.errors import AlreadyExists, InvalidReference, NotFound
+from holdfast.errors import AlreadyExists, InvalidCall, InvalidReference, NotFound
 from holdfast.history.version import Version
 from holdfast.model.names import check_run_id
 from holdfast.runtime.preview import Preview
+from holdfast.runtime.run import Run
 
 #: Names that are listed before the rest is counted.
 _LISTED = 8
@@ -52,6 +53,13 @@ def told_fork(
     lines += [f"{path} becomes {brief(value)}" for path, value in changes.items()]
     lines += ["it goes on at once"] if resume else []
     return lines
+
+
+def need_workflow(run: Run | Preview, what: str) -> None:
+    """Refuse for a history by hand what is done to a workflow's run."""
+    if run.workflow is None:
+        name = run.id if isinstance(run, Run) else run.run
+        raise InvalidCall(f"run {name!r} is a history kept by hand: {what}", run=name)
 
 
 def check_free(hf: Holdfast, new: str) -> None:

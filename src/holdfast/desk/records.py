@@ -27,17 +27,25 @@ from holdfast.history.blame import Blame
 from holdfast.history.compare import Diff, StepPair
 from holdfast.history.version import Version
 from holdfast.model.public import Event, Prompt, Pruned, QueueSummary, Report, RunSummary, Timeline
+from holdfast.model.records import STATUSES
 from holdfast.runtime.preview import Preview
 from holdfast.runtime.run import Run
 from holdfast.tree import path as paths
 from holdfast.tree.diff import Change
 
+#: How a run may stand, as an operator thinks of it.
+SEEN = (*STATUSES, "interrupted", "kept")
+
 
 def status_of(run: RunSummary | Run) -> str:
-    """The status as an operator thinks of it: a run whose process is gone was interrupted."""
+    """The status as an operator thinks of it: a run whose process is gone was interrupted; a history by hand is kept,
+    and whether somebody is at it, only they know."""
     status = run.status
-    stands = status == "running" and run.workflow is not None and not run.alive
-    return "interrupted" if stands else status
+    if status != "running":
+        return status
+    if run.workflow is None:
+        return "kept"
+    return status if run.alive else "interrupted"
 
 
 def run_record(run: RunSummary) -> RunShown:

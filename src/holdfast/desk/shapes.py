@@ -11,7 +11,7 @@ from typing import Any, NotRequired, TypedDict
 
 
 class RunShown(TypedDict):
-    """A run, as a list shows it. One whose process is gone is `interrupted`."""
+    """A run, as a list shows it. One whose process is gone is `interrupted`, a history by hand is `kept`."""
 
     id: str
     status: str

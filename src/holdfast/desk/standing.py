@@ -6,6 +6,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, NotRequired, TypedDict
 
+from holdfast.desk.records import status_of
 from holdfast.desk.words import as_json
 from holdfast.engine import Holdfast
 from holdfast.errors import Suspended
@@ -31,7 +32,12 @@ def standing(hf: Holdfast, run: Run) -> Standing:
     """How a run stands, as a record."""
     status = run.status
     head = run.head
-    found: Standing = {"run": run.id, "status": status, "version": head.number, "timeline": head.timeline}
+    found: Standing = {
+        "run": run.id,
+        "status": status_of(run),
+        "version": head.number,
+        "timeline": head.timeline,
+    }
     if status == "completed":
         found["result"] = as_json(run.result) if run.workflow is not None else as_json(head.result)
     elif status == "failed":

@@ -53,12 +53,21 @@ class Cut(NamedTuple):
     text: int = 1000
 
 
+def sent(value: Any, *, cut: bool) -> Any:
+    """What a step or a run gave: as JSON, or as a node that is no larger than somebody reads."""
+    return node_of(value, _GIVEN) if cut else as_json(value)
+
+
 class _Rest:
     """What may still be given."""
 
     def __init__(self) -> None:
         self.nodes = _NODES
         self.text = _ALL_TEXT
+
+
+#: How much is shown of what a step or a run gave.
+_GIVEN = Cut(depth=3, limit=50, text=10_000)
 
 
 def node_of(value: Any, cut: Cut, segments: Sequence[Any] = ()) -> Node:

@@ -10,8 +10,8 @@ from holdfast.cli.completing import RUN
 from holdfast.cli.outcome import ended, followed
 from holdfast.cli.output import Column
 from holdfast.cli.plan import careful, go_ahead
+from holdfast.desk.plan import need_workflow
 from holdfast.desk.words import as_json, brief, count
-from holdfast.errors import InvalidCall
 
 
 @command("replay")
@@ -31,8 +31,7 @@ def replay_command(call: Call, run: str, *, validate: bool, republish: bool, yes
     hf = call.with_code()
     run = hf.find(run)
     preview = hf.preview(run)
-    if preview.workflow is None:
-        raise InvalidCall(f"run {run!r} is a history kept by hand: there are no steps to replay", run=run)
+    need_workflow(preview, "there are no steps to replay")
     if not dry_run:
         call.need_code(preview, "replay")
     steps = count(len(preview.passed), "recorded step")

@@ -12,7 +12,7 @@ from holdfast.cli.completing import RUN
 from holdfast.cli.outcome import advised, ended, followed
 from holdfast.cli.plan import careful, go_ahead
 from holdfast.desk.lookup import run_of
-from holdfast.desk.plan import told
+from holdfast.desk.plan import need_workflow, told
 from holdfast.desk.records import preview_record
 from holdfast.errors import InvalidCall
 
@@ -43,8 +43,7 @@ def resume_command(
     hf = call.with_code()
     run = run_of(hf, run, "`holdfast rollback RUN --to VERSION` goes on from a version")
     preview = hf.preview(run, from_address=from_address)
-    if preview.workflow is None:
-        raise InvalidCall(f"run {run!r} is a history kept by hand: there is no workflow to resume", run=run)
+    need_workflow(preview, "there is no workflow to resume")
     if preview.status == "completed" and from_address is None and not dry_run:
         return ended(call, hf.get(run))
     if preview.status == "cancelled" and from_address is None and not preview.left:

@@ -10,18 +10,15 @@ import click
 from holdfast.cli.call import Call, command
 from holdfast.cli.records import run_columns
 from holdfast.desk.lookup import find_runs
-from holdfast.desk.records import run_record, status_of
+from holdfast.desk.records import SEEN, run_record, status_of
 from holdfast.desk.words import age, moment
 from holdfast.model.public import RunSummary
-from holdfast.model.records import STATUSES
 
 _EVERY = 1.0
 
 
 @command("runs")
-@click.option(
-    "--status", multiple=True, type=click.Choice([*STATUSES, "interrupted"]), help="Only runs of this status."
-)
+@click.option("--status", multiple=True, type=click.Choice(SEEN), help="Only runs of this status.")
 @click.option("--workflow", metavar="NAME", help="Only runs of this workflow.")
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only runs with a version of this tag.")
 @click.option("--since", metavar="WHEN", help="Only runs changed since: 2h, 3d, 2026-11-15.")

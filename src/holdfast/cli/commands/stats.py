@@ -8,17 +8,16 @@ import msgspec
 
 from holdfast.checkup import every_run
 from holdfast.cli.call import Call, command
-from holdfast.desk.records import status_of
+from holdfast.desk.records import SEEN, status_of
 from holdfast.desk.words import size
 from holdfast.model.public import RunSummary
-from holdfast.model.records import STATUSES
 
 
 @command("stats")
 def stats_command(call: Call) -> None:
     """What the store holds, and how large it is."""
     stats = call.hf.stats()
-    statuses = dict.fromkeys((*STATUSES, "interrupted"), 0)
+    statuses = dict.fromkeys(SEEN, 0)
     largest: list[RunSummary] = []
     for run in every_run(call.hf):
         statuses[status_of(run)] += 1

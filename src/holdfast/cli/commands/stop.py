@@ -8,6 +8,7 @@ from holdfast.cli import exits
 from holdfast.cli.call import Call, command
 from holdfast.cli.completing import RUN
 from holdfast.cli.plan import careful, go_ahead
+from holdfast.desk.plan import need_workflow
 from holdfast.runtime.run import ENDED, Run
 
 
@@ -18,6 +19,7 @@ from holdfast.runtime.run import ENDED, Run
 def pause_command(call: Call, run: str, *, reason: str | None, yes: bool, dry_run: bool) -> int:
     """Stop a run at the next step, until it is resumed."""
     found = call.hf.get(call.hf.find(run))
+    need_workflow(found, "there is nothing to pause")
     if found.status in ENDED:
         return _stopped(call, found, "paused")
     lines = [f"{found.id}, which is {found.status}, stops at the next step, until it is resumed"]
@@ -33,6 +35,7 @@ def pause_command(call: Call, run: str, *, reason: str | None, yes: bool, dry_ru
 def cancel_command(call: Call, run: str, *, reason: str | None, yes: bool, dry_run: bool) -> int:
     """Stop a run for good, at the next step. What it did is not undone: that is `rollback`."""
     found = call.hf.get(call.hf.find(run))
+    need_workflow(found, "there is nothing to cancel")
     if found.status in ENDED:
         return _stopped(call, found, "cancelled")
     lines = [f"{found.id}, which is {found.status}, is stopped for good; its history stays"]

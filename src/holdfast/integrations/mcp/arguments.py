@@ -18,7 +18,16 @@ Ref = Annotated[str, about("A version: RUN (its head), RUN@12, RUN@head, RUN~2 o
 RunId = Annotated[str, about("The id of a run, or its beginning.")]
 _Path = Annotated[str, about('A part of the state, such as plan.tasks[3] or ["any key"].')]
 _Status = Literal[
-    "queued", "running", "interrupted", "suspended", "paused", "completed", "failed", "cancelled", "frozen"
+    "queued",
+    "running",
+    "interrupted",
+    "suspended",
+    "paused",
+    "completed",
+    "failed",
+    "cancelled",
+    "frozen",
+    "kept",
 ]
 
 

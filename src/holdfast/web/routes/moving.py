@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict
 import msgspec
 
 from holdfast.desk.lookup import behind, parts_of, run_of, within
-from holdfast.desk.plan import check_free
+from holdfast.desk.plan import check_free, need_workflow
 from holdfast.desk.records import name_of, version_record
 from holdfast.desk.shapes import VersionShown
 from holdfast.desk.standing import Standing, standing
@@ -116,8 +116,7 @@ def resume_run(service: Service, run: str, body: ResumeBody) -> Task:
     hf = service.hf
     run = run_of(hf, run, "roll back to it instead")
     preview = hf.preview(run, from_address=body.from_)
-    if preview.workflow is None:
-        raise InvalidCall(f"run {run!r} is a history kept by hand: there is no workflow to resume", run=run)
+    need_workflow(preview, "there is no workflow to resume")
     _need_code(preview, "resume")
 
     def work(_: Any) -> Standing:
@@ -214,14 +213,18 @@ def merge_versions(service: Service, run: str, body: MergeBody) -> VersionShown:
 def pause_run(service: Service, run: str, body: StopBody) -> Standing:
     """Stop a run at the next step, until it is resumed."""
     hf = service.hf
-    return standing(hf, hf.pause(hf.find(run), reason=body.reason, actor=body.actor))
+    found = hf.get(hf.find(run))
+    need_workflow(found, "there is nothing to pause")
+    return standing(hf, hf.pause(found.id, reason=body.reason, actor=body.actor))
 
 
 @TABLE.add("POST", "/runs/{run}/cancel", Role.OPERATOR)
 def cancel_run(service: Service, run: str, body: StopBody) -> Standing:
     """Stop a run for good, at the next step, and the runs that are parts of it. What it did is not undone."""
     hf = service.hf
-    return standing(hf, hf.cancel(hf.find(run), reason=body.reason, actor=body.actor))
+    found = hf.get(hf.find(run))
+    need_workflow(found, "there is nothing to cancel")
+    return standing(hf, hf.cancel(found.id, reason=body.reason, actor=body.actor))
 
 
 @TABLE.add("POST", "/runs/{run}/send", Role.OPERATOR, long=True)
@@ -245,8 +248,7 @@ def replay_run(service: Service, run: str, body: ReplayBody) -> Task:
     hf = service.hf
     run = hf.find(run)
     preview = hf.preview(run)
-    if preview.workflow is None:
-        raise InvalidCall(f"run {run!r} is a history kept by hand: there are no steps to replay", run=run)
+    need_workflow(preview, "there are no steps to replay")
     _need_code(preview, "replay")
 
     def work(_: Any) -> Any:

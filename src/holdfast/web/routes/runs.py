@@ -12,6 +12,7 @@ from holdfast.desk.shapes import PromptShown, RunShown, TimelineShown, VersionSh
 from holdfast.desk.standing import waits
 from holdfast.desk.words import as_json, moment
 from holdfast.history.version import Version
+from holdfast.web.cutting import sent
 from holdfast.web.fields import Limit, Name, Number, Query, Text
 from holdfast.web.operation import Role, Table
 from holdfast.web.service import Service
@@ -28,6 +29,7 @@ Status = Literal[
     "cancelled",
     "frozen",
     "interrupted",
+    "kept",
 ]
 
 
@@ -49,6 +51,12 @@ class Runs(TypedDict):
 
     runs: list[RunShown]
     next: str | None
+
+
+class RunQuery(Query):
+    """How much of what the run gave."""
+
+    cut: Annotated[bool, Meta(description="`result` cut into nodes, as a state with `depth`.")] = False
 
 
 class RunWhole(RunShown):
@@ -122,15 +130,15 @@ def list_runs(service: Service, query: RunsQuery) -> Runs:
 
 
 @TABLE.add("GET", "/runs/{run}", Role.VIEWER)
-def get_run(service: Service, run: str) -> RunWhole:
-    """A run. Its id may be shortened to a unique beginning."""
+def get_run(service: Service, run: str, query: RunQuery) -> RunWhole:
+    """A run. Its id may be shortened to a unique beginning. What it gave may be large: `cut` shortens it."""
     hf = service.hf
     handle = hf.get(hf.find(run))
     status = handle.status
     head = handle.head
     return {
         **run_record(hf.summary(handle.id)),
-        "result": as_json(head.result) if status == "completed" else None,
+        "result": sent(head.result, cut=query.cut) if status == "completed" else None,
         "failure": as_json(handle.failure) if status == "failed" else None,
         "waits": waits(handle)[0] if status == "suspended" else [],
         "prompts": [prompt_record(prompt) for prompt in handle.prompts()],

@@ -8,12 +8,11 @@ from typing import Annotated, TypedDict
 from msgspec import Meta
 
 from holdfast.checkup import checkup, every_run
-from holdfast.desk.records import pruned_record, report_record, run_record, status_of
+from holdfast.desk.records import SEEN, pruned_record, report_record, run_record, status_of
 from holdfast.desk.shapes import PrunedShown, ReportShown, RunShown
 from holdfast.desk.words import length
 from holdfast.errors import InvalidCall
 from holdfast.model.public import RunSummary
-from holdfast.model.records import STATUSES
 from holdfast.model.retention import Retention
 from holdfast.web.fields import Body, Name, Wait
 from holdfast.web.operation import Role, Table
@@ -104,7 +103,7 @@ class Forgotten(TypedDict):
 def get_stats(service: Service) -> Stats:
     """What the store holds, and how large it is."""
     stats = service.hf.stats()
-    statuses = dict.fromkeys((*STATUSES, "interrupted"), 0)
+    statuses = dict.fromkeys(SEEN, 0)
     largest: list[RunSummary] = []
     for run in every_run(service.hf):
         statuses[status_of(run)] += 1

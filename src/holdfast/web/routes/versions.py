@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from msgspec import Meta
 
 from holdfast.desk.lookup import artifacts_in, within
-from holdfast.desk.records import blame_record, facts_record, name_of, version_record
+from holdfast.desk.records import blame_record, name_of, version_record
 from holdfast.desk.shapes import BlameShown, FactsShown, VersionShown
 from holdfast.desk.words import as_json, dumps
 from holdfast.errors import InvalidCall
 from holdfast.history.version import Version, segments_of
 from holdfast.tree import path as paths
 from holdfast.tree.artifact import Artifact
-from holdfast.web.cutting import Cut, Node, node_of
+from holdfast.web.cutting import Cut, Node, node_of, sent
 from holdfast.web.fields import Limit, Offset, Path, Query
 from holdfast.web.operation import Attachment, Role, Table
 from holdfast.web.service import Service
@@ -32,6 +32,14 @@ class VersionWhole(VersionShown, FactsShown):
     this is where it stands."""
 
     failure: Any
+
+
+class VersionQuery(Query):
+    """How much of what a step gave."""
+
+    cut: Annotated[bool, Meta(description="`result` and `meta` cut into nodes, as a state with `depth`.")] = (
+        False
+    )
 
 
 class StateQuery(Query):
@@ -61,6 +69,12 @@ class PathQuery(Query):
     path: Path = ""
 
 
+class RawQuery(PathQuery):
+    """A part of the state, or what the step gave."""
+
+    of: Literal["state", "result"] = "state"
+
+
 class BlameQuery(Query):
     """A part of the state, and how deep to look."""
 
@@ -79,14 +93,18 @@ class ArtifactHeld(TypedDict):
 
 
 @TABLE.add("GET", _AT, Role.VIEWER)
-def get_version(service: Service, run: str, version: str) -> VersionWhole:
-    """A version without its state. It is named by its number, `head`, `~2` or a tag."""
+def get_version(service: Service, run: str, version: str, query: VersionQuery) -> VersionWhole:
+    """A version without its state. It is named by its number, `head`, `~2` or a tag.
+
+    What its step gave may be large: `cut` shortens it, and `/raw?of=result` is the whole of it as a file."""
     found = _version(service, run, version)
     handle = service.hf.get(found.run)
     stands = handle.status == "failed" and handle.head.number == found.number
     return {
         **version_record(found),
-        **facts_record(found),
+        "result": sent(found.result, cut=query.cut),
+        "error": as_json(found.error),
+        "meta": sent(found.meta, cut=query.cut),
         "failure": as_json(handle.failure) if stands else None,
     }
 
@@ -109,11 +127,17 @@ def get_state(service: Service, run: str, version: str, query: StateQuery) -> St
 
 
 @TABLE.add("GET", _AT + "/raw", Role.VIEWER)
-def get_raw(service: Service, run: str, version: str, query: PathQuery) -> Attachment:
-    """A part of the state as a file: a text as text, bytes and large values as they are, all else as JSON."""
+def get_raw(service: Service, run: str, version: str, query: RawQuery) -> Attachment:
+    """A part of the state, or what the step gave, as a file: a text as text, bytes and large values as they are, all
+    else as JSON."""
     found = _version(service, run, version)
-    value = found.get(query.path) if query.path else found.state
-    name = f"{name_of(found)} {query.path}".strip().replace("/", "_")
+    if query.of == "result":
+        if query.path:
+            raise InvalidCall("a path is one of the state: leave it out, or `of`")
+        value, part = found.result, "result"
+    else:
+        value, part = found.get(query.path) if query.path else found.state, query.path
+    name = f"{name_of(found)} {part}".strip().replace("/", "_")
     if isinstance(value, Artifact):
         return Attachment(value.name or value.digest, value.pieces(), size=value.size)
     if isinstance(value, bytes):
