@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import FrozenDict, thaw
+from holdfast import FrozenDict, History, thaw
 from holdfast.tree import load
 
 
@@ -100,3 +100,25 @@ def _spread(file: Path, source: random.Random) -> dict[str, Any]:
 
 def _document(source: random.Random) -> dict[str, Any]:
     return {"title": source.randbytes(20).hex(), "text": source.randbytes(400).hex(), "seen": False}
+
+
+def test_copies_share_nothing(log: History) -> None:
+    lists: dict[str, Any] = {
+        "records": [{"n": n, "text": "x"} for n in range(100)],
+        "mixed": [{"n": n, "deep": [n] if n % 40 == 7 else None} for n in range(100)],
+        "odd": [{"n": n} if n % 3 else [n] for n in range(70)],
+        "plain": list(range(70)),
+        "short": [{"n": 1}, {"deep": {"n": 2}}],
+    }
+    log.commit(lists)
+    log.commit(lists | {"more": 1})
+    for version in (log.at(1), log.head, log.at(2)):
+        for _ in range(2):
+            copied = version.copy()
+            copied.pop("more", None)
+            assert copied == lists
+            copied["records"][5]["n"] = copied["records"][99]["text"] = "changed"
+            copied["mixed"][7]["deep"].append("changed")
+            copied["mixed"][8]["deep"] = "changed"
+            copied["odd"][0].append("changed")
+            copied["plain"][0] = copied["short"][1]["deep"]["n"] = "changed"

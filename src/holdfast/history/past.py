@@ -17,7 +17,7 @@ from holdfast.history.complete import is_whole, whole_lines
 from holdfast.history.context import Context
 from holdfast.history.events import readable
 from holdfast.history.seal import check
-from holdfast.history.version import Version, along
+from holdfast.history.version import Marks, Version, along
 from holdfast.model.names import (
     MAX_STEP,
     Reference,
@@ -132,13 +132,10 @@ class Past:
     def timelines(self) -> list[Timeline]:
         """All lines of versions, oldest first."""
         run = self._run()
-        first = Timeline(1, None, when(run.created))
+        lines = whole_lines(run, self._store.timelines(run.key)) if run.timeline > 1 else []
         return [
-            first,
-            *(
-                Timeline(line.number, line.parent, when(line.at), line.reason, line.actor)
-                for line in whole_lines(run, self._store.timelines(run.key))
-            ),
+            Timeline(1, None, when(run.created)),
+            *(Timeline(line.number, line.parent, when(line.at), line.reason, line.actor) for line in lines),
         ]
 
     def events(self, *, after: int = 0, limit: int = 1000) -> list[Event]:
@@ -229,17 +226,13 @@ class Past:
         return version.number
 
     def _versions(self, run: RunRecord, records: Sequence[VersionRecord]) -> list[Version]:
-        """Checked records as versions, with their marks in one read."""
+        """Checked records as versions."""
         if not records:
             return []
         numbers = [record.number for record in records]
-        marks: dict[int, list[str]] = {}
-        for mark in self._store.marks(run.key, min(numbers), max(numbers)):
-            marks.setdefault(mark.number, []).append(mark.name)
         reader = self._context.reader(run)
-        return [
-            Version(self, reader, check(self.id, record), marks.get(record.number, ())) for record in records
-        ]
+        marks = Marks(reader, min(numbers), max(numbers))
+        return [Version(self, reader, check(self.id, record), marks) for record in records]
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id!r}>"

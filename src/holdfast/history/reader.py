@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
+from itertools import chain
 from operator import itemgetter
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 import msgspec
 
@@ -25,14 +27,21 @@ from holdfast.store.base import Store
 from holdfast.tree.block import digest, node_of, open_block
 from holdfast.tree.codec import ARTIFACT, open_box
 from holdfast.tree.fold import artifacts_within
-from holdfast.tree.frozen import DICTS, LISTS, Box, FrozenDict, FrozenList, reveal, thaw
+from holdfast.tree.frozen import DICTS, LISTS, Box, FrozenDict, FrozenList, aux_of, reveal, thaw
 from holdfast.tree.load import Loader, Place
+from holdfast.tree.spine import Group, Vector, are_flat
 from holdfast.tree.values import NATIVE
 
-#: Decoded blocks kept at hand.
-_KEEP_BLOCKS = 128
+#: So many packs and so many blocks are kept at hand in any case, and more as long as they are small: so many bytes,
+#: each with what the object around it takes.
+_KEPT = 128
+_KEPT_BYTES = 1024 * 1024
+_AROUND = 1024
 #: An empty directory, encoded.
 _NO_BLOCKS = b"\x90"
+
+Key = TypeVar("Key")
+Item = TypeVar("Item")
 
 
 class Head(NamedTuple):
@@ -56,6 +65,34 @@ class _Pack(NamedTuple):
     nodes: list[Any]
 
 
+class _AtHand(Generic[Key, Item]):
+    """What was read last. Safe to use from many threads."""
+
+    def __init__(self) -> None:
+        self._items: OrderedDict[Key, tuple[Item, int]] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._items
+
+    def get(self, key: Key) -> Item | None:
+        found = self._items.get(key)
+        return None if found is None else found[0]
+
+    def keep(self, key: Key, item: Item, size: int) -> None:
+        """Have an item at hand that was read from so many bytes."""
+        size += _AROUND
+        items = self._items
+        with self._lock:
+            if key in items:
+                return
+            items[key] = item, size
+            self._bytes += size
+            while len(items) > _KEPT and self._bytes > _KEPT_BYTES:
+                self._bytes -= items.popitem(last=False)[1][1]
+
+
 class Reader:
     """Reads the versions of one run."""
 
@@ -67,9 +104,8 @@ class Reader:
         #: The newest head known; others may have moved on.
         self.head: Head | None = None
         self._origin: Reader | None = None
-        self._packs: dict[int, _Pack] = {}
-        self._blocks: dict[tuple[int, int], list[Any]] = {}
-        self._lock = threading.Lock()
+        self._packs: _AtHand[int, _Pack] = _AtHand()
+        self._blocks: _AtHand[tuple[int, int], list[Any]] = _AtHand()
 
     def adopt(self, space: object) -> None:
         """Take over the address space in which the run's first version was written."""
@@ -119,13 +155,10 @@ class Reader:
         What is not as it should be is left to whoever asks for it."""
         wanted = [record for record in records if record.number not in self._packs]
         packs = self.store.pack_bytes(self.run.key, [record.number for record in wanted])
-        self._keep(
-            {
-                record.number: self._unpack(record.number, data)
-                for record in wanted
-                if (data := packs.get(record.number)) is not None and digest(data) == record.pack_hash
-            }
-        )
+        for record in wanted:
+            data = packs.get(record.number)
+            if data is not None and digest(data) == record.pack_hash:
+                self._unpack(record.number, data)
 
     def show(self, value: Any) -> Any:
         """An internal value as a caller may see it."""
@@ -138,7 +171,7 @@ class Reader:
         if given is None or given.pruned:
             return self.record(number)
         record = check(self.run.id, given)
-        self._keep({number: self._unpack(number, record.pack or b"")})
+        self._unpack(number, record.pack or b"")
         return msgspec.structs.replace(record, pack=None)
 
     def plain(self, value: Any) -> Any:
@@ -154,13 +187,17 @@ class Reader:
         if kind in LISTS:
             if kind is FrozenList and NATIVE.issuperset(map(type, value)):
                 return list(value)
-            plain, flat = self.plain, NATIVE.issuperset
-            # Most long lists are of small records: those are copied without a call for each.
-            return [
-                dict(item) if type(item) is FrozenDict and flat(map(type, item.values())) else plain(item)
-                for item in value
-            ]
+            spine = aux_of(value)
+            if type(spine) is Vector:
+                return list(chain.from_iterable(map(self._copies, (*spine.levels[0], spine.tail))))
+            return list(map(self.plain, value))
         return self._open(value) if kind is Box else thaw(value)
+
+    def _copies(self, group: Group) -> Iterable[Any]:
+        """Private copies of the items of a list. Versions share groups, so each is looked at once."""
+        if group.flat is None:
+            group.flat = are_flat(group.items)
+        return map(dict.copy, group.items) if group.flat else map(self.plain, group.items)
 
     def record(self, number: int) -> VersionRecord:
         """The checked record of a version of this run or its lineage; `NotFound` if it was pruned."""
@@ -225,8 +262,7 @@ class Reader:
         return node
 
     def _block(self, number: int, index: int, expected: bytes) -> list[Any]:
-        with self._lock:
-            nodes = self._blocks.get((number, index))
+        nodes = self._blocks.get((number, index))
         if nodes is None:
             data = self.store.block(self.run.key, number, index)
             if data is None:
@@ -234,10 +270,7 @@ class Reader:
             if digest(data) != expected:
                 raise self._lost(number, f"fails the hash of block {index}")
             nodes = self._decoded(number, open_block, data)
-            with self._lock:
-                self._blocks[(number, index)] = nodes
-                while len(self._blocks) > _KEEP_BLOCKS:
-                    del self._blocks[next(iter(self._blocks))]
+            self._blocks.keep((number, index), nodes, len(data))
         return nodes
 
     def _load(self, numbers: Collection[int]) -> dict[int, _Pack]:
@@ -251,25 +284,22 @@ class Reader:
             record.number: self._unpack(record.number, check(run_id, record).pack or b"")
             for record in self.store.packs(self.run.key, missing)
         }
-        self._keep(fresh)
         found.update(fresh)
         for number in missing:
             if number not in found:
                 self._missing(number)
         return found
 
-    def _keep(self, packs: dict[int, _Pack]) -> None:
-        with self._lock:
-            self._packs.update(packs)
-            while len(self._packs) > _KEEP_BLOCKS:
-                del self._packs[next(iter(self._packs))]
-
     def _unpack(self, number: int, data: bytes) -> _Pack:
+        """A checked pack, opened; it stays at hand."""
         nodes = self._decoded(number, open_block, data)
         if bytes(nodes[1]) == _NO_BLOCKS:
-            return _Pack(nodes[0], [], -2, nodes)
-        directory = self._decoded(number, node_of, nodes[1])
-        return _Pack(nodes[0], directory, directory[-1][0] - 2, nodes)
+            pack = _Pack(nodes[0], [], -2, nodes)
+        else:
+            directory = self._decoded(number, node_of, nodes[1])
+            pack = _Pack(nodes[0], directory, directory[-1][0] - 2, nodes)
+        self._packs.keep(number, pack, len(data))
+        return pack
 
     def _decoded(self, number: int, decode: Callable[[Any], Any], data: Any) -> Any:
         try:

@@ -22,17 +22,38 @@ if TYPE_CHECKING:
 _UNREAD: Any = object()
 
 
+class Marks:
+    """The marks of a range of versions, read together when those of one of them are asked for."""
+
+    __slots__ = ("_first", "_found", "_last", "_reader")
+
+    def __init__(self, reader: Reader, first: int, last: int) -> None:
+        self._reader = reader
+        self._first = first
+        self._last = last
+        self._found: dict[int, tuple[str, ...]] | None = None
+
+    def of(self, number: int) -> tuple[str, ...]:
+        """The names that a version has."""
+        if self._found is None:
+            found: dict[int, tuple[str, ...]] = {}
+            for mark in self._reader.store.marks(self._reader.run.key, self._first, self._last):
+                found[mark.number] = (*found.get(mark.number, ()), mark.name)
+            self._found = found
+        return self._found.get(number, ())
+
+
 class Version:
     """An immutable, numbered point in a run's history."""
 
-    __slots__ = ("_detail", "_history", "_reader", "_record", "_run", "_state", "_tags")
+    __slots__ = ("_detail", "_history", "_marks", "_reader", "_record", "_run", "_state")
 
     def __init__(
         self,
         history: Past,
         reader: Reader,
         record: VersionRecord,
-        names: Sequence[str] | None = None,
+        marks: Marks | None = None,
         *,
         run: RunRecord | None = None,
     ) -> None:
@@ -41,7 +62,7 @@ class Version:
         self._record = record
         self._state: Any = _UNREAD
         self._detail: dict[str, Any] | None = None
-        self._tags = None if names is None else tuple(names)
+        self._marks = marks or Marks(reader, record.number, record.number)
         #: The run as it was read with this version, if this was its head.
         self._run = run
 
@@ -142,12 +163,12 @@ class Version:
     @property
     def tags(self) -> tuple[str, ...]:
         """The names that it was given."""
-        return tuple(name for name in self._names() if name != PIN)
+        return tuple(name for name in self._marks.of(self.number) if name != PIN)
 
     @property
     def pinned(self) -> bool:
         """Is it kept from being pruned?"""
-        return PIN in self._names()
+        return PIN in self._marks.of(self.number)
 
     @property
     def state(self) -> Any:
@@ -211,11 +232,10 @@ class Version:
                 return NotFound(f"there is nothing at {where}{hint}", path=where)
         return None
 
-    def _names(self) -> tuple[str, ...]:
-        if self._tags is None:
-            marks = self._reader.store.marks(self._reader.run.key, self.number, self.number)
-            self._tags = tuple(mark.name for mark in marks)
-        return self._tags
+    def is_beside(self, other: Version) -> bool:
+        """Were both read of one run as it was: not begun anew in between, and nothing of it pruned? What is known of
+        one then holds for the other."""
+        return self._reader is other._reader
 
     def __repr__(self) -> str:
         step = f" {self.step}" if self.step else ""

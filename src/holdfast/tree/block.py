@@ -69,9 +69,10 @@ class Raw(NamedTuple):
 
 
 class Sealed(NamedTuple):
-    """A sealed group as read: the items are frozen already."""
+    """A sealed group as read: the items are frozen already; are they all dicts without parts of their own?"""
 
     items: list[Any]
+    flat: bool = False
 
 
 def reference(back: int, slot: int) -> Ext:
@@ -223,7 +224,7 @@ def _node_hook(code: int, data: memoryview) -> Any:
     if code == LARGE:
         return Large(bytes(data[:32]), int.from_bytes(data[32:], "big"))
     if code == FLAT:
-        return Sealed(list(map(FrozenDict, _decoder.decode(data))))
+        return Sealed(list(map(FrozenDict, _decoder.decode(data))), flat=True)
     if code == SEALED:
         return Sealed([freeze_decoded(item) for item in _decoder.decode(data)])
     if VECTOR <= code <= BUCKET:

@@ -291,7 +291,7 @@ class _Builder:
 
     def _group(self, level: int, raw: Any, version: int) -> Group:
         if type(raw) is Sealed:
-            return Group(raw.items, len(raw.items))
+            return Group(raw.items, len(raw.items), flat=raw.flat or None)
         if level:
             make = partial(self._group, level - 1)
             return Group([self._part(child, version, make) for child in raw.parts[1::2]], sum(raw.parts[::2]))

@@ -51,7 +51,7 @@ from holdfast.tree.frozen import (
     note_leaves,
     stored_at,
 )
-from holdfast.tree.spine import Bucket, Fork, Group, Trie, Vector
+from holdfast.tree.spine import Bucket, Fork, Group, Trie, Vector, are_flat
 from holdfast.tree.values import NATIVE
 
 #: Containers beyond this many bytes get a slot of their own.
@@ -299,14 +299,13 @@ class Writer:
         items = group.items
         if not BOXED.isdisjoint(map(type, items)) or sum(map(_rough, items)) > BLOCK:
             return None
-        flat = all(type(item) is FrozenDict and NATIVE.issuperset(map(type, item.values())) for item in items)
         data = encode(items)
         if len(data) > BLOCK:
             return None
         stored = sum(stored_at(item) is not None for item in items)
         if stored * 2 > len(items) and len(compressor().compress(data)) > SEAL_RATIO * len(data):
             return None
-        return Ext(FLAT if flat else SEALED, data), len(data)
+        return Ext(FLAT if are_flat(items) else SEALED, data), len(data)
 
     def _way(self, node: Fork | Bucket | None) -> Ext | None:
         if node is None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from operator import is_, itemgetter
 from typing import Any
 
@@ -28,6 +29,7 @@ from holdfast.tree.frozen import (
     note_leaves,
 )
 from holdfast.tree.keys import hash_key
+from holdfast.tree.values import NATIVE
 
 #: Items in a group of a vector; longer lists get a vector.
 CHUNK = 32
@@ -38,19 +40,31 @@ BUCKET = 32
 _BITS = 4
 _FAN = 1 << _BITS
 _MAX_LEVEL = 64 // _BITS
+_RECORDS = {FrozenDict}
 
 
 class Group:
     """A run of a list's items, or of groups of them."""
 
-    __slots__ = ("__weakref__", "at", "count", "items", "long")
+    __slots__ = ("__weakref__", "at", "count", "flat", "items", "long")
 
-    def __init__(self, items: list[Any], count: int, long: Long | None = None, at: At | None = None) -> None:
+    def __init__(
+        self, items: list[Any], count: int, long: Long | None = None, *, flat: bool | None = None
+    ) -> None:
         self.items = items
         #: List items below this group.
         self.count = count
         self.long = long
-        self.at = at
+        self.at: At | None = None
+        #: Are all items dicts that hold nothing which has parts? None until somebody has looked.
+        self.flat = flat
+
+
+def are_flat(items: list[Any]) -> bool:
+    """Are all items dicts that hold nothing which has parts? Most long lists are of such records."""
+    return set(map(type, items)) == _RECORDS and NATIVE.issuperset(
+        map(type, chain.from_iterable(map(dict.values, items)))
+    )
 
 
 class Vector:

@@ -168,7 +168,7 @@ class Strand(Writing):
             move=spot is None or spot.checkpoint is None or name > spot.checkpoint,
         )
         if after is None:
-            self.places.remember(name, made.number)
+            self.places.remember(name, made)
             tasks = {task: set(rows["writes"]) for task, rows in writes.items()}
             self._spot = Spot(made.number, name, growing, tasks, bool(more["ahead"]))
 
