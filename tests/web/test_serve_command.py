@@ -145,6 +145,29 @@ def test_on_a_terminal(folder: Path) -> None:
     assert "stopped" in opened.text
 
 
+def test_whoever_ends_it_is_told_which_runs_it_leaves(folder: Path) -> None:
+    (folder / "stuck.py").write_text(
+        "import holdfast, time\n"
+        "@holdfast.step\ndef wait() -> None:\n    time.sleep(60)\n"
+        "@holdfast.workflow\ndef stuck() -> None:\n    wait()\n"
+    )
+    (folder / "tokens").write_text("operator operator-0123456789-0123456789\n")
+    (folder / "tokens").chmod(0o600)
+    opened = Terminal(
+        "serve", "--port", "0", "--token-file", "tokens", "--app", "stuck", cwd=folder, PYTHONPATH="."
+    )
+    opened.until("launch")
+    found = re.search(r"(http://127\.0\.0\.1:\d+)/launch", opened.text)
+    assert found, opened.text
+    headers = {"authorization": "Bearer operator-0123456789-0123456789"}
+    with httpx.Client(base_url=f"{found[1]}/api/v1", headers=headers) as client:
+        assert client.post("/enqueue", json={"workflow": "stuck", "run": "stuck-1"}).status_code == 200
+        assert client.post("/runs/stuck-1/resume", json={"wait": 0}).status_code == 202
+    opened.type("\x03")
+    assert opened.end() == 0
+    assert "stuck-1 was under way here: `holdfast resume stuck-1` goes on with it" in opened.text
+
+
 def test_ui_opens_a_browser(folder: Path) -> None:
     """With a browser that writes down what it is to open."""
     browser = folder / "browser"

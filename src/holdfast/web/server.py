@@ -114,6 +114,10 @@ class Server(uvicorn.Server):
         finally:
             self._socket.close()
 
+    def left(self) -> list[str]:
+        """The runs that it is going on with: what becomes of them if it ends now, others have to see to."""
+        return self.app.service.tasks.runs()
+
     def stop(self) -> None:
         """End, from another thread."""
         self.should_exit = True

@@ -150,6 +150,14 @@ class Tasks:
         with self._lock:
             return list(self._tasks.values())[::-1]
 
+    def runs(self) -> list[str]:
+        """The runs that are being worked on, in the order in which that was begun."""
+        return list(
+            dict.fromkeys(
+                task.run for task in self.all()[::-1] if task.run is not None and not task.future.done()
+            )
+        )
+
     def get(self, task_id: str) -> Task:
         """A task by its id."""
         task = self._tasks.get(task_id)

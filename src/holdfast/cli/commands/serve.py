@@ -101,6 +101,8 @@ def _serve(call: Call, how: dict[str, Any], *, opens: bool) -> int:
     )
     server.serve_until_told()
     if not call.out.json:
+        for run in server.left():
+            call.out.say(plain(f"{run} was under way here: `holdfast resume {run}` goes on with it"))
         call.out.say("stopped")
     return exits.DONE
 
