@@ -52,6 +52,12 @@ def test_help_of_every_command(shelf: Shelf, name: str) -> None:
         assert max(map(len, done.out.splitlines())) <= 110
 
 
+def test_no_line_of_a_list_is_cut_short(shelf: Shelf) -> None:
+    lines = shelf.call("artifacts", "--help").out.partition("Commands:\n")[2].splitlines()
+    assert len(lines) == 3
+    assert all(line.endswith(".") and not line.endswith("...") for line in lines), lines
+
+
 def test_what_a_command_has_of_its_own_comes_first(shelf: Shelf) -> None:
     options = re.findall(r"^  (?:-\w, )?(--[a-z-]+)", shelf.call("forget", "--help").out, re.MULTILINE)
     assert options[0] == "--all"

@@ -35,7 +35,7 @@ def artifacts_command(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-@command("ls")
+@command("ls", short_help="List them: all, or those in a version.")
 @click.argument("ref", type=REF, required=False)
 def _ls(call: Call, *, ref: str | None) -> None:
     """All large values of the store, or those in the state of a version, with their paths."""
@@ -59,7 +59,7 @@ def _ls(call: Call, *, ref: str | None) -> None:
     call.out.rows(rows, columns, lambda row: row, empty="no large values")
 
 
-@command("get")
+@command("get", short_help="Read one, by its digest or its place.")
 @click.argument("what", metavar="DIGEST|REF")
 @click.argument("path", required=False)
 @click.option("-o", "--output", metavar="FILE", help="Write it here; else to standard output.")
@@ -87,7 +87,7 @@ def _get(call: Call, what: str, *, path: str | None, output: str | None, force: 
     )
 
 
-@command("put")
+@command("put", short_help="Put a file into a history kept by hand.")
 @click.argument("run", type=RUN)
 @click.argument("path")
 @click.argument("file", type=click.Path(dir_okay=False))
