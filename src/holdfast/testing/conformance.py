@@ -21,6 +21,7 @@ import pytest
 
 pytest.register_assert_rewrite(
     "holdfast.testing.conformance_artifacts",
+    "holdfast.testing.conformance_finding",
     "holdfast.testing.conformance_journal",
     "holdfast.testing.conformance_many",
     "holdfast.testing.conformance_queue",
@@ -32,6 +33,7 @@ pytest.register_assert_rewrite(
 )
 
 from holdfast.testing.conformance_artifacts import ArtifactContract  # noqa: E402 - after the rewriting
+from holdfast.testing.conformance_finding import FindContract  # noqa: E402
 from holdfast.testing.conformance_journal import JournalContract  # noqa: E402
 from holdfast.testing.conformance_many import ManyContract  # noqa: E402
 from holdfast.testing.conformance_queue import QueueContract  # noqa: E402
@@ -44,6 +46,7 @@ from holdfast.testing.conformance_whole import WholeContract  # noqa: E402
 
 class StoreConformance(
     RunContract,
+    FindContract,
     ManyContract,
     VersionContract,
     JournalContract,
