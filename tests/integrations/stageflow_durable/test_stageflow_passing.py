@@ -425,7 +425,8 @@ def test_classes_instances_and_every_way_to_run(hf: Holdfast) -> None:
     )
     flow = durable(pipeline, hf, "r")
     results = asyncio.run(flow.invoke("ada"))
-    assert [output.data["text"] for output in results.values()] == ["hello, ada", "hi, ada", "hey, ada"]
+    said = {name: output.data["text"] for name, output in results.items()}
+    assert said == {"class": "hello, ada", "config": "hi, ada", "instance": "hey, ada"}
     assert Greet.made == ["hey", "hello", "hi"]
     graph = flow.build()
     assert asyncio.run(graph.run(PipelineContext.create(input_text="ada"))) == results
