@@ -11,7 +11,7 @@ hash has been checked (by whoever implements `fetch`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
@@ -143,21 +143,29 @@ class Loader:
         return None
 
 
-def refs(raw: Any, version: int) -> Iterator[Place]:
+def refs(raw: Any, version: int) -> list[Place]:
     """The places that a decoded node of a version refers to."""
+    found: list[Place] = []
+    _gather(raw, version, found)
+    return found
+
+
+def _gather(raw: Any, version: int, found: list[Place]) -> None:
     kind = type(raw)
     if kind is Ref:
-        yield version - raw.back, raw.slot
+        found.append((version - raw.back, raw.slot))
     elif kind is dict:
-        for item in raw.values():
-            if type(item) not in NATIVE:
-                yield from refs(item, version)
+        _gather_all(raw.values(), version, found)
     elif kind is list:
-        for item in items_of(raw):
-            if type(item) not in NATIVE:
-                yield from refs(item, version)
+        _gather_all(items_of(raw), version, found)
     elif kind is Raw:
-        yield from refs(raw.parts, version)
+        _gather_all(items_of(raw.parts), version, found)
+
+
+def _gather_all(items: Iterable[Any], version: int, found: list[Place]) -> None:
+    for item in items:
+        if type(item) not in NATIVE:
+            _gather(item, version, found)
 
 
 def artifacts(raw: Any) -> Iterator[bytes]:
@@ -208,7 +216,11 @@ class _Builder:
                 return False
             if missing:
                 nodes.update(self._fetch(missing))
-            wanted = {ref for place in wanted if place in nodes for ref in refs(nodes[place], place[0])}
+            below: list[Place] = []
+            for place in wanted:
+                if place in nodes:
+                    _gather(nodes[place], place[0], below)
+            wanted = set(below)
         return True
 
     def _open(self, at: At) -> Any:
@@ -254,6 +266,8 @@ class _Builder:
                     long[id(value)] = at
             return value
         if kind is dict:
+            if NATIVE.issuperset(map(type, raw.values())):
+                return FrozenDict(raw)
             below: Long = {}
             frozen: Any = freeze_dict(
                 {

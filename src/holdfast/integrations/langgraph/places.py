@@ -135,7 +135,7 @@ class _Known:
                 self.names.clear()
                 self.numbers.clear()
             insort(self.names, checkpoint)
-        self.numbers[checkpoint] = version.number
+        self.numbers[checkpoint] = max(version.number, self.numbers.get(checkpoint, 0))
 
 
 class Places:
