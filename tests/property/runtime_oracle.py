@@ -7,16 +7,11 @@ is theirs alone within a script: by it they are told to fail or to crash, and th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast import Holdfast, Version, thaw
-from holdfast.runtime.waits import facts_of
-
-Script = list[Any]
-ENDED = ("completed", "failed", "cancelled")
+from runtime_told import ENDED, Known, Letter, Script, Told, Waiting
 
 
 class Failed(Exception):
@@ -29,102 +24,6 @@ class Crashed(BaseException):
 
 class Halted(BaseException):
     """The execution has ended at a boundary between steps."""
-
-
-@dataclass
-class Known:
-    """A version as it should be."""
-
-    number: int
-    parent: int | None
-    timeline: int
-    kind: str
-    status: str
-    state: Any
-    address: str | None = None
-    result: Any = None
-    failed: bool = False
-    #: Recorded values, by address.
-    values: dict[str, Any] = field(default_factory=dict)
-    #: Events that were sent and not taken when it was written.
-    mail: list[Letter] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Letter:
-    """An event that was sent."""
-
-    number: int
-    name: str
-    value: Any
-
-
-@dataclass
-class Waiting:
-    """What a run waits for."""
-
-    kind: str
-    name: str
-    filled: bool = False
-    value: Any = None
-    letter: Letter | None = None
-
-
-@dataclass
-class Told:
-    """A run as it should be."""
-
-    id: str
-    script: Script
-    parent: str | None = None
-    versions: dict[int, Known] = field(default_factory=dict)
-    head: int = 0
-    #: Where each timeline started, beginning with the first.
-    starts: list[int | None] = field(default_factory=lambda: [None])
-    status: str = "running"
-    waits: dict[str, Waiting] = field(default_factory=dict)
-    mail: list[Letter] = field(default_factory=list)
-    asked: int = 0
-    sent: int = 0
-    #: Values that were recorded after the head.
-    loose: dict[str, Any] = field(default_factory=dict)
-    #: Somebody wants it cancelled, which outlives the process that should do it.
-    doomed: bool = False
-    #: The run and the version that it was forked from.
-    origin: tuple[Told, int] | None = None
-
-    @property
-    def state(self) -> Any:
-        return self.versions[self.head].state
-
-    def add(self, kind: str, state: Any, *, status: str = "running", **facts: Any) -> Known:
-        """The next version."""
-        number = len(self.versions) + 1
-        filled = [wait.letter for wait in self.waits.values() if wait.letter is not None]
-        known = Known(
-            number, self.head or None, len(self.starts), kind, status, deepcopy(state),
-            mail=sorted([*self.mail, *filled], key=lambda letter: letter.number), **facts,
-        )  # fmt: skip
-        self.versions[number] = known
-        self.head = number
-        return known
-
-    def line(self, head: int | None = None) -> Iterator[Known]:
-        """A version, by default the head, and all that it follows, back through what it was forked from."""
-        number = self.head if head is None else head
-        while number:
-            yield self.versions[number]
-            number = self.versions[number].parent or 0
-        if self.origin is not None:
-            yield from self.origin[0].line(self.origin[1])
-
-    def roll_back(self, to: int) -> None:
-        self.head = to
-        self.starts.append(to)
-        self.status = "paused"
-        self.doomed = False
-        self.waits, self.loose = {}, {}
-        self.mail = list(self.versions[to].mail)
 
 
 @dataclass
@@ -462,35 +361,6 @@ def change(state: Any, op: list[Any]) -> None:
         del state[what[1]]
     if op[0] == "nest":
         state[f"nest {op[1]}"] = "done"
-
-
-def check_run(hf: Holdfast, told: Told) -> None:
-    """Everything that is known about a run."""
-    run = hf.get(told.id)
-    log = hf.history(told.id)
-    assert (run.status, log.head.number) == (told.status, told.head)
-    assert [(line.number, line.parent) for line in log.timelines()] == list(enumerate(told.starts, 1))
-    listed = sorted(log.versions(limit=10_000), key=lambda version: version.number)
-    assert [version.number for version in listed] == sorted(told.versions)
-    for version in listed:
-        check_version(version, told.versions[version.number])
-    if told.status == "completed":
-        assert run.result == told.versions[told.head].result
-    assert (run.error is not None) == (told.status == "failed")
-    if told.status not in ("completed", "cancelled"):
-        record = hf._store.run(told.id)
-        assert record is not None
-        mail = [(letter.name, letter.value) for letter in facts_of(record).mail]
-        assert mail == [(letter.name, letter.value) for letter in told.mail]
-
-
-def check_version(version: Version, known: Known) -> None:
-    """A version says what it should."""
-    assert (version.number, version.parent, version.timeline) == (known.number, known.parent, known.timeline)
-    assert (version.kind, version.address, version.status) == (known.kind, known.address, known.status)
-    assert thaw(version.state) == known.state
-    assert thaw(version.result) == known.result
-    assert ("failed" in version.detail, version.error is not None) == (known.failed, known.failed)
 
 
 def _crash(errors: list[BaseException]) -> list[BaseException]:

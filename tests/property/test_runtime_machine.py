@@ -1,7 +1,7 @@
 """Workflows that are run, fail, crash, are resumed, rolled back, forked, answered and stopped, in any order, against a
 plain interpreter of the same scripts.
 
-A script is drawn; the workflow here carries it out with real steps, `runtime_oracle` without any of Holdfast. After
+A script is drawn; `runtime_stage` carries it out with real steps, `runtime_oracle` without any of Holdfast. After
 each move both must agree on what the workflow's own code saw, which steps were executed and how often, under which
 idempotency keys, and on every version, timeline, status, prompt and result.
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -23,264 +22,20 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from runtime_oracle import ENDED, Crashed, Told, Waiting, World, change, check_run
+from runtime_oracle import Crashed, World
+from runtime_scripts import EVENTS, SCRIPTS, VALUES, labels
+from runtime_stage import Crash, Mortal, play, stage
+from runtime_told import ENDED, Told, Waiting, check_run
 
-import holdfast
-from holdfast import AlreadyRunning, Holdfast, InvalidAnswer, InvalidCall, NotFound, Retry, thaw
+from holdfast import AlreadyRunning, Holdfast, InvalidAnswer, InvalidCall, NotFound
 from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SQLiteStore
 
 EXAMPLES = int(os.environ.get("HOLDFAST_EXAMPLES", "80"))
 STEPS = 30
 MOST_RUNS = 4
-EVENTS = ["go", "stop"]
 #: What steps are told to do in an execution.
 FATES = [(), (), (), ("fail",), ("fail", "fail too"), ("crash",), ("fail", "crash")]
-
-
-class Boom(Exception):
-    """What a step raises that was told to fail."""
-
-
-class Crash(BaseException):
-    """What a step raises when its process dies, and the store after that."""
-
-
-class Mortal:
-    """A store that its process can no longer write to once it is dead."""
-
-    def __init__(self, store: Any) -> None:
-        self.store = store
-        self.dead = False
-
-    def append(self, change: Any) -> Any:
-        if self.dead:
-            raise Crash
-        return self.store.append(change)
-
-    def close(self) -> None:
-        """What is in memory outlives those who opened it."""
-        if not isinstance(self.store, MemoryStore):
-            self.store.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.store, name)
-
-
-class Stage:
-    """What steps are told, and what is seen of them, in the present execution."""
-
-    def __init__(self) -> None:
-        self.hf: Any = None
-        self.store: Any = None
-        self.run = ""
-        self.clear()
-
-    def clear(self, failing: set[str] = frozenset(), crashing: str | None = None) -> None:  # type: ignore[assignment]
-        self.failing = failing
-        self.crashing = crashing
-        self.trace: list[Any] = []
-        self.values: list[Any] = []
-        self.ran: Counter[str] = Counter()
-        self.keys: dict[str, set[str]] = {}
-
-    def enter(self, label: str) -> None:
-        self.ran[label] += 1
-        self.keys.setdefault(label, set()).add(holdfast.idempotency_key())
-
-    def fate(self, label: str) -> None:
-        if label == self.crashing:
-            self.store.dead = True
-            raise Crash
-        if label in self.failing:
-            raise Boom(label)
-
-
-stage = Stage()
-#: By label of a step that runs beside another: tells it when to begin and when to end.
-beside: dict[str, Callable[[], None]] = {}
-
-
-@holdfast.step
-def act(op: list[Any]) -> Any:
-    stage.enter(op[1])
-    beside.get(op[1], lambda: None)()
-    change(holdfast.state(), op)
-    stage.fate(op[1])
-    return op[3]
-
-
-@holdfast.step(retry=Retry(2, backoff="constant", delay=0.0, jitter=0.0))
-def flaky(op: list[Any]) -> Any:
-    stage.enter(op[1])
-    change(holdfast.state(), op)
-    if stage.ran[op[1]] % 2:
-        holdfast.state()["never"] = True
-        raise ConnectionError("again")
-    stage.fate(op[1])
-    return op[3]
-
-
-@holdfast.step
-def nest(op: list[Any]) -> Any:
-    stage.enter(op[1])
-    holdfast.state()[f"nest {op[1]}"] = "begun"
-    found = [do(inner) for inner in op[3]]
-    change(holdfast.state(), op)
-    stage.fate(op[1])
-    return found
-
-
-@holdfast.step
-def stop(op: list[Any]) -> Any:
-    """Somebody stops the run while it runs."""
-    stage.enter(op[1])
-    change(holdfast.state(), op)
-    (stage.hf.pause if op[3] == "pause" else stage.hf.cancel)(stage.run)
-    stage.fate(op[1])
-    return op[3]
-
-
-@holdfast.workflow
-def play(script: list[Any]) -> list[Any]:
-    return _play(script)
-
-
-@holdfast.workflow
-def play_part(script: list[Any]) -> list[Any]:
-    return _play(script)
-
-
-def _play(script: list[Any]) -> list[Any]:
-    found = []
-    for op in script:
-        found.append(do(op))
-        stage.trace.append(found[-1])
-    return found
-
-
-def do(op: list[Any]) -> Any:
-    """Carry out one operation of a script."""
-    kind, *args = op
-    if kind == "try":
-        try:
-            return ["fine", do(args[0])]
-        except Exception:
-            return ["caught"]
-    if kind == "value":
-        made: dict[str, Callable[[], Any]] = {
-            "now": lambda: holdfast.now().timestamp(),
-            "random": holdfast.random,
-            "uuid4": lambda: holdfast.uuid4().hex,
-        }
-        value = made[args[0]]()
-        stage.values.append(value)
-        return value
-    if kind == "look":
-        return thaw(holdfast.state())
-    if kind == "pair":
-        return _pair(*args)
-    calls: dict[str, Callable[[Any], Any]] = {
-        "ask": lambda _: holdfast.ask("Go on?"),
-        "wait": lambda _: holdfast.wait_for(args[0]),
-        "part": lambda _: play_part(args[0]),
-        "act": act,
-        "flaky": flaky,
-        "nest": nest,
-        "stop": stop,
-    }
-    return calls[kind](op)
-
-
-def _pair(one: list[Any], two: list[Any]) -> Any:
-    """Both begin before one of them ends, and the first ends first."""
-    ended, second = threading.Event(), threading.Event()
-
-    def begin_second() -> None:
-        second.set()
-        _wait(ended)
-
-    beside[one[1]] = lambda: _wait(second)
-    beside[two[1]] = begin_second
-
-    def call(op: list[Any], over: threading.Event) -> Any:
-        try:
-            return act(op)
-        finally:
-            over.set()
-
-    try:
-        return holdfast.parallel((call, one, ended), (call, two, second))
-    finally:
-        del beside[one[1]], beside[two[1]]
-
-
-def _wait(event: threading.Event) -> None:
-    assert event.wait(10)
-
-
-# Scripts
-
-VALUES: st.SearchStrategy[Any] = st.sampled_from([None, False, 0, 1.5, "x", [], {"a": [1, None]}])
-KEYS = st.sampled_from(["k1", "k2", "k3"])
-CHANGES = st.one_of(
-    st.tuples(st.just("append"), VALUES),
-    st.tuples(st.just("set"), KEYS, VALUES),
-    st.tuples(st.just("drop"), KEYS),
-).map(list)
-
-
-@st.composite
-def scripts(draw: st.DrawFn, *, kinds: tuple[str, ...], most: int, prefix: str = "") -> list[Any]:
-    """Operations of some kinds, with labels that begin with a prefix."""
-    found = []
-    for number in range(draw(st.integers(1, most))):
-        label = f"{prefix}{number}"
-        found.append(_operation(draw, draw(st.sampled_from(kinds)), label))
-    return found
-
-
-_INNER = ("act", "act", "flaky", "value", "try act", "ask")
-_PART = ("act", "act", "value", "look", "try act", "ask", "wait", "nest")
-_ALL = (*_PART, "flaky", "nest", "pair", "part", "try nest", "try pair", "try part", "stop")
-
-
-def _operation(draw: st.DrawFn, kind: str, label: str) -> list[Any]:
-    if kind.startswith("try "):
-        return ["try", _operation(draw, kind[4:], label)]
-    if kind == "value":
-        return ["value", draw(st.sampled_from(["now", "uuid4", "random"]))]
-    if kind == "look":
-        return ["look"]
-    if kind in ("ask", "wait"):
-        return [kind, draw(st.sampled_from(EVENTS))]
-    if kind == "pair":
-        apart = [["append", label], ["set", f"by {label}", label]]
-        return ["pair", *(["act", f"{label}{side}", draw(st.sampled_from(apart)), side] for side in "ab")]
-    if kind == "part":
-        return ["part", draw(scripts(kinds=_PART, most=3, prefix=f"{label}."))]
-    if kind == "nest":
-        return ["nest", label, draw(CHANGES), draw(scripts(kinds=_INNER, most=3, prefix=f"{label}/"))]
-    if kind == "stop":
-        return ["stop", label, draw(CHANGES), draw(st.sampled_from(["pause", "pause", "cancel"]))]
-    return [kind, label, draw(CHANGES), draw(VALUES)]
-
-
-SCRIPTS = scripts(kinds=_ALL, most=6)
-
-
-def labels(script: list[Any]) -> list[str]:
-    """The steps of a script that can be told to fail or to crash."""
-    found: list[str] = []
-    for kind, *args in script:
-        if kind in ("act", "flaky", "nest", "stop"):
-            found.append(args[0])
-        inner = {"try": args, "pair": args, "part": args[:1], "nest": args[2:]}.get(kind, [])
-        found += labels(inner if kind in ("try", "pair") else [op for ops in inner for op in ops])
-    return found
-
-
-# The machine
 
 
 class Machine(RuleBasedStateMachine):
