@@ -203,3 +203,19 @@ def test_a_version_that_is_not_there(shop: Place, target: str, code: int, text: 
 
 def test_the_target_must_be_named(shop: Place) -> None:
     assert "--to" in one_line(shop.call("rollback", "shop-1"), 2)
+
+
+def test_changed_code_is_refused_before_anything_is_done(place: Place) -> None:
+    for run_id, command in (
+        ("one", ["rollback", "one", "--to", "1"]),
+        ("two", ["fork", "two@1", "--resume"]),
+    ):
+        place.run(flows.strict, run_id=run_id)
+        place.rewrite('version="strict 1"', 'version="strict 2"')
+        before = place.bytes()
+        told = one_line(place.call(*command, "--app", "flows"), 4)
+        assert f"has changed since run '{run_id}' was last executed: bring the old code back, or say" in told
+        assert told.endswith("--changed allow")
+        assert place.bytes() == before
+        assert place.call(*command, "--app", "flows", "--changed", "allow").code == 0
+        place.rewrite('version="strict 2"', 'version="strict 1"')

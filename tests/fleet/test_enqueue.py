@@ -140,6 +140,7 @@ def test_a_run_id_is_taken_once(hf: Holdfast) -> None:
         ({"delay": float("nan")}, InvalidCall, "delay is a number of seconds"),
         ({"delay": "soon"}, InvalidCall, "delay is a number of seconds"),
         ({"dedupe": 7}, InvalidCall, "dedupe"),
+        ({"dedupe": ""}, InvalidCall, "dedupe is empty"),
         ({"dedupe": "a", "run_id": "b"}, InvalidCall, "dedupe or run_id"),
         ({"run_id": "a/../b\n"}, InvalidCall, "run id"),
         ({"what": 1}, InvalidCall, "cannot be called like this"),

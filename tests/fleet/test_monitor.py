@@ -326,3 +326,18 @@ def test_a_look_at_a_store_that_is_away_is_repeated(stage: Stage, monkeypatch: p
     stage.seconds += 5
     with stage.hf.monitor(interval=0.01):
         s.wait_until(lambda: stage.hf.get("run").status == "frozen")
+
+
+def test_it_says_what_it_does(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever runs it reads that in its log; it is in the run's journal, too."""
+    control.hangs["hang"] = 1
+    stage.begin(s.stuck, watch=Watch(silent=60))
+    s.wait_until(lambda: "hang" in control.begun)
+    stage.seconds += 61
+    with stage.hf.monitor(interval=0.05):
+        s.wait_until(lambda: caplog.messages)
+    assert caplog.messages == [
+        "run run is silent: step m_hang has given no sign of life for 61 s, 60 s are allowed; it is frozen, and its "
+        "prompt asks a person"
+    ]
+    assert stage.frozen()

@@ -179,15 +179,22 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 def test_a_run_waits_for_somebody_who_knows_its_code_and_not_for_ever(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     interrupted(stage, flow("one"))
     remember = forgotten(monkeypatch)
     assert [alert.action for alert in stage.look()] == ["restore"]
     for _ in range(TRIES + 1):
-        stage.look(after=10)
+        assert stage.look(after=10) == []
         assert stage.hf.get("run").status == "queued"
-    stage.look(after=60)
+    # Whoever reads the log knows what it waits for, and until when.
+    (told,) = warnings(caplog)
+    assert "waits for a worker or a monitor that knows its workflow 'o_careful'" in told
+    assert "if none comes within 60 s, it is frozen" in told
+    stage.seconds += 60
+    planned = stage.monitor.plan()
+    assert [(alert.run, alert.symptom, alert.action) for alert in planned] == [("run", "dead", "freeze")]
+    assert stage.look() == planned
     assert "nobody came who knows its workflow 'o_careful'" in stage.frozen().details["why"]
     remember()
     assert stage.hf.answer("run#1", "resume").result == "over"
@@ -276,6 +283,24 @@ def test_a_plan_tells_what_a_look_would_do_and_changes_nothing(stage: Stage) -> 
     assert stage.hf._store.journal_end() == end
     assert stage.hf._store.value("monitor") is None
     assert sorted(map(repr, stage.look())) == sorted(map(repr, planned))
+
+
+def test_without_a_thread_a_run_is_gone_on_with_by_a_later_look(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    interrupted(stage, flow("one"))
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        stage.look()
+        stage.look(after=1)
+    assert stage.hf.get("run").status == "queued"
+    assert warnings(caplog) == ["run run cannot be gone on with now: can't start new thread"]
+    looked(stage, 1)
+    assert stage.hf.get("run").result == "over"
+
+
+def no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
 
 
 def test_a_plan_tells_of_those_that_it_would_go_on_with(stage: Stage) -> None:

@@ -162,7 +162,7 @@ def test_a_monitor_that_dies_half_way_is_followed_by_another(
     stage.look()
     with monkeypatch.context() as patch:
         # It does no more than this.
-        patch.setattr(Orphans, "go_on", lambda _: None)
+        patch.setattr(Orphans, "go_on", lambda _: [])
         if at == "fenced":
             patch.setattr(Orphans, "finish", lambda *_: None)
         assert len(stage.look(after=61)) == 1

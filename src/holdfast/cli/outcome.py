@@ -50,11 +50,30 @@ def advised(preview: Preview) -> Iterator[None]:
             **error.details,
         ) from error.__cause__
     except CodeChanged as error:
+        raise CodeChanged(_changed(run), **error.details) from None
+
+
+@contextmanager
+def kept(run: str) -> Iterator[None]:
+    """What to do next, where word for a run was refused because it would go on with other code."""
+    try:
+        yield
+    except CodeChanged as error:
         raise CodeChanged(
-            f"the code of workflow {preview.workflow!r} has changed since run {run!r} was last executed: bring the old "
-            "code back, or say --changed allow",
+            _changed(run, f"say --no-resume, then `holdfast resume {error.details['run']} --changed allow`"),
             **error.details,
         ) from None
+
+
+def refuse_changed(preview: Preview, changed: str | None) -> None:
+    """`CodeChanged`, before anything is done, where going on would be refused."""
+    if preview.changed and changed in (None, "refuse"):
+        raise CodeChanged(_changed(preview.run), run=preview.run)
+
+
+def _changed(run: str, otherwise: str = "say --changed allow") -> str:
+    then = f"bring the old code back, or {otherwise}"
+    return f"the workflow's code has changed since run {run!r} was last executed: {then}"
 
 
 def _teller(call: Call) -> Callable[[Event], None]:

@@ -26,7 +26,7 @@ from holdfast.model.names import short
 from holdfast.model.records import RunRecord
 from holdfast.runtime import mail, undo
 from holdfast.runtime.definition import is_unknown_here, workflow_of
-from holdfast.runtime.outside import check_texts
+from holdfast.runtime.outside import LEAVE, check_texts, knows
 from holdfast.runtime.restoring import check_choice
 from holdfast.runtime.run import Run
 from holdfast.runtime.runner import Runner
@@ -90,7 +90,7 @@ class Care(Runner):
         last good one; `reinitialise`: begin afresh from version 1, and `keep` parts of the state, given by their paths;
         `cancel`."""
         check_texts(None, actor)
-        run_id = prompt_id.rpartition("#")[0] if isinstance(prompt_id, str) else ""
+        run_id = mail.run_of(prompt_id)
         run = self._store.run(run_id) if run_id else None
         if run is None or facts_of(run).prompt.get("id") != prompt_id:
             if version is not None or keep:
@@ -106,9 +106,12 @@ class Care(Runner):
     def _answer_frozen(
         self, prompt_id: str, choice: Any, version: Any, keep: Any, actor: str | None, resume: bool
     ) -> Run:
-        run_id = prompt_id.rpartition("#")[0]
+        run_id = mail.run_of(prompt_id)
         while True:
             run = self._known(run_id)
+            if choice != "cancel" and self._is_ours(run, resume):
+                # Refused before anything is written.
+                self._check_code(self._outermost(run), LEAVE)
             try:
                 if choice == "cancel":
                     self._cancel_frozen(run, prompt_id, version, keep, actor)
@@ -141,28 +144,24 @@ class Care(Runner):
 
     def _let_go_on(self, run: RunRecord, resume: bool) -> None:
         """Go on with a run here, or with the one that it is a part of, if nobody else is to."""
-        top = self._call_those_around(run)
-        queued = restore.place_of(self._store, top, facts_of(top)) is not None
-        if not resume or queued or in_event_loop():
-            return
-        try:
-            workflow_of(top.workflow)
-        except HoldfastError:
-            return
-        with _left_to_others():
-            self.resume(top.id)
+        self._call_those_around(run)
+        if self._is_ours(run, resume):
+            with _left_to_others():
+                self.resume(self._outermost(run).id)
 
-    def _call_those_around(self, run: RunRecord) -> RunRecord:
-        """Tell the runs that a run is a part of that something came for it; gives the outermost."""
-        top = run
-        while top.parent is not None:
-            above = self._store.run_by_key(top.parent)
-            if above is None:
-                break
-            top = above
-            if top.status in ("suspended", "running"):
-                mail.call(self._context, top)
-        return top
+    def _is_ours(self, run: RunRecord, resume: bool) -> bool:
+        """Is it for this process to go on with a run that was frozen, or with the one that it is a part of?"""
+        top = self._outermost(run)
+        queued = restore.place_of(self._store, top, facts_of(top)) is not None
+        return resume and not queued and not in_event_loop() and knows(top)
+
+    def _call_those_around(self, run: RunRecord) -> None:
+        """Tell the runs that a run is a part of that something came for it."""
+        above = None if run.parent is None else self._store.run_by_key(run.parent)
+        while above is not None:
+            if above.status in ("suspended", "running"):
+                mail.call(self._context, above)
+            above = None if above.parent is None else self._store.run_by_key(above.parent)
 
     def _finish_rollback(self, run: RunRecord, then: str | None = None) -> None:
         """Go on with a rollback that was begun here, or whose process has died."""

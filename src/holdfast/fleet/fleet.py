@@ -42,13 +42,15 @@ _MOST = 1_000_000
 _LONGEST = 100
 #: Seconds. Below, a busy machine would lose its leases.
 _SHORTEST = 0.1
+#: Seconds that a rate may be for.
+_SHORTEST_PER, _LONGEST_PER = 0.001, 86_400 * 366
 
 
 class Fleet(Care):
     """Queues."""
 
     def __init__(self, context: Context, lease: float) -> None:
-        if not isinstance(lease, int | float) or not _SHORTEST <= lease <= 86_400:
+        if type(lease) not in (int, float) or not _SHORTEST <= lease <= 86_400:
             raise InvalidCall(f"lease is a number of seconds from {_SHORTEST} to a day, not {short(lease)}")
         super().__init__(context, int(lease * 1_000_000))
         self._workers: WeakSet[Worker] = WeakSet()
@@ -73,8 +75,8 @@ class Fleet(Care):
         only the workers know.
 
         Runs of a higher `priority` go first, then those that wait for longest; not before `delay` seconds. With
-        `dedupe`, a run of this workflow that was put in with the same text is given back instead of another. `watch` is
-        for this run instead of what its workflow says.
+        `dedupe`, a run of this workflow that was put in with the same text is given back instead of another, whatever
+        its arguments and wherever it is by now. `watch` is for this run instead of what its workflow says.
         """
         found = _find(workflow)
         check_queue(queue)
@@ -83,7 +85,8 @@ class Fleet(Care):
         if dedupe is not None:
             if run_id is not None:
                 raise InvalidCall("give dedupe or run_id, not both: dedupe makes up the run's id")
-            check_text("dedupe", dedupe, 10_000)
+            if not check_text("dedupe", dedupe, 10_000):
+                raise InvalidCall("dedupe is empty: give a text that tells what is to be run once, or None")
             same = sha256(f"{found.name}\0{dedupe}".encode("utf-8", "surrogatepass")).hexdigest()
             run_id = f"{execute.plain_name(found.name)}-{same[:20]}"
         if found.function is not _unknown:
@@ -196,8 +199,10 @@ class Fleet(Care):
         for name, value in (("concurrency", concurrency), ("rate", rate)):
             if value is not None:
                 check_number(name, value, 1)
-        if not isinstance(per, int | float) or not 0 < per <= 86_400 * 366:
-            raise InvalidCall(f"per is a number of seconds, not {short(per)}")
+        if type(per) not in (int, float) or not _SHORTEST_PER <= per <= _LONGEST_PER:
+            raise InvalidCall(
+                f"per is a number of seconds from {_SHORTEST_PER} to {_LONGEST_PER:,}, not {short(per)}"
+            )
         write_limits(self._store, queue, Limits(concurrency, rate, int(per * 1_000_000)))
 
     def queues(self) -> list[QueueSummary]:
@@ -222,6 +227,8 @@ class Fleet(Care):
     ) -> Worker:
         """A worker that claims runs of some queues and executes those whose workflows this process knows. Unless
         `monitor` is False, it looks after the runs of the store, too, in turns with others (see `monitor`)."""
+        if not isinstance(queues, Iterable):
+            raise InvalidCall(f"queues is a list of names of queues, not {short(queues)}")
         names = [queues] if isinstance(queues, str) else list(queues)
         for name in names:
             check_queue(name)

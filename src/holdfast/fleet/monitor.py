@@ -34,6 +34,13 @@ if TYPE_CHECKING:
 
 _GONE = "whoever advanced it is gone: its process has died, or could not renew its lease"
 _NOBODY = "nobody advances it, and it is in no queue"
+#: What a monitor says that it has done.
+DONE = {
+    "restore": "it goes back to its last good version, and on from there",
+    "freeze": "it is frozen, and its prompt asks a person",
+    "hand over": "others go on with it",
+    "report": "that is noted in its journal, as nobody has said what to do",
+}
 _PAGE = 500
 #: Microseconds between two looks for what the dead have left.
 _TIDY = 60_000_000
@@ -102,7 +109,8 @@ class Monitor:
         wait = 0.0
         while not self._stop.wait(wait):
             try:
-                self.look()
+                for alert in self.look():
+                    warn("run %s is %s: %s; %s", alert.run, alert.symptom, alert.why, DONE[alert.action])
                 wait = self._interval
             except Exception as error:
                 wait = min(_PATIENCE, max(self._interval, wait * 2))
@@ -124,8 +132,9 @@ class Monitor:
         """Look after runs in a thread."""
         if self._thread is not None:
             raise InvalidCall("a monitor is started once: make another")
-        self._thread = threading.Thread(target=self.run, name="holdfast monitor", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self.run, name="holdfast monitor", daemon=True)
+        thread.start()
+        self._thread = thread
         return self
 
     def stop(self) -> None:
@@ -163,14 +172,15 @@ class Monitor:
             return []
         self._services.keeper.beat()
         found = self._examined(act=True)
-        self._orphans.go_on()
+        found += [Alert(run, "dead", why, "freeze") for run, why in self._orphans.go_on()]
         self._tidy()
         return found
 
     def plan(self) -> list[Alert]:
         """What a look would find and do now, whoever acts. Nothing is changed."""
         found = self._examined(act=False)
-        return found + [Alert(run.id, "dead", _NOBODY, "resume") for run in self._orphans]
+        found += [Alert(run.id, "dead", _NOBODY, "resume") for run in self._orphans]
+        return found + [Alert(run, "dead", why, "freeze") for run, why in self._orphans.overdue()]
 
     # What is found
 

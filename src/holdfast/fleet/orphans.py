@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.errors import HoldfastError, StaleVersion, TryAgain
+from holdfast.errors import StaleVersion, TryAgain
 from holdfast.fleet import restore
 from holdfast.fleet.symptoms import Finding
 from holdfast.fleet.told import Told
 from holdfast.model.records import RunRecord
-from holdfast.runtime.definition import is_unknown_here, workflow_of
+from holdfast.runtime.definition import is_unknown_here
 from holdfast.runtime.execute import AWAY
+from holdfast.runtime.outside import knows
 from holdfast.runtime.undo import undoable
 from holdfast.runtime.waits import facts_of
 
@@ -35,6 +36,11 @@ TRIES = 3
 #: Microseconds that a run waits for somebody who knows its code, and that monitors leave it to the one that acts.
 _UNKNOWN = 60_000_000
 _LATER = 5_000_000
+#: What is told of a run whose code is not known here.
+_WAITS = (
+    "waits for a worker or a monitor that knows its workflow {!r}, which this process does not: if none comes within "
+    "{} s, it is frozen"
+)
 #: Characters of an error that a prompt shows.
 _WHY = 1000
 
@@ -67,8 +73,9 @@ class Orphans:
                     yield run
             before = page[-1].key
 
-    def go_on(self, *, acts: bool = True) -> None:
-        """Go on with them; for who does not act, with those that the one who does has left."""
+    def go_on(self, *, acts: bool = True) -> list[tuple[str, str]]:
+        """Go on with them; for who does not act, with those that the one who does has left. Gives those that were
+        frozen because nobody came who knows their code, and why in words."""
         now = self._services.context.clock()
         found, strange = [], []
         for run in self._all():
@@ -80,14 +87,22 @@ class Orphans:
         present = {run.id for run in found} | set(self._threads)
         self._failed = {name: times for name, times in self._failed.items() if name in present}
         self._hopeless = dict(list(self._hopeless.items())[-_PAGE:])
-        self._told.forget(present | set(self._hopeless))
+        self._told.forget(present | set(self._hopeless) | {run.id for run in strange})
         for run in found:
             self._in_thread(run.id, partial(self._resume, run.id))
-        for run in strange:
-            if acts and now - run.updated > _UNKNOWN:
-                self._freeze(
-                    run, f"nobody advances it, and nobody came who knows its workflow {run.workflow!r}"
-                )
+        frozen = []
+        for run in strange if acts else ():
+            if now - run.updated <= _UNKNOWN:
+                self._told.say(run.id, _WAITS.format(run.workflow, _UNKNOWN // 1_000_000))
+            elif self._freeze(run, _nobody_knows(run)):
+                frozen.append((run.id, _nobody_knows(run)))
+        return frozen
+
+    def overdue(self) -> list[tuple[str, str]]:
+        """Those that the next look freezes because nobody came who knows their code, and why in words."""
+        now = self._services.context.clock()
+        strange = [run for run in self._all() if not knows(run)]
+        return [(run.id, _nobody_knows(run)) for run in strange if now - run.updated > _UNKNOWN]
 
     def wait(self) -> None:
         """Wait until what was begun has ended."""
@@ -113,8 +128,13 @@ class Orphans:
             # They are found again by the next look.
             return
         thread = threading.Thread(target=work, name=f"holdfast monitor: {run_id}", daemon=True)
-        self._threads[run_id] = thread
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:
+            # The system gives no thread; the next look tries again.
+            self._told.say(run_id, f"cannot be gone on with now: {error}")
+        else:
+            self._threads[run_id] = thread
 
     def _bury_threads(self) -> None:
         self._threads = {name: thread for name, thread in self._threads.items() if thread.is_alive()}
@@ -153,21 +173,20 @@ class Orphans:
             run, f"nobody advances it, and it could not be gone on with: {type(error).__name__}: {error}"
         )
 
-    def _freeze(self, run: RunRecord, why: str) -> None:
+    def _freeze(self, run: RunRecord, why: str) -> bool:
+        """Ask a person; tells whether that was done."""
         finding = Finding(symptom="dead", why=why[:_WHY], since=run.updated, good=run.head)
         try:
-            restore.freeze(self._services, run, finding)
+            taken = restore.freeze(self._services, run, finding)
             self._failed.pop(run.id, None)
+            return taken is not None
         except (StaleVersion, *AWAY):
             """Somebody has changed it; the next look tells."""
         except Exception as error:
             self._hopeless[run.id] = run.revision
             self._told.warn(run.id, "cannot be frozen, and is left as it is until it changes", error)
-
-
-def knows(run: RunRecord) -> bool:
-    """Does this process know the code of a run?"""
-    try:
-        return workflow_of(run.workflow) is not None
-    except HoldfastError:
         return False
+
+
+def _nobody_knows(run: RunRecord) -> str:
+    return f"nobody advances it, and nobody came who knows its workflow {run.workflow!r}"

@@ -25,6 +25,12 @@ class Told:
         self._causes[run_id] = cause
         warn("run %s %s: %s", run_id, what, error, trace=not isinstance(error, HoldfastError))
 
+    def say(self, run_id: str, what: str) -> None:
+        """Warn of something that is no error, unless it is what was told of this run last."""
+        if self._causes.get(run_id) != what:
+            self._causes[run_id] = what
+            warn("run %s %s", run_id, what)
+
     def forget(self, but: Container[str]) -> None:
         """Forget all runs but some: what befalls another later is news."""
         for run_id in list(self._causes):

@@ -170,5 +170,9 @@ def short(value: Any) -> str:
     """A value in a message: enough of it to recognise it."""
     if isinstance(value, int) and abs(value) > _MOST:
         return "a number of far too many digits"
-    text = repr(value[:60] if isinstance(value, str | bytes) else value)
+    try:
+        text = repr(value[:60] if isinstance(value, str | bytes) else value)
+    except Exception:
+        # Nested too deep, or of a class with a fault of its own.
+        text = f"{type(value).__name__} object"
     return text if len(text) <= 60 else f"{text[:57]}…"

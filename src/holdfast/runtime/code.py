@@ -7,7 +7,7 @@ from holdfast.history.reader import Reader
 from holdfast.model.records import RunRecord, VersionRecord
 from holdfast.runtime.definition import CHANGED, Workflow
 from holdfast.runtime.log import warn
-from holdfast.runtime.waits import Facts
+from holdfast.runtime.waits import Facts, facts_of
 from holdfast.tree.codec import decode
 
 
@@ -20,9 +20,10 @@ def compare(
     *,
     warns: bool = True,
     head: VersionRecord | None = None,
+    otherwise: str | None = None,
 ) -> None:
     """Warn of changed code, or refuse it; without `warns`, only the latter. `head` is the run's head, if it is at
-    hand."""
+    hand; `otherwise` is what a caller can do who wants to go on."""
     known = facts.code
     if not known:
         known = _told(head) if head is not None and head.kind == "initial" else _first(run, reader)
@@ -34,7 +35,7 @@ def compare(
     )
     if changed == "refuse":
         raise CodeChanged(
-            f"{message}: bring the old code back, or resume with changed={CHANGED[0]!r}",
+            f"{message}: bring the old code back, or {otherwise or f'say changed={CHANGED[0]!r}'}",
             run=run.id,
             recorded=known,
             now=workflow.code,
@@ -44,10 +45,12 @@ def compare(
 
 
 def _first(run: RunRecord, reader: Reader) -> str:
-    """The fingerprint that the run's first version tells."""
+    """The fingerprint that the run's first version tells; of a fork, what its origin was last executed with."""
     while run.origin is not None:
         reader = reader.origin
         run = reader.run
+        if last := facts_of(run).code:
+            return last
     found = reader.store.versions(run.key, after=0, before=2, limit=1)
     return _told(found[0]) if found else ""
 

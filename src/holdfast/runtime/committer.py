@@ -84,8 +84,14 @@ class Committer:
         if not self._pending:
             return
         if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._work, name="holdfast committer", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work, name="holdfast committer", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                # The system gives no thread: the event loop waits for the disk.
+                self._write_all()
+                return
+            self._thread = thread
         self._ready.release()
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ import msgspec
 from holdfast.errors import HoldfastError, InvalidAnswer, InvalidCall, NotFound, StaleVersion
 from holdfast.history.commit import event
 from holdfast.history.context import Context
+from holdfast.model.names import short
 from holdfast.model.public import Prompt, when
 from holdfast.model.records import EventRecord, RunRecord
 from holdfast.runtime import restoring
@@ -30,9 +31,14 @@ _PAGE = 1000
 _LIGHT = 512
 
 
+def run_of(prompt_id: Any) -> str:
+    """The id of the run that a prompt is of; empty if the prompt's id is none."""
+    return prompt_id.rpartition("#")[0] if isinstance(prompt_id, str) else ""
+
+
 def answer(context: Context, prompt_id: str, value: Any, actor: str | None) -> RunRecord:
     """Answer a prompt; `InvalidAnswer` if the answer does not fit or comes a second time."""
-    run_id = prompt_id.rpartition("#")[0] if isinstance(prompt_id, str) else ""
+    run_id = run_of(prompt_id)
 
     def change(run: RunRecord, facts: Facts) -> list[EventRecord]:
         wait = next((wait for wait in facts.waits if wait.kind == "prompt" and wait.name == prompt_id), None)
@@ -42,9 +48,10 @@ def answer(context: Context, prompt_id: str, value: Any, actor: str | None) -> R
         facts.put(msgspec.structs.replace(wait, filled=True, value=kept(context, value), actor=actor))
         return [event("prompt.answered", context.clock(), prompt=prompt_id, actor=actor, **asked(wait))]
 
+    missing = f"there is no prompt {short(prompt_id)}: `prompts` lists those that are open"
     if not run_id:
-        raise NotFound(f"there is no prompt {prompt_id!r:.60}: `prompts` lists those that are open")
-    return amend(context, run_id, change, missing=f"there is no prompt {prompt_id!r}")
+        raise NotFound(missing)
+    return amend(context, run_id, change, missing=missing)
 
 
 def check_answers(context: Context, run: RunRecord, answers: Mapping[str, Any]) -> None:
@@ -180,10 +187,10 @@ def prompts(context: Context, run: RunRecord) -> list[Prompt]:
 
 def prompt(context: Context, prompt_id: str) -> Prompt:
     """An open question by its id; says why if there is none."""
-    run = context.store.run(prompt_id.rpartition("#")[0])
+    run = context.store.run(run_of(prompt_id))
     if run is None:
         raise NotFound(
-            f"there is no prompt {prompt_id!r:.80}: `prompts` lists those that are open", prompt=prompt_id
+            f"there is no prompt {short(prompt_id)}: `prompts` lists those that are open", prompt=prompt_id
         )
     found = next((each for each in prompts(context, run) if each.id == prompt_id), None)
     if found is None:

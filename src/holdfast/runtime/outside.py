@@ -22,9 +22,9 @@ from holdfast.history.version import Version
 from holdfast.model.names import MAX_NOTE, MAX_STEP, check_number, check_run_id, check_text
 from holdfast.model.public import Event, Prompt
 from holdfast.model.records import RunRecord
-from holdfast.runtime import mail
+from holdfast.runtime import code, mail
 from holdfast.runtime.answered import answered
-from holdfast.runtime.definition import workflow_of
+from holdfast.runtime.definition import CHANGED, workflow_of
 from holdfast.runtime.lease import is_alive
 from holdfast.runtime.preview import Preview, preview
 from holdfast.runtime.publish import Subscription
@@ -34,6 +34,9 @@ from holdfast.runtime.scope import in_event_loop
 from holdfast.runtime.services import Services
 from holdfast.runtime.waits import encoded, facts_of, ready
 from holdfast.store.base import Store
+
+#: What can be done if a run that word is for cannot go on here.
+LEAVE = f"say resume=False, and resume it with changed={CHANGED[0]!r} later"
 
 
 class Outside(ABC):
@@ -80,9 +83,10 @@ class Outside(ABC):
         return Run(self, run_id)
 
     def answer(self, prompt_id: str, value: Any, *, actor: str | None = None, resume: bool = True) -> Run:
-        """Answer a prompt. If this process knows the workflow, the run goes on at once, unless `resume` is False or
-        this is an event loop."""
+        """Answer a prompt. If this process knows the workflow, the run goes on at once, unless `resume` is False, this
+        is an event loop, or the run is in a queue and workers go on with it."""
         check_texts(None, actor)
+        self._refuse_changed(mail.run_of(prompt_id), resume)
         run = mail.answer(self._context, prompt_id, value, actor)
         return self._delivered(run, resume)
 
@@ -91,7 +95,8 @@ class Outside(ABC):
     ) -> Run:
         """Send an event to a run, which takes it with `wait_for`, now or later. Resumes it as `answer` does."""
         check_texts(None, actor)
-        run = mail.send(self._context, check_run_id(run_id), event, data, actor)
+        self._refuse_changed(check_run_id(run_id), resume)
+        run = mail.send(self._context, run_id, event, data, actor)
         return self._delivered(run, resume)
 
     def prompt(self, prompt_id: str) -> Prompt:
@@ -191,33 +196,63 @@ class Outside(ABC):
     def _delivered(self, run: RunRecord, resume: bool) -> Run:
         """Something has come for a run: let it go on, if that is possible here."""
         self._services.publisher.wake()
-        handle = Run(self, run.id)
+        top = self._outermost(run)
+        if top is not run and top.status in ("suspended", "running"):
+            mail.call(self._context, top)
+        if resume and self._waits_for_us(run, top) and ready(self._store, top, self._context.clock()):
+            # Whoever resumes it at this moment finds what has come.
+            with suppress(AlreadyRunning):
+                self.resume(top.id)
+        return Run(self, run.id)
+
+    def _refuse_changed(self, run_id: str, resume: bool) -> None:
+        """`CodeChanged`, before anything is written, if a run is to go on here and its workflow does not allow that."""
+        run = self._store.run(run_id) if run_id else None
+        if resume and run is not None:
+            top = self._outermost(run)
+            if self._waits_for_us(run, top):
+                self._check_code(top, LEAVE)
+
+    def _waits_for_us(self, run: RunRecord, top: RunRecord) -> bool:
+        """Is it for this process to go on with a run, and the outermost that it is a part of, when something comes?"""
+        if run.status != "suspended" or top.status != "suspended" or in_event_loop():
+            return False
+        if is_alive(top, self._context.clock()) or self._store.place(top.key) is not None:
+            return False
+        return knows(top)
+
+    def _outermost(self, run: RunRecord) -> RunRecord:
+        """The run that a run is a part of, the outermost that has not ended; itself if it is none."""
         top = run
         while top.parent is not None:
             above = self._store.run_by_key(top.parent)
             if above is None or above.status in ENDED:
                 break
             top = above
-        if top is not run and top.status in ("suspended", "running"):
-            mail.call(self._context, top)
-        if not resume or run.status != "suspended" or top.status != "suspended" or in_event_loop():
-            return handle
-        if is_alive(top, self._context.clock()) or not ready(self._store, top, self._context.clock()):
-            return handle
-        try:
-            workflow_of(top.workflow)
-        except HoldfastError:
-            return handle
-        # Whoever resumes it at this moment finds what has come.
-        with suppress(AlreadyRunning):
-            self.resume(top.id)
-        return handle
+        return top
+
+    def _check_code(
+        self, run: RunRecord, otherwise: str | None = None, *, changed: str | None = None
+    ) -> None:
+        """`CodeChanged` if a run may not go on with the code that its workflow has now."""
+        found = workflow_of(run.workflow)
+        reader = self._context.reader(run)
+        policy = changed or found.changed
+        code.compare(run, found, reader, facts_of(run), policy, warns=False, otherwise=otherwise)
 
     def _known(self, run_id: str) -> RunRecord:
         run = self._store.run(check_run_id(run_id))
         if run is None:
             raise NotFound(f"there is no run {run_id!r}", run=run_id)
         return run
+
+
+def knows(run: RunRecord) -> bool:
+    """Does this process know the code of a run?"""
+    try:
+        return workflow_of(run.workflow) is not None
+    except HoldfastError:
+        return False
 
 
 def check_texts(reason: Any, actor: Any) -> None:

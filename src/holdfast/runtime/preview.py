@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import NotFound
+from holdfast.errors import CodeChanged, NotFound
 from holdfast.history.history import History
 from holdfast.history.version import Version
 from holdfast.model.records import LIVE, RunRecord
+from holdfast.runtime import code
 from holdfast.runtime.definition import workflow_of
 from holdfast.runtime.record import Record
 from holdfast.runtime.services import Services
@@ -43,6 +44,8 @@ class Preview(msgspec.Struct, frozen=True):
     waits: tuple[str, ...]
     #: Does this process know the workflow's code?
     known: bool
+    #: Has that code changed since, and does the workflow refuse to go on with it?
+    changed: bool = False
 
 
 def preview(
@@ -66,10 +69,15 @@ def preview(
     left = [version.number for version in history.ancestors(run.head) if version.number not in kept]
     moves = to is not None
     passed = recorded if not left else _steps(reader, target)
-    known = False
+    known = changed = False
     if run.workflow is not None:
         with suppress(NotFound):
-            known = workflow_of(run.workflow) is not None
+            workflow = workflow_of(run.workflow)
+            known = True
+            try:
+                code.compare(run, workflow, reader, facts, workflow.changed, warns=False)
+            except CodeChanged:
+                changed = True
     return Preview(
         run=run.id,
         status=run.status,
@@ -86,6 +94,7 @@ def preview(
         else (),
         waits=() if moves else tuple(wait.address for wait in facts.waits if not wait.filled),
         known=known,
+        changed=changed,
     )
 
 

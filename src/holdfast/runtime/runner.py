@@ -157,17 +157,21 @@ class Runner(Outside):
         reason: str | None = None,
         actor: str | None = None,
         overrides: Overrides | None = None,
+        changed: str | None = None,
     ) -> Run:
         """Undo what the steps after a version did to the world (those that have a compensation, newest first), make
-        it the head on a new timeline, and go on from there. Nothing is deleted."""
+        it the head on a new timeline, and go on from there. Nothing is deleted. `changed` is as for `resume`: where
+        going on is refused, nothing is rolled back."""
         run = self._known(run_id)
         check_texts(reason, actor)
+        _check_changed(changed)
         overrides = override_functions(overrides)
         if resume and run.workflow is not None:
             _check_loop(workflow_of(run.workflow))
+            self._check_code(run, changed=changed)
         self._roll_back(run, to, reason, actor)
         if resume and run.workflow is not None:
-            return self.resume(run_id, overrides=overrides)
+            return self.resume(run_id, overrides=overrides, changed=changed)
         return Run(self, run_id)
 
     # How it works
@@ -242,8 +246,7 @@ class Runner(Outside):
         """The workflow with which to go on; None if there is nothing to do."""
         if how.mode not in MODES:
             raise InvalidCall(f"mode is one of {', '.join(MODES)}, not {how.mode!r:.60}")
-        if how.changed is not None and how.changed not in CHANGED:
-            raise InvalidCall(f"changed is one of {', '.join(CHANGED)}, not {how.changed!r:.60}")
+        _check_changed(how.changed)
         if how.on_divergence not in ("raise", "rerun"):
             raise InvalidCall(f"on_divergence is 'raise' or 'rerun', not {how.on_divergence!r:.60}")
         if how.answers is not None and not isinstance(how.answers, Mapping):
@@ -360,6 +363,11 @@ def _check_loop(workflow: Workflow) -> None:
             f"workflow {workflow.name!r} is asynchronous and this is an event loop: await hf.arun(…) or "
             "hf.aresume(…), after hf.rollback(…, resume=False) if it is to be rolled back"
         )
+
+
+def _check_changed(changed: str | None) -> None:
+    if changed is not None and changed not in CHANGED:
+        raise InvalidCall(f"changed is one of {', '.join(CHANGED)}, not {changed!r:.60}")
 
 
 def override_functions(overrides: Overrides | None) -> Overrides | None:

@@ -10,7 +10,7 @@ import click
 from holdfast.cli import exits
 from holdfast.cli.call import Call, command
 from holdfast.cli.completing import REF
-from holdfast.cli.outcome import ended, followed
+from holdfast.cli.outcome import ended, followed, refuse_changed
 from holdfast.cli.plan import careful, go_ahead
 from holdfast.desk.plan import check_free, told_fork
 from holdfast.desk.records import name_of
@@ -28,6 +28,11 @@ from holdfast.tree.portable import from_json
 )
 @click.option("--edit", is_flag=True, help="Change the state as JSON in your editor.")
 @click.option("--resume", is_flag=True, help="Go on with the new run at once (needs the workflow's code).")
+@click.option(
+    "--changed",
+    type=click.Choice(["warn", "refuse", "allow"]),
+    help="What to do if the workflow's code has changed since the run began.",
+)
 @click.option("--note", metavar="TEXT", help="Why; kept with its first version.")
 @careful
 def fork_command(
@@ -38,6 +43,7 @@ def fork_command(
     settings: tuple[str, ...],
     edit: bool,
     resume: bool,
+    changed: str | None,
     note: str | None,
     yes: bool,
     dry_run: bool,
@@ -57,7 +63,9 @@ def fork_command(
     if new is not None:
         check_free(hf, new)
     if resume and not dry_run:
-        call.need_code(hf.preview(source.run), "fork --resume")
+        preview = hf.preview(source.run)
+        call.need_code(preview, "fork --resume")
+        refuse_changed(preview, changed)
     lines = told_fork(source, new, changes, written=edit, resume=resume)
     record = {
         "source": name_of(source),
@@ -69,7 +77,7 @@ def fork_command(
     made = hf.fork(source, new, edit=changes or None, state=state, note=note)
     if resume:
         with followed(call, hf, made.id):
-            resumed = hf.resume(made.id)
+            resumed = hf.resume(made.id, changed=changed)
         return ended(call, resumed)
     call.out.done({"run": made.id, "source": name_of(source)}, made.id)
     return exits.DONE

@@ -7,7 +7,7 @@ import click
 from holdfast.cli import exits
 from holdfast.cli.call import Call, command
 from holdfast.cli.completing import RUN
-from holdfast.cli.outcome import ended, followed
+from holdfast.cli.outcome import ended, followed, kept
 from holdfast.cli.output import Column
 from holdfast.desk.questions import answer_of, find_prompt, wanted
 from holdfast.desk.records import prompt_record
@@ -91,7 +91,7 @@ def answer_command(
         call.out.say(f"{plain(prompt.question)}  [{wanted(prompt)}]")
         value = click.prompt("answer", err=True)
     given = answer_of(prompt, str(value))
-    with followed(call, hf, prompt.run):
+    with followed(call, hf, prompt.run), kept(prompt.run):
         run = hf.answer(prompt.id, given, version=version, keep=keep, actor=actor, resume=resume)
     return _delivered(call, run, f"{prompt.id} is answered", resume)
 
@@ -111,7 +111,7 @@ def send_command(
     hf = call.with_code() if resume else call.hf
     run = hf.find(run)
     value = None if data is None else parsed(data, event)
-    with followed(call, hf, run):
+    with followed(call, hf, run), kept(run):
         found = hf.send(run, event, value, actor=actor, resume=resume)
     return _delivered(call, found, f"{event} is sent", resume)
 

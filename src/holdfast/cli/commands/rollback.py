@@ -7,7 +7,7 @@ import click
 from holdfast.cli import exits
 from holdfast.cli.call import Call, command
 from holdfast.cli.completing import RUN
-from holdfast.cli.outcome import advised, ended, followed
+from holdfast.cli.outcome import advised, ended, followed, refuse_changed
 from holdfast.cli.plan import careful, go_ahead
 from holdfast.desk.lookup import run_of, within
 from holdfast.desk.plan import told
@@ -18,6 +18,11 @@ from holdfast.desk.records import preview_record
 @click.argument("run", type=RUN)
 @click.option("--to", required=True, metavar="REF", help="The version to go back to: 12, ~2, a tag, RUN@12.")
 @click.option("--resume/--no-resume", default=True, help="Go on from there, or leave the run paused.")
+@click.option(
+    "--changed",
+    type=click.Choice(["warn", "refuse", "allow"]),
+    help="What to do if the workflow's code has changed since the run began.",
+)
 @click.option("--reason", metavar="TEXT", help="Why; kept with the new timeline.")
 @click.option("--actor", metavar="NAME", help="Who; kept with the new timeline.")
 @careful
@@ -27,6 +32,7 @@ def rollback_command(
     *,
     to: str,
     resume: bool,
+    changed: str | None,
     reason: str | None,
     actor: str | None,
     yes: bool,
@@ -42,12 +48,14 @@ def rollback_command(
     preview = hf.preview(run, target)
     if not dry_run and (resume or preview.undo):
         call.need_code(preview, "rollback")
+        if resume:
+            refuse_changed(preview, changed)
     if not go_ahead(
         call, told(preview, resume=resume, back=True), preview_record(preview), yes=yes, dry_run=dry_run
     ):
         return exits.DONE
     with followed(call, hf, run), advised(preview):
-        rolled = hf.rollback(run, target, resume=resume, reason=reason, actor=actor)
+        rolled = hf.rollback(run, target, resume=resume, reason=reason, actor=actor, changed=changed)
     if preview.workflow is not None and resume:
         return ended(call, rolled)
     call.out.done(

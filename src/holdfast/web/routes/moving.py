@@ -16,7 +16,7 @@ from holdfast.desk.records import name_of, version_record
 from holdfast.desk.shapes import VersionShown
 from holdfast.desk.standing import Standing, standing
 from holdfast.desk.words import as_json
-from holdfast.errors import InvalidCall, NotFound
+from holdfast.errors import CodeChanged, InvalidCall, NotFound
 from holdfast.runtime.preview import Preview
 from holdfast.tree.portable import from_json
 from holdfast.web.fields import Actor, Body, Name, Number, Query, Text, Wait
@@ -42,6 +42,7 @@ class RollbackBody(Body):
 
     to: Name | int
     resume: bool = True
+    changed: Literal["warn", "refuse", "allow"] | None = None
     reason: Text | None = None
     actor: Actor | None = None
     wait: Wait = _PATIENCE
@@ -54,6 +55,7 @@ class ForkBody(Body):
     set: dict[str, Any] = msgspec.field(default_factory=dict)
     state: Any = msgspec.UNSET
     resume: bool = False
+    changed: Literal["warn", "refuse", "allow"] | None = None
     note: Text | None = None
     actor: Actor | None = None
     wait: Wait = _PATIENCE
@@ -139,9 +141,13 @@ def rollback_run(service: Service, run: str, body: RollbackBody) -> Task:
     preview = hf.preview(run, target)
     if body.resume or preview.undo:
         _need_code(preview, "rollback")
+    if body.resume:
+        _refuse_changed(preview, body.changed)
 
     def work(_: Any) -> Standing:
-        rolled = hf.rollback(run, target, resume=body.resume, reason=body.reason, actor=body.actor)
+        rolled = hf.rollback(
+            run, target, resume=body.resume, reason=body.reason, actor=body.actor, changed=body.changed
+        )
         found = standing(hf, rolled)
         # A timeline that was just begun has no version of its own yet.
         found["timeline"] = rolled.history().timelines()[-1].number
@@ -158,7 +164,9 @@ def fork_version(service: Service, run: str, version: str, body: ForkBody) -> Ta
     if body.run is not None:
         check_free(hf, body.run)
     if body.resume:
-        _need_code(hf.preview(source.run), "going on with the fork")
+        preview = hf.preview(source.run)
+        _need_code(preview, "going on with the fork")
+        _refuse_changed(preview, body.changed)
     changes = {path: from_json(value) for path, value in body.set.items()}
     if changes and body.state is not msgspec.UNSET:
         raise InvalidCall("give set, or the whole state, not both")
@@ -166,7 +174,7 @@ def fork_version(service: Service, run: str, version: str, body: ForkBody) -> Ta
 
     def work(_: Any) -> Standing:
         made = hf.fork(source, body.run, edit=changes or None, state=state, note=body.note, actor=body.actor)
-        return standing(hf, hf.resume(made.id) if body.resume else hf.get(made.id))
+        return standing(hf, hf.resume(made.id, changed=body.changed) if body.resume else hf.get(made.id))
 
     return service.tasks.begin("fork", work, run=source.run)
 
@@ -277,6 +285,16 @@ def delete_run(service: Service, run: str, query: DeleteQuery) -> Deleted:
     if not query.dry_run:
         hf.delete(run)
     return {"deleted": [run], "parts": parts, "dry_run": query.dry_run}
+
+
+def _refuse_changed(preview: Preview, changed: str | None) -> None:
+    """Refuse, before anything is done, to go on with other code than a run was executed with, if its workflow does."""
+    if preview.changed and changed in (None, "refuse"):
+        raise CodeChanged(
+            f"the code of workflow {preview.workflow!r} has changed since run {preview.run!r} was last executed: start "
+            "the server with the old code, or say changed: allow",
+            run=preview.run,
+        )
 
 
 def _need_code(preview: Preview, what: str) -> None:
