@@ -19,7 +19,7 @@ Invariant: what `tuple_of` gives equals what was put, in types and values.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from langgraph.checkpoint.base import (
     WRITES_IDX_MAP,
@@ -38,26 +38,33 @@ Task = dict[str, Any]
 Writes = dict[str, Task]
 
 
-def state_of(
-    checkpoint: Mapping[str, Any],
-    metadata: Mapping[str, Any],
-    parent: str | None,
-    *,
-    writes: Writes,
-    more: Mapping[str, Any],
-) -> dict[str, Any]:
+class Given(NamedTuple):
+    """A checkpoint as it was handed in, and the checkpoint that it follows."""
+
+    parent: str | None
+    checkpoint: Mapping[str, Any]
+    metadata: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The checkpoint's id."""
+        name: str = self.checkpoint["id"]
+        return name
+
+
+def state_of(given: Given, *, writes: Writes, more: Mapping[str, Any]) -> dict[str, Any]:
     """The state of a checkpoint. Of `more`, what is empty is left out."""
-    if "parent_id" in checkpoint:
+    if "parent_id" in given.checkpoint:
         raise InvalidCall("a checkpoint cannot have the key 'parent_id', which has a meaning here")
-    values = checkpoint["channel_values"]
+    values = given.checkpoint["channel_values"]
     whole = [name for name, value in values.items() if type(value) is _DeltaSnapshot]
     if whole:
         values = {name: value.value if name in whole else value for name, value in values.items()}
-    fields = {key: value for key, value in checkpoint.items() if key != "channel_values"}
+    fields = {key: value for key, value in given.checkpoint.items() if key != "channel_values"}
     return {
         "channel_values": values,
-        "checkpoint": {**fields, "parent_id": parent},
-        "metadata": metadata,
+        "checkpoint": {**fields, "parent_id": given.parent},
+        "metadata": given.metadata,
         "pending_writes": writes,
         **({"snapshots": whole} if whole else {}),
         **{key: value for key, value in more.items() if value},
@@ -116,15 +123,13 @@ def in_order(writes: Writes) -> Iterator[PendingWrite]:
         yield write
 
 
-def trail_of(
-    checkpoint: Mapping[str, Any], metadata: Mapping[str, Any], parent: Version | None, came: Writes
-) -> dict[str, Any]:
+def trail_of(given: Given, parent: Version | None, came: Writes) -> dict[str, Any]:
     """The trails of delta channels that a checkpoint does not have whole: those of its parent, and the writes that came
     from there. A channel whose trail is not known is left out: it is looked for among the ancestors."""
-    counters = metadata.get("counters_since_delta_snapshot") or {}
+    counters = given.metadata.get("counters_since_delta_snapshot") or {}
     trails: dict[str, Any] = {}
     for channel in counters:
-        if channel in checkpoint["channel_values"] or parent is None:
+        if channel in given.checkpoint["channel_values"] or parent is None:
             continue
         trail = _trail_at(parent, channel)
         if trail is not None:

@@ -6,8 +6,7 @@ Invariant: what is decided here holds for the head that it was decided on; whoev
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from holdfast import History, Version
 from holdfast.errors import NotFound, StaleVersion
@@ -116,8 +115,8 @@ class Standing:
         """Are there writes, but no checkpoint yet?"""
         return bool(part(head, "ahead"))
 
-    def _is_next(self, spot: Spot, checkpoint: Mapping[str, Any]) -> bool:
-        return spot.growing and spot.checkpoint is not None and checkpoint["id"] > spot.checkpoint
+    def _is_next(self, spot: Spot, checkpoint: str) -> bool:
+        return spot.growing and spot.checkpoint is not None and checkpoint > spot.checkpoint
 
     def _refused(self, what: str) -> StaleVersion:
         return StaleVersion(
