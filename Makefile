@@ -9,7 +9,7 @@ N ?= 1000
 PIP = -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup page chromium demo picture pictures test test-quick check crash bench docs clean
+.PHONY: help setup page chromium demo picture pictures test test-quick check crash bench docs wheel clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -63,6 +63,9 @@ bench: .venv-bench/ready ## measure speed and size beside the raw limit and the 
 docs: .venv/ready ## make the pages into site/, all warnings being errors
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet --site-dir site
 	@echo "open site/index.html; for the search: $(PYTHON) -m http.server --directory site"
+
+wheel: .venv/ready page ## make a wheel and a source archive, both with the page, into dist/
+	@.venv/bin/python -m hatchling build
 
 clean: ## remove the environments, caches and builds
 	rm -rf .venv .venv-bench .venv-demo build dist site page/node_modules src/holdfast/web/page .mypy_cache .ruff_cache .pytest_cache .hypothesis \

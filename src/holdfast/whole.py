@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from secrets import token_hex
 from typing import BinaryIO
 
 
@@ -33,7 +32,7 @@ def whole(path: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
         # What a link points to is meant, not the link.
         target = path.resolve() if path.is_symlink() else path
         # Made as any new file is, so that it has the rights of one.
-        part = target.with_name(f".holdfast-{token_hex(8)}.part")
+        part = target.with_name(f".holdfast-{os.urandom(8).hex()}.part")
         try:
             with part.open("xb") as file:
                 yield file
@@ -73,7 +72,7 @@ def _put(part: Path, target: Path, overwrite: bool) -> None:
         else:
             return
     elif target.exists():
-        shutil.copymode(target, part)
+        part.chmod(stat.S_IMODE(target.stat().st_mode))
     os.replace(part, target)
 
 
