@@ -7,6 +7,7 @@ plan       what will be done, told before it is
 standing   how a run stands after something was done to it
 questions  which question is meant, what it wants, an answer as people type it
 putting    a large value into a state
+census     how many runs stand how, and which are the largest
 lookup     what is meant by a reference, a filter, a path
 
 Invariant: the command line, the web and the tools of agents say the same about the same thing, because they say it with

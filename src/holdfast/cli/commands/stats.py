@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from heapq import nlargest
-
 import msgspec
 
-from holdfast.checkup import every_run
 from holdfast.cli.call import Call, command
-from holdfast.desk.records import SEEN, status_of
+from holdfast.desk.census import census
 from holdfast.desk.words import size
-from holdfast.model.public import RunSummary
 
 
 @command("stats")
 def stats_command(call: Call) -> None:
     """What the store holds, and how large it is."""
     stats = call.hf.stats()
-    statuses = dict.fromkeys(SEEN, 0)
-    largest: list[RunSummary] = []
-    for run in every_run(call.hf):
-        statuses[status_of(run)] += 1
-        largest = nlargest(3, [*largest, run], key=lambda each: each.size)
+    statuses, largest = census(call.hf, 3)
     facts = {"store": call.place.shown, **msgspec.structs.asdict(stats)}
     if call.out.json:
         call.out.document({**facts, "statuses": statuses})

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from heapq import nlargest
 from typing import Annotated, TypedDict
 
 from msgspec import Meta
 
 from holdfast.checkup import checkup, every_run
-from holdfast.desk.records import SEEN, pruned_record, report_record, run_record, status_of
+from holdfast.desk.census import census
+from holdfast.desk.records import pruned_record, report_record, run_record
 from holdfast.desk.shapes import PrunedShown, ReportShown, RunShown
 from holdfast.desk.words import length
 from holdfast.errors import InvalidCall
-from holdfast.model.public import RunSummary
 from holdfast.model.retention import Retention
 from holdfast.web.fields import Body, Name, Wait
 from holdfast.web.operation import Role, Table
@@ -103,14 +102,7 @@ class Forgotten(TypedDict):
 def get_stats(service: Service) -> Stats:
     """What the store holds, and how large it is."""
     stats = service.hf.stats()
-    statuses = dict.fromkeys(SEEN, 0)
-    largest: list[RunSummary] = []
-    for run in every_run(service.hf):
-        statuses[status_of(run)] += 1
-        largest.append(run)
-        if len(largest) > 4 * _LARGEST:
-            largest = nlargest(_LARGEST, largest, key=lambda each: each.size)
-    largest = nlargest(_LARGEST, largest, key=lambda each: each.size)
+    statuses, largest = census(service.hf, _LARGEST)
     return {
         "store": service.settings.store,
         "runs": stats.runs,
