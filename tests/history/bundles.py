@@ -1,11 +1,14 @@
-"""Runs to export, ways to compare what was imported, and tools to make bundles by hand, rightly hashed."""
+"""Runs to export, ways to compare what was imported, and tools to make bundles by hand, rightly hashed.
+
+A module that needs the fixtures binds them: `hf, other = bundles.hf, bundles.other`.
+"""
 
 from __future__ import annotations
 
 import io
 import os
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,35 @@ from holdfast.history.seal import seal
 from holdfast.model.records import StoreStats, VersionRecord
 
 MAGIC = b"holdfast.bundle 1\n"
+
+
+@pytest.fixture
+def hf(tmp_path: Path) -> Iterator[Holdfast]:
+    """Where runs come from."""
+    with holdfast.open(tmp_path / "a.db", durability="fast") as opened:
+        yield opened
+
+
+@pytest.fixture(params=["sqlite", "folder", "memory"])
+def other(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Holdfast]:
+    """Where they go."""
+    where = ":memory:" if request.param == "memory" else tmp_path / "b.db"
+    artifacts = tmp_path / "artifacts" if request.param == "folder" else None
+    with holdfast.open(where, durability="fast", artifacts=artifacts) as opened:
+        yield opened
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Holdfast]:
+    """A store with a run of its own, which no bad bundle may touch."""
+    with holdfast.open(tmp_path / "b.db", durability="fast", artifacts=tmp_path / "files") as opened:
+        opened.history("mine").commit({"mine": 1})
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def small() -> bytes:
+    return small_bundle()
 
 
 def full_run(hf: Holdfast, run_id: str = "full", *, large: int = 70_000) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import os
 import tracemalloc
-from collections.abc import Iterator
 from pathlib import Path
 
+import bundles
 import pytest
 from bundles import exported, facts, frames_of, full_run, holds, random_run
 
@@ -15,19 +15,7 @@ import holdfast
 from holdfast import Holdfast, NotFound, Retention
 from holdfast.history.frames import ArtifactFrame, VersionFrame
 
-
-@pytest.fixture
-def hf(tmp_path: Path) -> Iterator[Holdfast]:
-    with holdfast.open(tmp_path / "a.db", durability="fast") as opened:
-        yield opened
-
-
-@pytest.fixture(params=["sqlite", "folder", "memory"])
-def other(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Holdfast]:
-    where = ":memory:" if request.param == "memory" else tmp_path / "b.db"
-    artifacts = tmp_path / "artifacts" if request.param == "folder" else None
-    with holdfast.open(where, durability="fast", artifacts=artifacts) as opened:
-        yield opened
+hf, other = bundles.hf, bundles.other
 
 
 # There and back

@@ -5,10 +5,9 @@ from __future__ import annotations
 import io
 import random
 import tracemalloc
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+import bundles
 import pytest
 import zstandard
 from bundles import (
@@ -20,12 +19,10 @@ from bundles import (
     full_bundle,
     hashed,
     refused,
-    small_bundle,
     snapshot,
 )
 from msgspec.structs import replace
 
-import holdfast
 from holdfast import Holdfast, HoldfastError, IncompatibleFormat, InvalidSnapshot
 from holdfast.history.frames import (
     AnyFrame,
@@ -41,17 +38,7 @@ from holdfast.history.frames import (
 )
 from holdfast.tree.codec import encode
 
-
-@pytest.fixture
-def other(tmp_path: Path) -> Iterator[Holdfast]:
-    with holdfast.open(tmp_path / "b.db", durability="fast", artifacts=tmp_path / "files") as opened:
-        opened.history("mine").commit({"mine": 1})
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def small() -> bytes:
-    return small_bundle()
+other, small = bundles.own, bundles.small
 
 
 @pytest.fixture(scope="module")

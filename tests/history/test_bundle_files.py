@@ -7,10 +7,11 @@ import io
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import bundles
 import pytest
 from bundles import exported, facts, full_run
 
@@ -28,19 +29,7 @@ from holdfast import (
 )
 from holdfast.store.base import Store
 
-
-@pytest.fixture
-def hf(tmp_path: Path) -> Iterator[Holdfast]:
-    with holdfast.open(tmp_path / "a.db", durability="fast") as opened:
-        yield opened
-
-
-@pytest.fixture(params=["sqlite", "folder", "memory"])
-def other(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Holdfast]:
-    where = ":memory:" if request.param == "memory" else tmp_path / "b.db"
-    artifacts = tmp_path / "artifacts" if request.param == "folder" else None
-    with holdfast.open(where, durability="fast", artifacts=artifacts) as opened:
-        yield opened
+hf, other = bundles.hf, bundles.other
 
 
 # Where to and where from

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
+import bundles
 import msgspec
 import pytest
 import zstandard
-from bundles import bundle, changed, first, frames_of, full_bundle, refused, sealed, small_bundle, snapshot
+from bundles import bundle, changed, first, frames_of, full_bundle, refused, sealed, snapshot
 from msgspec.structs import replace
 
-import holdfast
 from holdfast import Holdfast, HoldfastError, InvalidSnapshot
 from holdfast.history.frames import (
     AnyFrame,
@@ -37,16 +36,7 @@ Frames = list[AnyFrame]
 EMPTY = ArtifactFrame(sha256(b"").digest(), 0)
 
 
-@pytest.fixture
-def other(tmp_path: Path) -> Iterator[Holdfast]:
-    with holdfast.open(tmp_path / "b.db", durability="fast", artifacts=tmp_path / "files") as opened:
-        opened.history("mine").commit({"mine": 1})
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def small() -> bytes:
-    return small_bundle()
+other, small = bundles.own, bundles.small
 
 
 def _with_pack(small: bytes, pack: bytes, **more: Any) -> bytes:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 import holdfast
@@ -28,14 +26,6 @@ def state_of(engine: LoopEngine, project: str = "p") -> dict[str, Any]:
     found = holdfast.thaw(engine._hf.history(f"loop/{project}").head.state)
     assert isinstance(found, dict)
     return found
-
-
-def until(condition: Callable[[], Any], *, patience: float = 30.0) -> None:
-    """Wait for something to become true."""
-    end = time.monotonic() + patience
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.002)
 
 
 def good(reply: dict[str, Any]) -> dict[str, Any]:

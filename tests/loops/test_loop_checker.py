@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from looping import Clock, good, state_of, until
+from looping import Clock, good, state_of
 
 import holdfast
 from holdfast import Holdfast
 from holdfast.loops import LoopEngine
+from patience import until
 
 SOON = 0.005
 

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,17 +55,6 @@ class Broken(Exception):
 
 
 control = Control()
-
-
-def wait_until(check: Callable[[], Any], what: str = "it") -> Any:
-    """Poll until something is so."""
-    until = time.monotonic() + DEADLINE
-    while time.monotonic() < until:
-        found = check()
-        if found:
-            return found
-        time.sleep(0.005)
-    raise AssertionError(f"{what} did not happen within {DEADLINE} s")
 
 
 def program(db: Path | str, body: str) -> list[str]:

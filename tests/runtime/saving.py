@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from watching import until
 
 import holdfast
 from holdfast import History, Holdfast
+from patience import until
 
 #: Short enough that a timer fires at once, for a test that waits for it.
 SOON = 0.005
@@ -39,30 +37,12 @@ def log(hf: Holdfast) -> History:
     return hf.history("loop")
 
 
-@pytest.fixture(autouse=True)
-def no_timer_is_left() -> Iterator[None]:
-    yield
-    until(lambda: not timers())
-
-
 def versions(log: History) -> list[Any]:
     """All versions, oldest first; none if there is no run."""
     try:
         return log.versions(limit=100_000)[::-1]
     except holdfast.NotFound:
         return []
-
-
-def timers() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("holdfast-autosave")]
-
-
-def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [
-        entry.getMessage()
-        for entry in caplog.records
-        if (entry.name, entry.levelno) == ("holdfast", logging.WARNING)
-    ]
 
 
 class Reads:

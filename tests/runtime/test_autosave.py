@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 import saving
-from saving import NEVER, SOON, Plain, Reads, timers, versions, warnings
-from watching import until
+from saving import NEVER, SOON, Plain, Reads, versions
 
+import autosaving
+from autosaving import timers, warnings
 from holdfast import History, InvalidCall
 from holdfast.runtime.autosave import autosave
+from patience import until
 
-file, hf, log, no_timer_is_left = saving.file, saving.hf, saving.log, saving.no_timer_is_left
+file, hf, log, no_timer_is_left = saving.file, saving.hf, saving.log, autosaving.no_timer_is_left
 
 
 # By time

@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 import saving
-from saving import NEVER, SOON, Reads, timers, versions, warnings
-from watching import until
+from saving import NEVER, SOON, Reads, versions
 
+import autosaving
 import holdfast
+from autosaving import timers, warnings
 from holdfast import History
 from holdfast.runtime.autosave import autosave
+from patience import until
 
-file, hf, log, no_timer_is_left = saving.file, saving.hf, saving.log, saving.no_timer_is_left
+file, hf, log, no_timer_is_left = saving.file, saving.hf, saving.log, autosaving.no_timer_is_left
 
 
 def test_a_failing_snapshot_warns_once_for_each_reason_in_a_row(

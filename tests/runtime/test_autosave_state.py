@@ -13,14 +13,16 @@ from typing import Any
 import msgspec
 import pytest
 import saving
-from saving import SOON, Plain, versions, warnings
-from watching import until
+from saving import SOON, Plain, versions
 
+import autosaving
 import holdfast
+from autosaving import warnings
 from holdfast import History, Holdfast, InvalidCall
 from holdfast.runtime.autosave import autosave
+from patience import until
 
-file, hf, log, no_timer_is_left = saving.file, saving.hf, saving.log, saving.no_timer_is_left
+file, hf, log, no_timer_is_left = saving.file, saving.hf, saving.log, autosaving.no_timer_is_left
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

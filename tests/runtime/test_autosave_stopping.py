@@ -12,14 +12,16 @@ from pathlib import Path
 
 import pytest
 import saving
-from saving import NEVER, SOON, Plain, Reads, timers, versions, warnings
-from watching import until
+from saving import NEVER, SOON, Plain, Reads, versions
 
+import autosaving
 import holdfast
+from autosaving import timers, warnings
 from holdfast import History
 from holdfast.runtime.autosave import autosave
+from patience import until
 
-file, hf, log, no_timer_is_left = saving.file, saving.hf, saving.log, saving.no_timer_is_left
+file, hf, log, no_timer_is_left = saving.file, saving.hf, saving.log, autosaving.no_timer_is_left
 
 
 def test_stopping_ends_the_timer_at_once_as_often_as_one_likes(log: History) -> None:

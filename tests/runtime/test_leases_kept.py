@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import holdfast
 from holdfast import Holdfast, step, workflow
 from holdfast.model.records import RunRecord
 from holdfast.store.base import Append
+from patience import until
 
 LEASE = 3600
 PATIENCE = 20.0
@@ -34,18 +34,11 @@ def owned(hf: Holdfast, seconds: float, run_id: str = "run") -> RunRecord:
     return hf._store.append(Append(expect=None, run=run))
 
 
-def until(hf: Holdfast, run: RunRecord) -> float:
+def seconds_left(hf: Holdfast, run: RunRecord) -> float:
     """Seconds for which a run is its owner's."""
     found = hf._store.run(run.id)
     assert found is not None
     return (found.until - hf._context.clock()) / 1_000_000
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, "it did not come in time"
-        time.sleep(0.005)
 
 
 def test_who_lets_go_of_a_run_does_so_for_nobody_else(hf: Holdfast) -> None:
@@ -56,7 +49,7 @@ def test_who_lets_go_of_a_run_does_so_for_nobody_else(hf: Holdfast) -> None:
     assert keeper.holds(run)
     hf._store.append(Append(expect=run, run=replace(run, revision=run.revision + 1, until=1)))
     keeper.beat()
-    assert until(hf, run) > LEASE / 2
+    assert seconds_left(hf, run) > LEASE / 2
     keeper.let_go(other)
     keeper.let_go(None)
     assert not keeper.holds(run)
@@ -68,7 +61,7 @@ def test_a_lease_that_has_nearly_passed_is_renewed_at_once(hf: Holdfast) -> None
     keeper.hold(owned(hf, LEASE, "other"))
     run = owned(hf, 60)
     keeper.hold(run)
-    wait_until(lambda: until(hf, run) > LEASE / 2)
+    until(lambda: seconds_left(hf, run) > LEASE / 2)
 
 
 def test_a_commit_that_took_nearly_as_long_as_the_lease_is_followed_by_a_renewal(tmp_path: Path) -> None:
@@ -101,7 +94,7 @@ def test_a_commit_that_took_nearly_as_long_as_the_lease_is_followed_by_a_renewal
         run = hf._store.run("run")
         assert run is not None
         try:
-            wait_until(lambda: until(hf, run) > LEASE / 2)
+            until(lambda: seconds_left(hf, run) > LEASE / 2)
         finally:
             go_on.set()
             thread.join()
@@ -121,7 +114,7 @@ def test_a_keeper_without_a_thread_gets_one_with_the_next_run(
     assert "leases are not renewed" in caplog.text
     monkeypatch.setattr(threading.Thread, "start", start)
     keeper.hold(owned(hf, LEASE, "other"))
-    wait_until(lambda: until(hf, one) > LEASE / 2)
+    until(lambda: seconds_left(hf, one) > LEASE / 2)
 
 
 def test_one_thread_renews_however_many_begin_at_once(hf: Holdfast) -> None:

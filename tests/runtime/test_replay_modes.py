@@ -10,11 +10,12 @@ from typing import Any
 import flows_steps as f
 import pytest
 import step_fixtures
-from flows_steps import Broken, control, wait_until
+from flows_steps import Broken, control
 from replay_flows import asking, diverging, given, layered
 
 import holdfast
 from holdfast import Holdfast, step, workflow
+from patience import until
 
 fresh, hf = step_fixtures.fresh, step_fixtures.hf
 
@@ -191,7 +192,7 @@ def test_republish_tells_of_recorded_steps_again(hf: Holdfast) -> None:
     with hf.subscribe(lambda event: heard.append((event.kind, event.data.get("address"))), run_id="r"):
         control.ran.clear()
         assert hf.resume("r", mode="republish").result == "A+B"
-        wait_until(lambda: any(kind == "run.completed" for kind, _ in heard))
+        until(lambda: any(kind == "run.completed" for kind, _ in heard))
     assert control.ran == ["finish"]
     replayed = [address for kind, address in heard if kind == "step.replayed"]
     assert replayed == ["plan", "write", "write#2"]
@@ -204,7 +205,7 @@ def test_a_normal_resume_tells_nothing_twice(hf: Holdfast) -> None:
     heard: list[str] = []
     with hf.subscribe(lambda event: heard.append(event.kind), run_id="r"):
         hf.resume("r")
-        wait_until(lambda: "run.completed" in heard)
+        until(lambda: "run.completed" in heard)
     assert heard.count("step.completed") == 1
     assert "step.replayed" not in heard
     assert [event.kind for event in run.events()].count("step.completed") == 4

@@ -8,11 +8,12 @@ from typing import Any
 import flows_steps as f
 import pytest
 import step_fixtures
-from flows_steps import Broken, control, effects_in, elsewhere, wait_until
+from flows_steps import Broken, control, effects_in, elsewhere
 from step_fixtures import ALL, BOOKS
 
 import holdfast
 from holdfast import Holdfast, step, workflow
+from patience import until
 
 fresh, hf = step_fixtures.fresh, step_fixtures.hf
 
@@ -99,7 +100,7 @@ def test_a_memory_store_is_resumed_by_another_engine() -> None:
     assert Holdfast(store).run(f.book, "kelp", run_id="m").status == "failed"
     other = Holdfast(store)
     assert other.resume("m").result == "A+B"
-    wait_until(lambda: other.get("m").status == "completed")
+    until(lambda: other.get("m").status == "completed")
 
 
 # Calls that are named by a key

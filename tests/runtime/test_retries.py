@@ -12,10 +12,11 @@ import flows_steps as f
 import pytest
 import step_fixtures
 from attempts_flows import both, flow_of
-from flows_steps import Broken, control, wait_until
+from flows_steps import Broken, control
 
 import holdfast
 from holdfast import Holdfast, Retry, step, workflow
+from patience import until
 
 fresh, hf = step_fixtures.fresh, step_fixtures.hf
 
@@ -114,7 +115,7 @@ def test_a_cancel_ends_the_wait_before_the_next_attempt(hf: Holdfast, kind: str)
     began = time.monotonic()
     thread = threading.Thread(target=lambda: hf.run(flow, run_id="waiting"))
     thread.start()
-    wait_until(lambda: control.ran)
+    until(lambda: control.ran)
     hf.cancel("waiting", reason="enough", actor="op")
     thread.join(f.DEADLINE)
     assert not thread.is_alive()
@@ -135,7 +136,7 @@ def test_a_pause_from_another_engine_ends_the_wait(tmp_path: Path, kind: str) ->
     with holdfast.open(tmp_path / "runs.db") as hf, holdfast.open(tmp_path / "runs.db") as other:
         thread = threading.Thread(target=lambda: hf.run(flow, run_id="waiting"))
         thread.start()
-        wait_until(lambda: control.ran)
+        until(lambda: control.ran)
         other.pause("waiting")
         thread.join(f.DEADLINE)
         assert not thread.is_alive()
@@ -184,7 +185,7 @@ def test_a_subscriber_hears_of_each_attempt(hf: Holdfast) -> None:
     control.failing["x"] = 1
     with hf.subscribe(lambda event: heard.append((event.kind, event.data.get("attempt"))), kinds=["step.*"]):
         hf.run(flow_of("def", lambda: control.did("x"), retry=Retry(2, delay=0)))
-        wait_until(lambda: any(kind == "step.completed" for kind, _ in heard))
+        until(lambda: any(kind == "step.completed" for kind, _ in heard))
     assert [each for each in heard if each[0] == "step.started"] == [("step.started", 1), ("step.started", 2)]
     assert [each[0] for each in heard].count("step.completed") == 1
     assert [each for each in heard if each[0] == "step.retried"] == [("step.retried", 1)]

@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 import watching
-from watching import kinds, until
+from watching import kinds
 
 import holdfast
 from holdfast import Cancelled, Holdfast, InvalidCall, NotFinished, NotFound, Retry, Run, step, workflow
+from patience import until
 
 hf = watching.hf
 

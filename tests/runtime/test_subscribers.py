@@ -13,11 +13,12 @@ import event_flows
 import pytest
 import watching
 from event_flows import BROKEN, WRITER, end, event_arun, event_run, event_short, event_step
-from watching import kinds, until
+from watching import kinds
 
 import holdfast
 from holdfast import Holdfast, InvalidCall, workflow
 from holdfast.model.public import Event
+from patience import until
 
 mended, file = event_flows.mended, event_flows.file
 

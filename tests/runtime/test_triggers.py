@@ -12,11 +12,11 @@ import event_flows
 import pytest
 import watching
 from event_flows import BROKEN, WRITER, end, event_astep, event_short, event_step
-from watching import until
 
 import holdfast
 from holdfast import Holdfast, Run, workflow
 from holdfast.runtime import definition
+from patience import until
 
 mended, file = event_flows.mended, event_flows.file
 

@@ -33,6 +33,18 @@ def test_an_answer_resumes_the_run(hf: Holdfast, which: Any) -> None:
     told = {name: answered.data[name] for name in ("prompt", "actor", "question", "address")}
     assert told == {"prompt": prompt.id, "actor": "ada", "question": "Publish?", "address": "ask"}
     assert run.history().at(3).actor == "ada"
+    (seen,) = hf.prompts(open=False)
+    assert (seen.id, seen.actor, seen.answer) == (prompt.id, "ada", {"yes": 1})
+
+
+def test_a_long_answer_is_told_by_its_version_only(hf: Holdfast) -> None:
+    run = hf.run(wait_ask)
+    hf.answer(prompt_of(run), "y" * 600)
+    assert run.history().at(3).result == "y" * 600
+    (seen,) = hf.prompts(open=False)
+    assert (seen.answered is None, seen.answer) == (False, None)
+    (event,) = [event for event in run.events() if event.kind == "prompt.answered"]
+    assert "answer" not in event.data
 
 
 def test_an_answer_in_an_event_loop_waits_for_aresume(hf: Holdfast) -> None:

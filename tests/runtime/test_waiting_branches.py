@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import waiting_flows
 from waiting_flows import CALLS, Clock, aafter, after, prompt_of
-from watching import until
 
 import holdfast
 from holdfast import Holdfast, Run, step, workflow
+from patience import until
 
 no_calls, clock, hf = waiting_flows.no_calls, waiting_flows.clock, waiting_flows.hf
 

@@ -5,18 +5,13 @@ A module that needs the fixture binds it: `hf = watching.hf`.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import holdfast
 from holdfast import Holdfast, Run
-
-#: Generous: only a test that fails waits for so long.
-_DEADLINE = 30.0
 
 
 @pytest.fixture(params=["sqlite", "memory"])
@@ -24,13 +19,6 @@ def hf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Holdfast]:
     where = tmp_path / "runs.db" if request.param == "sqlite" else ":memory:"
     with holdfast.open(where, durability="fast" if request.param == "sqlite" else "memory") as opened:
         yield opened
-
-
-def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + _DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.002)
 
 
 def kinds(run: Run, after: int = 0) -> list[str]:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +13,6 @@ import pytest
 
 from holdfast.snapshots import Snapshot, SnapshotManager
 
-#: Generous: only a test that fails waits for so long.
-_DEADLINE = 30.0
 #: Short enough that a timer fires at once; longer than any test.
 SOON, NEVER = 0.005, 10_000.0
 
@@ -96,12 +91,6 @@ def manager(request: pytest.FixtureRequest, file: Path) -> Iterator[SnapshotMana
         yield made
 
 
-@pytest.fixture(autouse=True)
-def no_timer_is_left() -> Iterator[None]:
-    yield
-    until(lambda: not timers())
-
-
 def taken(manager: SnapshotManager, store: Any, run_id: str = "run-1", **options: Any) -> Snapshot:
     made = manager.create_snapshot(run_id, store, **options)
     assert made is not None
@@ -110,22 +99,3 @@ def taken(manager: SnapshotManager, store: Any, run_id: str = "run-1", **options
 
 def numbers(manager: SnapshotManager, run_id: str = "run-1", **options: Any) -> list[int]:
     return [snapshot.number for snapshot in manager.get_all_snapshots(run_id, **options)]
-
-
-def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + _DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.002)
-
-
-def timers() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("holdfast-autosave")]
-
-
-def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [
-        entry.getMessage()
-        for entry in caplog.records
-        if (entry.name, entry.levelno) == ("holdfast", logging.WARNING)
-    ]

@@ -9,11 +9,12 @@ import pytest
 import snapping
 from snapping import RunStore, taken
 
+import autosaving
 import holdfast
 from holdfast import InvalidCall, InvalidReference, InvalidSnapshot
 from holdfast.snapshots import Snapshot, SnapshotManager, compare_snapshots, validate_snapshot
 
-file, manager, no_timer_is_left = snapping.file, snapping.manager, snapping.no_timer_is_left
+file, manager, no_timer_is_left = snapping.file, snapping.manager, autosaving.no_timer_is_left
 
 
 def odd() -> dict[str, Any]:

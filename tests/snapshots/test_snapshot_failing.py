@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 import snapping
-from snapping import numbers, taken, warnings
+from snapping import numbers, taken
 
+import autosaving
 import holdfast
+from autosaving import warnings
 from holdfast import StoreUnavailable
 from holdfast.snapshots import SnapshotManager
 
-file, no_timer_is_left = snapping.file, snapping.no_timer_is_left
+file, no_timer_is_left = snapping.file, autosaving.no_timer_is_left
 
 
 class Moody:

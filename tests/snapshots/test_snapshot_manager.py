@@ -10,11 +10,12 @@ import pytest
 import snapping
 from snapping import RunStore, numbers, taken
 
+import autosaving
 import holdfast
 from holdfast import InvalidCall, InvalidReference
 from holdfast.snapshots import SnapshotManager
 
-file, manager, no_timer_is_left = snapping.file, snapping.manager, snapping.no_timer_is_left
+file, manager, no_timer_is_left = snapping.file, snapping.manager, autosaving.no_timer_is_left
 
 
 def test_a_snapshot_holds_every_field_and_what_is_known_of_the_run(manager: SnapshotManager) -> None:

@@ -12,11 +12,12 @@ import pytest
 import snapping
 from snapping import Model, Plan, RunStore, Unregistered, taken
 
+import autosaving
 import holdfast
 from holdfast import InvalidCall, InvalidSnapshot
 from holdfast.snapshots import Snapshot, SnapshotManager
 
-file, manager, no_timer_is_left = snapping.file, snapping.manager, snapping.no_timer_is_left
+file, manager, no_timer_is_left = snapping.file, snapping.manager, autosaving.no_timer_is_left
 
 
 class Client:

@@ -10,11 +10,12 @@ from pathlib import Path
 import snapping
 from snapping import RunStore, numbers, taken
 
+import autosaving
 import holdfast
 from holdfast.snapshots import SnapshotManager
 
 pytest_plugins = ["postgres_fixtures"]
-file, manager, no_timer_is_left = snapping.file, snapping.manager, snapping.no_timer_is_left
+file, manager, no_timer_is_left = snapping.file, snapping.manager, autosaving.no_timer_is_left
 
 WORKER = Path(__file__).with_name("snapshot_worker.py")
 

@@ -14,13 +14,16 @@ from typing import Any
 import pydantic
 import pytest
 import snapping
-from snapping import NEVER, SOON, Plan, Run, Struct, numbers, taken, timers, until, warnings
+from snapping import NEVER, SOON, Plan, Run, Struct, numbers, taken
 
+import autosaving
 import holdfast
+from autosaving import timers, warnings
 from holdfast import InvalidCall
 from holdfast.snapshots import SnapshotManager, with_snapshots
+from patience import until
 
-file, manager, no_timer_is_left = snapping.file, snapping.manager, snapping.no_timer_is_left
+file, manager, no_timer_is_left = snapping.file, snapping.manager, autosaving.no_timer_is_left
 
 
 def last(manager: SnapshotManager, run_id: str = "run-1") -> Any:

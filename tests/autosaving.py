@@ -1,0 +1,32 @@
+"""Automatic snapshots, seen from outside: the threads of their timers, and what they warn of.
+
+A module that needs the fixture binds it: `no_timer_is_left = autosaving.no_timer_is_left`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from patience import until
+
+
+@pytest.fixture(autouse=True)
+def no_timer_is_left() -> Iterator[None]:
+    yield
+    until(lambda: not timers())
+
+
+def timers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("holdfast-autosave")]
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [
+        entry.getMessage()
+        for entry in caplog.records
+        if (entry.name, entry.levelno) == ("holdfast", logging.WARNING)
+    ]
