@@ -136,3 +136,44 @@ def test_damage_is_told_and_the_others_are_copied(bare: Shelf, old: Path) -> Non
     assert "pickle" in done.err
     with holdfast.open(bare.folder / STORE) as hf:
         assert hf.ids() == ["d"]
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("metadata", "[1]"), ("metadata", b"\xff"), ("metadata", 7), ("checkpoint", None), ("type", None)],
+)
+def test_a_thread_that_is_not_what_it_should_be(bare: Shelf, old: Path, column: str, value: Any) -> None:
+    with sqlite3.connect(old) as db:
+        db.execute(f"UPDATE checkpoints SET {column} = ? WHERE thread_id = 'a'", (value,))
+    done = bare.call("import-langgraph", str(old))
+    assert done.code == 6
+    assert "thread 'a': " in done.err
+    with holdfast.open(bare.folder / STORE) as hf:
+        assert hf.ids() == ["b/c", "d"]
+
+
+def test_a_file_that_cannot_be_read_makes_no_store(bare: Shelf, old: Path, tmp_path: Path) -> None:
+    torn = tmp_path / "torn.sqlite"
+    torn.write_bytes(old.read_bytes()[:9000])
+    assert "damaged" in bare.refused("import-langgraph", str(torn), code=6)
+    with sqlite3.connect(old, isolation_level=None) as writing:
+        writing.execute("PRAGMA journal_mode=DELETE")
+        writing.execute("BEGIN EXCLUSIVE")
+        assert "another program" in bare.refused("import-langgraph", str(old), code=11)
+        writing.execute("ROLLBACK")
+    assert not (bare.folder / STORE).exists()
+    assert bare.pipe("import-langgraph", str(old))
+
+
+def test_pages_that_are_damaged_do_not_keep_the_other_threads(bare: Shelf, old: Path) -> None:
+    with sqlite3.connect(old) as db:
+        db.execute("PRAGMA journal_mode=DELETE")
+        (page,) = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'writes'").fetchone()
+        (size,) = db.execute("PRAGMA page_size").fetchone()
+    with old.open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xff" * 100)
+    done = bare.call("import-langgraph", str(old))
+    assert done.code == 6
+    assert "thread 'a': " in done.err
+    assert "damaged" in done.err

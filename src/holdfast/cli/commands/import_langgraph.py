@@ -29,11 +29,13 @@ def import_langgraph_command(call: Call, file: str, *, allow: tuple[str, ...]) -
     """
     try:
         from holdfast.integrations.langgraph import HoldfastSaver
-        from holdfast.integrations.langgraph.importing import import_sqlite
+        from holdfast.integrations.langgraph.importing import import_sqlite, opened
     except ImportError as error:
         raise InvalidCall(f"this needs LangGraph: pip install 'holdfast[langgraph]' ({error})") from None
     classes = [_class(name) for name in allow]
-    saver = HoldfastSaver(call.make(), allow=classes)
+    with opened(file):
+        # What cannot be read makes no store.
+        saver = HoldfastSaver(call.make(), allow=classes)
     with call.out.progress("importing") as advance:
         done = import_sqlite(file, saver, allow=classes, progress=advance)
     for thread, namespace, why in done.refused:

@@ -22,7 +22,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.event_hooks import register_serde_event_listener
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from holdfast.errors import HoldfastError, IncompatibleFormat, InvalidCall, NotFound
+from holdfast.errors import HoldfastError, IncompatibleFormat, InvalidCall, NotFound, StoreBusy
 from holdfast.integrations.langgraph.layout import Writes, in_order, tuple_of
 from holdfast.integrations.langgraph.names import place_of
 from holdfast.integrations.langgraph.saver import HoldfastSaver
@@ -52,31 +52,50 @@ def import_sqlite(
 ) -> Copied:
     """Copy all threads of a database of `SqliteSaver`. `allow` are classes that stand in it, beside those that
     LangGraph and LangChain bring."""
-    path = os.fspath(file)
-    if not os.path.isfile(path):
-        raise NotFound(f"there is no file {path}: name a database of LangGraph's SqliteSaver")
     known = [(cls.__module__, cls.__name__) for cls in allow]
     reader = _Reader(JsonPlusSerializer(allowed_msgpack_modules=known or None))
     checkpoints = writes = done = 0
     threads: set[str] = set()
     refused: list[tuple[str, str, HoldfastError]] = []
+    with opened(file) as (db, total):
+        has_path = any(row[1] == "task_path" for row in db.execute("PRAGMA table_info(writes)"))
+        places = db.execute("SELECT DISTINCT thread_id, checkpoint_ns FROM checkpoints ORDER BY 1, 2")
+        for thread, namespace in places.fetchall():
+            threads.add(thread)
+            try:
+                for count in _copy(db, reader, saver, thread, namespace, has_path):
+                    checkpoints, writes, done = checkpoints + 1, writes + count, done + 1
+                    if progress is not None:
+                        progress(done, total)
+            except HoldfastError as error:
+                refused.append((thread, namespace, error))
+            except sqlite3.DatabaseError as error:
+                refused.append((thread, namespace, _unreadable(os.fspath(file), error)))
+    return Copied(len(threads), checkpoints, writes, tuple(refused))
+
+
+@contextmanager
+def opened(file: str | os.PathLike[str]) -> Iterator[tuple[sqlite3.Connection, int]]:
+    """A database of `SqliteSaver`, to be read only, and how many checkpoints are in it."""
+    path = os.fspath(file)
+    if not os.path.isfile(path):
+        raise NotFound(f"there is no file {path}: name a database of LangGraph's SqliteSaver")
     try:
         with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as db:
-            total = db.execute("SELECT count(*) FROM checkpoints").fetchone()[0]
-            has_path = any(row[1] == "task_path" for row in db.execute("PRAGMA table_info(writes)"))
-            places = db.execute("SELECT DISTINCT thread_id, checkpoint_ns FROM checkpoints ORDER BY 1, 2")
-            for thread, namespace in places.fetchall():
-                threads.add(thread)
-                try:
-                    for count in _copy(db, reader, saver, thread, namespace, has_path):
-                        checkpoints, writes, done = checkpoints + 1, writes + count, done + 1
-                        if progress is not None:
-                            progress(done, total)
-                except HoldfastError as error:
-                    refused.append((thread, namespace, error))
-    except sqlite3.Error as error:
-        raise InvalidCall(f"{path} is no database of LangGraph's SqliteSaver: {error}") from error
-    return Copied(len(threads), checkpoints, writes, tuple(refused))
+            db.execute("SELECT thread_id, checkpoint_ns, checkpoint_id FROM checkpoints LIMIT 1")
+            yield db, db.execute("SELECT count(*) FROM checkpoints").fetchone()[0]
+    except sqlite3.DatabaseError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: str, error: sqlite3.DatabaseError) -> HoldfastError:
+    """Why a file cannot be read, by what can be done about it."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return StoreBusy(f"{path} is being written by another program: try again when that has finished")
+    if code in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_NOTADB):
+        return InvalidCall(f"{path} is no database of LangGraph's SqliteSaver: {error}")
+    return IncompatibleFormat(f"{path} is damaged: {error}; import a copy made by the .recover of sqlite3")
 
 
 def _copy(
@@ -92,14 +111,13 @@ def _copy(
     )
     for name, parent, kind, data, about in rows:
         checkpoint = reader.read(kind, data, f"checkpoint {name}")
-        if not isinstance(checkpoint, dict) or checkpoint.get("id") != name:
+        if (
+            not isinstance(checkpoint, dict)
+            or checkpoint.get("id") != name
+            or not isinstance(checkpoint.get("channel_values"), dict)
+        ):
             raise IncompatibleFormat(f"checkpoint {name} of thread {thread!r} is not what it says it is")
-        try:
-            metadata = json.loads(about) if about is not None else {}
-        except ValueError as error:
-            raise IncompatibleFormat(
-                f"checkpoint {name} of thread {thread!r} has no metadata: {error}"
-            ) from error
+        metadata = _metadata(about, f"checkpoint {name} of thread {thread!r}")
         strand.put(parent, checkpoint, metadata)
         tasks = _tasks(db, reader, (thread, namespace, name), has_path)
         expected = list(in_order(tasks))
@@ -110,6 +128,16 @@ def _copy(
         if (back.checkpoint, back.metadata, back.pending_writes) != (checkpoint, metadata, expected):
             raise IncompatibleFormat(f"checkpoint {name} of thread {thread!r} does not come back as it was")
         yield len(expected)
+
+
+def _metadata(data: Any, whose: str) -> dict[str, Any]:
+    try:
+        found = {} if data is None else json.loads(data)
+    except (ValueError, TypeError) as error:
+        raise IncompatibleFormat(f"{whose} has no metadata: {error}") from error
+    if not isinstance(found, dict):
+        raise IncompatibleFormat(f"{whose} has no metadata, but a {type(found).__name__}")
+    return found
 
 
 def _read(strand: Strand, name: str) -> CheckpointTuple:
