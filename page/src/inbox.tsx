@@ -16,7 +16,7 @@ import { choose, href, type Route } from "./route";
 import { useMay } from "./session";
 import { Tabs } from "./tabs";
 import type { Prompt } from "./types";
-import { age, clock } from "./words";
+import { age, brief, clock } from "./words";
 
 export function Inbox({ route }: { route: Route }) {
   const { run = "", show = "open" } = route.choices;
@@ -82,11 +82,10 @@ function Card({ prompt, onDone }: { prompt: Prompt; onDone: () => void }) {
         {prompt.address && <> at {prompt.address}</>}
         {prompt.due && <> · goes on without an answer at {clock(prompt.due, now)}</>}
       </div>
-      {prompt.details && <FrozenDetails prompt={prompt} now={now} />}
+      {prompt.details && !prompt.answered && <FrozenDetails prompt={prompt} now={now} />}
       {prompt.answered ? (
         <p>
-          Answered {age(prompt.answered, now)}
-          {prompt.actor ? ` by ${prompt.actor}` : ""}.
+          Answered {told(prompt, now)}
         </p>
       ) : !mayAnswer ? null : prompt.details ? (
         <FrozenChoices prompt={prompt} onDone={onDone} />
@@ -106,6 +105,24 @@ function Card({ prompt, onDone }: { prompt: Prompt; onDone: () => void }) {
       )}
     </article>
   );
+}
+
+/** When a question was answered, by whom, and what was said. */
+function told(prompt: Prompt, now: number) {
+  const said = answerOf(prompt);
+  return (
+    <>
+      {age(prompt.answered ?? "", now)}
+      {prompt.actor ? ` by ${prompt.actor}` : ""}
+      {said ? <>: <code>{said}</code></> : "."}
+    </>
+  );
+}
+
+function answerOf({ answer, details }: Prompt): string {
+  if (!details?.choice) return answer === null || answer === undefined ? "" : brief(answer, 300);
+  const keeps = details.keep?.length ? `, keep ${details.keep.join(", ")}` : "";
+  return `${details.choice}${details.version ? ` to version ${details.version}` : ""}${keeps}`;
 }
 
 /** What is loaded when somebody wants to know it. */
@@ -155,8 +172,7 @@ function History({ run, besides }: { run: string; besides: string }) {
           <dd>
             {prompt.question}{" "}
             <span class="soft">
-              answered {age(prompt.answered ?? "", now)}
-              {prompt.actor ? ` by ${prompt.actor}` : ""}
+              answered {told(prompt, now)}
             </span>
           </dd>
         </div>

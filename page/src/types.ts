@@ -134,6 +134,9 @@ export interface Details {
   /** What differs from the beginning, by the parts that can be kept. */
   initial?: { path: string; changes: string[] }[];
   choices?: string[];
+  /** What was answered, with the version or the parts of the state that it named. */
+  choice?: string;
+  keep?: string[];
 }
 
 export interface Prompt {
@@ -147,6 +150,8 @@ export interface Prompt {
   details?: Details;
   answered?: string;
   actor?: string | null;
+  /** Null if it is long: the version of its step tells it. */
+  answer?: unknown;
 }
 
 export interface Schema {

@@ -58,6 +58,9 @@ def test_an_answer_without_code_waits_to_be_taken(asking: Place) -> None:
     )
     assert asking.world == []
     assert asking.call("prompts").out == ""
+    (told,) = asking.json("prompts", "--answered")
+    assert (told["actor"], told["answer"]) == ("ann", True)
+    assert asking.call("prompts", "--answered").out.split("\t")[5:7] == ["true", "ann"]
     assert asking.call("resume", "ask-1", "--app", "flows").code == 0
     assert asking.look("ask-1")[:2] == ("completed", True)
     with asking.open() as hf:

@@ -63,7 +63,7 @@ def test_answer_goes_on(shop: Served) -> None:
     late = shop.problem("POST", "/prompts/asks%231/answer", 409, json={"value": False})
     assert "ann" in late["detail"]
     answered = shop.get("/prompts/asks%231")
-    assert (answered["id"], answered["actor"]) == (prompt["id"], "ann")
+    assert (answered["id"], answered["actor"], answered["answer"]) == (prompt["id"], "ann", True)
     assert shop.get("/prompts", answered=True) == [answered]
 
 

@@ -151,6 +151,7 @@ def prompt_record(prompt: Prompt) -> PromptShown:
         found["details"] = prompt.details
     if prompt.answered:
         found["answered"], found["actor"] = prompt.answered, prompt.actor
+        found["answer"] = as_json(prompt.answer)
     return found
 
 

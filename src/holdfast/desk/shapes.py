@@ -98,6 +98,8 @@ class PromptShown(TypedDict):
     details: NotRequired[dict[str, Any]]
     answered: NotRequired[datetime]
     actor: NotRequired[str | None]
+    #: Null if it is long: the version of its step has it as its result.
+    answer: NotRequired[Any]
 
 
 class ChangeShown(TypedDict):

@@ -106,6 +106,8 @@ class Prompt(msgspec.Struct, frozen=True):
     #: When it was answered, and who did; None while it is open.
     answered: datetime | None = None
     actor: str | None = None
+    #: What the answer was; None if it is longer than 512 bytes: then the version of its step tells it.
+    answer: Any = None
 
 
 class Problem(msgspec.Struct, frozen=True):

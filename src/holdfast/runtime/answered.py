@@ -1,4 +1,4 @@
-"""The questions that have been answered, as the journal tells: who did, when, and what was chosen.
+"""The questions that have been answered, as the journal tells: who did, when, and what they said.
 
 Invariant: the journal is read from its end, and only as far back as is needed for those that are asked for.
 """
@@ -12,15 +12,20 @@ from holdfast.model.public import Prompt, when
 from holdfast.model.records import EventRecord, RunRecord
 from holdfast.runtime.waits import Facts, Wait
 from holdfast.store.base import Store
-from holdfast.tree.codec import decode
+from holdfast.tree.codec import decode, encode
 
 _PAGE = 1000
+#: Bytes of an answer that its entry in the journal has room for; the version of its step has any.
+_SHORT = 512
 
 
 def asked(prompt: Wait | Facts) -> dict[str, Any]:
-    """What the entry of an answer says of its question: that of a wait, or that of a run that is frozen."""
+    """What the entry of an answer says of its question: that of a wait, with the answer if it is short, or that of a
+    run that is frozen."""
     if isinstance(prompt, Wait):
-        return {"question": prompt.question, "address": prompt.address, "opened": prompt.opened}
+        told = {"question": prompt.question, "address": prompt.address, "opened": prompt.opened}
+        is_short = prompt.filled and len(encode(prompt.value)) <= _SHORT
+        return {**told, "answer": prompt.value} if is_short else told
     kept = prompt.prompt
     return {"question": kept["why"], "address": kept.get("address"), "opened": kept["opened"]}
 
@@ -59,6 +64,7 @@ def _prompt(store: Store, entry: EventRecord, data: dict[str, Any], run_id: str)
         details={name: data[name] for name in ("choice", "version", "keep") if name in data},
         answered=when(entry.at),
         actor=data.get("actor"),
+        answer=data.get("answer"),
     )
 
 

@@ -45,7 +45,8 @@ def answer(context: Context, prompt_id: str, value: Any, actor: str | None) -> R
         if wait is None or wait.filled:
             raise no_prompt(context.store, run, prompt_id)
         check_answer(value, wait.schema)
-        facts.put(msgspec.structs.replace(wait, filled=True, value=kept(context, value), actor=actor))
+        wait = msgspec.structs.replace(wait, filled=True, value=kept(context, value), actor=actor)
+        facts.put(wait)
         return [event("prompt.answered", context.clock(), prompt=prompt_id, actor=actor, **asked(wait))]
 
     missing = f"there is no prompt {short(prompt_id)}: `prompts` lists those that are open"

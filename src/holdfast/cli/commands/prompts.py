@@ -11,7 +11,7 @@ from holdfast.cli.outcome import ended, followed, kept
 from holdfast.cli.output import Column
 from holdfast.desk.questions import answer_of, find_prompt, wanted
 from holdfast.desk.records import prompt_record
-from holdfast.desk.words import age, parsed, plain
+from holdfast.desk.words import age, brief, parsed, plain
 from holdfast.errors import InvalidAnswer
 from holdfast.model.public import Prompt
 from holdfast.runtime.run import Run
@@ -45,6 +45,12 @@ def prompts_command(call: Call, *, run: str | None, answered: bool, limit: int) 
     ]
     if answered:
         columns[-1:] = [
+            Column(
+                "answer",
+                lambda prompt: prompt.details.get("choice", prompt.answer),
+                lambda prompt: prompt.details.get("choice") or brief(prompt.answer),
+                least=8,
+            ),
             Column("by", lambda prompt: prompt.actor, least=8, spare=1),
             Column("at", lambda prompt: prompt.answered, lambda prompt: age(prompt.answered)),
         ]
