@@ -154,7 +154,12 @@ def test_a_huge_value(own: Shelf) -> None:
     [
         (["report-1@99"], 3, "run 'report-1' has no version 99: `holdfast log report-1` lists what there is"),
         (["report-1@0"], 2, "versions are numbered from 1"),
-        (["report-1~99"], 3, "has no version 99 before its head"),
+        (
+            ["report-1~99"],
+            3,
+            "has no version 99 before its head: `holdfast log report-1` lists what there is",
+        ),
+        (["HAND"], 3, "there is no run 'HAND': did you mean 'hand'?"),
         (["hand:goof"], 3, "did you mean 'good'?"),
         (["pruned@2"], 3, "version 2"),
         (["report-1", "plan.dys"], 3, "there is nothing at plan.dys: did you mean 'days'?"),

@@ -228,7 +228,7 @@ def _hint(error: HoldfastError) -> str:
         return ""
     if "path" in error.details:
         return ": `holdfast show REF` shows what there is"
-    if "version" in error.details or "tag" in error.details:
+    if error.details.keys() & {"version", "tag", "back"}:
         return f": `holdfast log {error.details.get('run', 'RUN')}` lists what there is"
     return ": `holdfast runs` lists them" if "run" in error.details else ""
 

@@ -222,7 +222,9 @@ class Past:
             return run.head
         version = along(self.ancestors(run.head), ref.back)
         if version is None:
-            raise NotFound(f"run {self.id!r} has no version {ref.back} before its head", run=self.id)
+            raise NotFound(
+                f"run {self.id!r} has no version {ref.back} before its head", run=self.id, back=ref.back
+            )
         return version.number
 
     def _versions(self, run: RunRecord, records: Sequence[VersionRecord]) -> list[Version]:

@@ -162,7 +162,9 @@ def meant(text: str, known: Iterable[str]) -> str:
     """What was perhaps meant by a name that is not known, as the end of a message; empty if nothing is near."""
     from difflib import get_close_matches
 
-    near = get_close_matches(text, list(known), 1)
+    names = list(known)
+    alike = [name for name in names if name.casefold() == text.casefold()]
+    near = alike or get_close_matches(text, names, 1)
     return f": did you mean {near[0]!r}?" if near else ""
 
 
