@@ -11,7 +11,7 @@ from holdfast.cli import outline
 from holdfast.cli.call import Call, command
 from holdfast.cli.completing import REF
 from holdfast.cli.output import Output
-from holdfast.desk.records import name_of, version_record, whole_record
+from holdfast.desk.records import name_of, status_of, version_record, whole_record
 from holdfast.desk.words import age, as_json, brief, dumps, plain, plain_lines, size, span
 from holdfast.errors import InvalidCall
 from holdfast.history.version import Version
@@ -52,11 +52,14 @@ def show_command(
     version = call.hf.version(ref)
     out = call.out
     if path is None and only is None and not raw:
-        failure = _failure(call, version)
+        run = call.hf.get(version.run)
+        stands = status_of(run) if run.head.number == version.number else None
+        # The step that failed left no version.
+        failure = run.failure if stands == "failed" else None
         if out.json:
             out.document({**whole_record(version), "failure": as_json(failure)})
         else:
-            _whole(out, version, failure, everything)
+            _whole(out, version, stands, failure, everything)
         return
     value = version.get(path) if path is not None else getattr(version, only or "state")
     if raw:
@@ -76,13 +79,8 @@ def tree(out: Output, value: Any, everything: bool = False) -> None:
         out.text(text)
 
 
-def _failure(call: Call, version: Version) -> Any:
-    """What a run failed with, if this is where it stands: the step that failed left no version."""
-    run = call.hf.get(version.run)
-    return run.failure if run.status == "failed" and run.head.number == version.number else None
-
-
-def _whole(out: Output, version: Version, failure: Any, everything: bool) -> None:
+def _whole(out: Output, version: Version, stands: str | None, failure: Any, everything: bool) -> None:
+    """A version; if this is where its run stands, how it does, and what it failed with."""
     error = version.error
     facts = {
         **{name: value for name, value in version_record(version).items() if name != "run"},
@@ -97,7 +95,7 @@ def _whole(out: Output, version: Version, failure: Any, everything: bool) -> Non
         out.facts({**facts, **values, "state": dumps(as_json(version.state))})
         return
     shown: dict[str, str | Text] = {
-        "status": out.status(version.status),
+        "status": out.status(stands or version.status),
         "at": f"{version.at.astimezone():%Y-%m-%d %H:%M:%S}  ({age(version.at)})",
         "took": "" if version.took is None else span(version.took),
         "size": size(version.size),
