@@ -153,3 +153,13 @@ async def write_an_essay(path: str) -> None:
     with holdfast.open(path) as hf:
         storage: af.CheckpointStorage = HoldfastCheckpointStorage(hf, allow=[Draft, Verdict])
         await essay(storage).run("kelp")
+
+
+def storage_of(hf: holdfast.Holdfast) -> HoldfastCheckpointStorage:
+    """A storage that knows the classes of these workflows."""
+    return HoldfastCheckpointStorage(hf, allow=[Draft, Verdict])
+
+
+def checkpoint(**fields: Any) -> af.WorkflowCheckpoint:
+    """A checkpoint made by hand."""
+    return af.WorkflowCheckpoint(**{"workflow_name": "w", "graph_signature_hash": "h", **fields})

@@ -3,106 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from burr.core import Application, ApplicationBuilder, State, action, default
-from burr.core.state import FIELD_SERIALIZATION, register_field_serde
+from burr.core import Application, State, action, default
+from burr_apps import Builder, build, builder, kept, steps
 
 import holdfast
 from holdfast import (
     AlreadyExists,
-    CorruptVersion,
     Holdfast,
-    HoldfastError,
-    InvalidCall,
-    InvalidReference,
     StaleVersion,
-    UnsupportedValue,
 )
 from holdfast.integrations.burr import AsyncHoldfastPersister, HoldfastPersister
 
 pytest_plugins = ["postgres_fixtures"]
-
-#: Not typed as it is meant.
-Builder: Any = ApplicationBuilder
-
-
-@action(reads=["count", "log"], writes=["count", "log"])
-def count(state: State[Any]) -> State[Any]:
-    return state.update(count=state["count"] + 1).append(log=f"count {state['count'] + 1}")
-
-
-@action(reads=["count", "log", "broken"], writes=["log"])
-def report(state: State[Any]) -> State[Any]:
-    if state["broken"]:
-        raise RuntimeError("no printer")
-    return state.append(log=f"report {state['count']}")
 
 
 @action(reads=["count", "log"], writes=["count", "log"])
 async def count_later(state: State[Any]) -> State[Any]:
     await asyncio.sleep(0)
     return state.update(count=state["count"] + 1).append(log=f"count {state['count'] + 1}")
-
-
-def builder(app_id: str | None, partition_key: str | None = None, sequence_id: int | None = None) -> Any:
-    return (
-        Builder()
-        .with_actions(count=count, report=report)
-        .with_transitions(("count", "report"), ("report", "count", default))
-        .with_identifiers(app_id=app_id, partition_key=partition_key, sequence_id=sequence_id)
-    )
-
-
-def build(
-    persister: HoldfastPersister,
-    app_id: str | None = "app",
-    partition_key: str | None = None,
-    sequence_id: int | None = None,
-    **options: Any,
-) -> Application[Any]:
-    made: Application[Any] = (
-        builder(app_id, partition_key, sequence_id)
-        .initialize_from(
-            persister,
-            resume_at_next_action=True,
-            default_state={"count": 0, "log": [], "broken": False},
-            default_entrypoint="count",
-            **options,
-        )
-        .with_state_persister(persister)
-        .build()
-    )
-    return made
-
-
-def steps(app: Application[Any], number: int) -> list[str]:
-    done = []
-    for _ in range(number):
-        ran = app.step()
-        assert ran is not None
-        done.append(ran[0].name)
-    return done
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "runs.db"
-
-
-@pytest.fixture
-def hf(path: Path) -> Iterator[Holdfast]:
-    with holdfast.open(path, durability="fast") as hf:
-        yield hf
 
 
 def test_an_application_goes_on_with_its_next_action(path: Path) -> None:
@@ -265,125 +191,15 @@ def test_one_persister_does_not_take_two_applications_for_one(hf: Holdfast) -> N
     assert len(hf.history("burr/app").versions()) == 1
 
 
-def test_partitions_are_kept_apart(hf: Holdfast) -> None:
-    persister = HoldfastPersister(hf)
-    assert (persister.list_app_ids("x"), persister.load("x", None), persister.load("x", "a")) == (
-        [],
-        None,
-        None,
-    )
-    keys: list[tuple[str | None, str]] = [
-        (None, "a"),
-        ("p", "a"),
-        ("p", "b"),
-        (None, "p/a"),
-        ("p/a", "b"),
-        ("..", ".."),
-        ("é%2F", "~@\\"),
-    ]
-    for number, (partition_key, app_id) in enumerate(keys):
-        persister.save(partition_key, app_id, number, "count", State({"n": number}), "completed")
-    for number, (partition_key, app_id) in enumerate(keys):
-        found = persister.load(partition_key, app_id)
-        assert found is not None
-        assert (found["state"]["n"], found["app_id"]) == (number, app_id)
-        assert found["partition_key"] == (partition_key or "")
-        assert app_id in persister.list_app_ids(partition_key)
-    assert persister.list_app_ids("p") == ["b", "a"]
-    assert persister.list_app_ids(None) == persister.list_app_ids("") == ["p/a", "a"]
-    persister.save("p", "a", 9, "count", State({"n": 9}), "completed")
-    assert persister.list_app_ids("p") == ["a", "b"]
-    latest = persister.load("p", None)
-    assert latest is not None
-    assert (latest["app_id"], latest["state"]["n"]) == ("a", 9)
-    assert datetime.fromisoformat(latest["created_at"]).tzinfo is not None
-
-
-@dataclasses.dataclass
-class Order:
-    number: int
-    lines: list[str] = dataclasses.field(default_factory=list)
-
-
-@dataclasses.dataclass
-class Unknown:
-    number: int
-
-
-def test_values_come_back_as_they_were_or_are_refused(hf: Holdfast) -> None:
-    persister = HoldfastPersister(hf, allow=[Order])
-    values = {
-        "t": (1, 2.0),
-        "s": {1, 2},
-        "o": Order(1, ["x"]),
-        "big": 2**100,
-        "e": {},
-        "when": datetime(2026, 1, 1, fold=1),  # noqa: DTZ001
-    }
-    persister.save(None, "a", 0, "count", State(values), "completed")
-    found = persister.load(None, "a")
-    assert found is not None
-    assert found["state"].get_all() == values
-    found["state"]["o"].lines.append("y")
-    again = persister.load(None, "a")
-    assert again is not None
-    assert again["state"]["o"] == Order(1, ["x"])
-    with pytest.raises(UnsupportedValue, match=r"state\.u.*register"):
-        persister.save(None, "a", 1, "count", State({"u": [Unknown(1)]}), "completed")
-    assert len(hf.history("burr/a").versions()) == 1
-
-
-def test_a_class_that_is_not_known_here_is_named(path: Path) -> None:
-    program = (
-        "import dataclasses, sys, holdfast\nfrom burr.core import State\n"
-        "from holdfast.integrations.burr import HoldfastPersister\n"
-        "@dataclasses.dataclass\nclass Strange:\n    n: int\n"
-        "with holdfast.open(sys.argv[1]) as hf:\n"
-        "    persister = HoldfastPersister(hf, allow=[Strange])\n"
-        "    persister.save(None, 'a', 0, 'count', State({'deep': [{'o': (Strange(1),)}]}), 'completed')\n"
-    )
-    subprocess.run([sys.executable, "-c", program, str(path)], check=True, timeout=60)
-    with holdfast.open(path) as hf, pytest.raises(InvalidCall, match=r"Strange.*allow="):
-        HoldfastPersister(hf).load(None, "a")
-
-
-def test_functions_of_a_field_are_called(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(FIELD_SERIALIZATION, "shout", raising=False)
-
-    def write(value: str, **_: Any) -> dict[str, str]:
-        return {"low": value.lower()}
-
-    def read(value: dict[str, str], **_: Any) -> str:
-        return value["low"].upper()
-
-    register_field_serde("shout", write, read)
-    persister = HoldfastPersister(hf)
-    persister.save(None, "a", 0, "count", State({"shout": "HO"}), "completed")
-    assert hf.history("burr/a").head.get("state.shout") == {"low": "ho"}
-    found = persister.load(None, "a")
-    assert found is not None
-    assert found["state"]["shout"] == "HO"
-    monkeypatch.delitem(FIELD_SERIALIZATION, "shout")
-    with pytest.raises(InvalidCall, match=r"'shout'.*register_field_serde"):
-        persister.load(None, "a")
-
-
 def test_an_asynchronous_application(hf: Holdfast, path: Path) -> None:
     async def make(persister: AsyncHoldfastPersister, app_id: str = "app") -> Application[Any]:
-        made: Application[Any] = await (
+        begun = (
             Builder()
             .with_actions(count=count_later)
             .with_transitions(("count", "count", default))
             .with_identifiers(app_id=app_id, partition_key="p")
-            .initialize_from(
-                persister,
-                resume_at_next_action=True,
-                default_state={"count": 0, "log": [], "broken": False},
-                default_entrypoint="count",
-            )
-            .with_state_persister(persister)
-            .abuild()
         )
+        made: Application[Any] = await kept(begun, persister).abuild()
         return made
 
     async def run() -> None:
@@ -415,71 +231,6 @@ def test_an_asynchronous_application(hf: Holdfast, path: Path) -> None:
         assert apps[0].state["count"] == 2
 
     asyncio.run(run())
-
-
-def test_what_cannot_be_saved_or_loaded(hf: Holdfast) -> None:
-    persister = HoldfastPersister(hf)
-    state: State[Any] = State({"n": 1})
-    bad: list[tuple[Any, ...]] = [
-        (None, "a", -1, "x", state, "completed"),
-        (None, "a", "0", "x", state, "completed"),
-        (None, "a", True, "x", state, "completed"),
-        (None, "a", 0, None, state, "completed"),
-        (None, "a", 0, "x", {"n": 1}, "completed"),
-        (None, "a", 0, "x", state, "done"),
-        (None, None, 0, "x", state, "completed"),
-        (None, "", 0, "x", state, "completed"),
-        (None, "a\0b", 0, "x", state, "completed"),
-        (None, "a" * 300, 0, "x", state, "completed"),
-        (7, "a", 0, "x", state, "completed"),
-        (None, "a", 0, "x" * 1000, state, "completed"),
-    ]
-    for call in bad:
-        with pytest.raises((InvalidCall, InvalidReference)):
-            persister.save(*call)
-    for key in ((None, ""), (None, 7), (7, "a"), (None, "\ud800"), (None, "a", "1"), (None, "a", -1)):
-        with pytest.raises(InvalidCall):
-            persister.load(*cast(Any, key))
-    assert hf.runs() == []
-    hf.history("burr/taken").commit({"plan": 1})
-    hf.history("burr/list").commit([1])
-    for name in ("taken", "list"):
-        for call in ((None, name), (None, name, 0)):
-            with pytest.raises(InvalidCall, match="no application of Burr"):
-                persister.load(*call)
-        with pytest.raises(InvalidCall, match="no application of Burr"):
-            persister.save(None, name, 1, "x", state, "completed")
-    for wrong in ("runs.db", None):
-        with pytest.raises(InvalidCall, match="open store"):
-            HoldfastPersister(cast(Any, wrong))
-    for allow in (Order, "Order", 3, [3], [int]):
-        with pytest.raises(InvalidCall):
-            HoldfastPersister(hf, allow=cast(Any, allow))
-
-
-def test_a_damaged_version_is_refused_and_the_others_are_not(path: Path) -> None:
-    with holdfast.open(path) as hf:
-        steps(build(HoldfastPersister(hf)), 3)
-    with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE journal SET pack = zeroblob(length(pack)) WHERE number = 3")
-    with holdfast.open(path) as hf:
-        with pytest.raises(CorruptVersion):
-            build(HoldfastPersister(hf))
-        with pytest.raises(HoldfastError):
-            HoldfastPersister(hf).save(None, "app", 3, "x", State({}), "completed")
-        hf.rollback("burr/app", to=2)
-        assert steps(build(HoldfastPersister(hf)), 1) == ["count"]
-
-
-def test_many_actions_are_found_by_their_sequence_ids(hf: Holdfast) -> None:
-    persister = HoldfastPersister(hf)
-    for number in range(0, 900, 3):
-        persister.save(None, "a", number, "count", State({"n": number}), "completed")
-    for number in (0, 3, 450, 897):
-        found = persister.load(None, "a", number)
-        assert found is not None
-        assert found["state"]["n"] == number
-    assert (persister.load(None, "a", 1), persister.load(None, "a", 896)) == (None, None)
 
 
 def test_on_postgres(url: str) -> None:

@@ -1,0 +1,22 @@
+"""A store of its own for each test of a way in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import Holdfast
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture
+def hf(path: Path) -> Iterator[Holdfast]:
+    with holdfast.open(path, durability="fast") as hf:
+        yield hf
