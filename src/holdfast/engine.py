@@ -1,4 +1,4 @@
-"""Holdfast itself: opens a store and joins the parts. The only place that knows all of them."""
+"""Holdfast itself: joins the parts around an open store. The only place that knows all of them."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def open(  # noqa: A001 - holdfast.open is the name
     made, unless `create` is False.
 
     `durability` is `durable` (a commit survives a power failure), `fast` (it survives a crash of the process)
-    or `memory` (nothing is promised). `artifacts` names a folder for large values, which otherwise live in
-    the database. `redact` lists patterns of keys whose values are replaced before anything is stored.
+    or `memory` (nothing is promised). `artifacts` names a folder for large values, of this store
+    alone, which otherwise live in the database. `redact` lists patterns of keys whose values are replaced before anything is stored.
     A run that this process executes is its own for `lease` seconds without word from it; then others may take it over.
     `clock` gives the seconds since 1970; if there is none, it is this machine's, or that of the PostgreSQL server.
     """

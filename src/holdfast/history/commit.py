@@ -3,8 +3,8 @@
 Nothing is written here: `draw_up` gives the store's `Append` for a root on top of a head, and the writer whose
 nodes learn their places once the store has said yes.
 
-Invariant: version numbers of a run are 1, 2, 3, … without holes; each follows the head that it was drawn up
-on, and the store refuses it if that is no longer the head.
+Invariant: version numbers of a run are 1, 2, 3, … without holes; each follows the version that it was drawn up
+on, and the store refuses it if the run has changed since.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Each operation has a module of its own; `History` is the door to them.
 
-Invariant: history is append-only. No method changes or removes a version, except `prune`, which says so.
+Invariant: history is append-only. No method changes or removes a version, except `prune` and `drop`, which say so.
 """
 
 from __future__ import annotations
