@@ -131,8 +131,10 @@ def fingerprint(function: Callable[..., Any]) -> str:
     import ast
     import textwrap
 
+    from holdfast.tree import syntax
+
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+        tree = syntax.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError, ValueError):
         code = getattr(function, "__code__", None)
         return sha256(_bytecode(code)).hexdigest()[:12] if code is not None else "?"

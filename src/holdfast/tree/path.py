@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.errors import InvalidReference, NotFound
+from holdfast.tree import syntax
 
 _NAME = re.compile(r"[^\W\d][\w-]*")
 _DOT = re.compile(r"\.?([^\W\d][\w-]*)")
@@ -88,7 +89,7 @@ def _bracket(path: str, start: int) -> tuple[Any, int]:
     end = path.find("]", start)
     while end != -1:
         try:
-            segment = ast.literal_eval(path[start + 1 : end].strip())
+            segment = ast.literal_eval(syntax.parse(path[start + 1 : end].strip(), "eval"))
             hash(segment)
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             end = path.find("]", end + 1)
