@@ -146,7 +146,7 @@ function Given({ node, at }: { node: Node; at: string }) {
   if (text.length <= SHORT && !isCut(node)) return <>{text}</>;
   return (
     <details>
-      <summary>{text.length > SHORT ? `${text.slice(0, SHORT - 1)}…` : text}</summary>
+      <summary class="cut">{text.length > SHORT ? `${text.slice(0, SHORT - 1)}…` : text}</summary>
       <pre>{text}</pre>
       {isCut(node) && (
         <a href={resultUrl(at)} download>
