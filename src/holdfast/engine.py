@@ -66,8 +66,8 @@ def open(  # noqa: A001 - holdfast.open is the name
     made, unless `create` is False.
 
     `durability` is `durable` (a commit survives a power failure), `fast` (it survives a crash of the process)
-    or `memory` (nothing is promised). `artifacts` names a folder for large values, of this store
-    alone, which otherwise live in the database. `redact` lists patterns of keys whose values are replaced before anything is stored.
+    or `memory` (nothing is promised). `artifacts` names a folder for large values, of this store alone, which otherwise
+    live in the database. `redact` lists patterns of keys whose values are replaced before anything is stored.
     A run that this process executes is its own for `lease` seconds without word from it; then others may take it over.
     `clock` gives the seconds since 1970; if there is none, it is this machine's, or that of the PostgreSQL server.
     """
@@ -170,13 +170,11 @@ class Holdfast(Fleet):
         statuses = [status] if isinstance(status, str) else status
         if not isinstance(statuses, Sequence | None) or not all(name in STATUSES for name in statuses or ()):
             raise InvalidCall(f"status is one of {', '.join(STATUSES)}, not {short(status)}")
-        if since is not None and not isinstance(since, datetime):
-            raise InvalidCall(f"since is a datetime, not {short(since)}")
         records = self._store.runs(
             statuses=statuses,
             workflow=check_text("workflow", workflow, MAX_STEP),
             tags=check_tags(tags),
-            since=None if since is None else int(since.timestamp() * 1_000_000),
+            since=None if since is None else _microseconds("since", since),
             before=None if after is None else self._run(after).key,
             prefix=check_text("prefix", prefix, MAX_ID) or "",
             limit=check_number("limit", limit, 1),
@@ -352,6 +350,16 @@ class Holdfast(Fleet):
             origin = None if source is None else f"{source.id}@{record.origin[1]}"
         alive = is_alive(record, self._context.clock())
         return RunSummary.of(record, tuple(tags), origin, alive)
+
+
+def _microseconds(name: str, at: Any) -> int:
+    """A time as stores know it, or `InvalidCall`."""
+    if not isinstance(at, datetime):
+        raise InvalidCall(f"{name} is a datetime, not {short(at)}")
+    try:
+        return int(at.timestamp() * 1_000_000)
+    except (ValueError, OverflowError, OSError):
+        raise InvalidCall(f"{name} is a time that no clock can show: {short(at)}") from None
 
 
 def _patterns(redact: Any) -> list[str | re.Pattern[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -204,9 +205,12 @@ def test_bad_references_to_a_store(hf: Holdfast, ref: Any) -> None:
 )
 def test_unknown_paths(log: History, path: Any) -> None:
     version = log.commit({"n": 1, "a": {"b": 1}, "list": [1, 2]})
-    for call in (lambda: log.blame(path), lambda: version.get(path)):
-        with pytest.raises(NotFound, match="nothing at"):
+    told = set()
+    for call in (lambda: log.blame(path), lambda: version.get(path), lambda: version.copy(path)):
+        with pytest.raises(NotFound, match="nothing at") as caught:
             call()
+        told.add(str(caught.value))
+    assert len(told) == 1
 
 
 @pytest.mark.parametrize(
@@ -257,6 +261,7 @@ BAD_RUNS: list[dict[str, Any]] = [
     {"workflow": 5},
     {"since": "yesterday"},
     {"since": 5},
+    {"since": datetime.min},  # noqa: DTZ901 - none is meant
     {"after": "nope"},
     {"after": 5},
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -156,3 +157,23 @@ def test_a_resolver_decides(hf: Holdfast, log: History) -> None:
         state["n"] = 3
         hf.history("run-1").commit({"n": 2})
     assert log.head.state == {"n": [("n",), 1, 3, 2]}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda items: items.__imul__("x"),
+        lambda items: items.insert("x", 1),
+        lambda items: items.pop("x"),
+        lambda items: items.__setitem__("x", 1),
+        lambda items: items.__delitem__("x"),
+        lambda items: items["x"],
+    ],
+)
+def test_a_draft_refuses_what_is_no_index_as_a_list_does(log: History, wrong: Callable[[Any], Any]) -> None:
+    log.commit({"items": [{"n": 1}, 2]})
+    with log.edit() as state:
+        for items in (state["items"], [{"n": 1}, 2]):
+            with pytest.raises(TypeError):
+                wrong(items)
+    assert log.head.state["items"] == [{"n": 1}, 2]

@@ -47,7 +47,10 @@ def blame(history: Past, version: Version, path: str | Sequence[Any]) -> Blame:
     nothing is known."""
     segments = segments_of(path)
     reader = version._reader
-    value = reader.find(version.number, segments)[0]
+    try:
+        value = reader.find(version.number, segments)[0]
+    except NotFound as error:
+        raise version._nothing_at(segments) or error from None
     number = version.number
     while True:
         record = reader.record(number)

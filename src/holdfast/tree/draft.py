@@ -12,6 +12,7 @@ very tree.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import index as index_of
 from typing import Any, SupportsIndex
 
 from holdfast.tree.codec import open_box
@@ -226,12 +227,12 @@ class DraftList(list[Any]):
         return self
 
     def __imul__(self, times: SupportsIndex) -> DraftList:
-        self._change(len(self) if times.__index__() > 0 else 0)
+        self._change(len(self) if index_of(times) > 0 else 0)
         list.__imul__(self, times)
         return self
 
     def insert(self, index: SupportsIndex, value: Any) -> None:
-        at = index.__index__()
+        at = index_of(index)
         self._change(max(0, at + len(self)) if at < 0 else min(at, len(self)))
         list.insert(self, index, value)
 
@@ -298,5 +299,5 @@ class DraftList(list[Any]):
 
 
 def _position(index: SupportsIndex, length: int) -> int:
-    at = index.__index__()
+    at = index_of(index)
     return at + length if at < 0 else at
