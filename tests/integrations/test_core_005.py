@@ -20,15 +20,15 @@ import sys
 import threading
 import tracemalloc
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import core_005_flows
 import pytest
+from core_005_flows import executed, rich, writing
 from stageflow.api import Pipeline, StageContext, StageKind, StageOutput
-from stageflow.context import ContextSnapshot, Message
-from stageflow.context.conversation import Conversation
-from stageflow.context.enrichments import DocumentEnrichment, Enrichments, ProfileEnrichment
+from stageflow.context import ContextSnapshot
 from stageflow.pipeline.dag import UnifiedPipelineCancelled, UnifiedStageExecutionError
 from stageflow.stages.context import PipelineContext
 
@@ -51,47 +51,9 @@ def hf(where: str) -> Iterator[Holdfast]:
         yield opened
 
 
-#: What the stages did, since a test began.
-executed: list[str] = []
-
-
 @pytest.fixture(autouse=True)
 def _nothing_executed() -> None:
     executed.clear()
-
-
-def writing(*, trouble: Any = None) -> Pipeline:
-    """research → draft → review → publish. `trouble` is what `review` raises, or returns, or calls."""
-
-    async def research(ctx: StageContext) -> dict[str, Any]:
-        executed.append("research")
-        return {"facts": [f"{ctx.snapshot.input_text} grows", 2**80]}
-
-    async def draft(ctx: StageContext) -> dict[str, Any]:
-        executed.append("draft")
-        return {
-            "text": f"Did you know? {ctx.inputs.get_from('research', 'facts')[0]}.",
-            "try": executed.count("draft"),
-        }
-
-    async def review(ctx: StageContext) -> Any:
-        executed.append("review")
-        found = trouble() if callable(trouble) else trouble
-        if isinstance(found, Exception):
-            raise found
-        return found or {"good": True}
-
-    async def publish(ctx: StageContext) -> dict[str, Any]:
-        executed.append("publish")
-        return {"url": "https://example.org/kelp"}
-
-    return (
-        Pipeline(name="writing")
-        .with_stage("research", research, StageKind.ENRICH)
-        .with_stage("draft", draft, StageKind.TRANSFORM, after="research")
-        .with_stage("review", review, StageKind.GUARD, after="draft")
-        .with_stage("publish", publish, StageKind.WORK, after="review")
-    )
 
 
 class TestHypothesis1VersionTracking:
@@ -217,7 +179,7 @@ class TestHypothesis2RollbackIntegrity:
 
     def test_after_the_process_was_killed(self, hf: Holdfast, where: str) -> None:
         """kill -9 in the midst of `review`."""
-        killed = subprocess.run([sys.executable, __file__, where], timeout=60, check=False)
+        killed = subprocess.run([sys.executable, core_005_flows.__file__, where], timeout=60, check=False)
         assert killed.returncode == -signal.SIGKILL
         assert list(results_of(hf.history("article").head)) == ["research", "draft"]
         self.check(hf, [None])
@@ -242,27 +204,6 @@ class TestHypothesis2RollbackIntegrity:
         asyncio.run(flow.run(input_text="kelp"))
         flow.rollback(before="draft")
         assert list(results_of(hf.history("article").head)) == ["research"]
-
-
-def rich(number: int) -> dict[str, Any]:
-    """The fields of a context, different for each number."""
-    at = datetime(2024, 1, 1, tzinfo=UTC) + timedelta(seconds=number, microseconds=number)
-    return {
-        "input_text": f"question {number} \u2603 \U0001f30a",
-        "metadata": {
-            "huge": 3**number,
-            "at": at,
-            "nested": {"list": [number, float(number), {"deep": (number,)}]},
-        },
-        "conversation": Conversation(
-            messages=[Message("user", f"m{n}", at, {"n": n}) for n in range(number % 7)]
-        ),
-        "enrichments": Enrichments(
-            profile=ProfileEnrichment(display_name=f"user {number}", preferences={"n": number}),
-            documents=[DocumentEnrichment(document_id=str(number), blocks=[{"text": "x" * number}])],
-        ),
-        "created_at": at,
-    }
 
 
 class TestHypothesis3SerializationSafety:
@@ -439,14 +380,3 @@ class TestHypothesis5MemoryManagement:
         assert late - early < 130_000
         assert hf.runs()[0].versions < 100
         assert hf.runs()[0].size < 500_000
-
-
-def _killed(where: str) -> None:
-    """The process of `test_after_the_process_was_killed`."""
-    with holdfast.open(where) as hf:
-        flow = durable(writing(trouble=lambda: os.kill(os.getpid(), signal.SIGKILL)), hf, "article")
-        asyncio.run(flow.run(input_text="kelp"))
-
-
-if __name__ == "__main__":
-    _killed(sys.argv[1])

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from flowing import Log
 
 import holdfast
 from holdfast import Holdfast
@@ -22,3 +23,8 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def hf(where: str) -> Iterator[Holdfast]:
     with holdfast.open(where) as opened:
         yield opened
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()

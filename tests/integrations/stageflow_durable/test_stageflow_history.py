@@ -20,11 +20,6 @@ from holdfast.integrations.stageflow import durable, results_of, snapshot_of
 pytest_plugins = ["postgres_fixtures"]
 
 
-@pytest.fixture
-def log() -> Log:
-    return Log()
-
-
 class Sink:
     """An event sink that keeps what it hears."""
 

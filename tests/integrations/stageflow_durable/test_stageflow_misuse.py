@@ -29,11 +29,6 @@ pytest_plugins = ["postgres_fixtures"]
 
 
 @pytest.fixture
-def log() -> Log:
-    return Log()
-
-
-@pytest.fixture
 def memory() -> Holdfast:
     return holdfast.open(":memory:")
 

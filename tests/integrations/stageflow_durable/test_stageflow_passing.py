@@ -8,27 +8,17 @@ from typing import Any, ClassVar
 from uuid import uuid4
 
 import pytest
-from flowing import Log, cancels, chain, fails, hurried, ok, run, stage, steps
+from flowing import Log, chain, fails, ok, run, stage, steps
 from stageflow.api import Pipeline, StageContext, StageKind, StageOutput
 from stageflow.core import StageArtifact, StageEvent, StageStatus
 from stageflow.helpers import PipelineRunner
-from stageflow.pipeline.dag import UnifiedPipelineCancelled, UnifiedStageExecutionError
-from stageflow.pipeline.guard_retry import GuardRetryPolicy, GuardRetryStrategy
-from stageflow.pipeline.interceptors import BaseInterceptor, InterceptorResult, get_default_interceptors
-from stageflow.pipeline.retry import BackoffStrategy, JitterStrategy, RetryInterceptor
 from stageflow.pipeline.subpipeline import SubpipelineSpawner
 from stageflow.stages.context import PipelineContext
-from stageflow.stages.result import StageResult
 
 from holdfast import Holdfast
 from holdfast.integrations.stageflow import durable, results_of
 
 pytest_plugins = ["postgres_fixtures"]
-
-
-@pytest.fixture
-def log() -> Log:
-    return Log()
 
 
 def test_nothing_that_is_completed_is_executed_again(hf: Holdfast, log: Log) -> None:
@@ -196,7 +186,7 @@ def test_many_parallel_stages_are_all_recorded(hf: Holdfast, log: Log) -> None:
     assert hf.history("r").head.status == "completed"
 
 
-# Skips and cancellations
+# Skips
 
 
 @pytest.mark.parametrize("conditional", [True, False])
@@ -216,187 +206,6 @@ def test_a_conditional_stage_is_skipped_as_stageflow_would(hf: Holdfast, log: Lo
     assert run(durable(pipeline, hf, "r")) == first
     assert log.taken() == []
     assert steps(hf.history("r")) == ["initial", "route", "act", "end"]
-
-
-def test_a_pipeline_that_a_stage_cancelled_stays_so(hf: Holdfast, log: Log) -> None:
-    pipeline = chain(log, "plan", "check", "act", check=StageOutput.cancel("nothing to do", {"n": 1}))
-    first = cancels(durable(pipeline, hf, "r"))
-    assert log.taken() == ["plan", "check"]
-    again = cancels(durable(pipeline, hf, "r"))
-    assert log.taken() == []
-    assert (again.stage, again.reason, again.results) == (first.stage, first.reason, first.results)
-    assert hf.get("r").status == "cancelled"
-    assert steps(hf.history("r")) == ["initial", "plan", "check"]
-    flow = durable(pipeline, hf, "r")
-    flow.rollback(to="plan")
-    cancels(flow)
-    assert log.taken() == ["check"]
-
-
-def test_a_pipeline_that_was_cancelled_from_outside_goes_on(hf: Holdfast, log: Log) -> None:
-    context = PipelineContext.create(input_text="kelp")
-    stop = True
-
-    def act(ctx: StageContext) -> None:
-        if stop:
-            context.mark_canceled("the user left")
-            ctx.raise_if_cancelled()
-
-    pipeline = chain(log, "plan").with_stage("act", stage(log, "act", also=act), StageKind.WORK, after="plan")
-    cancels(durable(pipeline, hf, "r"), context)
-    head = hf.history("r").head
-    assert (head.status, head.note) == ("cancelled", "cancelled: the user left")
-    assert list(results_of(head)) == ["plan"]
-    stop = False
-    run(durable(pipeline, hf, "r"), input_text="kelp")
-    assert log.taken() == ["plan", "act", "act"]
-    assert hf.get("r").status == "completed"
-
-
-def test_a_task_that_is_cancelled_leaves_nobody_running(hf: Holdfast, log: Log) -> None:
-    """Stageflow lets its stages go on by themselves; here they are ended, and nothing is written afterwards."""
-    ended: list[str] = []
-
-    async def slow(ctx: StageContext) -> None:
-        try:
-            if not ended:
-                await asyncio.Event().wait()
-        finally:
-            ended.append(ctx.stage_name)
-
-    pipeline = chain(log, "plan").with_stage(
-        "slow", stage(log, "slow", also=slow), StageKind.WORK, after="plan"
-    )
-    flow = durable(pipeline, hf, "r")
-
-    async def main() -> None:
-        task = asyncio.ensure_future(flow.run())
-        while "slow" not in log:
-            await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert ended == ["slow"]
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-        await flow.run()
-
-    asyncio.run(main())
-    assert log.taken() == ["plan", "slow", "slow"]
-    assert hf.get("r").status == "completed"
-
-
-def test_a_stage_that_takes_too_long_has_failed(hf: Holdfast, log: Log) -> None:
-    slow = True
-
-    async def act(ctx: StageContext) -> None:
-        if slow:
-            await asyncio.Event().wait()
-
-    pipeline = chain(log, "plan").with_stage("act", stage(log, "act", also=act), StageKind.WORK, after="plan")
-    error = fails(durable(pipeline, hf, "r"), hurried("act", 20))
-    assert "timed out" in str(error)
-    head = hf.history("r").head
-    assert head.status == "failed"
-    assert "timed out" in head.error["message"]
-    slow = False
-    run(durable(pipeline, hf, "r"))
-    assert log.taken() == ["plan", "act", "act"]
-
-
-# Retries
-
-
-def test_an_interceptor_may_retry_a_stage(hf: Holdfast, log: Log) -> None:
-    gives: list[Any] = [ConnectionError("one"), ok(n=2)]
-    pipeline = chain(log, "plan", "act", act=lambda: gives.pop(0))
-    retry = RetryInterceptor(
-        base_delay_ms=1, backoff_strategy=BackoffStrategy.CONSTANT, jitter_strategy=JitterStrategy.NONE
-    )
-    results = run(durable(pipeline, hf, "r"), interceptors=[*get_default_interceptors(), retry])
-    assert results["act"].data == {"n": 2}
-    assert log.taken() == ["plan", "act", "act"]
-    assert steps(hf.history("r")) == ["initial", "plan", "stage act failed", "act"]
-    assert hf.get("r").status == "completed"
-    assert run(durable(pipeline, hf, "r")) == results
-
-
-def guarded(log: Log, drafts: list[Any], verdicts: list[Any]) -> Pipeline:
-    return (
-        Pipeline(name="guarded")
-        .with_stage("draft", stage(log, "draft", lambda: drafts.pop(0)), StageKind.TRANSFORM)
-        .with_stage("guard", stage(log, "guard", lambda: verdicts.pop(0)), StageKind.GUARD, after="draft")
-        .with_stage("send", stage(log, "send"), StageKind.WORK, after="guard")
-    )
-
-
-STRATEGY = GuardRetryStrategy({"guard": GuardRetryPolicy(retry_stage="draft", max_attempts=4)})
-
-
-def test_a_guard_may_have_a_stage_run_again(hf: Holdfast, log: Log) -> None:
-    bad = [StageOutput.fail("rude", {"n": number}) for number in range(2)]
-    pipeline = guarded(log, [ok(n=1), ok(n=2), ok(n=3)], [*bad, ok()])
-    results = run(durable(pipeline, hf, "r"), guard_retry_strategy=STRATEGY)
-    assert log.taken() == ["draft", "guard", "draft", "guard", "draft", "guard", "send"]
-    assert results["draft"].data == {"n": 3}
-    assert [
-        version.get("stages.draft.data.n") for version in reversed(hf.history("r").versions(step="draft"))
-    ] == [1, 2, 3]
-    assert run(durable(pipeline, hf, "r"), guard_retry_strategy=STRATEGY) == results
-    assert log.taken() == []
-    # Back to before the first draft, not to before the last.
-    assert durable(pipeline, hf, "r").rollback(before="draft").number == 1
-
-
-def test_a_guard_that_was_interrupted_judges_the_last_draft(hf: Holdfast, log: Log) -> None:
-    verdicts: list[Any] = [StageOutput.fail("rude"), KeyboardInterrupt()]
-    pipeline = guarded(log, [ok(n=1), ok(n=2), ok(n=3)], verdicts)
-    with pytest.raises(KeyboardInterrupt):
-        run(durable(pipeline, hf, "r"), guard_retry_strategy=STRATEGY)
-    assert log.taken() == ["draft", "guard", "draft", "guard"]
-    verdicts[:] = [StageOutput.fail("rude"), ok()]
-    results = run(durable(pipeline, hf, "r"), guard_retry_strategy=STRATEGY)
-    assert log.taken() == ["guard", "draft", "guard", "send"]
-    assert results["draft"].data == {"n": 3}
-
-
-def test_a_guard_that_gives_up_has_failed(hf: Holdfast, log: Log) -> None:
-    verdicts = [StageOutput.fail(f"rude {number}", {"n": number}) for number in range(4)]
-    pipeline = guarded(log, [ok(n=number) for number in range(5)], verdicts)
-    with pytest.raises(UnifiedStageExecutionError) as error:
-        run(durable(pipeline, hf, "r"), guard_retry_strategy=STRATEGY)
-    assert error.value.stage == "guard"
-    assert hf.get("r").status == "failed"
-    verdicts.append(ok())
-    log.clear()
-    run(durable(pipeline, hf, "r"))
-    assert log.taken() == ["guard", "send"]
-
-
-class Answer(BaseInterceptor):
-    """Answers in the place of a stage."""
-
-    name = "answer"
-
-    def __init__(self, stage: str) -> None:
-        self._stage = stage
-
-    async def before(self, stage_name: str, ctx: PipelineContext) -> InterceptorResult | None:
-        return InterceptorResult(stage_ran=False, result={"by": "me"}) if stage_name == self._stage else None
-
-    async def after(self, stage_name: str, result: StageResult, ctx: PipelineContext) -> None:
-        """Nothing to do."""
-
-
-def test_what_an_interceptor_answers_is_not_taken_for_the_stages_own(hf: Holdfast, log: Log) -> None:
-    pipeline = chain(log, "plan", "act", "end")
-    results = run(durable(pipeline, hf, "r"), interceptors=[Answer("act")])
-    assert results["act"].data == {"by": "me"}
-    assert log.taken() == ["plan", "end"]
-    head = hf.history("r").head
-    assert (head.status, head.note) == ("paused", "ended without a record of act")
-    run(durable(pipeline, hf, "r"))
-    assert log.taken() == ["act", "end"]
-    assert hf.get("r").status == "completed"
 
 
 # Ways to run a pipeline
@@ -493,10 +302,3 @@ def test_a_fork_goes_its_own_way(hf: Holdfast, log: Log) -> None:
     run(durable(pipeline, hf, "other"))
     assert log.taken() == ["search", "write"]
     assert hf.history("r").head.number == 4
-
-
-def test_cancelled_results_are_those_of_the_first_time(hf: Holdfast, log: Log) -> None:
-    pipeline = chain(log, "plan", "check", check=StageOutput.cancel("no"))
-    found: list[UnifiedPipelineCancelled] = [cancels(durable(pipeline, hf, "r")) for _ in range(2)]
-    assert found[0].results == found[1].results
-    assert list(found[0].results) == ["plan", "check"]

@@ -48,11 +48,6 @@ class Unknown(ExtensionBundle):
     value: int = 0
 
 
-@pytest.fixture
-def log() -> Log:
-    return Log()
-
-
 AT = dt.datetime(2025, 3, 30, 2, 30, 0, 1, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin"), fold=1)
 
 FULL: ContextSnapshot[Any] = ContextSnapshot(

@@ -1,0 +1,152 @@
+"""What configs and ids may name, and calls that make no sense."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from langgraph_graphs import checkpoint, config, put
+
+import holdfast
+from holdfast import HoldfastError, InvalidCall
+from holdfast.integrations.langgraph import HoldfastSaver
+
+
+@pytest.fixture
+def saver(tmp_path: Path) -> Iterator[HoldfastSaver]:
+    with holdfast.open(tmp_path / "runs.db", durability="fast") as hf:
+        yield HoldfastSaver(hf)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        None,
+        {},
+        {"configurable": {}},
+        {"configurable": {"thread_id": None}},
+        {"configurable": {"thread_id": ""}},
+        {"configurable": {"thread_id": ["t"]}},
+        {"configurable": {"thread_id": True}},
+        {"configurable": {"thread_id": "t", "checkpoint_ns": 7}},
+        {"configurable": {"thread_id": "t", "checkpoint_id": "two words"}},
+        {"configurable": {"thread_id": "t", "checkpoint_id": 7}},
+        {"configurable": {"thread_id": "t", "checkpoint_id": "x" * 2_000}},
+        "t",
+    ],
+)
+def test_configs_that_name_nothing(saver: HoldfastSaver, given: Any) -> None:
+    with pytest.raises(InvalidCall):
+        saver.get_tuple(given)
+    with pytest.raises(InvalidCall):
+        saver.put(given, checkpoint(), {}, {})
+    with pytest.raises(InvalidCall):
+        saver.put_writes(given, [("x", 1)], "task")
+    if given is not None:
+        with pytest.raises(InvalidCall):
+            saver.list(given)
+    assert saver.hf.ids() == []
+
+
+def test_calls_that_make_no_sense(saver: HoldfastSaver) -> None:
+    where = config(checkpoint_ns="")
+    calls: list[Any] = [
+        lambda: saver.put(where, None, {}, {}),  # type: ignore[arg-type]
+        lambda: saver.put(where, {"id": "x"}, {}, {}),  # type: ignore[typeddict-item]
+        lambda: saver.put(where, checkpoint() | {"id": ""}, {}, {}),
+        lambda: saver.put(where, checkpoint() | {"parent_id": "x"}, {}, {}),
+        lambda: saver.put(where, checkpoint(), None, {}),  # type: ignore[arg-type]
+        lambda: saver.put_writes(where, [("x", 1)], "task"),
+        lambda: saver.put_writes(config(checkpoint_id="c"), "xy", "task"),  # type: ignore[arg-type]
+        lambda: saver.put_writes(config(checkpoint_id="c"), [(1, 2)], "task"),  # type: ignore[list-item]
+        lambda: saver.put_writes(config(checkpoint_id="c"), [("x", 1)], 7),  # type: ignore[arg-type]
+        lambda: saver.list(where, filter=[1]),  # type: ignore[arg-type]
+        lambda: saver.list(where, filter={1: 2}),  # type: ignore[dict-item]
+        lambda: saver.list(where, limit="2"),  # type: ignore[arg-type]
+        lambda: saver.prune("t"),
+        lambda: saver.prune(["t"], strategy="everything"),
+        lambda: saver.delete_for_runs("run"),
+        lambda: saver.delete_thread(None),  # type: ignore[arg-type]
+        lambda: HoldfastSaver(saver.hf, single_writer="yes"),  # type: ignore[arg-type]
+    ]
+    for call in calls:
+        with pytest.raises(HoldfastError):
+            call()
+    assert saver.hf.ids() == []
+    saver.put_writes(config(checkpoint_id="c"), [], "task")
+    assert saver.hf.ids() == []
+
+
+_HOSTILE = [
+    "../../etc/passwd",
+    "..",
+    ".",
+    "a/../b",
+    "/absolute",
+    "C:\\windows",
+    "a@1",
+    "a~2",
+    "a:tag",
+    "a|b",
+    "a%7Cb",
+    "%%",
+    " spaces ",
+    "new\nline",
+    "nul\0",
+    "\udc80",
+    "'; DROP TABLE run; --",
+    "ünï¢ode 漢字",
+    "x" * 500,
+    "x" * 499 + "y",
+    "head",
+    "7",
+]
+
+
+def test_hostile_thread_ids_are_threads_of_their_own(saver: HoldfastSaver) -> None:
+    for thread in _HOSTILE:
+        for namespace in ("", *_HOSTILE[:10], "n:" + "y" * 300):
+            put(saver, config(thread, checkpoint_ns=namespace), {"who": [thread, namespace]})
+    for thread in _HOSTILE:
+        for namespace in ("", *_HOSTILE[:10], "n:" + "y" * 300):
+            found: Any = saver.get_tuple(config(thread, checkpoint_ns=namespace))
+            assert found.checkpoint["channel_values"]["who"] == [thread, namespace]
+    every = list(saver.list(None))
+    assert len(every) == len(_HOSTILE) * 12
+    for item in every:
+        named = item.config["configurable"]
+        assert item.checkpoint["channel_values"]["who"] == [named["thread_id"], named["checkpoint_ns"]]
+    saver.copy_thread("x" * 500, "z" * 500)
+    assert {item.config["configurable"]["thread_id"] for item in saver.list(config("z" * 500))} == {"z" * 500}
+    saver.delete_thread("a")
+    assert len(list(saver.list(None))) == len(every) + 12
+    saver.delete_thread("a|b")
+    assert len(list(saver.list(None))) == len(every)
+    assert saver.get_tuple(config("a%7Cb")) is not None
+
+
+def test_ids_that_are_no_strings(saver: HoldfastSaver) -> None:
+    put(saver, config(7), {"x": 1})
+    found: Any = saver.get_tuple(config("7"))
+    assert found.checkpoint["channel_values"] == {"x": 1}
+    put(saver, config(UUID(int=3)), {"x": 2})
+    assert saver.hf.ids() == ["00000000-0000-0000-0000-000000000003", "7"]
+
+
+def test_a_run_of_another_kind_is_left_alone(saver: HoldfastSaver) -> None:
+    saver.hf.history("mine").commit({"x": 1})
+    for call in (
+        lambda: put(saver, config("mine"), {"x": 2}),
+        lambda: saver.put_writes(config("mine", checkpoint_id="c"), [("x", 1)], "task"),
+        lambda: saver.get_tuple(config("mine")),
+    ):
+        with pytest.raises(InvalidCall, match="no thread"):
+            call()
+    assert saver.get_tuple(config("mine", checkpoint_id="c")) is None
+    saver.delete_thread("mine")
+    saver.prune(["mine"], strategy="delete")
+    assert list(saver.list(config("mine"))) == []
+    assert saver.hf.history("mine").head.state == {"x": 1}
