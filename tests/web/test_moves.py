@@ -294,3 +294,8 @@ def test_whoever_goes_away_leaves_the_work_to_end(hf: Holdfast, shop: Served) ->
     web_flows.GO.set()
     listener.until(lambda: any(each["kind"] == "run.completed" for each in listener.messages))
     assert shop.tasks_are_over()
+
+
+def test_what_is_wrong_with_a_snapshot_is_a_list(shop: Served) -> None:
+    refused = shop.problem("POST", "/imports", 422, json={"a": 1})
+    assert refused["details"] == {"problems": ["format is None, not 'holdfast.snapshot'"]}

@@ -15,7 +15,7 @@ import click
 
 from holdfast.cli import exits
 from holdfast.cli.call import Call, shared
-from holdfast.desk.words import dumps, plain
+from holdfast.desk.words import details_as_json, dumps, plain
 from holdfast.errors import HoldfastError, NotFound
 
 #: Commands by what they are for: name, module, what it does in a line.
@@ -205,7 +205,7 @@ def run(arguments: list[str]) -> int:
 def _tell(call: Call, code: str, message: str, details: dict[str, Any], *, before: str = "") -> None:
     """One line that says what went wrong and what to do."""
     if call.out.json:
-        text = dumps({"code": code, "message": message, "details": details})
+        text = dumps({"code": code, "message": message, "details": details_as_json(details)})
     else:
         text = f"holdfast: {plain(message)}"
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -98,6 +98,13 @@ def as_json(value: Any) -> Any:
         return to_json(value)
     except UnsupportedValue:
         return repr(value)
+
+
+def details_as_json(details: Mapping[str, Any]) -> dict[str, Any]:
+    """What an error tells beside its message: lists are lists, and values of a state are in the portable form."""
+    return {
+        name: as_json(list(value) if isinstance(value, tuple) else value) for name, value in details.items()
+    }
 
 
 def parsed(text: str, what: str) -> Any:

@@ -9,7 +9,7 @@ import logging
 from typing import Any, TypedDict
 
 from holdfast import errors
-from holdfast.desk.words import as_json
+from holdfast.desk.words import details_as_json
 
 log = logging.getLogger("holdfast.web")
 
@@ -83,7 +83,7 @@ def problem(status: int, code: str, detail: str, details: dict[str, Any] | None 
         "status": status,
         "detail": detail,
         "code": code,
-        "details": {name: as_json(value) for name, value in (details or {}).items()},
+        "details": details_as_json(details or {}),
     }
 
 
