@@ -13,7 +13,8 @@ from typing import Any, BinaryIO
 import pytest
 from exact import exactly
 
-from holdfast.errors import InvalidCall, NotFound
+import holdfast
+from holdfast.errors import InvalidCall, NotFound, UnsupportedValue
 from holdfast.tree.artifact import PIECE, Artifact, artifact
 from holdfast.tree.codec import decode, encode
 
@@ -227,3 +228,27 @@ def test_only_the_handle_lies_in_state() -> None:
 def test_it_takes_what_open_gives(tmp_path: Path) -> None:
     first: BinaryIO = artifact(CONTENT).open()
     assert artifact(first).read() == CONTENT
+
+
+@pytest.mark.parametrize(
+    "handle",
+    [
+        Artifact("zz" * 32, 5),
+        Artifact("ab", 5),
+        Artifact(5, 5),  # type: ignore[arg-type]
+        Artifact("ab" * 32, -1),
+        Artifact("ab" * 32, "5"),  # type: ignore[arg-type]
+        Artifact("ab" * 32, 5, 5),  # type: ignore[arg-type]
+    ],
+)
+def test_a_handle_that_could_not_be_read_back_is_not_written(handle: Artifact) -> None:
+    with holdfast.open(":memory:") as hf:
+        for value in (handle, {"a": [handle]}, {"a": (handle,)}):
+            with pytest.raises(UnsupportedValue, match="Artifact cannot be taken apart"):
+                hf.history("run").commit(value)
+        assert hf.runs() == []
+
+
+def test_the_name_of_a_handle_is_a_string() -> None:
+    with pytest.raises(InvalidCall, match="name"):
+        artifact(b"content", name=5)  # type: ignore[arg-type]

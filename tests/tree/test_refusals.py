@@ -279,6 +279,12 @@ def test_register_refuses_what_it_cannot_keep() -> None:
         register(PlainClass, split=lambda _: 1)
     with pytest.raises(InvalidCall, match="both split and join"):
         register(PlainClass, join=lambda _: PlainClass())
+    with pytest.raises(InvalidCall, match="tag is a string"):
+        register(TakenError, 5)  # type: ignore[arg-type]
+    with pytest.raises(InvalidCall, match="are functions"):
+        register(PlainClass, split=5, join=6)  # type: ignore[arg-type]
+    with pytest.raises(InvalidCall, match=r"tag .* is a string"):
+        Opaque(5, {})  # type: ignore[arg-type]
     register(TakenError, "taken")
     with pytest.raises(InvalidCall, match=r"'taken' is taken by .*TakenError"):
         register(PlainClass, "taken", split=lambda _: 1, join=lambda _: PlainClass())

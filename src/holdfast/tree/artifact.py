@@ -91,6 +91,8 @@ class Artifact:
 
 def artifact(source: bytes | str | os.PathLike[str] | BinaryIO, name: str | None = None) -> Artifact:
     """A handle on the content of bytes, of the file at a path, or of an open binary file."""
+    if name is not None and not isinstance(name, str):
+        raise InvalidCall(f"the name of an artifact is a string, not {type(name).__name__}")
     if isinstance(source, bytes | bytearray | memoryview):
         content = bytes(source)
         digest = sha256(content).hexdigest()

@@ -58,6 +58,8 @@ class Opaque:
     __slots__ = ("parts", "tag")
 
     def __init__(self, tag: str, parts: Any) -> None:
+        if not isinstance(tag, str):
+            raise InvalidCall(f"the tag of an opaque value is a string, not {tag!r:.60}")
         self.tag = tag
         self.parts = parts
 
@@ -88,11 +90,15 @@ def register(
         raise InvalidCall(f"register takes a class, not {cls!r:.60}")
     if cls in NATIVE or cls in (dict, list) or (cls in _by_type and _by_type[cls].tag is None):
         raise InvalidCall(f"{cls.__name__} is stored as it is: there is nothing to register")
+    if tag is not None and not isinstance(tag, str):
+        raise InvalidCall(f"register({cls.__name__}): a tag is a string, not {tag!r:.60}")
     tag = tag or f"{cls.__module__}.{cls.__qualname__}"
     if tag == _NUMPY:
         raise InvalidCall(f"the tag {tag!r} is taken by arrays: register {cls!r} under another")
     if (split is None) != (join is None):
         raise InvalidCall(f"register({cls.__name__}): give both split and join, or neither")
+    if split is not None and not (callable(split) and callable(join)):
+        raise InvalidCall(f"register({cls.__name__}): split and join are functions")
     taken = _by_tag.get(tag)
     if taken is not None and taken[0] is not cls and _identity(taken[0]) != _identity(cls):
         raise InvalidCall(f"the tag {tag!r} is taken by {taken[0]!r}: register {cls!r} under another")
@@ -293,6 +299,13 @@ def _join_path(parts: list[str]) -> Any:
     return pathlib.Path(text) if name == "Path" else _PATHS[name](text)
 
 
+def _split_artifact(value: Artifact) -> list[Any]:
+    """What cannot be read back is not written, either: a handle can be made by hand."""
+    parts = [value.digest, value.size, value.name]
+    _join_artifact(parts)
+    return parts
+
+
 def _join_artifact(parts: list[Any]) -> Artifact:
     digest, size, name = parts
     if type(size) is not int or size < 0 or not (name is None or type(name) is str):
@@ -329,7 +342,7 @@ _by_type: dict[type, Kind] = {
     ),
     OrderedDict: Kind(19, dict, OrderedDict, True),
     range: Kind(20, lambda value: [value.start, value.stop, value.step], lambda parts: range(*parts), False),
-    Artifact: Kind(25, lambda value: [value.digest, value.size, value.name], _join_artifact, True),
+    Artifact: Kind(25, _split_artifact, _join_artifact, True),
     Opaque: Kind(TAGGED, lambda value: value.parts, lambda parts: parts, True),
 }
 _error_kind = Kind(
