@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from itertools import pairwise
 from typing import Any
@@ -13,7 +14,7 @@ from crew import Crew, World, wait_until
 
 import holdfast
 from holdfast import Holdfast, InvalidCall
-from holdfast.fleet.limits import Limits
+from holdfast.fleet.limits import Limits, Share, take
 
 pytest_plugins = ["postgres_fixtures"]
 
@@ -125,6 +126,8 @@ def test_queues_and_their_limits_are_listed(hf: Holdfast) -> None:
         {"rate": 1, "per": 0},
         {"rate": 1, "per": float("nan")},
         {"rate": 1, "per": "minute"},
+        {"rate": 1, "per": 1e-9},
+        {"rate": 1, "per": True},
         {"queue": ""},
     ],
 )
@@ -133,18 +136,67 @@ def test_limits_that_cannot_be(wrong: dict[str, Any]) -> None:
         hf.limit(**{"queue": "q", **wrong})
 
 
+@pytest.mark.parametrize("wrong", [None, 7, [], [7], "", ["a", None]])
+def test_queues_that_a_worker_cannot_have(wrong: Any) -> None:
+    with holdfast.open(":memory:") as hf, pytest.raises(InvalidCall, match="queue"):
+        hf.worker(queues=wrong)
+
+
+@pytest.mark.parametrize("wrong", [0, True, "15", float("nan"), 10**6])
+def test_leases_that_cannot_be(wrong: Any) -> None:
+    with pytest.raises(InvalidCall, match="lease is a number of seconds"):
+        holdfast.open(":memory:", lease=wrong)
+
+
 def test_an_account_never_gives_more_than_the_rate_in_any_period() -> None:
+    """However long those who take from it hesitate, and whoever of them gives back what."""
     chance = random.Random(5)
     for rate, per in ((1, 1000), (7, 1000), (100, 1_000_000), (1000, 10)):
-        limits, now, begun = Limits(rate=rate, per=per), 0, []
-        for _ in range(1500):
+        limits, now = Limits(rate=rate, per=per), 0
+        begun: list[int] = []
+        taken: list[Share] = []
+        for _ in range(3000):
             now += chance.randint(0, max(1, per // 20))
-            limits, given = limits.after(now, chance.randint(1, 9))
-            back = chance.randint(0, given)
-            limits = limits.without(back)
-            begun += [now] * (given - back)
-            assert len(limits.begun) <= 60
+            if chance.random() < 0.5:
+                limits, share = limits.after(now, chance.randint(1, 9), now + chance.randint(0, per // 10))
+                taken.append(share)
+            elif taken:
+                share = taken.pop(chance.randrange(len(taken)))
+                back = share.amount if now > share.until else chance.randint(0, share.amount)
+                limits = limits.without(share._replace(amount=back))
+                begun += [now] * (share.amount - back)
+            assert len(limits.begun) <= 70
         assert all(later - earlier >= per for earlier, later in zip(begun, begun[rate:], strict=False))
         # Nearly as fast as allowed.
         assert len(begun) > 10
         assert all(earlier <= later for earlier, later in pairwise(begun))
+
+
+def test_a_clock_that_was_ahead_does_not_close_a_queue() -> None:
+    with holdfast.open(":memory:") as hf:
+        hf.limit("default", rate=1, per=10)
+        hour, second = 3_600_000_000, 1_000_000
+        assert take(hf._store, "default", 1, hour, hour).amount == 1
+        assert take(hf._store, "default", 1, 0, 0).amount == 0
+        assert take(hf._store, "default", 1, 21 * second, 21 * second).amount == 1
+
+
+def test_the_rate_is_kept_by_a_worker_that_hesitates(world: World) -> None:
+    """Nearly a whole period goes by between what it takes from the account and its claim."""
+    slow, late = [0.0, 0.9], 0.0
+
+    def clock() -> float:
+        nonlocal late
+        if slow and threading.current_thread().name == "holdfast worker":
+            late += slow.pop(0)
+        return 1_700_000_000 + late + time.monotonic()
+
+    with holdfast.open(":memory:", clock=clock) as hf:
+        hf.limit("default", rate=1, per=1)
+        runs = [hf.enqueue(flows.marking, name) for name in "ab"]
+        with hf.worker(monitor=False):
+            claimed = [
+                event.at for run in runs for event in run.wait(40).events() if event.kind == "run.claimed"
+            ]
+    assert not slow
+    assert (claimed[1] - claimed[0]).total_seconds() >= 1

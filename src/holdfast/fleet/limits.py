@@ -1,15 +1,16 @@
 """How fast a queue may be emptied: runs at once, and runs begun in a period.
 
 Limits are kept as small values of the store. How many runs are owned at once is counted by the claim itself; what may
-be begun is taken from an account before the claim, and what was not used is given back.
+be begun is taken from an account before the claim, to be used within a while, and what was not used is given back.
 
 Invariant: in no stretch of time as long as the period are more runs begun than allowed, however many workers there
-are.
+are and however long one of them waits between taking and claiming: what was taken counts from when it was to be used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,6 +21,14 @@ from holdfast.store.base import Store
 _MOMENTS = 50
 
 
+class Share(NamedTuple):
+    """Beginnings that were taken from an account."""
+
+    amount: int
+    #: When they are used by now, or are not to be used any more.
+    until: int
+
+
 class Limits(msgspec.Struct, frozen=True):
     """The limits of a queue, and the account of what was begun lately."""
 
@@ -27,32 +36,32 @@ class Limits(msgspec.Struct, frozen=True):
     rate: int | None = None
     #: The length of a period, in microseconds.
     per: int = 1_000_000
-    #: When runs were begun, and how many, oldest first.
+    #: Until when runs were to be begun, and how many, oldest first.
     begun: Sequence[tuple[int, int]] = ()
 
-    def after(self, now: int, wanted: int) -> tuple[Limits, int]:
-        """The limits when as many of the wanted runs as possible are begun, and how many those are."""
+    def after(self, now: int, wanted: int, until: int) -> tuple[Limits, Share]:
+        """The limits when as many of the wanted runs as possible are to be begun, and how many those are."""
         if self.rate is None:
-            return self, wanted
+            return self, Share(wanted, until)
         # A machine whose clock is ahead must not close the queue for the others.
-        begun = [(min(at, now), count) for at, count in self.begun if at > now - self.per]
+        ahead = max(until, now + self.per)
+        begun = [(min(at, ahead), count) for at, count in self.begun if at > now - self.per]
         given = max(0, min(wanted, self.rate - sum(count for _, count in begun)))
+        until = max([until, *(at for at, _ in begun)])
         if given:
-            if begun and begun[-1][0] // self._moment == now // self._moment:
-                at, count = begun.pop()
-                begun.append((max(at, now), count + given))
-            else:
-                begun.append((max([now, *(at for at, _ in begun)]), given))
-        return msgspec.structs.replace(self, begun=begun), given
+            together = begun and begun[-1][0] // self._moment == until // self._moment
+            begun.append((until, given + (begun.pop()[1] if together else 0)))
+        return msgspec.structs.replace(self, begun=begun), Share(given, until)
 
-    def without(self, count: int) -> Limits:
-        """The limits when so many runs were not begun after all."""
-        begun = list(self.begun)
-        while begun and count > 0:
-            at, taken = begun.pop()
-            if taken > count:
-                begun.append((at, taken - count))
-            count -= taken
+    def without(self, share: Share) -> Limits:
+        """The limits when a share, or a part of it, was not used after all."""
+        begun, left = [], share.amount
+        for at, count in self.begun:
+            # What was taken later in the same moment has moved it on.
+            back = min(left, count) if at >= share.until else 0
+            left -= back
+            if count > back:
+                begun.append((at, count - back))
         return msgspec.structs.replace(self, begun=begun)
 
     @property
@@ -76,20 +85,20 @@ def write_limits(store: Store, queue: str, limits: Limits) -> None:
             return
 
 
-def take(store: Store, queue: str, wanted: int, now: int) -> int:
+def take(store: Store, queue: str, wanted: int, now: int, until: int) -> Share:
     """Take so many beginnings, or as many as there are, from the account of a queue."""
     while True:
         limits, revision = read_limits(store, queue)
-        after, given = limits.after(now, wanted)
-        if limits.rate is None or not given or _set(store, queue, after, revision):
-            return given
+        after, share = limits.after(now, wanted, until)
+        if limits.rate is None or after.begun == limits.begun or _set(store, queue, after, revision):
+            return share
 
 
-def give_back(store: Store, queue: str, count: int) -> None:
+def give_back(store: Store, queue: str, share: Share) -> None:
     """Beginnings that were taken and not used."""
-    while count > 0:
+    while share.amount > 0:
         limits, revision = read_limits(store, queue)
-        if limits.rate is None or _set(store, queue, limits.without(count), revision):
+        if limits.rate is None or _set(store, queue, limits.without(share), revision):
             return
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from holdfast.errors import AlreadyRunning, HoldfastError, InvalidCall, LeaseLost
 from holdfast.fleet.hands import Hands, NoThread
-from holdfast.fleet.limits import give_back, read_limits, take
+from holdfast.fleet.limits import Share, give_back, read_limits, take
 from holdfast.fleet.monitor import Monitor
 from holdfast.fleet.refusing import Refusals
 from holdfast.fleet.signals import stopped_by_signals
@@ -36,6 +36,8 @@ from holdfast.store.base import Claim
 _BATCH = 200
 #: Seconds between two looks at a store that cannot be reached, at most.
 _PATIENCE = 5.0
+#: Microseconds within which what was taken from the account of a queue is used, as a rule.
+_HASTE = 20_000
 #: Seconds between two looks at how the last runs of a worker that was stopped are getting on.
 _DRAIN = 0.02
 
@@ -181,9 +183,9 @@ class Worker:
                 plain.append(name)
             elif count < free:
                 want = partial(self._wanted, [name], known, free - count, limits.concurrency)
-                count += self._take(want) if limits.rate is None else self._take_rated(name, want)
+                count += (self._take(want) or 0) if limits.rate is None else self._take_rated(name, want)
         if plain and count < free:
-            count += self._take(partial(self._wanted, plain, known, free - count, None))
+            count += self._take(partial(self._wanted, plain, known, free - count, None)) or 0
         return count
 
     def _wanted(self, queues: Sequence[str], known: Sequence[str], limit: int, most: int | None) -> Claim:
@@ -193,24 +195,33 @@ class Worker:
         return Claim(queues, known, services.owner, now, now + services.lease, limit, most, entry)
 
     def _take_rated(self, name: str, want: Callable[[], Claim]) -> int:
-        store = self._services.store
-        wanted = want()
-        if not store.waiting(wanted):
-            return 0
-        given = take(store, name, wanted.limit, wanted.now)
-        count = 0
-        try:
-            if given:
-                count = self._take(lambda: want()._replace(limit=given))
-        finally:
-            give_back(store, name, given - count)
-        return count
+        """Claim what the account of a queue gives. If that came to be too late, it is asked for more time."""
+        store, haste = self._services.store, _HASTE
+        while store.waiting(wanted := want()):
+            share = take(store, name, wanted.limit, wanted.now, wanted.now + haste)
+            if not share.amount:
+                break
+            count = None
+            try:
+                count = self._take(want, share)
+            finally:
+                give_back(store, name, share._replace(amount=share.amount - (count or 0)))
+            if count is not None:
+                return count
+            haste *= 2
+        return 0
 
-    def _take(self, want: Callable[[], Claim]) -> int:
+    def _take(self, want: Callable[[], Claim], share: Share | None = None) -> int | None:
+        """Claim and begin runs; gives how many, and None if it is too late to."""
         # No execution that has lost a run may take it for its own when it is claimed again.
         with self._services.claiming:
             # A lease begins now, not before whatever was waited for.
-            found = [_Job(run) for run in self._services.store.claim(want())]
+            wanted = want()
+            if share is not None:
+                if wanted.now > share.until:
+                    return None
+                wanted = wanted._replace(limit=share.amount)
+            found = [_Job(run) for run in self._services.store.claim(wanted)]
             fresh = [job for job in found if self._is_new(job)]
             for job in fresh:
                 job.hold = self._services.keeper.hold(job.run)
