@@ -83,7 +83,7 @@ def test_rolling_back_without_going_on_needs_no_code(place: Place, bare: Agent) 
     assert "needs the code of workflow 'cli_asking'" in plan["missing"]
     assert "resume=false" in plan["missing"]
     done = bare.call("rollback", run="leave-1", to=1, resume=False, confirm=True)
-    assert (done["status"], done["version"]) == ("paused", 1)
+    assert (done["status"], done["version"], done["timeline"]) == ("paused", 1, 2)
 
 
 def test_a_run_that_fails_when_it_goes_on(place: Place, knowing: Agent) -> None:

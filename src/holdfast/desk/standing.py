@@ -10,6 +10,7 @@ from holdfast.desk.records import status_of
 from holdfast.desk.words import as_json
 from holdfast.engine import Holdfast
 from holdfast.errors import Suspended
+from holdfast.history.version import Version
 from holdfast.model.public import Prompt
 from holdfast.runtime.run import Run
 
@@ -36,7 +37,7 @@ def standing(hf: Holdfast, run: Run) -> Standing:
         "run": run.id,
         "status": status_of(run),
         "version": head.number,
-        "timeline": head.timeline,
+        "timeline": _timeline(run, head),
     }
     if status == "completed":
         found["result"] = as_json(run.result) if run.workflow is not None else as_json(head.result)
@@ -48,6 +49,14 @@ def standing(hf: Holdfast, run: Run) -> Standing:
     elif status == "frozen":
         found["prompts"] = [prompt.id for prompt in run.prompts()]
     return found
+
+
+def _timeline(run: Run, head: Version) -> int:
+    """Where it goes on: after a rollback, the new timeline has no version of its own yet."""
+    log = run.history()
+    newest = log.timelines()[-1]
+    begun = newest.parent == head.number and not log.versions(timeline=newest.number, limit=1)
+    return newest.number if begun else head.timeline
 
 
 def questions(hf: Holdfast, run: Run) -> list[Prompt]:

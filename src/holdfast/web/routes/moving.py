@@ -148,10 +148,7 @@ def rollback_run(service: Service, run: str, body: RollbackBody) -> Task:
         rolled = hf.rollback(
             run, target, resume=body.resume, reason=body.reason, actor=body.actor, changed=body.changed
         )
-        found = standing(hf, rolled)
-        # A timeline that was just begun has no version of its own yet.
-        found["timeline"] = rolled.history().timelines()[-1].number
-        return found
+        return standing(hf, rolled)
 
     return service.tasks.begin("rollback", work, run=run)
 
