@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import stat
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -191,6 +193,31 @@ def test_ui_opens_a_browser(folder: Path) -> None:
         assert popen.wait(20) == 0
         if popen.stdout is not None:
             popen.stdout.close()
+
+
+def test_ui_takes_another_port_where_its_own_is_taken(folder: Path) -> None:
+    with socket.socket() as other:
+        with suppress(OSError):  # somebody else has it: that is as good
+            other.bind(("127.0.0.1", 7433))
+            other.listen()
+        refused = terminal.call("serve", cwd=folder)
+        assert (refused.code, "--port 0 takes a free one" in refused.err) == (2, True)
+        popen = subprocess.Popen(
+            [*PROGRAM, "ui", "--json"],
+            cwd=folder,
+            env=environment(BROWSER="true"),
+            stdout=subprocess.PIPE,
+        )
+        try:
+            assert popen.stdout is not None
+            told = json.loads(popen.stdout.readline())
+            assert not told["url"].endswith(":7433")
+            assert httpx.get(told["url"]).status_code == 200
+        finally:
+            os.kill(popen.pid, 15)
+            assert popen.wait(20) == 0
+            if popen.stdout is not None:
+                popen.stdout.close()
 
 
 def test_the_code_of_an_app(folder: Path) -> None:

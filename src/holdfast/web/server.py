@@ -6,6 +6,7 @@ end, open streams end at once.
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import signal
 import socket
@@ -39,6 +40,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     #: 0 for any that is free.
     port: int = 0
+    #: Take any that is free if that one is taken.
+    any_port: bool = False
     #: Other names, as a browser writes them, by which the server may be called.
     allowed_hosts: Sequence[str] = ()
     #: Tokens that are given, with their roles; without any, one is made.
@@ -179,7 +182,12 @@ def _bound(options: Options) -> socket.socket:
         raise InvalidCall(f"{options.host!r:.80} is no address: {error.strerror or error}") from None
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        made.bind(address)
+        try:
+            made.bind(address)
+        except OSError as error:
+            if not options.any_port or error.errno != errno.EADDRINUSE:
+                raise
+            made.bind((address[0], 0, *address[2:]))
     except OSError as error:
         made.close()
         raise InvalidCall(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 #: Characters of a token; fewer could be guessed.
 _SHORTEST = 20
+_PORT = 7433
 
 
 def _served(function: F) -> F:
@@ -50,9 +51,8 @@ def _served(function: F) -> F:
         click.option(
             "--port",
             type=click.IntRange(0, 65535),
-            default=7433,
-            show_default=True,
-            help="0 for any that is free.",
+            show_default=str(_PORT),
+            help="0 for any that is free. Where it is not said and taken, `ui` takes another.",
         ),
         click.option(
             "--host",
@@ -91,7 +91,13 @@ def _serve(call: Call, how: dict[str, Any], *, opens: bool) -> int:
     hf = call.with_code()
     place = call.place
     token_file = how.pop("token_file")
-    options = server_module.Options(tokens=_tokens(token_file), **how)
+    port = how.pop("port")
+    options = server_module.Options(
+        tokens=_tokens(token_file),
+        port=_PORT if port is None else port,
+        any_port=opens and port is None,
+        **how,
+    )
 
     def started() -> None:
         _tell(call, server, place.shown, opens, token_file)
