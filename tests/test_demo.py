@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -70,6 +71,20 @@ def test_a_file_that_is_there_is_refused(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
     assert "mine.db is there" in done.stderr
     assert (tmp_path / "mine.db").read_text() == "mine"
+
+
+def test_for_programs(tmp_path: Path) -> None:
+    done = call("demo", "mine.db", "--json", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == {"store": "mine.db", "run": "research", "versions": 14, "repeated": 0}
+    refused = call("demo", "--json", "--picture", "demo.svg", cwd=tmp_path)
+    assert (refused.returncode, json.loads(refused.stderr)["code"]) == (2, "usage")
+
+
+def test_a_place_where_nothing_can_be_made_is_told_in_a_line(tmp_path: Path) -> None:
+    done = call("demo", "no/such/folder/demo.db", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (10, "", 1)
+    assert "does not exist: make it" in done.stderr
 
 
 def test_the_picture(tmp_path: Path) -> None:

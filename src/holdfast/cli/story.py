@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast import demo
 from holdfast.cli.commands.diff import shown
@@ -29,6 +29,7 @@ from holdfast.errors import AlreadyExists, StepFailed
 
 if TYPE_CHECKING:
     from rich.status import Status
+    from rich.text import Text
 
 _SIGNS = {"end": ("✓", "green"), "retry": ("↻", "yellow")}
 
@@ -42,8 +43,10 @@ class Story:
         self._out = out
         self._path = path
 
-    def tell(self) -> None:
-        """The whole of it, in a few seconds."""
+    def tell(self) -> dict[str, Any]:
+        """The whole of it, in a few seconds; for programs, what came of it."""
+        # What keeps it from being made is told before anything else.
+        open_store(self._path).close()
         with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as notes:
             self._say("An agent researches kelp. Each step is a version, safe on disk when the step ends.")
             self._command("hf.run(research, …)")
@@ -53,12 +56,20 @@ class Story:
             self._say("Another process goes on where that one was.")
             self._command(f'hf.resume("{demo.RUN}")')
             self._live(notes)
-            repeated = count(demo.repeated(Path(notes)), "step")
-            self._line("•", "bold", f"{repeated} repeated, {count(self._versions(), 'version')}")
+            repeated = demo.repeated(Path(notes))
+            self._line(
+                "•", "bold", f"{count(repeated, 'step')} repeated, {count(self._versions(), 'version')}"
+            )
             with open_store(self._path) as hf:
                 self._put_right(hf, notes)
                 self._look(hf)
         self._farewell()
+        return {
+            "store": str(self._path),
+            "run": demo.RUN,
+            "versions": self._versions(),
+            "repeated": repeated,
+        }
 
     def _put_right(self, hf: Holdfast, notes: str) -> None:
         log = hf.history(demo.RUN)
@@ -82,12 +93,12 @@ class Story:
         self._say("Both timelines are there.")
         self._command(f"holdfast log {demo.RUN}")
         for line in picture(self._out, log, log.versions()):
-            self._out.text(self._out.styled("  ").append_text(line))
+            self._text(self._out.styled("  ").append_text(line))
         left = next(each for each in log.versions(kind="final") if each.timeline == 1)
         self._command(f"holdfast diff {demo.RUN}@{left.number} {demo.RUN}")
         for change in shown(hf.diff(left, log.head)):
             if change.of == "state":
-                self._out.text(self._out.styled("  ").append_text(change.line(self._out)))
+                self._text(self._out.styled("  ").append_text(change.line(self._out)))
 
     def _farewell(self) -> None:
         store = (
@@ -99,7 +110,7 @@ class Story:
             self._command(f"{program} {store} {command}")
         self._say("The same in a browser, on this machine, without an account:")
         self._command(f"{program} {store} ui")
-        self._out.text("")
+        self._text(self._out.styled(""))
 
     def _live(self, notes: str, *back: str, kill_at: str | None = None) -> None:
         """Run the agent's process and show what it says; kill it when it comes to a step."""
@@ -139,13 +150,17 @@ class Story:
             return hf.history(demo.RUN).head.number
 
     def _say(self, text: str) -> None:
-        self._out.text(self._out.styled(f"\n{text}", "bold"))
+        self._text(self._out.styled(f"\n{text}", "bold"))
 
     def _command(self, text: str) -> None:
-        self._out.text(self._out.styled(f"  $ {text}" if text[:3] != "hf." else f"  > {text}", "cyan"))
+        self._text(self._out.styled(f"  $ {text}" if text[:3] != "hf." else f"  > {text}", "cyan"))
 
     def _line(self, sign: str, colour: str, text: str) -> None:
-        self._out.text(self._out.styled(f"    {sign} ", colour).append(text))
+        self._text(self._out.styled(f"    {sign} ", colour).append(text))
+
+    def _text(self, text: Text) -> None:
+        if not self._out.json:
+            self._out.text(text)
 
 
 def place(given: str | None) -> Path:

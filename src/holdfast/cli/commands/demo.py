@@ -20,9 +20,12 @@ def demo_command(call: Call, *, path: str | None, picture: str | None) -> None:
     from holdfast.cli.story import Story, place
 
     out = call.out
-    out.json = False
+    if out.json and picture is not None:
+        raise click.UsageError("a picture is of what is shown: leave out --json")
     if picture is not None:
         out.record(width=96)
-    Story(out, place(path)).tell()
+    told = Story(out, place(path)).tell()
     if picture is not None:
         out.save_picture(Path(picture), "holdfast demo")
+    if out.json:
+        out.document(told)
