@@ -7,6 +7,7 @@ import place as places
 import pytest
 import terminal
 from place import Place
+from shelf import Shelf
 
 place = places.place
 
@@ -101,3 +102,8 @@ def test_a_history_by_hand_is_nobodys_to_stop(place: Place, command: str) -> Non
     assert refused.code == 2
     assert refused.err == f"holdfast: run 'notes' is a history kept by hand: there is nothing to {command}\n"
     assert place.bytes() == before
+
+
+@pytest.mark.parametrize("command", ["pause", "cancel"])
+def test_a_run_whose_process_is_gone_is_told_as_such(shelf: Shelf, command: str) -> None:
+    assert "died, which is interrupted" in shelf.call(command, "died", "--dry-run").out

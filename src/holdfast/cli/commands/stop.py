@@ -9,6 +9,7 @@ from holdfast.cli.call import Call, command
 from holdfast.cli.completing import RUN
 from holdfast.cli.plan import careful, go_ahead
 from holdfast.desk.plan import need_workflow
+from holdfast.desk.records import status_of
 from holdfast.runtime.run import ENDED, Run
 
 
@@ -22,7 +23,7 @@ def pause_command(call: Call, run: str, *, reason: str | None, yes: bool, dry_ru
     need_workflow(found, "there is nothing to pause")
     if found.status in ENDED:
         return _stopped(call, found, "paused")
-    lines = [f"{found.id}, which is {found.status}, stops at the next step, until it is resumed"]
+    lines = [f"{found.id}, which is {status_of(found)}, stops at the next step, until it is resumed"]
     if not go_ahead(call, lines, _record(found), yes=yes, dry_run=dry_run):
         return exits.DONE
     return _stopped(call, call.hf.pause(found.id, reason=reason), "paused")
@@ -38,7 +39,7 @@ def cancel_command(call: Call, run: str, *, reason: str | None, yes: bool, dry_r
     need_workflow(found, "there is nothing to cancel")
     if found.status in ENDED:
         return _stopped(call, found, "cancelled")
-    lines = [f"{found.id}, which is {found.status}, is stopped for good; its history stays"]
+    lines = [f"{found.id}, which is {status_of(found)}, is stopped for good; its history stays"]
     if found.children:
         lines.append(f"so are the runs that are parts of it: {', '.join(found.children)}")
     if not go_ahead(call, lines, _record(found), yes=yes, dry_run=dry_run):
