@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 from collections.abc import Iterator
@@ -49,14 +50,14 @@ def hf(tmp_path: Path, clock: Clock) -> Iterator[Holdfast]:
         yield opened
 
 
-def without_threads(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """While this is set, no thread that executes runs can be started."""
+def without_threads(monkeypatch: pytest.MonkeyPatch, named: str = "holdfast worker's") -> threading.Event:
+    """While this is set, no thread of such a name can be started: those that execute runs, if nothing else is said."""
     missing = threading.Event()
     missing.set()
     start = threading.Thread.start
 
     def starting(thread: threading.Thread) -> None:
-        if missing.is_set() and thread.name.startswith("holdfast worker's"):
+        if missing.is_set() and thread.name.startswith(named):
             raise RuntimeError("can't start new thread")
         start(thread)
 
@@ -97,6 +98,30 @@ def test_what_was_refused_for_want_of_a_thread_is_never_executed(monkeypatch: py
     assert done.wait(s.PATIENCE)
     hands.close()
     assert executed == []
+
+
+def test_without_a_thread_to_write_the_event_loop_writes(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = without_threads(monkeypatch, "holdfast committer")
+
+    async def several() -> list[Any]:
+        found = await asyncio.gather(*(hf.arun(asynchronous) for _ in range(5)))
+        assert hf._services.committer._thread is None
+        missing.clear()
+        return [*found, await hf.arun(asynchronous)]
+
+    assert [run.result for run in asyncio.run(asyncio.wait_for(several(), s.PATIENCE))] == [1] * 6
+    assert hf._services.committer._thread is not None
+
+
+def test_a_worker_works_without_a_monitor(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    without_threads(monkeypatch, "holdfast monitor")
+    with hf.worker(poll=0.02):
+        assert hf.enqueue(plain).wait(timeout=s.PATIENCE).result == 1
+    assert caplog.messages == ["no monitor looks after runs in this worker: can't start new thread"]
 
 
 @pytest.mark.parametrize("rated", [False, True], ids=["plain", "rated"])

@@ -139,8 +139,7 @@ class Worker:
         watched = False
         try:
             if self.monitor is not None:
-                self.monitor.start()
-                watched = True
+                watched = self._watch(self.monitor)
             self._work_until_stopped()
         except BaseException as error:
             self._fault = error
@@ -150,6 +149,16 @@ class Worker:
             if self.monitor is not None and watched:
                 self.monitor.stop()
                 self.monitor.join()
+
+    def _watch(self, monitor: Monitor) -> bool:
+        """Let a monitor look after runs beside the work; tells whether it does."""
+        try:
+            monitor.start()
+        except RuntimeError as error:
+            # Others may look; leases are renewed, and runs of the dead are claimed, without it.
+            warn("no monitor looks after runs in this worker: %s", error)
+            return False
+        return True
 
     def _work_until_stopped(self) -> None:
         wait = 0.0
