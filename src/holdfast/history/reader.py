@@ -17,6 +17,7 @@ from functools import partial
 from itertools import chain
 from operator import itemgetter
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -28,7 +29,7 @@ from holdfast.tree.block import digest, node_of, open_block
 from holdfast.tree.codec import ARTIFACT, open_box
 from holdfast.tree.fold import artifacts_within
 from holdfast.tree.frozen import DICTS, LISTS, Box, FrozenDict, FrozenList, aux_of, reveal, thaw
-from holdfast.tree.load import Loader, Place
+from holdfast.tree.load import Known, Loader, Place
 from holdfast.tree.spine import Group, Vector, are_flat
 from holdfast.tree.values import NATIVE
 
@@ -100,17 +101,21 @@ class Reader:
         self.store = store
         self.run = run
         self.space = object()
-        self.loader = Loader(self.space, self.fetch, self._large)
+        self._known: Known = WeakValueDictionary()
         #: The newest head known; others may have moved on.
         self.head: Head | None = None
         self._origin: Reader | None = None
         self._packs: _AtHand[int, _Pack] = _AtHand()
         self._blocks: _AtHand[tuple[int, int], list[Any]] = _AtHand()
 
+    @property
+    def loader(self) -> Loader:
+        """Reads trees. Made for each reading: held, the two would hold each other, and stay until they are found to."""
+        return Loader(self.space, self._known, self.fetch, self._large)
+
     def adopt(self, space: object) -> None:
         """Take over the address space in which the run's first version was written."""
         self.space = space
-        self.loader.space = space
 
     def state(self, number: int) -> Any:
         """The internal state of a version."""

@@ -17,6 +17,7 @@ from holdfast.model.records import EventRecord, VersionRecord
 from holdfast.store.postgres_link import Connection, Link, Row
 from holdfast.store.postgres_locks import PLACES, lock_class
 from holdfast.store.postgres_rows import VERSION
+from holdfast.store.postgres_wire import Statement, carry_out
 from holdfast.store.sqlite_rows import entry_record, event_row, in_order
 
 #: Numbers of these locks count round: half of this is more than the positions that can be on their way at once.
@@ -46,7 +47,7 @@ _OF_RUN = (
 
 _NOTE = (
     "INSERT INTO journal (run, at, step, detail, seal) SELECT given.run, given.at, given.kind, given.data, given.seal "
-    "FROM unnest(%b::bigint[], %b::bigint[], %b::text[], %b::bytea[], %b::bytea[]) "
+    "FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::bytea[], %s::bytea[]) "
     "WITH ORDINALITY given (run, at, kind, data, seal, n) ORDER BY n"
 )
 
@@ -83,10 +84,19 @@ def taking_places(schema: str) -> str:
 
 def note(connection: Connection, schema: str, events: Iterable[tuple[int, EventRecord]]) -> None:
     """Write down events, each with the key of its run, within a transaction."""
+    if statements := noting(schema, events):
+        carry_out(connection, statements)
+
+
+def noting(schema: str, events: Iterable[tuple[int, EventRecord]]) -> list[Statement]:
+    """The statements that write down events, to be carried out together with others; none if there are no events."""
     rows = [event_row(key, event) for key, event in events]
-    if rows:
-        connection.execute(f"SELECT {taking_places(schema)}")
-        connection.execute(_NOTE, [list(column) for column in zip(*rows, strict=True)])
+    if not rows:
+        return []
+    return [
+        Statement(f"SELECT {taking_places(schema)}", ()),
+        Statement(_NOTE, [list(column) for column in zip(*rows, strict=True)]),
+    ]
 
 
 def _end(connection: Connection, schema: str) -> int:

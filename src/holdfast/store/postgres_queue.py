@@ -15,9 +15,10 @@ from holdfast.errors import CorruptStore
 from holdfast.model.records import STATUSES, RunRecord
 from holdfast.store.base import Claim, Place
 from holdfast.store.claims import claimed, ready_at
-from holdfast.store.postgres_journal import note
+from holdfast.store.postgres_journal import noting
 from holdfast.store.postgres_link import Connection, Link
 from holdfast.store.postgres_locks import lock_number
+from holdfast.store.postgres_wire import Statement, carry_out
 from holdfast.store.sqlite_rows import RUN, STATUS_NUMBER, run_record, run_row, run_sum
 
 _COLUMNS = ", ".join(f"run.{name}" for name in RUN.split(", "))
@@ -34,13 +35,13 @@ _OWNED = (
     "AND queued.ready IS NOT NULL AND run.status = %s AND run.until > %s"
 )
 _TAKE = (
-    "UPDATE run SET status = %s, owner = %s, until = %s, updated = %s, due = NULL, revision = given.revision, "
-    "sum = given.sum, attempt = 0 FROM unnest(%b::bigint[], %b::bigint[], %b::bytea[]) given (key, revision, sum) "
-    "WHERE run.key = given.key"
+    "UPDATE run SET status = %s::bigint, owner = %s::text, until = %s::bigint, updated = %s::bigint, due = NULL, "
+    "revision = given.revision, sum = given.sum, attempt = 0 "
+    "FROM unnest(%s::bigint[], %s::bigint[], %s::bytea[]) given (key, revision, sum) WHERE run.key = given.key"
 )
 _SET = (
     "UPDATE queued SET ready = given.ready, priority = queued.priority | given.begun "
-    "FROM unnest(%b::bigint[], %b::bigint[], %b::bigint[]) given (run, ready, begun) WHERE queued.run = given.run"
+    "FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[]) given (run, ready, begun) WHERE queued.run = given.run"
 )
 _COUNT = (
     "SELECT queued.queue, run.status, count(*) FROM queued JOIN run ON run.key = queued.run "
@@ -66,9 +67,7 @@ def claim(link: Link, wanted: Claim) -> list[RunRecord]:
             rows = connection.execute(_LOOK, (*place, room - len(taken)), binary=True).fetchall()
             if not rows:
                 break
-            taken += _sort(connection, _sound(connection, rows), wanted)
-        if taken and wanted.event is not None:
-            note(connection, link.address.schema, [(run.key, wanted.event) for run in taken])
+            taken += _sort(connection, link.address.schema, _sound(connection, rows), wanted)
         return taken
 
     # Most claims find nothing: they begin no transaction.
@@ -106,7 +105,7 @@ def _sound(connection: Connection, rows: list[Any]) -> list[RunRecord]:
     return found
 
 
-def _sort(connection: Connection, found: list[RunRecord], wanted: Claim) -> list[RunRecord]:
+def _sort(connection: Connection, schema: str, found: list[RunRecord], wanted: Claim) -> list[RunRecord]:
     """Take those that can be claimed; look again at the others when they can be."""
     times = [ready_at(run) for run in found]
     taken = [
@@ -116,12 +115,17 @@ def _sort(connection: Connection, found: list[RunRecord], wanted: Claim) -> list
     ]
     now: dict[int, Any] = {run.key: when for run, when in zip(found, times, strict=True)}
     now.update({run.key: ready_at(run) for run in taken})
-    with connection.pipeline():
-        if taken:
-            sums = [run_sum(run_row(run)) for run in taken]
-            values = (STATUS_NUMBER["running"], wanted.owner, wanted.until, wanted.now)
-            keys, revisions = [run.key for run in taken], [run.revision for run in taken]
-            connection.execute(_TAKE, (*values, keys, revisions, sums))
-        begun = {run.key for run in taken}
-        connection.execute(_SET, (list(now), list(now.values()), [int(key in begun) for key in now]))
+    keys = [run.key for run in taken]
+    begun = set(keys)
+    statements = [
+        Statement(_SET, (list(now), list(now.values()), [int(key in begun) for key in now])),
+    ]
+    if taken:
+        values = (STATUS_NUMBER["running"], wanted.owner, wanted.until, wanted.now)
+        revisions = [run.revision for run in taken]
+        sums = [run_sum(run_row(run)) for run in taken]
+        statements.append(Statement(_TAKE, (*values, keys, revisions, sums)))
+        if wanted.event is not None:
+            statements += noting(schema, [(key, wanted.event) for key in keys])
+    carry_out(connection, statements)
     return taken

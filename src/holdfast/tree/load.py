@@ -58,15 +58,23 @@ Fetch = Callable[[Sequence[Place]], dict[Place, Any]]
 Make = Callable[[Any, int], Any]
 
 
-class Loader:
-    """Reads the trees of one run."""
+#: What was read or written and is still used, by the very tuples that the objects carry, which saves a second one for
+#: each.
+Known = WeakValueDictionary[At, Any]
 
-    def __init__(self, space: object, fetch: Fetch, fetch_large: Callable[[bytes], bytes]) -> None:
+
+class Loader:
+    """Reads the trees of one run, and has what is known of them at hand."""
+
+    __slots__ = ("_fetch", "_fetch_large", "_known", "space")
+
+    def __init__(
+        self, space: object, known: Known, fetch: Fetch, fetch_large: Callable[[bytes], bytes]
+    ) -> None:
         self.space = space
+        self._known = known
         self._fetch = fetch
         self._fetch_large = fetch_large
-        #: By the very tuples that the objects carry, which saves a second one for each.
-        self._known: WeakValueDictionary[At, Any] = WeakValueDictionary()
 
     def remember(self, node: Any, at: At) -> None:
         """A node that was written just now need not be read again."""
