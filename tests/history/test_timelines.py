@@ -268,3 +268,23 @@ def test_a_merge_in_conflict_changes_nothing_unless_resolved(four: History) -> N
 def test_a_merge_of_an_ancestor_changes_nothing(four: History) -> None:
     assert four.merge(2).state == four.at(4).state
     assert not four.diff(4, 5).changes
+
+
+def test_a_history_that_knows_nothing_commits_what_it_is_given(hf: Holdfast) -> None:
+    """Whatever others in this process know of the run."""
+    hf.history("run-1").commit({"a": 1})
+    hf.history("run-1").commit({"a": 2})
+    hf.history("run-1").rollback(to=1)
+    made = hf.history("run-1").commit({"a": 2, "b": 1})
+    assert (made.parent, made.state) == (1, {"a": 2, "b": 1})
+
+
+def test_a_history_that_knows_nothing_goes_on_from_what_another_process_wrote(file: Path) -> None:
+    with holdfast.open(file) as hf, holdfast.open(file) as other:
+        hf.history("run-1").commit({"a": 1})
+        hf.history("run-1").commit({"a": 2})
+        other.history("run-1").commit({"a": 3})
+        assert hf.history("run-1").commit({"a": 2, "b": 1}).state == {"a": 2, "b": 1}
+        other.history("run-1").rollback(to=1)
+        made = hf.history("run-1").commit({"a": 2, "b": 2})
+        assert (made.parent, made.state) == (1, {"a": 2, "b": 2})

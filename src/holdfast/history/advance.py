@@ -1,8 +1,9 @@
 """Moving a run forward: a state becomes the next version, whoever else is writing.
 
 A `Line` remembers which version each thread (or asyncio task) has read, because a plain state that is committed
-was made from that version, or, where none was read, from the one that was committed before: if the run has moved
-on meanwhile, the change, and not the whole state, is carried over to the new head by a three-way merge.
+was made from that version, or, where none was read, from the one that was committed before, or else from the head:
+if the run has moved on meanwhile, the change, and not the whole state, is carried over to the new head by a
+three-way merge.
 
 Invariant: an acknowledged version is in the store; a change is either in it, or was refused with an error.
 """
@@ -65,14 +66,16 @@ class Line:
         self, state: Any, facts: Facts, *, expected: int | None = None, resolve: Resolver | None = None
     ) -> Head:
         """Commit a plain state, made from the version that this thread or task read, or else from the last one."""
-        head = self.known_head()
         if expected is not None:
+            head = self.known_head()
             if head is None or head.version.number != expected:
                 head = self.fresh_head()
             self.expect(head, expected)
             base = head
         else:
             number = self._last if self._read is None else self._read.get(_who(), self._last)
+            # Who has neither read nor committed goes on from the head as it is, not from what others here know of it.
+            head = self.fresh_head() if number is None else self.known_head()
             if head is not None and number is not None and number != head.version.number:
                 # The head that is known may be the older of the two: a rollback moves it without a commit.
                 head = self.fresh_head()
