@@ -349,7 +349,7 @@ def test_calls_with_values_of_the_wrong_type(hf: Holdfast, log: History) -> None
         ({"error": {"type": object()}}, "at type of the error: "),
         ({"events": [("agent.woke", {"by": object()})]}, "at by of the event: "),
     ],
-    ids=str,
+    ids=["part of the result", "the result", "metadata", "error", "event"],
 )
 def test_what_cannot_be_stored_beside_the_state_is_told_from_it(
     log: History, facts: dict[str, Any], where: str
