@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
+import io
+import struct
 import sys
+import zoneinfo
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -81,6 +84,13 @@ class OddZone(dt.tzinfo):
         return "odd"
 
 
+def _zone_of_a_file(key: str) -> zoneinfo.ZoneInfo:
+    """A time zone that is always UTC, under a name of its own."""
+    counts = struct.pack(">6l", 0, 0, 0, 0, 1, 4)
+    data = b"TZif" + bytes(16) + counts + struct.pack(">lbb", 0, 0, 0) + b"UTC\0"
+    return zoneinfo.ZoneInfo.from_file(io.BytesIO(data), key)
+
+
 def _nothing() -> Iterator[int]:
     yield from ()
 
@@ -104,6 +114,8 @@ UNSUPPORTED: dict[str, tuple[Any, str, str]] = {
     "generator": (iter(_nothing()), "generator", "sanitize"),
     "file": (sys.stdout, "", "sanitize"),
     "odd zone": (dt.datetime(2024, 1, 1, tzinfo=OddZone()), "time zone", "zoneinfo.ZoneInfo"),
+    "zone of a file": (dt.time(tzinfo=_zone_of_a_file("No/Where")), "time zone", "zoneinfo.ZoneInfo"),
+    "zone that leads out": (_zone_of_a_file("../../etc"), "time zone", "zoneinfo.ZoneInfo"),
     "array of objects": (np.array([object()]), "numpy array", "store a list instead"),
     "record": (np.zeros(1, dtype=[("a", "i4")])[0], "numpy.void", "sanitize"),
     "matrix": (np.ma.masked_array([1]), "MaskedArray", "split and join"),

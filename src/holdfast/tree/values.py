@@ -249,13 +249,22 @@ def _derive(cls: type, tag: str) -> Kind:
 def _split_zone(zone: dt.tzinfo | None) -> Any:
     if zone is None:
         return None
-    if type(zone) is zoneinfo.ZoneInfo and zone.key:
+    if type(zone) is zoneinfo.ZoneInfo and zone.key and _is_known(zone.key):
         return zone.key
     if type(zone) is dt.timezone:
         offset = zone.utcoffset(None)
         name = zone.tzname(None)
         return [_split_delta(offset), None if name == dt.timezone(offset).tzname(None) else name]
     raise UnsupportedValue(f"time zone {zone!r} cannot be stored: use zoneinfo.ZoneInfo or datetime.timezone")
+
+
+def _is_known(key: str) -> bool:
+    """Is there a time zone of this name? One that was read from a file may have any."""
+    try:
+        zoneinfo.ZoneInfo(key)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        return False
+    return True
 
 
 def _join_zone(parts: Any) -> dt.tzinfo | None:
