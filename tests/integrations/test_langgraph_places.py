@@ -79,7 +79,7 @@ def number(saver: HoldfastSaver, where: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("when", "first", "mean"),
-    [(evenly, 5, 2.0), (unevenly, 5, 2.5), (in_bursts, 10, 3.5), (by_leaps, 14, 4.0)],
+    [(evenly, 5, 2.0), (unevenly, 5, 2.5), (in_bursts, 12, 3.5), (by_leaps, 16, 4.0)],
 )
 def test_a_few_looks_find_it(
     hf: Holdfast, when: Callable[[int], int], first: int, mean: float, monkeypatch: pytest.MonkeyPatch

@@ -175,7 +175,7 @@ class Places:
         while low <= high:
             # If the last look left more than half of it, this one is further away from the near end: there is more
             # to leave out beyond, and ids may grow by leaps.
-            stretch, left = 4 * stretch if high - low > left // 2 else 1, high - low
+            stretch, left = 2 * stretch if high - low > left // 2 else 1, high - low
             guess = _guess(low, high, first, last, checkpoint, stretch)
             # From afar, a look only serves to aim.
             above, wide = (NEAR + 4, _LOOK) if min(guess - low, high - guess) <= _CLOSE else (0, 2)
