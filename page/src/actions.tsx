@@ -89,9 +89,12 @@ export function Consequences({ id, to, resume }: { id: string; to: number | null
     <>
       <Lines lines={[...found.value.told, "Nothing is deleted."]} />
       {resume && found.value.workflow !== null && !found.value.known && (
-        <p class="note error">
-          This server does not know the code of {found.value.workflow}: start it with <code>holdfast ui --app MODULE</code>.
-        </p>
+        <div class="note error">
+          <p>
+            This server does not know the code of {found.value.workflow}: start it with <code>holdfast ui --app MODULE</code>, or let a
+            worker go on with it: <code>holdfast requeue {id}</code>.
+          </p>
+        </div>
       )}
     </>
   );

@@ -47,12 +47,14 @@ export function Graph({ versions, head, chosen, onChoose, onEnd }: Props) {
           >
             <span class="n">{version.version}</span>
             <span class="cut">{version.step ?? version.kind}</span>
-            {version.pinned && <span title="pinned: never pruned">⌖</span>}
-            {version.tags.map((tag) => (
-              <span key={tag} class="tag">
-                {tag}
-              </span>
-            ))}
+            <span class="marks">
+              {version.tags.map((tag) => (
+                <span key={tag} class="tag">
+                  {tag}
+                </span>
+              ))}
+              {version.pinned && <span class="soft">pinned</span>}
+            </span>
           </button>
         );
       }}
@@ -67,7 +69,9 @@ export function pointOf(version: Version): Point {
 
 function titleOf(version: Version): string {
   const where = version.address ?? version.step ?? version.kind;
-  return `version ${version.version} of timeline ${version.timeline}: ${where}${version.note ? ` — ${version.note}` : ""}`;
+  const marks = [...(version.pinned ? ["pinned"] : []), ...version.tags];
+  const said = [version.note, marks.join(", ")].filter(Boolean).map((text) => ` — ${text}`);
+  return `version ${version.version} of timeline ${version.timeline}: ${where}${said.join("")}`;
 }
 
 interface LinesProps {

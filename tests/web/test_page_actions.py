@@ -142,6 +142,18 @@ def test_tags_and_pins(store: Holdfast, looking: Tab) -> None:
     assert store.history("kelp").at(3).tags == ()
 
 
+def test_many_tags_leave_room_for_the_step(store: Holdfast, looking: Tab) -> None:
+    log = store.history("notes")
+    log.commit({"n": 1}, step="one", tags=[f"a tag of several words {number}" for number in range(9)])
+    log.pin(1)
+    row = looking.open("run/notes").get_by_label("Timelines").get_by_role("button", name="one")
+    expect(row).to_contain_text("pinned")
+    expect(row).to_have_attribute("title", re.compile("pinned, a tag of several words 0, .*words 8"))
+    name = row.get_by_text("one", exact=True).bounding_box()
+    assert name
+    assert name["width"] > 40
+
+
 def test_a_run_that_waits_is_paused_and_cancelled(store: Holdfast, looking: Tab) -> None:
     store.run(stocked.careful, "tides", run_id="tides")
     page = looking.open("run/tides")
