@@ -14,6 +14,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+#: What is not complete yet is called so, and what those have left who died.
+PART = ".holdfast-*.part"
+
 
 @contextmanager
 def whole(path: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
@@ -32,7 +35,7 @@ def whole(path: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
         # What a link points to is meant, not the link.
         target = path.resolve() if path.is_symlink() else path
         # Made as any new file is, so that it has the rights of one.
-        part = target.with_name(f".holdfast-{os.urandom(8).hex()}.part")
+        part = target.with_name(PART.replace("*", os.urandom(8).hex()))
         try:
             with part.open("xb") as file:
                 yield file

@@ -154,3 +154,17 @@ def test_a_content_and_the_folders_made_for_it_survive_a_power_failure(
     above, (part, beside) = synchronized[0], synchronized[1:]
     assert (above, beside) == (str(folder), str(target.parent))
     assert part.endswith(".part")
+
+
+def test_what_a_dead_process_left_half_written_is_swept_up_after_a_while(tmp_path: Path) -> None:
+    folder = tmp_path / "artifacts"
+    hour, now = 3600, 1_000_000_000
+    with closing(SQLiteStore(tmp_path / "runs.db", artifacts=folder)) as store:
+        _holding(store)
+        left = [_file(folder).with_name(f".holdfast-{name}.part") for name in ("old", "new")]
+        for part, age in zip(left, (30 * hour, hour), strict=True):
+            part.write_bytes(b"half")
+            os.utime(part, (now - age, now - age))
+        store.collect(before=now * 1_000_000)
+        assert [part.exists() for part in left] == [False, True]
+        assert _read(store) == _LARGE

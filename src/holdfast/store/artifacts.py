@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO
@@ -16,7 +16,10 @@ from typing import BinaryIO
 from holdfast.errors import CorruptStore, NotFound, StoreUnavailable
 from holdfast.tree.artifact import PIECE
 from holdfast.tree.pack import Upload
-from holdfast.whole import sync_folder, whole
+from holdfast.whole import PART, sync_folder, whole
+
+#: A day, in microseconds: nobody writes a single content for so long.
+_LONG = 86_400 * 1_000_000
 
 
 class ArtifactFolder:
@@ -59,6 +62,14 @@ class ArtifactFolder:
         """Forget a content; harmless if it is gone."""
         with self._told("removed from"):
             self._path(digest).unlink(missing_ok=True)
+
+    def sweep(self, before: int) -> None:
+        """Remove what those who died have left half written, if that was long before a time in microseconds."""
+        with self._told("removed from"):
+            for part in self.folder.glob(f"??/{PART}"):
+                with suppress(FileNotFoundError):
+                    if part.stat().st_mtime * 1_000_000 < before - _LONG:
+                        part.unlink()
 
     def _read(self, file: BinaryIO) -> bytes:
         with self._told("read from"):

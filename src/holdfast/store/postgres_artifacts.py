@@ -145,6 +145,8 @@ class Artifacts:
         if folder is not None and gone:
             # After the commit: who dies before it must not have lost a file that is still written down.
             self._link.transact(unlink)
+        if folder is not None:
+            folder.sweep(before)
         return len(gone), sum(size for _, size in gone)
 
     def _rows(self, digest: bytes) -> Iterator[bytes]:

@@ -152,6 +152,8 @@ class Artifacts:
         if folder is not None and gone:
             # After the commit: who dies before it must not have lost a file that is still written down.
             self._link.write(unlink)
+        if folder is not None:
+            folder.sweep(before)
         return len(gone), sum(record.size for record in gone)
 
     def _rows(self, digest: bytes) -> Iterator[bytes]:
