@@ -55,6 +55,17 @@ def test_it_is_listed_and_found_by_its_id(stage: Stage, frozen: Callable[..., Pr
     assert "roll back (to version 5)" in prompt.question
 
 
+@pytest.mark.parametrize(
+    "wrong", [None, 7, "", "#", "nobody#1", "run", "\ud800#1", "a\0#1", "../x#1", "x" * 9999]
+)
+def test_what_is_no_prompt_is_told(stage: Stage, wrong: Any) -> None:
+    for ask in (stage.hf.prompt, lambda prompt: stage.hf.answer(prompt, "resume", keep=["x"])):
+        with pytest.raises(NotFound, match=r"there is no prompt .*: `prompts` lists those that are open"):
+            ask(wrong)
+    with pytest.raises(NotFound, match="`prompts` lists those that are open"):
+        stage.hf.answer(wrong, "resume")
+
+
 def test_what_has_been_answered_is_listed_by_pages_newest_first(stage: Stage) -> None:
     @workflow(name="a_many")
     def many(questions: int) -> None:

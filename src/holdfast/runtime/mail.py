@@ -10,10 +10,17 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import HoldfastError, InvalidAnswer, InvalidCall, NotFound, StaleVersion
+from holdfast.errors import (
+    HoldfastError,
+    InvalidAnswer,
+    InvalidCall,
+    InvalidReference,
+    NotFound,
+    StaleVersion,
+)
 from holdfast.history.commit import event
 from holdfast.history.context import Context
-from holdfast.model.names import short
+from holdfast.model.names import check_run_id, short
 from holdfast.model.public import Prompt, when
 from holdfast.model.records import EventRecord, RunRecord
 from holdfast.runtime import restoring
@@ -33,7 +40,10 @@ _LIGHT = 512
 
 def run_of(prompt_id: Any) -> str:
     """The id of the run that a prompt is of; empty if the prompt's id is none."""
-    return prompt_id.rpartition("#")[0] if isinstance(prompt_id, str) else ""
+    try:
+        return check_run_id(prompt_id.rpartition("#")[0]) if isinstance(prompt_id, str) else ""
+    except InvalidReference:
+        return ""
 
 
 def answer(context: Context, prompt_id: str, value: Any, actor: str | None) -> RunRecord:
