@@ -1,12 +1,11 @@
 """The inner structure of long lists and wide dicts, so that a small change writes little.
 
-A list beyond `CHUNK` items is a `Vector`: full groups of items, groups of groups above them up to one root,
-and a tail that grows by appends outside of the tree. A dict beyond `WIDE` entries is a `Trie`: buckets of
-entries chosen by the hash of the key; each entry carries a sequence number, which keeps the order of keys.
-Both are persistent: a change makes new groups on its way to the root and shares all others.
+A list beyond `CHUNK` items is a `Vector`: full groups of items, groups of groups above them up to one root, and a
+tail that grows by appends outside of the tree. A dict beyond `WIDE` entries is a `Trie`: buckets of entries chosen by
+the hash of the key; each carries a sequence number, which keeps the order of keys. Both are persistent: a change makes
+new groups on its way to the root and shares all others.
 
-Invariant: the spine of a container and its physical content say the same; `build_list` and `build_dict`
-are the only makers of spines.
+Invariant: the spine of a container and its content say the same; `build_list` and `build_dict` alone make spines.
 """
 
 from __future__ import annotations
