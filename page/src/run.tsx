@@ -81,7 +81,7 @@ export function RunView({ route }: { route: Route }) {
           aria-label="Travel through the versions"
           aria-valuetext={`version ${chosen}`}
           min={1}
-          max={Math.max(1, newest, chosen)}
+          max={Math.max(1, newest, head, chosen)}
           value={chosen}
           onInput={(event) => {
             const wanted = Number(event.currentTarget.value);
