@@ -1,15 +1,20 @@
 # Every target does its own set-up; a machine with Python 3.11 and make needs nothing else.
 
 PYTHON ?= python3
+# The environment of tests and checks: .venv, or .venv-3.12 and so on where another PYTHON is named.
+VENV := .venv$(if $(filter-out python3,$(PYTHON)),-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
 # Processes that run tests at once.
 JOBS ?= 2
-# Kills in `make crash`.
+# Kills, and power cuts, in `make crash`.
 N ?= 1000
+# Seconds for each target in `make fuzz`, and the targets.
+SECONDS ?= 600
+TARGETS ?= codec path pack snapshot bundle http
 
 PIP = -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup page chromium demo picture pictures test test-quick check crash bench docs wheel clean
+.PHONY: help setup page chromium demo picture pictures test test-quick pythons check crash fuzz bench docs wheel clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -17,28 +22,31 @@ help: ## list the commands
 demo: .venv-demo/ready ## see it at work: an agent is killed, goes on, makes a mistake and is put right
 	@.venv-demo/bin/holdfast demo
 
-picture: .venv/ready ## draw the picture of the README anew: docs/pictures/demo.svg
-	@folder=$$(mktemp -d) && cd $$folder && PATH=$(CURDIR)/.venv/bin:$$PATH holdfast demo --picture $(CURDIR)/docs/pictures/demo.svg; rm -r $$folder
+picture: $(VENV)/ready ## draw the picture of the README anew: docs/pictures/demo.svg
+	@folder=$$(mktemp -d) && cd $$folder && PATH=$(CURDIR)/$(VENV)/bin:$$PATH holdfast demo --picture $(CURDIR)/docs/pictures/demo.svg; rm -r $$folder
 
 pictures: setup ## take the pictures of docs/page.md anew, in a browser
-	@folder=$$(mktemp -d) && HOLDFAST_SCREENS=$$folder .venv/bin/python -m pytest -q tests/web/test_page_screens.py && \
+	@folder=$$(mktemp -d) && HOLDFAST_SCREENS=$$folder $(VENV)/bin/python -m pytest -q tests/web/test_page_screens.py && \
 		for each in runs-light run-light difference-dark rollback-light inbox-light compare-light; do \
 		cp $$folder/$$each.png docs/pictures/page-$$each.png; done; rm -r $$folder
 
-setup: .venv/ready page chromium ## make .venv with the package and everything for tests and checks
+setup: $(VENV)/ready page chromium ## make .venv with the package and everything for tests and checks
 
 test: setup ## run all tests
-	.venv/bin/python -m pytest -n $(JOBS)
+	$(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal
 
-test-quick: setup ## run the tests that take less than a minute together
-	.venv/bin/python -m pytest -n $(JOBS) -m "not slow"
+test-quick: setup ## run the tests that start no programs, servers or browser
+	$(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal -m "not slow"
 
-check: .venv/ready ## check format, style, types and layers
-	.venv/bin/ruff format --check .
-	.venv/bin/ruff check .
-	.venv/bin/mypy
-	@for each in tests/conftest.py tests/*/conftest.py; do MYPYPATH=tests/cli:tests/store .venv/bin/mypy --no-error-summary $$each || exit 1; done
-	.venv/bin/lint-imports
+pythons: ## run the quick tests on every other supported Python that this machine has
+	@for each in $$($(PYTHON) tests/pythons.py); do $(MAKE) --no-print-directory test-quick PYTHON=$$each || exit 1; done
+
+check: $(VENV)/ready ## check format, style, types and layers
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	@for each in tests/conftest.py tests/*/conftest.py; do MYPYPATH=tests:tests/cli:tests/store $(VENV)/bin/mypy --no-error-summary $$each || exit 1; done
+	$(VENV)/bin/lint-imports
 
 page: ## build the web page into the package, where Node.js is there
 	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory src/holdfast/web/page/index.html; \
@@ -54,29 +62,33 @@ chromium:
 		echo "installing chromium, for the tests of the page"; \
 		apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; fi
 
-crash: .venv/ready ## kill -9 committing processes and workers of a fleet again and again: make crash N=5000
-	HOLDFAST_KILLS=$(N) HOLDFAST_FLEET=7 .venv/bin/python -m pytest --timeout 0 tests/crash
+crash: $(VENV)/ready ## kill -9 processes and workers, and cut the power, again and again: make crash N=5000
+	HOLDFAST_KILLS=$(N) HOLDFAST_CUTS=$(N) HOLDFAST_INTERRUPTS=$(N) HOLDFAST_FAULTS=50 HOLDFAST_FLEET=7 $(VENV)/bin/python -m pytest --timeout 0 tests/crash
+
+fuzz: .venv-fuzz/ready ## feed mutated bytes to every door, with coverage feedback: make fuzz SECONDS=3600
+	@for each in $(TARGETS); do .venv-fuzz/bin/python tests/fuzz/fuzz.py $$each --seconds $(SECONDS) || exit 1; done
 
 bench: .venv-bench/ready ## measure speed and size beside the raw limit and the peers, into docs/benchmarks.md
 	.venv-bench/bin/python -m bench --write docs/benchmarks.md
 
-docs: .venv/ready ## make the pages into site/, all warnings being errors
-	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet --site-dir site
+docs: $(VENV)/ready ## make the pages into site/, all warnings being errors
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet --site-dir site
 	@echo "open site/index.html; for the search: $(PYTHON) -m http.server --directory site"
 
-wheel: .venv/ready page ## make a wheel and a source archive, both with the page, into dist/
-	@.venv/bin/python -m hatchling build
+wheel: $(VENV)/ready page ## make a wheel and a source archive, both with the page, into dist/
+	@HOLDFAST_REQUIRE_PAGE=1 $(VENV)/bin/python -m hatchling build
 
 clean: ## remove the environments, caches and builds
-	rm -rf .venv .venv-bench .venv-demo build dist site page/node_modules src/holdfast/web/page .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	rm -rf .venv .venv-* build dist site page/node_modules src/holdfast/web/page .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 		.import_linter_cache
 	find bench src tests -name __pycache__ -prune -exec rm -rf {} +
 
 # Each environment is the package, editable, with its extras; made anew when what it is made from changes.
-.venv/ready: EXTRAS = [dev]
+$(VENV)/ready: EXTRAS = [dev]
 .venv-bench/ready: EXTRAS = [bench]
+.venv-fuzz/ready: EXTRAS = [fuzz]
 
-.venv/ready .venv-bench/ready .venv-demo/ready: pyproject.toml constraints.txt
+$(VENV)/ready .venv-bench/ready .venv-demo/ready .venv-fuzz/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "Holdfast needs Python 3.11 or newer, and '$(PYTHON)' is not: make PYTHON=python3.11 …" >&2; exit 1; }
 	@echo "setting up $(@D)"

@@ -7,7 +7,19 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bench import fleet, memory, peer, postgres, reading, report, running, starting, threads, writing
+from bench import (
+    drafting,
+    fleet,
+    memory,
+    peer,
+    postgres,
+    reading,
+    report,
+    running,
+    starting,
+    threads,
+    writing,
+)
 from bench.measure import Bench, Row, note
 
 _SECTIONS: dict[str, Callable[[Bench], Iterator[Row]]] = {
@@ -15,6 +27,7 @@ _SECTIONS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "commit": writing.commit,
     "replace": writing.replace,
     "runs": writing.runs,
+    "draft": drafting.draft,
     "tasks": running.tasks,
     "read": reading.read,
     "page": reading.page,

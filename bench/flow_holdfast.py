@@ -42,16 +42,18 @@ class Engine:
         self._hf = holdfast.open(path)
 
     def run(self, run_id: str, steps: int) -> None:
-        _check(self._hf.run(in_line, steps, run_id=run_id))
+        _check(self._hf.run(in_line, steps, run_id=run_id, raises=False))
 
     async def run_many(self, runs: int, steps: int) -> None:
-        flows = (self._hf.arun(at_once, steps, run_id=f"run-{uuid4().hex}") for _ in range(runs))
+        flows = (
+            self._hf.arun(at_once, steps, run_id=f"run-{uuid4().hex}", raises=False) for _ in range(runs)
+        )
         for run in await asyncio.gather(*flows):
             _check(run)
 
     def go_back(self, run_id: str, step: int) -> None:
         # Version 1 is the state at the beginning.
-        _check(self._hf.rollback(run_id, to=step + 1))
+        _check(self._hf.rollback(run_id, to=step + 1, raises=False))
 
     def replay(self, run_id: str, steps: int) -> float | None:
         # After the last step, before the end of the run.
@@ -59,7 +61,7 @@ class Engine:
         return seconds(lambda: self.resume(run_id))
 
     def resume(self, run_id: str) -> None:
-        _check(self._hf.resume(run_id))
+        _check(self._hf.resume(run_id, raises=False))
 
     def close(self) -> None:
         self._hf.close()

@@ -185,7 +185,7 @@ def _write_revised(path: Path) -> None:
         for number in range(2, 203):
             with log.edit(step="revise") as draft:
                 draft["documents"][f"doc-{number:06}"] = workload.document(source)
-        with log.edit(step="finish") as draft:
+        with log.edit(step="revise") as draft:
             draft["documents"]["doc-005000"]["seen"] = True
             draft["messages"][100]["content"] = "Withdrawn."
             draft["done"] = True

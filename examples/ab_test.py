@@ -77,7 +77,7 @@ def main(folder: Path) -> None:
         print(hf.compare("frugal", "thorough"))
 
         print("\nWhere they come from:")
-        for summary in reversed(hf.runs()):
+        for summary in reversed(list(hf.iter_runs())):
             print(f"  {summary.id:9} {summary.status}, {summary.versions} versions", end="")
             print(f", forked from {summary.origin}" if summary.origin else "")
 

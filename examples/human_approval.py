@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 import holdfast
-from holdfast import InvalidAnswer, StepTimeout, step, workflow
+from holdfast import InvalidAnswer, QuestionTimeout, step, workflow
 
 RUN = "article"
 
@@ -50,7 +50,7 @@ def article(topic: str) -> str:
         return "thrown away"
     try:
         title = holdfast.ask("Is there a better title?", schema=str, timeout=1)
-    except StepTimeout:
+    except QuestionTimeout:
         say("nobody has a better title")
         title = working_title
     return publish(title, verdict.comment)

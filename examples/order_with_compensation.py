@@ -86,8 +86,10 @@ def undo(folder: Path) -> None:
 def main(folder: Path) -> None:
     with holdfast.open(folder / "runs.db") as hf:
         print("An order:")
-        run = hf.run(order, "kelp", 20, run_id=RUN)
-        print(f"  {run.status}: {run.error}")
+        try:
+            hf.run(order, "kelp", 20, run_id=RUN)
+        except RuntimeError as error:
+            print(f"  {hf.get(RUN).status}: {error}")
 
     for number, fate in enumerate(("killed", "closed", "well"), 1):
         print(f"Process {number} rolls it back:", flush=True)

@@ -85,10 +85,11 @@ def main(folder: Path) -> None:
             print(f"  version {version.number}  {name:16}  best so far: {best}")
         print(f"All is there: {dict(run.state['words'])}, {run.result} words")
 
-        run = hf.run(entitle, False, run_id="stubborn", state={"title": None})
-        assert isinstance(run.error, MergeConflict)
-        print(f"\nTwo editors, one title: the run has {run.status}")
-        print(f"  conflict at “{run.error.details['path']}”; the first to finish has its way for now")
+        try:
+            hf.run(entitle, False, run_id="stubborn", state={"title": None})
+        except MergeConflict as error:
+            print(f"\nTwo editors, one title: the run has {hf.get('stubborn').status}")
+            print(f"  conflict at “{error.details['path']}”; the first to finish has its way for now")
 
         run = hf.run(entitle, True, run_id="polite", state={"title": None})
         print(f"With a step that decides: the run is {run.status}, the title is “{run.state['title']}”")

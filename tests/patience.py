@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 #: Generous: only a test that fails waits for so long.
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 T = TypeVar("T")
 

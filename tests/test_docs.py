@@ -17,6 +17,8 @@ from typing import NamedTuple
 import pytest
 from terminal import Terminal
 
+from holdfast import Holdfast
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 
@@ -89,6 +91,10 @@ def test_the_code_on_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest
         elif block.language == "python":
             # Empty lines first, so that a traceback names the line on the page.
             exec(compile("\n" * (block.line - 1) + block.code, str(page), "exec"), vars(module))
+    for left_open in vars(module).values():
+        # Its threads would go on for as long as the tests do.
+        if isinstance(left_open, Holdfast):
+            left_open.close()
 
 
 def _type(page: Path, block: Block, folder: Path) -> None:

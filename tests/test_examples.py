@@ -83,7 +83,7 @@ def test_human_approval(tmp_path: Path) -> None:
         answered, missed = run.history().at(3), run.history().at(4)
         assert answered.result == {"decision": "publish", "comment": "charming"}
         assert answered.actor == "ada"
-        assert "StepTimeout" in str(missed.error)
+        assert "QuestionTimeout" in str(missed.error)
         assert run.state["comments"] == ["charming"]
         assert kinds(run)["prompt.opened"] == 2
         assert kinds(run)["prompt.answered"] == 1

@@ -1,4 +1,4 @@
-"""The wheel: it is refused without the page, and with it brings all that is needed."""
+"""Wheels and source archives: with the page where it can be built, without it elsewhere, and complete."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import urllib.request
 import zipfile
 from pathlib import Path
@@ -16,6 +17,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGE = Path("src", "holdfast", "web", "page")
+#: The small page of the fixture, as it is packed.
+PACKED_PAGE = {"holdfast/web/page/index.html", "holdfast/web/page/assets/index-1.js"}
 _EDITABLE = "from hatchling.build import build_editable; build_editable('.')"
 
 
@@ -46,37 +49,147 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
-def build(project: Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    return subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+def build(
+    project: Path, folder: Path, target: str = "wheel", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)]
+    return subprocess.run(
+        command,
+        cwd=project,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
-def test_a_wheel_with_the_page_is_made(project: Path) -> None:
-    done = build(project, project / "dist")
+def packed(folder: Path) -> set[str]:
+    """The files of the wheel in a folder."""
+    with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
+        return set(wheel.namelist())
+
+
+def with_npm(folder: Path, script: str) -> str:
+    """A PATH on which `npm` is a shell script."""
+    folder.mkdir()
+    npm = folder / "npm"
+    npm.write_text(f"#!/bin/sh\n{script}\n")
+    npm.chmod(0o755)
+    return f"{folder}{os.pathsep}/usr/bin{os.pathsep}/bin"
+
+
+def test_wheel_has_the_page_that_was_built(project: Path) -> None:
+    done = build(project, project / "dist", PATH="")
     assert done.returncode == 0, done.stderr
-    with zipfile.ZipFile(next((project / "dist").glob("*.whl"))) as wheel:
-        assert {"holdfast/web/page/index.html", "holdfast/web/page/assets/index-1.js"} <= set(
-            wheel.namelist()
-        )
+    assert packed(project / "dist") >= PACKED_PAGE
+    assert "page" not in done.stderr
 
 
 @pytest.mark.parametrize("missing", ["index.html", "assets/index-1.js"])
-def test_a_wheel_without_the_page_is_refused(project: Path, missing: str) -> None:
+def test_wheel_without_npm_lacks_the_page_and_says_so(project: Path, missing: str) -> None:
     (project / PAGE / missing).unlink()
-    done = build(project, project / "dist")
+    done = build(project, project / "dist", PATH="")
+    assert done.returncode == 0, done.stderr
+    assert "WITHOUT the web page" in done.stderr
+    assert "npm was not found" in done.stderr
+    assert "Node.js" in done.stderr
+    assert "holdfast/__init__.py" in packed(project / "dist")
+
+
+def test_wheel_is_built_without_the_page_if_npm_fails(project: Path, tmp_path: Path) -> None:
+    (project / PAGE / "index.html").unlink()
+    (project / "page").mkdir()
+    (project / "page" / "package.json").write_text("{}")
+    done = build(project, project / "dist", PATH=with_npm(tmp_path / "bin", "echo no network >&2; exit 1"))
+    assert done.returncode == 0, done.stderr
+    assert "no network" in done.stderr
+    assert "WITHOUT the web page" in done.stderr
+    assert "holdfast/__init__.py" in packed(project / "dist")
+
+
+def test_wheel_keeps_the_old_page_if_a_newer_one_cannot_be_built(project: Path) -> None:
+    (project / "page").mkdir()
+    (project / "page" / "package.json").write_text("{}")
+    os.utime(project / PAGE / "index.html", (0, 0))
+    done = build(project, project / "dist", PATH="")
+    assert done.returncode == 0, done.stderr
+    assert "older than its sources" in done.stderr
+    assert packed(project / "dist") >= PACKED_PAGE
+
+
+@pytest.mark.parametrize("target", ["wheel", "sdist"])
+def test_release_without_the_page_is_refused(project: Path, target: str) -> None:
+    (project / PAGE / "index.html").unlink()
+    done = build(project, project / "dist", target, PATH="", HOLDFAST_REQUIRE_PAGE="1")
     assert done.returncode != 0
-    assert "make page" in done.stderr
+    assert "npm was not found" in done.stderr
+    assert not list((project / "dist").glob("*.*"))
 
 
-def test_whoever_works_on_it_builds_the_page_beside(project: Path) -> None:
+def test_make_wheel_requires_the_page() -> None:
+    (command,) = re.findall(r"^wheel:.*\n\t@(.*)$", (ROOT / "Makefile").read_text(), re.M)
+    assert command.startswith("HOLDFAST_REQUIRE_PAGE=1 ")
+
+
+def test_wheel_of_a_source_archive_with_the_page_needs_no_npm(project: Path, tmp_path: Path) -> None:
+    (project / "page").mkdir()
+    (project / "page" / "package.json").write_text("{}")
+    os.utime(project / "page" / "package.json", (0, 0))
+    done = build(project, project / "dist", "sdist", PATH="")
+    assert done.returncode == 0, done.stderr
+    with tarfile.open(next((project / "dist").glob("*.tar.gz"))) as archive:
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    (unpacked,) = (tmp_path / "unpacked").iterdir()
+    assert (unpacked / "page" / "package.json").is_file()
+    done = build(unpacked, tmp_path / "wheel", PATH="", HOLDFAST_REQUIRE_PAGE="1")
+    assert done.returncode == 0, done.stderr
+    assert packed(tmp_path / "wheel") >= PACKED_PAGE
+
+
+def test_editable_install_does_not_build_the_page(project: Path) -> None:
     (project / PAGE / "index.html").unlink()
     subprocess.run([sys.executable, "-c", _EDITABLE], cwd=project, check=True, capture_output=True)
 
 
-def test_the_first_program_of_the_readme_with_the_wheel(installed: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("has_npm", [True, False], ids=["npm", "no-npm"])
+def test_pip_install_of_a_fresh_clone_runs_the_readme(tmp_path: Path, has_npm: bool) -> None:
+    """The commands of the README on a clean machine: the clone has no page yet."""
+    if has_npm and shutil.which("npm") is None:
+        pytest.skip("needs npm")
+    clone, venv = tmp_path / "clone", tmp_path / "venv"
+    subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", ROOT, clone], check=True)
+    subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+    paths = [str(venv / "bin"), *os.environ["PATH"].split(os.pathsep)]
+    if not has_npm:
+        paths = [each for each in paths if not Path(each, "npm").exists()]
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    clean["PATH"] = os.pathsep.join(paths)
+
+    def call_installed(program: str, *arguments: str) -> str:
+        command = [str(venv / "bin" / program), *arguments]
+        done = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    said = call_installed("pip", "install", "--verbose", str(clone))
+    assert ("WITHOUT the web page" in said) is not has_npm
+    (tmp_path / "letter.py").write_text(readme_program())
+    call_installed("python", "letter.py")
+    assert "final" in call_installed("holdfast", "log", "letter")
+    assert "Usage" in call_installed("holdfast", "--help")
+    there = call_installed("python", "-c", "from holdfast.web.page import Page; print(Page().there)")
+    assert there.strip() == str(has_npm)
+
+
+def readme_program() -> str:
     found = re.search(r'```python title="letter.py"\n(.*?)```', (ROOT / "README.md").read_text(), re.S)
     assert found
-    (tmp_path / "letter.py").write_text(found[1])
+    return found[1]
+
+
+def test_the_first_program_of_the_readme_with_the_wheel(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "letter.py").write_text(readme_program())
     assert call(installed, tmp_path, "letter.py") == ""
     assert "facts about kelp" in call(installed, tmp_path, "-m", "holdfast", "show", "letter", "--result")
     where = call(installed, tmp_path, "-c", "import holdfast; print(holdfast.__file__)")

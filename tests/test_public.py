@@ -11,6 +11,7 @@ import pytest
 import holdfast
 
 NAMES = [
+    "MISSING",
     "AlreadyExists",
     "AlreadyRunning",
     "Artifact",
@@ -24,29 +25,40 @@ NAMES = [
     "CorruptVersion",
     "FrozenDict",
     "FrozenList",
+    "FrozenStateChanged",
     "History",
     "Holdfast",
     "HoldfastError",
+    "HoldfastWarning",
     "IncompatibleFormat",
     "InvalidAnswer",
     "InvalidCall",
     "InvalidReference",
     "InvalidSnapshot",
+    "LeaseExpired",
     "LeaseLost",
+    "LimitExceeded",
+    "Limits",
     "MergeConflict",
+    "NotAwaited",
     "NotFinished",
     "NotFound",
+    "NotStored",
     "Opaque",
+    "OverridesMissing",
+    "QuestionTimeout",
     "ReplayDiverged",
     "Retention",
     "Retry",
     "Run",
+    "RunMismatch",
     "StaleVersion",
     "StepFailed",
     "StepTimeout",
     "StoreBusy",
     "StoreUnavailable",
     "Suspended",
+    "UnknownTimeZone",
     "UnsupportedValue",
     "Version",
     "Watch",
@@ -58,6 +70,7 @@ NAMES = [
     "now",
     "open",
     "parallel",
+    "patched",
     "progress",
     "random",
     "register",
@@ -74,7 +87,18 @@ NAMES = [
 ]
 
 #: Modules that take long to load, and that many programs need not have.
-HEAVY = ("asyncio", "numpy", "pydantic", "sqlite3", "http", "email", "unittest", "difflib", "multiprocessing")
+HEAVY = (
+    "asyncio",
+    "numpy",
+    "pydantic",
+    "apsw",
+    "sqlite3",
+    "http",
+    "email",
+    "unittest",
+    "difflib",
+    "multiprocessing",
+)
 
 
 def test_the_public_names() -> None:
@@ -99,7 +123,7 @@ def _is_error(value: object) -> bool:
         ("import holdfast; holdfast.open(':memory:').history('run').commit({'a': [1, 'b', 2.5]})", ()),
         (
             "import holdfast; holdfast.open('runs.db').history('run').commit({'a': [1, 'b', 2.5]})",
-            ("sqlite3",),
+            ("apsw",),
         ),
     ],
     ids=["import", "memory", "sqlite"],

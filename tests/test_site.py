@@ -107,7 +107,8 @@ def test_everything_public_is_in_the_reference(pages: dict[str, Page]) -> None:
         if not name.startswith("_")
     ]
     ends = {place.rpartition(".")[2] for place in told} | {".".join(place.split(".")[-2:]) for place in told}
-    assert [name for name in (*holdfast.__all__, *methods) if name not in ends] == []
+    missing = [name for name in (*holdfast.__all__, *methods) if name not in ends]
+    assert not missing, missing
 
 
 def test_the_pictures_are_as_they_are_drawn(tmp_path: Path) -> None:

@@ -111,13 +111,27 @@ function Lines({ lines }: { lines: string[] }) {
 }
 
 function ResumeDialog({ run, onDone, onClose }: DialogProps) {
+  const [limits, setLimits] = useState<api.Spending>(run.limits ?? {});
+  const raised = Object.fromEntries(Object.entries(limits).filter(([name, most]) => most !== run.limits?.[name]));
   const act = async () => {
-    await api.resume(run.id);
+    await api.resume(run.id, Object.keys(raised).length > 0 ? raised : null);
     onDone();
   };
   return (
     <Dialog title={`Resume ${run.id}`} verb="Resume" onDo={act} onClose={onClose}>
       <Consequences id={run.id} to={null} resume />
+      {Object.entries(limits).map(([name, most]) => (
+        <label key={name}>
+          limit of {name} ({(run.spent[name] ?? 0).toLocaleString("en", { maximumFractionDigits: 6 })} spent)
+          <input
+            type="number"
+            min={0}
+            step="any"
+            value={most}
+            onInput={(event) => setLimits({ ...limits, [name]: Number(event.currentTarget.value) })}
+          />
+        </label>
+      ))}
     </Dialog>
   );
 }

@@ -3,6 +3,7 @@
 import type { Session } from "./session";
 import type {
   Blame,
+  Implementation,
   Comparison,
   Diff,
   Event,
@@ -36,6 +37,9 @@ export class ApiError extends Error {
   }
 }
 
+/** What a run may spend, or has spent, its children included: cost, tokens, steps, seconds. */
+export type Spending = Record<string, number>;
+
 export interface RunWhole extends Run {
   failure: Failure | null;
   waits: string[];
@@ -43,6 +47,8 @@ export interface RunWhole extends Run {
   parent: string | null;
   children: string[];
   totals: Record<string, unknown>;
+  limits: Spending | null;
+  spent: Spending;
   timelines: Timeline[];
 }
 
@@ -52,7 +58,7 @@ export interface Listed extends Version {
 }
 
 /** A version with what its step gave and was shaped by, cut for showing. */
-export type VersionWhole = Version & { result: Node; meta: Node; error: Failure | null; failure: Failure | null };
+export type VersionWhole = Version & { implementation: Implementation | null; arguments: Node; result: Node; meta: Node; error: Failure | null; failure: Failure | null };
 
 export interface Stats {
   store: string;
@@ -185,7 +191,7 @@ export async function blame(at: string, path: string): Promise<Blame> {
 
 /** Where the bytes of a large value in a state are to be had. */
 export const rawUrl = (at: string, path: string) => `${ROOT}/${parts(at)}/raw?path=${name(path)}`;
-export const resultUrl = (at: string) => `${ROOT}/${parts(at)}/raw?of=result`;
+export const partUrl = (at: string, of: "arguments" | "result") => `${ROOT}/${parts(at)}/raw?of=${of}`;
 export const snapshotUrl = (at: string) => `${ROOT}/${parts(at)}/snapshot`;
 export const bundleUrl = (id: string) => `${ROOT}/runs/${name(id)}/bundle`;
 
@@ -209,7 +215,8 @@ export async function tries(id: string, after: number, signal: AbortSignal): Pro
 export const preview = (id: string, to: number | null, resume: boolean, signal?: AbortSignal) =>
   get<Preview>(`runs/${name(id)}/preview`, { to, resume }, signal);
 
-export const resume = async (id: string) => carried(await ask<Task>("POST", `runs/${name(id)}/resume`, {}, {}));
+export const resume = async (id: string, limits: Spending | null = null) =>
+  carried(await ask<Task>("POST", `runs/${name(id)}/resume`, {}, limits === null ? {} : { limits }));
 
 export const rollback = async (id: string, to: number, how: { resume: boolean; reason: string }) =>
   carried(await ask<Task>("POST", `runs/${name(id)}/rollback`, {}, { to, resume: how.resume, reason: how.reason || null }));

@@ -9,6 +9,7 @@ import { written } from "./node";
 import { Empty, ErrorNote, Loading } from "./notes";
 import { useNow } from "./now";
 import { choose, href, type Route } from "./route";
+import { ran } from "./steps";
 import type { Comparison, Node } from "./types";
 import { brief, clock, count, span } from "./words";
 
@@ -83,6 +84,7 @@ function Sides({ a, b }: { a: string; b: string }) {
     ["status", first.status, second.status],
     ["at", clock(one.at, now), clock(other.at, now)],
     ["step", one.address ?? one.kind, other.address ?? other.kind],
+    ["ran", ran(one.implementation), ran(other.implementation)],
     ["took", span(one.took), span(other.took)],
     ["steps completed", String(one.steps), String(other.steps)],
     ["result", said(one.result), said(other.result)],
@@ -134,7 +136,7 @@ function total(value: unknown): string {
 }
 
 function StepTable({ found, all }: { found: Comparison; all: boolean }) {
-  const pairs = found.steps.filter((pair) => all || !pair.same);
+  const pairs = found.steps.filter((pair) => all || !pair.same || pair.same_code === false);
   const beyond = found.step_count - found.steps.length;
   if (pairs.length === 0 && beyond === 0) return <p class="soft">All steps are the same.</p>;
   const [runA] = split(found.a);
@@ -158,7 +160,14 @@ function StepTable({ found, all }: { found: Comparison; all: boolean }) {
       <tbody>
         {pairs.map((pair) => (
           <tr key={`${pair.a} ${pair.b}`}>
-            <td>{pair.address ?? pair.step ?? pair.kind}</td>
+            <td>
+              {pair.address ?? pair.step ?? pair.kind}
+              {pair.same_code === false && (
+                <div class="soft mono">
+                  ran {ran(pair.a_code)} → {ran(pair.b_code)}
+                </div>
+              )}
+            </td>
             <td>{cell(runA, pair.a)}</td>
             <td>{cell(runB, pair.b)}</td>
             <td class="soft">{pair.same ? "same" : pair.a === null || pair.b === null ? "only one side" : "differs"}</td>

@@ -13,11 +13,11 @@ import { useEvents, useLooking } from "./live";
 import { useLoaded } from "./loaded";
 import { ErrorNote, Loading } from "./notes";
 import { usePaged } from "./paged";
-import { choose, href, type Route } from "./route";
+import { choose, href, parse, type Route } from "./route";
 import { FailureNote, Steps, VersionFacts } from "./steps";
 import { Tabs } from "./tabs";
 import { Tree } from "./tree";
-import { amounts, count, size } from "./words";
+import { amounts, count, size, spending } from "./words";
 
 const PAGE = 1000;
 
@@ -42,7 +42,8 @@ export function RunView({ route }: { route: Route }) {
   const found = useLoaded(chosen ? `version ${id}@${chosen}` : null, (signal) => api.version(id, chosen, signal));
   const pick = (version: number) => choose({ version: version === head ? null : version });
   const step = (by: number) => {
-    const place = nearest(versions, chosen);
+    // From the address, so that a key that comes before the next drawing counts from where the key before it has led.
+    const place = nearest(versions, Number(parse(location.hash).choices.version) || head);
     const next = versions[Math.min(versions.length - 1, Math.max(0, place + by))];
     if (next) pick(next.version);
   };
@@ -145,6 +146,7 @@ interface HeadProps {
 
 function Head({ run, version, wanted, onDone }: HeadProps) {
   const said = [run.workflow, count(run.versions, "version"), size(run.size), ...amounts(run.totals)];
+  const limits = spending(run.limits, run.spent);
   return (
     <>
       <div class="run-head">
@@ -154,6 +156,7 @@ function Head({ run, version, wanted, onDone }: HeadProps) {
         <h1>{run.id}</h1>
         <span class={`status ${run.status}`}>{run.status}</span>
         <span class="soft">{said.filter(Boolean).join(" · ")}</span>
+        {limits.length > 0 && <span class="soft">limits: {limits.join(" · ")}</span>}
         {run.origin && (
           <a href={href("compare", "", { a: run.origin, b: run.id })} class="soft">
             forked from {run.origin}

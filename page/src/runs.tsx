@@ -40,19 +40,29 @@ export function Runs({ route }: { route: Route }) {
   const runs = list.items;
   const counts = useCounts();
   const session = useContext(SessionContext);
-  const [mark, setMark] = useState({ key, place: -1 });
-  const chosen = mark.key === key ? Math.min(mark.place, runs.length - 1) : -1;
+  // A reference, so that a key that comes before the next drawing counts from where the key before it has led.
+  const mark = useRef({ key, place: -1 });
+  const [, draw] = useState(0);
+  const marked = () => (mark.current.key === key ? Math.min(mark.current.place, runs.length - 1) : -1);
+  const move = (by: number) => () => {
+    mark.current = { key, place: Math.min(runs.length - 1, Math.max(0, marked() + by)) };
+    draw((count) => count + 1);
+  };
+  const open = (choices = {}) => () => {
+    const run = runs[marked()];
+    if (run) go(href("run", run.id, choices));
+  };
+  const chosen = marked();
   const rowHeight = useNarrow() ? 56 : 34;
   const now = useNow();
   const search = useRef<HTMLInputElement>(null);
-  const run = runs[chosen];
   useKeys({
-    j: () => setMark({ key, place: Math.min(runs.length - 1, chosen + 1) }),
-    k: () => setMark({ key, place: Math.max(0, chosen - 1) }),
-    Enter: () => run && go(href("run", run.id)),
+    j: move(1),
+    k: move(-1),
+    Enter: open(),
     "/": () => search.current?.focus(),
-    d: () => run && go(href("run", run.id, { show: "difference", part: "state" })),
-    f: () => run && go(href("run", run.id, { do: "fork" })),
+    d: open({ show: "difference", part: "state" }),
+    f: open({ do: "fork" }),
   });
 
   const filtered = Boolean(show || q || workflow || tag || since);

@@ -3,12 +3,12 @@
 import type { ComponentChildren } from "preact";
 import { useMemo } from "preact/hooks";
 
-import { isCut, resultUrl, type Listed, type VersionWhole } from "./api";
+import { isCut, partUrl, type Listed, type VersionWhole } from "./api";
 import { pointOf } from "./graph";
 import { ancestors } from "./lanes";
 import { written } from "./node";
 import { useNow } from "./now";
-import type { Failure, Node, Try } from "./types";
+import type { Failure, Implementation, Node, Try } from "./types";
 import { VirtualList } from "./virtual";
 import { amounts, clock, size, span } from "./words";
 
@@ -51,7 +51,7 @@ export function Steps({ versions, tries, head, chosen, onChoose, onEnd }: Props)
           <button
             key={step.version}
             type="button"
-            class={`step-row ${step.failed ? "error" : ""}`}
+            class={`step-row ${step.failed || step.damaged ? "error" : ""}`}
             aria-current={step.version === chosen ? "true" : undefined}
             onClick={() => onChoose(step.version)}
           >
@@ -89,6 +89,7 @@ function TryRow({ failed, onChoose }: { failed: Try; onChoose: () => void }) {
 }
 
 function said(step: Listed): string {
+  if (step.damaged) return "its row in the store cannot be read: run holdfast verify";
   const parts = [
     step.failed ? (step.error?.message ?? "failed") : step.address && step.kind !== "step" ? step.kind : "",
     step.attempt > 1 ? `attempt ${step.attempt}` : "",
@@ -100,8 +101,16 @@ function said(step: Listed): string {
   return parts.filter(Boolean).join(" · ");
 }
 
+/** What ran as a step, in a line. */
+export function ran(found: Implementation | null): string {
+  return found ? `${found.name} ${found.code}${found.overridden ? " (override)" : ""}` : "";
+}
+
+const MONO = new Set(["ran", "arguments", "result", "metadata", "hash"]);
+
 export function VersionFacts({ version, tries }: { version: VersionWhole; tries: Try[] }) {
   const now = useNow();
+  const at = `${version.run}@${version.version}`;
   const facts: [string, ComponentChildren][] = [
     ["at", clock(version.at, now)],
     ["took", span(version.took)],
@@ -109,7 +118,9 @@ export function VersionFacts({ version, tries }: { version: VersionWhole; tries:
     ["timeline", String(version.timeline)],
     ["by", version.actor ?? ""],
     ["note", version.note ?? ""],
-    ["result", version.result.kind === "none" ? "" : <Given node={version.result} at={`${version.run}@${version.version}`} />],
+    ["ran", ran(version.implementation)],
+    ["arguments", version.arguments.count ? <Given node={version.arguments} at={at} of="arguments" /> : ""],
+    ["result", version.result.kind === "none" ? "" : <Given node={version.result} at={at} of="result" />],
     ["metadata", version.meta.kind === "none" ? "" : written(version.meta)],
     ["size", size(version.size)],
     ["hash", version.hash.slice(0, 16)],
@@ -122,7 +133,7 @@ export function VersionFacts({ version, tries }: { version: VersionWhole; tries:
           .map(([name, text]) => (
             <div key={name}>
               <dt>{name}</dt>
-              <dd class={name === "result" || name === "metadata" || name === "hash" ? "mono" : ""}>{text}</dd>
+              <dd class={MONO.has(name) ? "mono" : ""}>{text}</dd>
             </div>
           ))}
       </dl>
@@ -140,8 +151,8 @@ export function VersionFacts({ version, tries }: { version: VersionWhole; tries:
   );
 }
 
-/** What a step returned: in a line, or to be unfolded; what is too large for that, as a file. */
-function Given({ node, at }: { node: Node; at: string }) {
+/** What a step was called with, or returned: in a line, or to be unfolded; what is too large for that, as a file. */
+function Given({ node, at, of }: { node: Node; at: string; of: "arguments" | "result" }) {
   const text = written(node);
   if (text.length <= SHORT && !isCut(node)) return <>{text}</>;
   return (
@@ -149,7 +160,7 @@ function Given({ node, at }: { node: Node; at: string }) {
       <summary class="cut">{text.length > SHORT ? `${text.slice(0, SHORT - 1)}…` : text}</summary>
       <pre>{text}</pre>
       {isCut(node) && (
-        <a href={resultUrl(at)} download>
+        <a href={partUrl(at, of)} download>
           all of it, as a file
         </a>
       )}
@@ -157,9 +168,11 @@ function Given({ node, at }: { node: Node; at: string }) {
   );
 }
 
-export function FailureNote({ failure }: { failure: Failure }) {
+export function FailureNote({ failure, within = false }: { failure: Failure; within?: boolean }) {
+  const direct = failure.cause !== undefined && failure.direct !== false;
+  const cause = failure.cause ?? (failure.suppressed ? undefined : failure.context);
   return (
-    <div class="traceback" role="alert">
+    <div class="traceback" role={within ? undefined : "alert"}>
       <strong>
         {failure.type}: {failure.message}
       </strong>
@@ -169,6 +182,27 @@ export function FailureNote({ failure }: { failure: Failure }) {
           <pre>{failure.traceback}</pre>
         </details>
       )}
+      {(failure.notes ?? []).map((note, index) => (
+        <p key={index}>{note}</p>
+      ))}
+      {(failure.errors ?? [])
+        .filter((each) => each.same_as === undefined)
+        .map((each, index) => (
+          <Linked key={index} how={`${index + 1} of ${(failure.errors?.length ?? 0) + (failure.left_out ?? 0)}`} failure={each} />
+        ))}
+      {cause && cause.same_as === undefined && (
+        <Linked how={`${direct ? "caused by" : "while handling"}${failure.skipped ? ` (${failure.skipped} left out)` : ""}`} failure={cause} />
+      )}
+    </div>
+  );
+}
+
+/** An error that belongs to another: its cause, or a member of a group. */
+function Linked({ how, failure }: { how: string; failure: Failure }) {
+  return (
+    <div class="cause">
+      <span class="soft">{how}</span>
+      <FailureNote failure={failure} within />
     </div>
   );
 }

@@ -28,6 +28,7 @@ export interface Version {
   address: string | null;
   attempt: number;
   failed: boolean;
+  damaged: boolean;
   steps: number;
   at: string;
   took: number | null;
@@ -39,10 +40,31 @@ export interface Version {
   hash: string;
 }
 
+/** The code that ran as a step. */
+export interface Implementation {
+  name: string;
+  code: string;
+  overridden: boolean;
+}
+
 export interface Failure {
   type?: string;
   message?: string;
   traceback?: string;
+  notes?: string[];
+  /** `raise … from`; in old records the context, if `direct` is false. */
+  cause?: Failure;
+  direct?: boolean;
+  /** The error that was being handled. */
+  context?: Failure;
+  suppressed?: boolean;
+  /** Causes that are left out before the one that is shown. */
+  skipped?: number;
+  /** Members of a group. */
+  errors?: Failure[];
+  left_out?: number;
+  /** An error that is described elsewhere. */
+  same_as?: number;
 }
 
 export interface Entry {
@@ -91,6 +113,10 @@ export interface Pair {
   a: number | null;
   b: number | null;
   same: boolean;
+  a_code: Implementation | null;
+  b_code: Implementation | null;
+  /** Null where it is not recorded. */
+  same_code: boolean | null;
 }
 
 export interface Blame {

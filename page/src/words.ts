@@ -61,6 +61,12 @@ export function amounts(noted: Record<string, unknown> | null | undefined): stri
   );
 }
 
+/** What was spent of what may be: `cost 0.4 of 5`. */
+export function spending(limits: Record<string, number> | null, spent: Record<string, number>): string[] {
+  const figure = (value: number) => value.toLocaleString("en", { maximumFractionDigits: 6 });
+  return Object.entries(limits ?? {}).map(([name, most]) => `${name} ${figure(spent[name] ?? 0)} of ${figure(most)}`);
+}
+
 /** A time of the day, with the date where it is not today's. */
 export function clock(at: string, now: number): string {
   const then = new Date(at);

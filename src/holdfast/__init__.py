@@ -11,25 +11,35 @@ from holdfast.errors import (
     CompensationFailed,
     CorruptStore,
     CorruptVersion,
+    FrozenStateChanged,
     HoldfastError,
+    HoldfastWarning,
     IncompatibleFormat,
     InvalidAnswer,
     InvalidCall,
     InvalidReference,
     InvalidSnapshot,
+    LeaseExpired,
     LeaseLost,
+    LimitExceeded,
     MergeConflict,
+    NotAwaited,
     NotFinished,
     NotFound,
+    OverridesMissing,
+    QuestionTimeout,
     ReplayDiverged,
+    RunMismatch,
     StaleVersion,
     StepFailed,
     StepTimeout,
     StoreBusy,
     StoreUnavailable,
     Suspended,
+    UnknownTimeZone,
     UnsupportedValue,
 )
+from holdfast.history.arguments import NotStored
 from holdfast.history.history import History
 from holdfast.history.snapshot import validate
 from holdfast.history.version import Version
@@ -40,6 +50,7 @@ from holdfast.runtime.ambient import (
     note,
     now,
     parallel,
+    patched,
     progress,
     random,
     sleep,
@@ -50,15 +61,18 @@ from holdfast.runtime.ambient import (
 from holdfast.runtime.autosave import autosave
 from holdfast.runtime.calls import trial
 from holdfast.runtime.decorate import step, workflow
+from holdfast.runtime.limits import Limits
 from holdfast.runtime.policy import Breaker, Retry
 from holdfast.runtime.run import Run
 from holdfast.runtime.watch import Watch
 from holdfast.tree.artifact import Artifact, artifact
+from holdfast.tree.edits import MISSING
 from holdfast.tree.frozen import FrozenDict, FrozenList, thaw
 from holdfast.tree.sanitize import sanitize
 from holdfast.tree.values import Opaque, register
 
 __all__ = [
+    "MISSING",
     "AlreadyExists",
     "AlreadyRunning",
     "Artifact",
@@ -72,29 +86,40 @@ __all__ = [
     "CorruptVersion",
     "FrozenDict",
     "FrozenList",
+    "FrozenStateChanged",
     "History",
     "Holdfast",
     "HoldfastError",
+    "HoldfastWarning",
     "IncompatibleFormat",
     "InvalidAnswer",
     "InvalidCall",
     "InvalidReference",
     "InvalidSnapshot",
+    "LeaseExpired",
     "LeaseLost",
+    "LimitExceeded",
+    "Limits",
     "MergeConflict",
+    "NotAwaited",
     "NotFinished",
     "NotFound",
+    "NotStored",
     "Opaque",
+    "OverridesMissing",
+    "QuestionTimeout",
     "ReplayDiverged",
     "Retention",
     "Retry",
     "Run",
+    "RunMismatch",
     "StaleVersion",
     "StepFailed",
     "StepTimeout",
     "StoreBusy",
     "StoreUnavailable",
     "Suspended",
+    "UnknownTimeZone",
     "UnsupportedValue",
     "Version",
     "Watch",
@@ -106,6 +131,7 @@ __all__ = [
     "now",
     "open",
     "parallel",
+    "patched",
     "progress",
     "random",
     "register",

@@ -9,26 +9,22 @@ Invariant: a checkup changes nothing, and a check that cannot be made is itself 
 from __future__ import annotations
 
 import shutil
-import sqlite3
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import apsw
 import msgspec
 
 from holdfast.engine import Holdfast
 from holdfast.errors import HoldfastError
-from holdfast.model.public import RunSummary
 from holdfast.opening import file_of, formats, is_server
 
-#: SQLite before this one can damage a file that several processes write.
-_SOUND = (3, 51, 3)
 #: A log of this size that is not written back tells of a reader that never ends.
 _LONG_LOG = 64 << 20
 #: Free space below which a store is in danger.
 _LEAST_FREE = 256 << 20
 _PATIENCE = timedelta(days=1)
-_PAGE = 500
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -65,14 +61,6 @@ def checkup(hf: Holdfast, where: str) -> list[Finding]:
     return found
 
 
-def every_run(hf: Holdfast) -> Iterator[RunSummary]:
-    """All runs, newest first."""
-    after: str | None = None
-    while page := hf.runs(limit=_PAGE, after=after):
-        yield from page
-        after = page[-1].id
-
-
 def _format(where: str) -> Iterator[Finding]:
     ours, newest = formats(where)
     yield Finding(
@@ -81,16 +69,7 @@ def _format(where: str) -> Iterator[Finding]:
 
 
 def _sqlite() -> Iterator[Finding]:
-    sound = sqlite3.sqlite_version_info >= _SOUND
-    needed = ".".join(map(str, _SOUND))
-    yield Finding(
-        "sqlite",
-        True,
-        f"SQLite {sqlite3.sqlite_version}" + ("" if sound else f", older than {needed}"),
-        ""
-        if sound
-        else f"several processes that write one file are safe from {needed} on; one is safe with any",
-    )
+    yield Finding("sqlite", True, f"SQLite {apsw.sqlite_lib_version()}")
 
 
 def _space(where: str) -> Iterator[Finding]:
@@ -132,7 +111,7 @@ def _runs(hf: Holdfast) -> Iterator[Finding]:
         "future": [],
     }
     now = datetime.now(UTC)
-    for run in every_run(hf):
+    for run in hf.iter_runs():
         if run.status == "running" and run.workflow is not None and not run.alive:
             found["interrupted"].append(run.id)
         if run.status == "frozen":

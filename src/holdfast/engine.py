@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal, NoReturn
 
 from holdfast.errors import (
     AlreadyExists,
@@ -21,6 +21,7 @@ from holdfast.history import fork as forking
 from holdfast.history.context import Context
 from holdfast.history.events import read_events
 from holdfast.history.history import History
+from holdfast.history.redaction import Redaction, Secrets, redacted
 from holdfast.history.verify import Progress, verify_store
 from holdfast.history.version import Version
 from holdfast.model.names import (
@@ -38,15 +39,18 @@ from holdfast.model.public import Collected, Event, Report, RunSummary, StoredAr
 from holdfast.model.records import ENDED, PIN, STATUSES, RunRecord, StoreStats
 from holdfast.opening import file_of, open_store
 from holdfast.runtime import mail
-from holdfast.runtime.execute import refuse_if_running
+from holdfast.runtime.execute import refuse_if_running, remember
 from holdfast.runtime.lease import is_alive
-from holdfast.runtime.runner import override_functions
-from holdfast.runtime.waits import facts_of
-from holdfast.store.base import Store
+from holdfast.runtime.overrides import check_overrides, described, merged
+from holdfast.runtime.waits import Facts as RunFacts
+from holdfast.runtime.waits import encoded, facts_of
+from holdfast.store.base import RunFilters, Store, every_run
+from holdfast.store.unpicklable import StoredContent
 from holdfast.tree.artifact import Artifact
-from holdfast.tree.fold import Redactor
 
 _PAGE = 256
+#: Tags by which runs are listed, at most.
+_TAGS = 50
 #: Artifacts younger than this are not collected: the commit that will hold them may be on its way.
 _GRACE = 3600.0
 
@@ -71,9 +75,14 @@ def open(  # noqa: A001 - holdfast.open is the name
     A run that this process executes is its own for `lease` seconds without word from it; then others may take it over.
     `clock` gives the seconds since 1970; if there is none, it is this machine's, or that of the PostgreSQL server.
     """
-    store = open_store(where, durability=durability, artifacts=artifacts, timeout=timeout, create=create)
+    if clock is not None and not callable(clock):
+        raise InvalidCall(f"clock is a function that gives the seconds since 1970, not {short(clock)}")
+    now = None if clock is None else lambda: int(clock() * 1_000_000)
+    store = open_store(
+        where, durability=durability, artifacts=artifacts, timeout=timeout, create=create, clock=now
+    )
     try:
-        opened = Holdfast(store, redact=redact, lease=lease, clock=clock)
+        opened = Holdfast(store, redact=redact, lease=lease)
     except BaseException:
         store.close()
         raise
@@ -90,16 +99,12 @@ class Holdfast(Fleet):
         *,
         redact: Iterable[str | re.Pattern[str]] = (),
         lease: float = 15.0,
-        clock: Callable[[], float] | None = None,
     ) -> None:
         patterns = _patterns(redact)
-        if clock is not None and not callable(clock):
-            raise InvalidCall(f"clock is a function that gives the seconds since 1970, not {short(clock)}")
         #: Where its store is, as `open` was told.
         self.where: str | None = None
         self._store = store
-        now = store.now if clock is None else lambda: int(clock() * 1_000_000)
-        self._context = Context(store, now, Redactor(patterns) if patterns else None)
+        self._context = Context(store, store.now, Secrets(store, patterns))
         super().__init__(self._context, lease)
 
     def version(self, ref: str) -> Version:
@@ -130,20 +135,24 @@ class Holdfast(Fleet):
         at: int | str | None = None,
         edit: Callable[[Any], Any] | Mapping[str, Any] | None = None,
         state: Any = None,
-        overrides: Mapping[str, Callable[..., Any]] | None = None,
+        overrides: Mapping[str, Callable[..., Any] | None] | None = None,
         note: str | None = None,
         actor: str | None = None,
     ) -> History:
         """Start another run from a version. It shares what it came from; both go their own way. With `state`,
         it starts from that state instead; with `edit`, from what a function makes of a draft, or with the values
-        that a dict gives for paths. The run of a workflow goes on when it is resumed, in this process with
-        `overrides` for steps of those names."""
+        that a dict gives for paths. The run of a workflow goes on when it is resumed, with the overrides of the run
+        that it came from and `overrides`, as `resume` takes them."""
         source = ref if isinstance(ref, Version) else self.version(ref if at is None else f"{ref}@{at}")
-        functions = override_functions(overrides)
+        given = check_overrides(overrides)
+        recorded = facts_of(self._run(source.run)).overrides
+        functions, missing = merged(recorded, given, self._services.overrides.get(source.run, {}))
+        kept = {**{name: recorded[name] for name in missing}, **described(functions)}
         made = forking.fork(
-            self._context, source, run_id, edit=edit, state=state, note=note, actor=actor
+            self._context, source, run_id, edit=edit, state=state, note=note, actor=actor,
+            detail=encoded(RunFacts(overrides=kept)),
         )  # fmt: skip
-        self._remember(made.id, functions)
+        remember(self._services, made.id, functions)
         return self.history(made.id)
 
     def diff(self, a: str | Version, b: str | Version) -> compare.Diff:
@@ -165,21 +174,28 @@ class Holdfast(Fleet):
         limit: int = 100,
         after: str | None = None,
     ) -> list[RunSummary]:
-        """Runs, newest first; with `prefix`, those whose ids start with it. For the next page pass the last one's id as
-        `after`."""
-        statuses = [status] if isinstance(status, str) else status
-        if not isinstance(statuses, Sequence | None) or not all(name in STATUSES for name in statuses or ()):
-            raise InvalidCall(f"status is one of {', '.join(STATUSES)}, not {short(status)}")
+        """Return one page of runs, newest first: at most `limit`. With `prefix`, those whose ids start with it. For the
+        next page pass the last one's id as `after`; for all runs, use `iter_runs`."""
         records = self._store.runs(
-            statuses=statuses,
-            workflow=check_text("workflow", workflow, MAX_STEP),
-            tags=check_tags(tags),
-            since=None if since is None else _microseconds("since", since),
+            **_filters(status, tags, workflow, since, prefix),
             before=None if after is None else self._run(after).key,
-            prefix=check_text("prefix", prefix, MAX_ID) or "",
             limit=check_number("limit", limit, 1),
         )
         return [self._shown(record) for record in records]
+
+    def iter_runs(
+        self,
+        *,
+        status: str | Sequence[str] | None = None,
+        tags: Sequence[str] = (),
+        workflow: str | None = None,
+        since: datetime | None = None,
+        prefix: str = "",
+    ) -> Iterator[RunSummary]:
+        """Iterate over all runs, newest first, with the filters of `runs`. They are read page by page, so runs may be
+        resumed, changed and deleted in the loop."""
+        records = every_run(self._store, **_filters(status, tags, workflow, since, prefix))
+        return map(self._shown, records)
 
     def ids(self, prefix: str = "", *, limit: int = 1_000_000) -> list[str]:
         """The ids of runs, or of those whose ids begin so, in order."""
@@ -205,6 +221,23 @@ class Holdfast(Fleet):
         """Check every version of every run, every artifact, and the database itself."""
         return verify_store(self._store, progress)
 
+    @property
+    def redaction(self) -> Redaction:
+        """The patterns of keys that the store keeps: all who use it replace the values of such keys."""
+        return self._context.secrets.kept
+
+    def change_redaction(
+        self, *, add: Iterable[str] = (), remove: Iterable[str] = (), defaults: bool | None = None
+    ) -> Redaction:
+        """Add and remove patterns that the store keeps, for all who use it. They hold for what is committed from now
+        on, by other processes a second later; what is stored stays as it is. `defaults` switches the usual names
+        (`*password*`, `*api_key*`, `*secret*`, `*token`) on or off for `LoopEngine` and HTTP."""
+        return self._context.secrets.change(add, remove, defaults)
+
+    def redacted_by_default(self, value: Any) -> Any:
+        """Return JSON that comes from outside without what is to be redacted, the usual names included."""
+        return redacted(value, self._context.secrets.usual)
+
     def gc(self, *, grace: float = _GRACE, compact: bool = False) -> Collected:
         """Remove large values that no version holds; with `compact`, give the space back to the system."""
         if not isinstance(grace, int | float) or not 0 <= grace < 1e9:
@@ -213,6 +246,13 @@ class Holdfast(Fleet):
         if compact:
             self._store.compact()
         return Collected(count, size)
+
+    def backup(
+        self, path: str | os.PathLike[str], *, artifacts: str | os.PathLike[str] | None = None
+    ) -> None:
+        """Copy the store, while it is in use, to a new file that needs no other. A store with an artifact folder needs
+        `artifacts`, a folder for the copies of its contents."""
+        self._store.backup(path, artifacts)
 
     def delete(self, run_id: str) -> None:
         """Remove a run, the runs that are parts of it, and their history for ever. Forks of it stay: they take along
@@ -229,7 +269,7 @@ class Holdfast(Fleet):
                         run=run_id,
                         fork=fork.id,
                     )
-            for part in self._store.runs(parent=run.key, limit=1_000_000):
+            for part in every_run(self._store, parent=run.key):
                 self.delete(part.id)
             try:
                 for fork in forks:
@@ -240,14 +280,14 @@ class Holdfast(Fleet):
                 self._refuse_live(self._run(run_id))
                 continue
             self._context.forget(run_id)
-            self._overrides.pop(run_id, None)
+            self._services.overrides.pop(run_id, None)
             return
 
     def _refuse_live(self, run: RunRecord) -> None:
         """`AlreadyRunning` if somebody advances a run or a part of it, and nobody has told them to end it."""
         if run.status not in ENDED and facts_of(run).wish != "cancel":
             refuse_if_running(self._services, run)
-        for part in self._store.runs(parent=run.key, limit=1_000_000):
+        for part in every_run(self._store, parent=run.key):
             self._refuse_live(part)
 
     def artifact(self, digest: str) -> Artifact:
@@ -259,7 +299,7 @@ class Holdfast(Fleet):
         record = self._store.artifact(name)
         if record is None:
             raise NotFound(f"there is no artifact {digest[:12]} in the store", artifact=digest)
-        return Artifact(digest, record.size, None, lambda: self._store.artifact_pieces(name))
+        return Artifact(digest, record.size, None, StoredContent(self._store, name))
 
     def artifacts(self, *, after: str | None = None, limit: int = 100) -> list[StoredArtifact]:
         """The large values in the store, in order of their digests. For the next page pass the last one's digest as
@@ -296,11 +336,22 @@ class Holdfast(Fleet):
 
         bundle.export_run(self._store, self._run(run_id), file)
 
-    def import_run(self, file: str | os.PathLike[str] | BinaryIO, *, run_id: str | None = None) -> History:
-        """Read a run that `export_run` wrote. Checks every hash; never overwrites."""
+    def import_run(
+        self,
+        file: str | os.PathLike[str] | BinaryIO,
+        *,
+        run_id: str | None = None,
+        secrets: Literal["refuse", "keep"] = "refuse",
+    ) -> History:
+        """Read a run that `export_run` wrote. Checks every hash; never overwrites. A run that holds a value under a key
+        that this store redacts is refused with `InvalidSnapshot`, since a bundle cannot be changed; with
+        `secrets="keep"` it is imported as it is."""
         from holdfast.history import bundle
 
-        run = bundle.import_run(self._store, file, run_id=run_id, now=self._context.clock())
+        if secrets not in ("refuse", "keep"):
+            raise InvalidCall(f"secrets is 'refuse' or 'keep', not {short(secrets)}")
+        redact = None if secrets == "keep" else self._context.redact
+        run = bundle.import_run(self._store, file, run_id=run_id, now=self._context.clock(), redact=redact)
         mail.adopt(self._context, run)
         return self.history(run.id)
 
@@ -309,6 +360,11 @@ class Holdfast(Fleet):
         self._stop_workers()
         self._services.close()
         self._store.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise InvalidCall(
+            "an open store cannot be pickled or copied: call holdfast.open in the other process"
+        )
 
     def __enter__(self) -> Holdfast:
         return self
@@ -350,6 +406,29 @@ class Holdfast(Fleet):
             origin = None if source is None else f"{source.id}@{record.origin[1]}"
         alive = is_alive(record, self._context.clock())
         return RunSummary.of(record, tuple(tags), origin, alive)
+
+
+def _filters(
+    status: str | Sequence[str] | None,
+    tags: Sequence[str],
+    workflow: str | None,
+    since: datetime | None,
+    prefix: str,
+) -> RunFilters:
+    """Return a caller's filters as the store takes them; raise `InvalidCall`."""
+    statuses = [status] if isinstance(status, str) else status
+    if not isinstance(statuses, Sequence | None) or not all(name in STATUSES for name in statuses or ()):
+        raise InvalidCall(f"status is one of {', '.join(STATUSES)}, not {short(status)}")
+    names = list(dict.fromkeys(check_tags(tags)))
+    if len(names) > _TAGS:
+        raise InvalidCall(f"runs are listed by at most {_TAGS} tags, not {len(names)}: name fewer")
+    return RunFilters(
+        statuses=None if statuses is None else list(dict.fromkeys(statuses)),
+        workflow=check_text("workflow", workflow, MAX_STEP),
+        tags=names,
+        since=None if since is None else _microseconds("since", since),
+        prefix=check_text("prefix", prefix, MAX_ID) or "",
+    )
 
 
 def _microseconds(name: str, at: Any) -> int:

@@ -5,19 +5,25 @@
     │   ├── NotFound            no such run, version, tag, path, artifact
     │   ├── InvalidReference    a run id, reference or path that cannot be one
     │   ├── UnsupportedValue    a value that cannot be stored exactly; names its path
+    │   ├── FrozenStateChanged  C code wrote into a version's immutable state
     │   ├── InvalidSnapshot     a snapshot or bundle that fails its checks
     │   ├── InvalidAnswer       an answer that does not fit its prompt, or comes a second time
+    │   ├── NotAwaited          a step, ask, sleep, … was called without await
     │   └── AlreadyExists       a run of this id is there; nothing is overwritten
+    │       └── RunMismatch     … of another workflow, or started with other arguments
     ├── TryAgain                read afresh, then repeat
     │   ├── StaleVersion        someone else wrote the version first
     │   ├── AlreadyRunning      the run is being advanced elsewhere
     │   ├── LeaseLost           another took the run over; what was not committed is not kept
+    │   │   └── LeaseExpired    … or the lease ran out and the run's queue is full by now
     │   ├── BreakerOpen         a step failed too often lately; it is left alone for a while
     │   └── StoreBusy           another writer held the store for too long
     ├── Decide                  a person or a policy must choose
     │   ├── MergeConflict       two changes of one place; names path and values
-    │   ├── ReplayDiverged      a step was recorded with other arguments than it has now
+    │   ├── ReplayDiverged      the workflow's code does not fit what the run has recorded
     │   ├── CodeChanged         the workflow's code is not the code that the run began with
+    │   ├── LimitExceeded       a limit is used up; resume the run with a higher one
+    │   ├── OverridesMissing    the run has overrides of steps that this process does not know
     │   └── CompensationFailed  undoing a step failed; the rollback waits
     ├── NotFinished             wait
     │   └── Suspended           the run waits for a person, an event or a time
@@ -25,12 +31,14 @@
     │   ├── Cancelled           it was cancelled
     │   └── StepFailed          it failed with an exception whose class is not known here
     ├── StepTimeout             a step, or the whole run, took too long (a TimeoutError too)
+    │   └── QuestionTimeout     a question was not answered in time
     ├── BadData                 look at the data
     │   ├── CorruptVersion      a version fails its hash; names run and version
     │   ├── CorruptStore        the store around the versions is damaged
-    │   └── IncompatibleFormat  written by a newer Holdfast, or not by Holdfast
+    │   ├── IncompatibleFormat  written by a newer Holdfast, or not by Holdfast
+    │   └── UnknownTimeZone     a stored time is in a zone that this machine does not know
     ├── StoreUnavailable        the store cannot be opened or written; says why
-    └── CommitUnknown           the connection was lost during a commit: ask what happened
+    └── CommitUnknown           the connection or the disk failed during a commit: read what happened
 
 A message names the run, the version, the path, and the next step. `details` holds the same facts for
 programs; `code` is a stable word for the kind of error.
@@ -75,6 +83,12 @@ class UnsupportedValue(InvalidCall):
     code = "unsupported_value"
 
 
+class FrozenStateChanged(InvalidCall):
+    """A container of a version's immutable state was written to past its methods."""
+
+    code = "frozen_state_changed"
+
+
 class InvalidSnapshot(InvalidCall):
     """This snapshot or bundle fails its checks."""
 
@@ -85,6 +99,18 @@ class AlreadyExists(InvalidCall):
     """A run of this id exists; nothing is overwritten."""
 
     code = "already_exists"
+
+
+class RunMismatch(AlreadyExists):
+    """The run of this id is of another workflow, or was started with other arguments."""
+
+    code = "run_mismatch"
+
+
+class NotAwaited(InvalidCall):
+    """A call that gives an awaitable was used without await."""
+
+    code = "not_awaited"
 
 
 class InvalidAnswer(InvalidCall):
@@ -117,6 +143,12 @@ class LeaseLost(TryAgain):
     code = "lease_lost"
 
 
+class LeaseExpired(LeaseLost):
+    """The lease of the run ran out, and it cannot be claimed again now."""
+
+    code = "lease_expired"
+
+
 class BreakerOpen(TryAgain):
     """The step failed too often lately."""
 
@@ -142,7 +174,7 @@ class MergeConflict(Decide):
 
 
 class ReplayDiverged(Decide):
-    """The workflow does not do what it did when this step was recorded."""
+    """The workflow's code does not fit what the run has recorded."""
 
     code = "replay_diverged"
 
@@ -151,6 +183,38 @@ class CodeChanged(Decide):
     """The workflow's code has changed since the run began."""
 
     code = "code_changed"
+
+
+class LimitExceeded(Decide):
+    """A limit is used up, so the next step was not started. `details` has the same facts."""
+
+    code = "limit_exceeded"
+
+    @property
+    def limit(self) -> str:
+        """Which limit: cost, tokens, steps or seconds."""
+        return str(self.details.get("limit", ""))
+
+    @property
+    def spent(self) -> float:
+        """What has been spent."""
+        return float(self.details.get("spent", 0))
+
+    @property
+    def allowed(self) -> float:
+        """What may be spent."""
+        return float(self.details.get("allowed", 0))
+
+    @property
+    def run(self) -> str:
+        """The id of the run whose limit it is: of the one that was executed, or of one that it is a child of."""
+        return str(self.details.get("run", ""))
+
+
+class OverridesMissing(Decide):
+    """The run has overrides of steps whose functions this process does not know."""
+
+    code = "overrides_missing"
 
 
 class CompensationFailed(Decide):
@@ -195,6 +259,12 @@ class StepTimeout(HoldfastError, TimeoutError):
     code = "timeout"
 
 
+class QuestionTimeout(StepTimeout):
+    """A question was not answered in time."""
+
+    code = "question_timeout"
+
+
 class BadData(HoldfastError):
     """Stored data cannot be trusted or understood."""
 
@@ -219,6 +289,12 @@ class IncompatibleFormat(BadData):
     code = "incompatible_format"
 
 
+class UnknownTimeZone(BadData):
+    """A stored time is in a time zone that this machine does not know."""
+
+    code = "unknown_time_zone"
+
+
 class StoreUnavailable(HoldfastError):
     """The store cannot be opened or written."""
 
@@ -226,6 +302,10 @@ class StoreUnavailable(HoldfastError):
 
 
 class CommitUnknown(HoldfastError):
-    """The connection was lost during a commit, and whether it was carried out could not be learned."""
+    """The connection was lost, or the disk failed, during a commit, and whether it was carried out is not known."""
 
     code = "commit_unknown"
+
+
+class HoldfastWarning(UserWarning):
+    """A call that works, but perhaps not as its author expects. A filter of `warnings` makes it an error."""

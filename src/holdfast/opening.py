@@ -6,6 +6,9 @@ Invariant: what cannot be an address is refused before anything is touched; no m
 from __future__ import annotations
 
 import os
+import re
+import stat
+from collections.abc import Callable
 from typing import Any
 
 from holdfast.errors import IncompatibleFormat, InvalidCall, StoreUnavailable
@@ -13,6 +16,17 @@ from holdfast.model.names import short
 from holdfast.store.base import Store
 from holdfast.store.postgres_url import SCHEMES, shown
 
+#: What libpq would take for the address of a server, and what was meant to be one. The time that each of these
+#: expressions takes grows with the length of the text, not faster.
+_ALMOST = re.compile(
+    r"\s*(?:postgres\w*:|(?:host|hostaddr|port|dbname|user|password|passfile|service|servicefile|options|"
+    r"application_name|connect_timeout|client_encoding|ssl\w+|channel_binding|target_session_attrs|keepalives\w*)\s*=)",
+    re.IGNORECASE,
+)
+_PASSWORD = re.compile(r"password\s*=", re.IGNORECASE)
+_FIRST = re.compile(r"\s*\w+\s*=")
+_OTHER = re.compile(r"\s\w+\s*=")
+_WRITTEN = "The address of a PostgreSQL store is written postgresql://user:password@host:port/database"
 #: Seconds; SQLite counts them in milliseconds, of which there are not many more.
 _LONGEST = 1_000_000
 
@@ -24,8 +38,10 @@ def open_store(
     artifacts: str | os.PathLike[str] | None,
     timeout: float,
     create: bool,
+    clock: Callable[[], int] | None = None,
 ) -> Store:
-    """The store at an address; what is not there is made, if it may be."""
+    """The store at an address; what is not there is made, if it may be. `clock` gives microseconds since 1970, instead
+    of the store's own clock."""
     if durability not in ("durable", "fast", "memory"):
         raise InvalidCall(f"durability is 'durable', 'fast' or 'memory', not {short(durability)}")
     if not isinstance(timeout, int | float) or not 0 <= timeout <= _LONGEST:
@@ -37,17 +53,22 @@ def open_store(
         from holdfast.store.postgres import PostgresStore
 
         return PostgresStore(
-            os.fspath(where), durability=durability, artifacts=folder, timeout=timeout, create=create
+            os.fspath(where),
+            durability=durability,
+            artifacts=folder,
+            timeout=timeout,
+            create=create,
+            clock=clock,
         )
     if text == ":memory:":
         from holdfast.store.memory import MemoryStore
 
-        return MemoryStore()
+        return MemoryStore(clock=clock)
     if not create and not _holds_something(text):
         raise StoreUnavailable(f"there is no store at {text}", store=text, missing=True)
     from holdfast.store.sqlite import SQLiteStore
 
-    return SQLiteStore(text, durability=durability, artifacts=folder, timeout=timeout)
+    return SQLiteStore(text, durability=durability, artifacts=folder, timeout=timeout, clock=clock)
 
 
 def formats(where: str | os.PathLike[str]) -> tuple[int, int]:
@@ -82,6 +103,15 @@ def file_of(where: str | os.PathLike[str]) -> str:
         raise InvalidCall("open takes a path, 'sqlite:///path', 'postgresql://…' or ':memory:'")
     if is_server(text):
         return shown(text)
+    if _PASSWORD.search(text):
+        raise InvalidCall(
+            f"the name of a file cannot hold 'password='. {_WRITTEN}, not as 'host=… dbname=… password=…'"
+        )
+    if _ALMOST.match(text) or _is_keyword_string(text):
+        # It may hold a password.
+        raise InvalidCall(
+            f"{_WRITTEN}, not as 'host=… dbname=…'; a file whose name looks like this is opened by ./name"
+        )
     scheme, found, rest = text.partition("://")
     if found and scheme == "sqlite":
         text = rest[1:] if rest.startswith("/") else rest
@@ -94,6 +124,12 @@ def file_of(where: str | os.PathLike[str]) -> str:
             f"no store for {scheme}://…: open a path, 'sqlite:///path', 'postgresql://…' or ':memory:'"
         )
     return _possible(text)
+
+
+def _is_keyword_string(text: str) -> bool:
+    """Is it `word=… word=…`? libpq knows more keywords with every release."""
+    first = _FIRST.match(text)
+    return first is not None and _OTHER.search(text, first.end()) is not None
 
 
 def _folder(artifacts: Any) -> str:
@@ -129,9 +165,11 @@ def _need_driver() -> None:
 
 
 def _holds_something(path: str) -> bool:
-    """Is there a file that is not empty? SQLite would make a store of an empty one."""
+    """Is there a file that is not empty? SQLite would make a store of an empty one. What is not a file, the store
+    refuses."""
     try:
-        return os.stat(path).st_size > 0
+        found = os.stat(path)
+        return found.st_size > 0 or not stat.S_ISREG(found.st_mode)
     except FileNotFoundError:
         return False
     except OSError:

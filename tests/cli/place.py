@@ -32,9 +32,9 @@ class Place:
         return holdfast.open(self.folder / STORE, durability="fast")
 
     def run(self, workflow: Any, *args: Any, run_id: str, **more: Any) -> None:
-        """Run a workflow in this process, and let go of the store."""
+        """Run a workflow in this process, which may fail, and close the store."""
         with self.open() as hf:
-            hf.run(workflow, *args, run_id=run_id, **more)
+            hf.run(workflow, *args, run_id=run_id, raises=False, **more)
 
     def look(self, run_id: str) -> Any:
         """The status of a run, its result if it has one, and its state."""

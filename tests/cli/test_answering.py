@@ -10,6 +10,8 @@ import place as places
 import pytest
 from place import Place, one_line
 
+import holdfast
+
 place = places.place
 CHOICE = {"enum": ["yes", "later", 3]}
 FORM = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
@@ -169,6 +171,22 @@ def test_a_second_answer_is_refused(asking: Place) -> None:
     assert line.startswith("holdfast: prompt 'ask-1#1' has been answered already, by somebody")
     assert asking.json("answer", "ask-1#1", "true", code=4)["code"] == "invalid_answer"
     assert "holdfast prompts" in one_line(asking.call("answer", "ask-1", "true"), 3)
+
+
+def test_answer_to_an_outdated_question_is_refused(place: Place) -> None:
+    text = "Delete staging?"
+
+    @holdfast.workflow(name="cli_changing", changed="allow")
+    def changing() -> bool:
+        return bool(holdfast.ask(text, schema=bool))
+
+    place.run(changing, run_id="changing")
+    text = "Delete prod?"
+    with place.open() as hf:
+        hf.resume("changing", answers={"ask": True})
+    line = one_line(place.call("answer", "changing#1", "true"), 4)
+    assert line.startswith("holdfast: prompt 'changing#1' is outdated")
+    assert [each["question"] for each in place.json("prompts")] == ["Delete prod?"]
 
 
 def test_the_next_question_is_told(place: Place) -> None:

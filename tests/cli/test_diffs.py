@@ -14,6 +14,7 @@ def test_changes_on_a_terminal(shelf: Shelf) -> None:
         "hand@4 → hand@7",
         "~ n  3 → 2",
         "+ second  2",
+        '~ (note)  null → "better"',
         '+ (tags[0])  "good"',
     ]
 
@@ -22,6 +23,7 @@ def test_lines_of_fields_in_a_pipe(shelf: Shelf) -> None:
     assert shelf.rows("diff", "hand@4", "@7") == [
         ["changed", "n", "3", "2"],
         ["added", "second", "", "2"],
+        ["changed", "(note)", "null", '"better"'],
         ["added", "(tags[0])", "", '"good"'],
     ]
 
@@ -75,10 +77,11 @@ def test_stat(shelf: Shelf) -> None:
     lines = shelf.screen("diff", "hand@4", "hand@7", "--stat").splitlines()
     assert [line.split() for line in lines] == [
         ["part", "added", "removed", "changed", "moved"],
+        ["(note)", "0", "0", "1", "0"],
         ["(tags)", "1", "0", "0", "0"],
         ["n", "0", "0", "1", "0"],
         ["second", "1", "0", "0", "0"],
-        ["3", "changes"],
+        ["4", "changes"],
     ]
     assert shelf.json("diff", "hand@4", "hand@5", "--stat") == [
         {"part": "n", "added": 0, "removed": 0, "changed": 1, "moved": 0}
@@ -167,6 +170,9 @@ def test_compare_for_programs(shelf: Shelf) -> None:
         "a": 6,
         "b": None,
         "same": False,
+        "a_code": None,
+        "b_code": None,
+        "same_code": None,
     }
     assert (found["steps"][3]["address"], found["steps"][3]["kind"]) == ("search#2", "step")
     assert {"published", "result"} <= {change["path"] for change in found["changes"]}

@@ -6,7 +6,6 @@ import ctypes
 import os
 import resource
 import shutil
-import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,8 @@ import place as places
 import pytest
 import terminal
 from place import STORE, Place, one_line
+
+from database import Database
 
 place = places.place
 
@@ -123,7 +124,7 @@ def test_a_file_that_is_no_store(place: Place, content: bytes, code: int, text: 
 
 
 def test_a_database_of_somebody_else(place: Place) -> None:
-    with sqlite3.connect(STORE) as connection:
+    with Database(STORE) as connection:
         connection.execute("CREATE TABLE other (a)")
     connection.close()
     before = place.bytes()
@@ -133,7 +134,7 @@ def test_a_database_of_somebody_else(place: Place) -> None:
 
 
 def test_a_newer_format(full: Place) -> None:
-    with sqlite3.connect(STORE) as connection:
+    with Database(STORE) as connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()
     before = full.bytes()
@@ -177,7 +178,7 @@ def test_a_truncated_file(full: Place, part: float) -> None:
 @pytest.fixture
 def locked(full: Place) -> Iterator[Place]:
     """Another holds the file, for readers too."""
-    connection = sqlite3.connect(STORE, isolation_level=None)
+    connection = Database(STORE)
     connection.execute("PRAGMA locking_mode = EXCLUSIVE")
     connection.execute("BEGIN EXCLUSIVE")
     connection.execute("UPDATE run SET revision = revision")
@@ -203,7 +204,7 @@ def test_how_long_it_is_waited_for(locked: Place) -> None:
 
 
 def test_who_writes_does_not_keep_others_from_reading(full: Place) -> None:
-    connection = sqlite3.connect(STORE, isolation_level=None)
+    connection = Database(STORE)
     connection.execute("BEGIN EXCLUSIVE")
     try:
         assert full.call("runs").code == 0

@@ -19,7 +19,7 @@ _AT = """
 import os, signal, sys
 limit = int(sys.argv.pop(1))
 import holdfast.cli, holdfast.cli.app, holdfast.cli.commands.resume, holdfast.cli.commands.rollback
-import flows, sqlite3
+import flows, apsw
 count = 0
 def tick(*_):
     global count
@@ -82,7 +82,7 @@ def interrupted(done: terminal.Done) -> None:
         "click",
         "holdfast.cli.commands",
         "holdfast.cli.commands.resume",
-        "sqlite3",
+        "apsw",
         "flows",
     ],
 )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from shelf import LONG, Shelf
+from shelf import LONG, STORE, Shelf
+
+from database import Database
 
 
 def test_lanes_on_a_terminal(shelf: Shelf) -> None:
@@ -182,3 +184,18 @@ def test_a_version_is_no_run(shelf: Shelf) -> None:
     told = shelf.refused("log", "hand@2", code=2)
     assert told.startswith("hand@2 is a version, and this takes a run: --before N")
     assert "no run 'hnad@2'" in shelf.refused("log", "hnad@2", code=3)
+
+
+def test_damaged_version_is_listed_as_such(own: Shelf) -> None:
+    with Database(own.folder / STORE) as connection:
+        connection.execute(
+            "UPDATE journal SET kind = 99 WHERE number = 4 AND run = (SELECT key FROM run WHERE id = 'report-1')"
+        )
+    lines = own.screen("log", "report-1").splitlines()
+    assert [line.split()[1] for line in lines] == list("654321")
+    assert "(damaged)" in lines[2]
+    assert "holdfast verify" in lines[2]
+    assert [row[2] for row in own.rows("log", "report-1")][2] == "damaged"
+    found = own.json("log", "report-1")
+    assert [version["damaged"] for version in found] == [False, False, True, False, False, False]
+    assert "version 4" in own.refused("show", "report-1@4", code=6)

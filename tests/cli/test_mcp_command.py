@@ -82,6 +82,19 @@ def test_it_passes_over_what_is_no_message_and_ends_when_nobody_speaks_any_more(
     assert list(place.folder.glob("holdfast.db*")) == [], "no store was made"
 
 
+def test_half_of_a_surrogate_pair_is_answered(place: Place) -> None:
+    with server(place.folder) as found:
+        for number, params in enumerate(
+            ({"name": "show", "arguments": {"ref": "\ud800"}}, {"name": "\udfff", "arguments": {}})
+        ):
+            found.say({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params})
+            answer = found.hear()
+            assert answer["id"] == number
+            assert "surrogate" in answer["error"]["message"]
+        found.say(PING)
+        assert found.hear() == {"jsonrpc": "2.0", "id": 2, "result": {}}
+
+
 def test_it_ends_when_nobody_listens_any_more(place: Place) -> None:
     with server(place.folder) as found:
         assert found.process.stdout is not None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from shelf import EVIL, LONG, Shelf
 from terminal import Terminal, call
 
+import holdfast
 from holdfast.cli.output import Output
 from holdfast.desk.words import as_json
 
@@ -154,3 +156,25 @@ def test_what_a_command_says_it_did_is_safe_too(own: Shelf) -> None:
     assert own.screen("tag", "a\u202eb", "[red]x") == "a\\u202eb@1 is a\\u202eb:[red]x"
     assert own.pipe("pin", "a\u202eb").startswith("a\\u202eb@1 is pinned")
     assert own.screen("show", "a\u202eb").splitlines()[0].split() == ["version", "a\\u202eb@1"]
+
+
+def test_fields_hold_no_formula(tmp_path: Path) -> None:
+    """A spreadsheet computes what begins like one, also in quotation marks; numbers it may."""
+    with holdfast.open(tmp_path / "holdfast.db") as hf:
+        log = hf.history("=cmd()")
+        log.commit({"n": -5, "x": "=1+1"}, step="@SUM(1)", note="+1+1")
+        log.commit({"n": -6.5, "x": "-2+3"}, step="-2+3")
+    assert call("runs", cwd=tmp_path).out.startswith("'=cmd()\t")
+    cells = [
+        cell for line in call("log", "=cmd()", cwd=tmp_path).out.splitlines() for cell in line.split("\t")
+    ]
+    assert "'@SUM(1)" in cells
+    assert "'-2+3" in cells
+    assert not [cell for cell in cells if cell[:1] in ("=", "+", "@")]
+    cells = [
+        cell
+        for line in call("diff", "=cmd()@1", "@2", cwd=tmp_path).out.splitlines()
+        for cell in line.split("\t")
+    ]
+    assert {"-5", "-6.5", '\'"=1+1"', '\'"-2+3"'} <= set(cells)
+    assert json.loads(call("runs", "--json", cwd=tmp_path).out)[0]["id"] == "=cmd()"

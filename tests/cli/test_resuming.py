@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from contextlib import suppress
 
 import flows
 import place as places
 import pytest
 import terminal
 from place import Place, one_line
+
+from holdfast import LimitExceeded, Limits
 
 place = places.place
 
@@ -207,23 +210,43 @@ def test_changed_code_is_refused_if_asked_for(failed: Place) -> None:
     assert (done.code, done.out) == (0, 'completed  fail-1@4: "xwhole"\n')
 
 
-def test_a_divergence_fails_or_runs_anew(place: Place) -> None:
+def test_a_divergence_is_refused_or_runs_anew(place: Place) -> None:
     (place.folder / "topic.txt").write_text("kelp")
     broken = place.touch("broken")
     place.run(flows.reading, run_id="read-1")
     broken.unlink()
     (place.folder / "topic.txt").write_text("rock")
     done = place.call("resume", "read-1", "--app", "flows")
-    assert done.code == 1
-    assert "ReplayDiverged" in done.out
-    assert "holdfast resume read-1 --on-divergence rerun" in done.out
+    assert done.code == 4
+    assert "holdfast resume read-1 --from topic" in done.err
+    assert "holdfast resume read-1 --changed accept" in done.err
+    assert place.json("resume", "read-1", "--app", "flows", code=4)["code"] == "replay_diverged"
+    assert place.look("read-1")[0] == "failed"
     done = place.call("resume", "read-1", "--app", "flows", "--on-divergence", "rerun")
     assert (done.code, done.out.split(": ")[1]) == (0, '"rock"\n')
     assert place.world == ["topic kelp", "topic rock"]
 
 
 def test_what_steps_print_is_not_in_the_result(failed: Place) -> None:
-    failed.rewrite('did("fragile")', 'did("fragile")\n    print("a word")')
+    failed.rewrite('did("fragile")', 'did("fragile"), print("a word")')
     done = failed.call("resume", "fail-1", "--app", "flows", "--json")
     assert done.out.startswith('{"run"')
     assert done.err == "a word\n"
+
+
+def test_resume_with_a_higher_limit_goes_on_where_it_stopped(place: Place) -> None:
+    with suppress(LimitExceeded):
+        place.run(flows.shop, run_id="shop-1", limits=Limits(steps=1, cost=5))
+    place.forget()
+    shown = place.json("show", "shop-1")
+    assert shown["failure"]["type"] == "holdfast.errors.LimitExceeded"
+    shown = shown["spending"]
+    assert shown["limits"] == {"steps": 1, "cost": 5}
+    assert shown["spent"] | {"seconds": 0} == {"cost": 0, "tokens": 0, "steps": 1, "seconds": 0}
+    refused = place.call("resume", "shop-1", "--app", "flows")
+    assert "has used up its limit of steps (1 of 1)" in refused.out + refused.err
+    for bad in ("steps=many", "stops=3", "steps=-1", "steps"):
+        assert place.call("resume", "shop-1", "--app", "flows", "--limit", bad).code == 2
+    assert place.call("resume", "shop-1", "--app", "flows", "--limit", "steps=9").code == 0
+    assert place.look("shop-1")[0] == "completed"
+    assert place.json("show", "shop-1")["spending"]["limits"] == {"steps": 9, "cost": 5}

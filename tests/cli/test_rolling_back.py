@@ -61,6 +61,7 @@ def test_a_dry_run_changes_nothing_and_needs_no_code(shop: Place) -> None:
         "again": ["order", "count", "order#2", "count#2"],
         "undo": ["order#2", "order"],
         "cancelled": [],
+        "rewound": [],
         "waits": [],
         "known": False,
     }

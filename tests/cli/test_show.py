@@ -9,6 +9,18 @@ import pytest
 from shelf import EVIL, LONG, Shelf
 from terminal import PROGRAM, environment
 
+from holdfast import step, workflow
+
+
+@step
+def shown_search(topic: str, pages: int) -> str:
+    return topic
+
+
+@workflow
+def shown_flow(topic: str) -> None:
+    shown_search(topic, pages=2)
+
 
 def test_a_version_on_a_terminal(shelf: Shelf) -> None:
     lines = shelf.screen("show", "report-1@3").splitlines()
@@ -189,3 +201,27 @@ def test_no_colours_where_none_are_wanted(shelf: Shelf) -> None:
 
 def _quoted(text: str) -> str:
     return json.dumps(text)[1:-1]
+
+
+def test_arguments_are_shown_by_parameter(own: Shelf) -> None:
+    with own.open() as hf:
+        assert hf.run(shown_flow, "kelp", run_id="called").status == "completed"
+    first = json.loads(own.pipe("show", "called@1", "--json"))
+    assert first["arguments"] == {"topic": "kelp"}
+    assert json.loads(own.pipe("show", "called@2", "--arguments")) == {"topic": "kelp", "pages": 2}
+    lines = own.screen("show", "called@2").splitlines()
+    assert lines[lines.index("arguments") :][:3] == ["arguments", '├─ topic  "kelp"', "└─ pages  2"]
+    assert json.loads(own.pipe("show", "called@3", "--json"))["arguments"] is None
+
+
+def test_the_code_that_ran_is_shown_and_compared(own: Shelf) -> None:
+    with own.open() as hf:
+        hf.run(shown_flow, "kelp", run_id="called")
+        hf.fork("called@1", "other", overrides={"shown_search": lambda topic, pages: "more"})
+        assert hf.resume("other").status == "completed"
+    ran = json.loads(own.pipe("show", "other@2", "--json"))["implementation"]
+    assert (ran["overridden"], "lambda" in ran["name"]) == (True, True)
+    assert dict(own.rows("show", "called@2"))["ran"].startswith(f"{__name__}.shown_search ")
+    pair = json.loads(own.pipe("compare", "called", "other", "--json"))["steps"][0]
+    assert (pair["same_code"], pair["a_code"]["overridden"], pair["b_code"]) == (False, False, ran)
+    assert "(override)" in own.pipe("compare", "called", "other")

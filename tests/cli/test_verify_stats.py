@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import sqlite3
 
 from shelf import Shelf
 
+from database import Database
 from holdfast.model.records import STATUSES
 
 
@@ -71,12 +71,9 @@ def test_stats_for_programs(shelf: Shelf) -> None:
 
 def damage(own: Shelf, run: str, version: int) -> None:
     """Change bits of a version behind Holdfast's back."""
-    connection = sqlite3.connect(own.store)
-    (key,) = connection.execute("SELECT key FROM run WHERE id = ?", (run,)).fetchone()
-    (pack,) = connection.execute(
-        "SELECT pack FROM journal WHERE run = ? AND number = ?", (key, version)
-    ).fetchone()
+    connection = Database(own.store)
+    key = connection.value("SELECT key FROM run WHERE id = ?", (run,))
+    pack = connection.value("SELECT pack FROM journal WHERE run = ? AND number = ?", (key, version))
     broken = bytes([*pack[:-1], pack[-1] ^ 1])
     connection.execute("UPDATE journal SET pack = ? WHERE run = ? AND number = ?", (broken, key, version))
-    connection.commit()
     connection.close()

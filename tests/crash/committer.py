@@ -133,8 +133,20 @@ def bring_in(hf: Holdfast, rng: random.Random, bundle: str) -> None:
         say(run=log.id, imported=log.head.number)
 
 
+def back_up(hf: Holdfast, rng: random.Random, folder: str) -> None:
+    """Commit and back the store up under one name after another, for ever."""
+    log = hf.history("ada")
+    while True:
+        state = {"large": [holdfast.artifact(rng.randbytes(500)), rng.randbytes(66_000)], "n": rng.random()}
+        version = log.commit(state)
+        say(run=log.id, number=version.number, digest=digest(state))
+        name = f"copy-{rng.randrange(1 << 60)}.db"
+        hf.backup(os.path.join(folder, name), artifacts=os.path.join(folder, "copies"))
+        say(run=log.id, backup=name, version=version.number)
+
+
 JOBS: dict[str, Callable[[Holdfast, random.Random, Any], None]] = {
-    job.__name__: job for job in (commit, prune, collect, bring_in)
+    job.__name__: job for job in (commit, prune, collect, bring_in, back_up)
 }
 
 

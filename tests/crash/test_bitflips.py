@@ -1,8 +1,9 @@
 """Damage to the file: a bit that flips, a page of zeros, an end that is cut off.
 
-Whatever is damaged: a read gives exactly what was written or raises a typed error, `verify` reports a problem
-where a read would raise, and damage in one place leaves other versions readable. Lists of tags and events,
-and searches by tag or step, may lose entries without an error; `verify` must find that too.
+Whatever is damaged: a read gives exactly what was written or raises a typed error; a list of versions gives each as
+it was written, or lists it as damaged. `verify` reports a problem where a read would raise, and
+damage in one place leaves other versions readable. Lists of tags and events, and searches by tag or step, may lose
+entries without an error; `verify` must find that too.
 
 `HOLDFAST_FLIPS` sets how many bits are flipped (default 2000), one at a time: half of them in headers of the
 file, of its pages and of its rows, half of them anywhere.
@@ -19,7 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import pytest
-from specimen import RUNS, Readings, build, is_loose, read_all
+from specimen import RUNS, Readings, build, holds, is_damaged, is_loose, read_all
 
 import holdfast
 from holdfast import HoldfastError
@@ -39,7 +40,7 @@ class Specimen(NamedTuple):
     """A sound store: its bytes, and what it says."""
 
     content: bytes
-    sound: Readings
+    sound: dict[str, tuple[str, ...]]
     #: Where a damaged copy is put, in memory where the system has a place for that.
     path: Path
 
@@ -51,8 +52,9 @@ def specimen() -> Iterator[Specimen]:
         path = Path(folder) / "runs.db"
         build(path)
         content = path.read_bytes()
-        sound = read_all(path)
-        assert not [reading for reading in sound.values() if not isinstance(reading, tuple)]
+        readings = read_all(path)
+        sound = {name: reading for name, reading in readings.items() if isinstance(reading, tuple)}
+        assert len(sound) == len(readings)
         assert 100_000 < len(content) < 300_000
         yield Specimen(content, sound, path)
 
@@ -63,6 +65,7 @@ class Outcome(NamedTuple):
     readings: Readings
     #: Reads that gave something else than the sound store.
     changed: list[str]
+    #: Reads that raised an error, or listed versions as damaged.
     raised: list[str]
     #: Versions whose state and facts could be read.
     versions: int
@@ -76,9 +79,13 @@ def _outcome(specimen: Specimen, content: bytes) -> Outcome:
     changed = [
         name
         for name, reading in readings.items()
-        if isinstance(reading, tuple) and reading != specimen.sound[name]
+        if isinstance(reading, tuple) and not holds(reading, specimen.sound[name])
     ]
-    raised = [name for name, reading in readings.items() if not isinstance(reading, tuple)]
+    raised = [
+        name
+        for name, reading in readings.items()
+        if not isinstance(reading, tuple) or any(map(is_damaged, reading))
+    ]
     versions = sum(isinstance(readings.get(name), tuple) for name in _VERSIONS)
     return Outcome(readings, changed, raised, versions)
 

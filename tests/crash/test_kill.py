@@ -287,3 +287,35 @@ def test_an_import_is_all_or_nothing(victims: Victims, tmp_path: Path) -> None:
             last = hf.history(max(runs)) if runs else None
             if last is not None:
                 assert [digest(last.at(number).state) for number in _numbers(last)] == expected
+
+
+@pytest.mark.parametrize("folder", [False, True], ids=["database", "folder"])
+def test_a_backup_is_whole_or_not_there(folder: bool, victims: Victims, tmp_path: Path) -> None:
+    rng = random.Random(f"backup {folder}")
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    job: dict[str, Any] = {"job": "back_up", "path": str(tmp_path / "runs.db"), "more": str(copies)}
+    if folder:
+        job["artifacts"] = str(tmp_path / "artifacts")
+    promises = Promises()
+    promised: dict[str, int] = {}
+    for _ in range(FEW):
+        lines = victims.kill({**job, "seed": rng.random()}, Moment.choose(rng, most=6))
+        promises.add([line for line in lines if "backup" not in line])
+        promised |= {line["backup"]: line["version"] for line in lines if "backup" in line}
+        if not promises.digests:
+            continue
+        with holdfast.open(job["path"], artifacts=job.get("artifacts")) as hf:
+            assert hf.verify().problems == ()
+            promises.check(hf, list(promises.digests))
+            promises.digests.update(_unpromised(hf, promises))
+    found = {file.name: file for file in copies.glob("copy-*.db")}
+    assert promised
+    assert promised.keys() <= found.keys()
+    for name, file in found.items():
+        with holdfast.open(file, artifacts=copies / "copies" if folder else None) as copy:
+            assert copy.verify().problems == ()
+            log = copy.history("ada")
+            assert log.head.number == promised.get(name, log.head.number)
+            for number in _numbers(log):
+                assert digest(log.at(number).state) == promises.digests[("ada", number)]

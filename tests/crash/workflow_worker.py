@@ -55,8 +55,16 @@ class Doom:
 
 
 doom = Doom()
-#: What the transaction under way has written.
-written: list[str] = []
+
+
+class Written(threading.local):
+    """What the transaction under way has written: that of this thread, others renew leases meanwhile."""
+
+    def __init__(self) -> None:
+        self.sorts: list[str] = []
+
+
+written = Written()
 
 
 def reach(place: str, what: str) -> None:
@@ -107,7 +115,7 @@ def arm() -> None:
     def inside(append: Callable[..., Any]) -> Callable[..., Any]:
         def call(store: Any, connection: Any, change: Append) -> Any:
             done = append(store, connection, change)
-            written.append(sort_of(change))
+            written.sorts.append(sort_of(change))
             reach("inside", sort_of(change))
             return done
 
@@ -115,17 +123,17 @@ def arm() -> None:
 
     def transacting(transact: Callable[..., Any]) -> Callable[..., Any]:
         def call(link: Any, connection: Any, jobs: Any) -> None:
-            written.clear()
+            written.sorts.clear()
             transact(link, connection, jobs)
-            for sort in tuple(written):
+            for sort in tuple(written.sorts):
                 reach("committed", sort)
 
         return call
 
     def connecting(connect: Callable[..., Any]) -> Callable[..., Any]:
-        def call(link: Any) -> Any:
-            connection = connect(link)
-            connection.set_trace_callback(_traced)
+        def call(link: Any, *args: Any) -> Any:
+            connection = connect(link, *args)
+            connection.exec_trace = _traced
             return connection
 
         return call
@@ -147,10 +155,11 @@ def arm() -> None:
     around(Record, "load", loading)
 
 
-def _traced(statement: str) -> None:
+def _traced(_: Any, statement: str, __: Any) -> bool:
     if statement == "COMMIT":
-        for sort in tuple(written):
+        for sort in tuple(written.sorts):
             reach("during", sort)
+    return True
 
 
 # What runs
@@ -205,18 +214,18 @@ def _fail_once(label: str) -> None:
 _RETRY = Retry(3, backoff="constant", delay=0.001, jitter=0.0)
 
 
-@holdfast.step
+@holdfast.step(name="crash_work")
 def work(label: str, stamp: Any = None) -> dict[str, Any]:
     return _work(label, stamp)
 
 
-@holdfast.step(retry=_RETRY)
+@holdfast.step(name="crash_flaky", retry=_RETRY)
 def flaky(label: str) -> dict[str, Any]:
     _fail_once(label)
     return _work(label)
 
 
-@holdfast.step
+@holdfast.step(name="crash_outer")
 def outer(label: str) -> dict[str, Any]:
     holdfast.state()["by"][label] = "begun"
     inner = [work(f"{label}.{n}")["token"] for n in range(2)]
@@ -315,12 +324,16 @@ def advance(hf: Holdfast, job: dict[str, Any]) -> Run:
     """Run or resume, once, and bring what is waited for."""
     name = job["run"]
     if any(run.id == name for run in hf.runs()):
-        run = hf.resume(name)
+        run = hf.resume(name, raises=False)
     else:
-        run = hf.run(job["workflow"], name, run_id=name, state=fresh())
+        run = hf.run(job["workflow"], name, run_id=name, state=fresh(), raises=False)
     while run.status == "suspended":
         prompts = run.prompts()
-        run = hf.answer(prompts[0].id, "yes") if prompts else hf.send(name, "go", {"now": True})
+        run = (
+            hf.answer(prompts[0].id, "yes", raises=False)
+            if prompts
+            else hf.send(name, "go", {"now": True}, raises=False)
+        )
     return run
 
 
@@ -329,7 +342,7 @@ def undo(hf: Holdfast, job: dict[str, Any]) -> Run:
     if job["by_resume"] and any(
         event.kind == "run.rolling_back" for event in hf.history(job["run"]).events()
     ):
-        return hf.resume(job["run"])
+        return hf.resume(job["run"], raises=False)
     return hf.rollback(job["run"], to=1, resume=False)
 
 

@@ -14,7 +14,9 @@ from typing import Any
 
 import fleet_flows as flows
 
-PATIENCE = 40.0
+from freezing import freeze
+
+PATIENCE = 80.0
 
 
 def wait_until(condition: Callable[[], Any], what: str = "", patience: float = PATIENCE) -> Any:
@@ -54,6 +56,7 @@ class Member:
     """A worker in a process of its own."""
 
     def __init__(self, world: World, where: str, options: dict[str, Any]) -> None:
+        self.where = where
         given = json.dumps({"where": where, **options})
         environment = {**os.environ, "WORLD": str(world.folder)}
         program = [sys.executable, str(Path(flows.__file__)), given]
@@ -66,6 +69,10 @@ class Member:
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
+
+    def freeze(self) -> None:
+        """Stop it until a SIGCONT, outside of transactions."""
+        freeze(self.pid, self.where)
 
     def end(self, timeout: float = PATIENCE) -> int:
         return self.process.wait(timeout)

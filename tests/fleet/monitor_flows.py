@@ -47,7 +47,7 @@ def turn(word: str) -> str:
 def looping(*words: str) -> None:
     for at in range(100_000):
         turn(words[at % len(words)])
-        if (f.WORLD / "enough").exists():
+        if at % len(words) == len(words) - 1 and (f.WORLD / "enough").exists():
             return
 
 

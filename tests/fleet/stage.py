@@ -77,7 +77,7 @@ class Stage:
 
         def work() -> None:
             try:
-                engine.run(flow, *args, run_id=run_id, **how)
+                engine.run(flow, *args, run_id=run_id, raises=False, **how)
             except BaseException as error:
                 self.raised.append(error)
 

@@ -110,7 +110,7 @@ PLACES: dict[str, tuple[Any, str, Callable[..., bool]]] = {
     "it has ended, and only its place is not free": (Worker, "_ended", lambda *_: True),
     "nobody knows yet that it is over": (Services, "release", lambda *_: True),
     "it has not heard yet that its last write was done": (
-        Session, "_settle", lambda self, *given: getattr(given[-1], "status", "") == "suspended",
+        Session, "_settle", lambda self, *given, **_: getattr(given[-1], "status", "") == "suspended",
     ),
 }  # fmt: skip
 

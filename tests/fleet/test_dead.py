@@ -57,7 +57,7 @@ def test_what_is_dead_and_in_a_queue_is_handed_over_at_once(stage: Stage) -> Non
         pytest.skip("one engine alone has it")
     control.hangs["hang"] = 1
     other = stage.open()
-    worker = other.worker(monitor=False)
+    worker = other.worker(monitor=False, concurrency=1)
     run = stage.hf.enqueue(s.stuck, run_id="run")
     worker.start()
     hung(stage, 1)

@@ -14,7 +14,7 @@ from crew import Crew, World, wait_until
 
 import holdfast
 from holdfast import Holdfast, InvalidCall
-from holdfast.fleet.limits import Limits, Share, take
+from holdfast.fleet.limits import QueueLimits, Share, take
 
 pytest_plugins = ["postgres_fixtures"]
 
@@ -152,7 +152,7 @@ def test_an_account_never_gives_more_than_the_rate_in_any_period() -> None:
     """However long those who take from it hesitate, and whoever of them gives back what."""
     chance = random.Random(5)
     for rate, per in ((1, 1000), (7, 1000), (100, 1_000_000), (1000, 10)):
-        limits, now = Limits(rate=rate, per=per), 0
+        limits, now = QueueLimits(rate=rate, per=per), 0
         begun: list[int] = []
         taken: list[Share] = []
         for _ in range(3000):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import psycopg
 import pytest
 
 import holdfast
+from database import Database
 from holdfast import Holdfast, step, workflow
 from holdfast.model.records import RunRecord
 from holdfast.store.base import Append
@@ -62,15 +61,20 @@ def test_a_look_at_sqlite_reads_no_run_that_has_ended(tmp_path: Path) -> None:
     with holdfast.open(where) as hf:
         filled(hf)
         numbers = f"(WITH RECURSIVE c (n) AS (SELECT 1000 UNION ALL SELECT n + 1 FROM c LIMIT {ENDED}) SELECT n FROM c)"
-        with closing(sqlite3.connect(where)) as connection, connection:
+        with Database(where) as connection:
             connection.execute(_ROWS.format(sum="x''", more="", value="", numbers=numbers))
-        seen: list[str] = []
+        seen: dict[str, Any] = {}
+
+        def noted(_: Any, statement: str, values: Any) -> bool:
+            seen[statement] = values
+            return True
+
         with hf._store._link.reader() as connection:  # type: ignore[attr-defined]
-            connection.set_trace_callback(seen.append)
+            connection.exec_trace = noted
         look(hf)
-        connection.set_trace_callback(None)
-        asked = [each for each in dict.fromkeys(seen) if "FROM run" in each and each.startswith("SELECT")]
-        plans = {each: str(connection.execute(f"EXPLAIN QUERY PLAN {each}").fetchall()) for each in asked}
+        connection.exec_trace = None
+        asked = [each for each in seen if "FROM run" in each and each.startswith("SELECT")]
+        plans = {each: str(connection.rows(f"EXPLAIN QUERY PLAN {each}", seen[each])) for each in asked}
     assert len([plan for plan in plans.values() if "USING INDEX run_live (status=?" in plan]) >= 3
     assert [each for each, plan in plans.items() if "SCAN run" in plan] == []
 

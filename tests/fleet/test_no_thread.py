@@ -75,7 +75,7 @@ def test_runs_that_get_no_thread_are_handed_back(
         s.wait_until(lambda: all("run.handed_back" in [e.kind for e in run.events()] for run in runs))
         assert {run.status for run in runs} == {"queued"}
         assert {hf._store.run(run.id).owner for run in runs} == {None}  # type: ignore[union-attr]
-        assert worker.active == []
+        s.wait_until(lambda: worker.active == [])
         assert hf._services.keeper._holds == set()
         missing.clear()
         clock.seconds += 60

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from holdfast import Watch
 from holdfast.fleet.symptoms import Mark, Trail, looping, over_budget, silent
+from holdfast.runtime.limits import Spent, used_by
 from holdfast.runtime.pulse import Busy, Sign
 from holdfast.runtime.waits import Facts
 
@@ -141,18 +142,34 @@ def test_silence(steps: list[Busy], beat: int, inside: int | None, between: int 
 amounts = st.integers(0, 50)
 
 
-@given(amounts, amounts, amounts, amounts, amounts, amounts, amounts, amounts, st.integers(1, 40))
+@given(st.data(), amounts, amounts, amounts, amounts, amounts, amounts, amounts, amounts, st.integers(1, 40))
 def test_budgets_count_from_the_last_answer(
-    worked: int, working: int, steps: int, tokens: int, was: int, done: int, had: int, cost: int, limit: int
+    data: st.DataObject,
+    worked: int,
+    working: int,
+    steps: int,
+    tokens: int,
+    was: int,
+    done: int,
+    had: int,
+    cost: int,
+    limit: int,
 ) -> None:
-    facts = Facts(
-        worked=worked * SECOND,
-        totals={"tokens": tokens + had, "input_tokens": 10**9, "cost_usd": cost, "cost_eur": cost},
-        spent={"worked": was * SECOND, "steps": done, "totals": {"tokens": had}},
+    totals = {"tokens": tokens + had, "input_tokens": 10**9, "cost_usd": cost, "cost_eur": cost}
+    # As records keep it now, and as older ones do.
+    before: dict[str, Any] = data.draw(
+        st.sampled_from(
+            [
+                {"seconds": was, "steps": done, "tokens": had, "cost": 0},
+                {"worked": was * SECOND, "steps": done, "totals": {"tokens": had}},
+            ]
+        )
     )
+    facts = Facts(worked=worked * SECOND, totals=totals, spent=before)
+    spent = Spent(*used_by(facts), steps, worked)
 
     def found(watch: Watch) -> bool:
-        told = over_budget(facts, watch, steps=steps, working=working * SECOND, now=5, head=3)
+        told = over_budget(facts, watch, spent=spent, working=working * SECOND, now=5, head=3)
         assert told is None or (told.symptom, told.since, told.good) == ("over budget", 5, 3)
         return told is not None
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import signal
-import sqlite3
 import time
-from contextlib import closing
 
 import fleet_flows as flows
 import pytest
 from crew import Crew, World, wait_until
 
+from database import Database
 from holdfast import Holdfast
 
 pytest_plugins = ["postgres_fixtures"]
@@ -66,11 +65,11 @@ def test_a_frozen_worker_s_commit_is_refused_and_it_goes_on_with_other_work(
     run = hf.enqueue(flows.gated, "g")
     (frozen,) = crew.hire(lease=0.6)
     world.until("begin g")
-    frozen.signal(signal.SIGSTOP)
+    frozen.freeze()
     (other,) = crew.hire(lease=0.6)
     world.until("begin g", 2)
     # Both are in the step now; the frozen one ends it first.
-    other.signal(signal.SIGSTOP)
+    other.freeze()
     world.open("go-g")
     frozen.signal(signal.SIGCONT)
     world.until("end g")
@@ -88,7 +87,7 @@ def test_a_worker_that_slept_and_was_missed_by_nobody_goes_on(hf: Holdfast, crew
     run = hf.enqueue(flows.gated, "g")
     (frozen,) = crew.hire(lease=0.4)
     world.until("begin g")
-    frozen.signal(signal.SIGSTOP)
+    frozen.freeze()
     wait_until(lambda: not hf.get(run.id).alive)
     frozen.signal(signal.SIGCONT)
     wait_until(lambda: hf.get(run.id).alive)
@@ -103,7 +102,7 @@ def test_a_store_that_is_locked_for_a_while(hf: Holdfast, crew: Crew, world: Wor
     run = hf.enqueue(flows.gated, "g")
     crew.hire(lease=0.5, timeout=0.1)
     world.until("begin g")
-    with closing(sqlite3.connect(where, isolation_level=None)) as connection:
+    with Database(where) as connection:
         connection.execute("BEGIN IMMEDIATE")
         world.open("go-g")
         world.until("end g")

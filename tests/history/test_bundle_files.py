@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import os
-import sqlite3
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from bundles import exported, facts, full_run
 
 import holdfast
+from database import Database
 from holdfast import (
     AlreadyExists,
     CorruptStore,
@@ -193,9 +193,8 @@ def test_an_id_that_is_taken_meanwhile(
 
 
 def _damage(path: Path, statement: str) -> None:
-    connection = sqlite3.connect(path)
+    connection = Database(path)
     connection.execute(statement)
-    connection.commit()
     connection.close()
 
 

@@ -81,16 +81,22 @@ def test_each_change_has_a_line(two: History) -> None:
     assert str(two.diff(1, 1)) == "no difference"
 
 
-def test_a_diff_covers_result_status_tags_and_metadata(hf: Holdfast, two: History) -> None:
+def test_diff_covers_all_facts_of_a_version(hf: Holdfast, two: History) -> None:
     facts = {change.where: (change.kind, change.old, change.new) for change in two.diff(1, 2).facts}
     assert facts == {
+        "step": ("changed", "plan", "work"),
         "result.ok": ("changed", 1, 2),
         "tags[0]": ("changed", "first", "second"),
         "meta.cost": ("added", None, 3),
     }
-    two.commit(thaw(two.head.state), status="failed", tags=["second"])
+    error = {"type": "ValueError", "message": "no tide"}
+    two.commit(thaw(two.head.state), status="failed", tags=["second"], error=error, note="low water")
     later = {change.where: (change.old, change.new) for change in two.diff(2, 3).facts}
     assert later["status"] == ("running", "failed")
+    assert later["step"] == ("work", None)
+    assert later["error"] == (None, error)
+    assert later["note"] == (None, "low water")
+    assert hf.diff("run-1@2", "run-1@3").summary() == two.diff(2, 3).summary()
     assert not two.diff(2, 3).changes
     assert two.diff(2, 3), "a difference of facts is one"
 

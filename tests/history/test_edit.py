@@ -177,3 +177,16 @@ def test_a_draft_refuses_what_is_no_index_as_a_list_does(log: History, wrong: Ca
             with pytest.raises(TypeError):
                 wrong(items)
     assert log.head.state["items"] == [{"n": 1}, 2]
+
+
+def test_resolver_that_no_merge_can_call_is_refused(hf: Holdfast) -> None:
+    async def later(path: Any, base: Any, ours: Any, theirs: Any) -> Any:
+        return ours
+
+    log = hf.history("run")
+    log.commit({"n": 0})
+    for resolve in (later, lambda ours, theirs: ours):
+        for call in (lambda r: log.commit({"n": 1}, resolve=r), lambda r: log.edit(resolve=r)):
+            with pytest.raises(InvalidCall, match="resolve"):
+                call(resolve)
+    assert log.head.number == 1

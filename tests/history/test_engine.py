@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import logging
-import sqlite3
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +15,19 @@ import pytest
 from clocks import Clock
 
 import holdfast
-from holdfast import CorruptVersion, Holdfast, NotFound, Opaque, Retention, StaleVersion, thaw
+from database import Database
+from holdfast import (
+    CorruptVersion,
+    History,
+    Holdfast,
+    InvalidCall,
+    NotFound,
+    Opaque,
+    Retention,
+    StaleVersion,
+    Version,
+    thaw,
+)
 from holdfast.model.public import Event
 
 # Runs
@@ -69,6 +81,17 @@ def test_one_run_is_what_the_list_has(some: Holdfast) -> None:
         some.summary("run-")
 
 
+def test_runs_are_listed_by_fifty_tags_at_most(some: Holdfast) -> None:
+    names = [f"tag-{number}" for number in range(51)]
+    for name in names:
+        some.history("run-2").tag(1, name)
+    assert [run.id for run in some.runs(tags=names[1:] * 100)] == ["run-2"]
+    assert [run.id for run in some.iter_runs(tags=names[:50])] == ["run-2"]
+    for lists in (some.runs, some.iter_runs):
+        with pytest.raises(InvalidCall, match="at most 50 tags, not 51"):
+            lists(tags=names)
+
+
 def test_runs_are_paged_without_gaps_or_repeats(some: Holdfast) -> None:
     found: list[str] = []
     while page := some.runs(limit=2, after=found[-1] if found else None):
@@ -77,7 +100,81 @@ def test_runs_are_paged_without_gaps_or_repeats(some: Holdfast) -> None:
     assert found == ["run-5", "run-4", "run-3", "run-2", "run-1"]
 
 
+def test_iteration_gives_all_runs_while_they_are_changed_and_deleted(hf: Holdfast) -> None:
+    ids = [f"run-{number}" for number in range(1200)]
+    for run_id in ids:
+        hf.history(run_id).commit({}, tags=["odd"] if run_id[-1] in "13579" else ())
+    assert len(hf.runs()) == 100
+    assert [run.id for run in hf.iter_runs()] == ids[::-1]
+    assert len(list(hf.iter_runs(tags=["odd"]))) == 600
+    for run in hf.iter_runs(status="running"):
+        if run.tags:
+            hf.delete(run.id)
+        else:
+            hf.history(run.id).commit({}, status="completed")
+    assert [run.id for run in hf.iter_runs()] == ids[-2::-2]
+    assert list(hf.iter_runs(status="running")) == []
+    with pytest.raises(holdfast.InvalidCall, match="status"):
+        hf.iter_runs(status="sleeping")
+
+
 # Versions
+
+
+def test_iteration_gives_all_versions(hf: Holdfast) -> None:
+    log = hf.history("run-1")
+    for number in range(1, 601):
+        log.commit({"n": number}, step="even" if number % 2 == 0 else None)
+    assert len(log.versions()) == 100
+    assert [version.number for version in log.iter_versions()] == list(range(600, 0, -1))
+    assert [version.number for version in log.iter_versions(step="even")] == list(range(600, 0, -2))
+    log.prune(Retention(last=3))
+    assert [version.number for version in log.iter_versions()] == [600, 599, 598]
+
+
+def test_completed_steps_of_all_versions_read_each_once(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if they are asked for page by page."""
+    log = hf.history("run-1")
+    for number in range(1, 1001):
+        log.commit({"n": number}, step=f"step-{number}")
+    read: list[int] = []
+    versions = hf._store.versions
+
+    def counted(*arguments: Any, **wanted: Any) -> Any:
+        found = versions(*arguments, **wanted)
+        read.extend(record.number for record in found)
+        return found
+
+    monkeypatch.setattr(hf._store, "versions", counted)
+    names = [f"step-{number}" for number in range(1, 1001)]
+    for version in log.iter_versions():
+        assert version.completed_steps == names[: version.number]
+    # Once for the list, once for the names.
+    assert len(read) <= 2 * 1000 + 256
+
+
+def test_completed_steps_are_those_of_the_ancestors_on_every_timeline(hf: Holdfast) -> None:
+    log = hf.history("run-1")
+    chance = random.Random(7)
+    for number in range(1, 201):
+        if number > 1 and chance.random() < 0.2:
+            log.rollback(to=chance.randint(1, number - 1))
+        made = log.commit({"n": number}, step=chance.choice([None, "plan", "write"]))
+        if chance.random() < 0.3:
+            assert made.completed_steps == _names_of_ancestors(log, made)
+    found = log.versions(limit=200)
+    chance.shuffle(found)
+    for version in found:
+        assert version.completed_steps == _names_of_ancestors(log, version)
+    log.prune(Retention(last=50))
+    for version in log.versions():
+        assert version.completed_steps == _names_of_ancestors(log, version)
+
+
+def _names_of_ancestors(log: History, version: Version) -> list[str]:
+    return [each.step for each in log.ancestors(version) if each.step is not None][::-1]
 
 
 def test_versions_are_filtered_and_paged(hf: Holdfast) -> None:
@@ -109,7 +206,7 @@ def test_versions_are_filtered_and_paged(hf: Holdfast) -> None:
 def test_a_list_of_versions_reads_no_state(file: Path) -> None:
     with holdfast.open(file) as hf:
         hf.history("run-1").commit({"n": 1}, step="plan", note="kept")
-    with sqlite3.connect(file) as connection:
+    with Database(file) as connection:
         connection.execute("UPDATE journal SET pack = zeroblob(length(pack))")
     connection.close()
     with holdfast.open(file) as hf:

@@ -199,6 +199,23 @@ def test_what_cannot_be_stored_is_named_before_anything_is_written(
     assert (log.head.number, log.head.state) == (1, {"n": 1})
 
 
+def test_states_of_the_greatest_depth_follow_each_other(log: History) -> None:
+    def commit(state: Any, frames: int) -> None:
+        """Commit as a server does, with part of the stack in use."""
+        if frames:
+            commit(state, frames - 1)
+        else:
+            log.commit({"deep": state})
+
+    deep: Any = 1
+    for _ in range(200):
+        deep = [deep]
+    for state in ([], deep, [deep[0][0]], deep):
+        commit(state, 150)
+    assert log.verify().ok
+    assert log.head.number == 4
+
+
 def test_a_cycle_and_a_tree_too_deep_are_refused(log: History) -> None:
     circle: list[Any] = []
     circle.append(circle)

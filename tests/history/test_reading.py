@@ -26,7 +26,7 @@ def test_a_state_reads_the_same_however_much_is_read_ahead(
         assert thaw(hf.history("run").at(30).state) != expected
 
 
-def test_a_node_in_two_places_is_one_object(file: Path) -> None:
+def test_a_node_in_two_places_is_stored_once(file: Path) -> None:
     shared = {"text": "a" * 600, "items": ["b" * 40] * 9}
     with holdfast.open(file, durability="fast") as hf:
         log = hf.history("run")
@@ -36,8 +36,7 @@ def test_a_node_in_two_places_is_one_object(file: Path) -> None:
     with holdfast.open(file) as hf:
         state = hf.history("run").head.state
         assert state == {"one": shared, "two": shared}
-        assert state["one"] is state["two"]
-        assert state["one"] is hf.history("run").at(1).state["one"]
+        assert hf.history("run").head.size < 300
 
 
 def test_what_is_read_is_frozen_and_can_be_edited_cheaply(file: Path) -> None:
@@ -46,7 +45,7 @@ def test_what_is_read_is_frozen_and_can_be_edited_cheaply(file: Path) -> None:
         log = hf.history("run")
         with log.edit() as state:
             state["documents"]["doc-5"]["seen"] = True
-        assert type(log.head.state["documents"]["doc-5"]) is FrozenDict
+        assert isinstance(log.head.state["documents"]["doc-5"], FrozenDict)
         assert log.head.size < 2000
 
 

@@ -10,11 +10,10 @@ import json
 import logging
 import re
 import secrets
-import sqlite3
 import traceback
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +24,7 @@ import pytest
 import zstandard
 
 import holdfast
+from database import Database
 from holdfast import Holdfast, HoldfastError, MergeConflict, Retention, UnsupportedValue
 
 PATTERNS: list[str | re.Pattern[str]] = ["*password*", "api_key", re.compile(r"token_\d+")]
@@ -113,13 +113,10 @@ class Pile:
             content = path.read_bytes()
             self.unpacked(content)
             if path.suffix == ".db":
-                with closing(sqlite3.connect(path)) as connection:
-                    for row in connection.iterdump():
-                        self.add(row)
-                    for (table,) in connection.execute("SELECT name FROM sqlite_schema WHERE type='table'"):
-                        for values in connection.execute(f"SELECT * FROM {table}"):
-                            for value in values:
-                                self.unpacked(value if isinstance(value, bytes) else str(value).encode())
+                with Database(path) as connection:
+                    for values in connection.dump():
+                        for value in values:
+                            self.unpacked(value if isinstance(value, bytes) else str(value).encode())
 
     def unpacked(self, data: bytes) -> None:
         """Bytes, and all that is compressed within them."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import holdfast
+from database import Database
 from holdfast import Holdfast, HoldfastError, Retention, thaw
 from holdfast.errors import BadData
 
@@ -33,8 +33,8 @@ def store(file: Path) -> Path:
 
 
 def damage(file: Path, statement: str, *values: Any) -> None:
-    with sqlite3.connect(file) as connection:
-        assert connection.execute(statement, values).rowcount > 0
+    with Database(file) as connection:
+        assert connection.change(statement, values) > 0
     connection.close()
 
 
@@ -137,7 +137,7 @@ def test_the_rest_of_the_history_stays_usable(store: Path, what: str) -> None:
 
 
 def test_a_swapped_pair_of_versions_is_found(store: Path) -> None:
-    with sqlite3.connect(store) as connection:
+    with Database(store) as connection:
         for old, new in ((7, 1007), (8, 7), (1007, 8)):
             connection.execute("UPDATE journal SET number = ? WHERE run = 1 AND number = ?", (new, old))
     connection.close()

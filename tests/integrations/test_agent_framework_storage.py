@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from af_flows import Draft, Scripted, Verdict, checkpoint, essay, nested, storag
 from agent_framework.exceptions import WorkflowCheckpointException
 
 import holdfast
+from database import Database
 from holdfast import (
     Holdfast,
     Retention,
@@ -255,7 +255,7 @@ def test_the_loop_does_not_wait_for_the_store(hf: Holdfast, path: Path) -> None:
     async def run() -> None:
         storage = storage_of(hf)
         await storage.save(checkpoint(checkpoint_id="a"))
-        other = sqlite3.connect(path, isolation_level=None)
+        other = Database(path)
         other.execute("BEGIN IMMEDIATE")
         saving = asyncio.create_task(storage.save(checkpoint(checkpoint_id="b", previous_checkpoint_id="a")))
         assert (await storage.load("a")).checkpoint_id == "a"

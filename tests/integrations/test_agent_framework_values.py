@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import datetime as dt
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from af_flows import Draft, Puts, Unknown, Verdict, checkpoint, storage_of
 from agent_framework.exceptions import WorkflowCheckpointException
 
 import holdfast
+from database import Database
 from holdfast import (
     CorruptVersion,
     Holdfast,
@@ -170,7 +170,7 @@ def test_a_damaged_checkpoint_is_refused(path: Path) -> None:
     with holdfast.open(path) as hf:
         asyncio.run(storage_of(hf).save(checkpoint(checkpoint_id="a", state={"n": "x" * 50})))
         asyncio.run(storage_of(hf).save(checkpoint(checkpoint_id="b", state={"n": 1})))
-    with sqlite3.connect(path) as connection:
+    with Database(path) as connection:
         connection.execute("UPDATE journal SET pack = zeroblob(length(pack)) WHERE run = 1 AND number = 1")
     with holdfast.open(path) as hf:
         with pytest.raises(CorruptVersion):

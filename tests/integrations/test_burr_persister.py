@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from burr.core import Application, State, action, default
 from burr_apps import Builder, build, builder, kept, steps
 
 import holdfast
+from database import Database
 from holdfast import (
     AlreadyExists,
     Holdfast,
@@ -219,7 +219,7 @@ def test_an_asynchronous_application(hf: Holdfast, path: Path) -> None:
         await asyncio.gather(*(app.astep() for app in apps))
         assert len(await persister.list_app_ids("p")) == 11
         # While another process holds the store, the loop goes on.
-        other = sqlite3.connect(path, isolation_level=None)
+        other = Database(path)
         other.execute("BEGIN IMMEDIATE")
         saving = asyncio.create_task(apps[0].astep())
         for _ in range(20):

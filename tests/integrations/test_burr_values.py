@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sqlite3
 import subprocess
 import sys
 from datetime import datetime
@@ -16,6 +15,7 @@ from burr.core.state import FIELD_SERIALIZATION, register_field_serde
 from burr_apps import build, steps
 
 import holdfast
+from database import Database
 from holdfast import (
     CorruptVersion,
     Holdfast,
@@ -173,7 +173,7 @@ def test_what_cannot_be_saved_or_loaded(hf: Holdfast) -> None:
 def test_a_damaged_version_is_refused_and_the_others_are_not(path: Path) -> None:
     with holdfast.open(path) as hf:
         steps(build(HoldfastPersister(hf)), 3)
-    with sqlite3.connect(path) as connection:
+    with Database(path) as connection:
         connection.execute("UPDATE journal SET pack = zeroblob(length(pack)) WHERE number = 3")
     with holdfast.open(path) as hf:
         with pytest.raises(CorruptVersion):

@@ -6,7 +6,6 @@ import datetime as dt
 import enum
 import ipaddress
 import re
-import sqlite3
 import sys
 import threading
 from collections import OrderedDict, deque
@@ -36,6 +35,7 @@ from langgraph_graphs import config, put
 from pydantic import BaseModel
 
 import holdfast
+from database import Database
 from holdfast import CorruptVersion, InvalidCall, UnsupportedValue
 from holdfast.integrations.langgraph import HoldfastSaver
 
@@ -269,12 +269,12 @@ def test_every_flipped_byte_is_refused_and_the_rest_stays(tmp_path: Path) -> Non
     with HoldfastSaver(file) as saver:
         first = put(saver, config(), {"secret": "sixteen byte txt", "n": 0})
         second = put(saver, first, {"secret": "sixteen byte txt", "n": 1, "more": list(range(200))})
-    with sqlite3.connect(file) as db:
-        (pack,) = db.execute("SELECT pack FROM journal WHERE number = 2").fetchone()
+    with Database(file) as db:
+        pack = db.value("SELECT pack FROM journal WHERE number = 2")
     for place in range(0, len(pack), 5):
         flipped = bytearray(pack)
         flipped[place] ^= 1
-        with sqlite3.connect(file) as db:
+        with Database(file) as db:
             db.execute("UPDATE journal SET pack = ? WHERE number = 2", (bytes(flipped),))
         with HoldfastSaver(file) as saver:
             with pytest.raises(CorruptVersion):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from shelf import EVIL, STORE, fill
 from tool_agent import Agent, agent
 
 import holdfast
+from database import Database
 from holdfast.integrations.mcp.bounds import ROOM, ROW, cut, fit, page
 
 READING = {"runs", "log", "show", "diff", "blame", "prompts"}
@@ -53,9 +52,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         hf.history("odd").commit({"when": (1, 2), 3: "three", "lone": "\ud800", "$holdfast": "mine"})
         for number in range(3):
             hf.history("damaged").commit({"n": number, "text": f"kelp {number}" * 20})
-    with closing(sqlite3.connect(folder / STORE)) as base, base:
+    with Database(folder / STORE) as base:
         where = "number = 2 AND run = (SELECT key FROM run WHERE id = 'damaged')"
-        ((pack,),) = base.execute(f"SELECT pack FROM journal WHERE {where}").fetchall()
+        pack = base.value(f"SELECT pack FROM journal WHERE {where}")
         base.execute(f"UPDATE journal SET pack = ? WHERE {where}", (pack[:-1] + bytes([pack[-1] ^ 1]),))
     return folder
 
@@ -233,7 +232,7 @@ def test_lists_of_what_is_huge_are_bounded(reader: Agent, name: str) -> None:
 
 def test_diff(reader: Agent) -> None:
     found = reader.call("diff", a="report-1@2", b="@4")
-    assert (found["a"], found["b"], found["of"]) == ("report-1@2", "report-1@4", 3)
+    assert (found["a"], found["b"], found["of"]) == ("report-1@2", "report-1@4", 4)
     assert found["changes"][0]["path"] == "found"
     assert found["changes"][0]["new"] == ["kelp", "urchin"]
     lines = reader.read("diff", a="report-1@2", b="@4")
@@ -241,7 +240,7 @@ def test_diff(reader: Agent) -> None:
     part = reader.call("diff", a="report-1@2", b="@4", limit=1)
     assert part["next"] == {"offset": 1}
     rest = reader.call("diff", a="report-1@2", b="@4", offset=1)["changes"]
-    assert [each["path"] for each in rest] == ["result", "meta"]
+    assert [each["path"] for each in rest] == ["step", "result", "meta"]
     assert reader.call("diff", a="counted@1", path="n")["changes"][0]["new"] == 5
     assert reader.call("diff", a="counted@1", b="counted@1")["changes"] == []
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +16,7 @@ from agents.models.interface import Model
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
 
 import holdfast
+from database import Database
 from holdfast import (
     AlreadyExists,
     CorruptVersion,
@@ -283,7 +283,7 @@ def test_a_store_that_waits_keeps_nobody_else_waiting_and_a_write_that_was_begun
     async def talk() -> None:
         session = HoldfastSession("s", hf)
         await session.add_items([said("a")])
-        other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        other = Database(path)
         other.execute("BEGIN IMMEDIATE")
         writing = asyncio.create_task(session.add_items([said("b")]))
         await asyncio.sleep(0)
@@ -352,7 +352,7 @@ def test_the_run_of_a_workflow_is_left_alone_whatever_its_state_holds(hf: Holdfa
     async def talk() -> None:
         early = HoldfastSession("cart", hf)
         assert await early.get_items() == []
-        hf.run(shopping, run_id="cart", state={"items": [said("kelp")]})
+        await hf.arun(shopping, run_id="cart", state={"items": [said("kelp")]})
         for session in (early, HoldfastSession("cart", hf)):
             for call in (session.get_items(), session.add_items([said("a")]), session.pop_item()):
                 with pytest.raises(InvalidCall, match="is one of workflow 'shopping'"):
@@ -365,7 +365,7 @@ def test_the_run_of_a_workflow_is_left_alone_whatever_its_state_holds(hf: Holdfa
 def test_a_damaged_conversation_is_refused(path: Path) -> None:
     with holdfast.open(path) as hf:
         asyncio.run(HoldfastSession("s", hf).add_items([said("a secret thought")]))
-    with sqlite3.connect(path) as connection:
+    with Database(path) as connection:
         connection.execute("UPDATE journal SET pack = zeroblob(length(pack)) WHERE number = 1")
     with holdfast.open(path) as hf:
         session = HoldfastSession("s", hf)

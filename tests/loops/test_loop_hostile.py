@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sqlite3
 import sys
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 from looping import Clock, good, refused, state_of
 
 import holdfast
+from database import Database
 from holdfast import Holdfast
 from holdfast.loops import LoopEngine
 
@@ -189,7 +189,7 @@ def test_a_locked_store_is_told(file: Path, clock: Clock) -> None:
         engine.save_loop_snapshot("p", {"loop_count": 1})
         engine.log_agent_start("p", "planner", timeout=60)
         clock.forward(61)
-        other = sqlite3.connect(file, isolation_level=None)
+        other = Database(file)
         other.execute("BEGIN IMMEDIATE")
         for reply in (
             engine.save_loop_snapshot("p"),
@@ -209,13 +209,12 @@ def test_a_locked_store_is_told(file: Path, clock: Clock) -> None:
 
 
 def damage(file: Path, run: str, number: int) -> None:
-    database = sqlite3.connect(file)
-    changed = database.execute(
+    database = Database(file)
+    changed = database.change(
         "UPDATE journal SET pack = zeroblob(length(pack)) "
         "WHERE number = ? AND run = (SELECT key FROM run WHERE id = ?)",
         (number, run),
-    ).rowcount
-    database.commit()
+    )
     database.close()
     assert changed == 1
 
@@ -299,20 +298,19 @@ def test_a_store_that_loses_its_tables(file: Path) -> None:
         engine = LoopEngine(hf, check_every=None)
         engine.save_loop_snapshot("p", {"loop_count": 1})
         engine.log_agent_start("p", "planner")
-        database = sqlite3.connect(file)
+        database = Database(file)
         database.execute("PRAGMA foreign_keys = OFF")
         database.execute("DROP TABLE journal")
-        database.commit()
         database.close()
         for reply in (
             engine.save_loop_snapshot("p", {"loop_count": 2}),
             engine.restore_last_snapshot("p"),
             engine.log_agent_complete("p", "planner"),
             engine.get_snapshot_history("p"),
-            engine.get_audit("p"),
         ):
             assert reply["status"] == "error"
             assert reply["code"] != "unexpected"
+        assert all(entry["damaged"] for entry in engine.get_audit("p")["audit"])
 
 
 _texts = st.sampled_from(

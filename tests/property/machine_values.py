@@ -9,6 +9,7 @@ import copy
 import datetime as dt
 import struct
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from decimal import Decimal
@@ -48,6 +49,10 @@ def exactly(one: Any, other: Any) -> bool:
         return exactly(list(one.items()), list(other.items()))
     if kind is set or kind is frozenset:
         return len(one) == len(other) and all(any(exactly(a, b) for b in other) for a in one)
+    if kind is deque:
+        return one.maxlen == other.maxlen and exactly(list(one), list(other))
+    if kind is type:
+        return one is other
     if is_dataclass(one):
         return all(exactly(getattr(one, field.name), getattr(other, field.name)) for field in fields(one))
     if kind is dt.datetime:
@@ -62,9 +67,9 @@ def exactly(one: Any, other: Any) -> bool:
 def plain(value: Any) -> Any:
     """An ordinary copy in which no two places share an object; frozen containers become ordinary ones."""
     kind = type(value)
-    if kind is dict or kind is FrozenDict:
+    if kind is dict or isinstance(value, FrozenDict):
         return {key: plain(item) for key, item in value.items()}
-    if kind is list or kind is FrozenList:
+    if kind is list or isinstance(value, FrozenList):
         return [plain(item) for item in value]
     if kind is tuple:
         return tuple(map(plain, value))

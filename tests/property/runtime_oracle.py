@@ -11,11 +11,17 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
-from runtime_told import ENDED, Known, Letter, Script, Told, Waiting
+from runtime_changes import Conflict, change, merge
+from runtime_told import ENDED, Code, Known, Letter, Path, Script, Told, Waiting
+
+#: What `act` may be called, and the older name under which a step is found.
+ALIASES = {"acted": "act"}
+#: What each attempt at a step costs.
+COSTS = ("act", "flaky", "tally")
 
 
 class Failed(Exception):
-    """A step has failed."""
+    """A step has failed, with an error of a type."""
 
 
 class Crashed(BaseException):
@@ -26,11 +32,16 @@ class Halted(BaseException):
     """The execution has ended at a boundary between steps."""
 
 
+class Diverged(BaseException):
+    """The code calls something else than is recorded at an address."""
+
+
 @dataclass
 class World:
-    """All runs, and what happens to steps in the present execution."""
+    """All runs, the code, and what happens to steps in the present execution."""
 
     now: float
+    code: Code
     runs: dict[str, Told] = field(default_factory=dict)
     failing: set[str] = field(default_factory=set)
     crashing: str | None = None
@@ -43,28 +54,34 @@ class World:
     answers: dict[str, Any] = field(default_factory=dict)
     #: What `uuid4` and `random` gave, by run, timeline and address.
     drawn: dict[tuple[str, int, str], Any] = field(default_factory=dict)
+    clock: list[int] = field(default_factory=lambda: [0])
 
-    def start(self, run_id: str, script: Script, state: Any, parent: str | None = None) -> None:
-        told = self.runs[run_id] = Told(run_id, script, parent)
+    def start(self, run_id: str, program: str, state: Any, **facts: Any) -> None:
+        told = self.runs[run_id] = Told(run_id, program, clock=self.clock, **facts)
         told.add("initial", state)
         Play(self, told, {}).execute()
 
-    def resume(self, told: Told) -> None:
+    def resume(self, told: Told, limits: dict[str, int] | None = None) -> None:
         """What `resume` does, of a run that was not cancelled."""
+        if told.status != "completed":
+            told.limits |= limits or {}
         if told.status == "completed":
             return
         if told.status == "suspended" and not self.answers and not self.ready(told):
             return
-        told.status = "running"
-        Play(self, told, self.answers).execute()
+        before, told.status = told.status, "running"
+        Play(self, told, self.answers, before).execute()
 
     def cancel(self, told: Told) -> None:
-        for child in [each for each in self.runs.values() if each.parent == told.id]:
-            self.cancel(child)
         if told.status not in ENDED:
             told.waits = {}
             told.status = "cancelled"
             told.add("final", told.state, status="cancelled")
+        for child in self.children(told):
+            self.cancel(child)
+
+    def children(self, told: Told) -> list[Told]:
+        return [each for each in self.runs.values() if each.parent == told.id]
 
     def ready(self, told: Told) -> bool:
         """Would a suspended run go on if it were resumed?"""
@@ -77,11 +94,41 @@ class World:
         return child.status != "paused" and (child.status != "suspended" or self.ready(child))
 
     def roll_back(self, told: Told, to: int, *, resume: bool) -> None:
+        self.rewind_children(told, told.versions[to].tick)
         told.roll_back(to)
-        for child in [each for each in self.runs.values() if each.parent == told.id]:
-            self.cancel(child)
+        for child in self.children(told):
+            if not self.is_part(told, child):
+                self.cancel(child)
         if resume:
             self.resume(told)
+
+    def rewind_children(self, told: Told, moment: int) -> None:
+        """Each child that was under way at a moment gets the version back that it had."""
+        for child in self.children(told):
+            if not self.is_part(told, child):
+                continue
+            self.rewind_children(child, moment)
+            if child.versions[child.head].tick > moment >= child.versions[1].tick:
+                child.roll_back(max(each.number for each in child.line() if each.tick <= moment))
+
+    def is_part(self, told: Told, child: Told) -> bool:
+        """Was a child called on the line that a run is on now?"""
+        timeline, first = child.called[1], child.versions[1].tick
+        return timeline == len(told.starts) or any(
+            known.timeline <= timeline and known.tick > first for known in told.line()
+        )
+
+    def edit(self, told: Told, by_hand: list[Any]) -> Known:
+        """A person changes the state of a run, whose status stays as it is."""
+        state = deepcopy(told.state)
+        change(state, ["by hand", "", by_hand])
+        return told.add("manual", state, status=told.status, by_hand=by_hand)
+
+    def spent(self, told: Told) -> dict[str, int]:
+        """What a run has spent, its children included."""
+        parts = [self.spent(child) for child in self.children(told)]
+        own = {"steps": told.steps + told.discarded + told.flying, "cost": told.cost}
+        return {name: own[name] + sum(part[name] for part in parts) for name in own}
 
     def answer(self, told: Told, wait: Waiting, value: Any, *, resume: bool) -> None:
         wait.filled, wait.value = True, value
@@ -112,23 +159,39 @@ class World:
 class Place:
     """The workflow's code, a step, or a branch: gives the addresses of what is called there."""
 
-    def __init__(self, prefix: str = "") -> None:
+    def __init__(self, prefix: str = "", path: Path | None = None) -> None:
         self.prefix = prefix
+        self.path: Path = path or []
+        self.calls = 0
+        self.tasks = 0
+        #: How many calls were found under the older name of their step.
+        self.aliased = 0
         self._counts: Counter[str] = Counter()
 
     def next(self, name: str) -> str:
         self._counts[name] += 1
-        local = name if self._counts[name] == 1 else f"{name}#{self._counts[name]}"
+        return self.named(name, self._counts[name])
+
+    def named(self, name: str, number: int) -> str:
+        local = name if number == 1 else f"{name}#{number}"
         return f"{self.prefix}/{local}" if self.prefix else local
+
+    def task(self) -> Place:
+        """The branch of the next task that asyncio makes here."""
+        self.tasks += 1
+        prefix = f"{self.prefix}/[{self.tasks}]" if self.prefix else f"[{self.tasks}]"
+        return Place(prefix, [*self.path, (self.prefix, self.tasks, None)])
 
 
 class Play:
     """One execution of a run."""
 
-    def __init__(self, world: World, told: Told, answers: dict[str, Any]) -> None:
+    def __init__(self, world: World, told: Told, answers: dict[str, Any], before: str = "running") -> None:
         self.world = world
         self.told = told
         self.answers = answers
+        #: The status that the run had before.
+        self.before = before
         self.recorded: dict[str, Known] = {}
         self.values: dict[str, Any] = {}
         line = list(told.line())
@@ -141,21 +204,78 @@ class Play:
         self.past: list[Known] = line[::-1]
         self.at: int | None = 0 if self.recorded else None
         self.loose = dict(told.loose)
-        self.failures: list[str] = []
+        self.failures: list[tuple[str, Path, Any, str]] = []
         self.wish = "cancel" if told.doomed else ""
+        #: The calls that this execution must make, by frame, each with its number; how many tasks were made there.
+        self.expected: dict[str, dict[str, int]] = {}
+        self.branches: Counter[str] = Counter()
+        #: Calls that it may make, by frame: they were made before.
+        self.passed: dict[str, set[str | None]] = {}
+        for path in self.paths():
+            for frame, number, address in path:
+                if address is None:
+                    self.branches[frame] = max(self.branches[frame], number)
+                else:
+                    self.expected.setdefault(frame, {}).setdefault(address, number)
+        #: Was a step refused because a limit is used up?
+        self.exceeded = False
+        #: What failed attempts cost, until that is written; steps that failed after they had called others.
+        self.owed = 0
+        self.retried = dict(told.retried)
+        told.flying = 0
+
+    def paths(self) -> list[Path]:
+        """Where calls are recorded, or wait, which the same code makes again. An attempt at a step that failed may have
+        called others than the next one does."""
+        found = []
+        for known in self.recorded.values():
+            around = [address for _, _, address in known.path[:-1] if address is not None]
+            mine = self.told.versions.get(known.number) is known
+            if not any(mine and known.number <= self.told.retried.get(address, 0) for address in around):
+                found.append(known.path)
+        for wait in self.told.waits.values():
+            if self.is_expected(wait):
+                found.append(wait.path)
+            else:
+                # Code that sees another state may go elsewhere, but it has been here.
+                for frame, _, address in wait.path:
+                    self.passed.setdefault(frame, set()).add(address)
+        return found
+
+    def is_expected(self, wait: Waiting) -> bool:
+        """Does the same code come to what a run waits for once more? Not for sure if the state was edited since, or if
+        an attempt that failed had come to it."""
+        edited = any(known.kind in ("manual", "fork") and known.number > wait.head for known in self.own())
+        around = [address for _, _, address in wait.path[:-1] if address is not None]
+        return not edited and not any(
+            address in self.told.retried and wait.head <= self.told.retried[address] for address in around
+        )
+
+    def own(self) -> list[Known]:
+        """The versions of the run itself that its head follows."""
+        return [known for known in self.past if self.told.versions.get(known.number) is known]
 
     def execute(self) -> None:
         told = self.told
         try:
-            result = self.play(told.script, Place())
+            place = Place()
+            result = self.play(self.world.code.scripts[told.program], place)
+            self.finish(place)
+            if self.exceeded:
+                raise Failed("LimitExceeded")
             self.go_live()
             told.waits = {}
             told.status = "completed"
             self.commit("final", told.state, status="completed", result=result)
-        except Failed:
-            told.status, told.loose = "failed", self.loose
+        except Failed as error:
+            told.status, told.error = "failed", str(error)
+            self.write()
         except Halted as halt:
             self.halted(str(halt))
+        except Diverged:
+            told.status = self.before
+            self.write()
+            raise
 
     def halted(self, status: str) -> None:
         told = self.told
@@ -163,13 +283,24 @@ class Play:
         if status == "cancelled":
             told.waits = {}
             self.commit("final", told.state, status="cancelled")
-        told.loose = self.loose
+        self.write()
+
+    def write(self) -> None:
+        """What is not in a version is kept in the run's record."""
+        self.told.loose = dict(self.loose)
+        self.settle()
+
+    def settle(self) -> None:
+        self.told.cost += self.owed
+        self.owed = 0
+        self.told.retried = dict(self.retried)
 
     def commit(self, kind: str, state: Any, **facts: Any) -> Known:
         known = self.told.add(kind, state, values=self.loose, **facts)
         self.values |= self.loose
         self.told.loose, self.loose = {}, {}
         self.at = None
+        self.settle()
         return known
 
     def play(self, script: Script, place: Place) -> list[Any]:
@@ -184,105 +315,274 @@ class Play:
         if kind == "try":
             try:
                 return ["fine", self.do(args[0], place)]
-            except Failed:
-                return ["caught"]
+            except Failed as error:
+                return ["caught", str(error)]
         if kind == "value":
             return self.value(place.next(args[0]), args[0])
+        if kind == "patched":
+            return self.do(args[1], place) if self.patched(place, args[0]) else "as before"
         if kind == "look":
-            return deepcopy(self.told.state if self.at is None else self.past[self.at].state)
+            return deepcopy(self.seen())
         if kind in ("ask", "wait"):
             return self.wait(place, *op)
         if kind == "part":
-            return self.part(place.next("play_part"), args[0])
+            return self.part(place, args[0])
         if kind == "pair":
-            return self.pair(place.next("parallel"), args)
-        return self.step(place.next(kind), op)
+            return self.beside(place, args, threads=True, at_once=True)
+        if kind == "count":
+            threads = self.told.program not in self.world.code.asynchronous
+            return self.beside(place, args[1:], threads=threads, at_once=not (threads and args[0]))
+        return self.step(place, op)
 
-    # Steps
+    def seen(self) -> Any:
+        """The state that the workflow's own code sees."""
+        return self.told.state if self.at is None else self.past[self.at].state
+
+    # Calls
+
+    def call(self, place: Place, name: str) -> tuple[str, Path]:
+        """The address of a call, and its path; the code must make the calls that are recorded, in their order."""
+        address = place.next(name)
+        if name in ALIASES and address not in self.recorded:
+            old = place.named(ALIASES[name], place.aliased + 1)
+            if old in self.recorded:
+                address = old
+                place.aliased += 1
+        number, place.calls = place.calls, place.calls + 1
+        left = self.expected.get(place.prefix, {})
+        first = min(left, key=lambda each: left[each], default=None)
+        # Waits for different events may change places.
+        alike = first is not None and "wait_for[" in name and "wait_for[" in first
+        if (
+            first is not None
+            and first != address
+            and (address in left or left[first] <= number)
+            and not alike
+        ):
+            raise Diverged(first)
+        left.pop(address, None)
+        self.passed.get(place.prefix, set()).discard(address)
+        return address, [*place.path, (place.prefix, number, address)]
+
+    def finish(self, place: Place) -> None:
+        """The code of a frame has returned: it must have made all calls that are recorded."""
+        if self.expected.get(place.prefix) or self.branches[place.prefix] > place.tasks:
+            raise Diverged(place.prefix)
+
+    def patched(self, place: Place, name: str) -> Any:
+        address = place.next(f"patched[{name}]")
+        known = self.loose.get(address, self.values.get(address))
+        if known is None:
+            frame = place.prefix
+            beyond = self.expected.get(frame) or self.passed.get(frame) or self.branches[frame] > place.tasks
+            known = self.loose[address] = not beyond
+        return known
 
     def check(self) -> None:
         if self.wish:
             raise Halted("cancelled" if self.wish == "cancel" else "paused")
 
-    def replay(self, address: str) -> Any:
+    def admit(self, *, attempt: bool = False) -> None:
+        """A step is to start, or to be tried again: it must not if a limit is used up."""
+        run: Told | None = self.told
+        while run is not None:
+            spent = self.world.spent(run)
+            spent["cost"] += self.owed
+            names = ["cost"] if attempt else ["cost", "steps"]
+            if any(spent[name] >= run.limits.get(name, spent[name] + 1) for name in names):
+                self.exceeded = True
+                raise Failed("LimitExceeded")
+            run = None if run.parent is None else self.world.runs[run.parent]
+
+    # Steps
+
+    def replay(self, address: str, given: Any = None) -> Any:
         """A recorded call: what it gave."""
         known = self.recorded[address]
+        if known.given != given:
+            raise Diverged(address)
         place = next(place for place, each in enumerate(self.past) if each is known)
         if self.at is not None:
             last = max(place for place, each in enumerate(self.past) if each.kind == "step")
             self.at = None if place == last else max(self.at, place)
         if known.failed:
-            raise Failed
+            raise Failed(known.error)
         return deepcopy(known.result)
 
-    def go_live(self) -> None:
-        while self.failures:
-            self.commit("step", self.told.state, address=self.failures.pop(0), failed=True)
+    def go_live(self, handled: list[Any] | None = None) -> None:
+        """Failures so far, or those that are given, were handled: they are results."""
+        for failure in list(self.failures if handled is None else handled):
+            if failure not in self.failures:
+                continue
+            self.failures.remove(failure)
+            address, path, given, error = failure
+            self.commit(
+                "step", self.told.state, address=address, path=path, given=given, failed=True, error=error
+            )
 
-    def step(self, address: str, op: list[Any]) -> Any:
+    def step(self, place: Place, op: list[Any]) -> Any:
+        address, path = self.call(place, self.world.code.act if op[0] == "act" else op[0])
         self.check()
         if address in self.recorded:
-            return self.replay(address)
+            return self.replay(address, op)
+        self.admit()
         self.go_live()
-        return self.live(address, op)
+        return self.live(address, path, op)
 
-    def live(self, address: str, op: list[Any]) -> Any:
-        result = self.body(address, op)
-        state = deepcopy(self.told.state)
-        change(state, op)
-        self.commit("step", state, address=address, result=deepcopy(result))
+    def live(self, address: str, path: Path, op: list[Any]) -> Any:
+        self.told.flying += 1
+        try:
+            result = self.body(address, path, op)
+            state = deepcopy(self.told.state)
+            change(state, op)
+            self.written(address, path, op, state, result)
+        finally:
+            self.told.flying -= 1
         return result
 
-    def body(self, address: str, op: list[Any]) -> Any:
-        kind, label = op[0], op[1]
-        self.world.ran[label] += 2 if kind == "flaky" else 1
+    def written(self, address: str, path: Path, op: list[Any], state: Any, result: Any) -> None:
+        self.told.cost += op[0] in COSTS
+        self.retried.pop(address, None)
+        self.commit("step", state, address=address, path=path, given=op, result=deepcopy(result))
+
+    def enter(self, address: str, label: str) -> None:
+        self.world.ran[label] += 1
         self.world.keys[label] = (self.told.id, len(self.told.starts), address)
+
+    def body(self, address: str, path: Path, op: list[Any]) -> Any:
+        kind, label = op[0], op[1]
+        self.enter(address, label)
         result = op[3]
         try:
+            if kind == "flaky":
+                # The first attempt fails, which is written at once.
+                self.owed += 1
+                self.admit(attempt=True)
+                self.write()
+                self.enter(address, label)
             if kind == "nest":
-                place = Place(address)
+                place = Place(address, path)
                 result = [self.do(inner, place) for inner in op[3]]
             if kind == "stop":
                 self.wish = op[3]
                 self.told.doomed = self.wish == "cancel"
             self.fate(label)
-        except Failed:
-            self.check()
-            self.failures.append(address)
+            if kind == "nest":
+                self.finish(place)
+        except Failed as error:
+            if str(error) != "LimitExceeded":
+                self.owed += kind in COSTS
+                self.failed(address, path, op, str(error))
             raise
         return result
+
+    def failed(self, address: str, path: Path, op: list[Any], error: str) -> None:
+        if any(each.startswith(f"{address}/") for each in self.steps_so_far()):
+            self.retried[address] = self.told.head
+        self.check()
+        self.failures.append((address, path, op, error))
+
+    def steps_so_far(self) -> list[str]:
+        return [str(known.address) for known in self.told.line() if known.kind == "step"]
 
     def fate(self, label: str) -> None:
         if label == self.world.crashing:
             raise Crashed
         if label in self.world.failing:
-            raise Failed
+            raise Failed("Boom")
 
-    def pair(self, address: str, ops: list[list[Any]]) -> Any:
-        """Two steps that begin together; the first ends first."""
-        self.check()
-        addresses = [Place(f"{address}/[{number}]").next("act") for number in (1, 2)]
-        if not all(each in self.recorded for each in addresses):
-            self.go_live()
-        results: list[Any] = [None, None]
-        errors: list[BaseException] = []
-        for number, op in enumerate(ops):
-            try:
-                results[number] = self.beside(addresses[number], op, dead=bool(_crash(errors)))
-            except (Failed, Crashed) as error:
-                errors.append(error)
-        for found in [*_crash(errors), *errors]:
-            raise found
+    # Branches
+
+    def beside(self, place: Place, ops: list[list[Any]], *, threads: bool, at_once: bool) -> Any:
+        """Steps in branches: each begins after the one before it, and ends after that one has ended. If they run at
+        once, all begin before the first ends."""
+        if threads:
+            address, path = self.call(place, "parallel")
+            branches = [
+                Place(f"{address}/[{number}]", [*path, (address, number, None)])
+                for number in range(1, len(ops) + 1)
+            ]
+        else:
+            branches = [place.task() for _ in ops]
+        base = deepcopy(self.seen())
+        for known in [] if self.at is None else self.past[self.at + 1 :]:
+            if known.by_hand is not None:
+                change(base, ["by hand", "", known.by_hand])
+        results: list[Any] = [None] * len(ops)
+        errors: dict[int, BaseException] = {}
+        begun: dict[int, tuple[str, Path]] = {}
+        # What fails in the branches, the code around them may handle later.
+        earlier = list(self.failures)
+        for phase in ("begin", "end") if at_once else ("both",):
+            for number, op in enumerate(ops):
+                try:
+                    if phase != "end":
+                        found = self.begin(branches[number], op, errors, earlier, threads=threads)
+                        if len(found) == 1:
+                            results[number] = found[0]
+                        else:
+                            begun[number] = found
+                            self.enter(found[0], op[1])
+                            self.told.flying += 1
+                    if phase != "begin" and number in begun:
+                        results[number] = self.end(*begun[number], op, base, errors)
+                except (Failed, Crashed, Halted, Diverged) as error:
+                    errors[number] = error
+        for kind in (Crashed, Diverged, Halted, Failed):
+            for number in sorted(errors):
+                if isinstance(errors[number], kind):
+                    raise errors[number]
         return results
 
-    def beside(self, address: str, op: list[Any], *, dead: bool) -> Any:
+    def begin(
+        self,
+        place: Place,
+        op: list[Any],
+        errors: dict[int, BaseException],
+        earlier: list[Any],
+        *,
+        threads: bool,
+    ) -> Any:
+        """Start a step in a branch: its address and path, or, if it is recorded, only what it gave."""
+        if any(isinstance(error, Diverged | Halted) for error in errors.values()):
+            raise Halted("diverged")
+        name = {"act": self.world.code.act, "tally": "tally" if threads else "atally"}[op[0]]
+        address, path = self.call(place, name)
+        self.check()
         if address in self.recorded:
-            return self.replay(address)
-        if dead:
-            self.world.ran[op[1]] += 1
-            self.world.keys[op[1]] = (self.told.id, len(self.told.starts), address)
+            return [self.replay(address, op)]
+        self.admit()
+        if not any(isinstance(error, Crashed) for error in errors.values()):
+            self.go_live(earlier)
+        return address, path
+
+    def end(
+        self, address: str, path: Path, op: list[Any], base: Any, errors: dict[int, BaseException]
+    ) -> Any:
+        """A step in a branch ends: it has changed the state that was there when the branches began."""
+        self.told.flying -= 1
+        if any(isinstance(error, Crashed) for error in errors.values()):
             raise Crashed
-        return self.live(address, op)
+        own, state = deepcopy(base), deepcopy(self.told.state)
+        result = op[3] if op[0] == "act" else deepcopy(own.get(op[2]))
+        change(own, op)
+        try:
+            self.fate(op[1])
+            if op[0] == "act":
+                change(state, op)
+            else:
+                merge(state, base, own, op[2])
+        except Crashed:
+            # The branches after it are in the same process, which knows what it has spent.
+            self.owed += 1
+            raise
+        except (Failed, Conflict) as error:
+            name = "MergeConflict" if isinstance(error, Conflict) else str(error)
+            self.owed += 1
+            self.failed(address, path, op, name)
+            raise Failed(name) from None
+        self.written(address, path, op, state, result)
+        return result
 
     # Values, waits, children
 
@@ -299,7 +599,7 @@ class Play:
 
     def wait(self, place: Place, kind: str, name: str) -> Any:
         told = self.told
-        address = place.next("ask" if kind == "ask" else f"wait_for[{name}]")
+        address, path = self.call(place, "ask" if kind == "ask" else f"wait_for[{name}]")
         self.check()
         if address in self.recorded:
             return self.replay(address)
@@ -308,6 +608,7 @@ class Play:
         if wait is None:
             told.asked += kind == "ask"
             wait = Waiting("prompt", f"{told.id}#{told.asked}") if kind == "ask" else Waiting("event", name)
+        wait.path = path
         if kind == "ask" and not wait.filled:
             for given in (wait.name, address):
                 if given in self.answers:
@@ -317,51 +618,55 @@ class Play:
             told.mail.remove(letter)
             wait.filled, wait.value = True, letter.value
         if not wait.filled:
+            wait.head = told.head
             told.waits[address] = wait
             raise Halted("suspended")
         told.waits.pop(address, None)
-        self.commit("step", told.state, address=address, result=wait.value)
+        self.commit("step", told.state, address=address, path=path, result=wait.value)
         return deepcopy(wait.value)
 
-    def part(self, address: str, script: Script) -> Any:
+    def part(self, place: Place, program: str) -> Any:
         told, world = self.told, self.world
+        address, path = self.call(place, "play_part")
         self.check()
         if address in self.recorded:
-            return self.replay(address)
+            return self.replay(address, program)
+        self.admit()
         self.go_live()
-        line = len(told.starts)
-        run_id = f"{told.id}.{address}" + ("" if line == 1 else f".{line}")
+        told.flying += 1
+        run_id = self.child_at(address)
         if run_id not in world.runs:
-            world.start(run_id, script, {}, told.id)
+            world.start(run_id, program, {}, parent=told.id, called=(address, len(told.starts)))
         elif world.runs[run_id].status != "cancelled":
-            world.resume(world.runs[run_id])
+            try:
+                world.resume(world.runs[run_id])
+            finally:
+                told.flying -= 1
+            told.flying += 1
+        told.flying -= 1
         child = world.runs[run_id]
         told.waits.pop(address, None)
         if child.status == "completed":
-            result = deepcopy(child.versions[child.head].result)
-            self.commit("step", told.state, address=address, result=result)
+            result = deepcopy(next(known.result for known in child.line() if known.kind == "final"))
+            self.commit("step", told.state, address=address, path=path, given=program, result=result)
             return result
         if child.status in ("failed", "cancelled"):
-            self.failures.append(address)
-            raise Failed
-        told.waits[address] = Waiting("run", run_id)
+            error = child.error if child.status == "failed" else "Cancelled"
+            if error == "LimitExceeded":
+                self.exceeded = True
+            else:
+                self.failures.append((address, path, program, error))
+            raise Failed(error)
+        told.waits[address] = Waiting("run", run_id, path=path, head=told.head)
         raise Halted(child.status)
 
-
-def change(state: Any, op: list[Any]) -> None:
-    """What a step does to a state, plain or draft."""
-    what = op[2]
-    if what[0] == "append":
-        if "log" not in state:
-            state["log"] = []
-        state["log"].append(what[1])
-    elif what[0] == "set":
-        state[what[1]] = what[2]
-    elif what[0] == "drop" and what[1] in state:
-        del state[what[1]]
-    if op[0] == "nest":
-        state[f"nest {op[1]}"] = "done"
-
-
-def _crash(errors: list[BaseException]) -> list[BaseException]:
-    return [error for error in errors if isinstance(error, Crashed)]
+    def child_at(self, address: str) -> str:
+        """The child that is called at an address: perhaps one that was under way when the run was rolled back."""
+        told, world = self.told, self.world
+        timeline = len(told.starts)
+        run_id = f"{told.id}.{address}" + ("" if timeline == 1 else f".{timeline}")
+        if run_id not in world.runs:
+            for child in reversed(world.children(told)):
+                if child.called[0] == address and child.status != "cancelled" and world.is_part(told, child):
+                    return child.id
+        return run_id

@@ -5,16 +5,20 @@ The `stage` says what steps are told in the present execution, and keeps what wa
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from runtime_oracle import change
+from runtime_changes import better, change
+from runtime_told import Code
 
 import holdfast
 from holdfast import Retry, thaw
+from holdfast.runtime.scope import current
 from holdfast.store.memory import MemoryStore
+from holdfast.testing import isolated_definitions
 
 
 class Boom(Exception):
@@ -37,6 +41,11 @@ class Mortal:
             raise Crash
         return self.store.append(change)
 
+    def append_many(self, changes: Any) -> Any:
+        if self.dead:
+            raise Crash
+        return self.store.append_many(changes)
+
     def close(self) -> None:
         """What is in memory outlives those who opened it."""
         if not isinstance(self.store, MemoryStore):
@@ -46,10 +55,17 @@ class Mortal:
         return getattr(self.store, name)
 
 
+#: How parallel changes of one place become one. The place `n` has no reducer.
+MERGE: dict[str, Any] = {"total": "sum", "latest": "last", "seen": "union", "best": better}
+
+
 class Stage:
     """What steps are told, and what is seen of them, in the present execution."""
 
     def __init__(self) -> None:
+        self.code = Code()
+        #: Where steps of branches have run, and as what.
+        self.recorded: set[tuple[str, str]] = set()
         self.hf: Any = None
         self.store: Any = None
         self.run = ""
@@ -63,7 +79,10 @@ class Stage:
         self.ran: Counter[str] = Counter()
         self.keys: dict[str, set[str]] = {}
 
-    def enter(self, label: str) -> None:
+    def enter(self, label: str, op: list[Any] | None = None) -> None:
+        frame = current.get()
+        assert frame is not None
+        self.recorded.add((frame.address, str(op)))
         self.ran[label] += 1
         self.keys.setdefault(label, set()).add(holdfast.idempotency_key())
 
@@ -76,22 +95,70 @@ class Stage:
 
 
 stage = Stage()
-#: By label of a step that runs beside another: tells it when to begin and when to end.
-beside: dict[str, Callable[[], None]] = {}
+#: By label of a step in a branch: waits until it may end.
+beside: dict[str, Callable[[], Any]] = {}
 
 
 @holdfast.step
 def act(op: list[Any]) -> Any:
-    stage.enter(op[1])
+    return _act(op)
+
+
+with isolated_definitions():
+
+    @holdfast.step(aliases=["act"])
+    def acted(op: list[Any]) -> Any:
+        """The same under another name, with the older one."""
+        return _act(op)
+
+
+@holdfast.step
+def renamed(op: list[Any]) -> Any:
+    """The same under another name, without the older one."""
+    return _act(op)
+
+
+#: By what the code calls it.
+ACTS: dict[str, Any] = {"act": act, "acted": acted, "renamed": renamed}
+
+
+def _act(op: list[Any]) -> Any:
+    stage.enter(op[1], op)
+    holdfast.note(cost=1)
     beside.get(op[1], lambda: None)()
     change(holdfast.state(), op)
     stage.fate(op[1])
     return op[3]
 
 
+@holdfast.step
+def tally(op: list[Any]) -> Any:
+    """Write to a place that others write to as well, and give what was there."""
+    stage.enter(op[1], op)
+    beside.get(op[1], lambda: None)()
+    return _tally(op)
+
+
+@holdfast.step
+async def atally(op: list[Any]) -> Any:
+    """The same as a task."""
+    stage.enter(op[1], op)
+    await beside[op[1]]()
+    return _tally(op)
+
+
+def _tally(op: list[Any]) -> Any:
+    holdfast.note(cost=1)
+    before = thaw(holdfast.state().get(op[2]))
+    change(holdfast.state(), op)
+    stage.fate(op[1])
+    return before
+
+
 @holdfast.step(retry=Retry(2, backoff="constant", delay=0.0, jitter=0.0))
 def flaky(op: list[Any]) -> Any:
     stage.enter(op[1])
+    holdfast.note(cost=1)
     change(holdfast.state(), op)
     if stage.ran[op[1]] % 2:
         holdfast.state()["never"] = True
@@ -120,19 +187,28 @@ def stop(op: list[Any]) -> Any:
     return op[3]
 
 
-@holdfast.workflow
-def play(script: list[Any]) -> list[Any]:
-    return _play(script)
+@holdfast.workflow(merge=MERGE)
+def play(program: str) -> list[Any]:
+    return _play(program)
 
 
-@holdfast.workflow
-def play_part(script: list[Any]) -> list[Any]:
-    return _play(script)
+@holdfast.workflow(merge=MERGE)
+def play_part(program: str) -> list[Any]:
+    return _play(program)
 
 
-def _play(script: list[Any]) -> list[Any]:
+@holdfast.workflow(merge=MERGE)
+async def play_tasks(program: str) -> list[Any]:
     found = []
-    for op in script:
+    for op in stage.code.scripts[program]:
+        found.append(await do_async(op))
+        stage.trace.append(found[-1])
+    return found
+
+
+def _play(program: str) -> list[Any]:
+    found = []
+    for op in stage.code.scripts[program]:
         found.append(do(op))
         stage.trace.append(found[-1])
     return found
@@ -144,8 +220,10 @@ def do(op: list[Any]) -> Any:
     if kind == "try":
         try:
             return ["fine", do(args[0])]
-        except Exception:
-            return ["caught"]
+        except Exception as error:
+            return ["caught", type(error).__name__]
+    if kind == "patched":
+        return do(args[1]) if holdfast.patched(args[0]) else "as before"
     if kind == "value":
         made: dict[str, Callable[[], Any]] = {
             "now": lambda: holdfast.now().timestamp(),
@@ -158,12 +236,14 @@ def do(op: list[Any]) -> Any:
     if kind == "look":
         return thaw(holdfast.state())
     if kind == "pair":
-        return _pair(*args)
+        return _beside(ACTS[stage.code.act], args)
+    if kind == "count":
+        return _one_by_one(args[1:]) if args[0] else _beside(tally, args[1:])
     calls: dict[str, Callable[[Any], Any]] = {
         "ask": lambda _: holdfast.ask("Go on?"),
         "wait": lambda _: holdfast.wait_for(args[0]),
         "part": lambda _: play_part(args[0]),
-        "act": act,
+        "act": ACTS[stage.code.act],
         "flaky": flaky,
         "nest": nest,
         "stop": stop,
@@ -171,28 +251,112 @@ def do(op: list[Any]) -> Any:
     return calls[kind](op)
 
 
-def _pair(one: list[Any], two: list[Any]) -> Any:
-    """Both begin before one of them ends, and the first ends first."""
-    ended, second = threading.Event(), threading.Event()
-
-    def begin_second() -> None:
-        second.set()
-        _wait(ended)
-
-    beside[one[1]] = lambda: _wait(second)
-    beside[two[1]] = begin_second
-
-    def call(op: list[Any], over: threading.Event) -> Any:
+async def do_async(op: list[Any]) -> Any:
+    """Carry out one operation of a script in asynchronous code."""
+    kind, *args = op
+    if kind == "try":
         try:
-            return act(op)
-        finally:
-            over.set()
+            return ["fine", await do_async(args[0])]
+        except Exception as error:
+            return ["caught", type(error).__name__]
+    if kind == "patched":
+        return await do_async(args[1]) if holdfast.patched(args[0]) else "as before"
+    if kind == "ask":
+        return await holdfast.ask("Go on?")
+    if kind == "wait":
+        return await holdfast.wait_for(args[0])
+    return await _tasks(args[1:]) if kind == "count" else do(op)
 
+
+def _one_by_one(ops: list[list[Any]]) -> Any:
+    return holdfast.parallel(*[(tally, op) for op in ops], limit=1)
+
+
+def _beside(function: Callable[[list[Any]], Any], ops: list[list[Any]]) -> Any:
+    """Steps in threads. Each begins when the one before it has begun, and ends when those before it have ended; all
+    begin before the first ends."""
+    begun, over = ([threading.Event() for _ in ops] for _ in range(2))
+
+    def may_end(number: int) -> None:
+        begun[number].set()
+        for event in [*begun, *over[:number]]:
+            _wait(event)
+
+    def call(number: int) -> Any:
+        if _is_recorded(ops[number]):
+            begun[number].set()
+        for event in begun[max(0, number - 1) : number]:
+            _wait(event)
+        try:
+            return function(ops[number])
+        finally:
+            begun[number].set()
+            over[number].set()
+
+    for number, op in enumerate(ops):
+        beside[op[1]] = lambda number=number: may_end(number)  # type: ignore[misc]
     try:
-        return holdfast.parallel((call, one, ended), (call, two, second))
+        return holdfast.parallel(*[(call, number) for number in range(len(ops))])
     finally:
-        del beside[one[1]], beside[two[1]]
+        for op in ops:
+            del beside[op[1]]
 
 
 def _wait(event: threading.Event) -> None:
-    assert event.wait(10)
+    assert event.wait(60)
+
+
+def _is_recorded(op: list[Any]) -> bool:
+    """Will the step of this branch be replayed? It may have to wait for one that was recorded before it, so others do
+    not wait for it."""
+    frame = current.get()
+    assert frame is not None
+    frame = frame.here()
+    steps = frame.session.record.steps
+    return any((f"{frame.address}/{name}", str(op)) in stage.recorded for name in steps_of(op)) and any(
+        f"{frame.address}/{name}" in steps for name in steps_of(op)
+    )
+
+
+def steps_of(op: list[Any]) -> list[str]:
+    """What the step of a branch may be recorded as, so that the code finds it."""
+    if op[0] == "tally":
+        return ["tally", "atally"]
+    return [stage.code.act, *ACTS[stage.code.act].holdfast.aliases]
+
+
+async def _tasks(ops: list[list[Any]]) -> Any:
+    """Steps in tasks, in the same order."""
+    begun, over = ([asyncio.Event() for _ in ops] for _ in range(2))
+
+    async def may_end(number: int) -> None:
+        begun[number].set()
+        for event in [*begun, *over[:number]]:
+            await event.wait()
+
+    async def call(number: int) -> Any:
+        if _is_recorded(ops[number]):
+            begun[number].set()
+        for event in begun[max(0, number - 1) : number]:
+            await event.wait()
+        try:
+            return await atally(ops[number])
+        finally:
+            begun[number].set()
+            over[number].set()
+
+    def waits(number: int) -> Callable[[], Awaitable[None]]:
+        return lambda: may_end(number)
+
+    for number, op in enumerate(ops):
+        beside[op[1]] = waits(number)
+    try:
+        found = await asyncio.gather(*map(call, range(len(ops))), return_exceptions=True)
+    finally:
+        for op in ops:
+            del beside[op[1]]
+    errors = [each for each in found if isinstance(each, BaseException)]
+    # The end of the process first, then the end of the execution, then failures.
+    for error in sorted(errors, key=lambda each: (isinstance(each, Exception), not isinstance(each, Crash))):
+        raise error
+    return list(found)

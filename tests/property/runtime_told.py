@@ -12,6 +12,21 @@ from holdfast.runtime.waits import facts_of
 
 Script = list[Any]
 ENDED = ("completed", "failed", "cancelled")
+#: Where a call is made: the address of its frame, its number among the calls there, and its address. After those of the
+#: calls around it. Of a task that asyncio makes in a frame: the number of the task, and no address.
+Path = list[tuple[str, int, str | None]]
+
+
+@dataclass
+class Code:
+    """The code that is deployed."""
+
+    #: What workflows do, by the names of programs.
+    scripts: dict[str, Script] = field(default_factory=dict)
+    #: The programs whose workflow is asynchronous.
+    asynchronous: set[str] = field(default_factory=set)
+    #: The step for `act`: act; acted, which has act as an alias; or renamed, which has not.
+    act: str = "act"
 
 
 @dataclass
@@ -27,6 +42,16 @@ class Known:
     address: str | None = None
     result: Any = None
     failed: bool = False
+    #: The type of the error that its step failed with.
+    error: str = ""
+    #: When it was written, counted over all runs.
+    tick: int = 0
+    path: Path = field(default_factory=list)
+    #: What its step was called with.
+    given: Any = None
+    #: What was done to the state by hand.
+    by_hand: Any = None
+    tags: set[str] = field(default_factory=set)
     #: Recorded values, by address.
     values: dict[str, Any] = field(default_factory=dict)
     #: Events that were sent and not taken when it was written.
@@ -51,6 +76,9 @@ class Waiting:
     filled: bool = False
     value: Any = None
     letter: Letter | None = None
+    path: Path = field(default_factory=list)
+    #: The head when the run came to it.
+    head: int = 0
 
 
 @dataclass
@@ -58,8 +86,10 @@ class Told:
     """A run as it should be."""
 
     id: str
-    script: Script
+    program: str
     parent: str | None = None
+    #: Where, and on which timeline, its parent called it.
+    called: tuple[str, int] = ("", 1)
     versions: dict[int, Known] = field(default_factory=dict)
     head: int = 0
     #: Where each timeline started, beginning with the first.
@@ -71,10 +101,21 @@ class Told:
     sent: int = 0
     #: Values that were recorded after the head.
     loose: dict[str, Any] = field(default_factory=dict)
+    #: Counts the versions of all runs.
+    clock: list[int] = field(default_factory=lambda: [0])
     #: Somebody wants it cancelled, which outlives the process that should do it.
     doomed: bool = False
     #: The run and the version that it was forked from.
     origin: tuple[Told, int] | None = None
+    #: The type of the error that it failed with.
+    error: str = ""
+    #: Steps that failed after they had called others: the head then.
+    retried: dict[str, int] = field(default_factory=dict)
+    #: What it may spend, by name; what it has spent: cost, steps of abandoned timelines, steps that run now.
+    limits: dict[str, int] = field(default_factory=dict)
+    cost: int = 0
+    discarded: int = 0
+    flying: int = 0
 
     @property
     def state(self) -> Any:
@@ -83,10 +124,11 @@ class Told:
     def add(self, kind: str, state: Any, *, status: str = "running", **facts: Any) -> Known:
         """The next version."""
         number = len(self.versions) + 1
+        self.clock[0] += 1
         filled = [wait.letter for wait in self.waits.values() if wait.letter is not None]
         known = Known(
             number, self.head or None, len(self.starts), kind, status, deepcopy(state),
-            mail=sorted([*self.mail, *filled], key=lambda letter: letter.number), **facts,
+            mail=sorted([*self.mail, *filled], key=lambda letter: letter.number), tick=self.clock[0], **facts,
         )  # fmt: skip
         self.versions[number] = known
         self.head = number
@@ -101,12 +143,19 @@ class Told:
         if self.origin is not None:
             yield from self.origin[0].line(self.origin[1])
 
+    @property
+    def steps(self) -> int:
+        """How many steps the head follows."""
+        return sum(known.kind == "step" and not known.failed for known in self.line())
+
     def roll_back(self, to: int) -> None:
+        before = self.steps
         self.head = to
+        self.discarded += before - self.steps
         self.starts.append(to)
         self.status = "paused"
         self.doomed = False
-        self.waits, self.loose = {}, {}
+        self.waits, self.loose, self.retried = {}, {}, {}
         self.mail = list(self.versions[to].mail)
 
 
@@ -121,8 +170,9 @@ def check_run(hf: Holdfast, told: Told) -> None:
     for version in listed:
         check_version(version, told.versions[version.number])
     if told.status == "completed":
-        assert run.result == told.versions[told.head].result
-    assert (run.error is not None) == (told.status == "failed")
+        # It may have been edited by hand since.
+        assert run.result == next(known.result for known in told.line() if known.kind == "final")
+    assert (type(run.error).__name__ if run.error else "") == (told.error if told.status == "failed" else "")
     if told.status not in ("completed", "cancelled"):
         record = hf._store.run(told.id)
         assert record is not None
@@ -137,3 +187,4 @@ def check_version(version: Version, known: Known) -> None:
     assert thaw(version.state) == known.state
     assert thaw(version.result) == known.result
     assert ("failed" in version.detail, version.error is not None) == (known.failed, known.failed)
+    assert set(version.tags) == known.tags

@@ -1,9 +1,10 @@
-"""Workflows that are run, fail, crash, are resumed, rolled back, forked, answered and stopped, in any order, against a
-plain interpreter of the same scripts.
+"""Workflows that are run, fail, crash, are resumed, rolled back, forked, answered, stopped, limited and edited by hand,
+in any order and under code that changes, against a plain interpreter of the same scripts.
 
 A script is drawn; `runtime_stage` carries it out with real steps, `runtime_oracle` without any of Holdfast. After
 each move both must agree on what the workflow's own code saw, which steps were executed and how often, under which
-idempotency keys, and on every version, timeline, status, prompt and result.
+idempotency keys, whether the code was refused because it does not fit what is recorded, and on every version, timeline,
+status, prompt, error and result.
 
 `HOLDFAST_EXAMPLES=1000` looks deeper than a quick test run does.
 """
@@ -22,20 +23,46 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from runtime_oracle import Crashed, World
-from runtime_scripts import EVENTS, SCRIPTS, VALUES, labels
-from runtime_stage import Crash, Mortal, play, stage
-from runtime_told import ENDED, Told, Waiting, check_run
+from runtime_oracle import Crashed, Diverged, World
+from runtime_scripts import (
+    EVENTS,
+    INSERTED,
+    LIMITED,
+    SCRIPTS,
+    TASKS,
+    VALUES,
+    add_program,
+    labels,
+    operation,
+    with_programs,
+)
+from runtime_stage import Crash, Mortal, play, play_tasks, stage
+from runtime_told import ENDED, Code, Script, Told, Waiting, check_run
 
-from holdfast import AlreadyRunning, Holdfast, InvalidAnswer, InvalidCall, NotFound
+from holdfast import (
+    AlreadyRunning,
+    Holdfast,
+    InvalidAnswer,
+    InvalidCall,
+    Limits,
+    NotFound,
+    ReplayDiverged,
+    thaw,
+)
 from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SQLiteStore
 
-EXAMPLES = int(os.environ.get("HOLDFAST_EXAMPLES", "80"))
+EXAMPLES = int(os.environ.get("HOLDFAST_EXAMPLES", "150"))
 STEPS = 30
 MOST_RUNS = 4
 #: What steps are told to do in an execution.
 FATES = [(), (), (), ("fail",), ("fail", "fail too"), ("crash",), ("fail", "crash")]
+#: Ways to edit a run by hand.
+WAYS = ["edit", "commit", "patch", "update"]
+#: What the step `act` may be called, and what else may happen to code.
+NAMES = ["acted", "renamed"]
+CODE_CHANGES = [*NAMES, "insert", "insert patched", "insert patched", "remove", "remove"]
+inserted = st.composite(operation)
 
 
 class Machine(RuleBasedStateMachine):
@@ -46,19 +73,30 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.mkdtemp(prefix="holdfast-runtime-")
-        self.world = World(1_700_000_000.0)
-        self.memory = MemoryStore()
+        self.code = stage.code = Code()
+        stage.recorded.clear()
+        #: The scripts as they were before they were changed.
+        self.before: dict[str, Script] = {}
+        self.inserted = 0
+        self.world = World(1_700_000_000.0, self.code)
+        self.memory = MemoryStore(clock=self.now)
         self.old: list[Holdfast] = []
         self.keys: dict[tuple[str, int, str], str] = {}
         #: Has the last move ended as it should?
         self.fine = True
         self.open()
 
-    def open(self) -> None:
+    def now(self) -> int:
+        return int(self.world.now * 1_000_000)
+
+    def store(self) -> Any:
+        """The store, opened."""
         path = Path(self.folder) / "runs.db"
-        store: Any = self.memory if self.in_memory else SQLiteStore(path, durability="memory")
-        stage.store = Mortal(store)
-        self.hf = stage.hf = Holdfast(stage.store, clock=lambda: self.world.now)
+        return self.memory if self.in_memory else SQLiteStore(path, durability="memory", clock=self.now)
+
+    def open(self) -> None:
+        stage.store = Mortal(self.store())
+        self.hf = stage.hf = Holdfast(stage.store)
         self.old.append(self.hf)
 
     # Choosing
@@ -73,7 +111,7 @@ class Machine(RuleBasedStateMachine):
     ) -> None:
         """Do the same to both, with steps that are told to fail or to crash, and compare."""
         self.fine = False
-        names = labels(told.script)
+        names = labels(self.code, self.code.scripts[told.program])
         fates = data.draw(st.sampled_from(FATES), label="fates") if names else {}
         drawn = {fate: data.draw(st.sampled_from(names), label=fate) for fate in fates}
         failing, crashing = {drawn[fate] for fate in drawn if fate != "crash"}, drawn.get("crash")
@@ -81,7 +119,7 @@ class Machine(RuleBasedStateMachine):
         stage.run = told.id
         world = self.world
         outcomes = []
-        for act_now, death in ((real, Crash), (model, Crashed)):
+        for act_now, death, refused in ((real, Crash, ReplayDiverged), (model, Crashed, Diverged)):
             if act_now is model:
                 world.failing, world.crashing = stage.failing, crashing
                 world.values, world.trace = list(stage.values), []
@@ -89,11 +127,13 @@ class Machine(RuleBasedStateMachine):
             try:
                 act_now()
             except death:
-                outcomes.append(True)
+                outcomes.append("crashed")
+            except refused:
+                outcomes.append("diverged")
             else:
-                outcomes.append(False)
+                outcomes.append("")
         world.answers = {}
-        assert outcomes[0] == outcomes[1], "only one of them crashed"
+        assert outcomes[0] == outcomes[1]
         assert stage.trace == world.trace
         assert stage.ran == world.ran
         assert not world.values
@@ -101,7 +141,7 @@ class Machine(RuleBasedStateMachine):
             (key,) = stage.keys[label]
             assert self.keys.setdefault(place, key) == key
         assert len(set(self.keys.values())) == len(self.keys)
-        if outcomes[0]:
+        if outcomes[0] == "crashed":
             self.bury(data, told)
         self.compare(told)
         self.fine = True
@@ -120,24 +160,167 @@ class Machine(RuleBasedStateMachine):
     # Rules
 
     @initialize(data=st.data(), script=SCRIPTS)
-    def first(self, data: st.DataObject, script: list[Any]) -> None:
-        self.start(data, script)
+    def first(self, data: st.DataObject, script: Script) -> None:
+        self.begin(data, play, script)
 
     @precondition(lambda self: len(self.world.runs) < MOST_RUNS)
     @rule(data=st.data(), script=SCRIPTS)
-    def start(self, data: st.DataObject, script: list[Any]) -> None:
+    def start(self, data: st.DataObject, script: Script) -> None:
+        self.begin(data, play, script)
+
+    @precondition(lambda self: len(self.world.runs) < MOST_RUNS)
+    @rule(data=st.data(), script=TASKS)
+    def start_tasks(self, data: st.DataObject, script: Script) -> None:
+        self.begin(data, play_tasks, script)
+
+    @precondition(lambda self: len(self.world.runs) < MOST_RUNS)
+    @rule(data=st.data(), script=LIMITED, name=st.sampled_from(["steps", "cost"]), most=st.integers(0, 5))
+    def start_limited(self, data: st.DataObject, script: Script, name: str, most: int) -> None:
+        self.begin(data, play, script, {name: most})
+
+    def begin(
+        self, data: st.DataObject, workflow: Any, script: Script, limits: dict[str, int] | None = None
+    ) -> None:
         name = f"run-{len(self.world.runs) + 1}"
+        add_program(self.code, name, script)
+        if workflow is play_tasks:
+            self.code.asynchronous.add(name)
         state = {"log": [], "k1": 0}
+        allowed = None if limits is None else Limits(**limits)
         self.move(
             data,
-            Told(name, script),
-            lambda: self.hf.run(play, script, run_id=name, state=state),
-            lambda: self.world.start(name, script, state),
+            Told(name, name),
+            lambda: self.hf.run(workflow, name, run_id=name, state=state, raises=False, limits=allowed),
+            lambda: self.world.start(name, name, state, limits=limits or {}),
         )
 
     @rule(seconds=st.sampled_from([0.5, 60.0]))
     def time_passes(self, seconds: float) -> None:
         self.world.now += seconds
+
+    @precondition(lambda self: any(told.limits for told in self.world.runs.values()))
+    @rule(data=st.data(), more=st.integers(0, 6))
+    def resume_with_a_higher_limit(self, data: st.DataObject, more: int) -> None:
+        told = data.draw(st.sampled_from([told for told in self.world.runs.values() if told.limits]))
+        if told.status == "cancelled":
+            return
+        limits = {name: most + more for name, most in told.limits.items()}
+        self.move(
+            data,
+            told,
+            lambda: self.hf.resume(told.id, raises=False, limits=Limits(**limits)),
+            lambda: self.world.resume(told, limits),
+        )
+
+    @rule(data=st.data(), way=st.sampled_from(WAYS), key=st.sampled_from(["log", "k1", "n", "total"]))
+    def edit_by_hand(self, data: st.DataObject, way: str, key: str) -> None:
+        """Its status stays as it is; the next execution sees the edit."""
+        told = self.world.runs[data.draw(st.sampled_from(sorted(self.world.runs)), label="run")]
+        # No two edits, and no edit and a step, give a place the same value.
+        value = 1000 + self.world.clock[0]
+        log = self.hf.history(told.id)
+        state = thaw(log.head.state)
+        place = ("log", len(state.get("log", []))) if key == "log" and "log" in state else (key,)
+        by_hand = ["append", value] if key == "log" else ["set", key, value]
+
+        def apply(state: Any) -> None:
+            if key != "log":
+                state[key] = value
+            elif "log" in state:
+                state["log"].append(value)
+            else:
+                state["log"] = [value]
+
+        if way == "edit":
+            with log.edit() as draft:
+                apply(draft)
+        elif way == "commit":
+            apply(state)
+            log.commit(state)
+        elif way == "patch":
+            log.patch({place: [value] if key == "log" and len(place) == 1 else value}, after=log.head)
+        else:
+            log.update(apply)
+        self.world.edit(told, by_hand)
+        with pytest.raises(InvalidCall):
+            log.commit({}, status="paused" if told.status != "paused" else "completed")
+        self.compare(self.top(told))
+
+    @rule(data=st.data(), name=st.sampled_from(["good", "bad"]))
+    def tag(self, data: st.DataObject, name: str) -> None:
+        told = self.run(data)
+        number = data.draw(st.sampled_from(sorted(told.versions)), label="version")
+        self.hf.history(told.id).tag(number, name)
+        told.versions[number].tags.add(name)
+        self.compare(told)
+
+    @precondition(lambda self: self.unfinished())
+    @rule(data=st.data(), change=st.sampled_from(CODE_CHANGES), returns=st.booleans())
+    def change_code(self, data: st.DataObject, change: str, returns: bool) -> None:
+        """Deploy other code while a run is unfinished, and resume the run; perhaps bring the old code back then."""
+        name = data.draw(st.sampled_from(self.unfinished()), label="run")
+        told = self.world.runs[name]
+        programs = sorted({each.program for each in self.parts(told)})
+        program = data.draw(st.sampled_from(programs), label="program")
+        script = list(self.code.scripts[program])
+        if change in NAMES:
+            self.code.act = change
+        elif change == "remove" and script:
+            del script[data.draw(st.integers(0, len(script) - 1), label="at")]
+        elif change != "remove":
+            # Mostly before something that is recorded.
+            most = len(script) if change == "insert" else min(len(script), told.steps)
+            at = data.draw(st.integers(0, most), label="before")
+            self.inserted += 1
+            label = f"new {self.inserted}"
+            op = data.draw(inserted(data.draw(st.sampled_from(INSERTED), label="kind"), label), label="op")
+            op = with_programs(self.code, label, op)
+            script.insert(at, ["patched", label, op] if change == "insert patched" else op)
+        self.before.setdefault(program, self.code.scripts[program])
+        self.code.scripts[program] = script
+        self.push(data, told)
+        if returns:
+            self.bring_the_old_code_back()
+            self.push(data, told)
+
+    @rule()
+    def bring_the_old_code_back(self) -> None:
+        self.code.act = "act"
+        self.code.scripts |= self.before
+
+    def unfinished(self) -> list[str]:
+        """Runs that have recorded something and have not ended, but for children."""
+        return sorted(
+            told.id
+            for told in self.world.runs.values()
+            if told.parent is None and told.status not in ("completed", "cancelled") and told.steps
+        )
+
+    @precondition(lambda self: self.waiting_for_children())
+    @rule(data=st.data(), count=st.integers(0, 2), resume=st.booleans())
+    def roll_back_while_a_child_is_under_way(self, data: st.DataObject, count: int, resume: bool) -> None:
+        """The child gets the version back that it had, and is continued."""
+        told = self.world.runs[data.draw(st.sampled_from(self.waiting_for_children()), label="run")]
+        with self.hf.history(told.id).edit() as state:
+            state["k1"] = value = 1000 + self.world.clock[0]
+        to = self.world.edit(told, ["set", "k1", value]).number
+        for _ in range(count):
+            self.push(data, told)
+        self.move(
+            data,
+            told,
+            lambda: self.hf.rollback(told.id, to, resume=resume, raises=False),
+            lambda: self.world.roll_back(told, to, resume=resume),
+        )
+        self.push(data, told)
+
+    def waiting_for_children(self) -> list[str]:
+        """Runs whose child is under way."""
+        return sorted(
+            told.id
+            for told in self.world.runs.values()
+            if told.parent is None and any(wait.kind == "run" for wait in told.waits.values())
+        )
 
     @rule(data=st.data(), answer=st.none() | VALUES.map(lambda value: [value]), by_id=st.booleans())
     def resume(self, data: st.DataObject, answer: list[Any] | None, by_id: bool) -> None:
@@ -152,7 +335,10 @@ class Machine(RuleBasedStateMachine):
                 answers = {wait.name if by_id else address: answer[0]}
         self.world.answers = answers
         self.move(
-            data, told, lambda: self.hf.resume(told.id, answers=answers), lambda: self.world.resume(told)
+            data,
+            told,
+            lambda: self.hf.resume(told.id, answers=answers, raises=False),
+            lambda: self.world.resume(told),
         )
 
     @rule(data=st.data())
@@ -175,7 +361,7 @@ class Machine(RuleBasedStateMachine):
         self.move(
             data,
             told,
-            lambda: self.hf.resume(told.id, from_address=address),
+            lambda: self.hf.resume(told.id, from_address=address, raises=False),
             lambda: self.world.roll_back(told, before, resume=True),
         )
 
@@ -186,7 +372,7 @@ class Machine(RuleBasedStateMachine):
         self.move(
             data,
             told,
-            lambda: self.hf.rollback(told.id, to, resume=resume),
+            lambda: self.hf.rollback(told.id, to, resume=resume, raises=False),
             lambda: self.world.roll_back(told, to, resume=resume),
         )
 
@@ -194,13 +380,17 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data(), edit=st.none() | VALUES.map(lambda value: [value]))
     def fork(self, data: st.DataObject, edit: list[Any] | None) -> None:
         told = self.run(data)
+        if told.limits:
+            return
         at = data.draw(st.sampled_from(sorted(told.versions)), label="at")
         name = f"run-{len(self.world.runs) + 1}"
         change_it = None if edit is None else (lambda state: state.update(edited=edit[0]))
         self.hf.fork(told.id, name, at=at, edit=change_it)
-        fork = self.world.runs[name] = Told(name, told.script, origin=(told, at), status="paused")
+        fork = self.world.runs[name] = Told(
+            name, told.program, origin=(told, at), status="paused", clock=self.world.clock
+        )
         state = {**told.versions[at].state, **({} if edit is None else {"edited": edit[0]})}
-        fork.add("fork", state, status="paused")
+        fork.add("fork", state, status="paused", by_hand=edit and ["set", "edited", edit[0]])
         self.compare(fork)
 
     @precondition(lambda self: self.waiting())
@@ -232,16 +422,27 @@ class Machine(RuleBasedStateMachine):
         """Bring a run what it waits for, and resume it, a few times."""
         told = self.run(data)
         for _ in range(count):
-            if told.status in ("completed", "cancelled"):
+            self.push(data, told)
+
+    def push(self, data: st.DataObject, told: Told) -> None:
+        """Bring a run, or a part of it, what it waits for, or else resume it."""
+        if told.status in ("completed", "cancelled"):
+            return
+        waits = [
+            (part, wait) for part in self.parts(told) for wait in part.waits.values() if self.wanted(part)
+        ]
+        for part, wait in waits:
+            if not wait.filled and wait.kind != "run":
+                self.bring(data, part, wait)
                 return
-            parts = [told, *(each for each in self.world.runs.values() if self.top(each) is told)]
-            waits = [(part, wait) for part in parts for wait in part.waits.values() if self.wanted(part)]
-            for part, wait in waits:
-                if not wait.filled and wait.kind != "run":
-                    self.bring(data, part, wait)
-                    break
-            else:
-                self.move(data, told, lambda: self.hf.resume(told.id), lambda: self.world.resume(told))
+        self.move(data, told, lambda: self.hf.resume(told.id, raises=False), lambda: self.world.resume(told))
+
+    def parts(self, told: Told) -> list[Told]:
+        """A run, and the runs that are parts of it."""
+        return [
+            told,
+            *(each for each in self.world.runs.values() if each is not told and self.top(each) is told),
+        ]
 
     @rule(data=st.data(), what=st.sampled_from(["pause", "cancel"]))
     def stops(self, data: st.DataObject, what: str) -> None:
@@ -277,14 +478,14 @@ class Machine(RuleBasedStateMachine):
             self.move(
                 data,
                 self.top(told),
-                lambda: hf.answer(name, value, resume=resume),
+                lambda: hf.answer(name, value, resume=resume, raises=False),
                 lambda: world.answer(told, wait, value, resume=resume),
             )
         else:
             self.move(
                 data,
                 self.top(told),
-                lambda: hf.send(told.id, name, value, resume=resume),
+                lambda: hf.send(told.id, name, value, resume=resume, raises=False),
                 lambda: world.send(told, name, value, resume=resume),
             )
 
@@ -329,7 +530,7 @@ class MemoryMachine(Machine):
     in_memory = True
 
 
-_SETTINGS = settings(
+SETTINGS = settings(
     max_examples=EXAMPLES,
     stateful_step_count=STEPS,
     derandomize="HOLDFAST_EXAMPLES" not in os.environ,
@@ -338,6 +539,6 @@ _SETTINGS = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
 TestOnSQLite = Machine.TestCase
-TestOnSQLite.settings = _SETTINGS
+TestOnSQLite.settings = SETTINGS
 TestInMemory = MemoryMachine.TestCase
-TestInMemory.settings = _SETTINGS
+TestInMemory.settings = SETTINGS

@@ -13,6 +13,7 @@ from typing import Any
 
 import holdfast
 from holdfast import step, workflow
+from holdfast.testing import isolated_definitions
 
 #: Generous: only a test that fails waits for so long.
 DEADLINE = 20.0
@@ -64,7 +65,8 @@ def program(db: Path | str, body: str) -> list[str]:
 
 
 def environment(effects: Path | None = None) -> dict[str, str]:
-    found = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    here = Path(__file__).parent
+    found = {**os.environ, "PYTHONPATH": os.pathsep.join((str(here), str(here.parent)))}
     if effects is not None:
         found["EFFECTS"] = str(effects)
     return found
@@ -134,25 +136,26 @@ def book(topic: str) -> str:
     return finish([write(task) for task in tasks])
 
 
-@step(name="plan")
-async def aplan(topic: str) -> dict[str, Any]:
-    control.did("plan")
-    holdfast.state()["topic"] = topic
-    return {"topic": topic, "tasks": ["a", "b"]}
+# Of the same names as above: a run of either workflow has the same addresses.
+with isolated_definitions():
 
+    @step(name="plan")
+    async def aplan(topic: str) -> dict[str, Any]:
+        control.did("plan")
+        holdfast.state()["topic"] = topic
+        return {"topic": topic, "tasks": ["a", "b"]}
 
-@step(name="write")
-async def awrite(task: str) -> str:
-    control.did(f"write-{task}")
-    holdfast.state().setdefault("texts", []).append(task)
-    return task.upper()
+    @step(name="write")
+    async def awrite(task: str) -> str:
+        control.did(f"write-{task}")
+        holdfast.state().setdefault("texts", []).append(task)
+        return task.upper()
 
-
-@step(name="finish")
-async def afinish(texts: list[str]) -> str:
-    control.did("finish")
-    holdfast.state()["done"] = True
-    return "+".join(texts)
+    @step(name="finish")
+    async def afinish(texts: list[str]) -> str:
+        control.did("finish")
+        holdfast.state()["done"] = True
+        return "+".join(texts)
 
 
 @workflow

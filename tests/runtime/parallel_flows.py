@@ -9,6 +9,7 @@ from flows_steps import control
 
 import holdfast
 from holdfast import step
+from holdfast.testing import isolated_definitions
 
 fresh = step_fixtures.fresh
 
@@ -22,11 +23,13 @@ def add(n: int) -> int:
     return n * 10
 
 
-@step(name="add")
-async def aadd(n: int) -> int:
-    state = holdfast.state()
-    await asyncio.sleep(0)
-    control.did(f"add-{n}")
-    state["list"].append(n)
-    state[f"key-{n}"] = n
-    return n * 10
+with isolated_definitions():
+
+    @step(name="add")
+    async def aadd(n: int) -> int:
+        state = holdfast.state()
+        await asyncio.sleep(0)
+        control.did(f"add-{n}")
+        state["list"].append(n)
+        state[f"key-{n}"] = n
+        return n * 10

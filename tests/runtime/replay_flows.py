@@ -10,6 +10,7 @@ from flows_steps import control
 
 import holdfast
 from holdfast import step, workflow
+from holdfast.testing import isolated_definitions
 
 fresh = step_fixtures.fresh
 
@@ -28,10 +29,12 @@ def given(value: Any) -> str:
     return f"got {value}"
 
 
-@step(name="given")
-async def agiven(value: Any) -> str:
-    control.did(f"given-{value}")
-    return f"got {value}"
+with isolated_definitions():
+
+    @step(name="given")
+    async def agiven(value: Any) -> str:
+        control.did(f"given-{value}")
+        return f"got {value}"
 
 
 @workflow

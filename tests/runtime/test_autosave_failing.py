@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sqlite3
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from saving import NEVER, SOON, Reads, versions
 import autosaving
 import holdfast
 from autosaving import timers, warnings
+from database import Database
 from holdfast import History
 from holdfast.runtime.autosave import autosave
 from patience import until
@@ -72,7 +72,7 @@ def test_a_store_that_is_held_by_another_does_not_break_the_work(
         state = {"n": 0}
         saver = autosave(state, log, every=NEVER)
         assert saver.save() is not None
-        other = sqlite3.connect(file, isolation_level=None)
+        other = Database(file)
         other.execute("BEGIN IMMEDIATE")
         with saver:
             state["n"] = 1

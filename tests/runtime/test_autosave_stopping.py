@@ -153,7 +153,14 @@ def test_nothing_is_kept_alive_by_a_saver_that_was_left(
 def run_script(file: Path, body: str) -> subprocess.CompletedProcess[str]:
     start = "import os, threading, holdfast\nfrom holdfast.runtime.autosave import autosave\n"
     return subprocess.run(
-        [sys.executable, "-c", f"{start}file = {str(file)!r}\n{body}"],
+        # From 3.12 on, Python warns of a fork in a process that has threads; here that is wanted.
+        [
+            sys.executable,
+            "-W",
+            "ignore:This process:DeprecationWarning",
+            "-c",
+            f"{start}file = {str(file)!r}\n{body}",
+        ],
         capture_output=True,
         text=True,
         timeout=120,

@@ -15,13 +15,14 @@ from three_steps import FAIL, GATE, RAN, three, work
 import holdfast
 from holdfast import Holdfast, InvalidCall, step, workflow
 from holdfast.runtime import definition
+from holdfast.testing import isolated_definitions
 
 hf = three_steps.hf
 
 
 def test_children_of_a_fork_of_the_process_are_other_owners(hf: Holdfast, tmp_path: Path) -> None:
     FAIL[:] = [1]
-    hf.run(three, run_id="r")
+    hf.run(three, run_id="r", raises=False)
     FAIL.clear()
     effects = tmp_path / "effects"
     children = []
@@ -50,7 +51,7 @@ def test_children_of_a_fork_of_the_process_are_other_owners(hf: Holdfast, tmp_pa
 
 def test_overrides_of_a_start_that_was_refused_are_not_kept(hf: Holdfast) -> None:
     FAIL[:] = [1]
-    hf.run(three, run_id="x")
+    hf.run(three, run_id="x", raises=False)
     with pytest.raises(holdfast.AlreadyExists):
         hf.run(three, run_id="x", overrides={"three_work": lambda n: -n})
     FAIL.clear()
@@ -112,7 +113,7 @@ def test_steps_in_threads_of_tasks_have_stable_addresses(hf: Holdfast) -> None:
         return list(await asyncio.gather(*(one(n) for n in range(4)), return_exceptions=False))
 
     FAIL[:] = [3]
-    run = hf.run(threads)
+    run = hf.run(threads, raises=False)
     FAIL.clear()
     order[:] = [3, 2, 1, 0]
     assert hf.resume(run.id).result == [0, 1, 2, 3]
@@ -131,7 +132,7 @@ def test_secrets_in_errors_and_arguments_stay_out(tmp_path: Path) -> None:
 
     path = tmp_path / "secret.db"
     with holdfast.open(path, redact=["password"]) as hf:
-        run = hf.run(secret, "s3cret-argument", run_id="secret")
+        run = hf.run(secret, "s3cret-argument", run_id="secret", raises=False)
         assert run.status == "failed"
         assert run.failure is not None
         assert "s3cret-in-error" not in repr(run.failure)
@@ -150,7 +151,9 @@ def test_many_short_waits(hf: Holdfast) -> None:
 
 
 def _all_heard(hf: Holdfast, *names: str) -> bool:
-    """Have those who listen for completed runs come to the last of them?"""
+    """Have all runs completed, and have those who listen for completed runs come to the last of them?"""
+    if any(run.status != "completed" for run in hf.runs()):
+        return False
     last = max((event.cursor for event in hf.events() if event.kind == "run.completed"), default=0)
     heard = [hf._store.value(f"trigger:{name}") for name in names]
     return len(hf.runs()) >= 3 and all(each is not None and int(each[0]) >= last for each in heard)
@@ -239,12 +242,14 @@ def test_changed_code_is_refused_before_anything_is_rolled_back(hf: Holdfast) ->
 
     run = hf.run(code)
 
-    @workflow(name="exec_code", version="2")
-    def other() -> int:
-        return work(1)
+    with isolated_definitions():
 
-    with pytest.raises(holdfast.CodeChanged):
-        hf.resume(run.id, from_address="three_work", changed="refuse")
+        @workflow(name="exec_code", version="2")
+        def other() -> int:
+            return work(1)
+
+        with pytest.raises(holdfast.CodeChanged):
+            hf.resume(run.id, from_address="three_work", changed="refuse")
     assert (run.status, run.head.number) == ("completed", 3)
 
 
@@ -257,6 +262,6 @@ def test_what_is_not_awaited_is_named(hf: Holdfast) -> None:
     def forgets() -> Any:
         return later()
 
-    error = hf.run(forgets).error
+    error = hf.run(forgets, raises=False).error
     assert isinstance(error, InvalidCall)
     assert "await" in str(error)

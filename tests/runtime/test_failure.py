@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import textwrap
@@ -133,7 +134,10 @@ def test_cause_and_context_come_back_as_such() -> None:
         except KeyError:
             raise ValueError("outer") from None
 
+    hidden = again(caught(hiding))
     assert "cause" not in describe(caught(hiding))
+    assert isinstance(hidden.__context__, KeyError)
+    assert hidden.__suppress_context__ is True
 
 
 def test_group_comes_back_with_its_members() -> None:
@@ -148,11 +152,17 @@ def test_group_comes_back_with_its_members() -> None:
     assert describe(back) == describe(error) | {"traceback": describe(back)["traceback"]}
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), GeneratorExit(), Stop("s")])
-def test_only_exceptions_are_revived_as_themselves(error: BaseException) -> None:
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), Stop("s")])
+def test_what_ends_a_process_is_not_revived_as_itself(error: BaseException) -> None:
     back = again(error)
     assert type(back) is StepFailed
     assert back.details["type"] == describe(error)["type"]
+
+
+@pytest.mark.parametrize("error", [GeneratorExit("done"), asyncio.CancelledError("mine")])
+def test_base_exceptions_that_a_step_fails_with_are_revived(error: BaseException) -> None:
+    back = again(error)
+    assert (type(back), back.args) == (type(error), error.args)
 
 
 def test_group_of_base_exceptions_stands_as_step_failed() -> None:

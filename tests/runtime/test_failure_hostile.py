@@ -136,7 +136,7 @@ def test_endless_causes_in_facts_end() -> None:
     chain: list[BaseException] = []
     while error is not None:
         chain.append(error)
-        error = error.__context__
+        error = error.__cause__
     assert len(chain) == failure.DEEPEST + 1
     assert type(revive(facts | {"type": "ExceptionGroup", "args": ["m"]})) is ExceptionGroup
 

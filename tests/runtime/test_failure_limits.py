@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 import pytest
-from failure_cases import CardDeclined, again, caught, raised, stored
+from failure_cases import CardDeclined, again, caught, stored
 
 from holdfast.runtime import failure
 from holdfast.runtime.failure import describe, revive
@@ -15,13 +15,18 @@ from holdfast.tree.codec import MAX_DEPTH, encode
 
 
 def test_causes_are_followed_only_so_far_and_cycles_end() -> None:
-    last: BaseException = ValueError("0")
-    for number in range(1, 20):
-        last = raised(ValueError(str(number)), last)
+    last = before = ValueError("0")
+    for number in range(1, 10_000):
+        last = ValueError(str(number))
+        last.__cause__ = ValueError("0") if number == 1 else before
+        before = last
     facts, depth = describe(last), 0
     while "cause" in facts:
+        skipped = facts.get("skipped", 0)
         facts, depth = facts["cause"], depth + 1
     assert depth == failure.DEEPEST
+    # The end of the chain says what it began with.
+    assert (facts["message"], skipped) == ("0", 9_999 - failure.DEEPEST)
 
     one, two = ValueError("one"), ValueError("two")
     one.__cause__, two.__cause__ = two, one

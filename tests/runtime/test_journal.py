@@ -40,7 +40,7 @@ def test_the_whole_life_of_a_run(hf: Holdfast, which: Any) -> None:
 
     mark = end(hf)
     BROKEN[:] = ["b", "b"]
-    hf.answer("r#1", "yes")
+    hf.answer("r#1", "yes", raises=False)
     # Every step as it happened, then how it ended.
     assert kinds(run, mark) == [
         "prompt.answered", "run.resumed", "step.completed", "step.retried", "step.failed", "run.failed",

@@ -21,21 +21,21 @@ pytest_plugins = ["postgres_fixtures"]
 ran: list[str] = []
 
 
-@step
+@step(name="pg_search")
 def search(topic: str) -> str:
     ran.append("search")
     holdfast.state()["sources"] = [topic]
     return f"about {topic}"
 
 
-@step
+@step(name="pg_write")
 def write(found: str) -> str:
     ran.append("write")
     holdfast.state()["draft"] = found.upper()
     return found.upper()
 
 
-@workflow
+@workflow(name="pg_report")
 def report(topic: str) -> str:
     return write(search(topic))
 
@@ -61,8 +61,8 @@ def test_a_run_is_rolled_back_forked_and_compared(hf: Holdfast) -> None:
     fork = hf.fork(run.id, "fork", at=2, edit={"sources": ["moss"]})
     assert hf.resume("fork").result == "ABOUT KELP"
     assert fork.head.state["sources"] == ["moss"]
-    assert "write" in [pair.name for pair in hf.compare(run.id, "fork").steps]
-    assert hf.history(run.id).blame("draft").step == "write"
+    assert "pg_write" in [pair.name for pair in hf.compare(run.id, "fork").steps]
+    assert hf.history(run.id).blame("draft").step == "pg_write"
     assert hf.verify().problems == ()
     hf.close()
 
@@ -146,7 +146,7 @@ def test_a_server_that_goes_away_during_a_run_leaves_a_run_that_resumes(own_serv
     def journey() -> list[str]:
         return [prepare(), vanish()]
 
-    with holdfast.open(address(own_server.url, "journey"), timeout=0.5) as hf:
+    with holdfast.open(address(own_server.url, "journey"), timeout=3) as hf:
         with pytest.raises((holdfast.StoreUnavailable, holdfast.CommitUnknown)):
             hf.run(journey, run_id="run")
         own_server.again()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from flows_steps import Broken, control
 from parallel_flows import aadd, add
 
 import holdfast
+from growth import growth
 from holdfast import Holdfast, InvalidCall, step, workflow
+from holdfast.testing import isolated_definitions
 
 fresh, hf = step_fixtures.fresh, step_fixtures.hf
 
@@ -69,11 +72,11 @@ def test_all_changes_are_merged(hf: Holdfast, flow: Any, count: int) -> None:
 @pytest.mark.parametrize("flow", KINDS)
 def test_a_failure_keeps_the_finished_siblings(hf: Holdfast, flow: Any) -> None:
     control.failing["add-2"] = 3
-    run = hf.run(flow, 5, state={"list": []})
+    run = hf.run(flow, 5, state={"list": []}, raises=False)
     assert run.status == "failed"
     assert isinstance(run.error, Broken | ExceptionGroup)
     for _ in range(2):
-        assert hf.resume(run.id).status == "failed"
+        assert hf.resume(run.id, raises=False).status == "failed"
     assert hf.resume(run.id).result == [0, 10, 20, 30, 40]
     assert control.ran.count("add-2") == 4
     assert control.ran.count("add-0") == control.ran.count("add-1") == 1
@@ -146,9 +149,9 @@ async def anested_parallel() -> list[list[int]]:
 @pytest.mark.parametrize("flow", [nested_parallel, anested_parallel])
 def test_parallel_inside_parallel(hf: Holdfast, flow: Any) -> None:
     control.failing.update({"add-11": 1, "end": 1})
-    run = hf.run(flow, state={"list": []})
+    run = hf.run(flow, state={"list": []}, raises=False)
     assert run.status == "failed"
-    assert hf.resume(run.id).status == "failed"
+    assert hf.resume(run.id, raises=False).status == "failed"
     assert hf.resume(run.id).result == [[0, 10, 20], [100, 110, 120]]
     assert sorted(run.state["list"]) == [0, 1, 2, 10, 11, 12]
     assert len(control.ran) == 9
@@ -163,13 +166,15 @@ def fan_out() -> list[int]:
     return found
 
 
-@step(name="fan_out")
-async def afan_out() -> list[int]:
-    holdfast.state()["fan"] = True
-    found = await asyncio.gather(*[aadd(n) for n in range(4)])
-    state = holdfast.state()
-    state["sum"] = sum(state["list"])
-    return found
+with isolated_definitions():
+
+    @step(name="fan_out")
+    async def afan_out() -> list[int]:
+        holdfast.state()["fan"] = True
+        found = await asyncio.gather(*[aadd(n) for n in range(4)])
+        state = holdfast.state()
+        state["sum"] = sum(state["list"])
+        return found
 
 
 @workflow
@@ -188,6 +193,63 @@ def test_parallel_steps_inside_a_step(hf: Holdfast, flow: Any) -> None:
     assert run.result == [0, 10, 20, 30]
     assert run.state["sum"] == 6
     assert run.state["fan"] is True
+
+
+def _in_turn(order: list[int], turns: list[threading.Event], n: int) -> int:
+    """Add as soon as the one before in the order has added."""
+    place = order.index(n)
+    if place:
+        assert turns[order[place - 1]].wait(60)
+    try:
+        return add(n)
+    finally:
+        turns[n].set()
+
+
+@step
+def add_in_turn(order: list[int]) -> int:
+    turns = [threading.Event() for _ in order]
+    holdfast.state()["fan"] = True
+    holdfast.parallel(*[(_in_turn, order, turns, n) for n in range(len(order))])
+    state = holdfast.state()
+    return sum(state["list"])
+
+
+@workflow
+def adding_in_turn(order: list[int]) -> int:
+    return add_in_turn(order)
+
+
+def test_a_step_sees_what_its_parallel_steps_changed_in_whatever_order_they_end(hf: Holdfast) -> None:
+    for order in permutations(range(4)):
+        run = hf.run(adding_in_turn, list(order), state={"list": []})
+        assert run.state["list"] == list(order)
+        assert run.result == 6
+
+
+@step
+async def put(n: int) -> None:
+    holdfast.state()[f"key-{n}"] = n
+
+
+@workflow
+async def in_reverse(count: int) -> int:
+    turns = [asyncio.Event() for _ in range(count)]
+
+    async def put_in_turn(n: int) -> None:
+        if n + 1 < count:
+            await turns[n + 1].wait()
+        await put(n)
+        turns[n].set()
+
+    await holdfast.parallel(*[(put_in_turn, n) for n in range(count)])
+    return len(holdfast.state())
+
+
+def test_the_cost_of_a_branch_does_not_grow_with_the_number_of_branches() -> None:
+    with holdfast.open(":memory:") as hf:
+        assert hf.run(in_reverse, 7, state={}).result == 7
+        assert growth(lambda count: hf.run(in_reverse, count, state={}), lambda size: size, 50) < 24
 
 
 @workflow
@@ -217,7 +279,7 @@ def test_an_asynchronous_step_in_threads_is_refused(hf: Holdfast) -> None:
     def confused() -> Any:
         return holdfast.parallel((aadd, 1))
 
-    run = hf.run(confused, state={"list": []})
+    run = hf.run(confused, state={"list": []}, raises=False)
     assert run.status == "failed"
     assert isinstance(run.error, InvalidCall)
     assert "parallel" in str(run.error)
@@ -296,3 +358,31 @@ def test_a_run_that_is_cancelled_at_any_moment_resumes_whole(hf: Holdfast) -> No
             control.ran.clear()
 
     asyncio.run(all_of_it())
+
+
+@workflow
+def beside_then_after() -> list[int]:
+    found: list[int] = holdfast.parallel((add, 1), (add, 2))
+    return found
+
+
+def test_a_fork_from_the_first_version_runs_one_branch_again(hf: Holdfast) -> None:
+    hf.run(beside_then_after, run_id="origin", state={"kept": True, "list": []})
+    hf.fork("origin", "fork", at=1)
+    before = hf.resume("fork")
+    (last,) = hf.history("fork").versions(step="add", limit=1)
+    again = hf.resume("fork", from_address=str(last.address))
+    assert again.result == before.result
+    assert again.state == before.state
+    assert again.state["kept"] is True
+
+
+def test_a_fork_of_an_edited_run_replays_its_branches(hf: Holdfast) -> None:
+    hf.run(beside_then_after, run_id="origin", state={"list": []})
+    with hf.history("origin").edit() as state:
+        state["byhand"] = True
+    hf.fork("origin", "fork")
+    control.ran.clear()
+    assert hf.resume("fork").result == hf.get("origin").result
+    assert hf.get("fork").state["byhand"] is True
+    assert control.ran == []

@@ -14,6 +14,7 @@ from parallel_flows import aadd
 
 import holdfast
 from holdfast import Holdfast, MergeConflict, step, workflow
+from holdfast.testing import isolated_definitions
 
 fresh, hf = step_fixtures.fresh, step_fixtures.hf
 
@@ -37,12 +38,14 @@ def set_x(value: str) -> str:
     return value
 
 
-@step(name="set_x")
-async def aset_x(value: str) -> str:
-    state = holdfast.state()
-    await _ameet()
-    state["x"] = value
-    return value
+with isolated_definitions():
+
+    @step(name="set_x")
+    async def aset_x(value: str) -> str:
+        state = holdfast.state()
+        await _ameet()
+        state["x"] = value
+        return value
 
 
 def _join(path: tuple[Any, ...], base: Any, ours: Any, theirs: Any) -> Any:
@@ -83,7 +86,7 @@ async def aconflicting(joined: bool) -> list[str]:
 
 @pytest.mark.parametrize("flow", [conflicting, aconflicting])
 def test_two_values_for_one_key_are_a_conflict(hf: Holdfast, flow: Any) -> None:
-    run = hf.run(flow, False, state={"x": ""})
+    run = hf.run(flow, False, state={"x": ""}, raises=False)
     assert run.status == "failed"
     error = run.error
     assert isinstance(error, MergeConflict)
@@ -126,7 +129,7 @@ async def conflict_caught() -> list[Any]:
 
 def test_a_resolver_that_raises_fails_its_step(hf: Holdfast) -> None:
     control.failing["end"] = 1
-    run = hf.run(conflict_caught, state={"x": "", "list": []})
+    run = hf.run(conflict_caught, state={"x": "", "list": []}, raises=False)
     assert run.status == "failed"
     assert hf.resume(run.id).result in (["a", "resolver"], ["b", "resolver"])
     assert sum(version.error is not None for version in run.history().versions()) == 1
@@ -158,8 +161,35 @@ def counting(asked: bool) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(("asked", "total"), [(True, 2), (False, 1)])
-def test_a_resolver_is_asked_for_equal_changes_too(hf: Holdfast, asked: bool, total: int) -> None:
-    run = hf.run(counting, asked, state={"n": 0})
+def test_a_resolver_is_asked_for_equal_changes_too(hf: Holdfast) -> None:
+    run = hf.run(counting, True, state={"n": 0})
     assert run.result == [0, 0]
-    assert run.state["n"] == total
+    assert run.state["n"] == 2
+
+
+def test_equal_changes_of_one_place_are_a_conflict(hf: Holdfast) -> None:
+    run = hf.run(counting, False, state={"n": 0}, raises=False)
+    assert isinstance(run.error, MergeConflict)
+    assert run.state["n"] == 1
+    details = run.error.details
+    assert {details["step"], details["other_step"]} == {
+        "parallel/[1]/count_alone",
+        "parallel/[2]/count_alone",
+    }
+    assert (details["path"], details["base_version"], details["version"]) == ("n", 1, 2)
+
+
+@step
+def pop_job() -> Any:
+    return holdfast.state()["jobs"].pop(0)
+
+
+@workflow
+def two_pop() -> Any:
+    return holdfast.parallel(pop_job, pop_job)
+
+
+def test_two_steps_that_take_the_same_item_of_a_queue_conflict(hf: Holdfast) -> None:
+    with pytest.raises(MergeConflict, match=r"jobs\[0\].*deletes it"):
+        hf.run(two_pop, run_id="r", state={"jobs": ["a", "b", "c"]})
+    assert len(hf.history("r").head.state["jobs"]) == 2

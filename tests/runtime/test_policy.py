@@ -163,10 +163,17 @@ def test_on_a_class_some_classes_or_a_function() -> None:
     assert not Retry(on=lambda error: "again" in str(error)).wants(TypeError("no"))
 
 
-def test_what_is_no_exception_is_never_tried_again() -> None:
+def test_what_ends_a_process_is_never_tried_again() -> None:
     for retry in (Retry(), Retry(on="transient"), Retry(on=lambda _: True)):
-        for error in (KeyboardInterrupt(), SystemExit(), asyncio.CancelledError(), GeneratorExit()):
+        for error in (KeyboardInterrupt(), SystemExit()):
             assert not retry.wants(error)
+
+
+def test_base_exceptions_of_a_step_are_tried_again_like_any_others() -> None:
+    for error in (asyncio.CancelledError(), GeneratorExit()):
+        assert Retry().wants(error)
+        assert Retry(on=lambda _: True).wants(error)
+        assert not Retry(on="transient").wants(error)
 
 
 def test_a_function_that_raises_means_no_and_says_so() -> None:

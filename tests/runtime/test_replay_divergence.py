@@ -28,15 +28,16 @@ fresh, hf = step_fixtures.fresh, step_fixtures.hf
 def test_other_arguments_are_noticed(hf: Holdfast, flow: Any) -> None:
     control.value = "old"
     control.failing["end"] = 1
-    run = hf.run(flow, run_id="r")
+    run = hf.run(flow, run_id="r", raises=False)
     control.value = "new"
-    error = hf.resume("r").error
-    assert isinstance(error, ReplayDiverged)
+    with pytest.raises(ReplayDiverged) as caught:
+        hf.resume("r")
+    error = caught.value
     assert error.details["address"] == "given#2"
     assert "given#2" in str(error)
-    assert error.details["recorded"] != error.details["now"]
-    assert error.details["recorded"] in str(error)
-    assert error.details["now"] in str(error)
+    assert error.details["recorded"] == {"value": "'old'"}
+    assert error.details["now"] == {"value": "'new'"}
+    assert "value was 'old', is 'new'" in str(error)
     assert run.head.number == 4
     again = hf.resume("r", on_divergence="rerun")
     assert again.result == ["got same", "got new", "got last"]
@@ -46,14 +47,19 @@ def test_other_arguments_are_noticed(hf: Holdfast, flow: Any) -> None:
     assert run.history().at(3).result == "got old"
 
 
-def test_a_handle_tells_the_error_of_the_last_execution(hf: Holdfast) -> None:
+def test_a_divergence_leaves_the_run_as_it_was(hf: Holdfast) -> None:
     control.value = "old"
     control.failing["end"] = 1
-    run = hf.run(diverging, run_id="r")
+    run = hf.run(diverging, run_id="r", raises=False)
     assert isinstance(run.error, Broken)
     control.value = "new"
-    hf.resume("r")
-    assert isinstance(run.error, ReplayDiverged)
+    with pytest.raises(ReplayDiverged):
+        hf.resume("r")
+    assert run.status == "failed"
+    assert isinstance(run.error, Broken)
+    assert not run.alive
+    told = [event for event in run.events() if event.kind == "run.diverged"]
+    assert [event.data["address"] for event in told] == ["given#2"]
 
 
 @pytest.mark.parametrize(
@@ -62,28 +68,32 @@ def test_a_handle_tells_the_error_of_the_last_execution(hf: Holdfast) -> None:
 def test_arguments_differ_by_type_too(hf: Holdfast, old: Any, new: Any) -> None:
     control.value = old
     control.failing["end"] = 1
-    hf.run(diverging, run_id="r")
+    hf.run(diverging, run_id="r", raises=False)
     control.value = new
-    assert isinstance(hf.resume("r").error, ReplayDiverged)
+    with pytest.raises(ReplayDiverged):
+        hf.resume("r")
     control.value = old
     assert hf.resume("r").status == "completed"
 
 
-def test_a_divergence_that_the_workflow_swallows_is_still_told(hf: Holdfast) -> None:
+def test_a_divergence_cannot_be_swallowed(hf: Holdfast) -> None:
     @workflow(name="swallows")
     def swallows() -> str:
         try:
             given(control.value)
-        except Exception:
+        except BaseException:
             control.ran.append("swallowed")
         control.did("end")
         return "done"
 
     control.value = "old"
     control.failing["end"] = 1
-    hf.run(swallows, run_id="r")
+    hf.run(swallows, run_id="r", raises=False)
     control.value = "new"
-    assert hf.resume("r").status in {"failed", "completed"}
+    with pytest.raises(ReplayDiverged):
+        hf.resume("r")
+    assert "swallowed" in control.ran
+    assert hf.get("r").status == "failed"
     assert hf.get("r").history().at(2).result == "got old"
 
 
@@ -105,7 +115,7 @@ def test_a_redacted_result_does_not_make_a_run_diverge(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     with holdfast.open(path, redact=["api_key"]) as hf:
         control.failing["end"] = 1
-        run = hf.run(secretive)
+        run = hf.run(secretive, raises=False)
         assert hf.resume(run.id).result == "me"
     assert all(b"s3cret" not in each.read_bytes() for each in tmp_path.iterdir())
 
@@ -132,7 +142,7 @@ def test_rerun_goes_on_to_the_next_divergence(hf: Holdfast) -> None:
 
     control.value = "old"
     control.failing["end"] = 1
-    run = hf.run(two_diverge)
+    run = hf.run(two_diverge, raises=False)
     assert run.history().at(2).address == "later#2"
     control.value = "new"
     assert hf.resume(run.id, on_divergence="rerun").result == ["new", "new"]
@@ -181,18 +191,18 @@ OTHER = """def edited(x):
 
 def test_changed_code_is_noticed(hf: Holdfast, caplog: pytest.LogCaptureFixture) -> None:
     control.failing["end"] = 9
-    hf.run(_define(ONE), 1, run_id="r")
+    hf.run(_define(ONE), 1, run_id="r", raises=False)
     with caplog.at_level(logging.WARNING, logger="holdfast"):
         _define(SAME)
-        assert hf.resume("r").status == "failed"
+        assert hf.resume("r", raises=False).status == "failed"
         assert caplog.records == []
         _define(OTHER)
-        assert hf.resume("r").status == "failed"
+        assert hf.resume("r", raises=False).status == "failed"
         assert [record.name for record in caplog.records] == ["holdfast"]
         assert "edited" in caplog.text
         assert "'r'" in caplog.text
         caplog.clear()
-        assert hf.resume("r").status == "failed"
+        assert hf.resume("r", raises=False).status == "failed"
         assert caplog.records == []
         _define(ONE)
         with pytest.raises(CodeChanged, match="edited") as caught:
@@ -208,7 +218,7 @@ def test_changed_code_is_noticed(hf: Holdfast, caplog: pytest.LogCaptureFixture)
 
 def test_a_workflow_may_refuse_changed_code_by_itself(hf: Holdfast) -> None:
     control.failing["end"] = 1
-    hf.run(_define(ONE, changed="refuse"), 1, run_id="r")
+    hf.run(_define(ONE, changed="refuse"), 1, run_id="r", raises=False)
     _define(OTHER, changed="refuse")
     with pytest.raises(CodeChanged):
         hf.resume("r")
@@ -217,9 +227,9 @@ def test_a_workflow_may_refuse_changed_code_by_itself(hf: Holdfast) -> None:
 
 def test_a_version_by_hand_stands_for_the_code(hf: Holdfast, caplog: pytest.LogCaptureFixture) -> None:
     control.failing["end"] = 2
-    hf.run(_define(ONE, version="1", changed="refuse"), 1, run_id="r")
+    hf.run(_define(ONE, version="1", changed="refuse"), 1, run_id="r", raises=False)
     _define(OTHER, version="1", changed="refuse")
-    assert hf.resume("r").status == "failed"
+    assert hf.resume("r", raises=False).status == "failed"
     _define(OTHER, version="2", changed="refuse")
     with pytest.raises(CodeChanged):
         hf.resume("r")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from flows_steps import Broken, control
 from replay_flows import asking, diverging, given, layered
 
 import holdfast
-from holdfast import Holdfast, step, workflow
+from database import Database
+from holdfast import Holdfast, InvalidCall, step, workflow
 from patience import until
 
 fresh, hf = step_fixtures.fresh, step_fixtures.hf
@@ -23,10 +25,10 @@ fresh, hf = step_fixtures.fresh, step_fixtures.hf
 # Validate
 
 
-def _dump(path: Path) -> list[str]:
+def _dump(path: Path) -> list[tuple[Any, ...]]:
     """All that a store holds."""
-    with sqlite3.connect(path) as connection:
-        return list(connection.iterdump())
+    with Database(path) as connection:
+        return list(connection.dump())
 
 
 @step
@@ -142,7 +144,7 @@ def test_validate_of_nested_steps(hf: Holdfast) -> None:
 
 def test_validate_of_a_failed_run_stops_where_the_record_ends(hf: Holdfast) -> None:
     control.failing["finish"] = 1
-    hf.run(f.book, "kelp", run_id="r")
+    hf.run(f.book, "kelp", run_id="r", raises=False)
     control.ran.clear()
     assert hf.resume("r", mode="validate").differences == ()
     assert control.ran == ["plan", "write-a", "write-b"]
@@ -155,7 +157,7 @@ def test_validate_of_a_run_whose_own_code_failed(hf: Holdfast) -> None:
         f.write("a")
         raise Broken("own")
 
-    hf.run(own_failure, run_id="r")
+    hf.run(own_failure, run_id="r", raises=False)
     assert hf.resume("r", mode="validate").differences == ()
 
 
@@ -186,7 +188,7 @@ def test_validate_of_parallel_steps(hf: Holdfast) -> None:
 
 def test_republish_tells_of_recorded_steps_again(hf: Holdfast) -> None:
     control.failing["finish"] = 1
-    run = hf.run(f.book, "kelp", run_id="r")
+    run = hf.run(f.book, "kelp", run_id="r", raises=False)
     assert run.status == "failed"
     heard: list[tuple[str, Any]] = []
     with hf.subscribe(lambda event: heard.append((event.kind, event.data.get("address"))), run_id="r"):
@@ -199,9 +201,63 @@ def test_republish_tells_of_recorded_steps_again(hf: Holdfast) -> None:
     assert [kind for kind, _ in heard].count("step.completed") == 1
 
 
+def test_republish_of_a_completed_run_covers_nested_steps(hf: Holdfast) -> None:
+    @step(name="inner")
+    def inner(n: int) -> int:
+        return n
+
+    @step(name="outer")
+    def outer() -> int:
+        return inner(1) + inner(2)
+
+    @workflow(name="nesting")
+    def nesting() -> int:
+        return outer() + inner(3)
+
+    assert hf.run(nesting, run_id="r").result == 6
+    mark = hf.events(limit=10_000)[-1].cursor
+    assert hf.resume("r", mode="republish").status == "completed"
+    found = [event for event in hf.events(after=mark, limit=10_000) if event.kind == "step.replayed"]
+    recorded = [version for version in hf.history("r").versions() if version.kind == "step"][::-1]
+    assert [(event.data["address"], event.version) for event in found] == [
+        (version.address, version.number) for version in recorded
+    ]
+    assert {event.data["address"] for event in found} >= {"outer/inner", "outer", "inner"}
+    assert [event.kind for event in hf.events(after=mark, limit=10_000)] == ["step.replayed"] * len(found)
+
+
+def test_republish_reaches_subscribers_in_other_processes(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "runs.db") as hf:
+        hf.run(f.book, "kelp", run_id="r")
+    program = (
+        "import holdfast, sys\n"
+        "with holdfast.open(sys.argv[1]) as hf, hf.subscribe(kinds=['step.replayed']) as events:\n"
+        "    print('listening', flush=True)\n"
+        "    for count, event in enumerate(events, 1):\n"
+        "        print(event.data['address'], flush=True)\n"
+        "        if count == 4: break\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "runs.db")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "listening\n"
+        with holdfast.open(tmp_path / "runs.db") as hf:
+            hf.resume("r", mode="republish")
+        assert other.stdout.read().split() == ["plan", "write", "write#2", "finish"]
+
+
+def test_republish_of_a_cancelled_run_is_refused(hf: Holdfast) -> None:
+    hf.run(asking, run_id="r")
+    hf.cancel("r")
+    mark = len(hf.events(limit=10_000))
+    with pytest.raises(InvalidCall, match="cancelled"):
+        hf.resume("r", mode="republish")
+    assert len(hf.events(limit=10_000)) == mark
+
+
 def test_a_normal_resume_tells_nothing_twice(hf: Holdfast) -> None:
     control.failing["finish"] = 1
-    run = hf.run(f.book, "kelp", run_id="r")
+    run = hf.run(f.book, "kelp", run_id="r", raises=False)
     heard: list[str] = []
     with hf.subscribe(lambda event: heard.append(event.kind), run_id="r"):
         hf.resume("r")

@@ -96,7 +96,7 @@ async def ataking() -> str:
 def test_any_result_is_a_result(hf: Holdfast, flow: Any, value: Any) -> None:
     control.value = value
     control.failing["end"] = 1
-    run = hf.run(flow)
+    run = hf.run(flow, raises=False)
     assert run.status == "failed"
     assert hf.resume(run.id).result == "ok"
     assert control.ran == ["give", "same", "end", "same", "end"]
@@ -121,7 +121,7 @@ def take(value: Any) -> str:
 def test_what_the_workflow_does_to_a_result_does_not_reach_the_record(hf: Holdfast) -> None:
     control.value = {"list": ["theirs"]}
     control.failing["end"] = 1
-    run = hf.run(mutating)
+    run = hf.run(mutating, raises=False)
     assert isinstance(run.error, Broken)
     assert run.history().at(2).result == {"list": ["theirs"]}
     assert hf.resume(run.id).result == "{'list': ['theirs', 'mine']}"
@@ -168,7 +168,9 @@ def returns_parts(how: str) -> str:
 )
 def test_parts_of_the_state_come_back_as_plain_values_both_times(hf: Holdfast, how: str) -> None:
     control.failing["end"] = 1
-    run = hf.run(returns_parts, how, state={"messages": [{"role": "a"}], "plan": {"tasks": [1, 2]}})
+    run = hf.run(
+        returns_parts, how, state={"messages": [{"role": "a"}], "plan": {"tasks": [1, 2]}}, raises=False
+    )
     assert run.status == "failed"
     assert hf.resume(run.id).status == "completed"
     first, _, second, _ = control.ran
@@ -227,7 +229,7 @@ def reads_state() -> list[Any]:
 
 def test_the_workflow_sees_the_state_as_it_was_at_each_point(hf: Holdfast) -> None:
     control.failing["end"] = 1
-    run = hf.run(reads_state)
+    run = hf.run(reads_state, raises=False)
     assert hf.resume(run.id).result == [{}, ["a"], ["a", "b"]]
     first, second = (line for line in control.ran if line.startswith("[{"))
     assert first == second
@@ -268,7 +270,7 @@ def test_a_part_of_the_state_may_be_an_argument(hf: Holdfast) -> None:
         return [passes_on(), counts(holdfast.state()["items"])]
 
     control.failing["between"] = 1
-    run = hf.run(passing, state={"items": [1]})
+    run = hf.run(passing, state={"items": [1]}, raises=False)
     assert run.status == "failed"
     assert hf.resume(run.id).result == [2, 2]
     assert control.ran == ["counts", "between", "between", "counts"]
@@ -278,7 +280,9 @@ def test_a_part_of_the_state_may_be_an_argument(hf: Holdfast) -> None:
 def test_arguments_with_sets_are_the_same_in_every_process(tmp_path: Path) -> None:
     db, effects = tmp_path / "runs.db", tmp_path / "effects"
     names = "{'a', 'b', 'c', 'dd', 'eee'}"
-    body = f"f.control.failing['end'] = 1\nprint(hf.run(f.with_set, {names}, run_id='s').status)"
+    body = (
+        f"f.control.failing['end'] = 1\nprint(hf.run(f.with_set, {names}, run_id='s', raises=False).status)"
+    )
     assert elsewhere(db, body, effects) == "failed"
     for _ in range(3):
         assert elsewhere(db, "print(hf.resume('s').result)", effects) == "5"
@@ -299,7 +303,7 @@ class Odd(Exception):
 def boom(): raise Odd("salt", 3)
 @holdfast.workflow
 def booming(): return boom()
-print(hf.run(booming, run_id="odd").status)"""
+print(hf.run(booming, run_id="odd", raises=False).status)"""
     assert elsewhere(db, body) == "failed"
     with holdfast.open(db) as hf:
         run = hf.get("odd")
@@ -321,7 +325,9 @@ print(hf.run(booming, run_id="odd").status)"""
 def test_an_error_of_a_known_class_comes_back_as_that_class(tmp_path: Path) -> None:
     db = tmp_path / "runs.db"
     assert (
-        elsewhere(db, "f.control.failing['plan'] = 1\nprint(hf.run(f.book, 'x', run_id='r').status)")
+        elsewhere(
+            db, "f.control.failing['plan'] = 1\nprint(hf.run(f.book, 'x', run_id='r', raises=False).status)"
+        )
         == "failed"
     )
     with holdfast.open(db) as hf:

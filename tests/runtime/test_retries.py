@@ -43,7 +43,7 @@ def test_a_step_is_tried_as_often_as_allowed(hf: Holdfast, kind: str) -> None:
 @both
 def test_a_step_that_keeps_failing_fails(hf: Holdfast, kind: str) -> None:
     control.failing["x"] = 9
-    run = hf.run(flow_of(kind, lambda: control.did("x"), retry=Retry(3, delay=0)))
+    run = hf.run(flow_of(kind, lambda: control.did("x"), retry=Retry(3, delay=0)), raises=False)
     assert run.status == "failed"
     assert isinstance(run.error, Broken)
     assert control.ran == ["x"] * 3
@@ -67,7 +67,7 @@ def test_a_step_that_keeps_failing_fails(hf: Holdfast, kind: str) -> None:
 def test_the_delays_are_those_of_the_policy(hf: Holdfast, retry: Retry, wanted: list[float]) -> None:
     hf._services.chance = lambda: 0.25
     control.failing["x"] = 99
-    run = hf.run(flow_of("def", lambda: control.did("x"), retry=retry))
+    run = hf.run(flow_of("def", lambda: control.did("x"), retry=retry), raises=False)
     assert [data["delay"] for data in _retries(run)] == pytest.approx(wanted)
     assert len(control.ran) == retry.attempts
 
@@ -78,7 +78,7 @@ def test_only_the_errors_that_are_named_are_tried_again(hf: Holdfast, kind: str)
         control.ran.append("x")
         raise KeyError("no") if len(control.ran) == 2 else Broken("yes")
 
-    run = hf.run(flow_of(kind, work, retry=Retry(5, delay=0, on=Broken)))
+    run = hf.run(flow_of(kind, work, retry=Retry(5, delay=0, on=Broken)), raises=False)
     assert isinstance(run.error, KeyError)
     assert control.ran == ["x", "x"]
 
@@ -88,7 +88,7 @@ def test_a_mistake_in_the_program_is_not_tried_again(hf: Holdfast) -> None:
         control.ran.append("x")
         raise TypeError("a mistake")
 
-    run = hf.run(flow_of("def", work, retry=5))
+    run = hf.run(flow_of("def", work, retry=5), raises=False)
     assert isinstance(run.error, TypeError)
     assert control.ran == ["x"]
 
@@ -103,7 +103,7 @@ def test_no_attempt_is_begun_beyond_the_budget(tmp_path: Path, kind: str) -> Non
 
     with holdfast.open(tmp_path / "runs.db", clock=lambda: now[0]) as hf:
         control.failing["x"] = 99
-        run = hf.run(flow_of(kind, work, retry=Retry(50, delay=0, budget=10)))
+        run = hf.run(flow_of(kind, work, retry=Retry(50, delay=0, budget=10)), raises=False)
         assert run.status == "failed"
         assert control.ran == ["x"] * 3
 
@@ -157,7 +157,7 @@ def test_the_time_of_a_run_ends_its_retries(hf: Holdfast) -> None:
         hopeless()
 
     began = time.monotonic()
-    run = hf.run(hopeless_run)
+    run = hf.run(hopeless_run, raises=False)
     assert run.status == "failed"
     assert time.monotonic() - began < 0.8
 
@@ -170,7 +170,7 @@ def test_a_key_for_receivers_is_the_same_in_all_attempts(hf: Holdfast) -> None:
         control.did("x")
 
     control.failing["x"] = 3
-    run = hf.run(flow_of("def", work, retry=Retry(2, delay=0)))
+    run = hf.run(flow_of("def", work, retry=Retry(2, delay=0)), raises=False)
     assert run.status == "failed"
     hf.resume(run.id)
     assert run.status == "completed"
@@ -208,7 +208,7 @@ def test_a_failed_sibling_ends_the_wait_of_the_others(hf: Holdfast) -> None:
         await asyncio.gather(fails_now(), retries())
 
     began = time.monotonic()
-    run = hf.run(siblings)
+    run = hf.run(siblings, raises=False)
     assert isinstance(run.error, Broken)
     assert time.monotonic() - began < 1.5
     assert control.ran == ["x"]

@@ -106,7 +106,7 @@ def test_patterns_start_workflows_too(hf: Holdfast) -> None:
         return event["data"]["error"]
 
     BROKEN[:] = ["x", "x"]
-    hf.run(event_short)
+    hf.run(event_short, raises=False)
     until(ended(hf, "event_on_failed", 1))
     assert started(hf, "event_on_failed")[0].result == "ConnectionError: x is down"
 

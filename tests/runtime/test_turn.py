@@ -34,8 +34,8 @@ def test_threads_and_tasks_have_it_one_at_a_time() -> None:
 
     async def task() -> None:
         for _ in range(100):
-            if not turn.take_now():
-                await turn.ask()
+            if not turn.take_now(object()):
+                await turn.ask(object())
             hold()
             # As after a write: the turn is handed on by another thread.
             await asyncio.to_thread(turn.release)
@@ -50,7 +50,7 @@ def test_threads_and_tasks_have_it_one_at_a_time() -> None:
     for each in threads:
         each.join(60)
     assert (most[0], done[0]) == (1, 4 * 300 + 2 * 8 * 100)
-    assert turn.take_now()
+    assert turn.take_now(object())
 
 
 def test_tasks_get_it_in_their_order() -> None:
@@ -58,12 +58,12 @@ def test_tasks_get_it_in_their_order() -> None:
     order: list[int] = []
 
     async def task(number: int) -> None:
-        await turn.ask()
+        await turn.ask(object())
         order.append(number)
         turn.release()
 
     async def main() -> None:
-        assert turn.take_now()
+        assert turn.take_now(object())
         tasks = [asyncio.ensure_future(task(number)) for number in range(10)]
         await asyncio.sleep(0)
         turn.release()
@@ -76,18 +76,18 @@ def test_tasks_get_it_in_their_order() -> None:
 def test_a_task_that_gave_up_is_passed_over() -> None:
     async def main() -> None:
         turn = Turn(nothing)
-        assert turn.take_now()
-        first, second = turn.ask(), turn.ask()
+        assert turn.take_now(object())
+        first, second = turn.ask(object()), turn.ask(object())
         first.cancel()
         turn.release()
         await asyncio.wait_for(second, 10)
-        third, fourth = turn.ask(), turn.ask()
+        third, fourth = turn.ask(object()), turn.ask(object())
         turn.release()
         # Told of it already, and then cancelled.
         third.cancel()
         await asyncio.wait_for(fourth, 10)
         turn.release()
-        assert turn.take_now()
+        assert turn.take_now(object())
 
     asyncio.run(main())
 
@@ -98,20 +98,20 @@ def test_a_plain_function_in_the_loops_thread_comes_before_its_tasks() -> None:
 
     async def main() -> None:
         turn = Turn(lambda: woken.append(True))
-        assert turn.take_now()
-        waiting = turn.ask()
+        assert turn.take_now(object())
+        waiting = turn.ask(object())
         threading.Timer(0.05, turn.release).start()
-        turn.take()
+        turn.take(object())
         assert not waiting.done()
         turn.release()
         await asyncio.wait_for(waiting, 10)
         turn.release()
 
-        assert turn.take_now()
-        offered = turn.ask()
+        assert turn.take_now(object())
+        offered = turn.ask(object())
         turn.release()
         # Offered to the task, which has not had the time to take it.
-        assert turn.take_now()
+        assert turn.take_now(object())
         turn.release()
         await asyncio.wait_for(offered, 10)
 
@@ -119,20 +119,43 @@ def test_a_plain_function_in_the_loops_thread_comes_before_its_tasks() -> None:
     assert woken
 
 
+def test_a_plain_function_in_the_loops_thread_comes_before_a_task_that_has_not_run() -> None:
+    """A task that was given the turn runs in the next iteration of the loop: until then, the loop may be blocked."""
+
+    async def main() -> None:
+        turn = Turn(nothing)
+        assert turn.take_now(object())
+        given = turn.ask(object())
+        turn.release()
+        await asyncio.sleep(0)
+        assert given.done()
+        turn.take(object())
+        assert not turn.accept(given)
+        again = turn.ask(object(), again=True)
+        turn.release()
+        await asyncio.wait_for(again, 10)
+        assert turn.accept(again)
+        assert not turn.take_now(object())
+        turn.release()
+        assert turn.take_now(object())
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("wait", ["closed", "open"])
 def test_a_closed_loop_does_not_keep_it(wait: str) -> None:
     turn = Turn(nothing)
-    assert turn.take_now()
+    assert turn.take_now(object())
 
     async def leave() -> None:
-        turn.ask()
+        turn.ask(object())
 
     asyncio.run(leave())
     got = threading.Event()
     then: Callable[[], None] = got.set
 
     async def main() -> None:
-        later = turn.ask()
+        later = turn.ask(object())
         turn.release()
         await asyncio.wait_for(later, 10)
         then()
@@ -142,4 +165,4 @@ def test_a_closed_loop_does_not_keep_it(wait: str) -> None:
         assert got.is_set()
     else:
         turn.release()
-        assert turn.take_now()
+        assert turn.take_now(object())

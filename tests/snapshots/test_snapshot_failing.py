@@ -12,6 +12,7 @@ from snapping import numbers, taken
 import autosaving
 import holdfast
 from autosaving import warnings
+from database import Database
 from holdfast import StoreUnavailable
 from holdfast.snapshots import SnapshotManager
 
@@ -65,11 +66,9 @@ def test_a_closed_store_is_a_warning(file: Path, caplog: pytest.LogCaptureFixtur
 def test_a_damaged_history_is_a_warning_and_what_is_damaged_is_not_served(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    import sqlite3
-
     with SnapshotManager(history=file) as manager:
         taken(manager, {"n": 1})
-    with sqlite3.connect(file) as connection:
+    with Database(file) as connection:
         connection.execute("UPDATE journal SET pack = zeroblob(length(pack)) WHERE number = 1")
     connection.close()
     with SnapshotManager(history=file) as manager:

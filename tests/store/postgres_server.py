@@ -10,6 +10,7 @@ import os
 import socket
 import tempfile
 import threading
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,8 @@ class Proxy:
         )
         self._lock = threading.Lock()
         self._links: list[tuple[socket.socket, socket.socket, threading.Event]] = []
+        #: When each connection was made.
+        self.accepted: list[float] = []
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
@@ -129,6 +132,7 @@ class Proxy:
         while True:
             try:
                 client, _ = self._listener.accept()
+                self.accepted.append(time.monotonic())
                 server = self._connect()
             except OSError:
                 return

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import CommitUnknown
-from holdfast.store.gather import Gather, Job
+from holdfast.errors import StoreBusy
+from holdfast.store import gather as gather_module
+from holdfast.store.gather import PENDING, Gather, Job
 
 
 class Interrupt(BaseException):
@@ -37,7 +38,10 @@ def _until(condition: Any) -> None:
     raise AssertionError("it did not come")
 
 
-def test_what_comes_meanwhile_is_carried_out_together_and_alone_where_it_must() -> None:
+def test_what_comes_meanwhile_is_carried_out_together_and_alone_where_it_must(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gather_module, "LOOK", 60.0)
     inside, may_go = threading.Event(), threading.Event()
     batches: list[list[int]] = []
 
@@ -58,11 +62,63 @@ def test_what_comes_meanwhile_is_carried_out_together_and_alone_where_it_must() 
     may_go.set()
     for thread, _ in threads:
         thread.join(20)
-    assert batches == [[0], [1, 2, 3], [4], [5], [6]]
+    assert batches == [[0], [1, 2, 3], [4, 6], [5]]
     assert [found for _, found in threads] == [[number * 10] for number in range(7)]
 
 
-def test_others_learn_that_nobody_knows_if_the_leader_is_interrupted() -> None:
+class _SlowMutex:
+    """Lets a thread acquire it again only after all threads that may have."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.slow: threading.Thread | None = None
+        self.may_go = threading.Event()
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is self.slow:
+            assert self.may_go.wait(20)
+        self._inner.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._inner.release()
+
+
+def test_job_that_is_carried_out_while_its_thread_is_about_to_lead_is_not_carried_out_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gather_module, "LOOK", 0.001)
+    inside, may_go = threading.Event(), threading.Event()
+    batches: list[list[int]] = []
+
+    def carry_out(jobs: list[Job[int]]) -> None:
+        batches.append([job.item for job in jobs])
+        if len(batches) == 1:
+            inside.set()
+            assert may_go.wait(20)
+        for job in jobs:
+            job.outcome = job.item * 10
+
+    gather: Gather[int] = Gather(carry_out, 3)
+    mutex = _SlowMutex(gather._mutex)
+    monkeypatch.setattr(gather, "_mutex", mutex)
+    first = _in_thread(lambda: gather.hand_in(0))
+    assert inside.wait(20)
+    slow = _in_thread(lambda: gather.hand_in(1))
+    _until(lambda: gather.waiting == 1)
+    third = _in_thread(lambda: gather.hand_in(2))
+    _until(lambda: gather.waiting == 2)
+    # The second looks again, finds no outcome, and loses the processor; the third leads for both.
+    mutex.slow = slow[0]
+    may_go.set()
+    first[0].join(20)
+    third[0].join(20)
+    mutex.may_go.set()
+    slow[0].join(20)
+    assert [found for _, found in (first, slow, third)] == [[0], [10], [20]]
+    assert batches == [[0], [1, 2]]
+
+
+def test_the_next_leads_with_the_same_jobs_if_the_leader_is_interrupted() -> None:
     inside, may_go = threading.Event(), threading.Event()
     calls = 0
 
@@ -76,7 +132,8 @@ def test_others_learn_that_nobody_knows_if_the_leader_is_interrupted() -> None:
             jobs[1].outcome = "written"
             raise Interrupt
         for job in jobs:
-            job.outcome = job.item
+            if job.outcome is PENDING:
+                job.outcome = job.item
 
     gather: Gather[int] = Gather(carry_out, 10)
     first = _in_thread(lambda: gather.hand_in(0))
@@ -89,12 +146,13 @@ def test_others_learn_that_nobody_knows_if_the_leader_is_interrupted() -> None:
     for thread, _ in (first, *rest):
         thread.join(20)
         assert not thread.is_alive()
-    kinds = [type(found[0]) for _, found in rest]
-    assert kinds == [Interrupt, str, CommitUnknown]
+    outcomes = [found[0] for _, found in rest]
+    assert isinstance(outcomes[0], Interrupt)
+    assert outcomes[1:] == ["written", 3]
     assert gather.hand_in(9) == 9, "nobody leads for ever"
 
 
-@pytest.mark.parametrize("where", ["_enter", "_take"])
+@pytest.mark.parametrize("where", ["_attend", "_lead", "hand_over"])
 def test_an_interrupt_anywhere_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     def carry_out(jobs: list[Job[int]]) -> None:
         for job in jobs:
@@ -103,8 +161,8 @@ def test_an_interrupt_anywhere_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPa
     gather: Gather[int] = Gather(carry_out, 10)
     plain = getattr(gather, where)
 
-    def interrupted(job: Job[int]) -> None:
-        plain(job)
+    def interrupted(*arguments: Any) -> None:
+        plain(*arguments)
         raise Interrupt
 
     monkeypatch.setattr(gather, where, interrupted)
@@ -114,3 +172,16 @@ def test_an_interrupt_anywhere_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPa
     thread, found = _in_thread(lambda: gather.hand_in(2))
     thread.join(20)
     assert found == [2]
+
+
+def test_a_handler_that_writes_while_it_interrupts_a_write_is_refused() -> None:
+    def carry_out(jobs: list[Job[int]]) -> None:
+        for job in jobs:
+            if job.item == 1:
+                with pytest.raises(StoreBusy, match="set a flag"):
+                    gather.hand_in(2)
+            job.outcome = job.item
+
+    gather: Gather[int] = Gather(carry_out, 10)
+    assert gather.hand_in(1) == 1
+    assert gather.hand_in(3) == 3

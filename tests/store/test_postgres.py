@@ -221,7 +221,7 @@ def test_a_server_that_was_stopped_and_comes_back_is_waited_for(own_server: Serv
 
 @pytest.mark.slow
 def test_a_server_that_stays_away_is_given_up(own_server: Server) -> None:
-    with holdfast.open(address(own_server.url, "away"), timeout=0.5) as hf:
+    with holdfast.open(address(own_server.url, "away"), timeout=3) as hf:
         log = hf.history("run")
         log.commit({"n": 1})
         own_server.stop()
@@ -236,7 +236,7 @@ def test_a_server_that_stays_away_is_given_up(own_server: Server) -> None:
 
 
 def test_a_pool_that_is_in_use_is_waited_for_and_then_refused(url: str) -> None:
-    store = PostgresStore(f"{url}&pool=1", timeout=0.3)
+    store = PostgresStore(f"{url}&pool=1")
     history(store, 1)
     taken, done = threading.Event(), threading.Event()
 
@@ -248,8 +248,10 @@ def test_a_pool_that_is_in_use_is_waited_for_and_then_refused(url: str) -> None:
     with ThreadPoolExecutor(1) as pool:
         holder = pool.submit(hold)
         taken.wait(10)
+        patient, store._link.timeout = store._link.timeout, 0.3
         with pytest.raises(StoreBusy, match=r"all 1 connections to .* were in use for 0.3 s.*pool="):
             store.run("run")
+        store._link.timeout = patient
         waiter = threading.Timer(0.1, done.set)
         waiter.start()
         assert store.run("run") is not None
@@ -264,7 +266,7 @@ def test_a_server_without_a_free_connection_says_so(own_server: Server) -> None:
         connection.execute("CREATE SCHEMA few AUTHORIZATION few")
     url = address(own_server.url.replace("postgres:@", "few@"), "few")
     with holdfast.open(url), pytest.raises(StoreBusy, match="no connection free"):
-        holdfast.open(url)
+        holdfast.open(url, timeout=0.5)
 
 
 def test_a_text_that_postgresql_cannot_keep_is_refused_with_nothing_written(url: str) -> None:

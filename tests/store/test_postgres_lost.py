@@ -196,9 +196,9 @@ def test_what_cannot_be_told_apart_is_said(
 
 
 @pytest.mark.slow
-def test_an_answer_that_never_comes_is_unknown(
-    store: PostgresStore, saboteur: Saboteur, monkeypatch: Any
-) -> None:
+def test_an_answer_that_never_comes_is_unknown(url: str, saboteur: Saboteur, monkeypatch: Any) -> None:
+    # A second connection, which the thread that tells other processes may have opened, could still ask.
+    store = PostgresStore(f"{url}&pool=1", timeout=2)
     run = history(store, 1)
 
     def gone() -> None:
@@ -212,6 +212,7 @@ def test_an_answer_that_never_comes_is_unknown(
         commit(store, run)
     with pytest.raises(StoreUnavailable):
         store.run("run")
+    store.close()
 
 
 _SEVERAL: dict[str, Callable[[Store, RunRecord], object]] = {
@@ -280,14 +281,16 @@ def test_a_connection_that_stalls_is_given_up_within_six_seconds(server: str, sc
     with Proxy(server) as proxy:
         store = PostgresStore(address(proxy.url, schema))
         run = history(store, 1)
-        proxy.stall()
-        start = time.monotonic()
-        assert store.run("run") == run
-        assert time.monotonic() - start < 6.5
-        proxy.stall()
-        start = time.monotonic()
-        assert commit(store, run).last == 2
-        assert time.monotonic() - start < 6.5
+        # Until it is given up: how long the server then takes depends on the machine.
+        asks: list[Callable[[], bool]] = [
+            lambda: store.run("run") == run,
+            lambda: commit(store, run).last == 2,
+        ]
+        for ask in asks:
+            proxy.stall()
+            known, start = len(proxy.accepted), time.monotonic()
+            assert ask()
+            assert proxy.accepted[known] - start < 6.5
         store.close()
 
 
@@ -321,7 +324,7 @@ def test_a_run_that_another_has_locked_is_waited_for_and_then_refused(
     url: str, server: str, schema: str
 ) -> None:
     """The server says that it waits: nothing is lost, and nothing unknown."""
-    store = PostgresStore(url, timeout=0.5)
+    store = PostgresStore(url, timeout=3)
     run = history(store, 1)
     with psycopg.connect(server) as locker:
         locker.execute(f"SELECT FROM {schema}.run WHERE key = %s FOR UPDATE", (run.key,))
@@ -337,3 +340,33 @@ def test_a_run_that_another_has_locked_is_waited_for_and_then_refused(
         waiting.join()
     assert store.run("x") is None
     store.close()
+
+
+@pytest.mark.parametrize("count", [1, 2, 6], ids=["alone", "pipeline", "one statement"])
+def test_backend_that_ends_between_a_statement_and_its_commit_loses_nothing(
+    store: PostgresStore, server: str, schema: str, count: int
+) -> None:
+    """Its statements have given their results by then; only the commit fails."""
+    runs = [history(store, 1, f"run-{number}") for number in range(count)]
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute(f'SET search_path = "{schema}"')
+        admin.execute("CREATE SEQUENCE commits")
+        admin.execute(
+            f"""CREATE FUNCTION die_once() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                IF nextval('"{schema}".commits') = 1 THEN
+                    PERFORM pg_terminate_backend(pg_backend_pid());
+                    PERFORM pg_sleep(10);
+                END IF;
+                RETURN NULL;
+            END $$"""
+        )
+        admin.execute(
+            "CREATE CONSTRAINT TRIGGER dies AFTER INSERT ON journal DEFERRABLE INITIALLY DEFERRED "
+            "FOR EACH ROW EXECUTE FUNCTION die_once()"
+        )
+        found = store.append_many([change_of(run) for run in runs])
+        tried = admin.execute("SELECT last_value FROM commits").fetchone()
+    assert tried == (count + 1,), "the first commit failed, the second did not"
+    for run, written in zip(runs, found, strict=True):
+        assert store.run(run.id) == written
+        assert names(store.journal(run=run.key, after=0, limit=9)) == [1, 2]

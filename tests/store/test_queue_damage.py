@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
+from database import Database
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing.conformance_queue import claim, enqueue, ids
 
@@ -16,9 +15,8 @@ def test_a_damaged_run_leaves_its_queue(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         enqueue(store, name)
     store.close()
-    with closing(sqlite3.connect(path)) as connection:
+    with Database(path) as connection:
         connection.execute("UPDATE run SET step = 'changed' WHERE id = 'a'")
-        connection.commit()
     store = SQLiteStore(path)
     assert ids(claim(store)) == ["b", "c"]
     assert claim(store) == []

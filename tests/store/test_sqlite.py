@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import random
 import shutil
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -14,15 +12,18 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import apsw
 import pytest
 
+from database import Database
 from holdfast.errors import (
+    CorruptStore,
     IncompatibleFormat,
     InvalidCall,
     StoreBusy,
     StoreUnavailable,
 )
-from holdfast.store import sqlite_format, sqlite_others
+from holdfast.store import sqlite_format
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing.samples import (
     begin,
@@ -31,7 +32,6 @@ from holdfast.testing.samples import (
     digest,
     everything,
     history,
-    new_run,
     numbers,
     upload,
 )
@@ -59,8 +59,9 @@ except HoldfastError as error:
     print("write", type(error).__name__, error)
 """
 _HOLDS_THE_LOCK = """
-import sqlite3, sys
-connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+import sys
+from holdfast.store.sqlite_connection import Connection
+connection = Connection(sys.argv[1], 5.0)
 connection.execute("BEGIN IMMEDIATE")
 print("held", flush=True)
 sys.stdin.readline()
@@ -153,8 +154,8 @@ def test_an_empty_file_is_as_good_as_none(path: Path) -> None:
     ids=["tables", "marked", "both", "newer"],
 )
 def test_a_database_of_others_is_refused_and_left_alone(path: Path, statements: str) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        connection.executescript(statements)
+    with Database(path) as connection:
+        connection.execute(statements)
     data = path.read_bytes()
     with pytest.raises(IncompatibleFormat):
         SQLiteStore(path)
@@ -164,7 +165,7 @@ def test_a_database_of_others_is_refused_and_left_alone(path: Path, statements: 
 def test_a_newer_format_asks_for_an_upgrade(path: Path) -> None:
     SQLiteStore(path).close()
     newer = len(sqlite_format.migrations()) + 1
-    with closing(sqlite3.connect(path)) as connection:
+    with Database(path) as connection:
         connection.execute(f"PRAGMA user_version={newer}")
     with pytest.raises(IncompatibleFormat, match="upgrade Holdfast"):
         SQLiteStore(path)
@@ -201,7 +202,7 @@ def test_migrations_are_numbered_without_holes(path: Path) -> None:
     assert all(name[4] == "_" for name in names)
     assert len(sqlite_format.migrations()) == len(names)
     SQLiteStore(path).close()
-    with closing(sqlite3.connect(path)) as connection:
+    with Database(path) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (len(names),)
         assert connection.execute("PRAGMA application_id").fetchone() == (0x686F6C64,)
 
@@ -275,7 +276,7 @@ def test_a_full_disk_costs_only_what_did_not_fit(store: SQLiteStore) -> None:
     run = history(store, 3)
     before = everything(store)
     writer = store._link._writing()
-    pages = writer.execute("PRAGMA page_count").fetchone()[0]
+    pages = writer.value("PRAGMA page_count")
     writer.execute(f"PRAGMA max_page_count={pages + 3}")
     large = content("large", 400_000)
     with pytest.raises(StoreUnavailable, match="no space left"):
@@ -327,55 +328,43 @@ def test_a_lock_that_is_let_go_in_time_is_not_noticed(path: Path) -> None:
             process.communicate(timeout=60)
 
 
-# SQLite's bug with several writers
+# What a file may define
 
 
-def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if "can corrupt" in record.getMessage()]
+def test_sqlite_is_one_without_the_bug_of_several_writers() -> None:
+    assert apsw.sqlite_lib_version().split(".") >= ["3", "51", "3"]
 
 
-def test_an_old_sqlite_is_told_once_when_others_write_too(
-    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(sqlite_others, "_SAFE_WAL", (99,))
-    caplog.set_level(logging.WARNING, "holdfast.store")
-    with closing(SQLiteStore(path)) as store, closing(SQLiteStore(path)) as other:
-        run = history(store, 20)
-        assert _warnings(caplog) == []
-        history(other, 1, "other")
-        for _ in range(40):
+_ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x FROM n"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        f"DROP TABLE run; CREATE VIEW run AS {_ENDLESS}",
+        f"CREATE VIEW other AS {_ENDLESS}",
+        "CREATE TRIGGER silent BEFORE INSERT ON journal BEGIN SELECT RAISE(IGNORE); END",
+        "CREATE VIRTUAL TABLE text USING fts5(content)",
+    ],
+    ids=["view for a table", "view", "trigger", "virtual table"],
+)
+def test_a_file_with_more_than_tables_is_refused(path: Path, statement: str) -> None:
+    with closing(SQLiteStore(path)) as store:
+        history(store, 3)
+    with Database(path) as connection:
+        connection.execute(statement)
+    with pytest.raises(CorruptStore, match="which Holdfast never makes"):
+        SQLiteStore(path)
+
+
+def test_a_schema_cannot_call_functions_with_side_effects(store: SQLiteStore) -> None:
+    with store._link.reader() as connection:
+        assert connection.value("PRAGMA trusted_schema") == 0
+
+
+def test_the_log_is_cut_once_it_has_been_written_back(path: Path) -> None:
+    with closing(SQLiteStore(path)) as store:
+        run = commit(store, begin(store), pack=content("large", 24_000_000))
+        for _ in range(300):
             run = commit(store, run)
-        assert len(_warnings(caplog)) == 1
-        for turn in range(5):
-            begin(other, f"other-{turn}")
-            for _ in range(20):
-                run = commit(store, run)
-        assert len(_warnings(caplog)) == 1
-
-
-def test_a_single_writer_is_not_warned(
-    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(sqlite_others, "_SAFE_WAL", (99,))
-    caplog.set_level(logging.WARNING, "holdfast.store")
-    with closing(SQLiteStore(path)) as store, closing(SQLiteStore(path)) as reader:
-        run = history(store, 40)
-        everything(reader)
-        store.compact()
-        for _ in range(40):
-            run = commit(store, run)
-        everything(reader)
-        store.collect(before=1)
-    assert _warnings(caplog) == []
-
-
-def test_a_sound_sqlite_is_never_warned_of(
-    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(sqlite_others, "_SAFE_WAL", (0,))
-    with closing(SQLiteStore(path)) as store, closing(SQLiteStore(path)) as other:
-        run = new_run()
-        for turn in range(40):
-            run = commit(store, run)
-            begin(other, f"other-{turn}")
-    assert _warnings(caplog) == []
+        assert Path(f"{path}-wal").stat().st_size <= 5 << 20

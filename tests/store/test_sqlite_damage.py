@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from holdfast.errors import CorruptStore, HoldfastError
+from database import Database
+from holdfast.errors import CorruptStore, HoldfastError, InvalidCall
 from holdfast.model.records import TimelineRecord
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing.samples import (
@@ -85,9 +85,8 @@ def test_a_changed_row_is_refused(
         store.set_value("breaker", b"data", 0)
         mark(store, run, 1, "good")
         read(store, run)
-        with closing(sqlite3.connect(path)) as connection:
+        with Database(path) as connection:
             connection.execute(statement)
-            connection.commit()
         with pytest.raises(CorruptStore):
             read(store, run)
 
@@ -100,9 +99,8 @@ def test_nothing_is_collected_where_it_is_not_sure_who_holds_what(
     folder, large = tmp_path / "large", content("large", 70_000)
     with closing(SQLiteStore(path, artifacts=folder)) as store:
         commit(store, new_run(), change={"uploads": [upload(large)], "holds": [digest(large)]})
-        with closing(sqlite3.connect(path)) as connection:
+        with Database(path) as connection:
             connection.execute(f"UPDATE {table} SET digest = {value}")
-            connection.commit()
         with pytest.raises(CorruptStore):
             store.collect(before=ALL)
         assert [found for found in folder.rglob("*") if found.is_file()]
@@ -111,9 +109,8 @@ def test_nothing_is_collected_where_it_is_not_sure_who_holds_what(
 def test_a_damaged_record_of_an_artifact_is_not_collected(path: Path, tmp_path: Path) -> None:
     with closing(SQLiteStore(path, artifacts=tmp_path / "large")) as store:
         store.put_artifact(upload(b"free"), 5)
-        with closing(sqlite3.connect(path)) as connection:
+        with Database(path) as connection:
             connection.execute("UPDATE artifact SET digest = 5")
-            connection.commit()
         with pytest.raises(CorruptStore):
             store.collect(before=ALL)
 
@@ -135,8 +132,17 @@ def test_a_damaged_page_is_found_by_the_check(path: Path) -> None:
 def test_a_damaged_version_stands_in_the_way_of_no_other(path: Path) -> None:
     store = SQLiteStore(path)
     one, other = commit(store, new_run("one")), commit(store, new_run("other"))
-    with closing(sqlite3.connect(path)) as connection:
+    with Database(path) as connection:
         connection.execute("UPDATE journal SET seal = 'text' WHERE run = ?", (one.key,))
-        connection.commit()
     assert list(store.packs_of([(one.key, 1), (other.key, 1)])) == [(other.key, 1)]
     store.close()
+
+
+@pytest.mark.parametrize(
+    "statement", ["SELECT " + "?, " * 40_000 + "?", "SELECT 1 WHERE " + "1 = 2 OR " * 1500 + "1 = 2"]
+)
+def test_statement_beyond_the_limits_of_sqlite_is_not_taken_for_damage(path: Path, statement: str) -> None:
+    with closing(SQLiteStore(path)) as store:
+        with pytest.raises(InvalidCall, match="ask for less"), store._link.reader() as connection:
+            connection.execute(statement)
+        assert store.runs() == []

@@ -63,9 +63,9 @@ def exactly(one: Any, other: Any) -> bool:
 def plain(value: Any) -> Any:
     """A frozen tree with its containers made ordinary and its leaves left alone."""
     kind = type(value)
-    if kind is FrozenDict:
+    if isinstance(value, FrozenDict):
         return {key: plain(item) for key, item in value.items()}
-    if kind is FrozenList:
+    if isinstance(value, FrozenList):
         return [plain(item) for item in value]
     return tuple.__new__(kind, map(plain, value)) if isinstance(value, tuple) else value
 

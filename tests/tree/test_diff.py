@@ -351,7 +351,7 @@ def test_values_are_what_a_caller_may_see() -> None:
     changed, removed = changes(old, new)
     assert (changed.old, changed.new) == ({1}, {1, 2})
     assert removed.old == {"t": [{2}]}
-    assert type(removed.old) is FrozenDict
+    assert isinstance(removed.old, FrozenDict)
     assert changes(old, new)[0].new is not changed.new
 
 

@@ -17,6 +17,7 @@ from holdfast.tree.edits import MISSING
 from holdfast.tree.fold import Folder, same
 from holdfast.tree.frozen import aux_of, thaw
 from holdfast.tree.merge import merge
+from holdfast.tree.reducers import Reducers
 from holdfast.tree.spine import build_list, changed_keys
 
 Sides = tuple[Any, Any, Any, Any]
@@ -47,12 +48,13 @@ def test_one_changed_side_is_the_result_as_it_is() -> None:
     copy = Folder(object()).fold({"a": [1]})
     assert merge(base, copy, theirs) is theirs
     assert merge(base, ours, copy) is ours
-    assert merge(*(sides := trees({"a": 1}, {"a": 2, "b": [3]}, {"a": 2, "b": [3], "c": 1}))) is sides[2]
+    sides = trees({"a": 1}, {"a": 2, "b": [3]}, {"a": 2, "b": [3], "c": 1})
+    assert merge(*sides, agree=True) is sides[2]
 
 
 def test_missing_on_any_side() -> None:
     assert (merge(MISSING, MISSING, 1), merge(MISSING, 1, MISSING)) == (1, 1)
-    assert merge(1, MISSING, 1) is merge(1, 1, MISSING) is merge(1, MISSING, MISSING) is MISSING
+    assert merge(1, MISSING, 1) is merge(1, 1, MISSING) is merge(1, MISSING, MISSING, agree=True) is MISSING
 
 
 MERGES: dict[str, Sides] = {
@@ -63,7 +65,7 @@ MERGES: dict[str, Sides] = {
     "new keys": ({}, {"y": 0, "x": 0}, {"t": 0, "s": 0}, {"t": 0, "s": 0, "y": 0, "x": 0}),
     "we delete": (ABC, {"b": 2, "c": 3}, {**ABC, "d": 4}, {"b": 2, "c": 3, "d": 4}),
     "they delete": (ABC, {**ABC, "d": 4}, {"b": 2, "c": 3}, {"b": 2, "c": 3, "d": 4}),
-    "both delete": (ABC, {"c": 3}, {"b": 2}, {}),
+    "both delete others": (ABC, {"b": 2, "c": 3}, {"a": 1, "c": 3}, {"c": 3}),
     "both add a dict": ({}, {"r": {"o": [1]}}, {"r": {"t": [2]}}, {"r": {"t": [2], "o": [1]}}),
     "both add a list": ({}, {"r": ["o"]}, {"r": ["t"]}, {"r": ["t", "o"]}),
     "our order": (ABC, CAB, {**ABC, "b": 9}, {**CAB, "b": 9}),
@@ -93,6 +95,8 @@ CONFLICTS: dict[str, Sides] = {
     "same keys": (ABC, {**ABC, "a": 8, "b": 8}, {**ABC, "a": 9, "b": 9}, ["a", "b"]),
     "deleted and changed": (ABC, {"b": 2, "c": 3}, {**ABC, "a": 9}, ["a"]),
     "changed and deleted": (ABC, {**ABC, "a": 9}, {"b": 2, "c": 3}, ["a"]),
+    "both deleted": (ABC, {"c": 3}, {"b": 2}, ["a"]),
+    "both popped": ([1, 2, 3], [2, 3], [2, 3], ["[0]"]),
     "added": ({}, {"a": 1}, {"a": 2}, ["a"]),
     "added containers": ({}, {"a": {}}, {"a": []}, ["a"]),
     "type clash": ({"a": {"x": 1}}, {"a": {"x": 2}}, {"a": [1]}, ["a"]),
@@ -113,11 +117,12 @@ def test_conflicts(base: Any, ours: Any, theirs: Any, paths: list[str]) -> None:
 # Two changes of the letters abcdef: insertions, changes, deletions, rewritten stretches, a move; conflicts.
 LETTERS = """
     abcdefxy+abcdefz=abcdefzxy  Xabcdef+abcdefZ=XabcdefZ  abXYcdef+abZcdef=abZXYcdef  aXbcdef+abcdYef=aXbcdYef
-    aXcdef+abcdYf=aXcdYf  aXcdef+abYdef=aXYdef  abcXYf+aPbcXYf=aPbcXYf  Xbcdfg+abcdefh=Xbcdfhg
-    abef+abcdefZ=abefZ  abcdefZ+abef=abefZ  +abcdefZ=Z  abcdefZ+=Z  cdef+abcd=cd  aef+abcf=af  af+abcXdef=aXf
-    S+abcdefZ=SZ  abcdefZ+S=SZ  aXYcdef+abcdeQf=aXYcdeQf  aXYcdef+aXYcdefg=aXYcdefg  fabcde+abXdef=fabXde
+    aXcdef+abcdYf=aXcdYf  aXcdef+abYdef=aXYdef  Xbcdfg+abcdefh=Xbcdfhg
+    abef+abcdefZ=abefZ  abcdefZ+abef=abefZ  +abcdefZ=Z  abcdefZ+=Z  cdef+abcd=cd  aef+abcf=![3]  af+abcXdef=aXf
+    S+abcdefZ=SZ  abcdefZ+S=SZ  aXYcdef+abcdeQf=aXYcdeQf  fabcde+abXdef=fabXde
     aXcdef+aYcdef=![1]  acdef+aYcdef=![1]  aYcdef+acdef=![1]  aXcYef+TaPcQef=![2],[4]
-    aXXcdef+aYcdef=!  aXef+abcXYef=!  aXef+abZcdef=!  XXZdYf+ZabYYdQf=!  bcdefa+bcdefaZ=!
+    aXXcdef+aYcdef=!  aXYcdef+aXYcdefg=!  abcXYf+aPbcXYf=![4],[5]  aXef+abcXYef=!
+    aXef+abZcdef=!  XXZdYf+ZabYYdQf=!  bcdefa+bcdefaZ=!
 """
 
 
@@ -191,13 +196,41 @@ def test_separate_edits_of_a_long_list_are_not_aligned(monkeypatch: pytest.Monke
 def test_a_conflict_names_places_values_and_the_next_step() -> None:
     base, theirs = {"p": {"title": "x", "n": 0}, "gone": 1}, {"p": {"title": "z", "n": 2}, "gone": 2}
     error = conflict(base, {"p": {"title": "y" * 100, "n": 1}}, theirs)
-    for part in ("p.title (and 2 more)", "'" + "y" * 58 + "…", "the head has 'z'", "resolver", "expected="):
+    for part in (
+        "p.title (and 2 more)",
+        "'" + "y" * 58 + "…",
+        "the head has 'z'",
+        "merge={'p.title': ",
+        "history.update",
+    ):
         assert part in str(error)
     values = {"base": "x", "ours": "y" * 100, "theirs": "z"}
     assert error.details == {"path": "p.title", "paths": ["p.title", "p.n", "gone"], **values}
-    assert "two changes of a: ours deletes it, the head has 2;" in str(conflict({"a": 1}, {}, {"a": 2}))
-    assert "two changes of the root: ours has 1, the head has 2;" in str(conflict(0, 1, 2))
+    assert "two concurrent changes of a: ours deletes it, the head has 2;" in str(
+        conflict({"a": 1}, {}, {"a": 2})
+    )
+    assert "two concurrent changes of the root: ours has 1, the head has 2;" in str(conflict(0, 1, 2))
     assert conflict({"s": {1}}, {"s": {2}}, {"s": {3}}).details["ours"] == {2}
+
+
+@pytest.mark.parametrize(
+    ("base", "ours", "theirs", "pattern", "name"),
+    [
+        ({"n": 0}, {"n": 1}, {"n": 2}, "n", "sum"),
+        ({"n": 0}, {}, {}, "n", "equal"),
+        ({"n": [1, 2]}, {"n": [1]}, {"n": [1]}, "n[*]", "equal"),
+        ({"n": [1, {"a": 0}]}, {"n": [1, {"a": 1}]}, {"n": [1, {"a": 2}]}, "n[*].a", "sum"),
+        ({"n": "a"}, {"n": "b"}, {"n": "c"}, "n", "last"),
+        ({"n": 1}, {}, {"n": 2}, "n", "last"),
+        ({"n": {1}}, {"n": {2}}, {"n": {3}}, "n", "union"),
+        ({"n": [3, 1, 2]}, {"n": [1, 2, 3]}, {"n": [2, 1, 3]}, "n", "union"),
+    ],
+)
+def test_conflict_suggests_a_reducer_that_merges_the_values(
+    base: Any, ours: Any, theirs: Any, pattern: str, name: str
+) -> None:
+    assert f'such as merge={{{pattern!r}: "{name}"}} ' in str(conflict(base, ours, theirs))
+    merged(base, ours, theirs, reducers=Reducers({pattern: name}))
 
 
 def test_a_resolver_sees_fresh_objects_never_boxes() -> None:
@@ -247,3 +280,8 @@ def test_what_a_resolver_returns_is_folded_by_the_callers_folder() -> None:
 
 def test_equal_appends_of_both_sides_are_two_appends() -> None:
     assert encode(merge(*trees(["a"], ["a", "ok"], ["a", "ok"]))) == encode(["a", "ok", "ok"])
+
+
+def test_conflict_of_integers_that_python_cannot_write_is_named() -> None:
+    with pytest.raises(MergeConflict, match="concurrent changes of n"):
+        merged({"n": 0}, {"n": 10**5000}, {"n": 10**5001})

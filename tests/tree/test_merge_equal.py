@@ -1,4 +1,4 @@
-"""Both sides gave a place an equal value: agreement, unless there is a resolver, which is asked."""
+"""Both sides gave a place an equal value: two changes of it, which conflict unless it is said how they are merged."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from typing import Any
 
 import pytest
 
+from holdfast.errors import MergeConflict
 from holdfast.tree.edits import MISSING
 from holdfast.tree.fold import Folder
 from holdfast.tree.frozen import thaw
 from holdfast.tree.merge import merge
 
 
-def merged(base: Any, ours: Any, theirs: Any, resolve: Any = None) -> Any:
+def merged(base: Any, ours: Any, theirs: Any, resolve: Any = None, agree: bool = False) -> Any:
     folder = Folder(object())
     root = folder.fold(base)
-    return thaw(merge(root, folder.fold(ours, root), folder.fold(theirs, root), resolve=resolve))
+    return thaw(merge(root, folder.fold(ours, root), folder.fold(theirs, root), resolve=resolve, agree=agree))
 
 
 def summed(path: Any, base: Any, ours: Any, theirs: Any) -> Any:
@@ -34,22 +35,37 @@ def summed(path: Any, base: Any, ours: Any, theirs: Any) -> Any:
         ({"l": [0, 5]}, {"l": [1, 5]}, {"l": [1, 5]}, {"l": [2, 5]}),
         ({"l": [5, 0]}, {"l": [5, 1]}, {"l": [5, 1]}, {"l": [5, 2]}),
         ({"t": "a"}, {"t": 3}, {"t": 3}, None),
-        # What both deleted is gone, what both appended is there twice.
-        ({"n": 0, "m": 1}, {"m": 1}, {"m": 1}, {"m": 1}),
-        ({"l": [1, 2]}, {"l": [2]}, {"l": [2]}, {"l": [2]}),
+        # What both appended is there twice.
         ({"l": [1]}, {"l": [1, 2]}, {"l": [1, 2, 2]}, {"l": [1, 2, 2]}),
     ],
 )
-def test_equal_changes_are_agreement_unless_somebody_is_asked(
+def test_equal_changes_are_a_conflict_unless_they_agree_or_are_resolved(
     base: Any, both: Any, agreed: Any, asked: Any
 ) -> None:
-    assert merged(base, both, both) == agreed
+    assert merged(base, both, both, agree=True) == agreed
+    if asked == agreed:
+        assert merged(base, both, both) == agreed
+    else:
+        with pytest.raises(MergeConflict, match="two concurrent changes"):
+            merged(base, both, both)
     if asked is None:
         assert merged(base, both, both, lambda path, was, *sides: (path, was, *sides)) == {
             "t": (("t",), "a", 3, 3)
         }
     else:
         assert merged(base, both, both, summed) == asked
+
+
+@pytest.mark.parametrize(
+    ("base", "both"), [({"n": 0, "m": 1}, {"m": 1}), ({"l": [1, 2]}, {"l": [2]}), ({"l": [1, 2]}, {"l": [1]})]
+)
+def test_deletions_of_one_place_are_a_conflict_unless_they_agree_or_are_resolved(
+    base: Any, both: Any
+) -> None:
+    with pytest.raises(MergeConflict, match="deletes it"):
+        merged(base, both, both)
+    assert merged(base, both, both, agree=True) == both
+    assert merged(base, both, both, summed) == both
 
 
 def test_a_list_that_became_the_same_other_list_is_asked_for_as_a_whole() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from exact import exactly
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from growth import growth
 from holdfast.errors import InvalidReference, NotFound
 from holdfast.tree.path import get, parse, pointer, show
 
@@ -146,3 +148,29 @@ def test_get_finds_or_says_where_it_ended() -> None:
         with pytest.raises(NotFound) as caught:
             get(tree, path)
         assert caught.value.details["path"] == where
+
+
+@pytest.mark.parametrize(
+    "piece", ["]", "[0]", "[1.5]", '["]"]', "[(", '["', "['\\\\'", ".a", '["a"].b[0]'], ids=repr
+)
+def test_path_costs_in_proportion_to_its_length(piece: str) -> None:
+    """Eight times the length costs about eight times; a quadratic scan would cost 64 times."""
+    assert growth(parse, lambda size: ("[" + piece * size)[:90_000], 10_000 // len(piece)) < 30
+
+
+def test_path_that_is_too_long_is_refused() -> None:
+    with pytest.raises(InvalidReference, match="100,000 characters"):
+        parse("a" * 100_001)
+    assert parse(["a" * 100_001]) == ["a" * 100_001]
+
+
+@pytest.mark.parametrize(
+    "key", [10**5000, -(10**5000), (10**5000, 1), Fraction(10**5000, 3)], ids=lambda key: type(key).__name__
+)
+def test_key_that_python_cannot_write_is_shown_by_its_type(key: Any) -> None:
+    """Python refuses to write integers of more than 4,300 digits."""
+    name = type(key).__name__
+    assert show(["a", key]) == f"a[<{name}>]"
+    assert pointer(["a", key]) == f"/a/<{name}>"
+    with pytest.raises(NotFound, match=f"<{name}>"):
+        get({"a": {}}, ["a", key])

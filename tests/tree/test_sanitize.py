@@ -77,7 +77,7 @@ def test_what_can_be_stored_stays_exactly_as_it_is(name: str) -> None:
         (lambda: 1, "<function <lambda>>"),
         (len, "<function len>"),
         ([].append, "<function list.append>"),
-        (Path("a").exists, "<method Path.exists>"),
+        (MyInt(1).__int__, "<method MyInt.__int__>"),
         (Plain, "<class odd_cases.Plain>"),
         (int, "<class int>"),
         (json, "<module json>"),

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
-from serving import Served
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+from serving import DEADLINE, Served
 
 from holdfast.web.page import FOLDER
 
@@ -21,6 +21,9 @@ from holdfast.web.page import FOLDER
 SCREENS = Path(os.environ.get("HOLDFAST_SCREENS", Path(__file__).parents[2] / "build" / "screens"))
 WIDE = {"width": 1360, "height": 820}
 PHONE = {"width": 390, "height": 800}
+
+# On a machine with much to do, five seconds, Playwright's default, are too short to draw a page.
+expect.set_options(timeout=DEADLINE * 1000)
 
 
 class Tab:
@@ -80,7 +83,7 @@ def tab(browser: Browser, served: Served, *, scheme: str = "light", phone: bool 
         viewport=PHONE if phone else WIDE,  # type: ignore[arg-type]
         color_scheme=scheme,  # type: ignore[arg-type]
     )
-    context.set_default_timeout(15_000)
+    context.set_default_timeout(DEADLINE * 1000)
     found = Tab(context.new_page(), served)
     found.page.goto(served.server.launch())
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
@@ -12,12 +13,14 @@ from typing import Any
 import httpx
 
 from holdfast import Holdfast
+from holdfast.web.auth import Token
 from holdfast.web.operation import Role
 from holdfast.web.page import Page
 from holdfast.web.server import Options, Server
 
 #: Seconds after which something that should come is taken for lost.
-DEADLINE = 20.0
+DEADLINE = 60.0
+RUNS = "/api/v1/runs"
 #: To load certificates takes longer than most tests.
 _UNUSED = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 TOKENS = {
@@ -83,7 +86,7 @@ def serving(
     hf: Holdfast, *, page: Page | None = None, where: str = ":memory:", **how: Any
 ) -> Iterator[Served]:
     """A store that is served, until the end of the block."""
-    how.setdefault("tokens", [(token, role) for role, token in TOKENS.items()])
+    how.setdefault("tokens", [Token(token, role) for role, token in TOKENS.items()])
     ready = threading.Event()
     server = Server(hf, Options(port=0, **how), store=where, where=where, started=ready.set, page=page)
     thread = threading.Thread(target=server.serve_until_told, name="server")
@@ -98,6 +101,25 @@ def serving(
         server.stop()
         thread.join(DEADLINE)
         assert not thread.is_alive(), "the server did not end"
+
+
+def connect(url: str, sent: bytes = b"", room: int | None = None) -> socket.socket:
+    """Return a connection to a server, over which something was sent; `room` is how much may wait to be read."""
+    host, port = url.removeprefix("http://").split(":")
+    made = socket.socket()
+    made.settimeout(DEADLINE)
+    if room is not None:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
+    made.connect((host, int(port)))
+    made.sendall(sent)
+    return made
+
+
+def request(served: Served, method: str = "GET", *headers: str, role: Role = Role.VIEWER) -> bytes:
+    """Return a request of a program with a token; its body is to follow."""
+    own = [f"host: {served.url[7:]}", f"authorization: Bearer {TOKENS[role]}", *headers]
+    path = RUNS if method == "GET" else "/api/v1/codes"
+    return "\r\n".join([f"{method} {path} HTTP/1.1", *own, "", ""]).encode()
 
 
 class Listener:

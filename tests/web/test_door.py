@@ -15,9 +15,10 @@ from shelf import STORE
 import holdfast
 from holdfast import InvalidCall
 from holdfast.web.app import table
-from holdfast.web.auth import CODE_LIVES, SESSION_LIVES, Keys
+from holdfast.web.auth import CODE_LIVES, CODES_EACH, SESSION_LIVES, SESSIONS_EACH, Caller, Keys, Token
 from holdfast.web.operation import Operation, Role
 from holdfast.web.page import Page
+from holdfast.web.problems import Refused
 from holdfast.web.server import Options, Server, is_loopback
 
 EVERY = table(legacy_get=True)
@@ -150,6 +151,88 @@ def test_codes_and_sessions_end() -> None:
     assert not keys.still(caller)
 
 
+def test_callers_end_no_session_and_no_code_of_others(served: Served) -> None:
+    """However many codes and sessions a viewer makes."""
+    admin = served.browser()
+    url = served.server.launch()
+    viewer = served.client(Role.VIEWER)
+    for _ in range(SESSIONS_EACH + CODES_EACH):
+        made = viewer.post("/api/v1/codes", json={}).json()["url"]
+        with served.client(None) as browser:
+            assert browser.get(made).status_code == 303
+    for _ in range(CODES_EACH + 1):
+        assert viewer.post("/api/v1/codes", json={}).status_code == 200
+    assert admin.get("/api/v1/session").json()["role"] == "admin"
+    assert served.client(None).get(url).status_code == 303
+
+
+def test_callers_have_so_many_codes_and_sessions() -> None:
+    keys = Keys([Token("token", Role.VIEWER)])
+    caller = keys.program("token")
+    assert caller is not None
+    codes = [keys.code(Role.VIEWER, caller) for _ in range(CODES_EACH + 1)]
+    assert keys.redeem(codes[0]) is None
+    sessions = [keys.redeem(code) for code in codes[1:]]
+    assert all(sessions)
+    more = [keys.redeem(keys.code(Role.VIEWER, caller)) for _ in range(SESSIONS_EACH - CODES_EACH + 1)]
+    assert keys.browser(sessions[0] or "") is None
+    assert all(keys.browser(session or "") for session in sessions[1:] + more)
+
+
+def test_sessions_do_not_outlive_the_session_they_came_from() -> None:
+    now = [0.0]
+    keys = Keys([], clock=lambda: now[0])
+
+    def opened(by: Caller | None = None) -> tuple[str, Caller]:
+        session = keys.redeem(keys.code(Role.VIEWER, by))
+        assert session is not None
+        caller = keys.browser(session)
+        assert caller is not None
+        return session, caller
+
+    first, caller = opened()
+    now[0] = SESSION_LIVES - 10
+    second, _ = opened(caller)
+    assert keys.seconds_left(second) == 10
+    late = keys.code(Role.VIEWER, caller)
+    now[0] += 10
+    assert (keys.browser(first), keys.browser(second), keys.redeem(late)) == (None, None, None)
+    # Nor is one that was ended.
+    first, caller = opened()
+    second, handed = opened(caller)
+    code = keys.code(Role.VIEWER, caller)
+    with pytest.raises(Refused, match="ask there"):
+        keys.code(Role.VIEWER, handed)
+    keys.end(caller)
+    assert (keys.browser(first), keys.browser(second), keys.redeem(code)) == (None, None, None)
+    with pytest.raises(Refused, match="has ended"):
+        keys.code(Role.VIEWER, caller)
+
+
+@pytest.mark.parametrize("role", [Role.VIEWER, Role.OPERATOR, Role.ADMIN])
+def test_launch_url_gives_no_more_than_the_tokens_do(role: Role) -> None:
+    tokens = [Token(TOKENS[each], each) for each in TOKENS if each <= role]
+    with holdfast.open(":memory:") as hf, serving(hf, tokens=tokens) as served:
+        found = served.browser().get("/api/v1/session").json()
+        assert (found["role"], found["name"]) == (role.name.lower(), "launch")
+
+
+def test_tokens_have_names(served: Served) -> None:
+    assert served.get("/session", role=Role.VIEWER)["name"] == "viewer"
+    keys = Keys([Token("a", Role.VIEWER), Token("b", Role.VIEWER, "ada"), Token("c", Role.VIEWER)])
+    assert [caller.name for token in "abc" if (caller := keys.program(token))] == [
+        "viewer",
+        "ada",
+        "viewer-2",
+    ]
+
+
+def test_tokens_of_the_same_text_are_refused() -> None:
+    """The role of the last one would win."""
+    with pytest.raises(InvalidCall, match="'ada' and 'admin' are the same text"):
+        Keys([Token("same", Role.VIEWER, "ada"), Token("other", Role.VIEWER), Token("same", Role.ADMIN)])
+
+
 def test_a_session_is_ended_by_who_has_it(served: Served) -> None:
     one, other = served.browser(), served.browser()
     assert one.delete("/api/v1/session").status_code == 204
@@ -231,7 +314,8 @@ def test_a_server_that_is_read_only_changes_nothing_for_nobody(filled: Path) -> 
         client = served.client()
         browser = served.browser()
         assert client.get("/api/v1/session").json()["role"] == "viewer"
-        assert browser.get("/api/v1/session").json() == client.get("/api/v1/session").json()
+        same = {**browser.get("/api/v1/session").json(), "name": "admin"}
+        assert same == client.get("/api/v1/session").json()
         for operation in EVERY:
             if operation.role > Role.VIEWER and "by_get" not in operation.name:
                 for each in (client, browser):
@@ -245,7 +329,7 @@ def test_a_server_that_is_read_only_changes_nothing_for_nobody(filled: Path) -> 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org", ""])
 def test_other_machines_are_let_in_with_a_token_and_a_name_only(host: str) -> None:
-    tokens = [(TOKENS[Role.ADMIN], Role.ADMIN)]
+    tokens = [Token(TOKENS[Role.ADMIN], Role.ADMIN)]
     assert not is_loopback(host)
     with holdfast.open(":memory:") as hf:
         for options in (
@@ -299,7 +383,7 @@ def test_the_page_or_how_to_get_it(tmp_path: Path) -> None:
     with holdfast.open(":memory:") as hf:
         with serving(hf, page=Page(tmp_path / "none")) as served:
             found = served.client(None).get("/")
-            assert "make setup" in found.text
+            assert "does not include the web page" in found.text
             assert found.headers["content-type"].startswith("text/plain")
         (tmp_path / "assets").mkdir()
         (tmp_path / "index.html").write_text("<!doctype html>hello")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,11 @@ import web_flows
 from serving import Listener, Served, serving
 
 import holdfast
-from holdfast import Holdfast
+from database import Database
+from holdfast import Holdfast, LimitExceeded, Limits
+from holdfast.tree.portable import from_json, to_json
+from holdfast.tree.values import Opaque
+from holdfast.web.operation import Role
 
 
 @pytest.fixture
@@ -43,7 +50,7 @@ def test_roll_back_undoes_and_goes_on(shop: Served) -> None:
     assert (task["status"], task["result"]["status"]) == ("done", "completed")
     assert web_flows.WORLD == ["undo rock", "undo kelp", "order kelp", "order rock"]
     line = shop.get("/runs/shop/timelines")[-1]
-    assert (line["reason"], line["actor"], line["parent"]) == ("once more", "ann", 1)
+    assert (line["reason"], line["actor"], line["parent"]) == ("once more", "admin", 1)
 
 
 def test_roll_back_and_stay(shop: Served) -> None:
@@ -61,10 +68,28 @@ def test_answer_goes_on(shop: Served) -> None:
     assert task["result"] | {"result": True} == task["result"]
     assert web_flows.WORLD == ["order rock"]
     late = shop.problem("POST", "/prompts/asks%231/answer", 409, json={"value": False})
-    assert "ann" in late["detail"]
+    assert "admin" in late["detail"]
     answered = shop.get("/prompts/asks%231")
-    assert (answered["id"], answered["actor"], answered["answer"]) == (prompt["id"], "ann", True)
+    assert (answered["id"], answered["actor"], answered["answer"]) == (prompt["id"], "admin", True)
     assert shop.get("/prompts", answered=True) == [answered]
+
+
+def test_answer_to_an_outdated_question_is_refused(shop: Served, hf: Holdfast) -> None:
+    text = "Delete staging?"
+
+    @holdfast.workflow(name="web_changing", changed="allow")
+    def changing() -> bool:
+        return bool(holdfast.ask(text, schema=bool))
+
+    hf.run(changing, run_id="changing")
+    text = "Delete prod?"
+    hf.resume("changing", answers={"ask": True})
+    refused = shop.problem("POST", "/prompts/changing%231/answer", 409, json={"value": True})
+    assert refused["code"] == "invalid_answer"
+    assert "outdated" in refused["detail"]
+    shop.problem("GET", "/prompts/changing%231", 404)
+    assert shop.get("/prompts", run="changing")[0]["question"] == "Delete prod?"
+    assert shop.post("/prompts/changing%232/answer", value=False)["result"]["result"] is False
 
 
 def test_of_several_who_answer_at_once_one_is_first(shop: Served, hf: Holdfast) -> None:
@@ -130,6 +155,33 @@ def test_a_step_that_ends_its_thread_does_not_end_the_server(hf: Holdfast, shop:
     assert found.status_code == 500
     assert "SystemExit" in found.json()["detail"]
     assert shop.get("/session")["role"] == "admin"
+
+
+def test_actor_is_the_token_s_name_and_a_claim_is_kept_apart(shop: Served, hf: Holdfast) -> None:
+    """Whatever a client says, in every operation that names an actor."""
+    operator: dict[str, Any] = {"role": Role.OPERATOR, "actor": "the boss"}
+    shop.post("/runs/shop/rollback", to=1, resume=False, **operator)
+    shop.post("/prompts/asks%231/answer", value=True, **operator)
+    shop.post("/runs/shop/versions/2/fork", run="forked", resume=False, **operator)
+    shop.post("/runs/shop/pause", **operator)
+    shop.post("/enqueue", workflow="web_shop", run="queued", **operator)
+    shop.post("/runs/shop/cancel", role=Role.OPERATOR)
+    entries = [event.data for event in hf.events() if event.kind == "http.claimed_actor"]
+    assert [entry["operation"] for entry in entries] == [
+        "rollback_run",
+        "answer_prompt",
+        "fork_version",
+        "pause_run",
+        "enqueue_run",
+    ]
+    assert {(entry["actor"], entry["claimed_actor"]) for entry in entries} == {("operator", "the boss")}
+    assert hf.history("forked").head.actor == "operator"
+    assert hf.history("queued").versions()[-1].actor == "operator"
+    assert hf.history("shop").head.actor == "operator"
+    claims = [event.run for event in hf.events() if event.kind == "http.claimed_actor"]
+    assert claims == ["shop", "asks", "shop", "shop", "queued"]
+    others = [event.data.get("actor") for event in hf.events() if event.kind != "http.claimed_actor"]
+    assert "the boss" not in others
 
 
 def test_stop(shop: Served) -> None:
@@ -218,12 +270,10 @@ def test_care_for_the_store(hf: Holdfast, shop: Served) -> None:
 
 
 def test_a_damaged_version_is_found_and_never_served(hf: Holdfast, tmp_path: Path) -> None:
-    import sqlite3
-
     for number in range(3):
         hf.history("hurt").commit({"n": number, "text": f"number {number}"})
     hf.close()
-    with sqlite3.connect(tmp_path / "holdfast.db") as connection:
+    with Database(tmp_path / "holdfast.db") as connection:
         connection.execute("UPDATE journal SET pack = zeroblob(40) WHERE number = 2")
     with holdfast.open(tmp_path / "holdfast.db") as again, serving(again) as served:
         broken = served.problem("GET", "/runs/hurt/versions/2/state", 500)
@@ -299,3 +349,101 @@ def test_whoever_goes_away_leaves_the_work_to_end(hf: Holdfast, shop: Served) ->
 def test_what_is_wrong_with_a_snapshot_is_a_list(shop: Served) -> None:
     refused = shop.problem("POST", "/imports", 422, json={"a": 1})
     assert refused["details"] == {"problems": ["format is None, not 'holdfast.snapshot'"]}
+
+
+def test_resume_with_a_higher_limit(hf: Holdfast, shop: Served) -> None:
+    with suppress(LimitExceeded):
+        hf.run(web_flows.shop, run_id="limited", limits=Limits(steps=1))
+    found = shop.get("/runs/limited")
+    assert (found["status"], found["limits"], found["spent"]["steps"]) == ("failed", {"steps": 1}, 1)
+    assert shop.get("/runs/shop")["limits"] is None
+    for bad in ({"steps": -1}, {"steps": True}, {"stops": 1}, {"cost": "1"}, 5):
+        shop.problem("POST", "/runs/limited/resume", 422, json={"limits": bad})
+    assert shop.post("/runs/limited/resume", limits={"steps": 9})["result"]["status"] == "completed"
+    assert shop.get("/runs/limited")["limits"] == {"steps": 9}
+    queued = shop.post("/enqueue", workflow="web_shop", run="queued", limits={"cost": 2.5})
+    assert queued["status"] == "queued"
+    assert hf.get("queued").limits == Limits(cost=2.5)
+
+
+def test_values_from_outside_are_redacted_by_default(shop: Served, hf: Holdfast) -> None:
+    secret = {"client_secret": "hush-hush", "n": 1}
+    shop.post("/runs/shop/versions/1/fork", run="forked", state=secret, resume=False)
+    assert hf.history("forked").head.state == {"client_secret": "[redacted]", "n": 1}
+    shop.post("/runs/shop/versions/1/fork", run="set", set={"api_key": "hush", "db": secret}, resume=False)
+    assert hf.history("set").head.state["api_key"] == "[redacted]"
+    assert hf.history("set").head.state["db"] == {"client_secret": "[redacted]", "n": 1}
+    hf.change_redaction(defaults=False)
+    shop.post("/runs/shop/versions/1/fork", run="open", state=secret, resume=False)
+    assert hf.history("open").head.state == secret
+    hf.change_redaction(add=["N"])
+    shop.post("/runs/shop/versions/1/fork", run="kept", state=secret, resume=False)
+    assert hf.history("kept").head.state == {"client_secret": "hush-hush", "n": "[redacted]"}
+
+
+@holdfast.workflow(name="web_form")
+def form(*args: Any, **kwargs: Any) -> Any:
+    return holdfast.ask("What?")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {1: 2, "password": "hunter2"},
+        {b"password": "hunter2"},
+        ({"password": "hunter2"},),
+        OrderedDict(password="hunter2"),
+        deque([[{"password": {"is": "hunter2"}}]]),
+        Opaque("gone", {"password": "hunter2"}),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_values_are_redacted_in_whatever_form_they_are_sent(shop: Served, hf: Holdfast, value: Any) -> None:
+    sent = to_json(value)
+    hf.run(form, run_id="form")
+    shop.post("/runs/shop/versions/1/fork", run="state", state={"a": sent})
+    shop.post("/runs/shop/versions/1/fork", run="set", set={"a": sent})
+    shop.post("/runs/asks/send", event="news", data=sent, resume=False)
+    shop.post(
+        "/enqueue", workflow="web_form", run="queued", args=[sent], kwargs={"a": sent, "password": "hunter2"}
+    )
+    assert shop.post("/prompts/form%231/answer", value=sent)["result"]["status"] == "completed"
+    stored = [
+        *(to_json(hf.get(run).state) for run in ("state", "set")),
+        *(to_json(hf.history("queued").at(1).arguments)),
+        to_json(hf.get("form").result),
+        *(to_json(event.data) for event in hf.events(limit=1000)),
+    ]
+    assert "hunter2" not in repr(stored)
+    assert repr(stored).count("[redacted]") >= 5
+    # What is not a secret stays exactly as it was sent.
+    plain = from_json(
+        json.loads(json.dumps(sent).replace("password", "passage").replace("cGFzc3dvcmQ=", "cGFzcw=="))
+    )
+    shop.post("/runs/shop/versions/1/fork", run="plain", state={"a": to_json(plain)})
+    assert to_json(hf.get("plain").state["a"]) == to_json(plain)
+
+
+def test_every_segment_of_a_path_can_name_a_secret(shop: Served, hf: Holdfast) -> None:
+    hf.history("own").commit({"secrets": {"db": ["old"]}, "plain": {"db": ["old"]}})
+    for path in ("secrets.db", "secrets.db[0]", '["secrets"].db', "plain.db"):
+        made = shop.post("/runs/own/versions/1/fork", set={path: "hunter2"})["result"]["run"]
+        state = hf.get(made).state
+        assert ("hunter2" in repr(state)) == (path == "plain.db")
+        assert state != hf.get("own").state
+
+
+def test_file_is_not_put_where_a_secret_is(shop: Served, hf: Holdfast) -> None:
+    hf.history("own").commit({"secrets": {"db": "old"}})
+    client = shop.client()
+    for path in ("password", "secrets.db", "a.client_secret"):
+        found = client.put(
+            "/api/v1/runs/own/artifacts",
+            params={"path": path},
+            content=b"hunter2",
+            headers={"content-type": "application/octet-stream"},
+        )
+        assert found.status_code == 422
+        assert "is the path of a secret" in found.json()["detail"]
+    assert hf.history("own").head.number == 1
+    assert not hf.artifacts()

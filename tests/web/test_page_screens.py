@@ -139,6 +139,8 @@ def test_the_keyboard_goes_everywhere(looking: Tab) -> None:
         page.keyboard.press(key)
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="by-hand")).to_be_visible()
+    # The versions are read apart from the run, and a key moves among those that are there.
+    expect(page.get_by_label("Timelines").locator(".version-row").first).to_be_visible()
     page.keyboard.press("j")
     expect(page.get_by_text("version 11", exact=True)).to_be_visible()
     page.keyboard.press("k")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from serving import DEADLINE, Served, serving
 
 import holdfast
+from database import Database
 from holdfast import Holdfast
 
 
@@ -274,7 +274,7 @@ def test_a_corrupt_version_is_told_of_and_the_rest_stays(tmp_path: Path, browser
 
 def _flip(where: Path, wanted: bytes) -> None:
     """Change a bit of a value in the file."""
-    with sqlite3.connect(where) as database:
+    with Database(where) as database:
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     content = bytearray(where.read_bytes())
     place = content.index(wanted)
@@ -296,7 +296,8 @@ def test_a_server_that_is_killed_while_one_looks(tmp_path: Path, browser: Browse
         os.kill(process.pid, signal.SIGKILL)
         process.wait(DEADLINE)
         expect(page.get_by_text("not connected")).to_be_visible()
-        expect(page.get_by_role("alert")).to_contain_text("The server does not answer")
+        # A request that was under way fails with a note of its own.
+        expect(page.get_by_role("alert").first).to_contain_text("The server does not answer")
         expect(page.get_by_role("link", name="first")).to_be_visible()  # what was shown stays
         with holdfast.open(where) as hf:
             hf.history("second").commit({"n": 2})
@@ -327,3 +328,22 @@ def test_a_browser_that_was_not_let_in_is_told_what_to_do(browser: Browser, serv
     page.goto(served.url)
     expect(page.get_by_role("alert").first).to_contain_text("open the address that it printed")
     context.close()
+
+
+def test_damaged_version_is_listed_as_such(store: Holdfast, looking: Tab, tmp_path: Path) -> None:
+    log = store.history("loop")
+    for number in range(1, 6):
+        log.commit({"n": number}, step=f"step-{number}")
+    with Database(tmp_path / "runs.db") as connection:
+        connection.execute("UPDATE journal SET step = 'other' WHERE number = 3")
+    connection.close()
+    found = looking.served.get("/runs/loop/versions", meta=True)["versions"]
+    assert [version["damaged"] for version in found] == [False, False, True, False, False]
+    assert found[2]["step"] is None
+    page = looking.open("run/loop")
+    row = page.locator(".step-row.error")
+    expect(row).to_contain_text("damaged")
+    expect(row).to_contain_text("holdfast verify")
+    expect(page.locator(".step-row")).to_have_count(5)
+    row.click()
+    expect(page.get_by_role("alert").first).to_contain_text("version 3")

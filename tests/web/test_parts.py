@@ -5,18 +5,25 @@ from __future__ import annotations
 import datetime as dt
 import json
 import socket
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
 import web_flows
 from serving import TOKENS, Served, serving
+from starlette.requests import Request
 
 import holdfast
+from growth import growth
+from holdfast.tree.artifact import artifact
+from holdfast.tree.values import Opaque
 from holdfast.web.cutting import Cut, node_of
 from holdfast.web.operation import Role
+from holdfast.web.reading import check_depth, read_cookie
 
 STATE: dict[Any, Any] = {
     "messages": [{"n": number, "text": f"message {number}"} for number in range(5000)],
@@ -128,6 +135,61 @@ def test_the_whole_of_a_part(large: Served) -> None:
     assert large.problem("GET", AT, 422, params={"path": "a["})["code"] == "invalid_reference"
 
 
+#: Values that can be stored and that Python cannot write: it refuses integers of more than 4,300 digits.
+HUGE = 10**5000
+UNWRITABLE: list[Any] = [
+    Fraction(HUGE, 3),
+    HUGE,
+    (HUGE, {HUGE}),
+    range(HUGE),
+    deque([HUGE]),
+    Opaque("gone", [HUGE]),
+    {HUGE: {-HUGE: 1}},
+    {(HUGE, 1): 1, Fraction(HUGE, 3): 2},
+    {"\ud800": "\udfff"},
+    artifact(b"content", "lone \ud800 surrogate"),
+]
+
+
+@pytest.mark.parametrize("value", UNWRITABLE, ids=lambda value: type(value).__name__)
+def test_values_that_python_cannot_write_are_shown(value: Any) -> None:
+    with holdfast.open(":memory:") as hf:
+        log = hf.history("odd")
+        for state in ({"a": 1}, {"a": value}, {"a": [value]}):
+            log.commit(state)
+        with log.edit() as changed:
+            changed["a"].append(2)
+        with serving(hf) as served:
+            client = served.client()
+            for path in (
+                *(
+                    f"/diff{query}"
+                    for query in ("?a=odd@1&b=@2", "/patch?a=odd@1&b=@3", "/patch?a=odd@3&b=@4")
+                ),
+                *(f"/diff?a=odd@{number}&b=@4&cut=true" for number in (1, 2, 3)),
+                "/compare?a=odd@1&b=@4&cut=true",
+                *(
+                    f"/runs/odd/versions/{version}{part}"
+                    for version in (2, 3, 4)
+                    for part in (
+                        "",
+                        "?cut=true",
+                        "/state",
+                        "/state?depth=0",
+                        "/state?depth=5",
+                        "/state?path=a&depth=5&text=5",
+                        "/blame?depth=5&values=true",
+                        "/raw",
+                        "/raw?path=a",
+                        "/artifacts",
+                        "/snapshot",
+                    )
+                ),
+            ):
+                found = client.get(f"/api/v1{path}")
+                assert found.status_code == 200, (path, found.text)
+
+
 def test_a_text_as_a_file(large: Served) -> None:
     found = large.client().get("/api/v1/runs/large/versions/1/raw", params={"path": "long"})
     assert found.text == "x" * 1_000_000
@@ -148,6 +210,9 @@ def test_a_text_as_a_file(large: Served) -> None:
         ("/runs", {"nothing": 1}),
         ("/runs", {"limit": [1, 2]}),
         ("/runs", {"since": "whenever"}),
+        ("/runs", {"tag": [f"tag-{number}" for number in range(51)]}),
+        ("/runs", {"status": ["failed"] * 51}),
+        ("/events", {"kind": ["x"] * 51}),
         ("/events", {"after": -1}),
         ("/events", {"after": 10**30}),
         ("/diff", {}),
@@ -181,6 +246,42 @@ def test_what_is_sent_is_checked(large: Served, body: bytes, status: int | None,
     found = large.client().post("/api/v1/runs/large/rollback", content=body, headers=headers)
     assert status is None or (found.status_code, found.json()["code"]) == (status, code)
     assert found.status_code < 500
+
+
+@pytest.mark.parametrize("piece", [b'\\"', b'"a', b'"', b"\\", b'["', b"[]", b'{"a\\'], ids=repr)
+def test_check_of_a_body_costs_in_proportion_to_its_length(piece: bytes) -> None:
+    """Eight times the length costs about eight times; a quadratic search would cost 64 times."""
+    assert growth(check_depth, lambda size: b'"' + piece * size, 20_000 // len(piece)) < 30
+
+
+@pytest.mark.parametrize("piece", [r"\0", r"\"", r"\1", ";", "=", "; a="], ids=repr)
+def test_reading_a_cookie_costs_in_proportion_to_its_length(piece: str) -> None:
+    def read(cookie: bytes) -> str | None:
+        # A request remembers its cookies.
+        return read_cookie(Request({"type": "http", "headers": [(b"cookie", cookie)]}), "own")
+
+    def made(size: int) -> bytes:
+        return f'a="{piece * size}"; own=value'.encode()
+
+    assert read(made(10)) == "value"
+    assert growth(read, made, 4000) < 30
+
+
+@pytest.mark.parametrize(
+    ("cookies", "found"),
+    [
+        (["own=value"], "value"),
+        (["a=1;own=value ; b"], "value"),
+        (["own=other; own=value"], "value"),
+        (['own="a\\073b"'], '"a\\073b"'),
+        (["a=own=value", "b=2"], None),
+        (["a=1", "own=value"], "value"),
+        ([], None),
+    ],
+)
+def test_cookie_is_found_by_its_name(cookies: list[str], found: str | None) -> None:
+    headers = [(b"cookie", cookie.encode()) for cookie in cookies]
+    assert read_cookie(Request({"type": "http", "headers": headers}), "own") == found
 
 
 @pytest.mark.parametrize(
@@ -228,7 +329,8 @@ def test_what_a_step_gave_is_cut_if_that_is_asked(given: Served) -> None:
     whole = given.get("/runs/long/versions/2")
     assert len(whole["result"]["text"]) == 3_000_000
     cut = given.get("/runs/long/versions/2", cut=True)
-    assert {**cut, "result": None, "meta": None} == {**whole, "result": None, "meta": None}
+    parts = {"arguments": None, "result": None, "meta": None}
+    assert {**cut, **parts} == {**whole, **parts}
     text = entries(cut["result"])["text"]["node"]
     assert (text["count"], len(text["value"]), text["more"]) == (3_000_000, 10_000, 2_990_000)
     assert cut["meta"] == {"kind": "none", "value": None}
@@ -246,3 +348,13 @@ def test_what_a_step_gave_comes_as_a_file(given: Served) -> None:
     assert file.json() == {"text": "y" * 3_000_000}
     at = "/runs/long/versions/2/raw?of=result&path=text"
     assert "a path is one of the state" in given.problem("GET", at, 422)["detail"]
+
+
+def test_what_a_step_was_called_with_is_told_by_parameter(given: Served) -> None:
+    whole = given.get("/runs/long/versions/2")
+    assert whole["arguments"] == {"length": 3_000_000}
+    cut = given.get("/runs/long/versions/2", cut=True)
+    assert entries(cut["arguments"])["length"]["node"] == {"kind": "int", "value": 3_000_000}
+    file = given.client().get("/api/v1/runs/long/versions/2/raw", params={"of": "arguments"})
+    assert file.json() == whole["arguments"]
+    assert given.get("/runs/long/versions/3")["arguments"] is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import socket
 import stat
 import subprocess
@@ -19,6 +20,7 @@ from process import Process
 from terminal import PROGRAM, Terminal, environment
 
 import holdfast
+from patience import until
 
 
 @pytest.fixture
@@ -97,15 +99,74 @@ def test_a_file_of_tokens_is_made_for_its_owner_alone(folder: Path) -> None:
         ("admin short", 0o600, "at least 20"),
         ("root long-enough-0123456789", 0o600, "line 1: write the role"),
         ("\n# nothing\n", 0o600, "holds no token"),
+        ("admin long-enough-0123456789 launch", 0o600, "'launch' is taken"),
+        (
+            "admin long-enough-0123456789 x\nviewer long-enough-012345678 x",
+            0o600,
+            "line 2: the name 'x' is taken",
+        ),
+        ("admin long-enough-0123456789 a\tb", 0o600, "printable"),
+        (
+            "viewer long-enough-0123456789 x\n\nadmin long-enough-0123456789 y",
+            0o600,
+            "line 3: the token is the same as in line 1",
+        ),
+        (
+            "viewer environment-long-enough-0123456789",
+            0o600,
+            "line 1: the token is the same as in HOLDFAST_TOKEN",
+        ),
     ],
 )
 def test_a_file_of_tokens_that_is_none(folder: Path, content: str, mode: int, told: str) -> None:
     (folder / "tokens").write_text(content)
     (folder / "tokens").chmod(mode)
-    done = terminal.call("serve", "--port", "0", "--token-file", "tokens", cwd=folder)
+    done = terminal.call(
+        "serve",
+        "--port",
+        "0",
+        "--token-file",
+        "tokens",
+        cwd=folder,
+        HOLDFAST_TOKEN="environment-long-enough-0123456789",
+    )
     assert (done.code, done.out) == (2, "")
     assert told in done.err
     assert "long-enough" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("pipe", "is not a regular file"),
+        ("folder", "is not a regular file"),
+        ("latin-1", "is not UTF-8"),
+    ],
+)
+def test_token_file_that_cannot_be_read_is_refused(folder: Path, kind: str, reason: str) -> None:
+    path = folder / "tokens"
+    if kind == "pipe":
+        os.mkfifo(path, 0o600)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.write_bytes("viewer long-enough-0123456789 Zoë".encode("latin-1"))
+        path.chmod(0o600)
+    done = terminal.call("serve", "--port", "0", "--token-file", "tokens", cwd=folder)
+    assert (done.code, done.out) == (2, "")
+    assert reason in done.err
+    assert "Traceback" not in done.err
+
+
+def test_token_file_is_read_as_utf_8_in_any_locale(folder: Path) -> None:
+    secret = "long-enough-0123456789"
+    (folder / "tokens").write_text(f"viewer {secret} Zoë\n", encoding="utf-8")
+    (folder / "tokens").chmod(0o600)
+    with Process(
+        folder, "--token-file", "tokens", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0"
+    ) as process:
+        headers = {"authorization": f"Bearer {secret}"}
+        assert httpx.get(f"{process.url}/api/v1/session", headers=headers).json()["name"] == "Zoë"
 
 
 @pytest.mark.parametrize(
@@ -147,6 +208,36 @@ def test_on_a_terminal(folder: Path) -> None:
     assert "stopped" in opened.text
 
 
+def test_secrets_are_not_printed_into_a_log(folder: Path) -> None:
+    with (folder / "out.log").open("wb") as log:
+        popen = subprocess.Popen(
+            [*PROGRAM, "serve", "--port", "0"],
+            cwd=folder,
+            env=environment(),
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        until(lambda: (folder / "out.log").read_text().count("\n") >= 3)
+        text = (folder / "out.log").read_text()
+        assert "serves holdfast.db at http://127.0.0.1:" in text
+        assert "printed on a terminal, or with --json" in text
+        assert "code=" not in text
+        assert "token  " not in text
+    finally:
+        popen.terminate()
+        assert popen.wait(20) == 0
+
+
+def test_tokens_in_a_file_have_names(folder: Path) -> None:
+    secret = "long-enough-0123456789"
+    (folder / "tokens").write_text(f"viewer {secret} Ada Lovelace\n")
+    (folder / "tokens").chmod(0o600)
+    with Process(folder, "--token-file", "tokens") as process:
+        headers = {"authorization": f"Bearer {secret}"}
+        assert httpx.get(f"{process.url}/api/v1/session", headers=headers).json()["name"] == "Ada Lovelace"
+
+
 def test_whoever_ends_it_is_told_which_runs_it_leaves(folder: Path) -> None:
     (folder / "stuck.py").write_text(
         "import holdfast, time\n"
@@ -171,7 +262,8 @@ def test_whoever_ends_it_is_told_which_runs_it_leaves(folder: Path) -> None:
 
 
 def test_ui_opens_a_browser(folder: Path) -> None:
-    """With a browser that writes down what it is to open."""
+    """With a browser that writes down what it is to open. The code is not in its command line, but in a file for its
+    owner alone, which is removed when the code was used."""
     browser = folder / "browser"
     browser.write_text('#!/bin/sh\necho "$1" > opened.txt\n')
     browser.chmod(0o755)
@@ -187,7 +279,18 @@ def test_ui_opens_a_browser(folder: Path) -> None:
         # It was opened before anything is answered; the line is there before it.
         while not (folder / "opened.txt").exists() or not (folder / "opened.txt").read_text():
             assert popen.poll() is None
-        assert (folder / "opened.txt").read_text().strip() == told["launch"]
+        opened = (folder / "opened.txt").read_text().strip()
+        assert opened.startswith("file://")
+        assert "code" not in opened
+        path = Path(opened.removeprefix("file://"))
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        found = re.search(r"url=(\S+?)\"", path.read_text())
+        assert found is not None
+        assert found[1] != told["launch"]
+        assert httpx.get(found[1]).status_code == 303
+        assert not path.parent.exists()
+        assert httpx.get(told["launch"]).status_code == 303
     finally:
         os.kill(popen.pid, 15)
         assert popen.wait(20) == 0
@@ -240,3 +343,40 @@ def test_the_code_of_an_app(folder: Path) -> None:
             "timeline": 1,
             "result": "high",
         }
+
+
+def test_no_code_of_the_folder_is_imported_unless_asked(folder: Path) -> None:
+    (folder / "pyproject.toml").write_text('[tool.holdfast]\napp = "trap"\n')
+    (folder / "trap.py").write_text("import pathlib\npathlib.Path('sprung').touch()\n")
+    with Process(folder) as process:
+        assert httpx.get(f"{process.url}/api/v1/session", headers=process.headers).json()["workflows"] == []
+    assert not (folder / "sprung").exists()
+    opened = Terminal("serve", "--port", "0", cwd=folder)
+    opened.until("token")
+    opened.type("\x03")
+    assert opened.end() == 0
+    assert "is not imported: say --app trap" in " ".join(opened.text.split())
+    with Process(folder, HOLDFAST_APP="trap"):
+        assert (folder / "sprung").exists()
+
+
+def test_installation_without_the_page_says_how_to_get_it(folder: Path) -> None:
+    """On standard error, and to the browser that `ui` opens."""
+    site = folder / "site"
+    shutil.copytree(
+        Path(holdfast.__file__).parent,
+        site / "holdfast",
+        ignore=shutil.ignore_patterns("page", "__pycache__"),
+    )
+    with Process(folder, PYTHONPATH=str(site)) as process:
+        assert process.told["page"] is False
+        shown = httpx.get(process.told["launch"], follow_redirects=True).text
+        assert process.end() == 0
+    opened = Terminal("serve", "--port", "0", cwd=folder, PYTHONPATH=str(site))
+    opened.until("token")
+    opened.type("\x03")
+    assert opened.end() == 0
+    # The terminal wraps lines anywhere.
+    for text in (shown, opened.text):
+        for part in ("does not include the web page", "install Node.js", "pip install"):
+            assert "".join(part.split()) in "".join(text.split())

@@ -18,6 +18,9 @@ from holdfast.cli.call import Call, shared
 from holdfast.desk.words import details_as_json, dumps, plain
 from holdfast.errors import HoldfastError, NotFound
 
+#: Set by a shell that wants to complete a command line.
+_COMPLETE = "_HOLDFAST_COMPLETE"
+
 #: Commands by what they are for: name, module, what it does in a line.
 COMMANDS: dict[str, list[tuple[str, str, str]]] = {
     "See it": [
@@ -31,7 +34,11 @@ COMMANDS: dict[str, list[tuple[str, str, str]]] = {
     "Look at runs": [
         ("runs", "runs", "List runs, newest first."),
         ("log", "log", "The versions of a run, newest first."),
-        ("show", "show", "A version: step, result, error, state; or the part of the state at PATH."),
+        (
+            "show",
+            "show",
+            "A version: step, arguments, result, error, state; or the part of the state at PATH.",
+        ),
         ("diff", "diff", "What changed from version A to version B."),
         ("compare", "compare", "Two runs or timelines, step by step."),
         ("blame", "blame", "Which version last changed each part of the state."),
@@ -71,8 +78,11 @@ COMMANDS: dict[str, list[tuple[str, str, str]]] = {
         ("forget", "forget", "Remove versions that a policy does not keep."),
         ("delete", "forget", "Remove whole runs for ever."),
         ("gc", "gc", "Remove large values that no version holds any more."),
+        ("backup", "backup", "Copy the store, while it is in use, to a new file."),
         ("verify", "verify", "Check every version, every hash, every large value."),
         ("stats", "stats", "What the store holds, and how large it is."),
+        ("check", "check", "Check, before a deploy, that APP can resume every unfinished run of the store."),
+        ("config", "config", "Settings that the store keeps for all who use it."),
         ("doctor", "doctor", "Look for what could become a problem."),
         ("migrate", "migrate", "Bring a store to this Holdfast's format."),
     ],
@@ -156,12 +166,18 @@ def program(context: click.Context) -> None:
 def run(arguments: list[str]) -> int:
     """Run the program and give its exit code."""
     _complete_streams()
+    arguments = list(map(_decoded, arguments))
     call = Call()
     code: object = exits.DONE
     # What goes wrong before the options are read is told as they will say.
     call.out.json = "--json" in arguments[: arguments.index("--") if "--" in arguments else None]
     try:
-        code = program.main(arguments, "holdfast", standalone_mode=False, obj=call)
+        if _COMPLETE in os.environ:
+            code = program.main(arguments, "holdfast", standalone_mode=False, obj=call)
+        else:
+            # `main` would print an empty line for an interrupt.
+            with program.make_context("holdfast", arguments, obj=call) as context:
+                code = program.invoke(context)
         sys.stdout.flush()
     except click.exceptions.Exit as error:
         code = error.exit_code
@@ -256,7 +272,18 @@ def _complete_streams() -> None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - for as long as it runs
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+            # Programs read UTF-8, whatever the locale; a terminal gets what it can show.
+            named = stream.isatty() or os.environ.get("PYTHONIOENCODING")
+            encoding = None if named else "utf-8"
+            stream.reconfigure(encoding=encoding, errors="backslashreplace")
+
+
+def _decoded(argument: str) -> str:
+    """An argument as it was meant, where the locale is not UTF-8; what is no UTF-8 either keeps its escapes."""
+    try:
+        return os.fsencode(argument).decode()
+    except UnicodeError:
+        return argument.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def _silence() -> None:

@@ -56,9 +56,10 @@ class Call:
             self._engine = self._open(create=True)
         return self._engine
 
-    def with_code(self) -> Holdfast:
-        """The open store, and the workflows of the application, if one is named."""
-        name = find_app(self.app)
+    def with_code(self, *, asked: bool = False) -> Holdfast:
+        """The open store, and the workflows of the application, if one is named; with `asked`, by the caller and not by
+        a file in this folder only."""
+        name = find_app(self.app, asked=asked)
         if name is not None:
             engine = load_app(name)
             if engine is not None and self._engine is None and self._meant(engine):

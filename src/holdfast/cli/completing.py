@@ -32,10 +32,10 @@ class _Run(_Kind):
     ) -> list[CompletionItem]:
         call = ctx.ensure_object(Call)
         try:
-            found = [run for run in call.hf.runs(limit=1000) if run.id.startswith(incomplete)]
+            found = call.hf.runs(prefix=incomplete, limit=_MOST)
         except HoldfastError:
             return []
-        return [CompletionItem(run.id, help=plain(f"{run.status} {run.step or ''}")) for run in found[:_MOST]]
+        return [CompletionItem(run.id, help=plain(f"{run.status} {run.step or ''}")) for run in found]
 
 
 RUN = _Run("run")

@@ -11,10 +11,11 @@ from holdfast.cli.call import Call
 from holdfast.desk.standing import questions, standing
 from holdfast.desk.words import age, brief, plain, span
 from holdfast.engine import Holdfast
-from holdfast.errors import CodeChanged, CompensationFailed
+from holdfast.errors import CodeChanged, CompensationFailed, ReplayDiverged
 from holdfast.model.public import Event
+from holdfast.runtime.endings import ENDED
 from holdfast.runtime.preview import Preview
-from holdfast.runtime.run import ENDED, Run
+from holdfast.runtime.run import Run
 
 _SIGNS = {
     "step.completed": ("✓", "green"),
@@ -51,6 +52,13 @@ def advised(preview: Preview) -> Iterator[None]:
         ) from error.__cause__
     except CodeChanged as error:
         raise CodeChanged(_changed(run), **error.details) from None
+    except ReplayDiverged as error:
+        address = error.details.get("address")
+        raise ReplayDiverged(
+            f"{error} (`holdfast resume {error.details.get('of', run)} --from {address}`, `holdfast resume {run} "
+            "--changed accept`)",
+            **error.details,
+        ) from None
 
 
 @contextmanager
@@ -131,12 +139,9 @@ def _say_how(call: Call, run: Run) -> None:
         text = f"  {place}: {brief(run.result, 200)}"
     elif status == "failed":
         error = run.failure or {}
-        again = f"holdfast resume {run.id}"
-        if str(error.get("type")).rpartition(".")[2] == "ReplayDiverged":
-            again += " --on-divergence rerun"
         text = (
             f"  {run.id}: {error.get('type', 'error')}: {error.get('message', '')}; `holdfast show {run.id}` tells "
-            f"more, `{again}` tries again"
+            f"more, `holdfast resume {run.id}` tries again"
         )
     elif status == "suspended":
         prompts, until = questions(call.hf, run), record["until"]

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+#: Fields that a spreadsheet computes, also if they stand in quotation marks, and numbers, which it may.
+_FORMULA = re.compile(r'"?[=+\-@]')
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 #: How the state of a run looks.
 COLOURS = {
     "completed": "green",
@@ -188,11 +191,11 @@ class Output:
             self.text(shown)
 
     def fields(self, values: Iterable[Any]) -> None:
-        """A line of values for programs."""
-        print("\t".join(_field(value) for value in values))
+        """A line of values for programs. A text that a spreadsheet would take for a formula has a `'` before it."""
+        print("\t".join(_quoted(_field(value)) for value in values))
 
     def value(self, value: Any) -> str:
-        """A value of a state in a field of a line: exactly what `--json` prints of it."""
+        """A value of a state in a field of a line, as `--json` prints it."""
         return dumps(as_json(value))
 
     def text(self, text: Text | str) -> None:
@@ -318,6 +321,11 @@ def _field(value: Any) -> str:
     if isinstance(value, str | int):
         return plain(str(value))
     return plain(dumps(value))
+
+
+def _quoted(field: str) -> str:
+    """Return a field that no spreadsheet computes; numbers stay as they are."""
+    return f"'{field}" if _FORMULA.match(field) and not _NUMBER.fullmatch(field) else field
 
 
 def _digits(number: float) -> str:

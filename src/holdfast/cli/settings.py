@@ -63,14 +63,15 @@ def near(path: Path) -> str:
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
-def find_app(given: str | None) -> str | None:
-    """The application that a command needs for running workflows, as `module` or `module:name`."""
+def find_app(given: str | None, *, asked: bool = False) -> str | None:
+    """The application that a command needs for running workflows, as `module` or `module:name`; with `asked`, only one
+    that the caller named, not a file in this folder."""
     if given:
         return given
     named = os.environ.get("HOLDFAST_APP")
     if named:
         return named
-    found = project()
+    found = None if asked else project()
     return _text(found, "app") if found is not None and "app" in found.table else None
 
 

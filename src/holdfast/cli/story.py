@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -123,7 +122,7 @@ class Story:
             for line in process.stdout:
                 self._heard(line, status)
                 if kill_at is not None and line.startswith(f"begin\t{kill_at}\t"):
-                    process.send_signal(signal.SIGKILL)
+                    process.kill()
                     return
             if process.wait():
                 raise StepFailed("the agent of the demo has failed: what it wrote above says why")

@@ -8,7 +8,6 @@ from __future__ import annotations
 from heapq import nlargest
 from typing import NamedTuple
 
-from holdfast.checkup import every_run
 from holdfast.desk.records import SEEN, status_of
 from holdfast.engine import Holdfast
 from holdfast.model.public import RunSummary
@@ -25,7 +24,7 @@ def census(hf: Holdfast, largest: int) -> Census:
     """Look at every run."""
     statuses = dict.fromkeys(SEEN, 0)
     found: list[RunSummary] = []
-    for run in every_run(hf):
+    for run in hf.iter_runs():
         statuses[status_of(run)] += 1
         found.append(run)
         if len(found) > 4 * largest:

@@ -30,6 +30,8 @@ def told(preview: Preview, *, resume: bool = True, back: bool = False) -> list[s
         lines.append(f"{preview.run} stays at version {preview.version}, where a new timeline begins")
     if preview.undo:
         lines.append(f"compensations run first, in this order: {names(preview.undo)}")
+    if preview.rewound:
+        lines.append(f"children are rewound to what they were then: {names(preview.rewound)}")
     if preview.cancelled:
         lines.append(f"runs that are parts of it are cancelled: {names(preview.cancelled)}")
     if resume and preview.workflow is not None:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from holdfast.desk.shapes import (
     BlameShown,
     ChangeShown,
     EventShown,
     FactsShown,
+    ImplementationShown,
     PairShown,
     PreviewShown,
     PromptShown,
@@ -19,12 +22,14 @@ from holdfast.desk.shapes import (
     QueueShown,
     ReportShown,
     RunShown,
+    SpendingShown,
     TimelineShown,
     VersionShown,
 )
 from holdfast.desk.words import as_json
 from holdfast.history.blame import Blame
 from holdfast.history.compare import Diff, StepPair
+from holdfast.history.implementation import Implementation
 from holdfast.history.version import Version
 from holdfast.model.public import Event, Prompt, Pruned, QueueSummary, Report, RunSummary, Timeline
 from holdfast.model.records import STATUSES
@@ -81,6 +86,7 @@ def version_record(version: Version) -> VersionShown:
         "address": version.address,
         "attempt": version.attempt,
         "failed": has_failed(version),
+        "damaged": version.is_damaged,
         "steps": version.steps,
         "at": version.at,
         "took": version.took,
@@ -99,8 +105,10 @@ def has_failed(version: Version) -> bool:
 
 
 def facts_record(version: Version) -> FactsShown:
-    """Result, error and metadata of a version."""
+    """Arguments, result, error and metadata of a version."""
     return {
+        "implementation": implementation_record(version.implementation),
+        "arguments": as_json(version.arguments),
         "result": as_json(version.result),
         "error": as_json(version.error),
         "meta": as_json(version.meta),
@@ -108,8 +116,29 @@ def facts_record(version: Version) -> FactsShown:
 
 
 def whole_record(version: Version) -> dict[str, Any]:
-    """A version with its result, error, metadata and state."""
+    """A version with its arguments, result, error, metadata and state."""
     return {**version_record(version), **facts_record(version), "state": as_json(version.state)}
+
+
+def spending_record(run: Run) -> SpendingShown:
+    """What a run may spend and has spent, as a record."""
+    limits = run.limits
+    return {
+        "totals": as_json(run.totals),
+        "limits": None if limits is None else msgspec.to_builtins(limits),
+        "spent": msgspec.to_builtins(run.spent),
+    }
+
+
+def spending_lines(run: Run) -> list[str]:
+    """What a run may spend and has spent, a line for each limit."""
+    limits = run.limits
+    if limits is None:
+        return []
+    spent = msgspec.to_builtins(run.spent)
+    return [
+        f"{name}: {spent[name]:,.6g} of {most:,.6g}" for name, most in msgspec.to_builtins(limits).items()
+    ]
 
 
 def event_record(event: Event) -> EventShown:
@@ -179,7 +208,17 @@ def pair_record(pair: StepPair) -> PairShown:
         "a": None if pair.left is None else pair.left.number,
         "b": None if pair.right is None else pair.right.number,
         "same": pair.same,
+        "a_code": implementation_record(pair.left_code),
+        "b_code": implementation_record(pair.right_code),
+        "same_code": pair.same_code,
     }
+
+
+def implementation_record(found: Implementation | None) -> ImplementationShown | None:
+    """The code that ran as a step, as a record."""
+    if found is None:
+        return None
+    return {"name": found.name, "code": found.code, "overridden": found.overridden}
 
 
 def blame_record(part: Blame, *, value: bool = True) -> BlameShown:
@@ -209,6 +248,7 @@ def preview_record(preview: Preview) -> PreviewShown:
         "again": list(preview.again),
         "undo": list(preview.undo),
         "cancelled": list(preview.cancelled),
+        "rewound": list(preview.rewound),
         "waits": list(preview.waits),
         "known": preview.known,
     }

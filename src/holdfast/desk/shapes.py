@@ -44,6 +44,8 @@ class VersionShown(TypedDict):
     attempt: int
     #: Did the step fail, in a way that the workflow handled?
     failed: bool
+    #: Is its row in the store damaged? Then only its number is known.
+    damaged: bool
     steps: int
     at: datetime
     took: float | None
@@ -55,12 +57,49 @@ class VersionShown(TypedDict):
     hash: str
 
 
+class ImplementationShown(TypedDict):
+    """The code that ran as a step: an override, or the step's own."""
+
+    name: str
+    code: str
+    overridden: bool
+
+
 class FactsShown(TypedDict):
     """What a version says beside its state."""
 
+    implementation: ImplementationShown | None
+    #: Of the step, or of the workflow in a run's first version, by parameter; null if the version stores none.
+    arguments: Any
     result: Any
     error: Any
     meta: Any
+
+
+class LimitsShown(TypedDict, total=False):
+    """What a run may spend, its children included; a limit that it does not have is left out."""
+
+    cost: float
+    tokens: int
+    steps: int
+    seconds: float
+
+
+class SpentShown(TypedDict):
+    """What a run has spent, its children included. Seconds are those of executions that have ended, where limited."""
+
+    cost: float
+    tokens: float
+    steps: int
+    seconds: float
+
+
+class SpendingShown(TypedDict):
+    """What a run may spend and has spent. `totals` are the tokens and costs that its steps noted, by name."""
+
+    totals: dict[str, Any]
+    limits: LimitsShown | None
+    spent: SpentShown
 
 
 class EventShown(TypedDict):
@@ -124,6 +163,10 @@ class PairShown(TypedDict):
     a: int | None
     b: int | None
     same: bool
+    #: What ran on each side, and whether it was the same; null where that is not recorded.
+    a_code: ImplementationShown | None
+    b_code: ImplementationShown | None
+    same_code: bool | None
 
 
 class BlameShown(TypedDict):
@@ -150,6 +193,7 @@ class PreviewShown(TypedDict):
     again: list[str]
     undo: list[str]
     cancelled: list[str]
+    rewound: list[str]
     waits: list[str]
     known: bool
 

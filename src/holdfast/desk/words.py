@@ -13,10 +13,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from holdfast.errors import InvalidCall, InvalidSnapshot, UnsupportedValue
+from holdfast.model.names import CONTROL, printable
 from holdfast.tree.artifact import Artifact
+from holdfast.tree.path import safe_repr
 from holdfast.tree.portable import from_json, to_json
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _SPAN = re.compile(r"(\d{1,9})\s*(s|m|min|h|d|w|y)")
 #: Seconds of 1000 years.
 _LONGEST = 31_536_000_000
@@ -25,7 +26,7 @@ _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800, "y":
 
 def plain(text: str) -> str:
     """A text in one line, that is safe to show."""
-    return _CONTROL.sub(lambda match: _escaped(match[0]), text)
+    return printable(text)
 
 
 def plain_lines(text: str) -> str:
@@ -97,7 +98,7 @@ def as_json(value: Any) -> Any:
     try:
         return to_json(value)
     except UnsupportedValue:
-        return repr(value)
+        return safe_repr(value)
 
 
 def details_as_json(details: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,7 +123,7 @@ def parsed(text: str, what: str) -> Any:
 def dumps(document: Any, *, indent: int | None = None) -> str:
     """A document as JSON, which any terminal and any tool can take."""
     text = json.dumps(document, ensure_ascii=False, indent=indent, default=_other)
-    return _CONTROL.sub(lambda match: match[0] if match[0] == "\n" else f"\\u{ord(match[0]):04x}", text)
+    return CONTROL.sub(lambda match: match[0] if match[0] == "\n" else f"\\u{ord(match[0]):04x}", text)
 
 
 def moment(text: str) -> datetime:
@@ -153,7 +154,7 @@ def _start(value: Any, width: int) -> str:
     if isinstance(value, str):
         return plain(json.dumps(value[: max(0, width) + 8], ensure_ascii=False))
     if isinstance(value, dict):
-        named = ((f"{plain(key if isinstance(key, str) else repr(key))}: ", value[key]) for key in value)
+        named = ((f"{plain(key if isinstance(key, str) else safe_repr(key))}: ", value[key]) for key in value)
         return "{" + _listed(named, width - 2) + "}"
     if isinstance(value, list):
         return "[" + _listed((("", item) for item in value), width - 2) + "]"
@@ -162,7 +163,7 @@ def _start(value: Any, width: int) -> str:
         return plain(f"<artifact {value.digest[:12]}{name}, {size(value.size)}>")
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    return plain(repr(value)[: max(0, width) + 8])
+    return plain(safe_repr(value)[: max(0, width) + 8])
 
 
 def _listed(items: Iterable[tuple[str, Any]], width: int) -> str:
@@ -180,10 +181,6 @@ def _places(sign: str) -> int:
     if unicodedata.combining(sign) or unicodedata.category(sign) == "Cf":
         return 0
     return 2 if unicodedata.east_asian_width(sign) in "WF" else 1
-
-
-def _escaped(sign: str) -> str:
-    return {"\n": "\\n", "\t": "\\t", "\r": "\\r", "\x1b": "\\e"}.get(sign, f"\\u{ord(sign):04x}")
 
 
 def _other(value: Any) -> Any:

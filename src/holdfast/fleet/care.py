@@ -5,17 +5,15 @@ Invariant: an answer that was accepted is in the store, and is carried out even 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from holdfast.errors import (
-    AlreadyRunning,
     HoldfastError,
     InvalidAnswer,
     InvalidCall,
-    NotFound,
     StaleVersion,
 )
 from holdfast.fleet import restore
@@ -25,14 +23,15 @@ from holdfast.history.version import Version
 from holdfast.model.names import short
 from holdfast.model.records import RunRecord
 from holdfast.runtime import mail, undo
-from holdfast.runtime.definition import is_unknown_here, workflow_of
-from holdfast.runtime.outside import LEAVE, check_texts, knows
+from holdfast.runtime.definition import workflow_of
+from holdfast.runtime.outside import LEAVE, Delivery, check_texts, knows, left_to_others
 from holdfast.runtime.restoring import check_choice
 from holdfast.runtime.run import Run
 from holdfast.runtime.runner import Runner
-from holdfast.runtime.scope import in_event_loop
+from holdfast.runtime.scope import refuse_in_loop
 from holdfast.runtime.waits import Facts, facts_of
 from holdfast.runtime.watch import Watch, check_watch, follow_workflow, kept_watch
+from holdfast.store.base import every_run
 
 if TYPE_CHECKING:
     from holdfast.fleet.monitor import Monitor
@@ -41,8 +40,8 @@ if TYPE_CHECKING:
 class Care(Runner):
     """Watching runs, and putting them right."""
 
-    def __init__(self, context: Context, lease: int) -> None:
-        super().__init__(context, lease)
+    def __init__(self, context: Context, lease: int, room: Callable[[str], int | None]) -> None:
+        super().__init__(context, lease, room)
         self._monitors: WeakSet[Monitor] = WeakSet()
 
     def monitor(self, *, interval: float = 2.0, watch: Watch | None = None) -> Monitor:
@@ -55,6 +54,7 @@ class Care(Runner):
 
         monitor = Monitor(self, interval, watch)
         self._monitors.add(monitor)
+        self._begin_work()
         return monitor
 
     def watch(self, run_id: str, watch: Watch | None, *, actor: str | None = None) -> Run:
@@ -82,30 +82,63 @@ class Care(Runner):
         keep: Iterable[str] = (),
         actor: str | None = None,
         resume: bool = True,
+        raises: bool = True,
     ) -> Run:
-        """Answer a prompt. If this process knows the workflow, the run goes on at once, unless `resume` is False, this
-        is an event loop, or the run is in a queue and workers go on with it.
+        """Answer a prompt. If this process knows the workflow, the run goes on at once, unless `resume` is False or
+        the run is in a queue and workers go on with it. If it fails then, its error is raised, unless `raises` is
+        False; the answer is kept. In an event loop await `aanswer`.
 
         The prompt of a run that is frozen is answered with a choice: `resume`; `rollback`, to `version` or else to the
         last good one; `reinitialise`: begin afresh from version 1, and `keep` parts of the state, given by their paths;
         `cancel`."""
+        if resume:
+            refuse_in_loop("answer", ", or say resume=False")
+        return self._execute(self._answer_any(prompt_id, value, version, keep, actor, resume), raises)
+
+    async def aanswer(
+        self,
+        prompt_id: str,
+        value: Any,
+        *,
+        version: int | Version | None = None,
+        keep: Iterable[str] = (),
+        actor: str | None = None,
+        resume: bool = True,
+        raises: bool = True,
+    ) -> Run:
+        """As `answer`, in an event loop."""
+        import asyncio
+
+        given = await asyncio.to_thread(self._answer_any, prompt_id, value, version, keep, actor, resume)
+        return await self._aexecute(given, raises)
+
+    def _answer_any(
+        self, prompt_id: str, value: Any, version: Any, keep: Any, actor: str | None, resume: bool
+    ) -> Delivery:
+        """Write an answer to a question, of a workflow or of the monitor."""
         check_texts(None, actor)
         run_id = mail.run_of(prompt_id)
         run = self._store.run(run_id) if run_id else None
-        if run is None or facts_of(run).prompt.get("id") != prompt_id:
-            if version is not None or keep:
-                # If it has been answered, that is what to tell.
-                mail.prompt(self._context, prompt_id)
-                raise InvalidAnswer(
-                    f"version and keep are for the prompt of a frozen run, and {prompt_id!r} is none",
-                    prompt=prompt_id,
-                )
-            return super().answer(prompt_id, value, actor=actor, resume=resume)
-        return self._answer_frozen(prompt_id, value, version, keep, actor, resume)
+        if run is not None and facts_of(run).prompt.get("id") == prompt_id:
+            return self._answer_frozen(prompt_id, value, version, keep, actor, resume)
+        if version is not None or keep:
+            # If it has been answered, that is what to tell.
+            mail.prompt(self._context, prompt_id)
+            raise InvalidAnswer(
+                f"version and keep are for the prompt of a frozen run, and {prompt_id!r} is none",
+                prompt=prompt_id,
+            )
+        return self._answer(prompt_id, value, actor, resume)
 
     def _answer_frozen(
-        self, prompt_id: str, choice: Any, version: Any, keep: Any, actor: str | None, resume: bool
-    ) -> Run:
+        self,
+        prompt_id: str,
+        choice: Any,
+        version: Any,
+        keep: Any,
+        actor: str | None,
+        resume: bool,
+    ) -> Delivery:
         run_id = mail.run_of(prompt_id)
         while True:
             run = self._known(run_id)
@@ -115,7 +148,7 @@ class Care(Runner):
             try:
                 if choice == "cancel":
                     self._cancel_frozen(run, prompt_id, version, keep, actor)
-                    return Run(self, run_id)
+                    return Delivery(run_id, None)
                 run = restore.answer(
                     self._services, run, prompt_id, choice, version=version, keep=keep, actor=actor
                 )
@@ -124,10 +157,10 @@ class Care(Runner):
                 continue
         self._services.publisher.wake()
         if facts_of(run).undoing is not None:
-            with _left_to_others():
+            with left_to_others():
                 self._finish_rollback(run)
-        self._let_go_on(run, resume)
-        return Run(self, run_id)
+        self._call_those_around(run)
+        return Delivery(run_id, self._outermost(run).id if self._is_ours(run, resume) else None)
 
     def _cancel_frozen(
         self, run: RunRecord, prompt_id: str, version: Any, keep: Any, actor: str | None
@@ -138,22 +171,15 @@ class Care(Runner):
         check_choice(self._context, run, facts, "cancel", version, keep)
         self._stop_idle(run, "cancel", facts.prompt["why"], actor)
         self._services.publisher.wake()
-        for part in self._store.runs(parent=run.key, limit=1_000_000):
+        for part in every_run(self._store, parent=run.key):
             self.cancel(part.id, reason="the run that it is a part of was cancelled", actor=actor)
         self._call_those_around(run)
-
-    def _let_go_on(self, run: RunRecord, resume: bool) -> None:
-        """Go on with a run here, or with the one that it is a part of, if nobody else is to."""
-        self._call_those_around(run)
-        if self._is_ours(run, resume):
-            with _left_to_others():
-                self.resume(self._outermost(run).id)
 
     def _is_ours(self, run: RunRecord, resume: bool) -> bool:
         """Is it for this process to go on with a run that was frozen, or with the one that it is a part of?"""
         top = self._outermost(run)
         queued = restore.place_of(self._store, top, facts_of(top)) is not None
-        return resume and not queued and not in_event_loop() and knows(top)
+        return resume and not queued and knows(top)
 
     def _call_those_around(self, run: RunRecord) -> None:
         """Tell the runs that a run is a part of that something came for it."""
@@ -167,15 +193,3 @@ class Care(Runner):
         """Go on with a rollback that was begun here, or whose process has died."""
         undo.go_on(self._services, self.history(run.id), run, then)
         self._end_parts(run, None)
-
-
-@contextmanager
-def _left_to_others() -> Iterator[None]:
-    """What others are at, or what only they can do, because they know a compensation that is not known here."""
-    try:
-        yield
-    except AlreadyRunning:
-        """They go on."""
-    except NotFound as error:
-        if not is_unknown_here(error):
-            raise

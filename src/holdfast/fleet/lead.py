@@ -13,6 +13,7 @@ from holdfast.errors import HoldfastError, StaleVersion
 from holdfast.model.records import RunRecord
 from holdfast.runtime.lease import is_alive
 from holdfast.runtime.services import Services
+from holdfast.struct_types import resolved
 
 _VALUE = "monitor"
 
@@ -66,7 +67,9 @@ class Lead:
 
     def _read(self) -> tuple[_Lease | None, int]:
         found = self._services.store.value(_VALUE)
-        return (None, 0) if found is None else (msgspec.msgpack.decode(found[0], type=_Lease), found[1])
+        if found is None:
+            return None, 0
+        return msgspec.msgpack.decode(found[0], type=resolved(_Lease)), found[1]
 
 
 def _holds(lease: _Lease, now: int) -> bool:

@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast.errors import StaleVersion
 from holdfast.store.base import Store
+from holdfast.struct_types import resolved
 
 #: An account tells apart so many moments of a period; what was begun in one counts from its end on.
 _MOMENTS = 50
@@ -29,7 +30,7 @@ class Share(NamedTuple):
     until: int
 
 
-class Limits(msgspec.Struct, frozen=True):
+class QueueLimits(msgspec.Struct, frozen=True):
     """The limits of a queue, and the account of what was begun lately."""
 
     concurrency: int | None = None
@@ -39,7 +40,7 @@ class Limits(msgspec.Struct, frozen=True):
     #: Until when runs were to be begun, and how many, oldest first.
     begun: Sequence[tuple[int, int]] = ()
 
-    def after(self, now: int, wanted: int, until: int) -> tuple[Limits, Share]:
+    def after(self, now: int, wanted: int, until: int) -> tuple[QueueLimits, Share]:
         """The limits when as many of the wanted runs as possible are to be begun, and how many those are."""
         if self.rate is None:
             return self, Share(wanted, until)
@@ -53,7 +54,7 @@ class Limits(msgspec.Struct, frozen=True):
             begun.append((until, given + (begun.pop()[1] if together else 0)))
         return msgspec.structs.replace(self, begun=begun), Share(given, until)
 
-    def without(self, share: Share) -> Limits:
+    def without(self, share: Share) -> QueueLimits:
         """The limits when a share, or a part of it, was not used after all."""
         begun, left = [], share.amount
         for at, count in self.begun:
@@ -69,15 +70,20 @@ class Limits(msgspec.Struct, frozen=True):
         return max(1, self.per // _MOMENTS)
 
 
-def read_limits(store: Store, queue: str) -> tuple[Limits, int]:
+def read_limits(store: Store, queue: str) -> tuple[QueueLimits, int]:
     """The limits of a queue, and the revision of the value that says so."""
     found = store.value(_name(queue))
     if found is None:
-        return Limits(), 0
-    return msgspec.msgpack.decode(found[0], type=Limits), found[1]
+        return QueueLimits(), 0
+    return msgspec.msgpack.decode(found[0], type=resolved(QueueLimits)), found[1]
 
 
-def write_limits(store: Store, queue: str, limits: Limits) -> None:
+def most_at_once(store: Store, queue: str) -> int | None:
+    """Return how many runs of a queue may be owned at once; None for any number."""
+    return read_limits(store, queue)[0].concurrency
+
+
+def write_limits(store: Store, queue: str, limits: QueueLimits) -> None:
     """Replace the limits of a queue; what was begun lately still counts."""
     while True:
         before, revision = read_limits(store, queue)
@@ -102,7 +108,7 @@ def give_back(store: Store, queue: str, share: Share) -> None:
             return
 
 
-def _set(store: Store, queue: str, limits: Limits, revision: int) -> bool:
+def _set(store: Store, queue: str, limits: QueueLimits, revision: int) -> bool:
     try:
         store.set_value(_name(queue), msgspec.msgpack.encode(limits), revision)
     except StaleVersion:

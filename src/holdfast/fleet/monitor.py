@@ -22,12 +22,16 @@ from holdfast.fleet.orphans import Orphans
 from holdfast.fleet.symptoms import Finding, looping, over_budget, silent
 from holdfast.fleet.told import Told
 from holdfast.fleet.trail import Trail
+from holdfast.fleet.unclaimed import SYMPTOM, Unclaimed
 from holdfast.model.records import RunRecord
 from holdfast.runtime.lease import is_alive
+from holdfast.runtime.limits import spent_by
 from holdfast.runtime.log import warn
 from holdfast.runtime.pulse import Pulse, Sign, collected, owner_here, read_pulse, sign_of, tidy
 from holdfast.runtime.waits import Facts, facts_of
 from holdfast.runtime.watch import Watch, watch_of
+from holdfast.store.base import every_run
+from holdfast.store.interrupts import Flag
 
 if TYPE_CHECKING:
     from holdfast.fleet.care import Care
@@ -41,7 +45,6 @@ DONE = {
     "hand over": "others go on with it",
     "report": "that is noted in its journal, as nobody has said what to do",
 }
-_PAGE = 500
 #: Microseconds between two looks for what the dead have left.
 _TIDY = 60_000_000
 #: A lease lasts so many intervals, and so many seconds at least.
@@ -57,7 +60,7 @@ class Alert(msgspec.Struct, frozen=True):
     """Something that the monitor found, and what it did."""
 
     run: str
-    #: dead, silent, looping or over budget.
+    #: dead, silent, looping, over budget or unclaimed.
     symptom: str
     why: str
     #: restore, freeze, hand over or report; of a plan, also resume: it was restored or answered for before.
@@ -92,9 +95,10 @@ class Monitor:
         self._interval = interval
         self._watch = watch
         self._lead = Lead(self._services, max(_SHORTEST, interval * _INTERVALS))
-        self._stop = threading.Event()
+        self._stop = Flag()
         self._thread: threading.Thread | None = None
         self._orphans = Orphans(care)
+        self._unclaimed = Unclaimed(care)
         self._told = Told()
         #: When, and up to which name, it was last looked for what the dead have left.
         self._tidied = 0
@@ -118,12 +122,17 @@ class Monitor:
                 warn("the monitor could not look, and tries again in %.1f s: %s", wait, error, trace=fault)
         self._lead.resign()
 
-    def serve(self, told: Callable[[int], None] | None = None) -> None:
-        """Look after runs until a SIGTERM or SIGINT, in the main thread. `told` hears of each."""
+    def serve(
+        self, told: Callable[[int], None] | None = None, ready: Callable[[], None] | None = None
+    ) -> None:
+        """Look after runs until a SIGTERM or SIGINT, in the main thread. `told` hears of each; `ready` is called once
+        signals are handled."""
         from holdfast.fleet.signals import stopped_by_signals
 
         # Not in this thread: a handler that sets what it waits for could wait for itself.
         with stopped_by_signals(self.stop, told):
+            if ready is not None:
+                ready()
             self.start()
             while not self.join(1.0):
                 """A signal wakes nobody who waits without end."""
@@ -173,6 +182,7 @@ class Monitor:
         self._services.keeper.beat()
         found = self._examined(act=True)
         found += [Alert(run, "dead", why, "freeze") for run, why in self._orphans.go_on()]
+        found += [Alert(run, SYMPTOM, why, "freeze") for run, why in self._unclaimed.stop()]
         self._tidy()
         return found
 
@@ -180,7 +190,8 @@ class Monitor:
         """What a look would find and do now, whoever acts. Nothing is changed."""
         found = self._examined(act=False)
         found += [Alert(run.id, "dead", _NOBODY, "resume") for run in self._orphans]
-        return found + [Alert(run, "dead", why, "freeze") for run, why in self._orphans.overdue()]
+        found += [Alert(run, "dead", why, "freeze") for run, why in self._orphans.overdue()]
+        return found + [Alert(run, SYMPTOM, why, "freeze") for run, why in self._unclaimed.overdue()]
 
     # What is found
 
@@ -203,15 +214,12 @@ class Monitor:
 
     def _running(self) -> Iterator[tuple[RunRecord, Pulse | None]]:
         pulses: dict[str, Pulse | None] = {}
-        before: int | None = None
         seen: set[int] = set()
-        while page := self._store.runs(statuses=["running"], live=True, before=before, limit=_PAGE):
-            for run in page:
-                if run.owner is not None and run.owner not in pulses:
-                    pulses[run.owner] = self._pulse_of(run.owner)
-                seen.add(run.key)
-                yield run, pulses.get(run.owner or "")
-            before = page[-1].key
+        for run in every_run(self._store, statuses=["running"], live=True):
+            if run.owner is not None and run.owner not in pulses:
+                pulses[run.owner] = self._pulse_of(run.owner)
+            seen.add(run.key)
+            yield run, pulses.get(run.owner or "")
         # Those that run no more are forgotten.
         self._seen = {key: self._seen[key] for key in seen if key in self._seen}
 
@@ -280,12 +288,11 @@ class Monitor:
         if watch is None or facts.undoing is not None:
             return None
         working = 0 if sign is None else watched.at - sign.began
-        version = self._care._context.reader(run).record(run.head)
-        found = over_budget(
-            facts, watch, steps=version.steps, working=working, now=self._now(), head=run.head
-        )
-        if found is not None:
-            return found
+        if watch.has_budget:
+            spent = spent_by(self._store, run)
+            found = over_budget(facts, watch, spent=spent, working=working, now=self._now(), head=run.head)
+            if found is not None:
+                return found
         if watch.repeats is None and watch.unchanged is None:
             return None
         if self._seen.get(run.key) == (run.head, facts.fence):

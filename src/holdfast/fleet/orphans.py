@@ -14,14 +14,16 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.errors import StaleVersion, TryAgain
+from holdfast.errors import ReplayDiverged, StaleVersion, TryAgain
 from holdfast.fleet import restore
 from holdfast.fleet.symptoms import Finding
 from holdfast.fleet.told import Told
 from holdfast.model.records import RunRecord
 from holdfast.runtime.definition import is_unknown_here
+from holdfast.runtime.ending import DIVERGED, good_before
 from holdfast.runtime.execute import AWAY
 from holdfast.runtime.outside import knows
+from holdfast.runtime.record import Record
 from holdfast.runtime.undo import undoable
 from holdfast.runtime.waits import facts_of
 
@@ -141,7 +143,7 @@ class Orphans:
 
     def _resume(self, run_id: str) -> None:
         try:
-            self._care.resume(run_id)
+            self._care.resume(run_id, raises=False)
         except (TryAgain, *AWAY):
             """Somebody else was quicker, or has taken it away since; or the store is away."""
         except Exception as error:
@@ -164,18 +166,25 @@ class Orphans:
     def _could_not(self, run_id: str, error: Exception) -> None:
         self._failed[run_id] = times = self._failed.get(run_id, 0) + 1
         self._told.warn(run_id, "could not be gone on with", error)
-        if times < TRIES:
+        diverged = isinstance(error, ReplayDiverged)
+        if times < TRIES and not diverged:
             return
         run = self._store.run(run_id)
         if run is None or run.status != "queued" or run.due != restore.ORPHAN:
+            return
+        if isinstance(error, ReplayDiverged):
+            record = Record(self._care._context.reader(run)).load(run.head, facts_of(run).failed)
+            self._freeze(run, str(error), DIVERGED, good_before(record, run, error))
             return
         self._freeze(
             run, f"nobody advances it, and it could not be gone on with: {type(error).__name__}: {error}"
         )
 
-    def _freeze(self, run: RunRecord, why: str) -> bool:
+    def _freeze(self, run: RunRecord, why: str, symptom: str = "dead", good: int | None = None) -> bool:
         """Ask a person; tells whether that was done."""
-        finding = Finding(symptom="dead", why=why[:_WHY], since=run.updated, good=run.head)
+        finding = Finding(
+            symptom=symptom, why=why[:_WHY], since=run.updated, good=run.head if good is None else good
+        )
         try:
             taken = restore.freeze(self._services, run, finding)
             self._failed.pop(run.id, None)

@@ -61,7 +61,7 @@ class Refusals:
             if now.owner != self._services.owner:
                 raise LeaseLost(f"run {run.id!r} is another's now", run=run.id)
             if status == "failed":
-                facts.error = pack(error, context.redact)
+                facts.error, facts.failed_step = pack(error, context.redact), ""
             return [event(kind, context.clock(), error=f"{type(error).__name__}: {error}"[:1000])]
 
         try:

@@ -138,7 +138,6 @@ def answer(
     if facts.prompt.get("id") != prompt_id or run.status != "frozen":
         raise mail.no_prompt(services.store, run, prompt_id)
     wanted = check_choice(context, run, facts, choice, version, keep)
-    steps = context.reader(run).record(run.head if wanted is None else wanted["to"]).steps
     told: dict[str, Any] = {}
     place = place_of(services.store, run, facts)
     due = _due(run, place)
@@ -149,7 +148,7 @@ def answer(
             raise InvalidAnswer(str(error), prompt=prompt_id) from error
         told = {"version": wanted["to"], "keep": wanted.get("keep")}
         facts.undoing = {**wanted, "due": due, "reason": f"{choice}: {facts.prompt['why']}", "actor": actor}
-    events = settled(run, facts, context.clock(), steps=steps, choice=choice, actor=actor, **told)
+    events = settled(context.store, run, facts, context.clock(), choice=choice, actor=actor, **told)
     after = _changed(services, run, facts, status="queued", due=due)
     return services.store.append(Append(expect=run, run=after, events=events, queue=place))
 

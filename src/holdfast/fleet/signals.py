@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from holdfast.errors import InvalidCall
-
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+from holdfast.operating_system import stop_signals
 
 
 @contextmanager
@@ -38,7 +37,7 @@ def stopped_by_signals(stop: Callable[[], None], told: Callable[[int], None] | N
         if count > 1:
             os._exit(128 + number)
 
-    before = {number: signal.signal(number, handle) for number in SIGNALS}
+    before = {number: signal.signal(number, handle) for number in stop_signals()}
     try:
         yield
     finally:

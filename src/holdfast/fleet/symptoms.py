@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from holdfast.runtime.limits import Spent, amounts
 from holdfast.runtime.pulse import Busy, Sign, silence
 from holdfast.runtime.waits import Facts
 from holdfast.runtime.watch import Watch
@@ -22,7 +23,7 @@ MOST = 1000
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """What is wrong with a run."""
 
-    #: dead, silent, looping or over budget.
+    #: dead, silent, looping, over budget, unclaimed or diverged.
     symptom: str
     why: str
     #: Microseconds: when it began.
@@ -108,17 +109,16 @@ def looping(trail: Trail, watch: Watch, most: int = MOST) -> Finding | None:
 
 
 def over_budget(
-    facts: Facts, watch: Watch, *, steps: int, working: int, now: int, head: int
+    facts: Facts, watch: Watch, *, spent: Spent, working: int, now: int, head: int
 ) -> Finding | None:
     """Has a run used more than it may, since it began or since a person last let it go on? `working` are the
     microseconds of the present execution."""
-    spent = facts.spent
-    before = spent.get("totals", {})
+    before = _spent_before(facts.spent)
     used = {
-        "time": (watch.max_time, (facts.worked + working - spent.get("worked", 0)) / 1e6, " s"),
-        "steps": (watch.max_steps, steps - spent.get("steps", 0), " steps"),
-        "tokens": (watch.max_tokens, _sum(facts.totals, "token") - _sum(before, "token"), " tokens"),
-        "cost": (watch.max_cost, _sum(facts.totals, "cost") - _sum(before, "cost"), ""),
+        "time": (watch.max_time, spent.seconds + working / 1e6 - before.seconds, " s"),
+        "steps": (watch.max_steps, spent.steps - before.steps, " steps"),
+        "tokens": (watch.max_tokens, spent.tokens - before.tokens, " tokens"),
+        "cost": (watch.max_cost, spent.cost - before.cost, ""),
     }
     for name, (allowed, value, unit) in used.items():
         if allowed is not None and value > allowed:
@@ -167,12 +167,15 @@ def _name(trail: Trail, distance: int) -> str:
     return (mark.step if mark is not None else None) or "?"
 
 
-def _sum(totals: dict[str, Any], what: str) -> float:
-    """All that was noted of something: the sum under its own name, or else of all names that speak of it."""
-    for name in (f"{what}s", what, f"total_{what}s", f"total_{what}"):
-        if name in totals:
-            return float(totals[name])
-    return float(sum(value for name, value in totals.items() if what in name))
+def _spent_before(kept: dict[str, Any]) -> Spent:
+    """What had been spent when a person last let a run go on. Older records have the sums by name."""
+    cost, tokens = amounts(kept.get("totals"))
+    return Spent(
+        kept.get("cost", cost),
+        kept.get("tokens", tokens),
+        kept.get("steps", 0),
+        kept.get("seconds", kept.get("worked", 0) / 1e6),
+    )
 
 
 def _seconds(micros: int) -> str:

@@ -14,10 +14,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from holdfast.errors import AlreadyRunning, HoldfastError, InvalidCall, LeaseLost
+from holdfast.errors import AlreadyRunning, HoldfastError, InvalidCall, LeaseExpired, LeaseLost
 from holdfast.fleet.hands import Hands, NoThread
 from holdfast.fleet.limits import Share, give_back, read_limits, take
 from holdfast.fleet.monitor import Monitor
+from holdfast.fleet.presence import Presence
 from holdfast.fleet.refusing import Refusals
 from holdfast.fleet.signals import stopped_by_signals
 from holdfast.history.commit import event
@@ -31,6 +32,7 @@ from holdfast.runtime.log import warn
 from holdfast.runtime.services import Services
 from holdfast.runtime.waits import facts_of
 from holdfast.store.base import Claim
+from holdfast.store.interrupts import Flag
 
 #: Runs that one claim takes at most.
 _BATCH = 200
@@ -65,18 +67,22 @@ class Worker:
         concurrency: int,
         poll: float,
         finish_rollback: Callable[[RunRecord], None],
+        known: Callable[[], Sequence[str]] = workflows,
     ) -> None:
         self._services = services
         self._queues = list(dict.fromkeys(queues))
         self._concurrency = concurrency
         self._poll = poll
         self._finish_rollback = finish_rollback
-        self._stop = threading.Event()
-        self._news = threading.Event()
+        #: Gives the names of the workflows whose runs it claims.
+        self._known = known
+        self._stop = Flag()
+        self._news = Flag()
         #: The runs that are being executed, as they were claimed last.
         self._active: dict[str, _Job] = {}
         self._hands = Hands()
         self._refusals = Refusals(services)
+        self._presence = Presence(services, self._queues, poll, general=known is workflows)
         self._counting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._fault: BaseException | None = None
@@ -96,10 +102,14 @@ class Worker:
         self._thread = thread
         return self
 
-    def serve(self, told: Callable[[int], None] | None = None) -> None:
+    def serve(
+        self, told: Callable[[int], None] | None = None, ready: Callable[[], None] | None = None
+    ) -> None:
         """Work until a SIGTERM or SIGINT, in the main thread. Another one ends the process at once; what it leaves is
-        taken over when the lease has run out. `told` hears of each."""
+        taken over when the lease has run out. `told` hears of each; `ready` is called once signals are handled."""
         with stopped_by_signals(self.stop, told):
+            if ready is not None:
+                ready()
             self.start()
             while not self.join(_PATIENCE):
                 """A signal wakes nobody who waits without end."""
@@ -144,6 +154,7 @@ class Worker:
         except BaseException as error:
             self._fault = error
         finally:
+            self._presence.withdraw()
             # A step that is stuck would keep it from ending; the monitor frees it.
             self._drain()
             if self.monitor is not None and watched:
@@ -181,7 +192,8 @@ class Worker:
     def _claim(self) -> int:
         """Claim and begin runs for all the places that are free; gives how many."""
         free = min(_BATCH, self._concurrency - len(self._active))
-        known = workflows()
+        known = self._known()
+        self._presence.announce(known)
         if free <= 0 or not known:
             return 0
         count = 0
@@ -201,7 +213,8 @@ class Worker:
         services = self._services
         now = services.context.clock()
         entry = event("run.claimed", now, owner=services.owner)
-        return Claim(queues, known, services.owner, now, now + services.lease, limit, most, entry)
+        until = services.store.now() + services.lease
+        return Claim(queues, known, services.owner, now, until, limit, most, entry)
 
     def _take_rated(self, name: str, want: Callable[[], Claim]) -> int:
         """Claim what the account of a queue gives. If that came to be too late, it is asked for more time."""
@@ -230,7 +243,10 @@ class Worker:
                 if wanted.now > share.until:
                     return None
                 wanted = wanted._replace(limit=share.amount)
-            found = [_Job(run) for run in self._services.store.claim(wanted)]
+            taken = self._services.store.claim(wanted)
+            now = self._services.store.now()
+            # A worker stopped while it claims runs nothing: the next claim takes over what this one claimed.
+            found = [_Job(run) for run in taken if run.until > now]
             fresh = [job for job in found if self._is_new(job)]
             for job in fresh:
                 job.hold = self._services.keeper.hold(job.run)
@@ -333,7 +349,9 @@ class Worker:
 
     def _told(self, run: RunRecord, error: BaseException) -> None:
         """An execution that could not write how it ended. The run is somebody else's, or will be."""
-        if isinstance(error, LeaseLost | AlreadyRunning):
+        if isinstance(error, LeaseExpired):
+            warn("run %s waits for a place in its queue: %s", run.id, error)
+        elif isinstance(error, LeaseLost | AlreadyRunning):
             warn("run %s is another's now: %s", run.id, error)
         elif isinstance(error, NoThread):
             self._refusals.hand_back(run, error)

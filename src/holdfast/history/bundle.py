@@ -57,6 +57,7 @@ from holdfast.model.names import check_run_id
 from holdfast.model.records import EventRecord, RunRecord, VersionRecord
 from holdfast.store.base import Imported, Store
 from holdfast.tree.artifact import PIECE
+from holdfast.tree.fold import Redactor
 from holdfast.tree.pack import Upload
 from holdfast.whole import whole
 
@@ -80,9 +81,15 @@ def export_run(store: Store, run: RunRecord, file: str | os.PathLike[str] | Bina
 
 
 def import_run(
-    store: Store, file: str | os.PathLike[str] | BinaryIO, *, run_id: str | None, now: int
+    store: Store,
+    file: str | os.PathLike[str] | BinaryIO,
+    *,
+    run_id: str | None,
+    now: int,
+    redact: Redactor | None = None,
 ) -> RunRecord:
-    """Make the run that a bundle holds, under its own or another id.
+    """Make the run that a bundle holds, under its own or another id. With `redact`, a bundle is refused that holds a
+    value under a key that is to be redacted.
 
     `AlreadyExists` if the id is taken, `InvalidSnapshot` with the reason if anything in the bundle is not as
     it should be, `IncompatibleFormat` if a newer Holdfast wrote it; nothing is written then.
@@ -91,9 +98,9 @@ def import_run(
         _refuse_taken(store, check_run_id(run_id))
     with _rereadable(file) as opened:
         try:
-            return _import(store, Source(opened), run_id, now)
+            return _import(store, Source(opened), run_id, now, redact)
         except InvalidSnapshot as error:
-            raise InvalidSnapshot(f"this bundle cannot be imported: {error}") from error
+            raise InvalidSnapshot(f"this bundle cannot be imported: {error}", **error.details) from error
 
 
 # Export
@@ -215,8 +222,8 @@ def _arriving(path: Path) -> Iterator[BinaryIO]:
 # Import
 
 
-def _import(store: Store, source: Source, run_id: str | None, now: int) -> RunRecord:
-    found = examine(source, lambda own_id: _refuse_taken(store, own_id if run_id is None else run_id))
+def _import(store: Store, source: Source, run_id: str | None, now: int, redact: Redactor | None) -> RunRecord:
+    found = examine(source, lambda own_id: _refuse_taken(store, own_id if run_id is None else run_id), redact)
     header = found.chain.run
     new_id = header.id if run_id is None else run_id
     run = record(

@@ -27,7 +27,7 @@ from holdfast.tree.codec import decode, encode
 from holdfast.tree.pack import Upload, Writer
 
 #: The roots of a pack, in this order; those at the end that are None are left out.
-STATE, RESULT, META, ERROR, INPUT = range(5)
+STATE, RESULT, META, ERROR, INPUT, VIEW = range(6)
 
 
 class Facts(msgspec.Struct):
@@ -63,10 +63,11 @@ class Facts(msgspec.Struct):
         if self.events != ():
             self.events = check_told(self.events)
 
-    def detail(self, moved: int | None) -> bytes:
-        """The encoded facts that a list of versions shows; `moved` is the version that last moved parts of it."""
+    def detail(self, moved: int) -> bytes:
+        """Return the encoded facts that a list of versions shows; `moved` is the version that last moved parts of the
+        state, 0 if none did."""
         facts = dict(self.more)
-        if moved is not None:
+        if moved:
             facts["moved"] = moved
         if self.note is not None:
             facts["note"] = self.note
@@ -82,11 +83,13 @@ class Parts(msgspec.Struct):
     result: Any = None
     meta: Any = None
     error: Any = None
-    #: What a workflow was called with, or a step that can be undone.
+    #: The arguments of a workflow or a step (see `arguments`).
     input: Any = None
+    #: The state as the branch that made the version sees it, if that is not the version's.
+    view: Any = None
     arrivals: Sequence[Artifact] = ()
-    #: Do parts of the state stand in other places than in the version before (see `moves`)?
-    moved: bool = False
+    #: The newest version, this one included, that moved parts of the state (see `moves`); 0 if none did.
+    moved: int = 0
 
 
 def draw_up(
@@ -99,20 +102,23 @@ def draw_up(
     now: int,
     events: Sequence[EventRecord] = (),
     timeline: int | None = None,
+    leased: bool = False,
 ) -> tuple[Append, Writer]:
     """A version on top of a head, or as the first of a run that is to be made. `run` is the run's record but for what
-    the version itself changes in it; the version stands on the newest timeline, or on the one that is named."""
+    the version itself changes in it; its status stays unless the facts name one. The version stands on the newest
+    timeline, or on the one that is named. `leased` says that the owner of the run's lease writes it."""
     parent = None if head is None else head.version
     number = run.last + 1
     writer = Writer(space, number)
     for arrival in parts.arrivals:
         writer.upload(Upload(bytes.fromhex(arrival.digest), arrival.size, arrival.pieces))
-    values = [parts.root, parts.result, parts.meta, parts.error, parts.input]
+    values = [parts.root, parts.result, parts.meta, parts.error, parts.input, parts.view]
     while len(values) > 1 and values[-1] is None:
         values.pop()
     pack = writer.finish([writer.root(value) for value in values])
     size = pack.size
-    status = facts.status or (parent.status if parent is not None else run.status)
+    # The status of the run, not of the version before: a run that was stopped after its last version stays stopped.
+    status = facts.status or run.status
     version = VersionRecord(
         number=number,
         parent=0 if parent is None else parent.number,
@@ -122,7 +128,7 @@ def draw_up(
         at=now,
         steps=(parent.steps if parent is not None else 0) + (facts.step is not None and facts.done),
         step=facts.step,
-        detail=facts.detail(number if parts.moved else _last_move(parent)),
+        detail=facts.detail(parts.moved),
         prev=NO_PARENT if parent is None else parent.hash[:8],
         pack_hash=digest(pack.data),
         hash=b"",
@@ -149,6 +155,7 @@ def draw_up(
         events=events,
         uploads=pack.uploads,
         holds=sorted(pack.holds) if pack.holds else (),
+        leased=leased,
     )
     return change, writer
 
@@ -160,11 +167,12 @@ def event(kind: str, now: int, **data: Any) -> EventRecord:
     )
 
 
-def _last_move(parent: VersionRecord | None) -> int | None:
-    """The newest version up to this one that moved parts of the state, if any did."""
-    if parent is None or b"moved" not in parent.detail:
-        return None
-    known: int | None = decode(parent.detail).get("moved")
+def last_move(head: Head) -> int:
+    """Return the newest version up to a head that moved parts of the state; 0 if none did."""
+    if head.moved is not None:
+        return head.moved
+    detail = head.version.detail
+    known: int = decode(detail).get("moved", 0) if detail else 0
     return known
 
 

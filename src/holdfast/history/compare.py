@@ -1,7 +1,7 @@
 """What differs between two versions, and between two lines of them.
 
-A `Diff` covers the state and what is said about a version: result, status, tags, metadata. A `Comparison`
-sets two runs or timelines beside each other, step by step.
+A `Diff` covers the state and what is said about a version: step, result, error, status, note, tags,
+metadata. A `Comparison` pairs the steps of two runs or timelines.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.history.implementation import Implementation, implementations
 from holdfast.tree import diff as trees
 from holdfast.tree.fold import Folder
 from holdfast.tree.portable import to_json
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.history.version import Version
 
 #: What a diff looks at beside the state.
-_FACTS = ("result", "status", "tags", "meta")
+_FACTS = ("step", "result", "error", "status", "note", "tags", "meta")
 
 
 class Diff(msgspec.Struct, frozen=True):
@@ -29,7 +30,7 @@ class Diff(msgspec.Struct, frozen=True):
     b: Version
     #: Changes of the state.
     changes: tuple[trees.Change, ...]
-    #: Changes of result, status, tags, metadata; the path begins with the name of the fact.
+    #: Changes of step, result, error, status, note, tags, metadata; the path begins with the name of the fact.
     facts: tuple[trees.Change, ...]
 
     def __bool__(self) -> bool:
@@ -68,6 +69,17 @@ class StepPair(msgspec.Struct, frozen=True):
     step: str | None
     left: Version | None
     right: Version | None
+    #: What ran on each side; None where that is not recorded.
+    left_code: Implementation | None = None
+    right_code: Implementation | None = None
+
+    @property
+    def same_code(self) -> bool | None:
+        """Did the same code run on both sides? None if that is not known of both. Its module does not count: a program
+        is `__main__`, and has another name where it is imported."""
+        if self.left_code is None or self.right_code is None:
+            return None
+        return self.left_code.is_same(self.right_code)
 
     @property
     def name(self) -> str:
@@ -77,10 +89,13 @@ class StepPair(msgspec.Struct, frozen=True):
 
     @property
     def same(self) -> bool:
-        """Did both give the same result?"""
+        """Did both give the same result, or fail with the same error?"""
         if self.left is None or self.right is None:
             return False
-        return not _changes(self.left.result, self.right.result)
+        left, right = self.left, self.right
+        return not (
+            _changes(left.result, right.result) or _changes(_failure(left.error), _failure(right.error))
+        )
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -98,6 +113,8 @@ class Comparison(msgspec.Struct, frozen=True):
             left = "—" if pair.left is None else f"@{pair.left.number}"
             right = "—" if pair.right is None else f"@{pair.right.number}"
             lines.append(f"  {pair.name}: {left} {'=' if pair.same else '≠'} {right}")
+            if pair.same_code is False:
+                lines.append(f"    ran {pair.left_code} ↔ {pair.right_code}")
         return "\n".join([*lines, *(f"  {line}" for line in self.diff.summary())])
 
 
@@ -114,7 +131,16 @@ def compare(left: Version, right: Version) -> Comparison:
     shared = 0
     while shared < min(len(one), len(two)) and _place(one[shared]) == _place(two[shared]):
         shared += 1
-    return Comparison(left, right, tuple(_pair(one[shared:], two[shared:])), diff(left, right))
+    ran = {**implementations(one), **implementations(two)}
+    pairs = [
+        msgspec.structs.replace(
+            pair,
+            left_code=None if pair.left is None else ran.get(_place(pair.left)),
+            right_code=None if pair.right is None else ran.get(_place(pair.right)),
+        )
+        for pair in _pair(one[shared:], two[shared:])
+    ]
+    return Comparison(left, right, tuple(pairs), diff(left, right))
 
 
 def _line(version: Version) -> list[Version]:
@@ -145,6 +171,11 @@ def _pair(one: list[Version], two: list[Version]) -> Iterator[StepPair]:
 
 def _state(version: Version) -> Any:
     return version._reader.state(version.number)
+
+
+def _failure(error: Any) -> Any:
+    """The part of an error that tells one failure from another: not its traceback."""
+    return {**error, "traceback": None} if isinstance(error, dict) else error
 
 
 def _fact(version: Version, name: str) -> Any:

@@ -7,22 +7,27 @@ import threading
 from collections.abc import Callable
 from weakref import WeakSet, WeakValueDictionary
 
+from holdfast.history.bases import Bases
 from holdfast.history.reader import Reader
+from holdfast.history.redaction import Secrets
 from holdfast.model.records import RunRecord
 from holdfast.store.base import Store
+from holdfast.store.unpicklable import Unpicklable
 from holdfast.tree.fold import Redactor
 
 #: Readers kept at hand for histories that nobody holds any more.
 _READERS = 256
 
 
-class Context:
+class Context(Unpicklable):
     """What all histories of one open store share."""
 
-    def __init__(self, store: Store, clock: Callable[[], int], redact: Redactor | None) -> None:
+    def __init__(self, store: Store, clock: Callable[[], int], secrets: Secrets) -> None:
         self.store = store
         self.clock = clock
-        self.redact = redact
+        self.secrets = secrets
+        #: Which versions the states were made from that are committed next.
+        self.bases = Bases()
         #: All that somebody still uses, and the latest whether or not.
         self._readers: WeakValueDictionary[str, Reader] = WeakValueDictionary()
         self._latest: dict[str, Reader] = {}
@@ -35,6 +40,11 @@ class Context:
         #: behind all others, each with a connection of its own.
         self.looking = threading.RLock()
         _contexts.add(self)
+
+    @property
+    def redact(self) -> Redactor | None:
+        """What to redact now."""
+        return self.secrets.redactor
 
     def reader(self, run: RunRecord) -> Reader:
         """The reader of a run; a new one if versions were pruned since the last."""
@@ -74,6 +84,7 @@ def _start_anew() -> None:
     for context in _contexts:
         context.looking = threading.RLock()
         context._lock = threading.Lock()
+        context.bases.start_anew()
 
 
 if hasattr(os, "register_at_fork"):

@@ -19,6 +19,40 @@ from holdfast.tree.codec import decode
 _KINDS = {"initial": "run.started", "step": "step.completed", "final": "run.completed"}
 
 
+#: Kinds that Holdfast itself writes into the journal.
+EVENT_KINDS = (
+    *("run.started", "run.queued", "run.claimed", "run.requeued", "run.handed_back", "run.resumed"),
+    *(
+        "run.completed",
+        "run.failed",
+        "run.cancelled",
+        "run.suspended",
+        "run.paused",
+        "run.diverged",
+        "run.limited",
+    ),
+    *(
+        "run.pause_requested",
+        "run.cancel_requested",
+        "run.rolling_back",
+        "run.compensated",
+        "run.rolled_back",
+    ),
+    *("run.forked", "run.detached", "run.alert", "run.restored", "run.frozen", "run.watched"),
+    *("step.completed", "step.failed", "step.retried", "step.replayed"),
+    *(
+        "prompt.opened",
+        "prompt.answered",
+        "prompt.timed_out",
+        "prompt.outdated",
+        "event.sent",
+        "timeline.begun",
+    ),
+    *("version.saved", "version.tagged", "version.untagged", "version.pinned", "version.unpinned"),
+    *("version.damaged", "versions.pruned"),
+)
+
+
 def to_event(run: RunRecord, entry: EventRecord | tuple[int, VersionRecord]) -> Event:
     """A journal entry as callers see it."""
     if isinstance(entry, EventRecord):

@@ -26,8 +26,10 @@ from holdfast.history.frames import (
     TimelineFrame,
     VersionFrame,
 )
+from holdfast.history.secret_keys import Secret, SecretKeys
 from holdfast.model.names import check_run_id, check_tag
 from holdfast.model.records import PIN, EventRecord, MarkRecord, TimelineRecord, VersionRecord
+from holdfast.tree.fold import Redactor
 
 #: In what order frames come; blocks come right after their version.
 _RANKS: dict[type, int] = {
@@ -65,9 +67,10 @@ def entries(source: Source) -> Iterator[tuple[AnyFrame, list[bytes]]]:
         raise InvalidSnapshot("it is cut short")
 
 
-def examine(source: Source, free: Callable[[str], None]) -> Examination:
+def examine(source: Source, free: Callable[[str], None], redact: Redactor | None = None) -> Examination:
     """Read a whole bundle, or `InvalidSnapshot` with what is wrong with it. `free` is asked, before all the
-    rest is read, to refuse the run's id if it cannot be used."""
+    rest is read, to refuse the run's id if it cannot be used. With `redact`, a bundle is refused that holds a value
+    under a key that is to be redacted."""
     reading = entries(source)
     header = next(reading)[0]
     assert isinstance(header, RunFrame)
@@ -76,7 +79,7 @@ def examine(source: Source, free: Callable[[str], None]) -> Examination:
     except InvalidReference as error:
         raise InvalidSnapshot(str(error)) from error
     free(header.id)
-    found = Examination(header)
+    found = Examination(header, None if redact is None else SecretKeys(redact))
     for frame, blocks in reading:
         found.take(frame, blocks)
     return found
@@ -91,8 +94,11 @@ def record(kind: type[S], frame: msgspec.Struct, **more: Any) -> S:
 class Examination:
     """What a bundle was found to hold, but for its versions and the contents of its artifacts."""
 
-    def __init__(self, header: RunFrame) -> None:
+    def __init__(self, header: RunFrame, secrets: SecretKeys | None = None) -> None:
         self.chain = Chain(header)
+        self._secrets = secrets
+        #: The pieces of an artifact in which secrets may be.
+        self._leaf: list[bytes] | None = None
         self.timelines: list[TimelineRecord] = []
         self.marks: list[MarkRecord] = []
         self.events: list[EventRecord] = []
@@ -127,6 +133,7 @@ class Examination:
         if holds != frame.holds:
             raise InvalidSnapshot(f"version {frame.number} names other artifacts than it refers to")
         self._versions += 1
+        self._refuse_secret(lambda secrets: secrets.in_version(frame.number, frame.pack, blocks))
 
     def _mark(self, frame: MarkFrame) -> None:
         try:
@@ -143,6 +150,7 @@ class Examination:
         except (msgspec.DecodeError, RecursionError) as error:
             raise InvalidSnapshot(f"an event holds what is no event's data ({error})") from error
         self.events.append(record(EventRecord, frame))
+        self._refuse_secret(lambda secrets: secrets.in_event(frame.kind, frame.data))
 
     def _artifact(self, frame: ArtifactFrame) -> None:
         self._whole()
@@ -157,12 +165,39 @@ class Examination:
         if self._missing < 0:
             raise InvalidSnapshot("it holds more of an artifact than its size")
         self._content.update(data)
+        digest, size = self.artifacts[-1]
+        starts = self._missing + len(data) == size
+        if starts and self._secrets is not None and self._secrets.is_leaf(digest, data):
+            self._leaf = []
+        if self._leaf is not None:
+            self._leaf.append(data)
 
     def _whole(self) -> None:
         if self.artifacts:
             name = self.artifacts[-1][0]
             if self._missing or self._content.digest() != name:
                 raise InvalidSnapshot(f"artifact {name.hex()[:12]} does not fit its hash")
+            if self._leaf is not None:
+                data, self._leaf = b"".join(self._leaf), None
+                self._refuse_secret(lambda secrets: secrets.in_leaf(name, data))
+
+    def _refuse_secret(self, find: Callable[[SecretKeys], Secret | None]) -> None:
+        """Refuse a bundle in which a value is found that is to be redacted."""
+        if self._secrets is None:
+            return
+        try:
+            found = find(self._secrets)
+        except Exception as error:
+            raise InvalidSnapshot(f"it cannot be searched for secrets ({error})") from error
+        if found is not None:
+            of = "" if found.version is None else f" of version {found.version}"
+            raise InvalidSnapshot(
+                f"the {found.part}{of} holds a value under {found.path}, which this store redacts, and no value of a "
+                "bundle can be replaced. Redact it where it comes from, or import it as it is with secrets='keep' "
+                "(--keep-secrets)",
+                run=self.chain.run.id,
+                **found._asdict(),
+            )
 
     def _end(self, frame: EndFrame) -> None:
         self._whole()

@@ -35,7 +35,8 @@ def follow(context: Context, line: Line, at: Head, state: Any, facts: Facts, *, 
     newest = context.store.versions(run.key, timeline=target.timeline, limit=1)
     timeline: TimelineRecord | None = None
     events: list[EventRecord] = []
-    after, number = run, target.timeline
+    # As after a rollback, the status is that of the version that is followed.
+    after, number = msgspec.structs.replace(run, status=target.status), target.timeline
     if not newest or newest[0].number != target.number:
         now = context.clock()
         number = run.timeline + 1
@@ -52,7 +53,7 @@ def follow(context: Context, line: Line, at: Head, state: Any, facts: Facts, *, 
                 actor=facts.actor,
             )
         )
-        after = msgspec.structs.replace(run, timeline=number)
+        after = msgspec.structs.replace(after, timeline=number)
     drawn = line.draw(state, at, at, facts, run=after, events=events, timeline=number)
     change = msgspec.structs.replace(drawn.change, timeline=timeline)
     if not move:

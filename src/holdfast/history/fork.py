@@ -31,8 +31,9 @@ def fork(
     state: Any,
     note: str | None,
     actor: str | None,
+    detail: bytes = b"",
 ) -> RunRecord:
-    """A new run that begins with the state of a version, or with what is made of it."""
+    """A new run that begins with the state of a version, or with what is made of it. `detail` is that of its record."""
     store = context.store
     run_id = check_run_id(f"{source.run[:180]}-fork-{uuid4().hex[:6]}" if run_id is None else run_id)
     if store.run(run_id) is not None:
@@ -48,6 +49,7 @@ def fork(
         created=now,
         updated=now,
         origin=(origin.key, source.number),
+        detail=detail,
     )
     reader = Reader(store, run)
     try:

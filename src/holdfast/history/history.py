@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.errors import InvalidCall, InvalidReference, NotFound, StaleVersion
 from holdfast.history import retention
-from holdfast.history.advance import Edit, Line, Resolver, check_resolver
+from holdfast.history.advance import Edit, Line, Resolver, check_resolver, refuse_status
 from holdfast.history.commit import Facts
 from holdfast.history.context import Context
 from holdfast.history.follow import follow, patched
@@ -29,6 +29,7 @@ from holdfast.model.retention import Retention
 from holdfast.tree.fold import Folded, Folder
 from holdfast.tree.frozen import FrozenDict
 from holdfast.tree.merge import merge
+from holdfast.tree.reducers import Declared, reducers_of
 
 _PAGE = 256
 #: How often a pruning begins anew because others are writing, before they are given the right of way.
@@ -38,9 +39,9 @@ _TRIES = 9
 class History(Past):
     """The versions of one run. The run is made by the first commit."""
 
-    def __init__(self, context: Context, run_id: str) -> None:
+    def __init__(self, context: Context, run_id: str, merge: Declared | None = None) -> None:
         super().__init__(context, run_id)
-        self._line = Line(context, self.id)
+        self._line = Line(context, self.id, reducers_of(merge), self._by)
 
     # Writing
 
@@ -66,15 +67,17 @@ class History(Past):
         """Make `state`, an ordinary or a frozen tree, the next version.
 
         Whatever equals the head exactly is shared with it. With `expected`, the head must be that version, or
-        `StaleVersion` is raised; without, a change made meanwhile by others is merged, or `MergeConflict`, unless
+        `StaleVersion` is raised. Without, the state counts as made from the head whose state this thread or task read
+        last, or else from its last commit; a change made meanwhile by others is merged, or `MergeConflict`, unless
         `resolve` decides: a function of the path, the common value, ours and theirs.
 
         With `after`, it follows that version, whoever else went on from there: on its timeline, if it is the last
         one there, and else on a new one. The head moves to it; with `move=False`, a head elsewhere stays.
 
         Kept with the version: the `step` that made it and its `result` or `error`, `tags`, a `note`, the `actor` who
-        made it, and `meta`: what shaped it (model, prompt, cost, …). `status` is that of the run from here on. `events`
-        are entries of your own for the journal, each a kind and its data: `[("agent.woke", {"by": "cron"})]`.
+        made it, and `meta`: what shaped it (model, prompt, cost, …). `status` is that of a manual run from here on,
+        which otherwise stays as it is; the run of a workflow keeps its status. `events` are entries of your
+        own for the journal, each a kind and its data: `[("agent.woke", {"by": "cron"})]`.
         """
         facts = Facts(step, result, tags, note, actor, meta, error, kind, status, events=events)
         facts.check()
@@ -129,6 +132,34 @@ class History(Past):
         facts.check()
         check_resolver(resolve)
         return Edit(self._line, facts, self._expected(expected), resolve)
+
+    def update(
+        self,
+        function: Callable[[Any], None],
+        *,
+        step: str | None = None,
+        result: Any = None,
+        tags: Iterable[str] = (),
+        note: str | None = None,
+        actor: str | None = None,
+        meta: Any = None,
+        attempts: int | None = None,
+    ) -> Version:
+        """Apply a function to a draft of the newest state and commit it; if others commit meanwhile, apply it again to
+        what is the newest state then, so that no update is lost. Returns the version.
+
+        The function changes the draft, as the block of `edit` does, and returns nothing. It may be called several
+        times: it should have no effect elsewhere. Every repetition means that another writer has made progress, so
+        they are not bounded, unless `attempts` is given: `StaleVersion` after so many. The other arguments are those
+        of `commit`.
+        """
+        if not callable(function):
+            raise InvalidCall(f"update takes a function of the draft of a state, not {short(function)}")
+        if attempts is not None:
+            check_number("attempts", attempts, 1)
+        facts = Facts(step, result, tags, note, actor, meta)
+        facts.check()
+        return self._made(self._line.update(function, facts, attempts))
 
     def capture(self, value: Any) -> Folded:
         """A value as it is at this moment, to stand in a state that is committed later, or in another thread; secrets
@@ -215,7 +246,10 @@ class History(Past):
         common = self._common(head.version.number, theirs.number)
         base = FrozenDict() if common is None else reader.state(common)
         folder = Folder(reader.space, self._context.redact)
-        merged = merge(base, reader.state(theirs.number), head.root, resolve=resolve, fold=folder.fold)
+        merged = merge(
+            base, reader.state(theirs.number), head.root, resolve=resolve, reducers=self._line.reducers, agree=True,
+            fold=folder.fold,
+        )  # fmt: skip
         facts = Facts(note=note, actor=actor, kind="merge", more={"merged": theirs.number})
         facts.check()
         if dry_run:
@@ -264,9 +298,6 @@ class History(Past):
 
     # How it works
 
-    def _saw_head(self, number: int) -> None:
-        self._line.note_read(number)
-
     def _follow(
         self,
         after: int | Version,
@@ -279,6 +310,7 @@ class History(Past):
         if not number:
             raise InvalidReference("after names a version that is followed: 1 or more")
         head = self._line.known_head()
+        is_fresh = False
         while True:
             if head is None:
                 raise NotFound(f"there is no run {self.id!r}: commit to it first", run=self.id)
@@ -286,7 +318,12 @@ class History(Past):
                 head = self._line.fresh_head()
                 self._line.expect(head, expected)
                 assert head is not None
+            refuse_status(head, facts)
             try:
+                if number != head.version.number and head.run.workflow is not None and not is_fresh:
+                    # The head that is known here may have moved: another may have rolled the run back.
+                    is_fresh, head = True, self._line.fresh_head()
+                    continue
                 if number == head.version.number:
                     drawn = self._line.draw(change(head.root), head, head, facts)
                     made = self._line.settle(drawn, self._store.append(drawn.change))

@@ -8,16 +8,16 @@ Invariant: nothing is written here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
-from holdfast.errors import CorruptStore, InvalidCall, InvalidReference, NotFound
+from holdfast.errors import CorruptStore, CorruptVersion, InvalidCall, InvalidReference, NotFound
 from holdfast.history import blame as blaming
 from holdfast.history import compare, snapshot, verify
 from holdfast.history.complete import is_whole, whole_lines
 from holdfast.history.context import Context
 from holdfast.history.events import readable
 from holdfast.history.seal import check
-from holdfast.history.version import Marks, Version, along
+from holdfast.history.version import Marks, StepNames, Version, along
 from holdfast.model.names import (
     MAX_STEP,
     Reference,
@@ -35,6 +35,18 @@ from holdfast.model.records import KINDS, RunRecord, VersionRecord
 _PAGE = 256
 
 
+class _Filters(TypedDict):
+    """Filters of `VersionStore.versions`."""
+
+    timeline: int | None
+    step: str | None
+    tag: str | None
+    kind: str | None
+
+
+_NO_FILTERS = _Filters(timeline=None, step=None, tag=None, kind=None)
+
+
 class Past:
     """The versions of one run, as they are."""
 
@@ -42,11 +54,19 @@ class Past:
         self.id = check_run_id(run_id)
         self._context = context
         self._store = context.store
+        self._names: StepNames | None = None
+        #: Tells this history from others (see `bases`).
+        self._by = object()
 
     @property
     def head(self) -> Version:
         """The version from which the next one follows."""
         return self.at("head")
+
+    @property
+    def head_number(self) -> int:
+        """The number of the head, which is not read."""
+        return self._run().head
 
     @property
     def origin(self) -> Version | None:
@@ -67,10 +87,11 @@ class Past:
         run = self._run()
         reader = self._context.reader(run)
         number = self._resolve(run, parse_local(ref))
-        version = Version(self, reader, reader.record(number), run=run if number == run.head else None)
-        if number == run.head:
-            self._saw_head(number)
-        return version
+        return Version(self, reader, reader.record(number), run=run if number == run.head else None)
+
+    def note_read(self, number: int) -> None:
+        """Remember that this thread or task has read the state of the head: what it commits next is made from that."""
+        self._context.bases.note_read(self.id, number, self._by)
 
     def versions(
         self,
@@ -82,8 +103,9 @@ class Past:
         tag: str | None = None,
         kind: str | None = None,
     ) -> list[Version]:
-        """Summaries, newest first, without reading any state. For the next page pass the last one's number as
-        `before`."""
+        """Return one page of summaries, newest first, without reading any state: at most `limit`. For the next page
+        pass the last one's number as `before`; for all versions, use `iter_versions`. A version whose row in the store
+        is damaged is listed, too: it `is_damaged`."""
         check_number("limit", limit, 1)
         for name, number in (("before", before), ("timeline", timeline)):
             if number is not None:
@@ -93,22 +115,37 @@ class Past:
             raise InvalidCall(f"kind is one of {', '.join(KINDS)}, not {short(kind)}")
         if tag is not None:
             check_tag(tag)
-        every = timeline is None and step is None and tag is None and kind is None
+        wanted = _Filters(timeline=timeline, step=step, tag=tag, kind=kind)
+        every = wanted == _NO_FILTERS
         while True:
             run = self._run()
-            records = self._store.versions(
-                run.key, before=before, after=0, limit=limit, timeline=timeline, step=step, tag=tag, kind=kind
-            )
+            try:
+                records = self._store.versions(run.key, before=before, after=0, limit=limit, **wanted)
+            except CorruptStore:
+                return self._salvage(run, wanted, before, limit, every=every)
             numbers = [record.number for record in records]
             if not every or is_whole(run, numbers, before=before, limit=limit):
                 return self._versions(run, records)
             fresh = self._run()
             if (fresh.key, fresh.epoch) == (run.key, run.epoch):
-                raise CorruptStore(
-                    f"versions are missing from the list of run {self.id!r}: each can be read by its number; "
-                    "verify the store, restore the run from a bundle",
-                    run=self.id,
-                )
+                return self._salvage(run, wanted, before, limit, every=every)
+
+    def iter_versions(
+        self,
+        *,
+        timeline: int | None = None,
+        step: str | None = None,
+        tag: str | None = None,
+        kind: str | None = None,
+    ) -> Iterator[Version]:
+        """Iterate over the summaries of all versions, newest first, with the filters of `versions`. They are read page
+        by page; versions made after the first page was read are not among them."""
+        before: int | None = None
+        while page := self.versions(
+            limit=_PAGE, before=before, timeline=timeline, step=step, tag=tag, kind=kind
+        ):
+            yield from page
+            before = page[-1].number
 
     def ancestors(self, ref: int | str | Version = "head") -> Iterator[Version]:
         """A version and those it follows, newest first; ends where the run began or versions were pruned."""
@@ -118,14 +155,19 @@ class Past:
         page: dict[int, Version] = {}
         while wanted > 0:
             if wanted not in page:
-                records = self._store.versions(run.key, before=wanted + 1, after=0, limit=_PAGE)
-                page = {found.number: found for found in self._versions(run, records)}
+                try:
+                    records = self._store.versions(run.key, before=wanted + 1, after=0, limit=_PAGE)
+                    read = self._versions(run, records)
+                except CorruptStore:
+                    read = self._salvage(run, _NO_FILTERS, wanted + 1, _PAGE, every=False)
+                page = {found.number: found for found in read}
             if wanted not in page:
                 try:
                     record = self._context.reader(run).record(wanted)
                 except NotFound:
                     return
                 page[wanted] = self._versions(run, [record])[0]
+            page[wanted].check()
             yield page[wanted]
             wanted = page[wanted].parent or 0
 
@@ -145,6 +187,13 @@ class Past:
         run = self._run()
         entries = self._store.journal(run=run.key, after=after, limit=limit)
         return [readable(run, entry) for entry in entries]
+
+    def step_names(self, version: Version) -> list[str]:
+        """Return the names of the steps completed up to a version, oldest first."""
+        names = self._names
+        if names is None or names.reader is not version._reader:
+            names = self._names = StepNames(version._reader)
+        return names.of(version)
 
     # Looking into it
 
@@ -187,9 +236,6 @@ class Past:
         return snapshot.export(self.at(ref))
 
     # How it works
-
-    def _saw_head(self, number: int) -> None:
-        """Somebody was given the head: for whoever writes, and must know what its caller has seen."""
 
     def _own(self, version: Version) -> Version:
         if version.run != self.id:
@@ -234,7 +280,51 @@ class Past:
         numbers = [record.number for record in records]
         reader = self._context.reader(run)
         marks = Marks(reader, min(numbers), max(numbers))
-        return [Version(self, reader, check(self.id, record), marks) for record in records]
+        found = []
+        for record in records:
+            try:
+                at_head = run if record.number == run.head else None
+                found.append(Version(self, reader, check(self.id, record), marks, run=at_head))
+            except CorruptVersion as damage:
+                found.append(Version.damaged(self, reader, run, damage))
+        return found
+
+    def _salvage(
+        self, run: RunRecord, wanted: _Filters, before: int | None, limit: int, *, every: bool
+    ) -> list[Version]:
+        """Read a list that the store cannot give as a whole version by version: what cannot be read is damaged."""
+        found: list[Version] = []
+        number = run.last if before is None else min(run.last, before - 1)
+        missing = 0
+        while number > 0 and len(found) < limit:
+            try:
+                records = self._store.versions(
+                    run.key, before=number + 1, after=number - 1, limit=1, **wanted
+                )
+                found += self._versions(run, records)
+                # Of a run that was never pruned, every number has a row.
+                damaged = every and not records and run.epoch == 0
+                missing += every and not records
+            except CorruptStore:
+                damaged = True
+            if damaged:
+                # Where the place of a row cannot be read, a pruned version cannot be distinguished from a damaged one.
+                pruned = ", or was pruned" if run.epoch else ""
+                damage = CorruptVersion(
+                    f"version {number} of run {self.id!r} cannot be read{pruned}: other versions stay readable; run "
+                    "verify, and restore this one from a bundle",
+                    run=self.id,
+                    version=number,
+                )
+                found.append(Version.damaged(self, self._context.reader(run), run, damage))
+            number -= 1
+        if every and number == 0 and before is None and run.epoch and missing > run.last - run.kept:
+            raise CorruptStore(
+                f"versions are missing from the list of run {self.id!r}: each can be read by its number; "
+                "verify the store, restore the run from a bundle",
+                run=self.id,
+            )
+        return found
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id!r}>"

@@ -13,7 +13,6 @@ import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import partial
 from itertools import chain
 from operator import itemgetter
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
@@ -21,16 +20,17 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from holdfast.errors import BadData, CorruptVersion, HoldfastError, NotFound
+from holdfast.errors import BadData, CorruptStore, CorruptVersion, HoldfastError, NotFound, UnknownTimeZone
 from holdfast.history.seal import check
 from holdfast.model.records import RunRecord, VersionRecord
 from holdfast.store.base import Store
-from holdfast.tree.block import digest, node_of, open_block
+from holdfast.store.unpicklable import StoredContent
+from holdfast.tree.block import digest, directory_of, node_of, open_block
 from holdfast.tree.codec import ARTIFACT, open_box
 from holdfast.tree.fold import artifacts_within
-from holdfast.tree.frozen import DICTS, LISTS, Box, FrozenDict, FrozenList, aux_of, reveal, thaw
+from holdfast.tree.frozen import DICTS, LISTS, Box, FrozenDict, FrozenList, are_flat, aux_of, reveal, thaw
 from holdfast.tree.load import Known, Loader, Place
-from holdfast.tree.spine import Group, Vector, are_flat
+from holdfast.tree.spine import Group, Vector
 from holdfast.tree.values import NATIVE
 
 #: So many packs and so many blocks are kept at hand in any case, and more as long as they are small: so many bytes,
@@ -51,6 +51,21 @@ class Head(NamedTuple):
     run: RunRecord
     version: VersionRecord
     root: Any
+    #: The newest version up to this one that moved parts of the state, 0 if none did; None if that is not known yet.
+    moved: int | None = None
+
+    @property
+    def number(self) -> int:
+        """The number of the version."""
+        return self.version.number
+
+
+class Start(NamedTuple):
+    """A state that a change is made from (internal, frozen), which need not be that of a version."""
+
+    root: Any
+    #: The version whose state it is, counted as the lineage of the run counts; None if it is the state of none.
+    number: int | None = None
 
 
 class _Pack(NamedTuple):
@@ -134,8 +149,17 @@ class Reader:
 
     def part(self, number: int, which: int) -> Any:
         """Another root of a version (see `commit`), as a caller may see it; None where it has none."""
+        return self.show(self.frozen_part(number, which))
+
+    def frozen_part(self, number: int, which: int) -> Any:
+        """The same, internal."""
         roots = self.roots(number)
-        return self.show(self.loader.load(roots[which], number)) if which < len(roots) else None
+        return self.loader.load(roots[which], number) if which < len(roots) else None
+
+    def root(self, number: int, which: int) -> Any:
+        """One of the roots of a version (see `commit`), internal; None where it has none."""
+        roots = self.roots(number)
+        return self.loader.load(roots[which], number) if which < len(roots) else None
 
     def find(self, number: int, path: Sequence[Any]) -> tuple[Any, int]:
         """The internal value at a path, and the version that stored the innermost node around it."""
@@ -146,7 +170,9 @@ class Reader:
         if number < 1 and self.run.origin is not None:
             return self.origin.roots(number + self.run.origin[1])
         pack = self._packs.get(number) or self._load([number])[number]
-        roots: list[Any] = self._decoded(number, node_of, pack.roots)
+        roots = self._decoded(number, node_of, pack.roots)
+        if type(roots) is not list:
+            raise self._broken(number, "has no list of roots")
         if not roots:
             raise self._pruned(number)
         return roots
@@ -162,7 +188,7 @@ class Reader:
         packs = self.store.pack_bytes(self.run.key, [record.number for record in wanted])
         for record in wanted:
             data = packs.get(record.number)
-            if data is not None and digest(data) == record.pack_hash:
+            if type(data) is bytes and digest(data) == record.pack_hash:
                 self._unpack(record.number, data)
 
     def show(self, value: Any) -> Any:
@@ -172,7 +198,7 @@ class Reader:
     def read(self, number: int, given: VersionRecord | None = None) -> VersionRecord:
         """The same as `record`, with the version's pack on the way; `given` if it was read already, unchecked."""
         if given is None and number > 0:
-            given = next(iter(self.store.packs(self.run.key, [number])), None)
+            given = next(iter(self._rows([number])), None)
         if given is None or given.pruned:
             return self.record(number)
         record = check(self.run.id, given)
@@ -208,7 +234,12 @@ class Reader:
         """The checked record of a version of this run or its lineage; `NotFound` if it was pruned."""
         if number < 1 and self.run.origin is not None:
             return self.origin.record(number + self.run.origin[1])
-        found = self.store.versions(self.run.key, after=number - 1, before=number + 1, limit=1, pruned=True)
+        try:
+            found = self.store.versions(
+                self.run.key, after=number - 1, before=number + 1, limit=1, pruned=True
+            )
+        except CorruptStore as error:
+            raise self._unreadable(number, error) from error
         if not found:
             self._missing(number)
         record = check(self.run.id, found[0])
@@ -235,7 +266,7 @@ class Reader:
         opened = open_box(box)
         if box.code == ARTIFACT or ARTIFACT in box.data:
             for artifact in artifacts_within(opened):
-                artifact.bind(partial(self.store.artifact_pieces, bytes.fromhex(artifact.digest)))
+                artifact.bind(StoredContent(self.store, bytes.fromhex(artifact.digest)))
         return opened
 
     def _large(self, name: bytes) -> bytes:
@@ -269,10 +300,13 @@ class Reader:
     def _block(self, number: int, index: int, expected: bytes) -> list[Any]:
         nodes = self._blocks.get((number, index))
         if nodes is None:
-            data = self.store.block(self.run.key, number, index)
+            try:
+                data = self.store.block(self.run.key, number, index)
+            except CorruptStore as error:
+                raise self._unreadable(number, error) from error
             if data is None:
                 raise self._lost(number, f"has lost block {index}")
-            if digest(data) != expected:
+            if type(data) is not bytes or digest(data) != expected:
                 raise self._lost(number, f"fails the hash of block {index}")
             nodes = self._decoded(number, open_block, data)
             self._blocks.keep((number, index), nodes, len(data))
@@ -287,7 +321,7 @@ class Reader:
             return found
         fresh = {
             record.number: self._unpack(record.number, check(run_id, record).pack or b"")
-            for record in self.store.packs(self.run.key, missing)
+            for record in self._rows(missing)
         }
         found.update(fresh)
         for number in missing:
@@ -295,13 +329,24 @@ class Reader:
                 self._missing(number)
         return found
 
+    def _rows(self, numbers: Sequence[int]) -> list[VersionRecord]:
+        """The rows of these versions, unchecked; `CorruptVersion` names one that the store cannot read."""
+        try:
+            return self.store.packs(self.run.key, numbers)
+        except CorruptStore as error:
+            if len(numbers) == 1:
+                raise self._unreadable(numbers[0], error) from error
+        return list(chain.from_iterable(self._rows([number]) for number in numbers))
+
     def _unpack(self, number: int, data: bytes) -> _Pack:
         """A checked pack, opened; it stays at hand."""
         nodes = self._decoded(number, open_block, data)
+        if len(nodes) < 2:
+            raise self._broken(number, "has a pack without roots")
         if bytes(nodes[1]) == _NO_BLOCKS:
             pack = _Pack(nodes[0], [], -2, nodes)
         else:
-            directory = self._decoded(number, node_of, nodes[1])
+            directory = self._decoded(number, directory_of, nodes[1])
             pack = _Pack(nodes[0], directory, directory[-1][0] - 2, nodes)
         self._packs.keep(number, pack, len(data))
         return pack
@@ -309,8 +354,13 @@ class Reader:
     def _decoded(self, number: int, decode: Callable[[Any], Any], data: Any) -> Any:
         try:
             return decode(data)
+        except UnknownTimeZone:
+            raise
         except BadData as error:
             raise self._broken(number, f"cannot be decoded ({error})") from error
+
+    def _unreadable(self, number: int, error: CorruptStore) -> CorruptVersion:
+        return self._broken(number, f"cannot be read ({error})")
 
     def _missing(self, number: int) -> NoReturn:
         fresh = self.store.run_by_key(self.run.key)

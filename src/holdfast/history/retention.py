@@ -24,6 +24,7 @@ from holdfast.model.records import ENDED, RunRecord, VersionRecord
 from holdfast.model.retention import Retention
 from holdfast.store.base import Prune, Store
 from holdfast.tree.block import digest, thin
+from holdfast.tree.codec import decode
 
 _PAGE = 500
 
@@ -125,7 +126,7 @@ def _kept(
     keep |= {fork.origin[1] for fork in forks if fork.origin is not None}
     if run.workflow is not None:
         # What is undone when the run is rolled back, and what is replayed when it, or a fork of it, is resumed.
-        keep |= {record.number for record in alive if b"undo" in record.detail}
+        keep |= {record.number for record in alive if _is_compensated(record)}
         ends = [fork.origin[1] for fork in forks if fork.origin is not None and _goes_on(store, fork)]
         parents = {record.number: record.parent for record in alive}
         for end in [*ends, run.head] if run.status not in ENDED else ends:
@@ -153,6 +154,11 @@ def _kept(
                 )
             keep |= set(list(first.values())[:count])
     return keep & {record.number for record in alive}
+
+
+def _is_compensated(record: VersionRecord) -> bool:
+    """Does the step of a version have a compensation?"""
+    return bool(record.detail) and "undo" in decode(record.detail)
 
 
 def _since(last: list[VersionRecord], alive: list[VersionRecord]) -> list[VersionRecord]:

@@ -63,7 +63,10 @@ def export(version: Version) -> dict[str, Any]:
 def facts_of(version: Version) -> dict[str, Any]:
     """The facts and trees of a version, as `read` gives them from its document."""
     written = {"version": version.number, "at": version.at.isoformat(), "tags": list(version.tags)}
-    return written | {name: getattr(version, name) for name in (*_FIELDS, *_TREES) if name not in written}
+    facts = written | {name: getattr(version, name) for name in (*_FIELDS, *_TREES) if name not in written}
+    # As it is stored, whatever a reader has done to the objects in the state that it was given.
+    facts["state"] = version.read_state()
+    return facts
 
 
 def document_of(facts: dict[str, Any]) -> dict[str, Any]:

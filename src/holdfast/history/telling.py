@@ -24,7 +24,7 @@ Told = tuple[str, Mapping[str, Any]]
 
 _KIND = re.compile(r"[A-Za-z][\w-]*(\.[\w-]+)+", re.ASCII)
 #: First words of the kinds that Holdfast writes itself.
-_OWN = ("run", "step", "timeline", "version", "versions", "prompt", "event")
+OWN_WORDS = ("run", "step", "timeline", "version", "versions", "prompt", "event")
 #: Facts of an entry that are told beside its data.
 _BESIDE = ("version", "step")
 _LONGEST = 200
@@ -81,7 +81,7 @@ def _check_kind(kind: Any) -> str:
         raise InvalidCall(
             f"the kind of an event is words with points between them, 'agent.woke', not {short(kind)}"
         )
-    if kind.split(".")[0] in _OWN:
+    if kind.split(".")[0] in OWN_WORDS:
         raise InvalidCall(f"{kind!r} reads as an event of Holdfast's own: let it begin with another word")
     return kind
 

@@ -16,7 +16,7 @@ from holdfast.history.reader import Reader
 from holdfast.history.seal import NO_PARENT, check
 from holdfast.model.public import Problem, Report
 from holdfast.model.records import RunRecord, VersionRecord
-from holdfast.store.base import Store
+from holdfast.store.base import Store, every_run
 
 _PAGE = 256
 
@@ -73,18 +73,15 @@ def verify_store(store: Store, progress: Progress | None = None) -> Report:
         )
     problems = [Problem(None, None, finding) for finding in store.check()]
     runs = versions = 0
-    before: int | None = None
     try:
         total = store.stats().versions
-        while page := store.runs(before=before, limit=_PAGE):
-            for run in page:
-                report = verify_run(store, run)
-                problems += report.problems
-                runs += report.runs
-                versions += report.versions
-                if progress is not None:
-                    progress(versions, total)
-            before = page[-1].key
+        for run in every_run(store):
+            report = verify_run(store, run)
+            problems += report.problems
+            runs += report.runs
+            versions += report.versions
+            if progress is not None:
+                progress(versions, total)
     except HoldfastError as error:
         problems.append(Problem(None, None, str(error)))
     artifacts, found = _check_artifacts(store)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import InvalidCall, InvalidReference, NotFound
-from holdfast.history.commit import ERROR, META, RESULT
+from holdfast.errors import CorruptVersion, InvalidCall, InvalidReference, NotFound
+from holdfast.history.arguments import by_name
+from holdfast.history.commit import ERROR, INPUT, META, RESULT
+from holdfast.history.implementation import Implementation, implementation_of
 from holdfast.history.reader import Reader
-from holdfast.model.names import meant
+from holdfast.model.names import meant, printable
 from holdfast.model.public import when
 from holdfast.model.records import PIN, RunRecord, VersionRecord
 from holdfast.tree import path as paths
@@ -20,6 +24,8 @@ if TYPE_CHECKING:
     from holdfast.history.past import Past
 
 _UNREAD: Any = object()
+#: Kind and status of a version whose row is damaged.
+DAMAGED = "damaged"
 
 
 class Marks:
@@ -43,10 +49,52 @@ class Marks:
         return self._found.get(number, ())
 
 
+class StepNames:
+    """The names of the completed steps of each version of a run; each version is read once, whichever are asked for.
+
+    Versions of one line share one list: a version's names are the first so many of it. Safe to use from many threads.
+    """
+
+    __slots__ = ("_lines", "_lock", "reader")
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+        #: By number: the list of the version's line, and how many of its names are the version's.
+        self._lines: dict[int, tuple[list[str], int]] = {}
+        self._lock = threading.Lock()
+
+    def of(self, version: Version) -> list[str]:
+        """Return the names for a version, oldest first."""
+        with self._lock:
+            names, count = self._lines.get(version.number) or self._learn(version)
+            return names[:count]
+
+    def _learn(self, version: Version) -> tuple[list[str], int]:
+        known = self._lines
+        walked = [version]
+        if version.parent in known:
+            names, count = known[version.parent]
+        else:
+            names, count = [], 0
+            for each in islice(version._history.ancestors(version), 1, None):
+                if each.number in known:
+                    names, count = known[each.number]
+                    break
+                walked.append(each)
+        if count < len(names):
+            # Another line continues from here.
+            names = names[:count]
+        for each in reversed(walked):
+            if each.step is not None:
+                names.append(each.step)
+            known[each.number] = names, len(names)
+        return known[version.number]
+
+
 class Version:
     """An immutable, numbered point in a run's history."""
 
-    __slots__ = ("_detail", "_history", "_marks", "_reader", "_record", "_run", "_state")
+    __slots__ = ("_damage", "_detail", "_history", "_marks", "_reader", "_record", "_run", "_state")
 
     def __init__(
         self,
@@ -56,6 +104,7 @@ class Version:
         marks: Marks | None = None,
         *,
         run: RunRecord | None = None,
+        damage: CorruptVersion | None = None,
     ) -> None:
         self._history = history
         self._reader = reader
@@ -65,6 +114,40 @@ class Version:
         self._marks = marks or Marks(reader, record.number, record.number)
         #: The run as it was read with this version, if this was its head.
         self._run = run
+        self._damage = damage
+
+    @classmethod
+    def damaged(cls, history: Past, reader: Reader, run: RunRecord, damage: CorruptVersion) -> Version:
+        """Return the entry of a list for a version whose row in the store is damaged."""
+        # Of a run with a single timeline, the numbers say what a version follows.
+        alone = run.timeline == 1 and run.epoch == 0
+        number = damage.details["version"]
+        record = VersionRecord(
+            number=number,
+            parent=number - 1 if alone else 0,
+            timeline=1 if alone else 0,
+            kind=DAMAGED,
+            status=DAMAGED,
+            at=0,
+            steps=0,
+            prev=b"",
+            pack_hash=b"",
+            hash=b"",
+            size=0,
+        )
+        return cls(history, reader, record, damage=damage)
+
+    @property
+    def is_damaged(self) -> bool:
+        """Is its row in the store damaged? Then only `run` and `number` are known: its kind and status are `damaged`,
+        other facts are empty, `at` is 1970, and reading its state, result, error or metadata raises
+        `CorruptVersion`."""
+        return self._damage is not None
+
+    def check(self) -> None:
+        """Raise `CorruptVersion` if the version is damaged."""
+        if self._damage is not None:
+            raise self._damage.with_traceback(None)
 
     @property
     def run(self) -> str:
@@ -109,8 +192,8 @@ class Version:
     @property
     def completed_steps(self) -> list[str]:
         """The names of the steps completed up to here, oldest first."""
-        names = [version.step for version in self._history.ancestors(self.number) if version.step is not None]
-        return names[::-1]
+        self.check()
+        return self._history.step_names(self)
 
     @property
     def at(self) -> datetime:
@@ -174,12 +257,22 @@ class Version:
     def state(self) -> Any:
         """The state, frozen. Read from the store when first asked for."""
         if self._state is _UNREAD:
-            self._state = self._reader.show(self._reader.state(self.number))
+            self._state = self.read_state()
+        else:
+            self._note_read()
         return self._state
+
+    def read_state(self) -> Any:
+        """The state, frozen, in containers and objects of the caller's own."""
+        self.check()
+        self._note_read()
+        return self._reader.show(self._reader.state(self.number))
 
     def copy(self, path: str | Sequence[Any] = "") -> Any:
         """A private, ordinary, mutable copy of the state, or of the part at a path, read without the rest."""
         segments = segments_of(path)
+        self.check()
+        self._note_read()
         if not segments:
             if self._run is None:
                 root = self._reader.state(self.number)
@@ -192,23 +285,53 @@ class Version:
             raise self._nothing_at(segments) or error from None
 
     @property
+    def arguments(self) -> Mapping[str, Any] | None:
+        """The arguments of the step, or of the workflow for a run's first version, by parameter; None if the version
+        stores none. Secrets are redacted; a value that cannot be stored is a `NotStored`."""
+        return by_name(self._reader.part(self.number, INPUT))
+
+    @property
+    def implementation(self) -> Implementation | None:
+        """Which code ran as the step: qualified name, fingerprint, overridden or not; None if that is not recorded."""
+        return implementation_of(self)
+
+    def _note_read(self) -> None:
+        if self._run is not None:
+            self._history.note_read(self.number)
+
+    def line(self) -> Iterator[Version]:
+        """Yield this version and those that it follows, newest first; of a fork also those that it was forked from."""
+        last = self
+        for last in self._history.ancestors(self):
+            if last.kind != "fork" or last.parent is not None:
+                yield last
+        origin = self._history.origin if last.parent is None else None
+        if origin is not None:
+            yield from origin.line()
+
+    @property
     def result(self) -> Any:
         """What the step returned."""
+        self.check()
         return self._reader.part(self.number, RESULT)
 
     @property
     def meta(self) -> Any:
         """What shaped its behaviour: model, prompt, tokens, cost, …"""
+        self.check()
         return self._reader.part(self.number, META)
 
     @property
     def error(self) -> Any:
         """How the step failed: type, message, traceback; None if it did not."""
+        self.check()
         return self._reader.part(self.number, ERROR)
 
     def get(self, path: str | Sequence[Any]) -> Any:
         """The part of the state at a path, without reading the rest."""
         segments = segments_of(path)
+        self.check()
+        self._note_read()
         try:
             return self._reader.show(self._reader.find(self.number, segments)[0])
         except NotFound as error:
@@ -239,7 +362,8 @@ class Version:
 
     def __repr__(self) -> str:
         step = f" {self.step}" if self.step else ""
-        return f"<Version {self.run}@{self.number}{step}>"
+        damaged = " (damaged)" if self.is_damaged else ""
+        return printable(f"<Version {self.run}@{self.number}{step}{damaged}>")
 
 
 def segments_of(path: Any) -> list[Any]:

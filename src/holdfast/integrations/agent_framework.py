@@ -24,7 +24,6 @@ from holdfast.integrations.ledger import Ledger, number_of_head, off_loop, plain
 from holdfast.model.names import check_tag, short
 
 _ROOT = "agent-framework"
-_ALL = 1_000_000
 
 
 class HoldfastCheckpointStorage:
@@ -109,7 +108,7 @@ class HoldfastCheckpointStorage:
     def _kept(self, workflow_name: str) -> list[Version]:
         found: dict[str, Version] = {}
         for run in self._ledger.runs(f"{run_id_of(_ROOT, workflow_name)}/"):
-            for version in self._ledger.hf.history(run.id).versions(limit=_ALL):
+            for version in self._ledger.hf.history(run.id).iter_versions():
                 found.setdefault(_id(version), version)
         found.pop("", None)
         return sorted(found.values(), key=lambda version: (version.at, version.number))

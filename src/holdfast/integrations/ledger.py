@@ -37,7 +37,6 @@ T = TypeVar("T")
 
 #: Entries of which a ledger remembers where they are.
 _REMEMBERED = 10_000
-_PAGE = 1000
 #: What a name within a run id is not written with, because it has a meaning there.
 _WRITTEN = str.maketrans({sign: f"%{ord(sign):02X}" for sign in "%/@~\\"})
 
@@ -75,11 +74,7 @@ class Ledger:
 
     def runs(self, prefix: str) -> list[RunSummary]:
         """All runs whose ids start with a prefix, newest first."""
-        found = page = self.hf.runs(prefix=prefix, limit=_PAGE)
-        while len(page) == _PAGE:
-            page = self.hf.runs(prefix=prefix, limit=_PAGE, after=page[-1].id)
-            found += page
-        return found
+        return list(self.hf.iter_runs(prefix=prefix))
 
     def enter(
         self,

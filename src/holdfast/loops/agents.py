@@ -18,6 +18,7 @@ from holdfast.errors import NotFound, StaleVersion
 from holdfast.loops import names
 from holdfast.loops.control import Agent, Config, Control
 from holdfast.model.retention import Retention
+from holdfast.struct_types import resolved
 
 #: Signs of life within this part of a timeout are as good as one.
 _SOON = 0.1
@@ -73,7 +74,7 @@ class Beats:
             head = self._log.head
         except NotFound:
             return {}, 0
-        return msgspec.json.decode(head.state, type=dict[str, Beat]), head.number
+        return msgspec.json.decode(head.state, type=resolved(dict[str, Beat])), head.number
 
 
 def timeout_for(config: Config, agent: str, default: float) -> float:

@@ -17,6 +17,7 @@ from holdfast.engine import Holdfast
 from holdfast.errors import InvalidCall
 from holdfast.model.names import short
 from holdfast.runtime.log import warn
+from holdfast.store.interrupts import Flag
 
 if TYPE_CHECKING:
     from holdfast.loops.engine import LoopEngine
@@ -57,7 +58,7 @@ class Checker:
         self._engine: ref[LoopEngine] | None = None
         self._every = 1.0
         self._thread: threading.Thread | None = None
-        self._ended = threading.Event()
+        self._ended = Flag()
         self._lock = threading.RLock()
         self._uses, self._kept = 0, False
         self._told: str | None = None
@@ -109,13 +110,13 @@ class Checker:
     def _run(self) -> None:
         if self.alive:
             return
-        self._ended = ended = threading.Event()
+        self._ended = ended = Flag()
         self._thread = threading.Thread(
             target=self._work, args=(ended,), name="holdfast-loop-checker", daemon=True
         )
         self._thread.start()
 
-    def _work(self, ended: threading.Event) -> None:
+    def _work(self, ended: Flag) -> None:
         while not ended.wait(self._every):
             engine = None if self._engine is None else self._engine()
             if engine is None:

@@ -21,6 +21,7 @@ from holdfast.history.version import Version
 from holdfast.loops import names
 from holdfast.loops.replies import Reply, packed, stamp, unpacked
 from holdfast.model.retention import Retention
+from holdfast.struct_types import resolved
 
 #: The number of the form of the record.
 FORMAT = 1
@@ -212,7 +213,7 @@ class Book:
 def decoded(version: Version) -> Control:
     """The record in a version."""
     try:
-        control = msgspec.json.decode(version.state, type=Control)
+        control = msgspec.json.decode(version.state, type=resolved(Control))
     except (msgspec.MsgspecError, TypeError, ValueError) as error:
         raise CorruptStore(
             f"{version.run}@{version.number} is not what a loop engine writes: roll it back to a version that is",
@@ -229,13 +230,10 @@ def decoded(version: Version) -> Control:
 
 def projects(hf: Holdfast, *, status: str | None = None) -> Iterator[str]:
     """The names of all projects that have a control run, newest first."""
-    after: str | None = None
-    while page := hf.runs(tags=[TAG], status=status, limit=_PAGE, after=after):
-        for run in page:
-            name = names.name_in(run.id)
-            if name is not None:
-                yield name
-        after = page[-1].id
+    for run in hf.iter_runs(tags=[TAG], status=status):
+        name = names.name_in(run.id)
+        if name is not None:
+            yield name
 
 
 def _when(ended: tuple[str, Ended]) -> tuple[int, int]:

@@ -18,6 +18,7 @@ import msgspec
 from holdfast.engine import Holdfast
 from holdfast.errors import BadData, InvalidCall, NotFound, StaleVersion
 from holdfast.history.advance import Resolver
+from holdfast.history.redaction import redacting_by_default
 from holdfast.history.version import Version
 from holdfast.loops import names
 from holdfast.loops.replies import Reply, difference, packed, stamp, unpacked
@@ -110,18 +111,19 @@ class Project:
             if base is not None and head is not None and base != number:
                 state = self._carried(base, state, head, resolve)
             try:
-                made = self.log.commit(
-                    state,
-                    step=SNAPSHOT if facts.snapshot else None,
-                    note=facts.note,
-                    actor=facts.actor,
-                    tags=facts.tags,
-                    kind=facts.kind,
-                    meta=packed(
-                        {"snapshot": self._before(head), "replaced": list(facts.replaced[:_REPLACED])}
-                    ),
-                    expected=number,
-                )
+                with redacting_by_default():
+                    made = self.log.commit(
+                        state,
+                        step=SNAPSHOT if facts.snapshot else None,
+                        note=facts.note,
+                        actor=facts.actor,
+                        tags=facts.tags,
+                        kind=facts.kind,
+                        meta=packed(
+                            {"snapshot": self._before(head), "replaced": list(facts.replaced[:_REPLACED])}
+                        ),
+                        expected=number,
+                    )
             except StaleVersion:
                 continue
             return made

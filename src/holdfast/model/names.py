@@ -25,6 +25,9 @@ MAX_NOTE = 100_000
 _MOST = 10**18
 #: Ids that need no closer look, as most.
 _PLAIN = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_ID}}}")
+#: What a terminal obeys instead of showing it, and what changes the direction of text.
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "\x1b": "\\e"}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SUFFIX = re.compile(r"(?:@(?P<at>\d{1,18}|head)|~(?P<back>\d{1,18})|:(?P<tag>.+))", re.DOTALL)
 
@@ -166,6 +169,11 @@ def meant(text: str, known: Iterable[str]) -> str:
     alike = [name for name in names if name.casefold() == text.casefold()]
     near = alike or get_close_matches(text, names, 1)
     return f": did you mean {near[0]!r}?" if near else ""
+
+
+def printable(text: str) -> str:
+    """Return a text in one line that is safe to show: control characters are escaped."""
+    return CONTROL.sub(lambda match: _ESCAPES.get(match[0], f"\\u{ord(match[0]):04x}"), text)
 
 
 def short(value: Any) -> str:

@@ -6,13 +6,13 @@ Invariant: of two executions of a run in one engine, the second begins when the 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.errors import AlreadyRunning, HoldfastError, LeaseLost
+from holdfast.event_loop import running_loop
 from holdfast.history.advance import Line
 from holdfast.model.records import RunRecord, VersionRecord
 from holdfast.runtime import code
@@ -20,12 +20,14 @@ from holdfast.runtime.definition import Workflow
 from holdfast.runtime.drive import Do, Flow
 from holdfast.runtime.ending import failed
 from holdfast.runtime.execute import execute
+from holdfast.runtime.limits import follow_limits
+from holdfast.runtime.overrides import Overrides, settled
 from holdfast.runtime.record import Record
-from holdfast.runtime.scope import running_loop
 from holdfast.runtime.services import Services
 from holdfast.runtime.session import Session
 from holdfast.runtime.waits import facts_of
 from holdfast.runtime.watch import follow_workflow
+from holdfast.store.interrupts import Flag
 from holdfast.tree.codec import decode
 
 if TYPE_CHECKING:
@@ -105,26 +107,29 @@ def adopt(
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     refused: HoldfastError | None = None
+    functions: Overrides = {}
     try:
         code.compare(run, workflow, reader, facts, workflow.changed, head=head.version)
+        functions = settled(run.id, facts.overrides, None, services.overrides.get(run.id, {}))
         if head.version.kind == "initial" and run.origin is None:
             record.enter(head.version, decode(head.version.detail) if head.version.detail else {})
         else:
-            record.load(run.head, facts.failed)
+            record.load(run.head, facts.failed, facts.retried)
         args, kwargs = record.given()
     except HoldfastError as error:
         record, refused = Record(reader), error
-    session = Session(services, workflow, line, head, record)
-    session.contained = True
+    session = Session(services, workflow, line, head, record, overrides=functions)
+    session.contained, session.before = True, run
     facts = session.facts
-    before = (facts.error, facts.code, facts.called, facts.wish, facts.watch)
+    before = (facts.error, facts.code, facts.called, facts.wish, facts.watch, facts.limits)
     facts.watch = follow_workflow(facts.watch, workflow.watch)
-    facts.error, facts.called = b"", False
+    facts.limits = follow_limits(facts.limits, workflow.limits)
+    facts.error, facts.failed_step, facts.called = b"", "", False
     if facts.wish == "hand back":
         facts.wish = ""
     if facts.code or record.code != workflow.code:
         facts.code = workflow.code
-    session.keep_if((facts.error, facts.code, facts.called, facts.wish, facts.watch) != before)
+    session.keep_if((facts.error, facts.code, facts.called, facts.wish, facts.watch, facts.limits) != before)
     return Adopted(session, tuple(args), kwargs, refused)
 
 
@@ -139,7 +144,7 @@ class Freed:
         self._run = run_id
 
     def block(self) -> None:
-        free = threading.Event()
+        free = Flag()
         self._services.when_free(self._run, free.set)
         free.wait()
 

@@ -13,24 +13,33 @@ from contextvars import copy_context
 from datetime import UTC, datetime
 from hashlib import sha256
 from inspect import isawaitable, iscoroutine
+from threading import get_ident
 from typing import Any
 
 from holdfast.errors import InvalidCall
+from holdfast.event_loop import in_event_loop
+from holdfast.model.names import MAX_STEP, check_text
 from holdfast.model.public import when
 from holdfast.runtime import waiting
+from holdfast.runtime.awaitable import AwaitableCall
 from holdfast.runtime.boundary import Halt
 from holdfast.runtime.calls import trial_state
 from holdfast.runtime.drive import Flow, adrive, drive
-from holdfast.runtime.schema import to_schema, to_type
-from holdfast.runtime.scope import Frame, current, in_event_loop
+from holdfast.runtime.expected import SLEEP
+from holdfast.runtime.replay import PARALLEL
+from holdfast.runtime.schema import to_schema
+from holdfast.runtime.scope import Frame, current, error_of_task
 from holdfast.tree.fold import Folder
 
+#: Frames from the making of an awaitable in `_run` up to the code that has called the function of this module.
+_CALLER = 3
 _NAMESPACE = uuid.UUID("6f1d4c1e-52ab-4c0b-9a3a-9a7f0f0a8b52")
 
 
 def state() -> Any:
-    """The run's state. In a step a draft, to be changed like any dict; in the workflow's own code frozen, as it is
-    after the last step. Outside a run the state of the trial, if there is one (see `trial`)."""
+    """Return the run's state. In a step it is a draft, to be changed like any dict. In the workflow's own code it is
+    frozen: the state after the last step, which later steps do not change; call `state()` again to read their changes.
+    Outside a run it is the state of the trial, if there is one (see `trial`)."""
     frame = current.get()
     if frame is not None:
         return frame.state()
@@ -61,6 +70,24 @@ def random() -> float:
     """A random number from 0 to 1; the same when this code is replayed."""
     frame = current.get()
     return chance.random() if frame is None else int.from_bytes(_drawn(frame, "random")[:7]) / (1 << 56)
+
+
+def patched(id: str) -> bool:  # noqa: A002 - as it is called
+    """Return whether to run code that was inserted under this id: True where a run comes here for the first time, False
+    where it was beyond this point before the code was inserted. The answer is recorded: a replay gets the same.
+
+        if holdfast.patched("check the address"):
+            check(order)
+    """
+    check_text("id", id, MAX_STEP)
+    if not isinstance(id, str) or not id:
+        raise InvalidCall("patched takes an id: a short text that names the change")
+    frame = current.get()
+    if frame is None:
+        return True
+    frame = frame.here()
+    replay = frame.session.replay
+    return bool(frame.session.value(frame.place("patched", id), lambda: replay.is_live(frame)))
 
 
 def idempotency_key() -> str:
@@ -103,22 +130,36 @@ def sleep(seconds: float) -> Any:
     seconds = waiting.check_seconds("sleep", seconds)
     frame = current.get()
     if frame is None:
-        return _sleep(seconds) if in_event_loop() else time.sleep(seconds)
+        if not in_event_loop():
+            return time.sleep(seconds)
+        return AwaitableCall(_sleep(seconds), "holdfast.sleep", None, _CALLER - 1)
     frame = frame.here()
-    return _run(frame, waiting.sleep(frame.session, frame, frame.place("sleep"), seconds))
+    flow = waiting.sleep(frame.session, frame, frame.call(SLEEP), seconds)
+    return _run(frame, flow, "holdfast.sleep")
 
 
-def ask(question: str, *, schema: Any = None, timeout: float | None = None, key: str | None = None) -> Any:
+def ask(
+    question: str,
+    *,
+    schema: Any = None,
+    timeout: float | None = None,
+    key: str | None = None,
+    default: Any = waiting.NO_DEFAULT,
+) -> Any:
     """Ask a person, and wait for the answer. `schema` is a JSON Schema or a type that it must fit. After `timeout`
-    seconds `StepTimeout` is raised; `key` names the question by its data. In asynchronous code to be awaited."""
+    seconds `QuestionTimeout` is raised, or `default` returned if one is given; `key` names the question by its data. An
+    answer counts only for the question and the schema that it was given to: if they have changed, the question is asked
+    again. In asynchronous code to be awaited."""
     if not isinstance(question, str) or not question.strip():
         raise InvalidCall("ask takes a question")
     if timeout is not None:
         waiting.check_seconds("timeout", timeout)
-    shape = to_schema(schema)
+    elif default is not waiting.NO_DEFAULT:
+        raise InvalidCall("default of ask is for a question with timeout=…: without one it is never used")
+    wanted = waiting.Question(question, to_schema(schema), schema, timeout, default)
     frame = _frame("ask").here()
-    flow = waiting.ask(frame.session, frame, frame.place("ask", key), question, shape, timeout)
-    return _run(frame, _typed(flow, schema))
+    flow = waiting.ask(frame.session, frame, frame.call("ask", key), wanted)
+    return _run(frame, flow, "holdfast.ask")
 
 
 def wait_for(event: str, *, timeout: float | None = None) -> Any:
@@ -129,7 +170,8 @@ def wait_for(event: str, *, timeout: float | None = None) -> Any:
     if timeout is not None:
         waiting.check_seconds("timeout", timeout)
     frame = _frame("wait_for").here()
-    return _run(frame, waiting.wait_for(frame.session, frame, frame.place("wait_for", event), event, timeout))
+    flow = waiting.wait_for(frame.session, frame, frame.call("wait_for", event), event, timeout)
+    return _run(frame, flow, "holdfast.wait_for")
 
 
 def parallel(*calls: Any, limit: int | None = None) -> Any:
@@ -144,11 +186,14 @@ def parallel(*calls: Any, limit: int | None = None) -> Any:
         branches: list[Frame | None] = [None] * len(works)
     else:
         frame = frame.here()
-        name = frame.place("parallel").rpartition("/")[2]
+        address = frame.call(PARALLEL)
+        replay = frame.session.replay
+        replay.refuse_fewer(frame, address, len(works))
+        path, name = replay.paths.pop(address, None), address.rpartition("/")[2]
         frame.session.failures.moved_on(frame.address)
-        branches = [frame.branch(f"{name}/[{number}]") for number in range(1, len(works) + 1)]
+        branches = [frame.branch(f"{name}/[{number}]", path) for number in range(1, len(works) + 1)]
     if (frame is not None and frame.asynchronous) or (frame is None and in_event_loop()):
-        return _gather(works, branches, limit)
+        return AwaitableCall(_gather(works, branches, limit), "holdfast.parallel", frame, _CALLER - 1)
     return _threads(works, branches, limit)
 
 
@@ -163,12 +208,20 @@ def _threads(works: list[Callable[[], Any]], branches: list[Frame | None], limit
         return []
     from concurrent.futures import ThreadPoolExecutor
 
-    with ThreadPoolExecutor(limit or len(works), thread_name_prefix="holdfast parallel") as pool:
-        futures = [
-            pool.submit(copy_context().run, _in_branch, work, branch)
-            for work, branch in zip(works, branches, strict=True)
-        ]
-        errors = [error for future in futures if (error := future.exception()) is not None]
+    order = None if branches[0] is None else branches[0].session.in_parallel()
+    if order is not None:
+        order.start_threads()
+    try:
+        with ThreadPoolExecutor(limit or len(works), thread_name_prefix="holdfast parallel") as pool:
+            futures = [
+                pool.submit(copy_context().run, _in_branch, work, branch)
+                for work, branch in zip(works, branches, strict=True)
+            ]
+            errors = [error for future in futures if (error := future.exception()) is not None]
+    finally:
+        if order is not None:
+            order.end_threads()
+    _join(branches)
     _raise_one(errors)
     return [future.result() for future in futures]
 
@@ -185,13 +238,30 @@ async def _gather(
             if branch is not None:
                 branch.home = asyncio.current_task()
                 current.set(branch)
-            found = work()
-            return await found if isawaitable(found) else found
+            try:
+                found = work()
+                value = await found if isawaitable(found) else found
+                if branch is not None:
+                    branch.finish()
+                return value
+            finally:
+                if branch is not None:
+                    branch.leave()
 
     tasks = [asyncio.ensure_future(one(*pair)) for pair in zip(works, branches, strict=True)]
-    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-    _raise_one([outcome for outcome in outcomes if isinstance(outcome, BaseException)])
+    try:
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    finally:
+        _join(branches)
+    _raise_one([error for task in tasks if (error := error_of_task(task)) is not None])
     return list(outcomes)
+
+
+def _join(branches: list[Frame | None]) -> None:
+    """Let the code around the branches see what was changed in them."""
+    for branch in branches:
+        if branch is not None:
+            branch.join()
 
 
 def _raise_one(errors: list[BaseException]) -> None:
@@ -202,14 +272,21 @@ def _raise_one(errors: list[BaseException]) -> None:
 
 def _in_branch(work: Callable[[], Any], branch: Frame | None) -> Any:
     if branch is not None:
+        branch.thread = get_ident()
         current.set(branch)
-    found = work()
-    if iscoroutine(found):
-        found.close()
-        raise InvalidCall(
-            "parallel in a plain def takes plain functions: make the function around it async def"
-        )
-    return found
+    try:
+        found = work()
+        if iscoroutine(found) or isinstance(found, AwaitableCall):
+            found.close()
+            raise InvalidCall(
+                "parallel in a plain def takes plain functions: make the function around it async def"
+            )
+        if branch is not None:
+            branch.finish()
+        return found
+    finally:
+        if branch is not None:
+            branch.leave()
 
 
 def _work(call: Any) -> Callable[[], Any]:
@@ -221,16 +298,17 @@ def _work(call: Any) -> Callable[[], Any]:
         return work
     if isawaitable(call):
         return lambda: call
-    raise InvalidCall("parallel takes functions without arguments, or tuples of a function and its arguments")
+    unpack = "; unpack a list of them: holdfast.parallel(*calls)" if isinstance(call, list) else ""
+    raise InvalidCall(
+        "parallel takes functions without arguments, or tuples of a function and its arguments, "
+        f"not {type(call).__name__}{unpack}"
+    )
 
 
-def _typed(flow: Flow[Any], wanted: Any) -> Flow[Any]:
-    value = yield from flow
-    return to_type(value, wanted)
-
-
-def _run(frame: Frame, flow: Flow[Any]) -> Any:
-    return adrive(flow) if frame.asynchronous else drive(flow)
+def _run(frame: Frame, flow: Flow[Any], name: str) -> Any:
+    if not frame.asynchronous:
+        return drive(flow)
+    return AwaitableCall(adrive(flow), name, frame, _CALLER, waits=True)
 
 
 def _recorded(frame: Frame, name: str, make: Callable[[], Any]) -> Any:

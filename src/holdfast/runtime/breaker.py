@@ -14,6 +14,7 @@ from holdfast.runtime.definition import Step
 from holdfast.runtime.drive import Do, Flow
 from holdfast.runtime.policy import BreakerState, after_failure, after_success
 from holdfast.runtime.policy import admit as admitted
+from holdfast.struct_types import resolved
 
 if TYPE_CHECKING:
     from holdfast.runtime.services import Services
@@ -35,7 +36,7 @@ def read(services: Services, name: str) -> tuple[BreakerState, int]:
     found = services.store.value(f"breaker:{name}")
     if found is None:
         return BreakerState(), 0
-    return msgspec.msgpack.decode(found[0], type=BreakerState), found[1]
+    return msgspec.msgpack.decode(found[0], type=resolved(BreakerState)), found[1]
 
 
 def _admit(services: Services, definition: Step) -> None:

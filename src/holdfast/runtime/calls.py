@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from holdfast.errors import HoldfastWarning
 from holdfast.runtime import children, machine
+from holdfast.runtime.awaitable import AwaitableCall
 from holdfast.runtime.definition import Step, Workflow
 from holdfast.runtime.drive import adrive, drive
-from holdfast.runtime.scope import current
+from holdfast.runtime.scope import current, executing
 
+#: Frames from the making of an awaitable here up to the code that has called the step or workflow.
+_CALLER = 3
 #: The state that steps see outside a run.
 _trial: ContextVar[Any] = ContextVar("holdfast.trial", default=None)
 
@@ -24,12 +29,14 @@ def enter(definition: Step | Workflow, args: tuple[Any, ...], kwargs: dict[str, 
     frame = frame.here()
     if isinstance(definition, Step):
         key = definition.key(*args, **kwargs) if callable(definition.key) else None
-        address = frame.place(definition.name, key)
-        flow = machine.step(frame.session, frame, definition, address, args, kwargs)
+        address = frame.call(definition.name, key, definition.aliases)
+        flow = machine.step(frame.session, frame, definition, address, args, kwargs, frame.view.now())
     else:
-        address = frame.place(definition.name)
+        address = frame.call(definition.name, None, definition.aliases)
         flow = children.child(frame.session, frame, definition, address, args, kwargs)
-    return adrive(flow) if definition.asynchronous else drive(flow)
+    if not definition.asynchronous:
+        return drive(flow)
+    return AwaitableCall(adrive(flow), definition.name, frame, _CALLER)
 
 
 @contextmanager
@@ -49,12 +56,30 @@ def trial_state() -> Any:
 
 
 def _outside(definition: Step | Workflow, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if executing and _trial.get() is None:
+        _warn(definition)
     if definition.asynchronous:
-        return _outside_async(definition.function, args, kwargs)
+        coroutine = _outside_async(definition.function, args, kwargs)
+        return AwaitableCall(coroutine, definition.name, None, _CALLER + 1)
     if _trial.get() is not None:
         return definition.function(*args, **kwargs)
     with trial():
         return definition.function(*args, **kwargs)
+
+
+def _warn(definition: Step | Workflow) -> None:
+    """Warn of a call that was perhaps meant to be part of a run: threads do not inherit the context of their caller."""
+    runs = sorted(session.id for session in list(executing))
+    others = "" if len(runs) == 1 else f" and {len(runs) - 1} more"
+    what = "step" if isinstance(definition, Step) else "workflow"
+    warnings.warn(
+        f"{what} {definition.name!r} was called without a run, while run {runs[0]!r}{others} is executed in this "
+        "process: it runs as a plain function and nothing is recorded. If it is part of the run, start its thread with "
+        "holdfast.parallel, asyncio.to_thread or contextvars.copy_context().run; if not, call it in `with "
+        "holdfast.trial():`",
+        HoldfastWarning,
+        stacklevel=_CALLER + 2,
+    )
 
 
 async def _outside_async(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

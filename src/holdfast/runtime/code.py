@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.errors import CodeChanged
 from holdfast.history.reader import Reader
 from holdfast.model.records import RunRecord, VersionRecord
-from holdfast.runtime.definition import CHANGED, Workflow
+from holdfast.runtime.definition import ACCEPT, CHANGED, Workflow, is_bytecode
 from holdfast.runtime.log import warn
 from holdfast.runtime.waits import Facts, facts_of
 from holdfast.tree.codec import decode
@@ -27,12 +27,17 @@ def compare(
     known = facts.code
     if not known:
         known = _told(head) if head is not None and head.kind == "initial" else _first(run, reader)
-    if not known or known == workflow.code or changed == "allow":
+    if not known or known == workflow.code or changed in ("allow", ACCEPT):
         return
     message = (
         f"the code of workflow {workflow.name!r} has changed since run {run.id!r} was last executed ({known} then, "
         f"{workflow.code} now)"
     )
+    if is_bytecode(known) and is_bytecode(workflow.code):
+        message += (
+            "; its source is not available, so that another version of Python looks like changed code, too: "
+            "@workflow(version=…) names the code instead"
+        )
     if changed == "refuse":
         raise CodeChanged(
             f"{message}: bring the old code back, or {otherwise or f'say changed={CHANGED[0]!r}'}",

@@ -4,18 +4,21 @@ However many tasks wait, the event loop is never blocked by a disk, and one fsyn
 being written, the next one gathers.
 
 Invariant: every change that was handed in is written or refused, and whoever handed it in is told so by `done` in the
-thread that wrote, even if the task was cancelled meanwhile.
+thread that wrote, even if the task was cancelled meanwhile. An interrupt of the event loop's thread by a signal handler
+(see `store.interrupts`) delays that at most.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import CommitUnknown, StoreBusy, StoreUnavailable
+from holdfast.event_loop import running_loop
 from holdfast.model.records import RunRecord
-from holdfast.runtime.scope import running_loop
 from holdfast.store.base import Append, Store
 
 if TYPE_CHECKING:
@@ -27,6 +30,8 @@ Done = Callable[[RunRecord | BaseException], Any]
 _PENDING: Any = object()
 #: Changes written in one transaction at most.
 _BATCH = 512
+#: Seconds after which the thread looks for changes whose wake-up was lost.
+_LOOK = 1.0
 
 
 class Pending:
@@ -49,7 +54,7 @@ class Committer:
         self._lock = threading.Lock()
         #: By event loop, those that wait to be written.
         self._pending: dict[asyncio.AbstractEventLoop, list[Pending]] = {}
-        self._ready = threading.Semaphore(0)
+        self._ready: SimpleQueue[None] = SimpleQueue()
         self._closed = False
         self._thread: threading.Thread | None = None
 
@@ -64,19 +69,18 @@ class Committer:
         with self._lock:
             waiting = self._pending.get(loop)
             if waiting is None:
+                # Once the tasks that are ready now have had their turn. Before the change is there: an interrupt in
+                # between wakes in vain, not too late.
+                loop.call_soon(self.wake)
                 waiting = self._pending[loop] = []
             waiting.append(pending)
-            first = len(waiting) == 1
-        if first:
-            # Once the tasks that are ready now have had their turn.
-            loop.call_soon(self.wake)
         return pending
 
     def ask_again(self, pending: Pending) -> asyncio.Future[Any]:
         """Wait for a change once more: the task that did was cancelled."""
         pending.future = pending.future.get_loop().create_future()
         if pending.outcome is not _PENDING:
-            _answer([pending], [pending.outcome])
+            _answer([pending])
         return pending.future
 
     def wake(self) -> None:
@@ -85,23 +89,27 @@ class Committer:
             return
         if self._thread is None or not self._thread.is_alive():
             thread = threading.Thread(target=self._work, name="holdfast committer", daemon=True)
+            # First: one that was started and is not known would never end.
+            self._thread = thread
             try:
                 thread.start()
             except RuntimeError:
                 # The system gives no thread: the event loop waits for the disk.
+                self._thread = None
                 self._write_all()
                 return
-            self._thread = thread
-        self._ready.release()
+        self._ready.put(None)
 
     def close(self) -> None:
         """Write what was handed in, then nothing more."""
         self._closed = True
-        self._ready.release()
+        self._ready.put(None)
 
     def _work(self) -> None:
-        while not self._closed or self._pending:
-            self._ready.acquire()
+        own = threading.current_thread()
+        while self._thread is own and (not self._closed or self._pending):
+            with suppress(Empty):
+                self._ready.get(timeout=_LOOK)
             self._write_all()
 
     def _write_all(self) -> None:
@@ -127,8 +135,11 @@ class Committer:
                 answers.append(_settle(pending.done, outcome))
             except BaseException as error:
                 answers.append(error)
+        # Before the loop is notified, which may be interrupted: a second request for the outcome finds it.
+        for pending, answer in zip(batch, answers, strict=True):
+            pending.outcome = answer
         try:
-            loop.call_soon_threadsafe(_answer, batch, answers)
+            loop.call_soon_threadsafe(_answer, batch)
         except RuntimeError:
             """The loop was closed: nobody waits any more."""
 
@@ -147,12 +158,11 @@ def _settle(done: Done, outcome: RunRecord | BaseException) -> Any:
     return value
 
 
-def _answer(batch: list[Pending], answers: list[Any]) -> None:
-    for pending, answer in zip(batch, answers, strict=True):
-        pending.outcome = answer
+def _answer(batch: list[Pending]) -> None:
+    for pending in batch:
         if pending.future.done():
             continue
-        if isinstance(answer, BaseException):
-            pending.future.set_exception(answer)
+        if isinstance(pending.outcome, BaseException):
+            pending.future.set_exception(pending.outcome)
         else:
-            pending.future.set_result(answer)
+            pending.future.set_result(pending.outcome)

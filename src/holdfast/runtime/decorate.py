@@ -8,24 +8,31 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
 from functools import update_wrapper
 from typing import Any, ParamSpec, TypeVar, overload
 from unicodedata import category
 
 from holdfast.errors import InvalidCall
 from holdfast.history.advance import Resolver
-from holdfast.model.names import check_text
+from holdfast.history.events import EVENT_KINDS
+from holdfast.history.telling import OWN_WORDS
+from holdfast.model.names import check_text, meant
 from holdfast.runtime.calls import enter
-from holdfast.runtime.definition import CHANGED, Step, Workflow, bound, define
+from holdfast.runtime.definition import CHANGED, Step, Workflow, bound, define, workflow_of
+from holdfast.runtime.limits import Limits, check_limits
 from holdfast.runtime.policy import Breaker, Retry
 from holdfast.runtime.watch import Watch, check_watch
+from holdfast.tree.reducers import Declared, check_plain_function, reducers_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _NAME = re.compile(r"[^/#\[\]\s](?:[^/#\[\]\n\r\t]*[^/#\[\]\s])?")
 _MAX_NAME = 100
+#: Kinds of an application's own events, with wildcards.
+_PATTERN = re.compile(r"[\w*?\[\]!-]+(\.[\w*?\[\]!-]+)+", re.ASCII)
 
 
 @overload
@@ -41,6 +48,7 @@ def step(
     breaker: Breaker | None = None,
     on_conflict: Resolver | None = None,
     silent: float | None = None,
+    aliases: Sequence[str] = (),
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def step(
     function: Callable[..., Any] | None = None,
@@ -54,6 +62,7 @@ def step(
     breaker: Breaker | None = None,
     on_conflict: Resolver | None = None,
     silent: float | None = None,
+    aliases: Sequence[str] = (),
 ) -> Any:
     """Make a function a step: inside a run its result is recorded, with what it changed in the state, and it is not
     run again once it is.
@@ -63,7 +72,7 @@ def step(
     the run is rolled back past it (it gets the result, then the arguments, as far as it takes them); `breaker` leaves a
     step alone that keeps failing; `on_conflict` decides when a step that ran beside this one changed the same place,
     even to an equal value; `silent` is how many seconds it may take without `holdfast.progress()` before the monitor
-    takes it for stuck.
+    takes it for stuck; `aliases` are names under which older code recorded the step.
     """
 
     def decorate(given: Callable[..., Any]) -> Any:
@@ -73,6 +82,10 @@ def step(
         for what, value in (("compensate", compensate), ("on_conflict", on_conflict)):
             if value is not None and not callable(value):
                 raise InvalidCall(f"{what} of step {given.__name__!r} is a function, not {value!r:.60}")
+        if on_conflict is not None:
+            check_plain_function(
+                f"on_conflict of step {given.__name__!r}", on_conflict, "path", "base", "ours", "theirs"
+            )
         if key is not None and not callable(key) and not isinstance(key, str):
             raise InvalidCall(
                 f"key of step {given.__name__!r} is a function of its arguments, or the name of one"
@@ -92,6 +105,7 @@ def step(
             breaker,
             on_conflict,
             silent,
+            aliases=_aliases_of(aliases, given),
         )
         return _wrapped(definition)
 
@@ -105,11 +119,14 @@ def workflow(
     *,
     name: str | None = None,
     on: str | None = None,
-    of: str | None = None,
+    of: str | Callable[..., Any] | None = None,
     changed: str = "warn",
     timeout: float | None = None,
     version: str | None = None,
     watch: Watch | None = None,
+    aliases: Sequence[str] = (),
+    limits: Limits | None = None,
+    merge: Declared | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def workflow(
     function: Callable[..., Any] | None = None,
@@ -117,18 +134,27 @@ def workflow(
     *,
     name: str | None = None,
     on: str | None = None,
-    of: str | None = None,
+    of: str | Callable[..., Any] | None = None,
     changed: str = "warn",
     timeout: float | None = None,
     version: str | None = None,
     watch: Watch | None = None,
+    aliases: Sequence[str] = (),
+    limits: Limits | None = None,
+    merge: Declared | None = None,
 ) -> Any:
     """Make a function a workflow, to be run by `hf.run`. Called inside another workflow, it is a run of its own.
 
-    `on` names an event that starts it, such as "run.completed", with the event as its argument; `of` only events of
-    that workflow's runs. `changed` says what a resume does if the code has changed since the run began: warn, refuse
-    or allow; `version` names the code by hand instead. `timeout` is for the whole run, in seconds. `watch` says when
-    the monitor takes a run for stuck, and what it does then.
+    `on` names an event that starts it, such as "run.completed", or a pattern, with the event as its argument; `of` only
+    events of that workflow's runs. Such a run is put into the default queue: a worker executes it, or a process that
+    listens. `changed` says what a resume does if the code has changed since the run began: warn, refuse or allow;
+    `version` names the code by hand instead. `timeout` is for the whole run, in seconds. `watch` says when the monitor
+    takes a run for stuck, and what it does then. `aliases` are names under which older code recorded runs.
+    `limits` is what each run may spend, its children included.
+
+    `merge` declares how steps that run in parallel merge their changes of one place, by path: `"sum"`, `"max"`,
+    `"min"`, `"union"`, `"equal"`, `"last"`, or a function of the value before, mine and theirs. A `*` in a path stands
+    for every key or index: `merge={"n": "sum", "scores.*": "max", "seen": "union"}`. Without it they conflict.
     """
 
     def decorate(given: Callable[..., Any]) -> Any:
@@ -136,16 +162,44 @@ def workflow(
         _check_seconds("timeout", timeout)
         if changed not in CHANGED:
             raise InvalidCall(f"changed is one of {', '.join(CHANGED)}, not {changed!r:.60}")
-        for what, text in (("on", on), ("of", of), ("version", version)):
+        for what, text in (("on", on), ("version", version)):
             check_text(what, text, _MAX_NAME)
+        source = check_text("of", workflow_of(of).name if callable(of) else of, _MAX_NAME)
+        _check_trigger(given, on, source)
         check_watch(watch)
+        check_limits(limits)
+        reducers = reducers_of(merge)
         definition = Workflow(
-            _named(name, given), given, inspect.iscoroutinefunction(given), on, of, changed, timeout, version,
-            watch,
+            _named(name, given), given, inspect.iscoroutinefunction(given), on, source, changed, timeout, version,
+            watch, limits=limits, reducers=reducers, aliases=_aliases_of(aliases, given),
         )  # fmt: skip
         return _wrapped(definition)
 
     return decorate if function is None else decorate(function)
+
+
+def _check_trigger(function: Callable[..., Any], on: str | None, of: str | None) -> None:
+    """Refuse a trigger that no event can set off, and a workflow that does not take the event."""
+    name = function.__name__
+    if on is None:
+        if of is not None:
+            raise InvalidCall(f"workflow {name!r} has of=… without on=…: name the event that starts it")
+        return
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError as error:
+        raise InvalidCall(
+            f"workflow {name!r} is started by events and cannot be called with one ({error}): give it one parameter "
+            f"for the event, as in def {name}(event), and defaults to all others",
+            workflow=name,
+        ) from None
+    own = on.split(".", 1)[0] in OWN_WORDS
+    if not any(fnmatchcase(kind, on) for kind in EVENT_KINDS) and (own or not _PATTERN.fullmatch(on)):
+        raise InvalidCall(
+            f"workflow {name!r} is started by events {on!r}, and no event of that kind is in the journal"
+            f"{meant(on, EVENT_KINDS)}",
+            workflow=name,
+        )
 
 
 def _wrapped(definition: Step | Workflow) -> Any:
@@ -166,6 +220,12 @@ def _key_of(function: Callable[..., Any], key: Any) -> Any:
     if key not in inspect.signature(function).parameters:
         raise InvalidCall(f"key={key!r} of step {function.__name__!r} names none of its arguments")
     return lambda *args, **kwargs: bound(function, args, kwargs)[key]
+
+
+def _aliases_of(aliases: Any, function: Callable[..., Any]) -> tuple[str, ...]:
+    if isinstance(aliases, str) or not isinstance(aliases, Iterable):
+        raise InvalidCall(f"aliases of {function.__name__!r} is a list of names, not {aliases!r:.60}")
+    return tuple(_named(name, function) for name in aliases)
 
 
 def _check_function(what: str, given: Any) -> None:

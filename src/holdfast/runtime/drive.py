@@ -12,13 +12,16 @@ import threading
 from collections.abc import Awaitable, Callable, Generator
 from contextvars import copy_context
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from holdfast.errors import StepTimeout
+from holdfast.event_loop import running_task
+from holdfast.runtime.boundary import Halt
 from holdfast.runtime.committer import Committer, Done, Pending
-from holdfast.runtime.scope import Frame, current, number_tasks, running_task
+from holdfast.runtime.scope import Frame, current, number_tasks
 from holdfast.runtime.turn import Turn
 from holdfast.store.base import Append
+from holdfast.store.interrupts import Flag
 
 if TYPE_CHECKING:
     import asyncio
@@ -45,6 +48,40 @@ class Request(Protocol):
 Flow = Generator[Request, Any, T]
 
 
+class Carried(Exception):
+    """Carries an error of user code that Python gives another meaning in generators: a StopIteration that leaves one
+    becomes a RuntimeError, and a GeneratorExit that is thrown into one closes those that it delegates to."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def carry(error: BaseException) -> BaseException:
+    """Return what to raise in a flow so that the code around the flow gets this error."""
+    return Carried(error) if isinstance(error, StopIteration | GeneratorExit) else error
+
+
+def error_of(error: BaseException) -> BaseException:
+    """Return the error of user code that an error in a flow is, or carries."""
+    return error.error if isinstance(error, Carried) else error
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Is this the end of the process or of the task, and not a failure of the code that it was raised in?
+
+    A CancelledError is one if the running task was cancelled. Code that raises it by itself, or that awaited another
+    task which was cancelled, fails like any other code."""
+    if isinstance(error, Exception | GeneratorExit):
+        return False
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(is_interrupt, error.exceptions))
+    if is_cancellation(error):
+        task = running_task()
+        return task is not None and task.cancelling() > 0
+    return True
+
+
 def drive(flow: Flow[T]) -> T:
     """Run a flow in this thread."""
     try:
@@ -59,8 +96,9 @@ def drive(flow: Flow[T]) -> T:
     except StopIteration as end:
         value: T = end.value
         return value
-    except RuntimeError as error:
-        raise _own(error) from None
+    except Carried as carried:
+        ours = carried.error
+    raise ours
 
 
 async def adrive(flow: Flow[T]) -> T:
@@ -74,7 +112,7 @@ async def adrive(flow: Flow[T]) -> T:
                     raise cancelled
                 got = await request.wait()
             except BaseException as error:
-                if request.whole and _is_cancellation(error):
+                if request.whole and is_cancellation(error):
                     cancelled = error
                     continue
                 request = flow.throw(error)
@@ -85,31 +123,44 @@ async def adrive(flow: Flow[T]) -> T:
             raise cancelled from None
         value: T = end.value
         return value
-    except RuntimeError as error:
-        raise _own(error) from None
+    except Carried as carried:
+        ours = carried.error
+    raise ours
 
 
-def _own(error: RuntimeError) -> BaseException:
-    """The error of user code: Python turns a StopIteration that leaves a generator into another one."""
-    cause = error.__cause__
-    while isinstance(cause, RuntimeError) and isinstance(cause.__cause__, RuntimeError | StopIteration):
-        cause = cause.__cause__
-    return cause if isinstance(cause, StopIteration) and "generator" in str(error) else error
+def raise_unchanged(error: BaseException) -> NoReturn:
+    """Raise an error that has its context: Python would replace it by the error that the caller is handling."""
+    context = error.__context__
+    try:
+        raise error
+    finally:
+        error.__context__ = context
 
 
-def _is_cancellation(error: BaseException) -> bool:
+def _end_by_halt(group: BaseExceptionGroup) -> None:
+    """Raise the `Halt` in a group, if there is one: `asyncio.TaskGroup` wraps what ends the execution in a task."""
+    found: BaseException | None = group.subgroup(Halt)
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    if found is not None:
+        raise found from None
+
+
+def is_cancellation(error: BaseException) -> bool:
+    """Is this the cancellation of an asyncio task?"""
     from asyncio import CancelledError
 
     return isinstance(error, CancelledError)
 
 
 class Write:
-    """Append to the store; gives what `done` makes of the run's record."""
+    """Append to the store; gives what `done` makes of the run's record. `done` releases the turn, if one is held."""
 
-    __slots__ = ("_pending", "change", "committer", "done")
+    __slots__ = ("_pending", "change", "committer", "done", "turn")
     whole = True
 
-    def __init__(self, committer: Committer, change: Append, done: Done) -> None:
+    def __init__(self, committer: Committer, change: Append, done: Done, turn: Turn | None = None) -> None:
+        self.turn = turn
         self.committer = committer
         self.change = change
         self.done = done
@@ -121,6 +172,8 @@ class Write:
     def wait(self) -> Awaitable[Any]:
         if self._pending is None:
             self._pending = self.committer.hand_in(self.change, self.done)
+            if self.turn is not None:
+                self.turn.entrust()
             return self._pending.future
         return self.committer.ask_again(self._pending)
 
@@ -146,21 +199,25 @@ class Do:
 class Take:
     """The turn to write, to be handed on by whoever ends the write."""
 
-    __slots__ = ("_asked", "turn")
+    __slots__ = ("_asked", "holder", "turn")
     whole = True
 
-    def __init__(self, turn: Turn) -> None:
+    def __init__(self, turn: Turn, holder: Any) -> None:
         self.turn = turn
+        self.holder = holder
         self._asked: asyncio.Future[None] | None = None
 
     def block(self) -> None:
-        self.turn.take()
+        self.turn.take(self.holder)
 
-    def wait(self) -> Awaitable[None]:
+    async def wait(self) -> None:
         # Cancelled in the moment in which it was given, the task has the turn already.
         if self._asked is None or self._asked.cancelled() or not self._asked.done():
-            self._asked = self.turn.ask()
-        return self._asked
+            self._asked = self.turn.ask(self.holder)
+        await self._asked
+        while not self.turn.accept(self._asked):
+            self._asked = self.turn.ask(self.holder, again=True)
+            await self._asked
 
 
 class Rest:
@@ -169,7 +226,7 @@ class Rest:
     __slots__ = ("check", "seconds", "stop")
     whole = False
 
-    def __init__(self, seconds: float, stop: threading.Event, check: Callable[[], object]) -> None:
+    def __init__(self, seconds: float, stop: Flag, check: Callable[[], object]) -> None:
         self.seconds = seconds
         self.stop = stop
         #: Looks into the store now and then, where another process may have left word.
@@ -194,6 +251,8 @@ class Rest:
             if loop.time() - looked > 1.0:
                 looked = loop.time()
                 await asyncio.to_thread(self.check)
+        # Others get their turn, also where there is nothing to wait for: one of them may be the one waited for.
+        await asyncio.sleep(0)
         return self.stop.is_set()
 
 
@@ -224,6 +283,11 @@ class Call:
                 self.frame.thread = threading.get_ident()
                 return self.function(*self.args, **self.kwargs)
             return self._in_time(self.timeout)
+        except (StopIteration, GeneratorExit) as error:
+            raise Carried(error) from None
+        except BaseExceptionGroup as group:
+            _end_by_halt(group)
+            raise
         finally:
             current.reset(token)
 
@@ -238,13 +302,21 @@ class Call:
                 found = self.function(*self.args, **self.kwargs)
                 return await found if isawaitable(found) else found
             return await self._await_in_time(self.timeout)
+        except (StopIteration, GeneratorExit) as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is None:
+                # Raised here, not in user code: this coroutine is closed.
+                raise
+            raise Carried(error) from None
+        except BaseExceptionGroup as group:
+            _end_by_halt(group)
+            raise
         finally:
             current.reset(token)
 
     def _in_time(self, seconds: float) -> Any:
         """In a thread of its own, which is left to itself if it takes too long."""
         outcome: list[tuple[bool, Any]] = []
-        done = threading.Event()
+        done = Flag()
         context = copy_context()
 
         def work() -> None:
@@ -263,7 +335,7 @@ class Call:
         fine, value = outcome[0]
         if fine:
             return value
-        raise value
+        raise_unchanged(value)
 
     async def _await_in_time(self, seconds: float) -> Any:
         import asyncio

@@ -12,6 +12,7 @@ stored and is bounded in size; `describe(revive(facts)) == facts` where the clas
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import islice
@@ -29,8 +30,9 @@ T = TypeVar("T")
 LONGEST_TEXT, LONGEST_TRACEBACK = 16_000, 20_000
 #: Bytes of all arguments, or of one attribute; and of all of them together, those of causes included.
 LARGEST_VALUE, LARGEST_WHOLE = 64 * 1024, 256 * 1024
-#: Causes of causes, and members of groups of groups, are followed this far; so many are told in all.
-DEEPEST, MOST_ERRORS = 5, 30
+#: Causes of causes, and members of groups of groups, are followed this far; so many are described in all. The end
+#: of a longer chain is described too.
+DEEPEST, MOST_ERRORS = 20, 30
 MOST_NOTES, MOST_ATTRIBUTES, MOST_FRAMES = 20, 100, 1_000
 
 _CONTAINERS = (dict, list, tuple, set, frozenset)
@@ -40,13 +42,20 @@ _LEVELS_ABOVE = 60
 #: Where a revived exception keeps the text of its first traceback.
 _RECORDED = "__holdfast_traceback__"
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_BUILTIN = {name: cls for name, cls in BUILTIN_ERRORS.items() if issubclass(cls, Exception)}
+#: Errors that a step fails with; those that end a process are never made from data.
+_BUILTIN: dict[str, type[BaseException]] = {
+    name: cls for name, cls in BUILTIN_ERRORS.items() if issubclass(cls, Exception) or cls is GeneratorExit
+}
+_CANCELLED = "asyncio.exceptions.CancelledError"
 
 
 def describe(error: BaseException) -> dict[str, Any]:
-    """`type`, `message`, `traceback`, and, where there are any, `args`, `attributes`, `notes`, the `cause`
-    (`direct` if by `raise … from`), the `errors` of a group and how many of them were `left_out`."""
-    return _Telling().tell(error, 0)
+    """`type`, `message`, `traceback`, and, where there are any, `args`, `attributes`, `notes`, the `errors` of a group
+    and how many of them were `left_out`, the `cause` (`raise … from`), the `context`, whether that is `suppressed`, and
+    how many causes were `skipped` before the one described. An error described before is `{"same_as": number}`.
+
+    Facts from before contexts were recorded have one `cause`, which is the context if `direct` is False."""
+    return _Description().describe(error, 0)
 
 
 def pack(error: BaseException, redact: Redactor | None = None) -> bytes:
@@ -63,10 +72,10 @@ def unpack(data: bytes) -> Any:
         return {}
 
 
-def revive(facts: Mapping[str, Any]) -> Exception:
+def revive(facts: Mapping[str, Any]) -> BaseException:
     """The exception that `facts` describe, to be raised again; `StepFailed` where its class is not loaded
-    here, is no `Exception`, or does not fit the facts."""
-    return _revive(facts, 0)
+    here, ends a process (`SystemExit`, …), or does not fit the facts."""
+    return _Reviving().revive(facts, 0)
 
 
 def recorded_traceback(error: BaseException) -> str | None:
@@ -74,27 +83,31 @@ def recorded_traceback(error: BaseException) -> str | None:
     return _attempt(lambda: _exact(_own(error, "__dict__").get(_RECORDED), str), None)
 
 
-class _Telling:
-    """One call of `describe`: what has been told, and how much room is left."""
+class _Description:
+    """One call of `describe`: what has been described, and how much room is left."""
 
     def __init__(self) -> None:
         self._room = LARGEST_WHOLE
-        self._seen: set[int] = set()
+        #: The facts of each error by its id, and the ids of those around the one being described.
+        self._described: dict[int, dict[str, Any]] = {}
+        self._around: set[int] = set()
 
-    def tell(self, error: BaseException, depth: int) -> dict[str, Any]:
-        self._seen.add(id(error))
+    def describe(self, error: BaseException, depth: int) -> dict[str, Any]:
         name = _attempt(lambda: _name(type(error))[:_LONGEST_NAME], "unknown")
         message = _attempt(lambda: _text(str(error)), "")
         title = f"{name}: {message}" if message else name
         text = recorded_traceback(error) or _attempt(lambda: _traceback(error, title), "")
         facts: dict[str, Any] = {"type": name, "message": message}
         facts["traceback"] = _text(text, LONGEST_TRACEBACK)
-        for tell in (self._tell_value, self._tell_cause, self._tell_members):
+        self._described[id(error)] = facts
+        self._around.add(id(error))
+        for tell in (self._describe_value, self._describe_members, self._describe_causes):
             with suppress(BaseException):
                 tell(error, depth, facts)
+        self._around.discard(id(error))
         return facts
 
-    def _tell_value(self, error: BaseException, _: int, facts: dict[str, Any]) -> None:
+    def _describe_value(self, error: BaseException, _: int, facts: dict[str, Any]) -> None:
         args, found = split_error(error)
         notes = found.pop("__notes__", ())
         with suppress(BaseException):
@@ -115,22 +128,48 @@ class _Telling:
         self._room -= len(data)
         return decode(data)[0]
 
-    def _tell_cause(self, error: BaseException, depth: int, facts: dict[str, Any]) -> None:
-        cause = _own(error, "__cause__")
-        direct = cause is not None
-        if not direct and not _own(error, "__suppress_context__"):
-            cause = _own(error, "__context__")
-        if cause is not None and self._may_tell(cause, depth):
-            facts |= {"cause": self.tell(cause, depth + 1), "direct": direct}
+    def _describe_causes(self, error: BaseException, depth: int, facts: dict[str, Any]) -> None:
+        cause, context = _own(error, "__cause__"), _own(error, "__context__")
+        if _own(error, "__suppress_context__") is not (cause is not None):
+            facts["suppressed"] = cause is None
+        for name, next_one in (("cause", cause), ("context", context)):
+            if next_one is not None:
+                other, skipped = _end_of(next_one) if depth + 1 == DEEPEST else (next_one, 0)
+                found = self._link(other, depth)
+                if found is not None:
+                    facts |= {name: found, "skipped": skipped} if skipped else {name: found}
 
-    def _tell_members(self, error: BaseException, depth: int, facts: dict[str, Any]) -> None:
+    def _describe_members(self, error: BaseException, depth: int, facts: dict[str, Any]) -> None:
         if isinstance(error, BaseExceptionGroup):
             members = vars(BaseExceptionGroup)["exceptions"].__get__(error)
-            told = [self.tell(each, depth + 1) for each in members if self._may_tell(each, depth)]
-            facts |= {"errors": told, "left_out": len(members) - len(told)}
+            kept = [found for each in members if (found := self._link(each, depth)) is not None]
+            facts |= {"errors": kept, "left_out": len(members) - len(kept)}
 
-    def _may_tell(self, error: BaseException, depth: int) -> bool:
-        return depth < DEEPEST and len(self._seen) < MOST_ERRORS and id(error) not in self._seen
+    def _link(self, error: BaseException, depth: int) -> dict[str, Any] | None:
+        """An error that belongs to another: its facts, or its number if it was described before; None if it is one
+        of those around that other, or beyond the limit."""
+        if id(error) in self._around:
+            return None
+        if id(error) in self._described:
+            numbers = list(self._described)
+            self._described[id(error)]["number"] = number = numbers.index(id(error))
+            return {"same_as": number}
+        return (
+            self.describe(error, depth + 1)
+            if depth < DEEPEST and len(self._described) < MOST_ERRORS
+            else None
+        )
+
+
+def _end_of(error: BaseException) -> tuple[BaseException, int]:
+    """The last of the causes of an error, and how many others come before it."""
+    seen = {id(error)}
+    while True:
+        cause = _own(error, "__cause__") or _own(error, "__context__")
+        if cause is None or id(cause) in seen:
+            return error, len(seen) - 1
+        error = cause
+        seen.add(id(error))
 
 
 def _refuse_large(value: Any, room: int) -> None:
@@ -190,22 +229,74 @@ def _traceback(error: BaseException, title: str) -> str:
     return "".join(["Traceback (most recent call last):\n", *lines, title] if lines else [title])
 
 
-def _revive(facts: Any, depth: int) -> Exception:
-    try:
-        kind, message, text = (_exact(facts.get(key, ""), str) for key in ("type", "message", "traceback"))
-    except Exception:
-        return StepFailed("the record of an error cannot be read", type="unknown", traceback="")
-    try:
-        error = _make(_BUILTIN.get(kind) or _loaded(kind), facts, message, depth)
-    except Exception:
-        error = StepFailed(f"{kind}: {message}" if message else kind, type=kind, traceback=text)
-    with suppress(Exception):
-        _complete(error, facts, text, depth)
-    return error
+class _Reviving:
+    """One call of `revive`: the errors that were made, by their numbers, and how many more may be."""
+
+    def __init__(self) -> None:
+        self._left = MOST_ERRORS
+        self._made: dict[int, BaseException] = {}
+
+    def revive(self, facts: Any, depth: int) -> BaseException:
+        self._left -= 1
+        try:
+            kind, message, text = (
+                _exact(facts.get(key, ""), str) for key in ("type", "message", "traceback")
+            )
+        except Exception:
+            return StepFailed("the record of an error cannot be read", type="unknown", traceback="")
+        error: BaseException
+        try:
+            error = self._make(_BUILTIN.get(kind) or _loaded(kind), facts, message, depth)
+        except Exception:
+            error = StepFailed(f"{kind}: {message}" if message else kind, type=kind, traceback=text)
+        with suppress(Exception):
+            self._complete(error, facts, text, depth)
+        return error
+
+    def _make(
+        self, cls: type[BaseException], facts: Mapping[str, Any], message: str, depth: int
+    ) -> BaseException:
+        args = _plain(facts.get("args"), list, [message] if message else [])
+        attributes = {}
+        for name, value in facts.get("attributes", {}).items():
+            with suppress(Exception):
+                attributes.update({} if _is_dunder(name) else {name: decode(encode(value))})
+        if issubclass(cls, ExceptionGroup):
+            found = [self._linked(each, depth) for each in facts["errors"]]
+            members = [each for each in found if isinstance(each, Exception)]
+            error = ExceptionGroup.__new__(cls, _exact(args[0], str), members)
+            _own(error, "__dict__").update(attributes)
+            return error
+        if issubclass(cls, UnicodeError) and any(type(arg) is int and arg < 0 for arg in args):
+            raise ValueError("Python reads before the text where such an error is shown")
+        return _exact(join_error(cls, args, attributes), cls)
+
+    def _complete(self, error: BaseException, facts: Mapping[str, Any], text: str, depth: int) -> None:
+        notes = [note for note in _plain(facts.get("notes"), list, []) if type(note) is str]
+        _own(error, "__dict__").update(({"__notes__": notes} if notes else {}) | {_RECORDED: text})
+        if type(number := facts.get("number")) is int:
+            self._made[number] = error
+        first = "__context__" if facts.get("direct") is False else "__cause__"
+        for name, slot in (("cause", first), ("context", "__context__")):
+            cause = self._linked(facts.get(name), depth)
+            if cause is not None:
+                vars(BaseException)[slot].__set__(error, cause)
+        if type(hidden := facts.get("suppressed")) is bool:
+            vars(BaseException)["__suppress_context__"].__set__(error, hidden)
+
+    def _linked(self, facts: Any, depth: int) -> BaseException | None:
+        if not isinstance(facts, Mapping) or depth >= DEEPEST or self._left <= 0:
+            return None
+        if "same_as" in facts:
+            return self._made.get(facts["same_as"])
+        return self.revive(facts, depth + 1)
 
 
-def _loaded(kind: str) -> type[Exception]:
+def _loaded(kind: str) -> type[BaseException]:
     """The class of this name; if it was defined again, the newest, which is the one in use."""
+    if kind == _CANCELLED and "asyncio" in sys.modules:
+        cancelled: type[BaseException] = sys.modules["asyncio"].CancelledError
+        return cancelled
     found = []
     waiting: list[type[Exception]] = [Exception]
     seen: set[int] = set()
@@ -218,31 +309,6 @@ def _loaded(kind: str) -> type[Exception]:
             with suppress(Exception):
                 found += [cls] if _name(cls) == kind else []
     return found[-1]
-
-
-def _make(cls: type[Exception], facts: Mapping[str, Any], message: str, depth: int) -> Exception:
-    args = _plain(facts.get("args"), list, [message] if message else [])
-    attributes = {}
-    for name, value in facts.get("attributes", {}).items():
-        with suppress(Exception):
-            attributes.update({} if _is_dunder(name) else {name: decode(encode(value))})
-    if issubclass(cls, ExceptionGroup):
-        members = [_revive(each, depth + 1) for each in facts["errors"] if depth < DEEPEST]
-        error = ExceptionGroup.__new__(cls, _exact(args[0], str), members)
-        _own(error, "__dict__").update(attributes)
-        return error
-    if issubclass(cls, UnicodeError) and any(type(arg) is int and arg < 0 for arg in args):
-        raise ValueError("Python reads before the text where such an error is shown")
-    return _exact(join_error(cls, args, attributes), cls)
-
-
-def _complete(error: Exception, facts: Mapping[str, Any], text: str, depth: int) -> None:
-    notes = [note for note in _plain(facts.get("notes"), list, []) if type(note) is str]
-    _own(error, "__dict__").update(({"__notes__": notes} if notes else {}) | {_RECORDED: text})
-    cause = facts.get("cause")
-    if isinstance(cause, Mapping) and depth < DEEPEST:
-        slot = "__cause__" if facts.get("direct") is True else "__context__"
-        vars(BaseException)[slot].__set__(error, _revive(cause, depth + 1))
 
 
 def _plain(value: Any, kind: type[T], otherwise: T) -> T:

@@ -25,15 +25,18 @@ from holdfast.model.public import Prompt, when
 from holdfast.model.records import EventRecord, RunRecord
 from holdfast.runtime import restoring
 from holdfast.runtime.answered import asked
+from holdfast.runtime.limits import Limits, follow_limits, limits_of
 from holdfast.runtime.record import lineage
 from holdfast.runtime.schema import check_answer
-from holdfast.runtime.waits import Facts, Mail, encoded, facts_of
+from holdfast.runtime.waits import Facts, Mail, Wait, encoded, facts_of
 from holdfast.store.base import Append, Store
 from holdfast.tree.codec import decode, encode
 from holdfast.tree.fold import Folder
 from holdfast.tree.frozen import thaw
 
 _PAGE = 1000
+#: Entries of the journal that tell what became of a question.
+_OF_PROMPTS = ("prompt.opened", "prompt.answered", "prompt.outdated")
 #: Bytes of a value that the run's record keeps.
 _LIGHT = 512
 
@@ -54,6 +57,7 @@ def answer(context: Context, prompt_id: str, value: Any, actor: str | None) -> R
         wait = next((wait for wait in facts.waits if wait.kind == "prompt" and wait.name == prompt_id), None)
         if wait is None or wait.filled:
             raise no_prompt(context.store, run, prompt_id)
+        _refuse_if_late(wait, context.clock())
         check_answer(value, wait.schema)
         wait = msgspec.structs.replace(wait, filled=True, value=kept(context, value), actor=actor)
         facts.put(wait)
@@ -66,15 +70,55 @@ def answer(context: Context, prompt_id: str, value: Any, actor: str | None) -> R
 
 
 def check_answers(context: Context, run: RunRecord, answers: Mapping[str, Any]) -> None:
-    """Refuse answers, by id or address, that do not fit the open prompts of a run, or that come a second time."""
-    for wait in facts_of(run).waits:
-        if wait.kind == "prompt":
-            for name in (wait.name, wait.address):
-                if name in answers:
-                    if wait.filled:
-                        raise no_prompt(context.store, run, wait.name)
-                    check_answer(answers[name], wait.schema)
-                    kept(context, answers[name])
+    """Refuse answers, by id or address, that do not fit the open questions of a run, that come a second time or late,
+    or that are for another run. A run that waits must wait for one of them; others may be for questions to come."""
+    waits = [wait for wait in facts_of(run).waits if wait.kind == "prompt"]
+    is_for_open = False
+    for name, value in answers.items():
+        wait = next((wait for wait in waits if name in (wait.name, wait.address)), None)
+        if wait is not None and not wait.filled:
+            _refuse_if_late(wait, context.clock())
+            check_answer(value, wait.schema)
+            kept(context, value)
+            is_for_open = True
+        elif wait is not None or (isinstance(name, str) and name.startswith(f"{run.id}#")):
+            raise no_prompt(context.store, run, name if wait is None else wait.name)
+        elif (other := context.store.run(run_of(name))) is not None and any(
+            wait.name == name for wait in facts_of(other).waits
+        ):
+            if not _is_part_of(context.store, other, run):
+                raise InvalidAnswer(
+                    f"prompt {name!r} is a question of run {other.id!r}, not of {run.id!r}", prompt=name
+                )
+            is_for_open = True
+    if run.status == "suspended" and answers and not is_for_open:
+        raise InvalidAnswer(
+            f"run {run.id!r} does not ask {', '.join(map(repr, answers))}; it waits for "
+            f"{', '.join(repr(wait.name) for wait in waits if not wait.filled) or 'no answer'}",
+            run=run.id,
+        )
+
+
+def _is_part_of(store: Store, run: RunRecord, whole: RunRecord) -> bool:
+    above: RunRecord | None = run
+    while above is not None and above.key != whole.key:
+        above = None if above.parent is None else store.run_by_key(above.parent)
+    return above is not None
+
+
+def _is_late(wait: Wait, now: int) -> bool:
+    """Is the time of a question over?"""
+    return wait.due is not None and wait.due <= now
+
+
+def _refuse_if_late(wait: Wait, now: int) -> None:
+    """Refuse an answer to a question whose time is over, whether or not the run has been resumed since."""
+    if _is_late(wait, now):
+        assert wait.due is not None
+        raise InvalidAnswer(
+            f"prompt {wait.name!r} was to be answered by {when(wait.due):%Y-%m-%d %H:%M:%S} UTC: it has timed out",
+            prompt=wait.name,
+        )
 
 
 def send(context: Context, run_id: str, name: str, value: Any, actor: str | None) -> RunRecord:
@@ -139,6 +183,37 @@ def pause(context: Context, run: RunRecord, reason: str | None, actor: str | Non
     return amend(context, run.id, change, status="paused", owner=None, until=0)
 
 
+def drop_wait(context: Context, run: RunRecord, address: str) -> bool:
+    """Drop what a run waits for at an address, with what has come for it; return whether there is such a wait."""
+    if facts_of(run).wait_at(address) is None:
+        return False
+
+    def change(_run: RunRecord, facts: Facts) -> list[EventRecord]:
+        wait = facts.wait_at(address)
+        facts.drop(address)
+        if wait is None or wait.kind != "prompt":
+            return []
+        return [
+            event(
+                "prompt.outdated", context.clock(), prompt=wait.name, question=wait.question, address=address,
+                answered=wait.filled,
+            )
+        ]  # fmt: skip
+
+    amend(context, run.id, change)
+    return True
+
+
+def limit(context: Context, run_id: str, given: Limits, workflow: Limits | None) -> RunRecord:
+    """Replace limits of a run."""
+
+    def change(_run: RunRecord, facts: Facts) -> list[EventRecord]:
+        facts.limits = follow_limits(facts.limits, workflow, given)
+        return [event("run.limited", context.clock(), limits=msgspec.to_builtins(limits_of(facts.limits)))]
+
+    return amend(context, run_id, change)
+
+
 def amend(
     context: Context,
     run_id: str,
@@ -178,8 +253,9 @@ def call(context: Context, run: RunRecord) -> None:
 
 
 def prompts(context: Context, run: RunRecord) -> list[Prompt]:
-    """The open questions of a run."""
+    """The open questions of a run, without those whose time is over: the run's next execution closes them."""
     facts = facts_of(run)
+    now = context.clock()
     frozen = [restoring.shown(context, run, facts)] if facts.prompt and run.status == "frozen" else []
     return frozen + [
         Prompt(
@@ -192,7 +268,7 @@ def prompts(context: Context, run: RunRecord) -> list[Prompt]:
             None if wait.due is None else when(wait.due),
         )
         for wait in facts.waits
-        if wait.kind == "prompt" and not wait.filled
+        if wait.kind == "prompt" and not wait.filled and not _is_late(wait, now)
     ]
 
 
@@ -205,6 +281,9 @@ def prompt(context: Context, prompt_id: str) -> Prompt:
         )
     found = next((each for each in prompts(context, run) if each.id == prompt_id), None)
     if found is None:
+        for wait in facts_of(run).waits:
+            if wait.name == prompt_id and not wait.filled:
+                _refuse_if_late(wait, context.clock())
         raise no_prompt(context.store, run, prompt_id)
     return found
 
@@ -244,11 +323,13 @@ def carried(context: Context, run: RunRecord, to: int) -> bytes:
     before = facts_of(run)
     if before.prompt:
         # A person has decided.
-        restoring.settled(run, before, 0, steps=context.reader(run).record(to).steps)
+        restoring.settled(context.store, run, before, 0)
     facts = Facts(
         code=before.code, totals=before.totals, asked=before.asked, sent=before.sent, failed=before.failed,
         undone=before.undone, queue=before.queue, watch=before.watch, fence=before.fence, restores=before.restores,
-        dead=before.dead, worked=before.worked, spent=before.spent,
+        dead=before.dead, worked=before.worked, spent=before.spent, used=before.used, limits=before.limits,
+        discarded=before.discarded + _discarded(context, run, to),
+        overrides=before.overrides,
     )  # fmt: skip
     if before.sent:
         line = dict(lineage(context.reader(run), to))
@@ -263,6 +344,14 @@ def carried(context: Context, run: RunRecord, to: int) -> bytes:
             if went_on.get(letter.head) == letter.timeline and letter.number not in taken
         ]
     return encoded(facts)
+
+
+def _discarded(context: Context, run: RunRecord, to: int) -> int:
+    """Return how many steps of a workflow a rollback leaves behind; those of a manual run are not limited."""
+    if run.workflow is None:
+        return 0
+    reader = context.reader(run)
+    return reader.record(run.head).steps - reader.record(to).steps
 
 
 def value_of(store: Store, run: RunRecord, letter: Mail) -> Any:
@@ -304,15 +393,25 @@ def no_prompt(store: Store, run: RunRecord, prompt_id: str) -> NotFound | Invali
     """Why there is no such prompt to be answered: who answered it, and when, if somebody did."""
     after = 0
     opened = False
+    answered: EventRecord | None = None
     while page := store.journal(run=run.key, after=after, limit=_PAGE):
         for entry in page:
             after = entry.seq if isinstance(entry, EventRecord) else entry[1].seq
-            if isinstance(entry, EventRecord) and entry.kind in ("prompt.opened", "prompt.answered"):
-                if decode(entry.data).get("prompt") != prompt_id:
-                    continue
-                if entry.kind == "prompt.answered":
-                    return _answered(prompt_id, entry)
-                opened = True
+            if not isinstance(entry, EventRecord) or entry.kind not in _OF_PROMPTS:
+                continue
+            if decode(entry.data).get("prompt") != prompt_id:
+                continue
+            if entry.kind == "prompt.outdated":
+                return InvalidAnswer(
+                    f"prompt {prompt_id!r} is outdated: the workflow of run {run.id!r} asks another question now; "
+                    "`prompts` lists those that are open",
+                    prompt=prompt_id,
+                )
+            opened = True
+            if entry.kind == "prompt.answered":
+                answered = entry
+    if answered is not None:
+        return _answered(prompt_id, answered)
     if opened:
         return InvalidAnswer(
             f"prompt {prompt_id!r} is not open any more: its run was rolled back, cancelled, or went on without it",

@@ -7,9 +7,9 @@ between steps.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -24,19 +24,30 @@ from holdfast.model.public import Event, Prompt
 from holdfast.model.records import RunRecord
 from holdfast.runtime import code, mail
 from holdfast.runtime.answered import answered
-from holdfast.runtime.definition import CHANGED, workflow_of
+from holdfast.runtime.definition import CHANGED, is_unknown_here, workflow_of
+from holdfast.runtime.endings import ENDED
 from holdfast.runtime.lease import is_alive
 from holdfast.runtime.preview import Preview, preview
 from holdfast.runtime.publish import Subscription
 from holdfast.runtime.restoring import settled
-from holdfast.runtime.run import ENDED, Run
-from holdfast.runtime.scope import in_event_loop
+from holdfast.runtime.run import Run
+from holdfast.runtime.scope import refuse_in_loop
 from holdfast.runtime.services import Services
 from holdfast.runtime.waits import encoded, facts_of, ready
-from holdfast.store.base import Store
+from holdfast.store.base import Store, every_run
+from holdfast.tree.reducers import Declared
 
 #: What can be done if a run that word is for cannot go on here.
 LEAVE = f"say resume=False, and resume it with changed={CHANGED[0]!r} later"
+
+
+class Delivery(NamedTuple):
+    """Something that was written for a run from outside."""
+
+    #: The run that it was for.
+    run: str
+    #: The run that this process is to resume because of it: that one, or the one that it is a part of.
+    resume: str | None
 
 
 class Outside(ABC):
@@ -46,9 +57,10 @@ class Outside(ABC):
     _store: Store
     _services: Services
 
-    def history(self, run_id: str) -> History:
-        """The history of a run, which is made by the first commit to it."""
-        return History(self._context, run_id)
+    def history(self, run_id: str, *, merge: Declared | None = None) -> History:
+        """The history of a run, which is made by the first commit to it. `merge` declares reducers for its paths, such
+        as `{"n": "sum"}`: how a change that is committed here is merged with changes that others made meanwhile."""
+        return History(self._context, run_id, merge)
 
     def get(self, run_id: str) -> Run:
         """A run by its id."""
@@ -56,8 +68,12 @@ class Outside(ABC):
         return Run(self, run_id)
 
     @abstractmethod
-    def resume(self, run_id: str) -> Run:
+    def resume(self, run_id: str, *, raises: bool = True) -> Run:
         """Go on from the head."""
+
+    @abstractmethod
+    async def aresume(self, run_id: str, *, raises: bool = True) -> Run:
+        """As `resume`, in an event loop."""
 
     def preview(
         self, run_id: str, to: int | str | Version | None = None, *, from_address: str | None = None
@@ -71,7 +87,7 @@ class Outside(ABC):
         run = self._known(run_id)
         check_texts(reason, actor)
         self._stop(run_id, "cancel", reason, actor)
-        for child in self._store.runs(parent=run.key, limit=1_000_000):
+        for child in every_run(self._store, parent=run.key):
             self.cancel(child.id, reason=reason, actor=actor)
         return Run(self, run_id)
 
@@ -82,22 +98,36 @@ class Outside(ABC):
         self._stop(run_id, "pause", reason, actor)
         return Run(self, run_id)
 
-    def answer(self, prompt_id: str, value: Any, *, actor: str | None = None, resume: bool = True) -> Run:
-        """Answer a prompt. If this process knows the workflow, the run goes on at once, unless `resume` is False, this
-        is an event loop, or the run is in a queue and workers go on with it."""
-        check_texts(None, actor)
-        self._refuse_changed(mail.run_of(prompt_id), resume)
-        run = mail.answer(self._context, prompt_id, value, actor)
-        return self._delivered(run, resume)
-
     def send(
-        self, run_id: str, event: str, data: Any = None, *, actor: str | None = None, resume: bool = True
+        self,
+        run_id: str,
+        event: str,
+        data: Any = None,
+        *,
+        actor: str | None = None,
+        resume: bool = True,
+        raises: bool = True,
     ) -> Run:
         """Send an event to a run, which takes it with `wait_for`, now or later. Resumes it as `answer` does."""
-        check_texts(None, actor)
-        self._refuse_changed(check_run_id(run_id), resume)
-        run = mail.send(self._context, run_id, event, data, actor)
-        return self._delivered(run, resume)
+        if resume:
+            refuse_in_loop("send", ", or say resume=False")
+        return self._execute(self._send(run_id, event, data, actor, resume), raises)
+
+    async def asend(
+        self,
+        run_id: str,
+        event: str,
+        data: Any = None,
+        *,
+        actor: str | None = None,
+        resume: bool = True,
+        raises: bool = True,
+    ) -> Run:
+        """As `send`, in an event loop."""
+        import asyncio
+
+        sent = await asyncio.to_thread(self._send, run_id, event, data, actor, resume)
+        return await self._aexecute(sent, raises)
 
     def prompt(self, prompt_id: str) -> Prompt:
         """An open question by its id; `InvalidAnswer` if it has been answered, or is not open any more."""
@@ -111,7 +141,8 @@ class Outside(ABC):
         limit: int = 100,
         after: str | None = None,
     ) -> list[Prompt]:
-        """The questions that wait for an answer, of all runs or of one, oldest first.
+        """The questions that can be answered, of all runs or of one, oldest first. A question whose time is over is not
+        among them.
 
         With `open=False` those that have been answered, with who did and when, newest first: at most `limit`. For the
         next page pass the last one's id as `after`."""
@@ -123,11 +154,9 @@ class Outside(ABC):
         if run is not None:
             return mail.prompts(self._context, run)
         found: list[Prompt] = []
-        before: int | None = None
         statuses = ["suspended", "running", "paused", "frozen"]
-        while page := self._store.runs(statuses=statuses, live=True, before=before, limit=500):
-            found += [prompt for run in page for prompt in mail.prompts(self._context, run)]
-            before = page[-1].key
+        for each in every_run(self._store, statuses=statuses, live=True):
+            found += mail.prompts(self._context, each)
         return sorted(found, key=lambda prompt: prompt.opened)
 
     def subscribe(
@@ -187,23 +216,52 @@ class Outside(ABC):
             raise StaleVersion(f"run {run.id!r} has moved on: look at it again")
         facts = facts_of(head.run)
         facts.waits, facts.wish = [], ""
-        entries = settled(head.run, facts, self._context.clock(), choice="cancel", actor=actor)
+        entries = settled(self._store, head.run, facts, self._context.clock(), choice="cancel", actor=actor)
         ending = VersionFacts(kind="final", status="cancelled", note=reason, actor=actor)
         left = msgspec.structs.replace(head.run, owner=None, until=0, due=None, detail=encoded(facts))
         drawn = line.draw(head.root, head, head, ending, run=left, events=entries)
         line.settle(drawn, self._store.append(drawn.change))
 
-    def _delivered(self, run: RunRecord, resume: bool) -> Run:
-        """Something has come for a run: let it go on, if that is possible here."""
+    def _answer(self, prompt_id: str, value: Any, actor: str | None, resume: bool) -> Delivery:
+        """Write an answer to a question that a workflow asked."""
+        check_texts(None, actor)
+        self._refuse_changed(mail.run_of(prompt_id), resume)
+        return self._delivered(mail.answer(self._context, prompt_id, value, actor), resume)
+
+    def _send(self, run_id: str, event: str, data: Any, actor: str | None, resume: bool) -> Delivery:
+        """Write an event that was sent to a run."""
+        check_texts(None, actor)
+        self._refuse_changed(check_run_id(run_id), resume)
+        return self._delivered(mail.send(self._context, run_id, event, data, actor), resume)
+
+    def _delivered(self, run: RunRecord, resume: bool) -> Delivery:
+        """Wake those who wait for a run that something came for; tell which run this process is to resume."""
         self._services.publisher.wake()
         top = self._outermost(run)
         if top is not run and top.status in ("suspended", "running"):
             mail.call(self._context, top)
-        if resume and self._waits_for_us(run, top) and ready(self._store, top, self._context.clock()):
-            # Whoever resumes it at this moment finds what has come.
-            with suppress(AlreadyRunning):
-                self.resume(top.id)
-        return Run(self, run.id)
+        ours = resume and self._waits_for_us(run, top) and ready(self._store, top, self._context.clock())
+        return Delivery(run.id, top.id if ours else None)
+
+    def _execute(self, delivery: Delivery, raises: bool) -> Run:
+        """Resume the run that something came for, if that is for this process to do."""
+        resumed: Run | None = None
+        if delivery.resume is not None:
+            with left_to_others():
+                resumed = self.resume(delivery.resume, raises=False)
+        if raises and resumed is not None:
+            resumed.raise_failure()
+        return Run(self, delivery.run)
+
+    async def _aexecute(self, delivery: Delivery, raises: bool) -> Run:
+        """As `_execute`, in an event loop."""
+        resumed: Run | None = None
+        if delivery.resume is not None:
+            with left_to_others():
+                resumed = await self.aresume(delivery.resume, raises=False)
+        if raises and resumed is not None:
+            resumed.raise_failure()
+        return Run(self, delivery.run)
 
     def _refuse_changed(self, run_id: str, resume: bool) -> None:
         """`CodeChanged`, before anything is written, if a run is to go on here and its workflow does not allow that."""
@@ -215,7 +273,7 @@ class Outside(ABC):
 
     def _waits_for_us(self, run: RunRecord, top: RunRecord) -> bool:
         """Is it for this process to go on with a run, and the outermost that it is a part of, when something comes?"""
-        if run.status != "suspended" or top.status != "suspended" or in_event_loop():
+        if run.status != "suspended" or top.status != "suspended":
             return False
         if is_alive(top, self._context.clock()) or self._store.place(top.key) is not None:
             return False
@@ -245,6 +303,18 @@ class Outside(ABC):
         if run is None:
             raise NotFound(f"there is no run {run_id!r}", run=run_id)
         return run
+
+
+@contextmanager
+def left_to_others() -> Iterator[None]:
+    """Leave to others the run that they execute already, or whose compensation only they know."""
+    try:
+        yield
+    except AlreadyRunning:
+        """They resume it."""
+    except NotFound as error:
+        if not is_unknown_here(error):
+            raise
 
 
 def knows(run: RunRecord) -> bool:

@@ -103,7 +103,7 @@ class Retry(msgspec.Struct, frozen=True):
     def wants(self, error: BaseException) -> bool:
         """Is this an error after which to try again, if attempts are left?"""
         cls = type(error)
-        if not issubclass(cls, Exception):
+        if issubclass(cls, KeyboardInterrupt | SystemExit):
             return False
         if self.on is None:
             status = _status(error) or 500

@@ -17,9 +17,11 @@ from holdfast.model.records import LIVE, RunRecord
 from holdfast.runtime import code
 from holdfast.runtime.definition import workflow_of
 from holdfast.runtime.record import Record
+from holdfast.runtime.rewinding import affected, undo_address
 from holdfast.runtime.services import Services
-from holdfast.runtime.undo import undo_address, undoable
+from holdfast.runtime.undo import in_order, undoable
 from holdfast.runtime.waits import facts_of
+from holdfast.store.base import every_run
 
 
 class Preview(msgspec.Struct, frozen=True):
@@ -36,9 +38,10 @@ class Preview(msgspec.Struct, frozen=True):
     passed: tuple[str, ...]
     #: Steps that would be run again, as far as the workflow calls them again.
     again: tuple[str, ...]
-    #: Steps that would be undone by their compensations, in this order.
+    #: Steps that would be undone by their compensations, in this order; those of children with their run, as in
+    #: `book of trip.hotel`.
     undo: tuple[str, ...]
-    #: Runs that are parts of it and would be cancelled.
+    #: Children that would be cancelled.
     cancelled: tuple[str, ...]
     #: What it waits for: addresses of prompts, events, times.
     waits: tuple[str, ...]
@@ -46,6 +49,8 @@ class Preview(msgspec.Struct, frozen=True):
     known: bool
     #: Has that code changed since, and does the workflow refuse to go on with it?
     changed: bool = False
+    #: Children that had started before the version, and would be rewound to what they were then.
+    rewound: tuple[str, ...] = ()
 
 
 def preview(
@@ -69,6 +74,9 @@ def preview(
     left = [version.number for version in history.ancestors(run.head) if version.number not in kept]
     moves = to is not None
     passed = recorded if not left else _steps(reader, target)
+    parts = list(affected(services, run, history.at(target)._record.seq)) if moves else []
+    rewound = [part.run.id for part in parts if part.target]
+    undone = {part.run.id for part in parts if part.entries}
     known = changed = False
     if run.workflow is not None:
         with suppress(NotFound):
@@ -86,12 +94,20 @@ def preview(
         left=tuple(left[::-1]),
         passed=tuple(passed),
         again=tuple(address for address in recorded if address not in passed),
-        undo=tuple(entry.address for entry in undoable(services, run, target)) if moves else (),
-        cancelled=tuple(
-            part.id for part in services.store.runs(parent=run.key, statuses=LIVE, limit=1_000_000)
+        undo=tuple(
+            entry.address if each == run.id else f"{entry.address} of {each}"
+            for each, entry in in_order(run, undoable(services, run, target), parts)
         )
         if moves
         else (),
+        cancelled=tuple(
+            part.id
+            for part in every_run(services.store, parent=run.key)
+            if part.id not in rewound and (part.status in LIVE or part.id in undone)
+        )
+        if moves
+        else (),
+        rewound=tuple(rewound),
         waits=() if moves else tuple(wait.address for wait in facts.waits if not wait.filled),
         known=known,
         changed=changed,

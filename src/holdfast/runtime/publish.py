@@ -22,8 +22,10 @@ from holdfast.history.context import Context
 from holdfast.history.events import read_events
 from holdfast.model.public import Event, when
 from holdfast.runtime.log import warn
+from holdfast.store.interrupts import Flag
 
-_PAGE = 500
+#: Entries that are read at once; each may hold tens of kilobytes.
+_PAGE = 100
 #: Seconds between looks of a subscription to which no word has come.
 _REST = 2.0
 #: Passing events kept for a subscriber that is slow; older ones are dropped.
@@ -120,7 +122,7 @@ class Subscription:
         #: The position in the journal up to which everything was handed over.
         self.cursor = context.store.journal_end() if after is None else after
         self._passing: deque[Event] = deque(maxlen=_PASSING)
-        self._news = threading.Event()
+        self._news = Flag()
         self._closed = False
         self._warned = ""
         self._thread: threading.Thread | None = None

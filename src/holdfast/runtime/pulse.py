@@ -9,12 +9,15 @@ Invariant: a step that reports progress is never shown as silent for longer than
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
+from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,6 +27,7 @@ from holdfast.model.records import RunRecord
 from holdfast.runtime.log import warn
 from holdfast.runtime.waits import facts_of
 from holdfast.store.base import Store
+from holdfast.struct_types import resolved
 
 if TYPE_CHECKING:
     from holdfast.runtime.scope import Frame
@@ -37,6 +41,8 @@ _PARTS = 4
 _QUIET = 1_000_000
 #: Characters of a stack that are kept.
 _STACK = 6000
+#: Coroutines that are looked at, how often, and the seconds between two looks.
+_DEEPEST, _LOOKS, _MOMENT = 100, 10, 0.001
 #: How the names of these values begin.
 _PREFIX = "pulse/"
 #: Microseconds after which nobody speaks under a name any more; how many are looked at together.
@@ -175,7 +181,7 @@ def tidy(store: Store, now: int, after: str = "") -> str:
         # What cannot be read is found by `verify`.
         with suppress(StaleVersion, CorruptStore, msgspec.MsgspecError):
             found = store.value(name)
-            if found is not None and now - msgspec.msgpack.decode(found[0], type=_Time).at > _DEAD:
+            if found is not None and now - msgspec.msgpack.decode(found[0], type=resolved(_Time)).at > _DEAD:
                 store.drop_value(name, found[1])
     return names[-1] if len(names) == _TIDY else ""
 
@@ -183,7 +189,7 @@ def tidy(store: Store, now: int, after: str = "") -> str:
 def read_pulse(store: Store, owner: str) -> Pulse | None:
     """What an engine said last."""
     found = store.value(pulse_name(owner))
-    return None if found is None else msgspec.msgpack.decode(found[0], type=Pulse)
+    return None if found is None else msgspec.msgpack.decode(found[0], type=resolved(Pulse))
 
 
 def pulse_name(owner: str) -> str:
@@ -258,8 +264,9 @@ def stack_of(frame: Frame) -> str:
     task = frame.home
     if task is not None:
         coroutine = task.get_coro()
-        if coroutine is not None and not _is_running(coroutine):
-            return _cut(_awaited(coroutine))
+        chain = None if coroutine is None else _waiting_chain(coroutine)
+        if chain is not None:
+            return _cut(_formatted(chain))
     found = sys._current_frames().get(frame.thread)
     if found is None:
         return ""
@@ -269,14 +276,32 @@ def stack_of(frame: Frame) -> str:
     return _cut(traceback.format_list(entries[own[-1] + 1 :] if own else entries))
 
 
-def _awaited(coroutine: Any) -> list[str]:
-    lines: list[str] = []
-    while coroutine is not None and len(lines) < 100:
-        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
-        if frame is not None and frame.f_code.co_filename != _DRIVER:
-            lines += traceback.format_list(traceback.extract_stack(frame, limit=1))
-        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
-    return lines
+def _waiting_chain(coroutine: Any) -> list[Any] | None:
+    """The coroutines that wait for each other, outermost first; None if they run. Their task may go on meanwhile, and
+    is looked at again then."""
+    for _ in range(_LOOKS):
+        chain: list[Any] = []
+        inner = coroutine
+        while inner is not None and len(chain) < _DEEPEST:
+            chain.append(inner)
+            inner = getattr(inner, "cr_await", None) or getattr(inner, "gi_yieldfrom", None)
+            if type(inner).__name__ == "coroutine_wrapper":
+                # The iterator of an awaitable call; Python does not say otherwise which coroutine it is of.
+                inner = next(filter(iscoroutine, gc.get_referents(inner)), None)
+        if not any(map(_is_running, chain)):
+            return chain
+        time.sleep(_MOMENT)
+    return None
+
+
+def _formatted(chain: list[Any]) -> list[str]:
+    frames = [getattr(each, "cr_frame", None) or getattr(each, "gi_frame", None) for each in chain]
+    return [
+        line
+        for frame in frames
+        if frame is not None and frame.f_code.co_filename != _DRIVER
+        for line in traceback.format_list(traceback.extract_stack(frame, limit=1))
+    ]
 
 
 def _is_running(coroutine: Any) -> bool:

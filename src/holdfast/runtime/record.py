@@ -8,7 +8,8 @@ Invariant: an address is recorded once; its result is what the step gave when it
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from math import inf
 from typing import Any, NamedTuple
 
 from holdfast.errors import InvalidCall, NotFound
@@ -17,12 +18,15 @@ from holdfast.history.reader import Reader
 from holdfast.history.seal import check
 from holdfast.model.names import meant
 from holdfast.model.records import VersionRecord
+from holdfast.runtime.expected import Calls, Void, calls_by_frame, slept
 from holdfast.runtime.failure import revive
-from holdfast.runtime.waits import facts_of
+from holdfast.runtime.waits import Wait, facts_of
 from holdfast.tree.codec import decode
 from holdfast.tree.frozen import thaw
 
 _PAGE = 2000
+#: Kinds of versions without arguments that an execution of a run makes.
+_INSIDE = frozenset(("initial", "final"))
 #: Packs that are read together.
 _AHEAD = 100
 
@@ -52,18 +56,76 @@ class Record:
         self.first: int | None = None
         #: By the address of a step that called steps: the version before the first of those.
         self.begun: dict[str, int] = {}
+        #: Versions that were made from outside the run.
+        self.outside: list[int] = []
         #: The fingerprint of the code that the first version tells.
         self.code = ""
+        #: Addresses of steps whose recorded failures do not count any more: they are run again.
+        self.failed: frozenset[str] = frozenset()
+        self._void: Void | None = None
+        #: By step: the implementation that was named last (see `history.implementation`), and in which version.
+        self.ran: dict[str, tuple[list[Any], int]] = {}
         self._order: list[VersionRecord] = []
         self._places: dict[int, int] = {}
 
-    def load(self, head: int, forgotten: Collection[int] = ()) -> Record:
-        """Read what a head and those before it have recorded, but for the failures in the versions `forgotten`."""
+    def load(
+        self, head: int, forgotten: Collection[int] = (), retried: Mapping[str, int] | None = None
+    ) -> Record:
+        """Read what a head and those before it have recorded, but for the failures in the versions `forgotten`.
+
+        `retried` holds, by the address of a step, the head when an attempt at it failed last."""
         skipped = {*forgotten, *_forgotten_before(self._reader)}
+        dropped: dict[str, int] = {}
         for number, version in lineage(self._reader, head):
+            detail = decode(version.detail) if version.detail else {}
             if number not in skipped:
-                self._enter(number, version, decode(version.detail) if version.detail else {})
+                self._enter(number, version, detail)
+            else:
+                dropped.setdefault(detail.get("address") or version.step or "", number)
+        self.failed = frozenset(dropped)
+        spans = [(number, self._again(address, number)) for address, number in dropped.items()]
+        self._void = Void(spans, retried or {}) if spans or retried else None
         return self
+
+    def expected(self, values: Mapping[str, Any], waits: Iterable[Wait] = ()) -> dict[str, Calls]:
+        """The calls that a replay of what was loaded makes, by the address of their frame. `values` are recorded values
+        that no version holds yet, `waits` what the run waits for."""
+        sleeps = slept({**self.values, **values}) if self.values or values else {}
+        sleeps.update((wait.address, wait.call[-1]) for wait in waits if wait.kind == "time" and wait.call)
+        sure = [wait for wait in waits if self._is_expected(wait)]
+        return calls_by_frame(self.steps.values(), sleeps, self._void, sure)
+
+    def _is_expected(self, wait: Wait) -> bool:
+        """Does the same code come to a question, an event or a child once more? Not for sure if a failure before it
+        counts no more, or if the state was edited since."""
+        if wait.kind == "time" or not wait.call:
+            return False
+        if self.outside and self.outside[-1] > wait.head:
+            return False
+        void = self._void
+        return void is None or not any(
+            void.covers(wait.address, number) for number in (wait.head, wait.head + 1)
+        )
+
+    def to_return(self) -> list[Entry]:
+        """The recorded calls that a replay of what was loaded makes."""
+        return [entry for entry in self.steps.values() if not self._is_left_out(entry)]
+
+    def _is_left_out(self, entry: Entry) -> bool:
+        """Need a replay not call a step: because it is void, or within a step that is recorded?"""
+        if self._void is not None and self._void(entry):
+            return True
+        around = entry.address
+        while "/" in around:
+            around = around.rpartition("/")[0]
+            if around in self.steps:
+                return True
+        return False
+
+    def _again(self, address: str, number: int) -> float:
+        """The version that recorded a step once more after its failure was dropped."""
+        entry = self.steps.get(address)
+        return entry.number if entry is not None and entry.number > number else inf
 
     def enter(self, version: VersionRecord, detail: dict[str, Any]) -> None:
         """A step of this execution was recorded: code that is run once more within it passes it."""
@@ -105,9 +167,10 @@ class Record:
             place = self._places[entry.number]
             self._reader.read_ahead(self._order[place : place + _AHEAD])
 
-    def result(self, entry: Entry) -> Any:
-        """What a step gave, as an ordinary value."""
-        return thaw(self._reader.part(entry.number, RESULT))
+    def result(self, entry: Entry) -> tuple[Any, Any]:
+        """What a step gave, as an ordinary value, and internal."""
+        frozen = self._reader.frozen_part(entry.number, RESULT)
+        return thaw(self._reader.show(frozen)), frozen
 
     def error(self, entry: Entry) -> BaseException:
         """How a step failed, to be raised again."""
@@ -129,6 +192,10 @@ class Record:
         given = thaw(self._reader.part(number, INPUT))
         return (given[0], given[1]) if given else ([], {})
 
+    def call(self, entry: Entry) -> Any:
+        """Return the stored call of a step, internal (see `history.arguments`); None if its version stores none."""
+        return self._reader.frozen_part(entry.number, INPUT)
+
     def _enter(self, number: int, version: VersionRecord, detail: dict[str, Any]) -> None:
         if version.kind == "initial":
             self.first = number
@@ -137,7 +204,11 @@ class Record:
             self.values.update(detail["values"])
         args = detail.get("args")
         if args is None:
+            if version.kind not in _INSIDE:
+                self.outside.append(number)
             return
+        if "ran" in detail:
+            self.ran[version.step or ""] = (detail["ran"], number)
         address: str = detail.get("address") or version.step or ""
         self.steps[address] = Entry(address, number, args, "failed" in detail, detail, version)
         around = address

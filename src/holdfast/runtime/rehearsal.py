@@ -6,19 +6,22 @@ next.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from holdfast.history.commit import RESULT
 from holdfast.history.reader import Head
+from holdfast.runtime import machine
 from holdfast.runtime.boundary import Halt
-from holdfast.runtime.definition import Step
-from holdfast.runtime.drive import Call, Flow
+from holdfast.runtime.definition import Step, Workflow
+from holdfast.runtime.drive import Call, Do, Flow, error_of
 from holdfast.runtime.failure import revive, unpack
 from holdfast.runtime.record import Entry
 from holdfast.runtime.scope import Frame
 from holdfast.runtime.session import Session
+from holdfast.runtime.view import View, start_of
 from holdfast.runtime.waits import facts_of
 from holdfast.tree import diff as trees
 from holdfast.tree.fold import Folder
@@ -45,6 +48,9 @@ class Difference(msgspec.Struct, frozen=True):
 class Rehearsal:
     """Runs recorded steps again and collects the differences."""
 
+    #: Must the calls be those that are recorded?
+    strict = False
+
     def __init__(self) -> None:
         self.differences: list[Difference] = []
         self.steps = 0
@@ -54,16 +60,19 @@ class Rehearsal:
         self,
         session: Session,
         entry: Entry,
-        definition: Step | None,
+        definition: Step | Workflow | None,
         digest: bytes,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
+        view: View,
     ) -> Flow[None]:
-        """Run a recorded step again; a wait or a child is taken as recorded."""
-        if entry.args and digest and entry.args != digest:
-            self._note(entry.address, "arguments", entry.args.hex(), digest.hex())
+        """Run a recorded step again; a wait or a child is taken as recorded. `view` is that of its caller."""
+        if definition is not None and machine.is_other(session, entry, digest, args, kwargs):
+            error = yield Do(partial(machine.diverged, session, entry, definition, args, kwargs))
+            if error is not None:
+                self._note(entry.address, "arguments", error.details["recorded"], error.details["now"])
         self.passed.add(entry.address)
-        if definition is None:
+        if not isinstance(definition, Step):
             return
         self.steps += 1
         before = entry.number - (entry.version.number - entry.version.parent)
@@ -71,7 +80,9 @@ class Rehearsal:
         reader = session.services.context.reader(session.head.run)
         root = reader.state(before) if entry.version.parent else FrozenDict()
         frame = Frame(session, entry.address, asynchronous=definition.asynchronous, attempt=1)
-        frame.base = Head(session.head.run, entry.version, root)
+        frame.base = (
+            Head(session.head.run, entry.version, root) if view.follows else start_of(session, view.now())
+        )
         function = session.overrides.get(definition.name, definition.function)
         try:
             value = yield Call(function, args, kwargs, frame, definition.timeout)
@@ -79,20 +90,28 @@ class Rehearsal:
             raise
         except Exception as error:
             recorded = _told(session.record.error(entry)) if entry.failed else None
-            if recorded != _told(error):
-                self._note(entry.address, "error", recorded, _told(error))
+            if recorded != _told(error_of(error)):
+                self._note(entry.address, "error", recorded, _told(error_of(error)))
             return
         finally:
             frame.over = True
         if entry.failed:
             self._note(entry.address, "error", _told(session.record.error(entry)), None)
             return
-        self._compare(entry.address, "result", session.record.result(entry), value)
+        self._compare(entry.address, "result", session.record.result(entry)[0], value)
         if frame.held is not None:
             folder = session.folder()
             mine = folder.fold(frame.held, frame.base.root)
             last = reader.state(entry.number - (entry.version.number - entry.version.parent))
-            after = reader.show(merge(frame.base.root, mine, last, fold=folder.fold))
+            merged = merge(
+                frame.base.root,
+                mine,
+                last,
+                resolve=definition.on_conflict,
+                reducers=session.reducers,
+                fold=folder.fold,
+            )
+            after = reader.show(merged)
         else:
             after = reader.show(reader.state(entry.number - (entry.version.number - entry.version.parent)))
         self._compare(entry.address, "state", reader.show(reader.state(entry.number)), after)
@@ -123,6 +142,10 @@ class Rehearsal:
         other = folder.fold(now, one)
         if one is not other and trees.changes(one, other):
             self._note(address, what, recorded, now)
+
+    def differs(self, address: str, what: str, recorded: Any, now: Any) -> None:
+        """Something at an address is otherwise than it was recorded."""
+        self._note(address, what, recorded, now)
 
     def _note(self, address: str, what: str, recorded: Any, now: Any) -> None:
         self.differences.append(Difference(address, what, recorded, now))

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from holdfast.errors import HoldfastError, InvalidAnswer, NotFound
 from holdfast.history.commit import event
 from holdfast.history.context import Context
@@ -16,7 +18,9 @@ from holdfast.model.names import MAX_NOTE
 from holdfast.model.public import Prompt, when
 from holdfast.model.records import EventRecord, RunRecord
 from holdfast.runtime.answered import asked
+from holdfast.runtime.limits import spent_by
 from holdfast.runtime.waits import Facts
+from holdfast.store.base import Store
 from holdfast.tree import path as paths
 from holdfast.tree.diff import Change, changes
 from holdfast.tree.draft import draft
@@ -57,11 +61,11 @@ def shown(context: Context, run: RunRecord, facts: Facts) -> Prompt:
 
 
 def settled(
+    store: Store,
     run: RunRecord,
     facts: Facts,
     now: int,
     *,
-    steps: int = 0,
     choice: str = "resume",
     actor: str | None = None,
     **more: Any,
@@ -71,7 +75,8 @@ def settled(
         return []
     prompt, question = facts.prompt["id"], asked(facts)
     facts.prompt, facts.restores = {}, 0
-    facts.spent = {"last": run.last, "steps": steps, "worked": facts.worked, "totals": dict(facts.totals)}
+    spent = msgspec.to_builtins(spent_by(store, run))
+    facts.spent = {"last": run.last, **spent}
     return [event("prompt.answered", now, prompt=prompt, choice=choice, actor=actor, **question, **more)]
 
 

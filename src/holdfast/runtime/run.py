@@ -3,29 +3,45 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Generator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from holdfast.errors import AlreadyRunning, Cancelled, NotFinished, NotFound, StepTimeout, Suspended
+from holdfast.errors import (
+    AlreadyRunning,
+    Cancelled,
+    InvalidCall,
+    NotFinished,
+    NotFound,
+    StepTimeout,
+    Suspended,
+)
+from holdfast.event_loop import in_event_loop
 from holdfast.history.history import History
 from holdfast.history.version import Version
+from holdfast.model.names import printable
 from holdfast.model.public import Event, Prompt, when
 from holdfast.model.records import RunRecord
 from holdfast.runtime import mail
-from holdfast.runtime.definition import workflows
 from holdfast.runtime.ending import result_of
+from holdfast.runtime.endings import ENDED, can_go_on
 from holdfast.runtime.failure import revive, unpack
 from holdfast.runtime.lease import is_alive
+from holdfast.runtime.limits import Limits, Spent, limits_of, spent_by, totals_of
+from holdfast.runtime.raising import add_run_note, without_engine_frames
 from holdfast.runtime.rehearsal import Difference
 from holdfast.runtime.waiting import check_seconds
-from holdfast.runtime.waits import facts_of, ready
+from holdfast.runtime.waits import facts_of
+from holdfast.store.base import every_run
 from holdfast.tree.frozen import thaw
 
 if TYPE_CHECKING:
+    import asyncio
+
     from holdfast.runtime.outside import Outside
 
-#: Statuses that a run does not leave by itself.
-ENDED = ("completed", "failed", "cancelled")
+#: Seconds between looks at a run in a thread that waits for it.
 _POLL = 0.05
 
 
@@ -46,6 +62,12 @@ class Run:
         #: What the execution that this came from ended with, and the record that says so.
         self._error = error
         self._told = None if error is None else self._record().detail
+
+    def __reduce__(self) -> NoReturn:
+        raise InvalidCall(
+            f"run {self.id!r} cannot be pickled or copied, because it belongs to an open store: pass its id, and call "
+            "hf.get(id) in the other process"
+        )
 
     @property
     def status(self) -> str:
@@ -71,6 +93,7 @@ class Run:
         if run.status == "failed":
             error = self.error
             assert error is not None
+            add_run_note(error, self.id, facts_of(run).failed_step)
             raise error
         if run.status == "cancelled":
             raise Cancelled(f"run {self.id!r} was cancelled", run=self.id)
@@ -86,7 +109,8 @@ class Run:
             raise NotFinished(
                 f"run {self.id!r} was interrupted and has no result yet: resume it", run=self.id
             )
-        raise NotFinished(f"run {self.id!r} is {run.status}: it has no result yet", run=self.id)
+        how = f"; hf.resume({self.id!r}) resumes it" if run.status == "paused" else ""
+        raise NotFinished(f"run {self.id!r} is {run.status}: it has no result yet{how}", run=self.id)
 
     @property
     def error(self) -> BaseException | None:
@@ -116,8 +140,19 @@ class Run:
 
     @property
     def totals(self) -> dict[str, Any]:
-        """Tokens and costs that its steps noted, added up."""
-        return dict(facts_of(self._record()).totals)
+        """Tokens and costs that its steps and those of its children noted, added up: whatever became of the steps."""
+        return totals_of(self._runner._store, self._record())
+
+    @property
+    def limits(self) -> Limits | None:
+        """What it may spend; None if nothing is limited."""
+        return limits_of(facts_of(self._record()).limits)
+
+    @property
+    def spent(self) -> Spent:
+        """What it has spent, its children included: cost, tokens, steps, and the seconds of its own executions that
+        have ended, without those of less than 10 ms."""
+        return spent_by(self._runner._store, self._record())
 
     @property
     def parent(self) -> str | None:
@@ -129,8 +164,8 @@ class Run:
     @property
     def children(self) -> list[str]:
         """The runs that are parts of it, oldest first."""
-        found = self._runner._store.runs(parent=self._record().key, limit=1_000_000)
-        return [run.id for run in reversed(found)]
+        found = [run.id for run in every_run(self._runner._store, parent=self._record().key)]
+        return found[::-1]
 
     def prompts(self) -> list[Prompt]:
         """The questions that it waits to be answered."""
@@ -144,25 +179,92 @@ class Run:
         """What happened to it after a cursor, oldest first."""
         return self.history().events(after=after, limit=limit)
 
-    def wait(self, timeout: float | None = None) -> Run:
-        """Wait until it has ended; resumes it when a time that it waits for has come. `StepTimeout` if that takes
-        longer than `timeout` seconds."""
-        until = None if timeout is None else time.monotonic() + check_seconds("timeout", timeout)
+    def wait(self, timeout: float | None = None) -> Any:
+        """Wait until it has ended, and return it; resumes it when a time that it waits for has come. `StepTimeout` if
+        that takes longer than `timeout` seconds. In an event loop to be awaited: `await run.wait()`.
+
+        `await run` waits, too, and gives the result, or raises what the run failed with."""
+        if timeout is not None:
+            check_seconds("timeout", timeout)
+        if in_event_loop():
+            return self._await_end(timeout)
+        until = None if timeout is None else time.monotonic() + timeout
         while True:
             run = self._record()
             now = self._runner._context.clock()
             if run.status in ENDED:
                 return self
-            # Perhaps only workers know its code.
-            waits = run.status == "suspended" and run.workflow in workflows() and not is_alive(run, now)
-            if waits and ready(self._runner._store, run, now):
+            if can_go_on(self._runner._store, run, now):
                 # Another thread, or process, may be quicker.
                 with suppress(AlreadyRunning):
-                    self._runner.resume(self.id)
+                    self._runner.resume(self.id, raises=False)
                     continue
             if until is not None and time.monotonic() >= until:
-                raise StepTimeout(f"run {self.id!r} is still {run.status} after {timeout:g} s", run=self.id)
+                raise self._late(run, timeout)
             time.sleep(_POLL if run.due is None else min(_POLL, max(0.001, (run.due - now) / 1e6)))
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._await_result().__await__()
+
+    async def _await_result(self) -> Any:
+        import asyncio
+
+        while True:
+            await self._await_end(None)
+            value, error = await asyncio.to_thread(self._outcome)
+            if error is None:
+                return value
+            if not isinstance(error, NotFinished):
+                raise error
+            # It was resumed or rolled back in the same moment.
+
+    async def _await_end(self, timeout: float | None) -> Run:
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        until = None if timeout is None else loop.time() + timeout
+        runner, woken = self._runner, asyncio.Event()
+        wake = partial(_call_in_loop, loop, woken.set)
+        runner._services.endings.add(self.id, wake)
+        try:
+            while True:
+                woken.clear()
+                run, goes_on, rest = await asyncio.to_thread(self._look)
+                if run.status in ENDED:
+                    return self
+                if goes_on:
+                    try:
+                        await runner.aresume(self.id, raises=False)
+                        continue
+                    except AlreadyRunning:
+                        # Another thread, or process, was quicker.
+                        rest = _POLL
+                left = None if until is None else until - loop.time()
+                if left is not None and left <= 0:
+                    raise self._late(run, timeout)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(
+                        woken.wait(), min((each for each in (left, rest) if each is not None), default=None)
+                    )
+        finally:
+            runner._services.endings.remove(self.id, wake)
+
+    def _look(self) -> tuple[RunRecord, bool, float | None]:
+        """Return the record, whether it can be resumed here, and the seconds until a time that it waits for."""
+        run = self._record()
+        now = self._runner._context.clock()
+        due = None if run.due is None else max(0.001, (run.due - now) / 1e6)
+        return run, can_go_on(self._runner._store, run, now), due
+
+    def _outcome(self) -> tuple[Any, BaseException | None]:
+        """Return the result, and the error that reading it raises. A future cannot carry every exception."""
+        try:
+            return self.result, None
+        except BaseException as error:
+            return None, error
+
+    def _late(self, run: RunRecord, timeout: float | None) -> StepTimeout:
+        return StepTimeout(f"run {self.id!r} is still {run.status} after {timeout:g} s", run=self.id)
 
     def _record(self) -> RunRecord:
         run = self._runner._store.run(self.id)
@@ -170,5 +272,19 @@ class Run:
             raise NotFound(f"run {self.id!r} was deleted", run=self.id)
         return run
 
+    def raise_failure(self) -> Run:
+        """Raise the error with which the execution that made this object failed, if it did; else return the run."""
+        error = self._error
+        if error is None:
+            return self
+        add_run_note(error, self.id, facts_of(self._record()).failed_step)
+        raise error.with_traceback(without_engine_frames(error.__traceback__))
+
     def __repr__(self) -> str:
-        return f"<Run {self.id} {self.status}>"
+        return printable(f"<Run {self.id} {self.status}>")
+
+
+def _call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
+    # A loop that was closed has nothing that waits.
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(call)

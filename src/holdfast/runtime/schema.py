@@ -16,6 +16,7 @@ from urllib.parse import quote
 import msgspec
 
 from holdfast.errors import InvalidAnswer, InvalidCall
+from holdfast.struct_types import resolve
 from holdfast.tree import path as paths
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def to_type(value: Any, wanted: Any) -> Any:
     try:
         if _is_model(wanted):
             return wanted.model_validate(value)
+        resolve(wanted)
         try:
             return msgspec.convert(value, wanted, dec_hook=_to_model)
         except msgspec.ValidationError:

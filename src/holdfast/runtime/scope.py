@@ -8,23 +8,31 @@ Invariant: within a run no two calls of one execution have the same address.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar, copy_context
+from functools import cache
 from hashlib import sha256
 from itertools import count
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from holdfast.errors import HoldfastError, InvalidCall
+from holdfast.errors import HoldfastError, InvalidCall, MergeConflict
+from holdfast.event_loop import running_task
 from holdfast.model.names import MAX_STEP
+from holdfast.runtime.awaitable import AwaitableCall
+from holdfast.runtime.boundary import Halt
+from holdfast.runtime.limits import check_figures, is_sum, plus
+from holdfast.runtime.view import Seen, View, start_of
 from holdfast.tree.codec import encode
-from holdfast.tree.draft import draft
+from holdfast.tree.draft import draft, end_draft
 from holdfast.tree.merge import merge
 
 if TYPE_CHECKING:
     from holdfast.history.advance import Resolver
-    from holdfast.history.reader import Head
+    from holdfast.history.reader import Head, Start
+    from holdfast.runtime.expected import Calls, Path
     from holdfast.runtime.session import Session
 
 #: Characters of a key that an address shows.
@@ -40,8 +48,9 @@ class Frame:
     """A workflow's function, an attempt at a step, or a branch of one of them."""
 
     __slots__ = (
-        "_branches", "_counts", "_of", "address", "asynchronous", "attempt", "base", "beat", "began", "held", "home",
-        "newer", "notes", "over", "resolve", "session", "silent", "thread", "timeout", "within",
+        "_aliased", "_branches", "_counts", "_of", "_opened", "address", "asynchronous", "attempt", "base", "beat",
+        "began", "calls", "expected", "held", "home", "newer", "notes", "over", "path", "resolve", "session", "silent",
+        "spent", "tasks", "thread", "timeout", "view", "within",
     )  # fmt: skip
 
     def __init__(
@@ -52,6 +61,7 @@ class Frame:
         asynchronous: bool = False,
         attempt: int = 0,
         owner: Frame | None = None,
+        view: View | None = None,
     ) -> None:
         self.session = session
         self.address = address
@@ -64,14 +74,18 @@ class Frame:
         self._counts: dict[str, Iterator[int]] = {}
         self._branches: WeakKeyDictionary[Any, Frame] | None = None
         #: What the attempt's draft began from, and the draft, once asked for.
-        self.base: Head | None = None
+        self.base: Head | Start | None = None
         self.held: Any = None
-        #: The version that brought what steps which it called have changed since; None if there is none.
-        self.newer: Head | int | None = None
+        #: The state with what steps which it called have changed since; None if there are none.
+        self.newer: Head | Seen | View | None = None
+        #: What its line of execution sees of the state.
+        self.view = session.main if view is None else view
         self.over = False
         #: The attempt in which this one was called.
         self.within: Frame | None = None
         self.notes: dict[str, Any] | None = None
+        #: What the steps that it called, and attempts at its step that failed, have spent.
+        self.spent: dict[str, Any] | None = None
         self.began = 0
         #: Its last sign of life, how long it may give none, and how long it may take; the thread that runs it.
         self.beat = 0
@@ -80,6 +94,16 @@ class Frame:
         self.thread = 0
         #: Decides conflicts with what others changed meanwhile.
         self.resolve: Resolver | None = None
+        #: How many calls, and how many tasks, were made in it; its own path (see `expected`), if its order is known.
+        self.calls = 0
+        self.tasks = 0
+        self.path: Path | None = ()
+        #: The recorded calls that a replay must make in it; None if there are none.
+        frames = session.replay.frames
+        self.expected: Calls | None = frames.get(address) if frames and attempt < 2 else None
+        #: How often older names of steps were used; branches of tasks in which something is recorded.
+        self._aliased: dict[str, int] | None = None
+        self._opened: list[Frame] | None = None
 
     @property
     def owner(self) -> Frame | None:
@@ -109,6 +133,69 @@ class Frame:
             )
         return address
 
+    def call(self, name: str, key: Any = None, aliases: Sequence[str] = ()) -> str:
+        """The address of the next call of this name. Ends the execution if the record has another call in its place."""
+        address = self.place(name, key)
+        if aliases:
+            address = self._known_as(address, key, aliases)
+        session = self.session
+        expected = self.expected
+        is_next = expected is not None and expected.is_next(address)
+        if is_next and address in session.record.steps:
+            self.calls += 1
+            return address
+        if self.path is None or (self.home is None and self.thread not in (0, get_ident())):
+            # In a thread of the application's own: the order of such calls is not the same each time.
+            return address
+        index = self.calls
+        self.calls = index + 1
+        session.replay.paths[address] = (*self.path, index)
+        if expected is not None and not is_next:
+            session.replay.expect(
+                self, address, index, "" if key is None else f"{address.rpartition('[')[0]}["
+            )
+        return address
+
+    def _known_as(self, address: str, key: Any, aliases: Sequence[str]) -> str:
+        """The address under which a call was recorded, if that was under an older name of its step."""
+        is_recorded = self.session.replay.is_recorded
+        if is_recorded(address):
+            return address
+        if self._aliased is None:
+            self._aliased = {}
+        found: dict[str, str] = {}
+        for alias in aliases:
+            local = alias if key is None else f"{alias}[{_shown(key)}]"
+            number = self._aliased.get(local, 0) + 1
+            old = local if number == 1 else f"{local}#{number}"
+            old = f"{self.address}/{old}" if self.address else old
+            if is_recorded(old):
+                found[old] = local
+        if not found:
+            return address
+        first = self.expected.first if self.expected else None
+        old = first if first in found else next(iter(found))
+        self._aliased[found[old]] = self._aliased.get(found[old], 0) + 1
+        return old
+
+    def finish(self) -> None:
+        """The code of this frame has returned. Ends the execution if calls are recorded that it has not made."""
+        if self.expected is not None:
+            self.session.replay.refuse_leftover(self)
+
+    def leave(self) -> None:
+        """The code of this frame has ended, one way or the other: it makes no further calls."""
+        if self.session.order is not None:
+            self.session.order.leave(self)
+
+    def ended_branches(self) -> list[Frame]:
+        """The branches of tasks that have returned since this was last asked, if they have something recorded."""
+        if not self._opened:
+            return []
+        done = [branch for branch in self._opened if has_ended(branch.home)]
+        self._opened = [branch for branch in self._opened if not has_ended(branch.home)]
+        return [branch for branch in done if error_of_task(branch.home) is None]
+
     def here(self) -> Frame:
         """This frame, or, in an asyncio task that was started in it, the branch of that task."""
         if self.home is None:
@@ -131,35 +218,66 @@ class Frame:
             self._branches = WeakKeyDictionary()
         self._branches[task] = branch
         branch.home = task
+        self.session.in_parallel().add_task(task)
+        if branch.expected is not None:
+            if self._opened is None:
+                self._opened = []
+            self._opened.append(branch)
+            task.add_done_callback(lambda _: branch.leave())
+
+    def has_tasks(self) -> bool:
+        """Are tasks that were started in this frame still running?"""
+        return self._branches is not None and not all(task.done() for task in list(self._branches))
 
     def next_branch(self) -> Frame:
         """A branch for the next task that is started in this frame."""
         self.session.failures.moved_on(self.address)
-        return self.branch(f"[{self._next('')}]")
+        self.tasks = number = self._next("")
+        return self.branch(f"[{number}]", self.path)
 
     def _next(self, name: str) -> int:
         """The next number of a name; threads that count at once get different ones."""
         counter = self._counts.get(name)
         return next(self._counts.setdefault(name, count(1)) if counter is None else counter)
 
-    def branch(self, name: str) -> Frame:
-        """A frame for a part that runs beside others."""
+    def branch(self, name: str, path: Path | None) -> Frame:
+        """A frame for a part that runs beside others. `path` is that of the call that it is a part of."""
         address = f"{self.address}/{name}" if self.address else name
-        return Frame(self.session, address, asynchronous=self.asynchronous, owner=self.owner)
+        branch = Frame(
+            self.session, address, asynchronous=self.asynchronous, owner=self.owner, view=self.view.branch()
+        )
+        branch.path = path
+        return branch
+
+    def join(self) -> None:
+        """Let the line that this frame branched off from see what was changed in it."""
+        newer = self.view.join()
+        if newer is not None and self.owner is not None:
+            self.owner.newer = newer
+
+    def driver(self) -> Frame:
+        """The frame whose code waits for what was called in this one: that of the task that is running."""
+        if self.home is None:
+            return self
+        task = running_task()
+        if task is self.home or task is None:
+            return self
+        frame = current.get()
+        return self if frame is None else frame.here()
 
     def state(self) -> Any:
         """The state as the code in this frame may see it: in a step a draft, else frozen."""
         owner = self.owner
         if owner is None:
-            return self.session.seen()
+            return self.session.seen(self.view)
         owner.refuse_if_over()
-        newer = self.session.at(owner.newer) if isinstance(owner.newer, int) else owner.newer
         if owner.held is None:
-            owner.base = newer or owner.base
+            if owner.newer is not None:
+                owner.base = start_of(self.session, owner.newer)
             assert owner.base is not None
             owner.held = draft(owner.base.root)
-        elif newer is not None:
-            owner.rebase(newer)
+        elif owner.newer is not None:
+            owner.rebase()
         owner.newer = None
         return owner.held
 
@@ -171,30 +289,45 @@ class Frame:
                 raise InvalidCall(_OVER)
             attempt = attempt.within
 
-    def rebase(self, head: Head) -> None:
+    def rebase(self) -> None:
         """Bring in what the steps that this one called have changed."""
         assert self.base is not None
-        folder = self.session.folder()
+        assert self.newer is not None
+        session = self.session
+        head = start_of(session, self.newer)
+        folder = session.folder()
         mine = folder.fold(self.held, self.base.root)
-        root = merge(self.base.root, mine, head.root, resolve=self.resolve, fold=folder.fold)
+        end_draft(self.held)
+        try:
+            root = merge(
+                self.base.root,
+                mine,
+                head.root,
+                resolve=self.resolve,
+                reducers=session.reducers,
+                fold=folder.fold,
+            )
+        except MergeConflict as error:
+            raise session.explained(error, self.base.number, self.address) from None
         self.base = head
         self.held = draft(root)
+        self.newer = None
+
+    def count(self, spent: Mapping[str, Any]) -> None:
+        """Add to what was spent within this attempt."""
+        known = self.spent or {}
+        self.spent = {name: known.get(name, 0) + spent.get(name, 0) for name in {**known, **spent}}
 
     def note(self, facts: dict[str, Any]) -> None:
         """Keep what shaped the behaviour of this attempt."""
         owner = self.owner
         if owner is None:
             raise InvalidCall("note belongs to a step: call it inside one")
+        check_figures(facts)
         notes = owner.notes = owner.notes or {}
         for name, value in facts.items():
             known = notes.get(name)
-            notes[name] = known + value if is_sum(name, value) and is_sum(name, known) else value
-
-
-def running_task() -> Any:
-    """The asyncio task that is running; None where there is no event loop."""
-    loop = running_loop()
-    return None if loop is None else sys.modules["asyncio"].current_task(loop)
+            notes[name] = plus(known, value) if is_sum(name, value) and is_sum(name, known) else value
 
 
 def number_tasks() -> None:
@@ -209,6 +342,8 @@ def number_tasks() -> None:
     def make(loop: Any, coroutine: Any, **how: Any) -> Any:
         frame = current.get()
         branch = None
+        if isinstance(coroutine, AwaitableCall):
+            coroutine.hand_to_task()
         if frame is not None and frame.home is not None:
             # Known in the task's own context, which threads that it starts take over. Tasks are counted as they are
             # made, which is the same each time, however fast they are.
@@ -216,34 +351,114 @@ def number_tasks() -> None:
             if how.get("context") is None:
                 how["context"] = copy_context()
                 how["context"].run(current.set, branch)
-        task = asyncio.Task(coroutine, loop=loop, **how) if before is None else before(loop, coroutine, **how)
+        if before is None and branch is not None:
+            task: Any = _branch_task()(coroutine, loop=loop, **how)
+            task.joins = branch
+        elif before is None:
+            task = asyncio.Task(coroutine, loop=loop, **how)
+        else:
+            task = before(loop, coroutine, **how)
         if branch is not None and frame is not None:
             frame.here().know(task, branch)
+            if before is not None:
+                task.add_done_callback(lambda _: branch.join())
         return task
 
     vars(make)["holdfast"] = True
     loop.set_task_factory(make)
 
 
-def running_loop() -> Any:
-    """The event loop that calls this code; None where there is none."""
-    asyncio = sys.modules.get("asyncio")
-    return None if asyncio is None else asyncio._get_running_loop()
+def has_ended(task: Any) -> bool:
+    """Has a task ended? Asked on behalf of the machine, which does not join it for the code that is running."""
+    from asyncio import Task
+
+    return Task.done(task) if isinstance(task, Task) else bool(task.done())
 
 
-def in_event_loop() -> bool:
-    """Is this code called by an event loop?"""
-    return running_loop() is not None
+def error_of_task(task: Any) -> BaseException | None:
+    """Return the error that a task has ended with, as its code raised it; None if it returned a value."""
+    from asyncio import CancelledError, Task
+
+    kind: Any = Task if isinstance(task, Task) else type(task)
+    try:
+        error: BaseException | None = kind.exception(task)
+    except CancelledError as cancelled:
+        return cancelled
+    return error
 
 
-def is_sum(name: Any, value: Any) -> bool:
-    """Is this a figure that adds up, as tokens and cost do?"""
-    return (
-        isinstance(name, str)
-        and ("token" in name or "cost" in name)
-        and isinstance(value, int | float)
-        and not isinstance(value, bool)
-    )
+@cache
+def _branch_task() -> Any:
+    """The class of the tasks that are started in a run. Code that learns that a task has ended sees, from then on, what
+    steps in it have changed: at that point of the code, whenever the task ended."""
+    import asyncio
+
+    class BranchTask(asyncio.Task[Any]):
+        joins: Frame | None = None
+        #: The error in place of a `GeneratorExit`, once it was asked for.
+        _exit: RuntimeError | None = None
+
+        def _join(self) -> None:
+            if self.joins is not None and has_ended(self):
+                self.joins.join()
+
+        def _instead_of(self, error: GeneratorExit) -> RuntimeError:
+            """What is raised in the code that awaits this task. asyncio throws the error of a task into that code, and
+            Python closes a coroutine into which `GeneratorExit` is thrown; so, as of `StopIteration`, it becomes the
+            cause of a `RuntimeError`."""
+            if self._exit is None:
+                self._exit = RuntimeError("a task raised GeneratorExit")
+                self._exit.__cause__ = error
+            return self._exit
+
+        def done(self) -> bool:
+            self._join()
+            return super().done()
+
+        def cancelled(self) -> bool:
+            self._join()
+            return super().cancelled()
+
+        def result(self) -> Any:
+            self._join()
+            try:
+                return super().result()
+            except GeneratorExit as error:
+                raise self._instead_of(error) from error
+
+        def exception(self, /) -> BaseException | None:
+            self._join()
+            error = super().exception()
+            return self._instead_of(error) if isinstance(error, GeneratorExit) else error
+
+        def __await__(self) -> Any:
+            if not has_ended(self):
+                try:
+                    return (yield from super().__await__())
+                finally:
+                    self._join()
+            return self.result()
+
+        __iter__ = __await__
+
+        def __del__(self) -> None:
+            # The end of an execution is not an error that the code has failed to retrieve.
+            if isinstance(getattr(self, "_exception", None), Halt):
+                self._log_traceback = False
+            super().__del__()
+
+    return BranchTask
+
+
+def refuse_in_loop(name: str, otherwise: str = "") -> None:
+    """Raise `InvalidCall` if a method of `Holdfast` that may execute a workflow is called by a task of an event loop.
+
+    A loop without a task is that of a library which hides it from its callers, as Playwright's synchronous API does.
+    """
+    if running_task() is not None:
+        raise InvalidCall(
+            f"hf.{name}(…) would block the event loop that runs here: await hf.a{name}(…){otherwise}"
+        )
 
 
 def _shown(key: Any) -> str:
@@ -263,5 +478,9 @@ def _shown(key: Any) -> str:
     return text
 
 
+#: Executions that are under way in this process, of whatever engine.
+executing: set[Session] = set()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=executing.clear)
 #: The frame of the code that is running; None outside a run.
 current: ContextVar[Frame | None] = ContextVar("holdfast.frame", default=None)

@@ -9,9 +9,9 @@ Invariant: the head moves back only when every step after the target that has a 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from contextlib import suppress
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any, NamedTuple
 
 from holdfast.errors import (
     Cancelled,
@@ -24,6 +24,7 @@ from holdfast.errors import (
     StoreBusy,
     StoreUnavailable,
 )
+from holdfast.event_loop import in_event_loop
 from holdfast.history.advance import Line
 from holdfast.history.commit import Facts as VersionFacts
 from holdfast.history.commit import event
@@ -38,14 +39,15 @@ from holdfast.runtime.definition import Step, Workflow, step_named, unknown_here
 from holdfast.runtime.drive import drive
 from holdfast.runtime.execute import own, refuse_if_elsewhere, refuse_if_running
 from holdfast.runtime.failure import pack
+from holdfast.runtime.lease import is_alive
 from holdfast.runtime.record import Entry, Record, lineage
-from holdfast.runtime.restoring import begun_afresh, settled
-from holdfast.runtime.scope import Frame, in_event_loop
+from holdfast.runtime.restoring import FIRST, begun_afresh, settled
+from holdfast.runtime.rewinding import Part, affected, undo_address
+from holdfast.runtime.scope import Frame
 from holdfast.runtime.services import Services
 from holdfast.runtime.session import Session
+from holdfast.runtime.turn import current_holder
 from holdfast.runtime.waits import facts_of
-
-_PAGE = 1000
 
 
 def rollback(
@@ -86,12 +88,17 @@ def _rollback(
             return target
         refuse_if_elsewhere(services, run)
         _refuse_undone(services, run, target.number)
-        entries = to_undo(services, run, target.number)
+        parts = list(affected(services, run, target._record.seq))
+        if not further:
+            # A monitor takes a stuck run away; its children, which are stuck with it, are cancelled.
+            for part in parts:
+                refuse_if_running(services, part.run)
+        parts = [part for part in parts if not is_alive(part.run, services.context.clock())]
+        entries = to_undo(services, run, target.number, parts)
         try:
-            if entries:
-                _undo(
-                    services, run, entries, {"to": target.number, "reason": reason, "actor": actor, **further}
-                )
+            if entries or any(part.target for part in parts):
+                undoing = {"to": target.number, "reason": reason, "actor": actor, **further}
+                _undo(services, run, entries, parts, undoing)
                 run = _record(services, history.id)
             _move(services, run, target._record, reason, actor, further)
         except StaleVersion:
@@ -110,7 +117,9 @@ def _move(
 ) -> None:
     context = services.context
     now = context.clock()
-    events = settled(run, facts_of(run), now, choice="rollback", actor=actor, version=target.number)
+    events = settled(
+        context.store, run, facts_of(run), now, choice="rollback", actor=actor, version=target.number
+    )
     if "symptom" in further:
         told = {name: further.get(name) for name in ("symptom", "restores")}
         events.append(event("run.restored", now, to=target.number, timeline=run.timeline + 1, **told))
@@ -142,26 +151,39 @@ def _same(run: RunRecord, begun: RunRecord) -> bool:
     return run.timeline == begun.timeline and to[0] == to[1]
 
 
-def to_undo(services: Services, run: RunRecord, target: int) -> list[tuple[Entry, Step]]:
-    """The steps that a rollback must undo, newest first, with their definitions."""
+class Undo(NamedTuple):
+    """A step that is to be compensated."""
+
+    run: str
+    entry: Entry
+    definition: Step
+
+
+def to_undo(services: Services, run: RunRecord, target: int, parts: Sequence[Part]) -> list[Undo]:
+    """The steps of a run and of its children that a rollback must compensate, newest first, with their definitions."""
     found = []
-    for entry in undoable(services, run, target):
+    for run_id, entry in in_order(run, undoable(services, run, target), parts):
         definition = step_named(entry.version.step or "")
         if definition is None or definition.compensate is None:
             raise unknown_here(
-                f"step {entry.address!r} of run {run.id!r} has to be undone, but its compensation is not known in this "
+                f"step {entry.address!r} of run {run_id!r} has to be undone, but its compensation is not known in this "
                 "process: import the module that defines the step",
-                run=run.id,
+                run=run_id,
                 address=entry.address,
             )
-        found.append((entry, definition))
+        found.append(Undo(run_id, entry, definition))
     return found
+
+
+def in_order(run: RunRecord, entries: Sequence[Entry], parts: Sequence[Part]) -> list[tuple[str, Entry]]:
+    """Steps of a run and of its children in the order in which they are compensated: newest first."""
+    found = [(run.id, entry) for entry in entries]
+    found += [(part.run.id, entry) for part in parts for entry in part.entries]
+    return sorted(found, key=lambda each: -each[1].version.seq)
 
 
 def undoable(services: Services, run: RunRecord, target: int) -> list[Entry]:
     """The steps after a version that have a compensation and were not undone yet, newest first."""
-    if not _may_have_to(services, run, target):
-        return []
     reader = services.context.reader(run)
     kept = {entry.number for entry in Record(reader).load(target).steps.values()}
     record = Record(reader).load(run.head)
@@ -208,27 +230,23 @@ def refuse_by_hand(services: Services, run: RunRecord, target: int) -> None:
     if run.workflow is None:
         return
     refuse_if_running(services, run)
-    if _may_have_to(services, run, target):
+    moment = services.context.reader(run).record(target).seq
+    if undoable(services, run, target) or any(
+        part.entries or part.target for part in affected(services, run, moment)
+    ):
         raise InvalidCall(
-            f"run {run.id!r} has steps that a rollback must undo: use hf.rollback, which runs their compensations",
+            f"run {run.id!r} has steps or children that a rollback must undo: use hf.rollback, which runs their "
+            "compensations",
             run=run.id,
         )
 
 
-def _may_have_to(services: Services, run: RunRecord, target: int) -> bool:
-    """Is there any compensation among the versions after one? Quick, as mostly there is none."""
-    after = target
-    while page := services.store.versions(
-        run.key, after=after, before=run.head + 1, limit=_PAGE, ascending=True
-    ):
-        if any(b"undo" in version.detail for version in page):
-            return True
-        after = page[-1].number
-    return False
-
-
 def _undo(
-    services: Services, run: RunRecord, entries: list[tuple[Entry, Step]], undoing: dict[str, Any]
+    services: Services,
+    run: RunRecord,
+    entries: list[Undo],
+    parts: Sequence[Part],
+    undoing: dict[str, Any],
 ) -> None:
     line = Line(services.context, run.id)
     head = line.fresh_head()
@@ -236,19 +254,32 @@ def _undo(
         raise StaleVersion(f"run {run.id!r} has changed meanwhile: look at it again")
     record = Record(services.context.reader(run)).load(run.head)
     facts = facts_of(run)
-    facts.undoing, facts.error, facts.wish = undoing, b"", ""
+    facts.undoing, facts.error, facts.failed_step, facts.wish = undoing, b"", "", ""
     entry = event("run.rolling_back", services.context.clock(), **undoing)
     head = own(services, line, head, facts, entry)
     run = head.run
     nobody = Workflow(run.workflow or "", _undo, False)
     session = Session(services, nobody, line, head, record)
     services.sessions[run.id] = session
-    session.hold = services.keeper.hold(run)
+    session.hold = services.keeper.hold(run, holder=current_holder())
     try:
-        for recorded, definition in entries:
-            _undo_one(session, recorded, definition)
-        done = {entry.number for entry in record.steps.values() if undo_address(entry) in record.steps}
-        session.facts.undone = sorted({*facts.undone, *done, *(entry.number for entry, _ in entries)})
+        with ExitStack() as stack:
+            sessions = {run.id: session}
+            for each in entries:
+                if each.run not in sessions:
+                    part = next(part for part in parts if part.run.id == each.run)
+                    sessions[each.run] = stack.enter_context(_compensating(services, part, undoing))
+                _undo_one(sessions[each.run], each.entry, each.definition)
+        for part in reversed(parts):
+            _rewind(services, part, undoing)
+        tops = {part.top for part in parts if part.entries or facts_of(part.run).undone}
+        done = {
+            entry.number
+            for entry in record.steps.values()
+            if undo_address(entry) in record.steps or entry.detail.get("child") in tops
+        }
+        mine = {each.entry.number for each in entries if each.run == run.id}
+        session.facts.undone = sorted({*facts.undone, *done, *mine})
         session.keep()
         session.note("run.compensated", steps=len(entries))
         if "then" in undoing:
@@ -285,10 +316,62 @@ def _undo(
             del services.sessions[run.id]
 
 
+@contextmanager
+def _compensating(services: Services, part: Part, undoing: dict[str, Any]) -> Iterator[Session]:
+    """An execution of a child in which its steps are compensated. Its record says to which version it is rewound."""
+    claim = services.claim(part.run.id)
+    session: Session | None = None
+    try:
+        line = Line(services.context, part.run.id)
+        head = line.fresh_head()
+        if head is None or head.run.revision != part.run.revision:
+            raise StaleVersion(f"run {part.run.id!r} has changed meanwhile: look at it again")
+        facts = facts_of(head.run)
+        own_target = {"to": part.target or FIRST, "reason": undoing["reason"], "actor": undoing["actor"]}
+        facts.undoing, facts.error, facts.failed_step, facts.wish = own_target, b"", "", ""
+        entry = event("run.rolling_back", services.context.clock(), **own_target)
+        head = own(services, line, head, facts, entry)
+        record = Record(services.context.reader(head.run)).load(head.run.head)
+        session = Session(services, Workflow(head.run.workflow or "", _undo, False), line, head, record)
+        services.sessions[head.run.id] = session
+        session.hold = services.keeper.hold(head.run, holder=current_holder())
+        try:
+            yield session
+        finally:
+            fresh = Record(services.context.reader(session.head.run)).load(session.head.run.head)
+            done = {entry.number for entry in fresh.steps.values() if undo_address(entry) in fresh.steps}
+            session.facts.undone = sorted({*facts.undone, *done})
+            session.keep()
+            session.note("run.compensated", steps=len(part.entries))
+            drive(session.save(owner=None, until=0, status="paused"))
+    finally:
+        if session is not None:
+            services.keeper.let_go(session.hold)
+            if services.sessions.get(part.run.id) is session:
+                del services.sessions[part.run.id]
+        services.release(part.run.id, claim)
+
+
+def _rewind(services: Services, part: Part, undoing: dict[str, Any]) -> None:
+    """Move the head of a child back to the version that it had, or, if its steps were compensated, to its first."""
+    while True:
+        run = _record(services, part.run.id)
+        if not part.target and facts_of(run).undoing is None:
+            return
+        if run.head == part.target and facts_of(run).undoing is None:
+            return
+        target = services.context.reader(run).record(part.target or FIRST)
+        try:
+            _move(services, run, target, undoing["reason"], undoing["actor"], {})
+        except StaleVersion:
+            continue
+        return
+
+
 def _undo_one(session: Session, entry: Entry, definition: Step) -> None:
     function = definition.compensate
     assert function is not None
-    result = session.record.result(entry)
+    result, _ = session.record.result(entry)
     args, kwargs = session.record.input(entry.number)
     given = _fitting(definition, result, args, kwargs)
     undo = Step(
@@ -296,7 +379,7 @@ def _undo_one(session: Session, entry: Entry, definition: Step) -> None:
     )
     address = undo_address(entry)
     try:
-        drive(machine.step(session, Frame(session), undo, address, given[0], given[1]))
+        drive(machine.step(session, Frame(session), undo, address, given[0], given[1], session.head))
     except (LeaseLost, StoreBusy, StoreUnavailable, CommitUnknown):
         raise
     except Exception as error:
@@ -307,11 +390,6 @@ def _undo_one(session: Session, entry: Entry, definition: Step) -> None:
             run=session.id,
             address=entry.address,
         ) from error
-
-
-def undo_address(entry: Entry) -> str:
-    """Where the compensation of a step is recorded. No step has such a name."""
-    return f"[undo]/{entry.address}"
 
 
 def _fitting(

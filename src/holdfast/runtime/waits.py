@@ -17,6 +17,7 @@ from holdfast.errors import CorruptStore
 from holdfast.model.records import RunRecord
 from holdfast.runtime.lease import is_alive
 from holdfast.store.base import Store
+from holdfast.struct_types import resolved
 from holdfast.tree.codec import decode, encode
 
 
@@ -39,6 +40,12 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     actor: str | None = None
     #: Of an event that has come: its number among all that were sent to the run.
     number: int = 0
+    #: The path of the call that waits (see `expected`), empty if its order is not known; the head when it was made.
+    call: Sequence[int] = ()
+    head: int = 0
+    #: Has it come, and could the last execution not reach the call, because the code waits for something else first?
+    #: Then it is no reason to resume the run.
+    idle: bool = False
 
 
 class Mail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -65,8 +72,14 @@ class Facts(msgspec.Struct, kw_only=True, omit_defaults=True):
     #: How the run failed, as `failure.pack` gives it; versions that record failures which count no more.
     error: bytes = b""
     failed: Sequence[int] = ()
+    #: The address of the step whose failure ended the run; empty if it failed between steps.
+    failed_step: str = ""
+    #: By the address of a step: the head when an attempt at it failed last, if it had called steps.
+    retried: dict[str, int] = {}
     #: The fingerprint of the workflow's code.
     code: str = ""
+    #: Steps in whose place the run runs other functions, and which (see `overrides`).
+    overrides: dict[str, str] = {}
     #: What somebody wants of the run: cancel, pause, or, of a worker that stops, hand back.
     wish: str = ""
     reason: str | None = None
@@ -75,8 +88,12 @@ class Facts(msgspec.Struct, kw_only=True, omit_defaults=True):
     undoing: dict[str, Any] | None = None
     #: Versions whose steps a rollback has undone.
     undone: Sequence[int] = ()
-    #: Sums of tokens and cost.
+    #: Sums of tokens and cost, by the names under which steps noted them; and what they come to.
     totals: dict[str, Any] = {}
+    used: dict[str, Any] = {}
+    #: What it may spend (see `limits`); completed steps that rollbacks took off its line.
+    limits: dict[str, Any] = {}
+    discarded: int = 0
     #: Values that no version has recorded yet, by address.
     values: dict[str, Any] = {}
     #: How many prompts were opened, how many events sent.
@@ -111,7 +128,7 @@ class Facts(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def due(self) -> int | None:
         """When the run wants to be resumed."""
-        times = [wait.due for wait in self.waits if wait.due is not None and not wait.filled]
+        times = [wait.due for wait in self.waits if wait.due is not None and not (wait.filled or wait.idle)]
         return min(times, default=None)
 
     def letter_for(self, wait: Wait) -> Mail | None:
@@ -122,17 +139,13 @@ class Facts(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def has_come(self) -> bool:
         """Has an answer or an event come that the run, or one that is a part of it, waits for?"""
-        return self.called or any(wait.filled or self.letter_for(wait) is not None for wait in self.waits)
-
-    def ready(self, now: int) -> bool:
-        """Has anything come that the run waits for? Of a run that is part of it, only that run knows (see `ready`)."""
-        return not self.waits or any(
-            wait.filled
-            or wait.kind == "run"
-            or (wait.due is not None and wait.due <= now)
-            or self.letter_for(wait) is not None
-            for wait in self.waits
+        return self.called or any(
+            not wait.idle and (wait.filled or self.letter_for(wait) is not None) for wait in self.waits
         )
+
+    def is_over(self, wait: Wait, now: int) -> bool:
+        """Has what a wait is for come, or its time? Of a child run, only that run knows (see `ready`)."""
+        return wait.filled or (wait.due is not None and wait.due <= now) or self.letter_for(wait) is not None
 
 
 def facts_of(run: RunRecord) -> Facts:
@@ -140,33 +153,39 @@ def facts_of(run: RunRecord) -> Facts:
     if not run.detail:
         return Facts()
     try:
-        return msgspec.convert(decode(run.detail), Facts)
+        return msgspec.convert(decode(run.detail), resolved(Facts))
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
         raise CorruptStore(
             f"the facts of run {run.id!r} cannot be read ({error}): verify the store", run=run.id
         ) from error
 
 
-def ready(store: Store, run: RunRecord, now: int, around: frozenset[str] = frozenset()) -> bool:
-    """Would a suspended run go on if it were resumed?"""
+def ready(store: Store, run: RunRecord, now: int) -> bool:
+    """Would a suspended run continue if it were resumed?"""
     facts = facts_of(run)
-    parts = [wait.name for wait in facts.waits if wait.kind == "run"]
-    facts.waits = [wait for wait in facts.waits if wait.kind != "run"]
-    if (facts.waits or not parts) and facts.ready(now):
+    return not facts.waits or any(
+        not wait.idle and has_come(store, run, facts, wait, now) for wait in facts.waits
+    )
+
+
+def has_come(
+    store: Store, run: RunRecord, facts: Facts, wait: Wait, now: int, around: frozenset[str] = frozenset()
+) -> bool:
+    """Has what a run waits for come? A child run has if it has ended, or would continue if it were resumed."""
+    if wait.kind != "run":
+        return facts.is_over(wait, now)
+    child = store.run(wait.name)
+    if child is None or child.status not in ("suspended", "paused", "running", "frozen"):
         return True
-    for part in parts:
-        child = store.run(part)
-        if child is None or child.status not in ("suspended", "paused", "running", "frozen"):
-            return True
-        if child.status == "running" and not is_alive(child, now):
-            return True
-        if (
-            child.status == "suspended"
-            and child.id not in around
-            and ready(store, child, now, around | {run.id})
-        ):
-            return True
-    return False
+    if child.status == "running":
+        return not is_alive(child, now)
+    if child.status != "suspended" or child.id in around:
+        return False
+    its = facts_of(child)
+    around = around | {run.id}
+    return not its.waits or any(
+        not each.idle and has_come(store, child, its, each, now, around) for each in its.waits
+    )
 
 
 def encoded(facts: Facts) -> bytes:

@@ -12,6 +12,7 @@ import msgspec
 
 from holdfast.errors import HoldfastError, InvalidCall
 from holdfast.model.names import short
+from holdfast.struct_types import resolved
 
 #: Marks, in a run's record, a policy that was given for that run and not with its workflow.
 _OWN = "own"
@@ -31,9 +32,10 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     unchanged: int | None = None
     #: Seconds of execution; waiting does not count.
     max_time: float | None = None
-    #: Completed steps.
+    #: Completed steps, those of children included.
     max_steps: int | None = None
-    #: What steps have noted with `holdfast.note(tokens=…, cost=…)`.
+    #: What steps, those of children included, have noted with `holdfast.note(tokens=…, cost=…)`. The monitor finds
+    #: that a budget was exceeded; `Limits` keep a run from exceeding it.
     max_tokens: int | None = None
     max_cost: float | None = None
     #: Roll a run that is stuck back to its last good version and go on, before a person is asked?
@@ -50,6 +52,12 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise InvalidCall(f"max_restores is a whole number, 0 or more, not {short(self.max_restores)}")
         if type(self.autoresume) is not bool:
             raise InvalidCall(f"autoresume is True or False, not {short(self.autoresume)}")
+
+    @property
+    def has_budget(self) -> bool:
+        """Is anything that a run spends watched?"""
+        budgets = (self.max_time, self.max_steps, self.max_tokens, self.max_cost)
+        return any(each is not None for each in budgets)
 
 
 def check_watch(watch: Any) -> Watch | None:
@@ -74,7 +82,7 @@ def follow_workflow(kept: dict[str, Any], workflow: Watch | None) -> dict[str, A
 def watch_of(kept: dict[str, Any]) -> Watch | None:
     """The policy that a record keeps; None if there is none, or none that makes sense here."""
     try:
-        return msgspec.convert(kept, Watch) if kept else None
+        return msgspec.convert(kept, resolved(Watch)) if kept else None
     except (msgspec.ValidationError, HoldfastError):
         return None
 

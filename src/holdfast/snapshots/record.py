@@ -15,7 +15,7 @@ from holdfast.errors import HoldfastError, InvalidCall, InvalidReference, Invali
 from holdfast.history import snapshot as documents
 from holdfast.history.snapshot import Validation
 from holdfast.history.version import Version
-from holdfast.model.names import MAX_ID, check_run_id, meant, short
+from holdfast.model.names import MAX_ID, check_run_id, meant, printable, short
 from holdfast.tree import diff as trees
 from holdfast.tree.codec import open_box
 from holdfast.tree.fold import Folder, same
@@ -64,7 +64,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         fields = ", ".join(map(str, self.state))
-        return (
+        return printable(
             f"<Snapshot {self.number} of {self.run_id!r}, {self.timestamp:%Y-%m-%d %H:%M:%S}: {fields:.200}>"
         )
 

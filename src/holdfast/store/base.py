@@ -8,6 +8,8 @@ The contracts, once for all stores:
 
 - `append` is atomic and durable when it returns. It compares the run's `revision` with the one expected and
   raises `StaleVersion`, with nothing written, if they differ (or if a run that should be new exists).
+- Leases are judged by the store's own clock, in the statement or under the lock that writes: a process that was
+  stopped in between cannot write by a lease that has run out meanwhile.
 - A record that is read equals the record that was written, or the read raises `CorruptStore`. The hashes of
   versions are checked by `history`, not here.
 - A read sees every append that returned before it began.
@@ -16,8 +18,10 @@ The contracts, once for all stores:
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypedDict, Unpack
 
 import msgspec
 
@@ -32,6 +36,11 @@ from holdfast.model.records import (
     VersionRecord,
 )
 from holdfast.tree.pack import Upload
+
+
+def wall_clock() -> int:
+    """Return this machine's time, in microseconds since 1970."""
+    return time.time_ns() // 1000
 
 
 class Place(NamedTuple):
@@ -76,6 +85,8 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     #: The queue from which workers shall claim the run from now on. If it stands there with that priority already, it
     #: keeps its turn.
     queue: Place | None = None
+    #: Is it written by the owner of the run's lease? Then it is refused with `LeaseExpired` once that has run out.
+    leased: bool = False
 
 
 class Prune(NamedTuple):
@@ -150,6 +161,28 @@ class RunStore(Protocol):
 
     def import_run(self, imported: Imported) -> RunRecord:
         """Write a whole run; `AlreadyExists`, with nothing written, if its id is taken."""
+
+
+class RunFilters(TypedDict, total=False):
+    """Filters of `RunStore.runs`."""
+
+    statuses: Sequence[str] | None
+    workflow: str | None
+    tags: Sequence[str]
+    since: int | None
+    due: int | None
+    parent: int | None
+    prefix: str
+    live: bool
+
+
+def every_run(store: RunStore, *, page: int = 500, **filters: Unpack[RunFilters]) -> Iterator[RunRecord]:
+    """Yield all runs that pass the filters, newest first, however many there are. Runs may be changed and deleted
+    meanwhile; those made after the first page was read are not among them."""
+    before: int | None = None
+    while found := store.runs(before=before, limit=page, **filters):
+        yield from found
+        before = found[-1].key
 
 
 class VersionStore(Protocol):
@@ -244,8 +277,9 @@ class ValueStore(Protocol):
     def value_names(self, prefix: str, *, after: str = "", limit: int = 1000) -> list[str]:
         """The names of values that start with a prefix and come after a name, in the order of their code points."""
 
-    def renew(self, runs: Sequence[int], owner: str, until: int) -> None:
-        """Prolong `until` of those runs that this owner still has. Their revisions stay."""
+    def renew(self, runs: Sequence[int], owner: str, until: int) -> list[int]:
+        """Prolong `until` of those runs that this owner has and whose lease has not run out. Their revisions stay.
+        Return the runs of this owner whose lease has run out: they have to be claimed again."""
 
 
 class QueueStore(Protocol):
@@ -258,6 +292,13 @@ class QueueStore(Protocol):
         are suspended and due; that are running with an owner whose time has run out. Each is running afterwards, with
         the owner, `until` and the next revision. No two claims get one run: whoever had it before is refused at the
         next `append`."""
+
+    def claim_again(
+        self, run: int, owner: str, lease: int, most: int | None, event: EventRecord
+    ) -> RunRecord | None:
+        """Give a run back to an owner whose lease of it has run out, for `lease` microseconds from now on, with the
+        next revision and an entry for its journal. Return the run; None, with nothing written, if it is another's by
+        now, or if `most` runs of its queue are owned. A run whose lease has not run out is returned as it is."""
 
     def waiting(self, wanted: Claim) -> bool:
         """Is there a run that such a claim may give, as far as can be told without writing?"""
@@ -286,6 +327,10 @@ class Store(RunStore, VersionStore, ArtifactStore, ValueStore, QueueStore, Proto
     def check(self) -> list[str]:
         """What is wrong with the database around its runs, as far as it can tell: its files, rows that belong to no
         run; empty if nothing."""
+
+    def backup(self, path: str | os.PathLike[str], artifacts: str | os.PathLike[str] | None) -> None:
+        """Copy the store, as it is at one moment, to a new file, and the contents of its artifact folder, if it has
+        one, to another."""
 
     def compact(self) -> None:
         """Give space that is no longer used back to the system."""

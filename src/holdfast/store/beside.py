@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from holdfast.model.records import ArtifactRecord
+from holdfast.store.unpicklable import Unpicklable
 from holdfast.tree.pack import Upload
 
 
@@ -28,10 +29,10 @@ class SmallValues(Protocol):
     def set(self, name: str, data: bytes, expect: int) -> int: ...
     def drop(self, name: str, expect: int) -> None: ...
     def names(self, prefix: str, after: str, limit: int) -> list[str]: ...
-    def renew(self, runs: Sequence[int], owner: str, until: int) -> None: ...
+    def renew(self, runs: Sequence[int], owner: str, until: int) -> list[int]: ...
 
 
-class Beside:
+class Beside(Unpicklable):
     """The half of a store that hands on. The contracts are on the protocol, `store.base`."""
 
     _large: LargeValues
@@ -64,5 +65,5 @@ class Beside:
     def value_names(self, prefix: str, *, after: str = "", limit: int = 1000) -> list[str]:
         return self._small.names(prefix, after, limit)
 
-    def renew(self, runs: Sequence[int], owner: str, until: int) -> None:
-        self._small.renew(runs, owner, until)
+    def renew(self, runs: Sequence[int], owner: str, until: int) -> list[int]:
+        return self._small.renew(runs, owner, until)

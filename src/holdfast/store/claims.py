@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.errors import LeaseExpired
 from holdfast.model.records import RunRecord
 from holdfast.store.base import Claim
 
@@ -23,6 +24,18 @@ def ready_at(run: RunRecord) -> int | None:
 def changes_when(expect: RunRecord, run: RunRecord) -> bool:
     """Does a change of a run change when it can be claimed? Renewals are noticed by the next claim."""
     return (expect.status, expect.due, expect.owner) != (run.status, run.due, run.owner)
+
+
+def claimed_again(run: RunRecord, now: int, lease: int) -> RunRecord:
+    """Return a run whose lease had run out, as its owner has it again."""
+    return msgspec.structs.replace(run, until=now + lease, updated=now, revision=run.revision + 1)
+
+
+def expired(run: RunRecord) -> LeaseExpired:
+    """Return the refusal of a change that the owner of a lease makes after it has run out."""
+    return LeaseExpired(
+        f"the lease of run {run.id!r} ran out before this was written: claim the run again", run=run.id
+    )
 
 
 def claimed(run: RunRecord, wanted: Claim) -> RunRecord:

@@ -8,9 +8,10 @@ Invariant: all is read and changed under one lock, and a change is checked befor
 
 from __future__ import annotations
 
+import os
 import time
 from bisect import bisect_right, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import nsmallest
 from itertools import islice
 from operator import attrgetter
@@ -22,6 +23,7 @@ from holdfast.errors import (
     AlreadyExists,
     CorruptStore,
     HoldfastError,
+    InvalidCall,
     NotFound,
     StaleVersion,
     StoreUnavailable,
@@ -29,7 +31,8 @@ from holdfast.errors import (
 from holdfast.model import records
 from holdfast.model.records import EventRecord, MarkRecord, RunRecord, VersionRecord
 from holdfast.store import memory_queue
-from holdfast.store.base import Append, Claim, Imported, Place, Prune
+from holdfast.store.base import Append, Claim, Imported, Place, Prune, wall_clock
+from holdfast.store.claims import expired
 from holdfast.store.memory_artifacts import Contents, read
 from holdfast.store.memory_beside import Beside
 from holdfast.store.memory_run import NONE, Entry, Kept, Part, Run
@@ -51,8 +54,9 @@ class _Closed:
 class MemoryStore(Beside):
     """A store in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, clock: Callable[[], int] | None = None) -> None:
         super().__init__()
+        self._clock = clock or wall_clock
         self._ids: dict[str, Run] = {}
         #: By key, in order of keys.
         self._runs: dict[int, Run] = {}
@@ -86,6 +90,8 @@ class MemoryStore(Beside):
         self._artifacts.require(change.holds, brought)
         if change.expect is not None:
             run = self._expected(change.expect)
+            if change.leased and run.record.until <= self.now():
+                raise expired(run.record)
         elif change.run.id not in self._ids:
             run = Run(change.run)
         else:
@@ -166,6 +172,19 @@ class MemoryStore(Beside):
                 if wanted.event is not None:
                     self._note(run, [wanted.event])
             return [run.record for run in taken]
+
+    def claim_again(
+        self, run: int, owner: str, lease: int, most: int | None, event: EventRecord
+    ) -> RunRecord | None:
+        with self._lock:
+            found = self._runs.get(run)
+            if found is None:
+                return None
+            before = found.record
+            taken = memory_queue.take_again(self._runs.values(), found, owner, self.now(), lease, most)
+            if taken is not None and taken is not before:
+                self._note(found, [event])
+            return taken
 
     def place(self, run: int) -> Place | None:
         with self._lock:
@@ -316,11 +335,17 @@ class MemoryStore(Beside):
 
     # Leases
 
-    def renew(self, runs: Sequence[int], owner: str, until: int) -> None:
+    def renew(self, runs: Sequence[int], owner: str, until: int) -> list[int]:
         with self._lock:
+            now, late = self.now(), []
             for run in filter(None, map(self._runs.get, runs)):
-                if run.record.owner == owner and run.record.until < until:
+                if run.record.owner != owner:
+                    continue
+                if run.record.until <= now:
+                    late.append(run.record.key)
+                elif run.record.until < until:
                     run.record = replace(run.record, until=until)
+            return late
 
     # The whole
 
@@ -329,7 +354,7 @@ class MemoryStore(Beside):
         return True
 
     def now(self) -> int:
-        return time.time_ns() // 1000
+        return self._clock()
 
     def stats(self) -> records.StoreStats:
         with self._lock:
@@ -346,6 +371,9 @@ class MemoryStore(Beside):
     def check(self) -> list[str]:
         with self._lock:
             return []
+
+    def backup(self, path: str | os.PathLike[str], artifacts: str | os.PathLike[str] | None) -> None:
+        raise InvalidCall("a store in memory is not kept: export its runs with export_run")
 
     def compact(self) -> None:
         with self._lock:

@@ -12,10 +12,11 @@ from contextlib import AbstractContextManager
 from holdfast.errors import StaleVersion
 from holdfast.model import records
 from holdfast.store.memory_artifacts import Artifacts, read
+from holdfast.store.unpicklable import Unpicklable
 from holdfast.tree.pack import Upload
 
 
-class Beside:
+class Beside(Unpicklable):
     """The half of the store that knows no runs. The contracts are on the protocol, `store.base`."""
 
     def __init__(self) -> None:

@@ -11,10 +11,10 @@ Invariant: the key of a run, once given, is never given again.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.errors import CorruptStore, HoldfastError, NotFound, StaleVersion
+from holdfast.errors import CorruptStore, HoldfastError, InvalidCall, NotFound, StaleVersion
 from holdfast.model.records import (
     EventRecord,
     MarkRecord,
@@ -66,9 +66,11 @@ _SELECT_STATS = (
     "(SELECT count(*) FROM journal WHERE number IS NULL), "
     "(SELECT count(*) FROM artifact), (SELECT coalesce(sum(size), 0)::bigint FROM artifact), "
     "(SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class "
-    "WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace) FROM run"
+    "WHERE relkind = 'r' AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())) FROM run"
 )
 _INSERT_MARK = "INSERT INTO mark VALUES (%s, %s, %s, %s, %s) ON CONFLICT DO NOTHING"
+#: How many of the tags in a list a run has.
+_COUNT_TAGS = "(SELECT count(DISTINCT name) FROM mark WHERE mark.run = run.key AND name = ANY(%b::text[]))"
 #: The tables whose rows belong to runs.
 _OF_RUNS = ("journal", "block", "timeline", "mark", "hold", "queued")
 _OTHERS = ("run", "artifact", "artifact_piece", "value")
@@ -85,12 +87,13 @@ class PostgresStore(Beside):
         artifacts: str | os.PathLike[str] | None = None,
         timeout: float = 30.0,
         create: bool = True,
+        clock: Callable[[], int] | None = None,
     ) -> None:
         address = parse(url)
         #: Where it is, without the password.
         self.shown = address.shown
         self._schema = address.schema
-        self._link = Link(address, durability, timeout)
+        self._link = Link(address, durability, timeout, clock)
         self._link.open_first()
         try:
             postgres_format.prepare(self._link, create=create)
@@ -177,8 +180,14 @@ class PostgresStore(Beside):
         clauses += [("status = %s", one), ("status = ANY(%b::bigint[])", numbers if one is None else None)]
         if prefix:
             clauses += [("id >= %s", prefix), ("starts_with(id, %s)", prefix)]
-        tagged = "EXISTS (SELECT FROM mark WHERE mark.run = run.key AND mark.name = %s)"
-        clauses += [(tagged, tag) for tag in tags]
+        names = sorted(set(tags))
+        if names:
+            clauses.append(
+                ("EXISTS (SELECT FROM mark WHERE mark.run = run.key AND mark.name = %s)", names[0])
+            )
+        if len(names) > 1:
+            # The server would plan a join for each, in all orders.
+            clauses.append((f"{_COUNT_TAGS} = {len(names)}", names))
         where, values = where_all(clauses)
         where += f" AND {LIVE_RUN}" if live else ""
         rows = self._link.rows(f"{SELECT_RUN}{where} ORDER BY key DESC LIMIT %s", (*values, limit))
@@ -306,6 +315,13 @@ class PostgresStore(Beside):
             self._teller.tell()
         return taken
 
+    def claim_again(
+        self, run: int, owner: str, lease: int, most: int | None, event: EventRecord
+    ) -> RunRecord | None:
+        taken = postgres_queue.claim_again(self._link, run, owner, lease, most, event)
+        self._teller.tell()
+        return taken
+
     def waiting(self, wanted: Claim) -> bool:
         return postgres_queue.waiting(self._link, wanted)
 
@@ -346,6 +362,11 @@ class PostgresStore(Beside):
         except CorruptStore as error:
             found.append(str(error))
         return found
+
+    def backup(self, path: str | os.PathLike[str], artifacts: str | os.PathLike[str] | None) -> None:
+        raise InvalidCall(
+            "a PostgreSQL store is backed up by its server: use pg_dump, or the backups of your provider"
+        )
 
     def compact(self) -> None:
         self._link.vacuum([*_OF_RUNS, *_OTHERS])

@@ -22,6 +22,7 @@ from holdfast.errors import CommitUnknown, HoldfastError, StaleVersion
 from holdfast.model.records import RunRecord
 from holdfast.store import postgres_change, postgres_many
 from holdfast.store.base import Append
+from holdfast.store.claims import expired
 from holdfast.store.gather import Gather, Job
 from holdfast.store.postgres_artifacts import Artifacts
 from holdfast.store.postgres_errors import LinkLost, Repeat, translated, unreachable
@@ -35,6 +36,7 @@ from holdfast.store.sqlite_rows import event_row
 _BATCH = 256
 
 _SETTLE = "SELECT key, revision, attempt FROM run WHERE id = %s"
+_LEASE = "SELECT FROM run WHERE key = %s AND revision = %s"
 _VERSION = "SELECT seal FROM journal WHERE run = %s AND number = %s"
 _EVENT = "SELECT FROM journal WHERE run = %s AND number IS NULL AND seal = %s"
 
@@ -42,14 +44,15 @@ _EVENT = "SELECT FROM journal WHERE run = %s AND number IS NULL AND seal = %s"
 class _Sent:
     """A change on its way."""
 
-    __slots__ = ("attempt", "change", "outcome", "run", "tried")
+    __slots__ = ("attempt", "change", "outcome", "run", "sending", "tried")
 
     def __init__(self, change: Append, attempt: int) -> None:
         self.change = change
         #: As it will be, with its key.
         self.run = change.run
         self.attempt = attempt
-        #: Was it sent, and the answer lost?
+        #: Is it being sent? Was it, and the answer lost, with the connection or with the thread that sent it?
+        self.sending = False
         self.tried = False
         self.outcome: RunRecord | HoldfastError | None = None
 
@@ -60,6 +63,9 @@ class _Sent:
             if self.change.expect is None
             else stale(self.run)
         )
+
+    def refuse_expired(self) -> None:
+        self.outcome = expired(self.run)
 
     def unknown(self, cause: BaseException | None) -> None:
         self.outcome = CommitUnknown(
@@ -79,7 +85,7 @@ class Appender:
         self._artifacts = artifacts
         self._teller = teller
         self._places = taking_places(link.address.schema)
-        self._gather: Gather[Append] = Gather(self._carry_out, _BATCH)
+        self._gather: Gather[_Sent] = Gather(self._carry_out, _BATCH)
         self._attempts = _drawn()
 
     def start_anew(self) -> None:
@@ -89,7 +95,7 @@ class Appender:
 
     def append(self, change: Append) -> RunRecord:
         if not change.uploads and not change.holds:
-            written: RunRecord = self._gather.hand_in(change)
+            written: RunRecord = self._gather.hand_in(_Sent(change, next(self._attempts)))
             return written
         (outcome,) = self._with_artifacts([change])
         if isinstance(outcome, HoldfastError):
@@ -111,53 +117,43 @@ class Appender:
                 found += [error] * len(part)
         return found
 
-    def _carry_out(self, jobs: list[Job[Append]]) -> None:
-        for job, outcome in zip(jobs, self._together([job.item for job in jobs]), strict=True):
+    def _carry_out(self, jobs: list[Job[_Sent]]) -> None:
+        for job, outcome in zip(jobs, self._write([job.item for job in jobs]), strict=True):
             job.outcome = outcome
-
-    def _together(self, changes: Sequence[Append]) -> Sequence[RunRecord | BaseException]:
-        """For threads that know nothing of each other: what spoils it for all is tried one by one."""
-        batch = self._begun(changes)
-        try:
-            return self._write(batch)
-        except Exception:
-            if len(batch) == 1:
-                raise
-        return [self._alone(sent) for sent in batch]
 
     def _begun(self, changes: Sequence[Append]) -> list[_Sent]:
         return [_Sent(change, next(self._attempts)) for change in changes]
-
-    def _alone(self, sent: _Sent) -> RunRecord | BaseException:
-        try:
-            return self._write([sent])[0]
-        except Exception as error:
-            return error
 
     def _write(self, batch: list[_Sent]) -> list[RunRecord | HoldfastError]:
         """Write changes, each one statement. What is raised stands for all of them; nothing was written then."""
         patience = Patience(self._link.timeout)
         while waiting := [sent for sent in batch if sent.outcome is None]:
-            sending = False
+            # Sent by a leader that was interrupted, or by the try before this one.
+            _note_lost(waiting)
             try:
                 with self._link.lend(patience, limit=ANSWER) as connection:
                     self._settle(connection, waiting)
                     waiting = [sent for sent in waiting if sent.outcome is None]
                     self._give_keys(connection, waiting)
-                    sending = True
+                    for sent in waiting:
+                        sent.sending = True
                     self._send(connection, waiting)
-                    sending = False
+                    for sent in waiting:
+                        sent.sending = False
                     self._settle(connection, waiting)
             except LinkLost as lost:
-                for sent in waiting:
-                    sent.tried |= sending
+                _note_lost(waiting)
                 if not patience.again():
                     self._give_up(batch, unreachable(lost.error, self._link.shown), lost.error)
             except Repeat as undone:
+                for sent in waiting:
+                    sent.sending = False
                 if not patience.again():
                     busy = translated(undone.error, self._link.shown, self._link.timeout)
                     self._give_up(batch, busy, undone.error)
             except HoldfastError as error:
+                for sent in waiting:
+                    sent.sending = False
                 self._give_up(batch, error, error.__cause__)
         self._teller.tell()
         return [sent.outcome for sent in batch if sent.outcome is not None]
@@ -182,7 +178,8 @@ class Appender:
     def _send(self, connection: Connection, batch: list[_Sent]) -> None:
         """Write in one round trip. Those that are refused although they were sent before stay to be looked for."""
         many, single = _grouped(batch)
-        statements = [postgres_many.statement(group, self._places) for group in many]
+        now = self._link.time.stated()
+        statements = [postgres_many.statement(group, self._places, now) for group in many]
         statements += [self._statement(sent) for sent in single]
         found = carry_out(connection, statements) if statements else []
         written = {attempt for attempts in found[: len(many)] for attempt in attempts}
@@ -190,8 +187,18 @@ class Appender:
         for sent in batch:
             if sent.attempt in written:
                 sent.outcome = sent.run
+            elif sent.change.leased and self._is_unchanged(connection, sent):
+                # Sent before or not: it cannot be written any more, because every claim changes the run.
+                sent.refuse_expired()
             elif not sent.tried:
                 sent.refuse()
+
+    def _is_unchanged(self, connection: Connection, sent: _Sent) -> bool:
+        """Is the run as it was expected? Then a change of it was refused because its lease had run out."""
+        expect = sent.change.expect
+        if expect is None:
+            return False
+        return connection.execute(_LEASE, (expect.key, expect.revision)).fetchone() is not None
 
     def _settle(self, connection: Connection, batch: list[_Sent]) -> None:
         """Of changes whose answer was lost: look which were carried out, and which never will be."""
@@ -258,8 +265,11 @@ class Appender:
             uploads = sorted(change.uploads, key=lambda upload: upload.digest)
             self._artifacts.keep(connection, uploads, change.run.updated)
             (keys,) = carry_out(connection, [self._statement(sent)])
-            if not keys:
+            if not keys and change.leased and self._is_unchanged(connection, sent):
+                sent.refuse_expired()
+            elif not keys:
                 sent.refuse()
+            if not keys:
                 assert isinstance(sent.outcome, HoldfastError)
                 raise sent.outcome
             if change.version is not None:
@@ -273,7 +283,8 @@ class Appender:
         return sent.run
 
     def _statement(self, sent: _Sent) -> Statement:
-        return postgres_change.statement(sent.change, sent.run, sent.attempt, self._places)
+        now = self._link.time.stated()
+        return postgres_change.statement(sent.change, sent.run, sent.attempt, self._places, now)
 
 
 def _drawn() -> Iterator[int]:
@@ -281,19 +292,28 @@ def _drawn() -> Iterator[int]:
     return count(secrets.randbits(62))
 
 
+def _note_lost(batch: Sequence[_Sent]) -> None:
+    """Note that whatever was being sent may have been carried out."""
+    for sent in batch:
+        if sent.sending:
+            sent.tried = True
+            sent.sending = False
+
+
 def _grouped(batch: list[_Sent]) -> tuple[list[list[postgres_many.Part]], list[_Sent]]:
     """Changes that are one statement together, and those that are one each: of one run, the first alone can be among
     many."""
     if len(batch) < postgres_many.LEAST:
         return [], batch
-    groups: dict[bool, list[_Sent]] = {False: [], True: []}
+    groups: dict[tuple[bool, bool], list[_Sent]] = {}
     single, seen = [], set()
     for sent in batch:
         if sent.run.key in seen or not postgres_many.fits(sent.change):
             single.append(sent)
         else:
             seen.add(sent.run.key)
-            groups[postgres_many.moves(sent.change)].append(sent)
+            kind = (postgres_many.moves(sent.change), sent.change.leased)
+            groups.setdefault(kind, []).append(sent)
     many = []
     for group in groups.values():
         if len(group) < postgres_many.LEAST:

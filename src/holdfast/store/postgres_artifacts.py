@@ -124,6 +124,9 @@ class Artifacts:
         """Remove those that nobody holds and that came before a time; gives number and bytes."""
 
         def write(connection: Connection) -> list[tuple[bytes, int]]:
+            if self._folder is not None:
+                # Files are removed after this: no version that a crash brings back may lack its artifact.
+                connection.execute("SET LOCAL synchronous_commit = on")
             # Before the statement that looks, so that it sees what others have just committed.
             connection.execute("SELECT pg_advisory_xact_lock(%s)", (self._lock,))
             rows = connection.execute(f"DELETE FROM {_FREE} RETURNING digest, size", (before,)).fetchall()

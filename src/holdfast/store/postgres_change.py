@@ -13,6 +13,7 @@ from holdfast.model.records import MarkRecord, RunRecord
 from holdfast.store.base import Append
 from holdfast.store.claims import changes_when, ready_at
 from holdfast.store.postgres_rows import VERSION_COLUMNS, sent_as, version_row
+from holdfast.store.postgres_time import SERVER_NOW
 from holdfast.store.postgres_wire import Statement
 from holdfast.store.sqlite_rows import RUN, event_row, mark_row, run_row, run_sum, timeline_row
 
@@ -45,10 +46,12 @@ class _Shape(NamedTuple):
     timeline: bool
     queue: bool
     moved: bool
+    leased: bool
 
 
-def statement(change: Append, run: RunRecord, attempt: int, places: str) -> Statement:
-    """The statement of a change. It gives the key of the run, or nothing if nothing was written."""
+def statement(change: Append, run: RunRecord, attempt: int, places: str, now: int | None) -> Statement:
+    """The statement of a change. It gives the key of the run, or nothing if nothing was written. `now` is the time by
+    which a lease is judged, None for the server's."""
     expect, key = change.expect, run.key
     moved = expect is not None and changes_when(expect, run)
     row = run_row(run)
@@ -57,6 +60,8 @@ def statement(change: Append, run: RunRecord, attempt: int, places: str) -> Stat
         values = [*row, run_sum(row), attempt]
     else:
         values = [*row[2:4], *row[5:], run_sum(row), attempt, expect.key, expect.revision]
+        if change.leased:
+            values.append(now)
     version = change.version
     if version is not None:
         values += version_row(version)
@@ -83,6 +88,7 @@ def statement(change: Append, run: RunRecord, attempt: int, places: str) -> Stat
         timeline=change.timeline is not None,
         queue=change.queue is not None,
         moved=moved and change.queue is None,
+        leased=change.leased and expect is not None,
     )
     return Statement(_text(shape, places), values)
 
@@ -94,6 +100,8 @@ def _text(shape: _Shape, places: str) -> str:
     `postgres_journal`)."""
     journal = shape.version or shape.events
     change = _INSERT_RUN if shape.new else _UPDATE_RUN
+    if shape.leased:
+        change += f" AND until > coalesce(%s::bigint, {SERVER_NOW})"
     parts = [f"changed AS ({change} RETURNING key{f', {places}' if journal else ''})"]
     if shape.version:
         parts.append(

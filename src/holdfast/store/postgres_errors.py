@@ -48,6 +48,10 @@ _HOPELESS = (
 )
 
 
+#: Words of a server that has no connection free.
+_FULL = ("too many clients", "connection slots", "too many connections", "no more connections allowed")
+
+
 def closed(shown: str) -> StoreUnavailable:
     """The refusal of a store that was closed."""
     return StoreUnavailable(f"the store {shown} is closed: open it again")
@@ -80,10 +84,18 @@ def is_starting(error: psycopg.Error) -> bool:
     return any(words in text for words in ("starting up", "shutting down", "recovery mode", "not yet accept"))
 
 
-def unreachable(error: BaseException, shown: str) -> StoreUnavailable | StoreBusy:
+def is_full(error: BaseException) -> bool:
+    """Has the server, or a pool before it, no connection free?"""
+    text = str(error)
+    return any(words in text for words in _FULL)
+
+
+def unreachable(error: BaseException, shown: str) -> HoldfastError:
     """The refusal where no connection can be made, or kept."""
+    if isinstance(error, psycopg.DataError):
+        return translated(error, shown, 0)
     text = one_line(error)
-    if "too many clients" in text or "connection slots" in text or "too many connections" in text:
+    if is_full(error):
         return StoreBusy(
             f"{shown} has no connection free ({text}): try again, or open it with a smaller pool="
         )
@@ -97,7 +109,18 @@ def translated(error: psycopg.Error, shown: str, timeout: float) -> HoldfastErro
     state, text = error.sqlstate or "", one_line(error)
     if isinstance(error, psycopg.DataError) and ("NUL" in text or "0x00" in text):
         return InvalidCall("PostgreSQL keeps no text with a NUL character: leave it out")
-    if state in ("55P03", "57014", "40001", "40P01"):
+    if state in ("22P05", "22021"):
+        return InvalidCall(
+            f"the encoding of the database at {shown} cannot hold this text ({text}): use other characters in ids and "
+            "names, or a database with the encoding UTF8"
+        )
+    if state == "57014":
+        return _cancelled(shown, text)
+    if state == "53100":
+        return StoreUnavailable(
+            f"the disk of {shown} is full ({text}): nothing was written; free some space there, then try again"
+        )
+    if state in ("55P03", "40001", "40P01"):
         return StoreBusy(f"{shown} was locked by another writer for {timeout:g} s: try again")
     if state.startswith("53"):
         return StoreUnavailable(f"{shown} has run out of something ({text}): nothing was lost, try again")
@@ -112,6 +135,16 @@ def translated(error: psycopg.Error, shown: str, timeout: float) -> HoldfastErro
             f"{shown} is damaged ({text}): run verify, and restore what it names from a bundle"
         )
     return StoreUnavailable(f"{shown}: {text}")
+
+
+def _cancelled(shown: str, text: str) -> StoreBusy:
+    """Return the error for a statement that the server has cancelled."""
+    if "user request" in text:
+        return StoreBusy(f"{shown} cancelled a statement at an administrator's request ({text}): try again")
+    return StoreBusy(
+        f"{shown} cancelled a statement because of its setting statement_timeout ({text}): try again, or raise it for "
+        "this user (ALTER ROLE … SET statement_timeout)"
+    )
 
 
 def one_line(error: BaseException) -> str:

@@ -72,8 +72,10 @@ def _format(link: Link) -> int | None:
 
 def _found(connection: Connection, schema: str, shown: str) -> int | None:
     """The format of a schema; None if it is yet to be made."""
+    # In this order: another process may make all tables, the format's included, between the two statements.
+    has_tables = _says(connection, _TABLES, schema)
     if not _says(connection, _FORMAT, schema):
-        if _says(connection, _TABLES, schema):
+        if has_tables:
             raise IncompatibleFormat(
                 f"the schema {schema!r} of {shown} holds tables, but not Holdfast's: open it with another ?schema="
             )

@@ -4,6 +4,9 @@ A connection that fails takes all idle ones with it: after a restart of the serv
 repeated on another until the store's time is over. A transaction that was lost before its COMMIT is repeated too;
 during it, the server is asked what became of it.
 
+A thread that a signal handler interrupts may leave a connection that it was lent (see `interrupts`): its place in the
+pool records the frame of the borrower, and is freed once that is gone.
+
 Invariant: what `transact` returns has been committed once; when it raises, nothing was written, unless it raises
 `CommitUnknown`.
 """
@@ -12,9 +15,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any, TypeVar
 
 import psycopg
@@ -23,10 +29,12 @@ from psycopg.conninfo import make_conninfo
 from psycopg.types.numeric import Int8BinaryDumper
 
 from holdfast.errors import CommitUnknown, HoldfastError, StoreBusy, StoreUnavailable
+from holdfast.store.interrupts import LOOK, is_gone
 from holdfast.store.postgres_errors import (
     LinkLost,
     Repeat,
     closed,
+    is_full,
     is_lost,
     is_starting,
     is_to_be_repeated,
@@ -34,6 +42,7 @@ from holdfast.store.postgres_errors import (
     translated,
     unreachable,
 )
+from holdfast.store.postgres_pool_mode import refuse_transaction_pool
 from holdfast.store.postgres_time import ServerTime
 from holdfast.store.postgres_url import Address
 from holdfast.store.sqlite_fork import before_forks
@@ -89,14 +98,63 @@ class Connection(psycopg.Connection[Row]):
         return super().wait(gen, interval, self.limit if timeout is None else timeout)
 
 
+class _Place:
+    """A place in the pool: its connection, once it is made, and the frame of the function that it is lent to."""
+
+    __slots__ = ("borrower", "connection")
+
+    def __init__(self, borrower: FrameType | None, connection: Connection | None = None) -> None:
+        self.borrower = borrower
+        self.connection = connection
+
+
+class Lending:
+    """A connection for the length of a `with`. Errors of the driver become ours, or `LinkLost`, `Repeat`."""
+
+    __slots__ = ("_limit", "_link", "_patience", "_place")
+
+    def __init__(self, link: Link, patience: Patience, limit: float | None) -> None:
+        self._link = link
+        self._patience = patience
+        self._limit = limit
+
+    def __enter__(self) -> Connection:
+        self._place = place = self._link._take(self._patience, sys._getframe(1))
+        connection = self._link._connected(place)
+        connection.limit = self._limit
+        return connection
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        link, place = self._link, self._place
+        if isinstance(error, psycopg.Error):
+            if is_lost(error, place.connection is None or place.connection.closed):
+                link._lose(place)
+                raise LinkLost(error) from error
+            link._give_back(place)
+            if is_to_be_repeated(error):
+                raise Repeat(error) from error
+            raise translated(error, link.shown, link.timeout) from error
+        if error is None or isinstance(error, Exception):
+            link._give_back(place)
+        else:
+            # Interrupted anywhere: its state is unknown.
+            link._drop(place)
+
+
 class Link:
     """One server, for all threads of a process."""
 
-    def __init__(self, address: Address, durability: str, timeout: float) -> None:
+    def __init__(
+        self,
+        address: Address,
+        durability: str,
+        timeout: float,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
         self.address = address
         self.shown = address.shown
         self.timeout = timeout
-        self.time = ServerTime()
+        self.time = ServerTime(clock)
         self._durable = durability == "durable"
         self._closed = False
         self._abandoned: list[Any] = []
@@ -113,10 +171,14 @@ class Link:
 
     def start_anew(self) -> None:
         """At first, and in a child after a fork, where connections of the parent are neither used nor closed."""
-        self._abandoned.append(getattr(self, "_idle", None))
-        self._free = threading.Condition()
-        self._idle: list[Connection] = []
-        self._count = 0
+        self._abandoned.append(getattr(self, "_places", None))
+        self._mutex = threading.RLock()
+        #: All places that are taken; those of them whose connection is free; those who wait for one.
+        self._places: list[_Place] = []
+        self._idle: list[_Place] = []
+        self._waiting: deque[threading.Lock] = deque()
+        #: When it was last looked whether borrowers are gone.
+        self._looked = 0.0
         self._pid = os.getpid()
 
     # Statements
@@ -191,29 +253,9 @@ class Link:
             f"the connection to {self.shown} was lost during a commit: look whether it was carried out"
         ) from lost.error
 
-    @contextlib.contextmanager
-    def lend(self, patience: Patience, *, limit: float | None = None) -> Iterator[Connection]:
+    def lend(self, patience: Patience, *, limit: float | None = None) -> Lending:
         """A connection for the length of a `with`. Errors of the driver become ours, or `LinkLost`, `Repeat`."""
-        connection = self._take(patience)
-        connection.limit = limit
-        try:
-            yield connection
-        except psycopg.Error as error:
-            if is_lost(error, connection.closed):
-                self._lose(connection)
-                raise LinkLost(error) from error
-            self._give_back(connection)
-            if is_to_be_repeated(error):
-                raise Repeat(error) from error
-            raise translated(error, self.shown, self.timeout) from error
-        except Exception:
-            self._give_back(connection)
-            raise
-        except BaseException:
-            # Interrupted anywhere: nobody knows in which state it is.
-            self._drop(connection)
-            raise
-        self._give_back(connection)
+        return Lending(self, patience, limit)
 
     def vacuum(self, tables: Sequence[str]) -> None:
         """Make the space of what was deleted usable again."""
@@ -221,14 +263,16 @@ class Link:
 
     def close(self) -> None:
         """Close every connection that is not in use."""
-        with self._free:
+        with self._mutex:
             self._closed = True
             idle, self._idle = self._idle, []
             if self._pid != os.getpid():
                 return
-            self._free.notify_all()
-        for connection in idle:
-            self._drop(connection)
+            self._reclaim()
+            while self._waiting:
+                self._waiting.popleft().release()
+        for place in idle:
+            self._drop(place)
 
     def open(self) -> Connection:
         """A connection beside the pool, to be closed by whoever asked for it."""
@@ -240,79 +284,128 @@ class Link:
             raise LinkLost(error) from error
 
     def open_first(self) -> None:
-        """Make the first connection: what is wrong with the address is told at once, a server that is just starting is
-        waited for."""
+        """Make the first connection: an error in the address is raised at once, a server that is just starting, or
+        has no connection free, is waited for."""
         patience = Patience(self.timeout)
         while True:
             try:
                 connection = self._connect()
+                refuse_transaction_pool(connection, self._connect, self.shown)
                 break
             except psycopg.Error as error:
-                if not is_starting(error) or not patience.again():
+                if not (is_starting(error) or is_full(error)) or not patience.again():
                     raise unreachable(error, self.shown) from error
-        self._count = 1
-        self._idle.append(connection)
+        place = _Place(None, connection)
+        self._places.append(place)
+        self._idle.append(place)
 
     # The pool
 
-    def _take(self, patience: Patience) -> Connection:
+    def _take(self, patience: Patience, borrower: FrameType) -> _Place:
+        """Lend a place to the function whose frame this is; wait until there is one."""
         if self._pid != os.getpid():
             self.start_anew()
-        with self._free:
-            while True:
+        while True:
+            bell: threading.Lock | None = None
+            with self._mutex:
                 if self._closed:
                     raise closed(self.shown)
-                if self._idle:
-                    return self._idle.pop()
-                if self._count < self.address.connections:
-                    self._count += 1
-                    break
-                if not self._free.wait(patience.left()) and not self._idle:
+                place = self._free_place(borrower)
+                if place is not None:
+                    return place
+                bell = threading.Lock()
+                bell.acquire()
+                self._waiting.append(bell)
+            try:
+                left = patience.left()
+                # The one that owes the wake-up may be gone.
+                if not bell.acquire(timeout=min(LOOK, left)) and left <= LOOK and not self._idle:
                     raise StoreBusy(
                         f"all {self.address.connections} connections to {self.shown} were in use for "
                         f"{self.timeout:g} s: try again, or open it with a larger pool="
                     )
+            finally:
+                with contextlib.suppress(ValueError):
+                    self._waiting.remove(bell)
+
+    def _free_place(self, borrower: FrameType) -> _Place | None:
+        now = time.monotonic()
+        if len(self._places) > len(self._idle) and now > self._looked + LOOK:
+            self._looked = now
+            self._reclaim()
+        if self._idle:
+            place = self._idle.pop()
+            place.borrower = borrower
+        elif len(self._places) < self.address.connections:
+            place = _Place(borrower)
+            self._places.append(place)
+        else:
+            return None
+        return place
+
+    def _reclaim(self) -> None:
+        """Free the places whose borrowers were interrupted, with the mutex held."""
+        for place in [place for place in self._places if place not in self._idle]:
+            if place.borrower is None or is_gone(place.borrower):
+                self._drop(place)
+
+    def _connected(self, place: _Place) -> Connection:
+        """Return the connection of a place; make it if there is none yet."""
+        if place.connection is not None:
+            return place.connection
         try:
-            return self._connect()
+            place.connection = self._connect()
+            return place.connection
         except psycopg.Error as error:
-            self._forget_one()
+            self._drop(place)
             if may_come_back(error):
                 raise LinkLost(error) from error
             raise unreachable(error, self.shown) from error
         except BaseException:
-            self._forget_one()
+            self._drop(place)
             raise
 
-    def _give_back(self, connection: Connection) -> None:
+    def _give_back(self, place: _Place) -> None:
+        connection = place.connection
         try:
-            if not connection.closed and connection.info.transaction_status:
+            if connection is not None and not connection.closed and connection.info.transaction_status:
                 connection.limit = 5.0
                 connection.roll_back()
         except psycopg.Error:
-            self._drop(connection)
+            self._drop(place)
             return
-        with self._free:
-            if not self._closed and not connection.closed and self._pid == os.getpid():
-                self._idle.append(connection)
-                self._free.notify()
+        with self._mutex:
+            if (
+                connection is not None
+                and not connection.closed
+                and not self._closed
+                and place in self._places
+            ):
+                self._idle.append(place)
+                place.borrower = None
+                self._wake()
                 return
-        self._drop(connection)
+        self._drop(place)
 
-    def _lose(self, connection: Connection) -> None:
-        with self._free:
+    def _lose(self, place: _Place) -> None:
+        with self._mutex:
             idle, self._idle = self._idle, []
-        for one in (connection, *idle):
+        for one in (place, *idle):
             self._drop(one)
 
-    def _drop(self, connection: Connection) -> None:
-        with contextlib.suppress(psycopg.Error, OSError):
-            connection.close()
-        self._forget_one()
+    def _drop(self, place: _Place) -> None:
+        """Close the connection of a place, and free it."""
+        if place.connection is not None and self._pid == os.getpid():
+            with contextlib.suppress(psycopg.Error, OSError):
+                place.connection.close()
+        with self._mutex:
+            if place in self._places:
+                self._places.remove(place)
+            self._wake()
 
-    def _forget_one(self) -> None:
-        with self._free:
-            self._count -= 1
-            self._free.notify()
+    def _wake(self) -> None:
+        if self._waiting:
+            self._waiting.popleft().release()
 
     def _connect(self) -> Connection:
         connection = Connection.connect(make_conninfo("", **self.address.libpq), autocommit=True)

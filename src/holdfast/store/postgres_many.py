@@ -17,6 +17,7 @@ from holdfast.model.records import RunRecord
 from holdfast.store.base import Append
 from holdfast.store.claims import changes_when, ready_at
 from holdfast.store.postgres_rows import VERSION_COLUMNS, sent_as, version_row
+from holdfast.store.postgres_time import SERVER_NOW
 from holdfast.store.postgres_wire import Statement
 from holdfast.store.sqlite_rows import RUN, run_row, run_sum
 
@@ -50,12 +51,13 @@ def moves(change: Append) -> bool:
     return changes_when(change.expect, change.run)
 
 
-def statement(parts: Sequence[Part], places: str) -> Statement:
-    """The statement for changes that fit, of which all move or none, and its values. It gives the attempts that were
-    carried out."""
-    moved = moves(parts[0].change)
+def statement(parts: Sequence[Part], places: str, now: int | None) -> Statement:
+    """The statement for changes that fit, and its values; all or none of them move, and all or none are leased. It
+    gives the attempts that were carried out. `now` is the time by which leases are judged, None for the server's."""
+    moved, leased = moves(parts[0].change), parts[0].change.leased
     rows = [_row(part, moved) for part in sorted(parts, key=lambda part: part.run.key)]
-    return Statement(_text(moved, places), list(zip(*rows, strict=True)))
+    values = [*zip(*rows, strict=True), *([now] if leased else [])]
+    return Statement(_text(moved, leased, places), values)
 
 
 def _row(part: Part, moved: bool) -> tuple[Any, ...]:
@@ -70,7 +72,7 @@ def _row(part: Part, moved: bool) -> tuple[Any, ...]:
 
 
 @cache
-def _text(moved: bool, places: str) -> str:
+def _text(moved: bool, leased: bool, places: str) -> str:
     columns = {name: sent_as(name) for name in ("key", "expect", *_RUN)}
     columns |= {f"v_{name}": sent_as(name) for name in _VERSION}
     if moved:
@@ -79,9 +81,11 @@ def _text(moved: bool, places: str) -> str:
     values = ", ".join(f"%s::{kind}[]" for kind in columns.values())
     changes = ", ".join(f"{name} = given.{name}" for name in _RUN)
     written = ", ".join(f"given.v_{name}" for name in _VERSION)
+    ready = ", given.ready" if moved else ""
+    running = f"AND run.until > coalesce(%s::bigint, {SERVER_NOW}) " if leased else ""
     parts = [
         f"changed AS (UPDATE run SET {changes} FROM unnest({values}) given ({names}) WHERE run.key = given.key "
-        f"AND run.revision = given.expect RETURNING run.key, run.attempt, {written}{', given.ready' if moved else ''})",
+        f"AND run.revision = given.expect {running}RETURNING run.key, run.attempt, {written}{ready})",
         # The lock that goes before positions in the journal (see `postgres_journal`).
         f"held AS MATERIALIZED (SELECT {places} FROM (SELECT count(*) AS n FROM changed) counted WHERE n > 0)",
         f"versioned AS (INSERT INTO journal ({VERSION_COLUMNS}) SELECT key, "

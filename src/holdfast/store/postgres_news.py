@@ -16,6 +16,7 @@ from hashlib import sha256
 import psycopg
 
 from holdfast.errors import HoldfastError
+from holdfast.store.interrupts import Flag
 from holdfast.store.postgres_errors import LinkLost, closed
 from holdfast.store.postgres_link import Connection, Link
 
@@ -40,16 +41,16 @@ class Teller:
 
     def start_anew(self) -> None:
         """At first, and in a child after a fork."""
-        self._news = threading.Event()
+        self._news = Flag()
         self._pending = False
-        self._closed = threading.Event()
+        self._closed = Flag()
         self._thread: threading.Thread | None = None
 
     def tell(self) -> None:
         """Something was written."""
         self._pending = True
         self._news.set()
-        if self._thread is None and not self._closed.is_set():
+        if not self._closed.is_set() and (self._thread is None or not self._thread.is_alive()):
             self._thread = threading.Thread(target=self._work, name="holdfast teller", daemon=True)
             self._thread.start()
 
@@ -61,7 +62,8 @@ class Teller:
             self._thread.join(timeout=5)
 
     def _work(self) -> None:
-        while True:
+        own = threading.current_thread()
+        while self._thread is own:
             self._news.wait()
             closing = self._closed.is_set()
             self._news.clear()
@@ -87,40 +89,45 @@ class Listener:
 
     def start_anew(self) -> None:
         """At first, and in a child after a fork."""
-        self._came = threading.Condition()
+        self._lock = threading.RLock()
+        #: Set when word comes, and replaced by another.
+        self._came = Flag()
         #: How often word has come; what each thread knows of that.
         self._count = 0
         self._known = threading.local()
-        self._closed = threading.Event()
+        self._closed = Flag()
         self._thread: threading.Thread | None = None
 
     def wait(self, timeout: float) -> bool:
         """Wait until word comes that has not come to this thread before; False if none did."""
-        with self._came:
-            if self._closed.is_set():
-                raise closed(self._link.shown)
-            if self._thread is None:
+        if self._closed.is_set():
+            raise closed(self._link.shown)
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._work, name="holdfast listener", daemon=True)
                 self._thread.start()
-            known = getattr(self._known, "count", self._count)
-            self._came.wait_for(lambda: self._count != known or self._closed.is_set(), timeout)
-            self._known.count = self._count
-            return self._count != known
+        # In this order: what comes after the flag was read, sets it.
+        came = self._came
+        known = getattr(self._known, "count", self._count)
+        if self._count == known:
+            came.wait(timeout)
+        self._known.count = count = self._count
+        return count != known
 
     def close(self) -> None:
         """Listen no more."""
-        with self._came:
-            self._closed.set()
-            self._came.notify_all()
+        self._closed.set()
+        self._came.set()
 
     def _work(self) -> None:
-        while not self._closed.is_set():
+        own = threading.current_thread()
+        while not self._closed.is_set() and self._thread is own:
             try:
                 with self._link.open() as connection:
                     connection.execute(f"LISTEN {self._channel}")
                     # What was written while nobody listened.
                     self._tell()
-                    while not self._closed.is_set():
+                    while not self._closed.is_set() and self._thread is own:
                         # A connection that is silent for long may be dead: a statement finds out.
                         if list(connection.notifies(timeout=_AGAIN, stop_after=1)):
                             self._tell()
@@ -131,6 +138,6 @@ class Listener:
                 self._closed.wait(_AGAIN)
 
     def _tell(self) -> None:
-        with self._came:
-            self._count += 1
-            self._came.notify_all()
+        self._count += 1
+        came, self._came = self._came, Flag()
+        came.set()

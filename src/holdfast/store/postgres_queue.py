@@ -12,12 +12,14 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.errors import CorruptStore
-from holdfast.model.records import STATUSES, RunRecord
+from holdfast.model.records import STATUSES, EventRecord, RunRecord
 from holdfast.store.base import Claim, Place
-from holdfast.store.claims import claimed, ready_at
+from holdfast.store.claims import claimed, claimed_again, ready_at
 from holdfast.store.postgres_journal import noting
 from holdfast.store.postgres_link import Connection, Link
 from holdfast.store.postgres_locks import lock_number
+from holdfast.store.postgres_rows import SELECT_RUN
+from holdfast.store.postgres_time import SERVER_NOW
 from holdfast.store.postgres_wire import Statement, carry_out
 from holdfast.store.sqlite_rows import RUN, STATUS_NUMBER, run_record, run_row, run_sum
 
@@ -30,10 +32,17 @@ _LOOK = (
     f"SELECT {_COLUMNS}, run.sum {_READY} "
     "ORDER BY queued.priority DESC, queued.ready, queued.run LIMIT %s FOR UPDATE SKIP LOCKED"
 )
-_OWNED = (
-    "SELECT count(*) FROM queued JOIN run ON run.key = queued.run WHERE queued.queue = ANY(%b::text[]) "
-    "AND queued.ready IS NOT NULL AND run.status = %s AND run.until > %s"
+_RUNNING = (
+    "FROM queued JOIN run ON run.key = queued.run WHERE queued.queue = ANY(%b::text[]) "
+    "AND queued.ready IS NOT NULL AND run.status = %s"
 )
+_EXPIRED = (
+    f"SELECT run.key {_RUNNING} AND run.until <= least(%s, coalesce(%s::bigint, {SERVER_NOW})) "
+    "ORDER BY run.key FOR UPDATE OF run SKIP LOCKED"
+)
+_OWNED = f"SELECT count(*) {_RUNNING} AND run.key <> ALL(%b::bigint[])"
+_FIND = f"{SELECT_RUN} key = %s AND owner = %s FOR UPDATE"
+_TAKE_AGAIN = "UPDATE run SET until = %s, updated = %s, revision = %s, sum = %s, attempt = 0 WHERE key = %s"
 _TAKE = (
     "UPDATE run SET status = %s::bigint, owner = %s::text, until = %s::bigint, updated = %s::bigint, due = NULL, "
     "revision = given.revision, sum = given.sum, attempt = 0 "
@@ -43,6 +52,7 @@ _SET = (
     "UPDATE queued SET ready = given.ready, priority = queued.priority | given.begun "
     "FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[]) given (run, ready, begun) WHERE queued.run = given.run"
 )
+_PLACE = "SELECT queue, priority FROM queued WHERE run = %s"
 _COUNT = (
     "SELECT queued.queue, run.status, count(*) FROM queued JOIN run ON run.key = queued.run "
     "GROUP BY 1, 2 ORDER BY 1, 2"
@@ -57,11 +67,7 @@ def claim(link: Link, wanted: Claim) -> list[RunRecord]:
     def take(connection: Connection) -> list[RunRecord]:
         room = wanted.limit
         if wanted.most is not None:
-            for queue in queues:
-                number = lock_number(link.address.schema, f"queue {queue}")
-                connection.execute("SELECT pg_advisory_xact_lock(%s)", (number,))
-            row = connection.execute(_OWNED, (queues, STATUS_NUMBER["running"], wanted.now)).fetchone()
-            room = min(room, wanted.most - (0 if row is None else int(row[0])))
+            room = min(room, wanted.most - _owned(link, connection, queues, wanted.now))
         taken: list[RunRecord] = []
         while len(taken) < room:
             rows = connection.execute(_LOOK, (*place, room - len(taken)), binary=True).fetchall()
@@ -74,6 +80,48 @@ def claim(link: Link, wanted: Claim) -> list[RunRecord]:
     return link.transact(take) if waiting(link, wanted) else []
 
 
+def claim_again(
+    link: Link, run: int, owner: str, lease: int, most: int | None, event: EventRecord
+) -> RunRecord | None:
+    """Give a run back to an owner whose lease has run out; None if that cannot be."""
+
+    def take(connection: Connection) -> RunRecord | None:
+        link.time.measure(connection)
+        at = None if most is None else connection.execute(_PLACE, (run,)).fetchone()
+        # The locks are taken in the order in which a claim takes them.
+        full = (
+            at is not None
+            and most is not None
+            and _owned(link, connection, [at[0]], link.time.now(), but=run) >= most
+        )
+        row = connection.execute(_FIND, (run, owner), binary=True).fetchone()
+        found = None if row is None else run_record(row)
+        if found is None or found.until > link.time.now():
+            return found
+        if full:
+            return None
+        taken = claimed_again(found, link.time.now(), lease)
+        values = (taken.until, taken.updated, taken.revision, run_sum(run_row(taken)), run)
+        connection.execute(_TAKE_AGAIN, values)
+        carry_out(connection, noting(link.address.schema, [(run, event)]))
+        return taken
+
+    return link.transact(take)
+
+
+def _owned(link: Link, connection: Connection, queues: list[str], now: int, but: int = 0) -> int:
+    """Lock queues, and count their runs that are owned, but for one. A lease that has run out frees a place only if its
+    row can be locked: where it cannot, the owner may have written before it ran out, and only commit late."""
+    for queue in queues:
+        number = lock_number(link.address.schema, f"queue {queue}")
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", (number,))
+    running = (queues, STATUS_NUMBER["running"])
+    times = (now, link.time.stated())
+    expired = [row[0] for row in connection.execute(_EXPIRED, (*running, *times)).fetchall()]
+    row = connection.execute(_OWNED, (*running, [but, *expired])).fetchone()
+    return 0 if row is None else int(row[0])
+
+
 def waiting(link: Link, wanted: Claim) -> bool:
     """Is there a run to be looked at?"""
     place = (sorted(set(wanted.queues)), wanted.now, list(wanted.workflows))
@@ -82,7 +130,7 @@ def waiting(link: Link, wanted: Claim) -> bool:
 
 def place(link: Link, run: int) -> Place | None:
     """Where a run waits."""
-    rows = link.rows("SELECT queue, priority FROM queued WHERE run = %s", (run,))
+    rows = link.rows(_PLACE, (run,))
     return Place(rows[0][0], rows[0][1] >> 1) if rows else None
 
 

@@ -9,7 +9,19 @@ from collections.abc import Sequence
 
 from holdfast.errors import CorruptStore, StaleVersion
 from holdfast.store.postgres_link import Connection, Link
+from holdfast.store.postgres_time import SERVER_NOW
 from holdfast.store.sqlite_rows import row_sum
+
+_OF_OWNER = "key = ANY(%b::bigint[]) AND owner = %s AND until"
+_NOW = f"coalesce(%s::bigint, {SERVER_NOW})"
+#: A row that is being written is passed over: a commit renews the lease by itself, and one that takes long must not
+#: keep the leases of other runs from being renewed.
+_RENEW = (
+    f"WITH held AS (SELECT key FROM run WHERE {_OF_OWNER} > {_NOW} AND until < %s "  # noqa: S608 - constants only
+    "ORDER BY key FOR UPDATE SKIP LOCKED), "
+    "renewed AS (UPDATE run SET until = %s FROM held WHERE run.key = held.key) "
+    f"SELECT key FROM run WHERE {_OF_OWNER} <= {_NOW}"
+)
 
 
 class Values:
@@ -59,12 +71,13 @@ class Values:
         statement = f"SELECT name FROM value WHERE {wanted} ORDER BY name LIMIT %s"  # noqa: S608 - constants only
         return [row[0] for row in self._link.rows(statement, (prefix, after, prefix, limit))]
 
-    def renew(self, runs: Sequence[int], owner: str, until: int) -> None:
-        statement = "UPDATE run SET until=%s WHERE key = ANY(%b::bigint[]) AND owner=%s AND until < %s"
-
-        def write(connection: Connection) -> None:
-            connection.execute(statement, (until, list(runs), owner, until))
+    def renew(self, runs: Sequence[int], owner: str, until: int) -> list[int]:
+        def write(connection: Connection) -> list[int]:
+            now = self._link.time.stated()
+            held = (list(runs), owner, now)
+            found = connection.execute(_RENEW, (*held, until, until, *held)).fetchall()
             self._link.time.measure(connection)
+            return [row[0] for row in found]
 
         # Done twice, it is as done once.
-        self._link.read(write)
+        return self._link.read(write)

@@ -104,7 +104,14 @@ def _together(connection: Connection, sends: Sequence[Callable[[], None]]) -> li
         # A connection that was lost is in no mode; one whose answers were not all taken is closed by whoever lent it.
         with contextlib.suppress(psycopg.Error):
             pgconn.exit_pipeline_mode()
-    return [_numbers(result) for result in results[:-1]]
+    *found, last = results
+    numbers = [_numbers(result) for result in found]
+    # The statements are committed by the synchronisation, after they have given their results.
+    if not last:
+        raise psycopg.OperationalError("the connection was lost before the commit was confirmed")
+    if last[-1].status != ExecStatus.PIPELINE_SYNC:
+        raise psycopg.errors.error_from_result(last[-1])
+    return numbers
 
 
 def _numbers(results: list[PGresult]) -> list[int]:

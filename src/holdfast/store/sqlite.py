@@ -11,9 +11,7 @@ is gone fits another.
 from __future__ import annotations
 
 import os
-import sqlite3
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -29,10 +27,12 @@ from holdfast.model.records import (
 )
 from holdfast.store import sqlite_journal, sqlite_queue
 from holdfast.store.artifacts import ArtifactFolder
-from holdfast.store.base import Append, Claim, Imported, Place, Prune
+from holdfast.store.base import Append, Claim, Imported, Place, Prune, wall_clock
 from holdfast.store.beside import Beside
 from holdfast.store.sqlite_artifacts import Artifacts
+from holdfast.store.sqlite_backup import backup
 from holdfast.store.sqlite_bulk import Bulk
+from holdfast.store.sqlite_connection import Connection
 from holdfast.store.sqlite_link import Link, all_or_nothing
 from holdfast.store.sqlite_news import News
 from holdfast.store.sqlite_rows import (
@@ -84,6 +84,11 @@ _SELECT_STATS = (
     "(SELECT count(*) FROM journal WHERE number IS NULL AND run > 0), "
     "(SELECT count(*) FROM artifact), (SELECT coalesce(sum(size), 0) FROM artifact) FROM run"
 )
+#: How many of the tags in a list a run has.
+_COUNT_TAGS = (
+    "(SELECT count(DISTINCT name) FROM mark "
+    "WHERE mark.run = run.key AND name IN (SELECT value FROM json_each(?)))"
+)
 #: The tables whose rows belong to runs.
 _OF_RUNS = ("journal", "block", "timeline", "mark", "hold")
 
@@ -98,16 +103,18 @@ class SQLiteStore(Beside):
         durability: str = "durable",
         artifacts: str | os.PathLike[str] | None = None,
         timeout: float = 30.0,
+        clock: Callable[[], int] | None = None,
     ) -> None:
         if durability not in ("durable", "fast", "memory"):
             raise InvalidCall(f"durability is 'durable', 'fast' or 'memory', not {durability!r}")
         self._link = Link(os.fspath(path), durability, timeout)
         self._artifacts = Artifacts(self._link, None if artifacts is None else ArtifactFolder(artifacts))
-        self._small = Values(self._link)
+        self._clock = clock or wall_clock
+        self._small = Values(self._link, self._clock)
         self._large = self._artifacts
-        self._queues = sqlite_queue.Queues(self._link)
-        #: What each thread knows of the WAL.
-        self._news = News(self._link.file)
+        self._queues = sqlite_queue.Queues(self._link, self._clock)
+        #: What each thread knows of the commits.
+        self._news = News(self._link.commits_seen)
         self._bulk = Bulk(self._link, self._artifacts)
 
     # Runs
@@ -116,7 +123,7 @@ class SQLiteStore(Beside):
         if change.uploads:
             self._artifacts.place(change.uploads)
 
-        def write(connection: sqlite3.Connection) -> RunRecord:
+        def write(connection: Connection) -> RunRecord:
             return self._append(connection, change)
 
         return self._link.write(all_or_nothing(write) if change.uploads else write)
@@ -126,12 +133,12 @@ class SQLiteStore(Beside):
             if change.uploads:
                 self._artifacts.place(change.uploads)
 
-        def write(connection: sqlite3.Connection) -> list[RunRecord | HoldfastError]:
+        def write(connection: Connection) -> list[RunRecord | HoldfastError]:
             return [self._try_append(connection, change) for change in changes]
 
         return self._link.write(write)
 
-    def _try_append(self, connection: sqlite3.Connection, change: Append) -> RunRecord | HoldfastError:
+    def _try_append(self, connection: Connection, change: Append) -> RunRecord | HoldfastError:
         try:
             if change.uploads:
                 return all_or_nothing(lambda inner: self._append(inner, change))(connection)
@@ -139,7 +146,7 @@ class SQLiteStore(Beside):
         except HoldfastError as error:
             return error
 
-    def _append(self, connection: sqlite3.Connection, change: Append) -> RunRecord:
+    def _append(self, connection: Connection, change: Append) -> RunRecord:
         run = change.run
         if change.holds:
             self._artifacts.require(connection, change.holds, change.uploads)
@@ -148,7 +155,7 @@ class SQLiteStore(Beside):
                 raise StaleVersion(f"run {run.id!r} was made by another writer: read it, then try again")
             run = insert_run(connection, run)
         else:
-            update_run(connection, run, change.expect)
+            update_run(connection, run, change.expect, leased_at=self._clock() if change.leased else None)
         if change.queue is not None:
             sqlite_queue.put(connection, run, change.queue)
         key = run.key
@@ -175,7 +182,7 @@ class SQLiteStore(Beside):
 
     def revision(self, run_id: str) -> tuple[int, int] | None:
         with self._link.reader() as connection:
-            row: tuple[int, int] | None = connection.execute(_SELECT_REVISION, (run_id,)).fetchone()
+            row: tuple[int, int] | None = connection.row(_SELECT_REVISION, (run_id,))
         return row
 
     def run_by_key(self, key: int) -> RunRecord | None:
@@ -183,15 +190,15 @@ class SQLiteStore(Beside):
 
     def _one_run(self, where: str, value: Any) -> RunRecord | None:
         with self._link.reader() as connection:
-            row = connection.execute(_SELECT_RUN + where, (value,)).fetchone()
+            row = connection.row(_SELECT_RUN + where, (value,))
         return None if row is None else run_record(row)
 
     def run_ids(self, prefix: str, limit: int) -> list[str]:
         with self._link.reader() as connection:
-            rows = connection.execute(
+            rows = connection.rows(
                 "SELECT id FROM run WHERE id >= ? AND id < CAST(? AS TEXT) ORDER BY id LIMIT ?",
                 (prefix, beyond(prefix), limit),
-            ).fetchall()
+            )
         return [row[0] for row in rows]
 
     def runs(
@@ -212,8 +219,13 @@ class SQLiteStore(Beside):
         clauses += [("key < ?", before), ("due <= ?", due), ("parent = ?", parent)]
         if prefix:
             clauses += [("id >= ?", prefix), ("id < CAST(? AS TEXT)", beyond(prefix))]
-        tagged = "EXISTS (SELECT 1 FROM mark WHERE mark.run = run.key AND mark.name = ?)"
-        clauses += [(tagged, tag) for tag in tags]
+        names = sorted(set(tags))
+        if names:
+            clauses.append(
+                ("EXISTS (SELECT 1 FROM mark WHERE mark.run = run.key AND mark.name = ?)", names[0])
+            )
+        if len(names) > 1:
+            clauses.append((f"{_COUNT_TAGS} = {len(names)}", msgspec.json.encode(names).decode()))
         where, values = where_all(clauses)
         if statuses is not None:
             numbers = [str(STATUS_NUMBER[status]) for status in statuses if status in STATUS_NUMBER]
@@ -221,19 +233,19 @@ class SQLiteStore(Beside):
         where += f" AND {LIVE_RUN}" if live else ""
         with self._link.reader() as connection:
             statement = f"{_SELECT_RUN}{where} ORDER BY key DESC LIMIT ?"
-            rows = connection.execute(statement, (*values, limit)).fetchall()
+            rows = connection.rows(statement, (*values, limit))
         in_order(before, [row[0] for row in rows], ascending=False)
         return [run_record(row) for row in rows]
 
     def forks_of(self, key: int) -> list[RunRecord]:
         with self._link.reader() as connection:
-            rows = connection.execute(_SELECT_RUN + "origin_run=? ORDER BY key", (key,)).fetchall()
+            rows = connection.rows(_SELECT_RUN + "origin_run=? ORDER BY key", (key,))
         return [run_record(row) for row in rows]
 
     def delete_run(self, run: RunRecord) -> None:
-        def delete(connection: sqlite3.Connection) -> None:
-            gone = connection.execute("DELETE FROM run WHERE key=? AND revision=?", (run.key, run.revision))
-            if gone.rowcount != 1:
+        def delete(connection: Connection) -> None:
+            which = (run.key, run.revision)
+            if connection.change("DELETE FROM run WHERE key=? AND revision=?", which) != 1:
                 raise StaleVersion(f"run {run.id!r} has changed meanwhile: look at it, then delete it again")
             sqlite_journal.mark_end(connection)
             for table in _OF_RUNS:
@@ -248,6 +260,11 @@ class SQLiteStore(Beside):
 
     def claim(self, wanted: Claim) -> list[RunRecord]:
         return self._queues.claim(wanted)
+
+    def claim_again(
+        self, run: int, owner: str, lease: int, most: int | None, event: EventRecord
+    ) -> RunRecord | None:
+        return self._queues.claim_again(run, owner, lease, most, event)
 
     def waiting(self, wanted: Claim) -> bool:
         return self._queues.waiting(wanted)
@@ -288,47 +305,47 @@ class SQLiteStore(Beside):
         )
         with self._link.reader() as connection:
             statement = f"{_SELECT_VERSION}{where} ORDER BY number {'ASC' if ascending else 'DESC'} LIMIT ?"
-            rows = connection.execute(statement, (*values, limit)).fetchall()
+            rows = connection.rows(statement, (*values, limit))
         in_order(after if ascending else before, [row[1] for row in rows], ascending=ascending)
         return [version_record(row) for row in rows]
 
     def packs(self, run: int, numbers: Sequence[int]) -> list[VersionRecord]:
         wanted = msgspec.json.encode(list(numbers)).decode()
         with self._link.reader() as connection:
-            rows = connection.execute(_SELECT_PACK, (run, wanted)).fetchall()
+            rows = connection.rows(_SELECT_PACK, (run, wanted))
         return list(map(version_record, rows))
 
     def pack_bytes(self, run: int, numbers: Sequence[int]) -> dict[int, bytes]:
         wanted = msgspec.json.encode(list(numbers)).decode()
         with self._link.reader() as connection:
-            return dict(connection.execute(_SELECT_PACK_BYTES, (run, wanted)).fetchall())
+            return dict(connection.rows(_SELECT_PACK_BYTES, (run, wanted)))
 
     def packs_of(self, places: Sequence[tuple[int, int]]) -> dict[tuple[int, int], VersionRecord]:
         wanted = msgspec.json.encode(list(places)).decode()
         with self._link.reader() as connection:
-            return sound_packs(connection.execute(_SELECT_PACKS_OF, (wanted,)).fetchall())
+            return sound_packs(connection.rows(_SELECT_PACKS_OF, (wanted,)))
 
     def block(self, run: int, number: int, index: int) -> bytes | None:
         with self._link.reader() as connection:
-            row = connection.execute(
+            row = connection.row(
                 "SELECT data FROM block WHERE run=? AND number=? AND n=?", (run, number, index)
-            ).fetchone()
+            )
         return None if row is None else row[0]
 
     def timelines(self, run: int) -> list[TimelineRecord]:
         with self._link.reader() as connection:
-            rows = connection.execute("SELECT * FROM timeline WHERE run=? ORDER BY number", (run,)).fetchall()
+            rows = connection.rows("SELECT * FROM timeline WHERE run=? ORDER BY number", (run,))
         return [timeline_record(row) for row in rows]
 
     def marks(self, run: int, first: int | None = None, last: int | None = None) -> list[MarkRecord]:
         where, values = where_all([("run = ?", run), ("number >= ?", first), ("number <= ?", last)])
         with self._link.reader() as connection:
             statement = f"SELECT * FROM mark WHERE {where} ORDER BY number, name"  # noqa: S608 - constants only
-            rows = connection.execute(statement, values).fetchall()
+            rows = connection.rows(statement, values)
         return [mark_record(row) for row in rows]
 
     def set_mark(self, run: int, mark: MarkRecord, *, on: bool, event: EventRecord) -> bool:
-        def write(connection: sqlite3.Connection) -> bool:
+        def write(connection: Connection) -> bool:
             there = "journal WHERE run=? AND number=? AND pruned=0"
             if on and not has(connection, there, run, mark.number):
                 raise NotFound(f"version {mark.number} is not there any more: mark another")
@@ -337,7 +354,7 @@ class SQLiteStore(Beside):
             else:
                 statement = "DELETE FROM mark WHERE run=? AND name=? AND number=?"
                 values = (run, mark.name, mark.number)
-            changed = connection.execute(statement, values).rowcount == 1
+            changed = connection.change(statement, values) == 1
             if changed:
                 connection.execute(INSERT_EVENT, event_row(run, event))
             return changed
@@ -361,12 +378,13 @@ class SQLiteStore(Beside):
         return self._news.wait(timeout)
 
     def now(self) -> int:
-        return time.time_ns() // 1000
+        return self._clock()
 
     def stats(self) -> StoreStats:
         with self._link.reader() as connection:
-            row = connection.execute(_SELECT_STATS).fetchone()
-        runs, versions, pack_bytes, events, artifacts, artifact_bytes = row
+            ((runs, versions, pack_bytes, events, artifacts, artifact_bytes),) = connection.rows(
+                _SELECT_STATS
+            )
         files = [self._link.file, f"{self._link.file}-wal"]
         return StoreStats(
             runs=runs,
@@ -389,6 +407,9 @@ class SQLiteStore(Beside):
         except CorruptStore as error:
             return [str(error)]
         return found
+
+    def backup(self, path: str | os.PathLike[str], artifacts: str | os.PathLike[str] | None) -> None:
+        backup(self._link, self._artifacts, path, artifacts)
 
     def compact(self) -> None:
         self._link.vacuum()

@@ -5,13 +5,12 @@ Invariant: each is one transaction; half of it is never seen.
 
 from __future__ import annotations
 
-import sqlite3
-
 from holdfast.errors import AlreadyExists
 from holdfast.model.records import RunRecord
 from holdfast.store import sqlite_journal
 from holdfast.store.base import Imported, Prune
 from holdfast.store.sqlite_artifacts import Artifacts
+from holdfast.store.sqlite_connection import Connection
 from holdfast.store.sqlite_link import Link, all_or_nothing
 from holdfast.store.sqlite_rows import (
     INSERT_EVENT,
@@ -41,7 +40,7 @@ class Bulk:
     def import_run(self, imported: Imported) -> RunRecord:
         uploads = self._artifacts.place(imported.uploads)
 
-        def write(connection: sqlite3.Connection) -> RunRecord:
+        def write(connection: Connection) -> RunRecord:
             if has(connection, "run WHERE id=?", imported.run.id):
                 raise AlreadyExists(
                     f"run {imported.run.id!r} exists: import under another id, or delete it first"
@@ -66,7 +65,7 @@ class Bulk:
     def prune(self, plan: Prune) -> RunRecord:
         key = plan.run.key
 
-        def write(connection: sqlite3.Connection) -> RunRecord:
+        def write(connection: Connection) -> RunRecord:
             gone = [*plan.drop, *(version.number for version, _, _ in plan.thin)]
             if any(has(connection, "mark WHERE run=? AND number=?", key, number) for number in gone):
                 raise stale(plan.run)
@@ -78,9 +77,9 @@ class Bulk:
             for number in plan.drop:
                 connection.execute("DELETE FROM journal WHERE run=? AND number=?", (key, number))
             for version, blocks, holds in plan.thin:
-                seq = connection.execute(
+                seq = connection.row(
                     "DELETE FROM journal WHERE run=? AND number=? RETURNING seq", (key, version.number)
-                ).fetchone()
+                )
                 connection.execute(INSERT_STUB, (None if seq is None else seq[0], *version_row(key, version)))
                 insert_blocks(connection, key, version, blocks)
                 self._artifacts.hold(connection, key, version.number, holds)

@@ -46,9 +46,20 @@ def _before() -> None:
 
 
 def _in_parent() -> None:
+    try:
+        _resume_all()
+    except BaseException:
+        # Interrupted: Python reports what a hook raises, and ignores it.
+        _resume_all()
+        raise
+
+
+def _resume_all() -> None:
     while _suspended:
-        _suspended.pop().resume()
-    _forking.release()
+        _suspended[-1].resume()
+        _suspended.pop()
+    if _forking.locked():
+        _forking.release()
 
 
 def _in_child() -> None:

@@ -10,14 +10,14 @@ Invariant: a run that can be claimed is found by a claim, and only the record de
 from __future__ import annotations
 
 import json
-import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from holdfast.errors import CorruptStore
-from holdfast.model.records import STATUSES, RunRecord
+from holdfast.model.records import STATUSES, EventRecord, RunRecord
 from holdfast.store.base import Claim, Place
-from holdfast.store.claims import claimed, ready_at
+from holdfast.store.claims import claimed, claimed_again, ready_at
+from holdfast.store.sqlite_connection import Connection
 from holdfast.store.sqlite_link import Link
 from holdfast.store.sqlite_rows import (
     INSERT_EVENT,
@@ -46,10 +46,15 @@ _TAKE = (
     "UPDATE run SET status=1, owner=?, until=?, updated=?, due=NULL, revision=?, sum=?, ready=?, "
     "rank = -((-rank) | 1) WHERE key=?"
 )
+_TAKE_AGAIN = (
+    "UPDATE run SET until=?, updated=?, revision=?, sum=?, ready = CASE WHEN queue IS NOT NULL THEN ? END "
+    "WHERE key=?"
+)
+_SELECT = f"SELECT {RUN}, sum"
 _LOWEST = -(1 << 62)
 
 
-def put(connection: sqlite3.Connection, run: RunRecord, place: Place) -> None:
+def put(connection: Connection, run: RunRecord, place: Place) -> None:
     """Put a run into a queue."""
     for statement in _INDEXES:
         connection.execute(statement)
@@ -64,8 +69,9 @@ def put(connection: sqlite3.Connection, run: RunRecord, place: Place) -> None:
 class Queues:
     """Claims."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, clock: Callable[[], int]) -> None:
         self._link = link
+        self._clock = clock
 
     def claim(self, wanted: Claim) -> list[RunRecord]:
         # Most claims find nothing: they take no turn to write.
@@ -75,6 +81,28 @@ class Queues:
             else []
         )
 
+    def claim_again(
+        self, run: int, owner: str, lease: int, most: int | None, event: EventRecord
+    ) -> RunRecord | None:
+        def write(connection: Connection) -> RunRecord | None:
+            now = self._clock()
+            row = connection.row(f"{_SELECT}, queue FROM run WHERE key=? AND owner=?", (run, owner))
+            if row is None:
+                return None
+            found, queue = run_record(row[:-1]), row[-1]
+            if found.until > now:
+                return found
+            owned = 0 if queue is None else connection.value(_OWNED, (json.dumps([queue]), now))
+            if queue is not None and most is not None and owned >= most:
+                return None
+            taken = claimed_again(found, now, lease)
+            values = (taken.until, taken.updated, taken.revision, run_sum(run_row(taken)))
+            connection.execute(_TAKE_AGAIN, (*values, ready_at(taken), run))
+            connection.execute(INSERT_EVENT, event_row(run, event))
+            return taken
+
+        return self._link.write(write)
+
     def waiting(self, wanted: Claim) -> bool:
         # A damaged row counts, too: the claim that follows takes it out of the way.
         with self._link.reader() as connection:
@@ -82,23 +110,23 @@ class Queues:
 
     def place(self, run: int) -> Place | None:
         with self._link.reader() as connection:
-            row = connection.execute("SELECT queue, rank FROM run WHERE key = ?", (run,)).fetchone()
+            row = connection.row("SELECT queue, rank FROM run WHERE key = ?", (run,))
         return None if row is None or row[0] is None else Place(row[0], -row[1] >> 1)
 
     def queues(self) -> dict[str, dict[str, int]]:
         with self._link.reader() as connection:
-            rows = connection.execute(
+            rows = connection.rows(
                 "SELECT queue, status, count(*) FROM run WHERE queue IS NOT NULL GROUP BY queue, status"
-            ).fetchall()
+            )
         found: dict[str, dict[str, int]] = {}
         for queue, status, count in rows:
             found.setdefault(queue, {})[STATUSES[status]] = count
         return found
 
-    def _claim(self, connection: sqlite3.Connection, wanted: Claim) -> list[RunRecord]:
+    def _claim(self, connection: Connection, wanted: Claim) -> list[RunRecord]:
         room = wanted.limit
         if wanted.most is not None:
-            owned = connection.execute(_OWNED, (json.dumps(list(wanted.queues)), wanted.now)).fetchone()[0]
+            owned = connection.value(_OWNED, (json.dumps(list(wanted.queues)), wanted.now))
             room = min(room, wanted.most - owned)
         taken: list[RunRecord] = []
         while len(taken) < room:
@@ -119,7 +147,7 @@ class Queues:
             connection.executemany(INSERT_EVENT, [event_row(run.key, wanted.event) for run in taken])
         return taken
 
-    def _candidates(self, connection: sqlite3.Connection, wanted: Claim, limit: int) -> Iterator[RunRecord]:
+    def _candidates(self, connection: Connection, wanted: Claim, limit: int) -> Iterator[RunRecord]:
         """Runs to look at, of all the queues, those whose turn is earliest first."""
         left = limit
         for rows in self._rows(connection, wanted, limit):
@@ -130,26 +158,24 @@ class Queues:
             if left <= 0:
                 return
 
-    def _rows(
-        self, connection: sqlite3.Connection, wanted: Claim, limit: int
-    ) -> Iterator[list[tuple[Any, ...]]]:
+    def _rows(self, connection: Connection, wanted: Claim, limit: int) -> Iterator[list[tuple[Any, ...]]]:
         """The rows of those runs, by rank."""
         workflows = json.dumps(list(wanted.workflows))
         ranks: list[tuple[int, str]] = []
         for queue in dict.fromkeys(wanted.queues):
-            rank = connection.execute(_NEXT_RANK, (queue, _LOWEST)).fetchone()[0]
+            rank = connection.value(_NEXT_RANK, (queue, _LOWEST))
             while rank is not None:
                 ranks.append((rank, queue))
-                rank = connection.execute(_NEXT_RANK, (queue, rank)).fetchone()[0]
+                rank = connection.value(_NEXT_RANK, (queue, rank))
         for rank in sorted({rank for rank, _ in ranks}):
             rows = []
             for each, queue in ranks:
                 if each == rank:
-                    rows += connection.execute(_READY, (queue, rank, wanted.now, workflows, limit)).fetchall()
+                    rows += connection.rows(_READY, (queue, rank, wanted.now, workflows, limit))
             yield rows
 
 
-def _sound(connection: sqlite3.Connection, row: tuple[Any, ...]) -> RunRecord | None:
+def _sound(connection: Connection, row: tuple[Any, ...]) -> RunRecord | None:
     """A row as a record; a damaged one leaves its queue, so that it stands in nobody's way."""
     try:
         return run_record(row)
@@ -164,7 +190,7 @@ def _taken(run: RunRecord) -> tuple[Any, ...]:
     return run.owner, run.until, run.updated, run.revision, run_sum(run_row(run)), ready_at(run), run.key
 
 
-def _set(connection: sqlite3.Connection, run: RunRecord) -> None:
+def _set(connection: Connection, run: RunRecord) -> None:
     connection.execute("UPDATE run SET ready=? WHERE key=? AND queue IS NOT NULL", (ready_at(run), run.key))
 
 

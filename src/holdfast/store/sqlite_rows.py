@@ -6,7 +6,6 @@ carry their own hash in `seal`, which `history` checks.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from hashlib import sha256
@@ -26,7 +25,8 @@ from holdfast.model.records import (
     TimelineRecord,
     VersionRecord,
 )
-from holdfast.store.claims import changes_when, ready_at
+from holdfast.store.claims import changes_when, expired, ready_at
+from holdfast.store.sqlite_connection import Connection
 
 RUN = (
     "key, id, workflow, status, created, updated, head, last, timeline, revision, epoch, "
@@ -44,7 +44,7 @@ INSERT_RUN = f"INSERT INTO run ({RUN}, sum) VALUES ({', '.join('?' * 22)})"  # n
 UPDATE_RUN = (
     "UPDATE run SET workflow=?, status=?, updated=?, head=?, last=?, timeline=?, revision=?, epoch=?, "
     "origin_run=?, origin_version=?, step=?, size=?, kept=?, parent=?, due=?, owner=?, detail=?, until=?, sum=? "
-    "WHERE key=? AND revision=?"
+    "WHERE key=? AND revision=? AND until > ?"
 )
 #: The same for a run of which none of the columns changes that an index holds: no page of one is written.
 _UPDATE_STEP = UPDATE_RUN.replace("workflow=?, status=?, ", "").replace("due=?, ", "")
@@ -64,6 +64,8 @@ PACK = (
     "AND block.number = journal.number AND block.n = -1), x'') END"
 )
 _LONG_PACK = 1500
+#: Before every time: a change that needs no lease.
+_ANY_TIME = -(1 << 63)
 #: With the position first, which a stub takes over.
 INSERT_STUB = INSERT_VERSION.replace("(run,", "(seq, run,").replace("(?,", "(?, ?,")
 INSERT_EVENT = "INSERT INTO journal (run, at, step, detail, seal) VALUES (?, ?, ?, ?, ?)"
@@ -276,19 +278,23 @@ def mark_record(row: tuple[Any, ...]) -> MarkRecord:
     return MarkRecord(number=row[2], name=row[1], at=row[3])
 
 
-def update_run(connection: sqlite3.Connection, run: RunRecord, expect: RunRecord) -> None:
-    """Replace the record of a run that has not changed since it was read; else `StaleVersion`."""
+def update_run(
+    connection: Connection, run: RunRecord, expect: RunRecord, *, leased_at: int | None = None
+) -> None:
+    """Replace the record of a run that has not changed since it was read; else `StaleVersion`. `leased_at` is the time
+    at which its lease must not have run out; else `LeaseExpired`."""
     row = run_row(run)
     values = (*row[2:4], *row[5:], run_sum(row))
-    which = (expect.key, expect.revision)
+    which = (expect.key, expect.revision, _ANY_TIME if leased_at is None else leased_at)
     if changes_when(expect, run):
-        done = connection.execute(_UPDATE_TURN, (*values, ready_at(run), *which))
+        connection.execute(_UPDATE_TURN, (*values, ready_at(run), *which))
     elif run.workflow == expect.workflow:
-        done = connection.execute(_UPDATE_STEP, (*row[5:17], *row[18:], run_sum(row), *which))
+        connection.execute(_UPDATE_STEP, (*row[5:17], *row[18:], run_sum(row), *which))
     else:
-        done = connection.execute(UPDATE_RUN, (*values, *which))
-    if done.rowcount != 1:
-        raise stale(run)
+        connection.execute(UPDATE_RUN, (*values, *which))
+    if connection.changes() != 1:
+        there = leased_at is not None and has(connection, "run WHERE key=? AND revision=?", *which[:2])
+        raise expired(run) if there else stale(run)
 
 
 def stale(run: RunRecord) -> StaleVersion:
@@ -307,14 +313,14 @@ def where_all(clauses: Sequence[tuple[str, Any]]) -> tuple[str, list[Any]]:
     return " AND ".join([clause for clause, _ in given] or ["1 = 1"]), [value for _, value in given]
 
 
-def has(connection: sqlite3.Connection, what: str, *values: Any) -> bool:
+def has(connection: Connection, what: str, *values: Any) -> bool:
     """Is there such a row?"""
-    return connection.execute(f"SELECT 1 FROM {what}", values).fetchone() is not None  # noqa: S608 - constants only
+    return connection.row(f"SELECT 1 FROM {what}", values) is not None  # noqa: S608 - constants only
 
 
-def insert_run(connection: sqlite3.Connection, run: RunRecord) -> RunRecord:
+def insert_run(connection: Connection, run: RunRecord) -> RunRecord:
     """Make the row of a run, which gets its key."""
-    run = msgspec.structs.replace(run, key=connection.execute(SELECT_NEXT_KEY).fetchone()[0])
+    run = msgspec.structs.replace(run, key=connection.value(SELECT_NEXT_KEY))
     row = run_row(run)
     if run.workflow is not None:
         connection.execute(_INDEX_LIVE)
@@ -322,9 +328,7 @@ def insert_run(connection: sqlite3.Connection, run: RunRecord) -> RunRecord:
     return run
 
 
-def insert_blocks(
-    connection: sqlite3.Connection, key: int, version: VersionRecord, blocks: Sequence[bytes]
-) -> None:
+def insert_blocks(connection: Connection, key: int, version: VersionRecord, blocks: Sequence[bytes]) -> None:
     """Further blocks of a version, and a pack that is long."""
     rows = [(key, version.number, index, block) for index, block in enumerate(blocks)]
     if is_long(version):

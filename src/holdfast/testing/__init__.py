@@ -1,5 +1,10 @@
-"""What others need to test code that stands on Holdfast, or under it.
+"""Helpers for tests of code that uses Holdfast, and of stores.
 
-`conformance` holds the contracts of `holdfast.store.base` as tests: whoever writes a store runs them on it.
-Needs pytest.
+`isolated_definitions()` is a block whose steps and workflows are forgotten when it ends, so that tests can define
+functions of the same name. `conformance` holds the contract of `holdfast.store.base` as tests that every store must
+pass; it needs pytest.
 """
+
+from holdfast.runtime.definition import isolated_definitions
+
+__all__ = ["isolated_definitions"]

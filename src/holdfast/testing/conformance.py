@@ -23,6 +23,7 @@ pytest.register_assert_rewrite(
     "holdfast.testing.conformance_artifacts",
     "holdfast.testing.conformance_finding",
     "holdfast.testing.conformance_journal",
+    "holdfast.testing.conformance_leases",
     "holdfast.testing.conformance_many",
     "holdfast.testing.conformance_queue",
     "holdfast.testing.conformance_runs",
@@ -35,6 +36,7 @@ pytest.register_assert_rewrite(
 from holdfast.testing.conformance_artifacts import ArtifactContract  # noqa: E402 - after the rewriting
 from holdfast.testing.conformance_finding import FindContract  # noqa: E402
 from holdfast.testing.conformance_journal import JournalContract  # noqa: E402
+from holdfast.testing.conformance_leases import LeaseContract  # noqa: E402
 from holdfast.testing.conformance_many import ManyContract  # noqa: E402
 from holdfast.testing.conformance_queue import QueueContract  # noqa: E402
 from holdfast.testing.conformance_runs import RunContract  # noqa: E402
@@ -53,6 +55,7 @@ class StoreConformance(
     ArtifactContract,
     ValueContract,
     QueueContract,
+    LeaseContract,
     WholeContract,
     ThreadContract,
 ):

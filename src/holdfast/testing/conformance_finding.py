@@ -71,12 +71,23 @@ class FindContract:
         assert found(prefix="run-", statuses=["completed"], before=made[3].key) == [1]
         assert found(prefix="run-2") == [2]
         assert found(tags=["tag-1", "tag-2"]) == []
+        assert found(tags=["late", "all", "late", "tag-2", "all"]) == [2]
         assert found(since=10) == [3, 2, 1]
         assert found(since=31) == []
         assert found(statuses=["completed"], workflow="plan", tags=["all"], since=10, limit=1) == [3]
         assert found(statuses=["completed"], before=made[3].key) == [1]
         mark(store, made[2], 2, "late", on=False)
         assert found(tags=["late"]) == [3]
+
+    def test_runs_are_filtered_by_many_tags(self, store: Store) -> None:
+        names = [f"tag-{number} 流'\"" for number in range(2000)]
+        run = commit(store, new_run("all"), change={"tags": names[:1000]})
+        run = commit(store, run, change={"tags": names[500:]})
+        other = commit(store, new_run("few"), change={"tags": names[1:]})
+        assert store.runs(tags=names) == [run]
+        assert store.runs(tags=names * 2, limit=1) == [run]
+        assert store.runs(tags=names[1:]) == [other, run]
+        assert store.runs(tags=[*names, "missing"]) == []
 
     def test_runs_of_workflows_that_have_not_ended_are_found(self, store: Store) -> None:
         made = {

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from holdfast.errors import StaleVersion
 from holdfast.model.records import EventRecord, RunRecord
 from holdfast.store.base import Append, Claim, Place, Store
-from holdfast.testing.samples import new_run
+from holdfast.testing.samples import HOUR, new_run
 
 NOW = 1_000_000
 LEASE = 500
@@ -160,11 +160,12 @@ class QueueContract:
             change(store, first, head=0)
 
     def test_a_renewed_run_is_not_claimed(self, store: Store) -> None:
+        now = store.now() + HOUR
         enqueue(store, "a")
-        (got,) = claim(store)
-        store.renew([got.key], "me", NOW + 3 * LEASE)
-        assert claim(store, owner="other", now=NOW + 2 * LEASE) == []
-        assert ids(claim(store, owner="other", now=NOW + 3 * LEASE)) == ["a"]
+        (got,) = claim(store, now=now)
+        store.renew([got.key], "me", now + 3 * LEASE)
+        assert claim(store, owner="other", now=now + 2 * LEASE) == []
+        assert ids(claim(store, owner="other", now=now + 3 * LEASE)) == ["a"]
 
     def test_a_run_that_was_let_go_of_can_be_claimed_at_once(self, store: Store) -> None:
         enqueue(store, "a")

@@ -12,6 +12,7 @@ from holdfast.model.records import RunRecord
 from holdfast.store.base import Append, Prune, Store
 from holdfast.testing.samples import (
     ALL,
+    HOUR,
     Entry,
     advanced,
     begin,
@@ -129,13 +130,15 @@ class ThreadContract:
                 changes = [change_of(run, events=[event(f"{index}/{turn}")]) for run in mine]
                 *done, last = store.append_many([*changes, change_of(known)])
                 mine = [run for run in done if isinstance(run, RunRecord)]
+                assert mine == done
                 assert [run.last for run in mine] == [turn + 1] * 6
                 assert isinstance(last, RunRecord | StaleVersion)
                 won += isinstance(last, RunRecord)
             return won
 
-        won = [count for count in _together(6, write) if isinstance(count, int)]
-        assert len(won) == 6
+        counts = _together(6, write)
+        won = [count for count in counts if isinstance(count, int)]
+        assert won == counts
         after = store.run("contested")
         assert after is not None
         assert after.last == sum(won) > 0
@@ -170,7 +173,8 @@ class ThreadContract:
         assert store.value("breaker") == (b"%d" % winner, outcomes[winner])
 
     def test_renewing_goes_on_beside_commits(self, store: Store) -> None:
-        runs = [begin(store, f"run-{number}", owner="me", until=number) for number in range(3)]
+        until = store.now() + HOUR
+        runs = [begin(store, f"run-{number}", owner="me", until=until) for number in range(3)]
 
         def write() -> None:
             for turn in range(40):
@@ -178,13 +182,11 @@ class ThreadContract:
                     # Never stale: a renewal is no change.
                     runs[number] = commit(store, run, at=turn)
 
-        until = 1_000
-
         def look() -> None:
             nonlocal until
             until += 1
             store.renew([run.key for run in runs], "me", until)
-            store.renew([run.key for run in runs], "another", 1_000_000)
+            store.renew([run.key for run in runs], "another", until + HOUR)
             for run in store.runs():
                 assert run.until <= until
                 assert run.head == run.last == run.kept

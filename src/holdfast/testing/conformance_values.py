@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from holdfast.errors import StaleVersion
 from holdfast.model.records import RunRecord
 from holdfast.store.base import Append, Store
-from holdfast.testing.samples import advanced, begin, commit, content, everything, history, new_run
+from holdfast.testing.samples import HOUR, advanced, begin, commit, content, everything, history
 
 _NAMES = ["", "breaker", "breaker/plan#2", "Ünï→流\U0001f40b", "a%_'\"", "n" * 300]
 _DATA = [b"", b"\0", b"\xff\xfe", b'{"state": "open"}', content("value", 1 << 20)]
@@ -120,10 +120,11 @@ class ValueContract:
         assert store.check() == []
 
     def test_a_lease_is_prolonged_and_nothing_else_changes(self, store: Store) -> None:
-        run = begin(store, owner="me", until=10, due=5, detail=b"waits", parent=3)
+        soon = store.now() + HOUR
+        run = begin(store, owner="me", until=soon, due=5, detail=b"waits", parent=3)
         before = everything(store)
-        store.renew([run.key], "me", 50)
-        renewed = replace(run, until=50)
+        assert store.renew([run.key], "me", soon + 40) == []
+        renewed = replace(run, until=soon + 40)
         assert store.run("run") == store.run_by_key(run.key) == renewed
         assert store.runs() == store.runs(due=5) == store.runs(parent=3) == [renewed]
         assert store.revision("run") == (run.key, run.revision)
@@ -134,51 +135,56 @@ class ValueContract:
         assert store.check() == []
 
     def test_who_renews_does_not_disturb_who_commits(self, store: Store) -> None:
-        run = begin(store, owner="me", until=10)
+        soon = store.now() + HOUR
+        run = begin(store, owner="me", until=soon)
         for turn in range(1, 6):
-            store.renew([run.key], "me", 100 * turn)
-            assert _now(store, run) == replace(run, until=100 * turn)
+            store.renew([run.key], "me", soon + 100 * turn)
+            assert _now(store, run) == replace(run, until=soon + 100 * turn)
             # The writer's record is from before the renewal.
             run = commit(store, run)
             assert _now(store, run) == run
-        store.renew([run.key], "me", 1_000)
+        store.renew([run.key], "me", soon + 1_000)
         store.delete_run(run)
         assert store.runs() == []
 
     def test_only_the_owner_prolongs(self, store: Store) -> None:
+        soon = store.now() + HOUR
         mine, others, free = (
-            begin(store, "mine", owner="me", until=10),
-            begin(store, "others", owner="another", until=10),
+            begin(store, "mine", owner="me", until=soon),
+            begin(store, "others", owner="another", until=soon),
             begin(store, "free"),
         )
-        blank = begin(store, "blank", owner="", until=10)
-        store.renew([others.key, mine.key, free.key, blank.key, 1_000], "me", 50)
-        assert _now(store, mine).until == 50
+        blank = begin(store, "blank", owner="", until=soon)
+        assert store.renew([others.key, mine.key, free.key, blank.key, 1_000], "me", soon + 50) == []
+        assert _now(store, mine).until == soon + 50
         assert [_now(store, run) for run in (others, free, blank)] == [others, free, blank]
         for owner in ("ME", "me ", "m", "m%"):
-            store.renew([mine.key], owner, 90)
-        assert _now(store, mine).until == 50
+            store.renew([mine.key], owner, soon + 90)
+        assert _now(store, mine).until == soon + 50
 
     def test_who_was_taken_over_renews_no_more(self, store: Store) -> None:
-        run = begin(store, owner="me", until=10)
-        taken = store.append(Append(expect=run, run=advanced(run, owner="another", until=20)))
-        store.renew([run.key], "me", 90)
+        soon = store.now() + HOUR
+        run = begin(store, owner="me", until=soon)
+        taken = store.append(Append(expect=run, run=advanced(run, owner="another", until=soon + 20)))
+        assert store.renew([run.key], "me", soon + 90) == []
         assert _now(store, run) == taken
         left = store.append(Append(expect=taken, run=advanced(taken, owner=None, until=0)))
-        store.renew([run.key], "another", 90)
+        assert store.renew([run.key], "another", soon + 90) == []
         assert _now(store, run) == left
 
     def test_a_lease_is_never_shortened_by_renewing(self, store: Store) -> None:
-        run = begin(store, owner="me", until=50)
-        for until in (49, 50, 0, -1):
+        soon = store.now() + HOUR
+        run = begin(store, owner="me", until=soon)
+        for until in (soon - 1, soon, 0, -1):
             store.renew([run.key], "me", until)
             assert _now(store, run) == run
 
     def test_many_leases_are_prolonged_at_once(self, store: Store) -> None:
-        runs = [store.append(Append(None, new_run(f"run-{n}", owner="me", until=n))) for n in range(300)]
-        store.renew([run.key for run in runs[::2]], "me", 10_000)
-        assert [run.until for run in store.runs(limit=400)][::-1] == [
+        soon = store.now() + HOUR
+        runs = [begin(store, f"run-{number}", owner="me", until=soon + number) for number in range(300)]
+        store.renew([run.key for run in runs[::2]], "me", soon + 10_000)
+        assert [run.until - soon for run in store.runs(limit=400)][::-1] == [
             10_000 if number % 2 == 0 else number for number in range(300)
         ]
-        store.renew([], "me", 20_000)
-        assert max(run.until for run in store.runs(limit=400)) == 10_000
+        assert store.renew([], "me", soon + 20_000) == []
+        assert max(run.until for run in store.runs(limit=400)) == soon + 10_000

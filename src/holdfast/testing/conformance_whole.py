@@ -56,6 +56,7 @@ _USES: dict[str, Callable[[Store], object]] = {
     "value": lambda store: store.value("breaker"),
     "set_value": lambda store: store.set_value("breaker", b"data", 0),
     "renew": lambda store: store.renew([1], "me", 9),
+    "claim_again": lambda store: store.claim_again(1, "me", 9, None, event()),
     "stats": lambda store: store.stats(),
     "check": lambda store: store.check(),
     "compact": lambda store: store.compact(),

@@ -24,6 +24,10 @@ Entry = EventRecord | tuple[int, VersionRecord]
 Part = tuple[VersionRecord, Sequence[bytes], Sequence[bytes]]
 
 
+#: In microseconds.
+HOUR = 3_600_000_000
+
+
 def content(name: str, size: int) -> bytes:
     """Bytes that look random and depend on a name."""
     return shake_256(name.encode()).digest(size)

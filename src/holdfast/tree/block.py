@@ -11,8 +11,9 @@ block may be is never decompressed.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from hashlib import sha256
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,8 +21,10 @@ import zstandard
 from msgspec.msgpack import Ext
 
 from holdfast.errors import CorruptStore, IncompatibleFormat
-from holdfast.tree.codec import ODD_DICT, ext_hook, freeze_decoded, open_key, to_bytes
+from holdfast.tree.codec import ODD_DICT, check_key, ext_hook, freeze_decoded, open_key, pairs_of, to_bytes
 from holdfast.tree.frozen import At, FrozenDict
+from holdfast.tree.spine import FAN
+from holdfast.tree.values import NATIVE
 
 #: No block may claim to be larger than this once decompressed.
 MAX_BLOCK = 64 * 1024 * 1024
@@ -34,6 +37,8 @@ REF, VECTOR, BRANCH, SEALED, FLAT, TRIE, FORK, BUCKET, LARGE, REFS = range(32, 4
 _PLAIN, _ZSTD = b"\x00", b"\x01"
 #: Bytes below which compression does not pay.
 _SHORT = 64
+#: Levels of groups that a vector can have.
+_MAX_HEIGHT = 12
 
 
 def digest(data: bytes) -> bytes:
@@ -105,7 +110,7 @@ def items_of(raw: list[Any]) -> list[Any]:
 def thin(data: bytes, blocks: Sequence[bytes], needed: Set[int]) -> tuple[bytes, list[bytes]]:
     """What is left of a checked pack when only some of its slots are needed: the same slots, the others empty."""
     _, packed_directory, *last = open_block(data)
-    directory = node_of(packed_directory)
+    directory = directory_of(packed_directory)
     if [expected for _, expected in directory] != list(map(digest, blocks)):
         raise CorruptStore("a block fails its hash and cannot be pruned: run verify")
     nodes: list[Any] = []
@@ -141,7 +146,7 @@ def open_block(block: bytes) -> list[msgspec.Raw]:
     """The nodes of a block whose hash has been checked, each still encoded."""
     try:
         return _splitter.decode(_inflate(block))
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise IncompatibleFormat(f"a block that is no list of nodes: {error}") from error
 
 
@@ -149,8 +154,19 @@ def node_of(raw: msgspec.Raw) -> Any:
     """A node of an open block."""
     try:
         return _decoder.decode(raw)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError) as error:
         raise IncompatibleFormat(f"a block holds what is no node: {error}") from error
+
+
+def directory_of(raw: msgspec.Raw) -> list[tuple[int, bytes]]:
+    """The directory of a pack: for each further block the slot after its last node, and its hash."""
+    try:
+        found = _directory_decoder.decode(raw)
+    except msgspec.DecodeError as error:
+        raise IncompatibleFormat(f"the directory of a pack cannot be decoded: {error}") from error
+    if any(one[0] > two[0] for one, two in pairwise(found)) or any(end < 0 for end, _ in found):
+        raise IncompatibleFormat("a pack has a directory that is not in order")
+    return found
 
 
 def unsqueeze(block: bytes) -> list[Any]:
@@ -203,37 +219,90 @@ _value_hook = ext_hook(True)
 
 def _node_hook(code: int, data: memoryview) -> Any:
     if code == ODD_DICT:
-        flat = _decoder.decode(data)
-        return dict(zip(map(open_key, flat[::2]), flat[1::2], strict=True))
+        return pairs_of(_decoder.decode(data))
     if code < REF:
         return _value_hook(code, data)
     if code == REF:
         width = len(data) >> 1
+        _require(len(data) == 2 * width > 0, code)
         return Ref(int.from_bytes(data[:width], "big"), int.from_bytes(data[width:], "big"))
-    if code == REFS:
-        runs = _decoder.decode(data)
-        if sum(runs[2::3]) > MAX_REFS:
-            raise IncompatibleFormat("a list claims to begin with more references than any list may")
-        return Refs(
-            [
-                Ref(back - step, slot)
-                for back, slot, length in zip(runs[::3], runs[1::3], runs[2::3], strict=True)
-                for step in range(length)
-            ]
-        )
     if code == LARGE:
+        _require(len(data) == 40, code)
         return Large(bytes(data[:32]), int.from_bytes(data[32:], "big"))
-    if code == FLAT:
-        return Sealed(list(map(FrozenDict, _decoder.decode(data))), flat=True)
-    if code == SEALED:
-        return Sealed([freeze_decoded(item) for item in _decoder.decode(data)])
-    if VECTOR <= code <= BUCKET:
-        return Raw(code, _decoder.decode(data))
+    if REFS >= code >= VECTOR:
+        parts = _decoder.decode(data)
+        _require(type(parts) is list and _fits(code, parts), code)
+        return _MADE[code](code, parts)
     raise IncompatibleFormat(
         f"a node of kind {code} was written by a newer Holdfast: upgrade to read it", kind=code
     )
 
 
+def _refs(_: int, runs: list[int]) -> Refs:
+    if sum(runs[2::3]) > MAX_REFS:
+        raise IncompatibleFormat("a list claims to begin with more references than any list may")
+    return Refs(
+        [
+            Ref(back - step, slot)
+            for back, slot, length in zip(runs[::3], runs[1::3], runs[2::3], strict=True)
+            for step in range(length)
+        ]
+    )
+
+
+def _sealed(code: int, items: list[Any]) -> Sealed:
+    is_flat = code == FLAT
+    return Sealed(list(map(FrozenDict if is_flat else freeze_decoded, items)), flat=is_flat)
+
+
+#: What a node is made into, by its code.
+_MADE: dict[int, Callable[[int, list[Any]], Any]] = {
+    REFS: _refs,
+    FLAT: _sealed,
+    SEALED: _sealed,
+    **dict.fromkeys((VECTOR, BRANCH, TRIE, FORK, BUCKET), Raw),
+}
+
+
+def _fits(code: int, parts: list[Any]) -> bool:
+    """Are these parts of the number and the types that a node of this kind has?"""
+    if code == VECTOR:
+        return len(parts) == 4 and _are_counts(parts[:2]) and parts[0] <= _MAX_HEIGHT
+    if code == TRIE:
+        return len(parts) == 3 and _are_counts(parts[:2])
+    if code == BRANCH:
+        return len(parts) % 2 == 0 and _are_counts(parts[::2])
+    if code == FORK:
+        return len(parts) == FAN
+    if code == BUCKET:
+        for key in parts[1::3]:
+            if type(key) not in NATIVE:
+                check_key(open_key(key))
+        return len(parts) % 3 == 0 and _are_counts(parts[::3])
+    if code == REFS:
+        return len(parts) % 3 == 0 and _are_counts(parts)
+    if code == FLAT:
+        return set(map(type, parts)) <= _DICTS and NATIVE.issuperset(
+            map(type, chain.from_iterable(map(dict.values, parts)))
+        )
+    return True
+
+
+_DICTS = {dict}
+
+
+def _are_counts(numbers: list[Any]) -> bool:
+    return all(type(number) is int and 0 <= number < 1 << 64 for number in numbers)
+
+
+def _require(is_sound: bool, code: int) -> None:
+    if not is_sound:
+        raise IncompatibleFormat(f"a node of kind {code} is made of other parts", kind=code)
+
+
 _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ext_hook=_node_hook)
+_directory_decoder: msgspec.msgpack.Decoder[list[tuple[int, bytes]]] = msgspec.msgpack.Decoder(
+    list[tuple[int, bytes]]
+)
 _splitter: msgspec.msgpack.Decoder[list[msgspec.Raw]] = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _encode = msgspec.msgpack.Encoder().encode

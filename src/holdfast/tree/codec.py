@@ -9,13 +9,15 @@ Invariant: `decode(encode(x))` equals `x` exactly; `1`, `1.0` and `True` never s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 from msgspec.msgpack import Ext
 
-from holdfast.errors import IncompatibleFormat, UnsupportedValue
+from holdfast.errors import HoldfastError, IncompatibleFormat, UnknownTimeZone, UnsupportedValue
 from holdfast.tree.frozen import BOXED, DICTS, LISTS, Box, FrozenDict, FrozenList, freeze_dict, freeze_list
 from holdfast.tree.values import (
     NATIVE,
@@ -35,6 +37,14 @@ ARTIFACT = 25
 
 #: Deeper trees are refused: they are mistakes or attacks, and would exhaust the stack of whoever reads them.
 MAX_DEPTH = 200
+
+#: Keys of one hash in a dict or a set. Python compares a new key with all of the same hash, and the hashes of numbers
+#: and tuples can be foreseen: a document from elsewhere could be made to take quadratic time.
+MAX_ALIKE = 200
+#: Types whose hashes cost the same for each value.
+_NUMBERS = frozenset((int, float, bool, str, bytes, type(None)))
+#: Types whose hashes cannot be foreseen.
+RANDOM = frozenset((str, bytes))
 
 _raw = msgspec.msgpack.Encoder()
 
@@ -57,7 +67,10 @@ def decode(data: bytes | memoryview) -> Any:
 
 def decode_frozen(data: bytes | memoryview) -> Any:
     """As `decode`, but frozen, with boxes for values that could change."""
-    return freeze_decoded(_decode(_frozen, data))
+    try:
+        return freeze_decoded(_decode(_frozen, data))
+    except RecursionError as error:
+        raise _no_value(error) from error
 
 
 def to_bytes(prepared: Any) -> bytes:
@@ -77,6 +90,7 @@ def leaf_ext(value: Any, hides: Hides | None = None, *, depth: int = 0) -> Ext:
     if kind.code in _SETS:
         if depth + 1 > MAX_DEPTH:
             raise too_deep()
+        _refuse_alike(value, UnsupportedValue)
         # Each item is encoded once, sorted, and written as it is: sorting in `split` first would double the
         # work with every set inside a set.
         items = sorted(to_bytes(_prepare(item, depth + 2, hides)) for item in value)
@@ -93,7 +107,7 @@ def leaf_ext(value: Any, hides: Hides | None = None, *, depth: int = 0) -> Ext:
 def nested_artifacts(code: int, data: bytes) -> Iterator[bytes]:
     """The digests of the artifacts that an extension is, or holds."""
     if code == ARTIFACT:
-        yield bytes.fromhex(_decode(_plain_parts, data)[0])
+        yield bytes.fromhex(restore(code, _decode(_plain, data)).digest)
     elif ARTIFACT in data and code not in (BIG_INT, TEXT):
         yield from _artifacts_in(_decode(_plain_parts, data))
 
@@ -111,7 +125,33 @@ def _artifacts_in(value: Any) -> Iterator[bytes]:
 
 def open_box(box: Box) -> Any:
     """A fresh object from its encoded form."""
-    return restore(box.code, decode(box.data))
+    return restore_checked(box.code, decode(box.data))
+
+
+def restore_checked(code: int, parts: Any) -> Any:
+    """As `restore`, but refuse a set with too many items of one hash."""
+    if code in _SETS and type(parts) is list:
+        # Items without a hash are refused by `restore`.
+        with suppress(TypeError):
+            _refuse_alike(parts, IncompatibleFormat)
+    return restore(code, parts)
+
+
+def _refuse_alike(keys: Collection[Any], error: type[HoldfastError]) -> None:
+    """Refuse too many keys of one hash for a dict or a set."""
+    if len(keys) <= MAX_ALIKE or RANDOM.issuperset(map(type, keys)):
+        return
+    if _NUMBERS.issuperset(map(type, keys)) and len(keys) - len(set(map(hash, keys))) < MAX_ALIKE:
+        return
+    found: Counter[int] = Counter()
+    for key in keys:
+        # All values of one type that is not registered have one hash.
+        if type(key) is not Opaque:
+            number = hash(key)
+            found[number] += 1
+            if found[number] > MAX_ALIKE:
+                # At once: a Fraction looks its hash up in a dict, where keys of one hash are compared with all others.
+                raise error(f"a dict or a set has at most {MAX_ALIKE} keys of one hash: use strings for keys")
 
 
 def big_int(value: int) -> Ext:
@@ -165,6 +205,32 @@ def freeze_decoded(value: Any) -> Any:
     return value
 
 
+def pairs_of(flat: Any) -> dict[Any, Any]:
+    """The dict of a decoded flat list of keys and values."""
+    if type(flat) is not list or len(flat) % 2:
+        raise IncompatibleFormat("a stored dict is not made of keys and values")
+    keys = list(map(open_key, flat[::2]))
+    try:
+        for key in keys:
+            _refuse_changing(key)
+        _refuse_alike(keys, IncompatibleFormat)
+        return dict(zip(keys, flat[1::2], strict=True))
+    except (UnsupportedValue, TypeError):
+        # Says which key it is.
+        for key in keys:
+            check_key(key)
+        raise
+
+
+def check_key(key: Any) -> None:
+    """Refuse a decoded key that could change, or is not a value."""
+    try:
+        _refuse_changing(key)
+        hash(key)
+    except (UnsupportedValue, TypeError) as error:
+        raise IncompatibleFormat(f"a stored dict has a {type(key).__name__} for a key") from error
+
+
 def ext_hook(freeze: bool) -> Callable[[int, Any], Any]:
     """A decoder hook for our codes: values, or boxes where `freeze` asks for it."""
 
@@ -174,11 +240,10 @@ def ext_hook(freeze: bool) -> Callable[[int, Any], Any]:
         if code == TEXT:
             return bytes(data).decode("utf-8", "surrogatepass")
         if code == ODD_DICT:
-            flat = _decode(_frozen if freeze else _plain, data)
-            odd = dict(zip(map(open_key, flat[::2]), flat[1::2], strict=True))
+            odd = pairs_of(_decode(_frozen if freeze else _plain, data))
             return freeze_decoded(odd) if freeze else odd
         if not freeze:
-            return restore(code, _decode(_plain, data))
+            return restore_checked(code, _decode(_plain, data))
         if code in _BOXED_CODES:
             return Box(code, bytes(data))
         return _restore_frozen(code, data)
@@ -202,7 +267,9 @@ def _restore_frozen(code: int, data: memoryview) -> Any:
     if _holds_box(parts):
         return Box(code, bytes(data))
     try:
-        return restore(code, parts)
+        return restore_checked(code, parts)
+    except UnknownTimeZone:
+        return Box(code, bytes(data))
     except IncompatibleFormat:
         if code != TAGGED:
             raise
@@ -211,7 +278,12 @@ def _restore_frozen(code: int, data: memoryview) -> Any:
 
 
 def _is_constant(data: memoryview) -> bool:
-    return is_constant_tag(_decode(_plain_parts, data)[0])
+    parts = _decode(_plain_parts, data)
+    if type(parts) is not list or len(parts) != 2 or type(parts[0]) is not str:
+        raise IncompatibleFormat(
+            "a stored value of a registered type is not a tag and its parts", kind=TAGGED
+        )
+    return is_constant_tag(parts[0])
 
 
 def _holds_box(value: Any) -> bool:
@@ -235,8 +307,12 @@ def _refuse_changing(key: Any) -> None:
 def _decode(decoder: msgspec.msgpack.Decoder[Any], data: bytes | memoryview) -> Any:
     try:
         return decoder.decode(data)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise IncompatibleFormat(f"bytes that are no stored value: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _no_value(error) from error
+
+
+def _no_value(error: Exception) -> IncompatibleFormat:
+    return IncompatibleFormat(f"the bytes are not a stored value: {error}")
 
 
 def _prepare(value: Any, depth: int, hides: Hides | None) -> Any:
@@ -246,10 +322,11 @@ def _prepare(value: Any, depth: int, hides: Hides | None) -> Any:
     if depth > MAX_DEPTH:
         raise too_deep()
     if kind is list or kind in LISTS or getattr(kind, "_plain", None) is list:
-        if NATIVE.issuperset(map(type, value)):
-            return list(value)
+        # The memory of a draft or a frozen list is complete; its methods would open every item.
+        if NATIVE.issuperset(map(type, list.__iter__(value))):
+            return list(list.__iter__(value))
         out = []
-        for index, item in enumerate(value):
+        for index, item in enumerate(list.__iter__(value)):
             try:
                 out.append(_prepare(item, depth + 1, hides))
             except UnsupportedValue as error:
@@ -261,11 +338,12 @@ def _prepare(value: Any, depth: int, hides: Hides | None) -> Any:
 
 
 def _prepare_dict(value: dict[Any, Any], depth: int, hides: Hides | None) -> Any:
-    if hides is None and NATIVE.issuperset(map(type, value)) and NATIVE.issuperset(map(type, value.values())):
+    values = dict.values(value)
+    if hides is None and NATIVE.issuperset(map(type, value)) and NATIVE.issuperset(map(type, values)):
         return dict(value)
     out = {}
     odd_keys = {}
-    for key, item in value.items():
+    for key, item in dict.items(value):
         try:
             if type(key) not in NATIVE:
                 odd_keys[key] = prepare_key(key, depth=depth + 1)
@@ -274,6 +352,7 @@ def _prepare_dict(value: dict[Any, Any], depth: int, hides: Hides | None) -> Any
             raise under(error, key) from None
     if not odd_keys:
         return out
+    _refuse_alike(out, UnsupportedValue)
     return odd_dict([part for key, item in out.items() for part in (odd_keys.get(key, key), item)])
 
 
@@ -293,6 +372,7 @@ def _mend(value: Any) -> Any:
     if isinstance(value, dict):
         pairs = [(_mend(key), _mend(item)) for key, item in value.items()]
         if any(type(key) is Ext for key, _ in pairs):
+            _refuse_alike(value, UnsupportedValue)
             return Ext(ODD_DICT, _raw.encode([part for pair in pairs for part in pair]))
         return dict(pairs)
     return value

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from holdfast.errors import IncompatibleFormat
 from holdfast.tree import path as paths
 from holdfast.tree.codec import encode, open_box
 from holdfast.tree.fold import same
@@ -59,14 +60,17 @@ class Change(msgspec.Struct, frozen=True):
             return f"- {where}: {_short(self.old)}"
         if self.source is not None:
             return f"{where} ← {paths.show(self.source)}"
-        if type(self.old) in DICTS and type(self.new) in DICTS:
+        if isinstance(self.old, FrozenDict) and isinstance(self.new, FrozenDict):
             return f"{where}: key order differs"
         return f"{where}: {_short(self.old)} → {_short(self.new)}"
 
 
 def changes(old: Any, new: Any) -> list[Change]:
     """The differences between two frozen trees, in the order of the document."""
-    return [] if old is new else list(_compare(old, new, at=_Place((), ())))
+    try:
+        return [] if old is new else list(_compare(old, new, at=_Place((), ())))
+    except RecursionError as error:
+        raise IncompatibleFormat("values nest deeper than what is left of the stack") from error
 
 
 def json_patch(
@@ -378,15 +382,15 @@ def _short(value: Any) -> str:
 
 def _pieces(value: Any) -> Iterator[str]:
     """The `repr` of a value bit by bit: of a large one, only the start is ever written."""
-    if type(value) in DICTS:
-        for number, (key, item) in enumerate(value.items()):
+    if isinstance(value, FrozenDict):
+        for number, (key, item) in enumerate(dict.items(value)):
             yield ", " if number else "{"
             yield from _pieces(key)
             yield ": "
             yield from _pieces(item)
         yield "}" if value else "{}"
-    elif type(value) in LISTS:
-        for number, item in enumerate(value):
+    elif isinstance(value, FrozenList):
+        for number, item in enumerate(list.__iter__(value)):
             yield ", " if number else "["
             yield from _pieces(item)
         yield "]" if value else "[]"

@@ -27,6 +27,9 @@ class _Missing:
     def __repr__(self) -> str:
         return "MISSING"
 
+    def __bool__(self) -> bool:
+        return False
+
 
 #: Stands for an entry that does not exist, or no longer.
 MISSING: Any = _Missing()

@@ -34,7 +34,7 @@ from holdfast.tree.codec import (
     too_deep,
     under,
 )
-from holdfast.tree.frozen import DICTS, LISTS, Box, FrozenDict, FrozenList, stored_at
+from holdfast.tree.frozen import DICTS, LISTS, SERVED, Box, FrozenDict, FrozenList, source_of, stored_at
 from holdfast.tree.recall import Recall
 from holdfast.tree.spine import build_dict, build_list
 from holdfast.tree.values import NATIVE, Opaque, kind_of
@@ -66,7 +66,7 @@ class Redactor:
     def hides(self, key: Any) -> bool:
         """Is the value under this key a secret?"""
         if not isinstance(key, str):
-            return False
+            return self._hides_within(key)
         key = str.__str__(key)
         known = self._known.get(key)
         if known is None:
@@ -75,17 +75,37 @@ class Redactor:
                 self._known[key] = known
         return known
 
+    def _hides_within(self, key: Any) -> bool:
+        """Is the value under a key a secret that is not a text, but holds one?"""
+        if isinstance(key, bytes):
+            return self.hides(key.decode(errors="replace"))
+        return isinstance(key, tuple | frozenset) and any(map(self.hides, key))
+
 
 class Folder:
     """Folds values for one run. `space` is its address space: containers stored there are trusted."""
 
-    def __init__(self, space: object, redact: Redactor | None = None, recall: Recall | None = None) -> None:
+    def __init__(
+        self,
+        space: object,
+        redact: Redactor | None = None,
+        recall: Recall | None = None,
+        *,
+        consume: bool = True,
+    ) -> None:
         self.space = space
         self._redact = redact
+        #: Whether drafts end when they are folded, which is cheaper.
+        self._consume = consume
         #: What objects were when they were folded last.
         self._recall = recall
         #: Artifacts that came with the value and are not in the store yet.
         self.arrivals: list[Any] = []
+
+    @property
+    def redact(self) -> Redactor | None:
+        """Which keys hold secrets."""
+        return self._redact
 
     def fold(self, value: Any, base: Any = _MISSING, *, part: str = "") -> Any:
         """The frozen form of `value`; `UnsupportedValue` names the path of what cannot be stored, and of which part of
@@ -115,6 +135,12 @@ class Folder:
             return self.dict(value, base, depth)
         if kind is list:
             return self.list(value, base, depth)
+        if kind in SERVED:
+            value = source_of(value)
+            kind = type(value)
+            if kind in SERVED:
+                plain = dict(dict.items(value)) if isinstance(value, dict) else list(list.__iter__(value))
+                return self.value(plain, base, depth)
         if kind in DICTS or kind in LISTS:
             at = stored_at(value)
             if at is not None and at[0] is self.space:
@@ -124,8 +150,14 @@ class Folder:
             return base if same(value, base) else value
         fold = getattr(kind, "_fold", None)
         if fold is not None:
-            return fold(value, self, base, depth)
+            return fold(value, self, base, depth) if self._consume else self._copied(value, base, depth)
         return self.leaf(value, base, depth)
+
+    def _copied(self, value: Any, base: Any, depth: int) -> Any:
+        """The frozen form of a draft that is used further."""
+        if type(value)._plain is dict:
+            return self.dict(dict.copy(value), base, depth)
+        return self.list(list.copy(value), base, depth)
 
     def dict(self, value: dict[Any, Any], base: Any, depth: int) -> FrozenDict:
         """An ordinary dict beside its base."""
@@ -135,6 +167,8 @@ class Folder:
             and len(old) == len(value)
             and all(map(is_, value.values(), old.values()))
             and all(map(is_, value, old))
+            # What is there may have been stored before its key was redacted.
+            and (self._redact is None or not any(map(self._redact.hides, value)))
         ):
             return old
         out: dict[Any, Any] = {}
@@ -346,6 +380,10 @@ def _same_key(one: Any, other: Any) -> bool:
 
 
 def _only_grown(new: dict[Any, Any], old: dict[Any, Any]) -> bool:
-    """Do the old keys that are left stand first, in their old order and of their old types?"""
-    left = [key for key in old if key in new]
-    return all(map(_same_key, new, left))
+    """Do the old keys that are left come first, in their old order and of their old types?"""
+    return same_keys_first(new, [key for key in old if key in new])
+
+
+def same_keys_first(new: dict[Any, Any], left: list[Any]) -> bool:
+    """Does a dict begin with exactly these keys?"""
+    return all(map(is_, new, left)) or all(map(_same_key, new, left))

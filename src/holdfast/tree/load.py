@@ -18,8 +18,21 @@ from weakref import WeakValueDictionary
 
 from msgspec.msgpack import Ext
 
-from holdfast.errors import NotFound
-from holdfast.tree.block import BRANCH, BUCKET, FORK, LARGE, TRIE, VECTOR, Large, Raw, Ref, Sealed, items_of
+from holdfast.errors import IncompatibleFormat, NotFound
+from holdfast.tree.block import (
+    BRANCH,
+    BUCKET,
+    FORK,
+    LARGE,
+    TRIE,
+    VECTOR,
+    Large,
+    Raw,
+    Ref,
+    Refs,
+    Sealed,
+    items_of,
+)
 from holdfast.tree.codec import decode_frozen, nested_artifacts, open_key
 from holdfast.tree.frozen import (
     DICTS,
@@ -36,6 +49,7 @@ from holdfast.tree.frozen import (
 from holdfast.tree.keys import hash_key
 from holdfast.tree.path import show
 from holdfast.tree.spine import (
+    MAX_LEVEL,
     Bucket,
     Fork,
     Group,
@@ -84,7 +98,10 @@ class Loader:
         """The whole tree below a root of a version's pack."""
         if type(root) in NATIVE:
             return root
-        return _Builder(self).tree(root, version)
+        try:
+            return _Builder(self).tree(root, version)
+        except RecursionError as error:
+            raise _too_deep() from error
 
     def find(self, root: Any, version: int, path: Sequence[Any]) -> tuple[Any, int]:
         """The value at `path` below a root, and the version that stored the innermost node around it.
@@ -99,9 +116,10 @@ class Loader:
         return self.load(raw, stored), stored
 
     def _follow(self, raw: Any, version: int) -> tuple[Any, int]:
-        while type(raw) is Ref:
+        if type(raw) is Ref:
             place = (version - raw.back, raw.slot)
             raw, version = self._fetch([place])[place], place[0]
+            _require(type(raw) is not Ref)
         return raw, version
 
     def _step(self, raw: Any, version: int, segment: Any) -> tuple[Any, int] | None:
@@ -122,6 +140,7 @@ class Loader:
         _, count, raw, tail = parts
         if index < 0:
             end, _ = self._follow(tail, version)
+            _require(type(end) is list)
             index += count + len(items_of(end))
             if index < 0:
                 return None
@@ -136,6 +155,7 @@ class Loader:
                 index -= held
             else:
                 return None
+        _require(type(raw) is Sealed or type(raw) is list)
         items = raw.items if type(raw) is Sealed else items_of(raw)
         return self._follow(items[index], version) if index < len(items) else None
 
@@ -143,6 +163,7 @@ class Loader:
         raw, version = self._follow(raw, version)
         if raw is None:
             return None
+        _require(type(raw) is Raw and raw.code in (FORK, BUCKET) and level <= MAX_LEVEL)
         if raw.code == FORK:
             return self._look_up(raw.parts[step_down(hashed, level)], version, key, hashed, level + 1)
         for held, value in zip(raw.parts[1::3], raw.parts[2::3], strict=True):
@@ -151,10 +172,22 @@ class Loader:
         return None
 
 
+def _require(is_sound: bool) -> None:
+    if not is_sound:
+        raise IncompatibleFormat("a node is not of the kind that is needed where it is referred to")
+
+
+def _too_deep() -> IncompatibleFormat:
+    return IncompatibleFormat("nodes nest deeper than what is left of the stack")
+
+
 def refs(raw: Any, version: int) -> list[Place]:
     """The places that a decoded node of a version refers to."""
     found: list[Place] = []
-    _gather(raw, version, found)
+    try:
+        _gather(raw, version, found)
+    except RecursionError as error:
+        raise _too_deep() from error
     return found
 
 
@@ -216,8 +249,10 @@ class _Builder:
         """Read what lies below a node, level by level; not all of it if that is much."""
         nodes, known, space = self._nodes, self._known, self._space
         wanted = set(refs(raw, version))
+        seen: set[Place] = set()
         count = 0
         while wanted:
+            seen |= wanted
             missing = [place for place in wanted if place not in nodes and (space, *place) not in known]
             count += len(missing)
             if count > _AHEAD:
@@ -227,8 +262,11 @@ class _Builder:
             below: list[Place] = []
             for place in wanted:
                 if place in nodes:
-                    _gather(nodes[place], place[0], below)
-            wanted = set(below)
+                    found = refs(nodes[place], place[0])
+                    # Children are laid before their parents: a node that comes back to itself could not be built.
+                    _require(not found or max(found) < place)
+                    below += found
+            wanted = set(below) - seen
         return True
 
     def _open(self, at: At) -> Any:
@@ -242,13 +280,16 @@ class _Builder:
             self._complete = self._read_ahead(raw, at[1])
         return raw
 
-    def _part(self, raw: Any, version: int, make: Make) -> Any:
-        """A group, bucket or fork, by itself or by reference."""
+    def _part(self, raw: Any, version: int, make: Make, fits: Callable[[Any], bool]) -> Any:
+        """A group, bucket or fork, by itself or by reference. A part that is known already has to fit: it may have been
+        read as something else."""
         if type(raw) is not Ref:
             return make(raw, version)
         at = (self._space, version - raw.back, raw.slot)
         part = self._known.get(at)
-        if part is None:
+        if part is not None:
+            _require(fits(part))
+        else:
             complete = self._complete
             part = make(self._open(at), at[1])
             self._complete = complete
@@ -263,7 +304,9 @@ class _Builder:
         if kind is Ref:
             at = (self._space, version - raw.back, raw.slot)
             value = self._known.get(at)
-            if value is None:
+            if value is not None:
+                _require(type(value) not in _PARTS)
+            else:
                 complete = self._complete
                 value = self._item(self._open(at), at[1], {})
                 self._complete = complete
@@ -294,46 +337,84 @@ class _Builder:
             if below:
                 note_leaves(frozen, below)
             return frozen
+        if kind is Raw and raw.code == VECTOR:
+            return self._vector(raw.parts, version)
         if kind is Raw:
-            return self._vector(raw.parts, version) if raw.code == VECTOR else self._trie(raw.parts, version)
+            _require(raw.code == TRIE)
+            return self._trie(raw.parts, version)
         if kind is Large:
             value = decode_frozen(self._loader._fetch_large(raw.digest))
             long[id(value)] = (self._space, Ext(LARGE, raw.digest + raw.size.to_bytes(8, "big")))
             return value
+        _require(kind is not Sealed and kind is not Refs)
         return raw
 
     def _items(self, raw: list[Any], version: int, long: Long) -> list[Any]:
         return [item if type(item) in NATIVE else self._item(item, version, long) for item in items_of(raw)]
 
     def _vector(self, parts: list[Any], version: int) -> FrozenList:
-        height, _, root, tail = parts
-        top = None if root is None else self._part(root, version, partial(self._group, height))
-        end = self._part(tail, version, partial(self._group, 0))
-        return assemble_list(Vector(levels_over(top, height), end))
+        height, count, root, tail = parts
+        top = None if root is None else self._child(height, root, version)
+        end = self._child(0, tail, version)
+        vector = Vector(levels_over(top, height), end)
+        _require(vector.count == count and (top is not None or height == 0))
+        return assemble_list(vector)
+
+    def _child(self, level: int, raw: Any, version: int) -> Group:
+        """A group with so many levels of groups below it."""
+        group: Group = self._part(
+            raw, version, partial(self._group, level), lambda part: _height(part) == level
+        )
+        return group
 
     def _group(self, level: int, raw: Any, version: int) -> Group:
+        if level:
+            _require(type(raw) is Raw and raw.code == BRANCH and bool(raw.parts))
+            children = [self._child(level - 1, child, version) for child in raw.parts[1::2]]
+            _require([child.count for child in children] == raw.parts[::2])
+            return Group(children, sum(raw.parts[::2]))
         if type(raw) is Sealed:
             return Group(raw.items, len(raw.items), flat=raw.flat or None)
-        if level:
-            make = partial(self._group, level - 1)
-            return Group([self._part(child, version, make) for child in raw.parts[1::2]], sum(raw.parts[::2]))
+        _require(type(raw) is list)
         long: Long = {}
         items = self._items(raw, version, long)
         return Group(items, len(items), long or None)
 
     def _trie(self, parts: list[Any], version: int) -> FrozenDict:
-        next_, _, root = parts
-        return assemble_dict(Trie(self._part(root, version, self._way), next_))
+        next_, count, root = parts
+        frozen = assemble_dict(Trie(self._branch(root, version), next_))
+        _require(len(frozen) == count)
+        return frozen
+
+    def _branch(self, raw: Any, version: int) -> Fork | Bucket:
+        found: Fork | Bucket = self._part(
+            raw, version, self._way, lambda part: type(part) is Fork or type(part) is Bucket
+        )
+        return found
 
     def _way(self, raw: Any, version: int) -> Fork | Bucket:
+        _require(type(raw) is Raw and raw.code in (FORK, BUCKET))
         parts = raw.parts
         if raw.code == FORK:
-            return Fork([None if way is None else self._part(way, version, self._way) for way in parts], None)
-        assert raw.code == BUCKET
+            return Fork([None if way is None else self._branch(way, version) for way in parts], None)
         long: Long = {}
         keys = list(map(open_key, parts[1::3]))
         items = dict(zip(keys, self._items(parts[2::3], version, long), strict=True))
+        _require(len(items) == len(keys))
         return Bucket(items, parts[::3], long or None)
 
 
 _MISSING: Any = object()
+#: The inner parts of long lists and wide dicts; they are not values.
+_PARTS = frozenset((Group, Bucket, Fork))
+
+
+def _height(part: Any) -> int:
+    """The number of levels of groups below a group; -1 if it is not a group."""
+    if type(part) is not Group:
+        return -1
+    height = 0
+    while part.items and type(part.items[0]) is Group:
+        part = part.items[0]
+        height += 1
+    return height

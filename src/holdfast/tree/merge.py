@@ -3,9 +3,9 @@
 Dicts merge by key. Lists merge by item: each side is compared with the base, an edit of one item meets the
 other side's edit of the same item, and what both insert in one place stands theirs first, then ours: the
 order of completion. A container that both sides added is merged as if an empty one had been there before.
-Where both sides changed one place in two ways, a resolver decides, or `MergeConflict` is raised. Where both gave
-it an equal value, they agree; but a resolver is asked then, too: two that each counted from 0 to 1 make 2. What
-both deleted is gone.
+Where both sides changed one place, to equal values or not (two that each count from 0 to 1 make 2), the reducer that
+is declared for its path decides, or a resolver, or `MergeConflict` is raised. What both deleted is gone. A reducer
+also decides the containers that its path leads to, which are then not merged by key or item.
 
 Keys stand in the order of theirs, our new ones after them; if we alone changed their order, in ours.
 
@@ -26,7 +26,8 @@ from holdfast.tree import path as paths
 from holdfast.tree.codec import encode, open_box
 from holdfast.tree.edits import MISSING, align, both_moved, common, window_of
 from holdfast.tree.fold import Folder, same
-from holdfast.tree.frozen import DICTS, LISTS, FrozenDict, FrozenList, reveal
+from holdfast.tree.frozen import DICTS, LISTS, FrozenDict, FrozenList, reveal, source_of
+from holdfast.tree.reducers import CONFLICT, NAMED, Reducer, Reducers, is_number, name_of
 from holdfast.tree.spine import build_dict, build_list, changed_keys
 
 Path: TypeAlias = tuple[Any, ...]
@@ -43,14 +44,17 @@ def merge(
     theirs: Any,
     *,
     resolve: Resolver | None = None,
+    reducers: Reducers | None = None,
+    agree: bool = False,
     fold: Callable[[Any], Any] | None = None,
 ) -> Any:
     """The frozen tree with the changes of both sides. In paths, the index of a list item is the head's.
 
-    Without `resolve`, all conflicts are collected into one `MergeConflict`. What `resolve` returns is frozen
-    by `fold`.
+    Without `resolve`, all conflicts are collected into one `MergeConflict`. `resolve` is asked before `reducers`. What
+    either returns is frozen by `fold`. With `agree`, equal values of both sides are no conflict: they are two accounts
+    of the same work, not two changes.
     """
-    work = _Merge(resolve, Folder(None).fold if fold is None else fold)
+    work = _Merge(resolve, reducers, agree and resolve is None, Folder(None).fold if fold is None else fold)
     merged = work.value(base, ours, theirs, ())
     if work.conflicts:
         raise _conflict_error(work.conflicts)
@@ -62,13 +66,23 @@ class _Conflict(NamedTuple):
     base: Any
     ours: Any
     theirs: Any
+    #: The reducer that is declared for the path and cannot merge the values.
+    reducer: Reducer | None = None
 
 
 class _Merge:
     """One merge under way; each method returns `theirs` where it had to note a conflict."""
 
-    def __init__(self, resolve: Resolver | None, fold: Callable[[Any], Any]) -> None:
+    def __init__(
+        self,
+        resolve: Resolver | None,
+        reducers: Reducers | None,
+        agree: bool,
+        fold: Callable[[Any], Any],
+    ) -> None:
         self._resolve = resolve
+        self._reducers = reducers
+        self._agree = agree
         self._fold = fold
         self.conflicts: list[_Conflict] = []
 
@@ -81,6 +95,13 @@ class _Merge:
             return theirs
         if same(theirs, base):
             return ours
+        reduce = None if self._reducers is None else self._reducers.find(path)
+        if reduce is not None and ours is MISSING and theirs is MISSING:
+            return theirs
+        if reduce is not None:
+            if self._resolve is not None and not _are_alike_containers(ours, theirs):
+                return self.conflict(base, ours, theirs, path)
+            return self.reduced(reduce, base, ours, theirs, path)
         if base is MISSING and self._agreed(ours) and same(ours, theirs):
             return theirs
         if type(ours) in DICTS and type(theirs) in DICTS and (base is MISSING or type(base) in DICTS):
@@ -117,11 +138,11 @@ class _Merge:
         here, there = window_of(base, ours), window_of(base, theirs)
         replaced = here.start < here.end and here[:2] == there[:2]
         equal = replaced and len(here.items) == len(there.items) == common(here.items, there.items)
-        if equal and self._resolve is None:
+        if equal and self._agree:
             return theirs
         marks: dict[int, bytes] = {}
         mine, head = align(base, here, there, marks), align(base, there, here, marks)
-        asked = self._resolve is not None
+        asked = not self._agree
         if mine.clashes(head, asked) or head.clashes(mine, asked) or both_moved(base, mine, head, marks):
             return self.conflict(base, ours, theirs, path)
         out: list[Any] = []
@@ -155,8 +176,25 @@ class _Merge:
         return theirs if keep == len(out) == len(theirs) else build_list(out, theirs, keep)
 
     def _agreed(self, value: Any) -> bool:
-        """Does nobody have to be asked where both sides gave a place this value?"""
-        return self._resolve is None or value is MISSING
+        """Is it no conflict that both sides gave a place this value? A resolver is not asked about a place that both
+        have deleted."""
+        return self._agree or (value is MISSING and self._resolve is not None)
+
+    def reduced(self, reduce: Reducer, base: Any, ours: Any, theirs: Any, path: Path) -> Any:
+        """The value that a reducer makes of both sides."""
+        shown = [reveal(value, open_box) for value in (base, ours, theirs)]
+        try:
+            chosen = source_of(reduce(*shown))
+        except Exception as error:
+            error.add_note(f"raised by the reducer that is declared for {paths.show(path) or 'the root'}")
+            raise
+        if chosen is CONFLICT:
+            self.conflicts.append(_Conflict(path, base, ours, theirs, reduce))
+            return theirs
+        for value in (theirs, ours, base):
+            if chosen is value:
+                return value
+        return self._chosen(chosen, theirs)
 
     def conflict(self, base: Any, ours: Any, theirs: Any, path: Path) -> Any:
         if self._agreed(ours) and same(ours, theirs):
@@ -164,22 +202,42 @@ class _Merge:
         if self._resolve is None:
             self.conflicts.append(_Conflict(path, base, ours, theirs))
             return theirs
-        chosen = self._resolve(path, *(reveal(value, open_box) for value in (base, ours, theirs)))
-        for value in (theirs, ours, base, MISSING):
+        chosen = source_of(self._resolve(path, *(reveal(value, open_box) for value in (base, ours, theirs))))
+        for value in (theirs, ours, base):
             if chosen is value:
                 return value
+        return self._chosen(chosen, theirs)
+
+    def _chosen(self, chosen: Any, theirs: Any) -> Any:
+        if chosen is MISSING:
+            return chosen
         folded = self._fold(chosen)
         return theirs if same(folded, theirs) else folded
 
 
+def _are_alike_containers(ours: Any, theirs: Any) -> bool:
+    """Are both dicts, or both lists, which would be merged without a question?"""
+    return (type(ours) in DICTS and type(theirs) in DICTS) or (type(ours) in LISTS and type(theirs) in LISTS)
+
+
 def _conflict_error(conflicts: list[_Conflict]) -> MergeConflict:
-    path, *values = conflicts[0]
+    path, *values, reducer = conflicts[0]
     base, ours, theirs = (reveal(value, open_box) for value in values)
     where = paths.show(path)
     more = f" (and {len(conflicts) - 1} more)" if len(conflicts) > 1 else ""
+    if reducer is None:
+        # The index of an item is another one tomorrow: the pattern covers all items.
+        pattern = paths.show([paths.ANY if type(segment) is int else segment for segment in path])
+        remedy = _remedy(pattern or "n", ours, theirs)
+    else:
+        kinds = _kinds(reducer, base, ours, theirs)
+        remedy = (
+            f"the reducer {name_of(reducer)!r} for {where or 'the root'} cannot merge {kinds}: give the place values "
+            "that it can merge, or declare another reducer, such as a function of base, mine and theirs"
+        )
     return MergeConflict(
-        f"two changes of {where or 'the root'}{more}: ours {_told(ours)}, the head {_told(theirs)}; "
-        "give the step a resolver, or read the head and commit with expected=",
+        f"two concurrent changes of {where or 'the root'}{more}: ours {_told(ours)}, the head {_told(theirs)}; "
+        f"{remedy}",
         path=where,
         paths=[paths.show(conflict.path) for conflict in conflicts],
         base=base,
@@ -188,10 +246,40 @@ def _conflict_error(conflicts: list[_Conflict]) -> MergeConflict:
     )
 
 
+def _remedy(pattern: str, ours: Any, theirs: Any) -> str:
+    """Name reducers that merge two such values."""
+    if any(isinstance(side, dict | list | set | frozenset) for side in (ours, theirs)):
+        names = ["union", "last"]
+    elif ours is MISSING and theirs is MISSING:
+        names = ["equal", "last"]
+    elif is_number(ours) and is_number(theirs):
+        names = ["sum", "max", "last"]
+    else:
+        names = ["last", "equal"]
+    first, *others = (f'"{name}"' for name in names)
+    return (
+        f"declare how they are merged, such as merge={{{pattern!r}: {first}}} on the workflow or history "
+        f"({', '.join(others)}, a function, …), or change the state by history.update"
+    )
+
+
+def _kinds(reducer: Reducer, base: Any, ours: Any, theirs: Any) -> str:
+    """Name what a reducer was to merge."""
+    values = [base, ours, theirs] if reducer is NAMED["sum"] and base is not MISSING else [ours, theirs]
+    kinds = list(dict.fromkeys(map(_kind, values)))
+    return f"{', '.join(kinds[:-1])} and {kinds[-1]}" if len(kinds) > 1 else "these values"
+
+
+def _kind(value: Any) -> str:
+    if value is MISSING:
+        return "a deletion"
+    return next((kind.__name__ for kind in (dict, list) if isinstance(value, kind)), type(value).__name__)
+
+
 def _told(value: Any) -> str:
     if value is MISSING:
         return "deletes it"
-    text = repr(value)
+    text = paths.safe_repr(value)
     return f"has {text if len(text) <= _SHOWN else text[: _SHOWN - 1] + '…'}"
 
 

@@ -46,12 +46,13 @@ from holdfast.tree.frozen import (
     FrozenDict,
     FrozenList,
     Long,
+    are_flat,
     aux_of,
     leaves,
     note_leaves,
     stored_at,
 )
-from holdfast.tree.spine import Bucket, Fork, Group, Trie, Vector, are_flat
+from holdfast.tree.spine import Bucket, Fork, Group, Trie, Vector
 from holdfast.tree.values import NATIVE
 
 #: Containers beyond this many bytes get a slot of their own.
@@ -77,6 +78,12 @@ class Upload(NamedTuple):
     pieces: Callable[[], Any]
 
 
+class Prepared(NamedTuple):
+    """A root of small plain values as the pack holds it: a value without parts of other types, or its bytes."""
+
+    node: Any
+
+
 class Pack(msgspec.Struct, frozen=True, gc=False):
     """What a commit writes."""
 
@@ -96,8 +103,8 @@ class Writer:
     commit has succeeded; until then nothing in the tree has changed."""
 
     __slots__ = (
-        "_blocks", "_directory", "_holds", "_long_stamps", "_nodes", "_size", "_slots", "_stamps", "_uploads", "space",
-        "version",
+        "_blocks", "_directory", "_holds", "_long_stamps", "_nodes", "_size", "_slots", "_stamps", "_uploads", "loose",
+        "space", "version",
     )  # fmt: skip
 
     def __init__(self, space: object, version: int) -> None:
@@ -113,6 +120,8 @@ class Writer:
         self._long_stamps: list[tuple[Any, Any, Any]] | None = None
         self._uploads: list[Upload] | None = None
         self._holds: set[bytes] | None = None
+        #: Long leaves that are roots, and where they are stored, once that is known.
+        self.loose: Sequence[tuple[Any, Any]] = ()
 
     def upload(self, upload: Upload) -> None:
         """Send an artifact along with the pack."""
@@ -126,6 +135,10 @@ class Writer:
 
     def root(self, value: Any) -> Any:
         """Lay a whole tree; gives what `finish` takes as its root."""
+        if value is None:
+            return None
+        if type(value) is Prepared:
+            return value.node
         return self._child(value, None, {})[0]
 
     def finish(self, roots: list[Any]) -> Pack:
@@ -149,8 +162,11 @@ class Writer:
             cache(node, at)
         while long_stamps:
             owner, leaf, place = long_stamps.pop()
+            at_leaf = (space, place) if type(place) is Ext else (space, version, place)
             if owner is not None:
-                _note(owner, leaf, (space, place) if type(place) is Ext else (space, version, place))
+                _note(owner, leaf, at_leaf)
+            else:
+                self.loose = (*self.loose, (leaf, at_leaf))
 
     def _add(self, node: Any, size: int) -> int:
         slot = self._slots

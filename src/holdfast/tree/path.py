@@ -20,15 +20,49 @@ from holdfast.tree import syntax
 
 _NAME = re.compile(r"[^\W\d][\w-]*")
 _DOT = re.compile(r"\.?([^\W\d][\w-]*)")
+#: The usual content of brackets.
+_INDEX = re.compile(r"\[(0|-?[1-9][0-9]{0,17})\]")
+#: Quoted texts, which may hold brackets, and brackets.
+_TOKEN = re.compile(r"""'(?:[^'\\]++|\\.)*+'?|"(?:[^"\\]++|\\.)*+"?|[\[({})\]]""", re.S)
+#: Characters of a path that is given as text.
+_MAX_TEXT = 100_000
+_STAR = re.compile(r"\.\*|\[\*\]|\A\*")
+
+
+class _Any:
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "*"
+
+
+#: The segment of a pattern that stands for every key and every index.
+ANY: Any = _Any()
 
 
 def parse(path: str | Sequence[Any]) -> list[Any]:
     """The segments of a path. Takes segments as they are; an empty path is the root."""
-    if not isinstance(path, str):
-        return _checked(path)
+    return _segments(path, wild=False) if isinstance(path, str) else _checked(path)
+
+
+def parse_pattern(pattern: str) -> list[Any]:
+    """Return the segments of a pattern: a path in which `*` (`scores.*`, `tasks[*].title`) is `ANY`. A key that is a
+    star is written `["*"]`."""
+    return _segments(pattern, wild=True)
+
+
+def _segments(path: str, *, wild: bool) -> list[Any]:
+    if len(path) > _MAX_TEXT:
+        raise InvalidReference(
+            f"a path has at most {_MAX_TEXT:,} characters, not {len(path):,}: give its keys and indices as a list"
+        )
     segments: list[Any] = []
     at = 0
     while at < len(path):
+        if wild and (star := _STAR.match(path, at)) is not None:
+            segments.append(ANY)
+            at = star.end()
+            continue
         if path[at] == "[":
             segment, at = _bracket(path, at)
             segments.append(segment)
@@ -36,7 +70,7 @@ def parse(path: str | Sequence[Any]) -> list[Any]:
         match = _DOT.match(path, at)
         if match is None or (path[at] != "." and segments):
             raise InvalidReference(
-                f'path {path!r} is wrong at character {at}: write plan.tasks[3] or ["any key"]'
+                f'path {path!r:.200} is wrong at character {at}: write plan.tasks[3] or ["any key"]'
             )
         segments.append(match[1])
         at = match.end()
@@ -57,7 +91,7 @@ def show(segments: Sequence[Any]) -> str:
 
 def pointer(segments: Sequence[Any]) -> str:
     """A path as a JSON pointer (RFC 6901)."""
-    return "".join("/" + str(segment).replace("~", "~0").replace("/", "~1") for segment in segments)
+    return "".join("/" + _text(segment).replace("~", "~0").replace("/", "~1") for segment in segments)
 
 
 def get(value: Any, path: str | Sequence[Any]) -> Any:
@@ -85,25 +119,52 @@ def _checked(path: Any) -> list[Any]:
 
 
 def _bracket(path: str, start: int) -> tuple[Any, int]:
-    """The literal in brackets that begins at `start`: the shortest piece up to a `]` that is one."""
-    end = path.find("]", start)
-    while end != -1:
-        try:
-            segment = ast.literal_eval(syntax.parse(path[start + 1 : end].strip(), "eval"))
-            hash(segment)
-        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-            end = path.find("]", end + 1)
-        else:
-            return segment, end + 1
-    raise InvalidReference(
-        f'path {path!r} has no valid key in the brackets at character {start}: quote names, as in ["a b"]'
+    """Return the literal in the brackets that open at `start`, and where they end."""
+    index = _INDEX.match(path, start)
+    if index is not None:
+        return int(index[1]), index.end()
+    depth = 0
+    for match in _TOKEN.finditer(path, start):
+        sign = path[match.start()]
+        if sign in "([{":
+            depth += 1
+        elif sign in ")]}":
+            depth -= 1
+            if depth == 0:
+                break
+    else:
+        raise _no_key(path, start)
+    try:
+        segment = ast.literal_eval(syntax.parse(path[start + 1 : match.start()].strip(), "eval"))
+        hash(segment)
+    except (ValueError, SyntaxError, TypeError, ArithmeticError, MemoryError, RecursionError):
+        raise _no_key(path, start) from None
+    return segment, match.end()
+
+
+def _no_key(path: str, start: int) -> InvalidReference:
+    return InvalidReference(
+        f'path {path!r:.200} has no valid key in the brackets at character {start}: quote names, as in ["a b"]'
     )
+
+
+def _text(segment: Any) -> str:
+    try:
+        return str(segment)
+    except Exception:
+        return safe_repr(segment)
 
 
 def _literal(segment: Any) -> str:
     if type(segment) is str and "'" not in segment and '"' not in segment:
         return f'"{repr(segment)[1:-1]}"'
+    return safe_repr(segment)
+
+
+def safe_repr(value: Any) -> str:
+    """Return the `repr` of a value; its type where that fails: Python writes no integers of very many digits, and an
+    application's class may have a fault."""
     try:
-        return repr(segment)
+        return repr(value)
     except Exception:
-        return f"<{type(segment).__name__}>"
+        return f"<{type(value).__name__}>"

@@ -11,8 +11,9 @@ Invariant: the spine of a container and its content say the same; `build_list` a
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import accumulate
 from operator import is_, itemgetter
 from typing import Any
 
@@ -21,6 +22,7 @@ from holdfast.tree.frozen import (
     FrozenDict,
     FrozenList,
     Long,
+    are_flat,
     aux_of,
     freeze_dict,
     freeze_list,
@@ -28,7 +30,6 @@ from holdfast.tree.frozen import (
     note_leaves,
 )
 from holdfast.tree.keys import hash_key
-from holdfast.tree.values import NATIVE
 
 #: Items in a group of a vector; longer lists get a vector.
 CHUNK = 32
@@ -36,10 +37,11 @@ CHUNK = 32
 WIDE = 32
 #: Entries in a bucket of a trie before it is divided.
 BUCKET = 32
-_BITS = 4
-_FAN = 1 << _BITS
-_MAX_LEVEL = 64 // _BITS
-_RECORDS = {FrozenDict}
+#: Bits of a hash that choose a way of a fork; the lowest do so at the root.
+BITS = 4
+#: Ways of a fork.
+FAN = 1 << BITS
+MAX_LEVEL = 64 // BITS
 
 
 class Group:
@@ -59,13 +61,6 @@ class Group:
         self.flat = flat
 
 
-def are_flat(items: list[Any]) -> bool:
-    """Are all items dicts that hold nothing which has parts? Most long lists are of such records."""
-    return set(map(type, items)) == _RECORDS and NATIVE.issuperset(
-        map(type, chain.from_iterable(map(dict.values, items)))
-    )
-
-
 class Vector:
     """The groups of a long list: `levels[0]` groups items, each further level the one before, the last is
     the root alone. The tail stands apart."""
@@ -77,6 +72,15 @@ class Vector:
         self.tail = tail
         #: List items outside of the tail.
         self.count = sum(group.count for group in levels[-1])
+
+    def is_flat(self) -> bool:
+        """Are all items records (see `are_flat`)? Versions share groups, so each is looked at once."""
+        for group in (*self.levels[0], self.tail):
+            if group.flat is None:
+                group.flat = are_flat(group.items)
+            if not group.flat:
+                return False
+        return True
 
 
 class Bucket:
@@ -114,14 +118,17 @@ class Trie:
         self.next = next_
 
 
-def build_list(items: list[Any], base: FrozenList | None = None, keep: int = 0) -> FrozenList:
-    """A frozen list of frozen items, sharing with `base`; its first `keep` items are known to be those of it."""
-    frozen = freeze_list(
-        items, list.__getitem__(items, slice(keep, None)) if type(base) is FrozenList else items
-    )
+def build_list(
+    items: list[Any], base: FrozenList | None = None, keep: int = 0, changed: list[int] | None = None
+) -> FrozenList:
+    """A frozen list of frozen items, sharing with `base`; its first `keep` items are known to be those of it. If it is
+    as long as `base` and differs from it in `changed` indices only, only their groups are made."""
+    frozen = freeze_list(items, base, keep)
     if len(items) > CHUNK:
         spine = aux_of(base)
-        if type(spine) is Vector:
+        if type(spine) is Vector and changed is not None and len(changed) < len(spine.levels[0]):
+            frozen._aux = _replaced(items, spine, changed)
+        elif type(spine) is Vector:
             frozen._aux = _vector(frozen, spine, keep, {})
         else:
             frozen._aux = _vector(frozen, None, 0, _long_of(base))
@@ -153,7 +160,7 @@ def build_dict(
 
 def step_down(hashed: int, level: int) -> int:
     """Which way of a fork on `level` leads to a key."""
-    return (hashed >> (_BITS * level)) & (_FAN - 1)
+    return (hashed >> (BITS * level)) & (FAN - 1)
 
 
 def buckets(node: Fork | Bucket | None) -> Iterator[Bucket]:
@@ -274,6 +281,28 @@ def _vector(items: list[Any], old: Vector | None, keep: int, long: Long) -> Vect
     return Vector(levels, tail)
 
 
+def _replaced(items: list[Any], old: Vector, changed: list[int]) -> Vector:
+    """The vector of a list that differs from an old one in some items, in place."""
+    groups, tail = list(old.levels[0]), old.tail
+    starts = list(accumulate((group.count for group in groups), initial=0))
+    for number in {bisect_right(starts, index) - 1 for index in changed}:
+        start = starts[number]
+        group = tail if number == len(groups) else groups[number]
+        run = items[start : start + group.count]
+        made = Group(run, group.count, _pick(run, group.long) if group.long else None)
+        if number == len(groups):
+            tail = made
+        else:
+            groups[number] = made
+    if all(map(is_, groups, old.levels[0])):
+        return Vector(old.levels, tail)
+    levels = [groups]
+    while len(levels[-1]) > 1:
+        above = old.levels[len(levels)] if len(levels) < len(old.levels) else []
+        levels.append(_regroup(levels[-1], above, len(levels), {}))
+    return Vector(levels, tail)
+
+
 def _kept(vector: Vector, keep: int) -> tuple[int, int]:
     """How many items and groups at the start of a vector lie within its first `keep` items."""
     if keep >= vector.count:
@@ -342,10 +371,10 @@ def _trie(items: dict[Any, Any], long: Long) -> Trie:
 def _plant(entries: list[tuple[int, Any, int, Any]], level: int, long: Long) -> Fork | Bucket | None:
     if not entries:
         return None
-    if len(entries) <= BUCKET or level == _MAX_LEVEL:
+    if len(entries) <= BUCKET or level == MAX_LEVEL:
         found = {key: value for _, key, _, value in entries}
         return Bucket(found, [entry[2] for entry in entries], _pick(found.values(), long) if long else None)
-    ways: list[list[tuple[int, Any, int, Any]]] = [[] for _ in range(_FAN)]
+    ways: list[list[tuple[int, Any, int, Any]]] = [[] for _ in range(FAN)]
     for entry in entries:
         ways[step_down(entry[0], level)].append(entry)
     return Fork([_plant(way, level + 1, long) for way in ways], None)
@@ -378,7 +407,7 @@ def _apply(
     if not changes:
         return node
     if type(node) is Fork:
-        ways: list[list[tuple[int, Any, int, Any]]] = [[] for _ in range(_FAN)]
+        ways: list[list[tuple[int, Any, int, Any]]] = [[] for _ in range(FAN)]
         for change in changes:
             ways[step_down(change[0], level)].append(change)
         below = [_apply(way, part, level + 1) for way, part in zip(node.ways, ways, strict=True)]
@@ -394,7 +423,7 @@ def _apply(
         else:
             found[key] = value
             order.setdefault(key, number)
-    if len(found) > BUCKET and level < _MAX_LEVEL:
+    if len(found) > BUCKET and level < MAX_LEVEL:
         entries = [(hash_key(key), key, order[key], value) for key, value in found.items()]
         return _plant(entries, level, long)
     return Bucket(found, order.values(), _pick(found.values(), long) if long else None) if found else None

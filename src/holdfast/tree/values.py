@@ -19,12 +19,13 @@ from collections.abc import Callable
 from dataclasses import is_dataclass
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, NamedTuple, TypeVar
+from types import UnionType
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 import msgspec
 
-from holdfast.errors import IncompatibleFormat, InvalidCall, UnsupportedValue
+from holdfast.errors import IncompatibleFormat, InvalidCall, UnknownTimeZone, UnsupportedValue
 from holdfast.tree import records
 from holdfast.tree.artifact import Artifact
 
@@ -34,6 +35,9 @@ T = TypeVar("T")
 NATIVE = frozenset((type(None), bool, int, float, str, bytes))
 
 TAGGED = 24
+
+#: What parts look like: one type, or a list of so many parts of these types.
+Shape: TypeAlias = type | UnionType | tuple[type | UnionType, ...]
 
 
 class Kind(NamedTuple):
@@ -140,20 +144,29 @@ def tag_of(kind: Kind, value: Any) -> str | None:
 
 
 def restore(code: int, parts: Any) -> Any:
-    """The object that `parts` of an extension code describe; `IncompatibleFormat` if they describe none."""
+    """The object that `parts` of an extension code describe; `IncompatibleFormat` if they describe none,
+    `UnknownTimeZone` if this machine lacks the zone of a time."""
     if code not in _by_code and code not in (TAGGED, *_ARRAYS):
         raise IncompatibleFormat(
             f"a value of kind {code} was written by a newer Holdfast: upgrade to read it", kind=code
         )
+    if not _fits(parts, SHAPES[code]):
+        raise IncompatibleFormat(f"a stored value of kind {code} is made of other parts", kind=code)
     try:
         return _restore(code, parts)
-    except RecursionError:
+    except (RecursionError, UnknownTimeZone):
         raise
     except Exception as error:
-        what = f"kind {code}" if code != TAGGED or not parts else f"type {parts[0]!r}"
+        what = f"kind {code}" if code != TAGGED else f"type {parts[0]!r:.200}"
         raise IncompatibleFormat(
             f"a stored value of {what} does not fit what this program knows of it: {error!r}", kind=code
         ) from error
+
+
+def _fits(parts: Any, shape: Shape) -> bool:
+    if not isinstance(shape, tuple):
+        return isinstance(parts, shape)
+    return type(parts) is list and len(parts) == len(shape) and all(map(isinstance, parts, shape))
 
 
 def _restore(code: int, parts: Any) -> Any:
@@ -163,7 +176,10 @@ def _restore(code: int, parts: Any) -> Any:
         return _by_code[code].join(parts)
     tag, inner = parts
     if tag == _NUMPY:
-        return _restore_array(*inner)
+        array_code, array_parts = inner
+        if array_code not in _ARRAYS:
+            raise ValueError(f"{array_code!r:.60} is not the code of an array or a scalar")
+        return restore(array_code, array_parts)
     known = _by_tag.get(tag)
     return Opaque(tag, inner) if known is None else known[1].join(inner)
 
@@ -200,9 +216,14 @@ def _why_not(value: Any) -> str:
     )
     if registrable or hasattr(cls, "__pydantic_fields__"):
         return f"{name} is not registered: call holdfast.register({cls.__name__}) first"
-    if isinstance(value, str | int | float | bytes | dict | list | tuple | set):
-        return f"{name} is a subclass of a built-in type and would not come back as itself: register it"
-    return f"{name} cannot be stored: register it with split and join, or use holdfast.sanitize(…)"
+    register = f"call holdfast.register({cls.__name__}, split=…, join=…) first"
+    for kind in (str, int, float, bytes, dict, list, tuple, set):
+        if isinstance(value, kind):
+            return (
+                f"{name} is a subclass of {kind.__name__} and would not come back as itself: {register}, or store "
+                f"{kind.__name__}(…) of it"
+            )
+    return f"{name} cannot be stored: {register}, or use holdfast.sanitize(…)"
 
 
 def _identity(cls: type) -> tuple[str, str]:
@@ -261,17 +282,28 @@ def _split_zone(zone: dt.tzinfo | None) -> Any:
 def _is_known(key: str) -> bool:
     """Is there a time zone of this name? One that was read from a file may have any."""
     try:
-        zoneinfo.ZoneInfo(key)
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        _zone(key)
+    except UnknownTimeZone:
         return False
     return True
+
+
+def _zone(key: str) -> zoneinfo.ZoneInfo:
+    try:
+        return zoneinfo.ZoneInfo(key)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise UnknownTimeZone(
+            f"the time zone {key!r:.60} is not known on this machine, so a stored time cannot be read: install or "
+            "upgrade the package tzdata (pip install -U tzdata); all else stays readable",
+            zone=key,
+        ) from error
 
 
 def _join_zone(parts: Any) -> dt.tzinfo | None:
     if parts is None:
         return None
     if isinstance(parts, str):
-        return zoneinfo.ZoneInfo(parts)
+        return _zone(parts)
     offset, name = parts
     if name is None:
         zero = offset == [0, 0, 0]
@@ -298,14 +330,40 @@ def _split_set(value: Any) -> list[Any]:
     return sorted(value, key=encode)
 
 
-_PATHS = {cls.__name__: cls for cls in (pathlib.PurePosixPath, pathlib.PureWindowsPath)}
+#: The names under which paths are stored: a `Path` of a POSIX system is called "Path".
+_PATH_NAMES = {
+    pathlib.PosixPath: "Path",
+    pathlib.WindowsPath: "WindowsPath",
+    pathlib.PurePosixPath: "PurePosixPath",
+    pathlib.PureWindowsPath: "PureWindowsPath",
+}
 #: Built-in types: a class of the application that derives from one of these holds more than its fields.
 CONTENT = (dict, list, tuple, set, frozenset, str, bytes, bytearray, int, float, complex, deque)
 
 
-def _join_path(parts: list[str]) -> Any:
+def path_classes(own: type[pathlib.Path]) -> dict[str, type[pathlib.PurePath]]:
+    """Return the class for each name of a stored path, on a system whose own paths are of the class `own`. A path of
+    the other kind of system keeps its flavour and is pure: it means nothing here."""
+    posix, windows = pathlib.PurePosixPath, pathlib.PureWindowsPath
+    return {
+        "Path": own if issubclass(own, posix) else posix,
+        "WindowsPath": own if issubclass(own, windows) else windows,
+        "PurePosixPath": posix,
+        "PureWindowsPath": windows,
+    }
+
+
+_plain_path = type(pathlib.Path())
+_paths = path_classes(_plain_path)
+
+
+def _join_path(parts: list[str]) -> pathlib.PurePath:
     name, text = parts
-    return pathlib.Path(text) if name == "Path" else _PATHS[name](text)
+    return _paths[name](text)
+
+
+def _split_path(value: pathlib.PurePath) -> list[str]:
+    return [_PATH_NAMES[type(value)], str(value)]
 
 
 def _split_artifact(value: Artifact) -> list[Any]:
@@ -324,8 +382,6 @@ def _join_artifact(parts: list[Any]) -> Artifact:
     return Artifact(digest, size, name)
 
 
-_plain_path = type(pathlib.Path())
-
 _by_type: dict[type, Kind] = {
     tuple: Kind(3, list, tuple, False),
     set: Kind(4, _split_set, set, True),
@@ -342,9 +398,9 @@ _by_type: dict[type, Kind] = {
     ),
     complex: Kind(14, lambda value: [value.real, value.imag], lambda parts: complex(*parts), False),
     UUID: Kind(15, lambda value: value.bytes, lambda parts: UUID(bytes=parts), False),
-    _plain_path: Kind(16, lambda value: ["Path", str(value)], _join_path, False),
-    pathlib.PurePosixPath: Kind(16, lambda value: ["PurePosixPath", str(value)], _join_path, False),
-    pathlib.PureWindowsPath: Kind(16, lambda value: ["PureWindowsPath", str(value)], _join_path, False),
+    _plain_path: Kind(16, _split_path, _join_path, False),
+    pathlib.PurePosixPath: Kind(16, _split_path, _join_path, False),
+    pathlib.PureWindowsPath: Kind(16, _split_path, _join_path, False),
     bytearray: Kind(17, bytes, bytearray, True),
     deque: Kind(
         18, lambda value: [list(value), value.maxlen], lambda parts: deque(*parts), True, wrapped=True
@@ -354,6 +410,34 @@ _by_type: dict[type, Kind] = {
     Artifact: Kind(25, _split_artifact, _join_artifact, True),
     Opaque: Kind(TAGGED, lambda value: value.parts, lambda parts: parts, True),
 }
+#: What the parts of each kind must look like. Checked before anything is made of them: a few bytes from elsewhere must
+#: not become a large object, nor another than the kind's own.
+SHAPES: dict[int, Shape] = {
+    3: list,
+    4: list,
+    5: list,
+    7: (str, int, object),
+    8: str,
+    9: (str, int, object),
+    10: (int, int, int),
+    11: str | list,
+    12: str,
+    13: (int, int),
+    14: (float | int, float | int),
+    15: bytes,
+    16: (str, str),
+    17: bytes,
+    18: (list, int | None),
+    19: dict,
+    20: (int, int, int),
+    21: (str, list, dict),
+    22: (str | list, list, bytes),
+    23: (str, bytes | str),
+    TAGGED: (str, object),
+    25: (str, int, str | None),
+}
+#: Types whose values cannot change and hold nothing that could.
+SIMPLE = NATIVE | {cls for cls, kind in _by_type.items() if not kind.boxed and cls is not tuple}
 _error_kind = Kind(
     21,
     lambda error: [type(error).__name__, *records.split_error(error)],

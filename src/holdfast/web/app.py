@@ -6,7 +6,7 @@ there is told only to those who may call.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from holdfast.engine import Holdfast
 from holdfast.web import openapi
 from holdfast.web.auth import Keys
-from holdfast.web.dispatch import Elsewhere, Place, Streams, admit, refusal, refusing
+from holdfast.web.dispatch import Place, Requests, Streams, Threads, admit, refusal, refusing
 from holdfast.web.gate import Gate
 from holdfast.web.live import Hub
 from holdfast.web.operation import Operation, Role, Table
@@ -39,6 +39,7 @@ from holdfast.web.routes import (
     versions,
 )
 from holdfast.web.service import Service, Settings
+from holdfast.web.shares import shares
 
 _MODULES = (
     session,
@@ -55,6 +56,8 @@ _MODULES = (
     debug,
 )
 DOCUMENT = Table("session")
+#: Reads of the journal at once, for streams that have fallen behind.
+_STREAM_THREADS = shares(4, viewer=4, operator=4)
 
 
 @DOCUMENT.add("GET", "/openapi.json", Role.VIEWER)
@@ -74,24 +77,32 @@ def table(*, legacy_get: bool = False) -> list[Operation]:
 class App:
     """The whole of it."""
 
-    def __init__(self, hf: Holdfast, keys: Keys, settings: Settings, page: Page | None = None) -> None:
-        elsewhere = Elsewhere()
-        self.hub = Hub(hf, elsewhere, heartbeat=settings.heartbeat)
+    def __init__(
+        self,
+        hf: Holdfast,
+        keys: Keys,
+        settings: Settings,
+        page: Page | None = None,
+        is_full: Callable[[], bool] = lambda: False,
+    ) -> None:
+        threads = Threads()
+        # Streams have threads of their own: no slow request delays them.
+        self.hub = Hub(hf, Threads(_STREAM_THREADS).of(Role.ADMIN), heartbeat=settings.heartbeat)
         self.service = Service(hf, keys, settings, self.hub)
         self.page = Page() if page is None else page
         self.operations = table(legacy_get=settings.legacy_get)
-        streams = Streams(self.service)
+        requests, streams = Requests(settings.requests), Streams(self.service)
         places: dict[str, dict[str, Operation]] = {}
         for operation in self.operations:
             places.setdefault(operation.path, {})[operation.method] = operation
         routes = [
-            Route(path, endpoint=Place(self.service, elsewhere, methods, streams))
+            Route(path, endpoint=Place(self.service, threads, methods, requests, streams))
             for path, methods in places.items()
         ]
         inner = Starlette(routes=routes, lifespan=self._lifespan)
         inner.router.redirect_slashes = False
         inner.router.default = self._elsewhere
-        self._app: ASGIApp = Gate(inner, settings.hosts, refusing)
+        self._app: ASGIApp = Gate(inner, settings.hosts, refusing, is_full)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app(scope, receive, send)

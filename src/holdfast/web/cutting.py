@@ -148,8 +148,8 @@ def _allowed(cut: Cut, rest: _Rest) -> int:
 
 def _path(around: str | None, key: Any) -> str | None:
     """Where a part is in the state; None if that cannot be written."""
-    if around is None or type(key) is int:
-        return None if around is None else f"{around}[{key}]"
+    if around is None:
+        return None
     shown = paths.show([key])
     try:
         if paths.parse(shown) != [key]:

@@ -7,6 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from holdfast.runtime.limits import Limits
+
 #: No number in JSON is larger, so that every reader gets it as it was written.
 _EXACT = (1 << 53) - 1
 
@@ -26,12 +28,32 @@ Path = Annotated[
     str, Meta(max_length=10_000, description='A part of the state: `plan.tasks[3]`, `["any key"]`.')
 ]
 Name = Annotated[str, Meta(min_length=1, max_length=1000)]
+Tags = Annotated[tuple[Name, ...], Meta(max_length=50)]
 Text = Annotated[str, Meta(max_length=10_000)]
-Actor = Annotated[str, Meta(max_length=500, description="Who does it; kept with the run.")]
+Actor = Annotated[
+    str,
+    Meta(
+        max_length=500,
+        description="For whom you do it. Kept in the journal as claimed_actor; the actor is your token's name.",
+    ),
+]
 Wait = Annotated[
     float,
     Meta(ge=0, le=30, description="Seconds to wait for the end; then the task is answered as it stands."),
 ]
+
+
+class SpendingLimits(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a run may spend, its children included. Those that are given replace those that it has."""
+
+    cost: Annotated[float, Meta(ge=0, lt=1e12)] | None = None
+    tokens: Annotated[int, Meta(ge=0, lt=10**12)] | None = None
+    steps: Annotated[int, Meta(ge=0, lt=10**12)] | None = None
+    seconds: Annotated[float, Meta(ge=0, lt=1e12)] | None = None
+
+    def limits(self) -> Limits:
+        """The same for the engine."""
+        return Limits(**msgspec.to_builtins(self))
 
 
 class Query(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

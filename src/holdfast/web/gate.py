@@ -21,7 +21,7 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "font-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-_ALWAYS = {
+ALWAYS = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
@@ -32,13 +32,24 @@ _ALWAYS = {
 }
 
 
-class Gate:
-    """Lets in what is meant for this server."""
+#: Bytes of the method, path and headers of a request.
+MOST_HEADERS = 64 << 10
 
-    def __init__(self, app: ASGIApp, hosts: Sequence[str], refuse: Callable[[Refused], ASGIApp]) -> None:
+
+class Gate:
+    """Lets in what is meant for this server, while there is room."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        hosts: Sequence[str],
+        refuse: Callable[[Refused], ASGIApp],
+        is_full: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._app = app
         self._hosts = frozenset(host.lower() for host in hosts)
         self._refuse = refuse
+        self._is_full = is_full
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -52,7 +63,7 @@ class Gate:
         async def sent(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in _ALWAYS.items():
+                for name, value in ALWAYS.items():
                     headers[name] = value
                 headers.setdefault("cache-control", "no-store")
             await send(message)
@@ -66,6 +77,13 @@ class Gate:
         await self._app({**scope, "path": raw.decode("latin-1")}, receive, sent)
 
     def _wrong(self, scope: Scope) -> Refused | None:
+        if _size(scope) > MOST_HEADERS:
+            return Refused(
+                431,
+                "headers_too_large",
+                f"the path and headers of a request have at most {MOST_HEADERS:,} bytes",
+                connection="close",
+            )
         found = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
         if len(found) != 1 or not found[0]:
             return Refused(400, "no_host", "a request has one Host header")
@@ -75,7 +93,21 @@ class Gate:
                 "wrong_host",
                 f"{found[0]!r:.120} is not served here: start with --allowed-host to be called by another name",
             )
+        if self._is_full():
+            return Refused(
+                503,
+                "too_many_connections",
+                "all connections of this server are in use: try again in a moment",
+                retry_after="5",
+                connection="close",
+            )
         return None
+
+
+def _size(scope: Scope) -> int:
+    """Return about how many bytes come before the body."""
+    path = len(scope.get("raw_path") or scope["path"]) + len(scope["query_string"])
+    return path + sum(len(name) + len(value) + 4 for name, value in scope["headers"])
 
 
 def same_origin(request: Request, https: bool) -> bool | None:

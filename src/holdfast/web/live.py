@@ -11,17 +11,18 @@ Invariant: a listener gets every entry after its cursor once, in order, whatever
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from typing import Any, NamedTuple
 
 from holdfast.desk.records import event_record
 from holdfast.desk.words import dumps
 from holdfast.engine import Holdfast
-from holdfast.errors import HoldfastError, NotFound
+from holdfast.errors import HoldfastError, InvalidCall, NotFound
 from holdfast.model.public import Event
 from holdfast.runtime.publish import Subscription
 from holdfast.web.problems import log
@@ -34,6 +35,8 @@ _PAGE = 32
 _CHUNK = 32 << 10
 #: Milliseconds after which a browser that lost the stream comes back.
 _RETRY = 1000
+#: Characters of all patterns of a listener.
+_PATTERNS = 1000
 
 #: Runs a blocking function elsewhere.
 Elsewhere = Callable[..., Awaitable[Any]]
@@ -50,19 +53,31 @@ class Entry(NamedTuple):
     text: bytes
 
 
+class Kinds:
+    """Kinds of events, by patterns such as `run.*`; without any, all. Compiling patterns takes a while: make it in a
+    thread, not in the event loop."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        if sum(map(len, patterns)) > _PATTERNS:
+            raise InvalidCall(
+                f"the patterns of kinds have at most {_PATTERNS:,} characters together: ask for fewer kinds"
+            )
+        self._pattern = re.compile("|".join(map(translate, patterns))) if patterns else None
+
+    def has(self, names: Iterable[str]) -> bool:
+        """Is one of these names wanted?"""
+        return self._pattern is None or any(map(self._pattern.match, names))
+
+
 class Wanted(NamedTuple):
     """What a listener wants to hear of."""
 
+    kinds: Kinds
     run: str | None = None
-    kinds: tuple[str, ...] = ()
 
     def has(self, entry: Entry) -> bool:
         """Is it this?"""
-        if self.run is not None and entry.run != self.run:
-            return False
-        return not self.kinds or any(
-            fnmatchcase(name, pattern) for name in entry.names for pattern in self.kinds
-        )
+        return self.run in (None, entry.run) and self.kinds.has(entry.names)
 
 
 class Hub:

@@ -1,4 +1,4 @@
-"""The page's files, read once; or, where the page was not built, how to get it.
+"""The page's files, read once; or, in an installation without the page, how to get it.
 
 Invariant: only files that were there at the start are served, by the name that they were found under.
 """
@@ -12,11 +12,15 @@ from typing import NamedTuple
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-#: Where `make setup` builds it.
+#: Where the build hook and `make page` put it.
 FOLDER = Path(__file__).parent / "page"
+REMEDY = (
+    "install Node.js 20 or newer, then run `pip install --force-reinstall --no-deps .` in a checkout of Holdfast "
+    "(`make page` for an editable install)"
+)
 MISSING = (
-    "The page is not built here; the API works, and so does the command line.\n\n"
-    "In a checkout of Holdfast: install Node.js, then `make setup`. A wheel of Holdfast has the page in it.\n"
+    "This installation of Holdfast does not include the web page; the API and the command line work.\n\n"
+    f"To get the page: {REMEDY}.\n"
 )
 _INDEX = "index.html"
 #: Names with a hash in them: what they hold never changes.

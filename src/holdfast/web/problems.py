@@ -26,6 +26,7 @@ _STATUSES: tuple[tuple[type[errors.HoldfastError], int], ...] = (
     (errors.NotFinished, 409),
     (errors.RunEnded, 409),
     (errors.IncompatibleFormat, 422),
+    (errors.UnknownTimeZone, 422),
     (errors.StoreUnavailable, 503),
     (errors.HoldfastError, 500),
 )
@@ -43,6 +44,7 @@ _TITLES = {
     422: "The call cannot be carried out as it is",
     423: "Somebody else is at it",
     429: "That is too many at once",
+    431: "The headers are too large",
     500: "Something is broken",
     503: "Not now",
 }

@@ -16,19 +16,22 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
+from holdfast.struct_types import resolved
 from holdfast.tree.codec import MAX_DEPTH
 from holdfast.web.operation import Operation
 from holdfast.web.problems import Refused
 
 _JSON = "application/json"
-#: Texts, which may hold brackets, and brackets.
-_NESTING = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.S)
+#: Texts, which may hold brackets, and brackets. A text that does not end is taken to the end of the body, and no match
+#: is tried twice: the search is linear whatever the body holds.
+_NESTING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]', re.S)
 #: Levels that a body has around a state, and that marked values have more than what they stand for.
 _DEEPEST = 3 * MAX_DEPTH
 _IN_MEMORY = 1 << 20
 #: Of any cursor.
 _DIGITS = 15
 
+#: Runs a blocking function in a thread.
 Elsewhere = Callable[..., Awaitable[Any]]
 
 
@@ -59,9 +62,24 @@ def read_query(request: Request, kind: type | None) -> Any:
             raise Refused(422, "invalid", f"there is no parameter {next(iter(given))!r:.60} here")
         return None
     try:
-        return msgspec.convert(given, kind, strict=False)
+        return msgspec.convert(given, resolved(kind), strict=False)
     except msgspec.ValidationError as error:
         raise Refused(422, "invalid", f"parameters: {error}") from None
+
+
+def read_cookie(request: Request, name: str) -> str | None:
+    """Return the value of a cookie as it was sent, or None.
+
+    Cookies of other servers on this machine arrive too, before it is known who calls: a quoted value is not decoded,
+    which `http.cookies` does in quadratic time. Browsers send the cookie with the shortest path, ours, last.
+    """
+    found = None
+    for header in request.headers.getlist("cookie"):
+        for part in header.split(";"):
+            key, _, value = part.partition("=")
+            if key.strip() == name:
+                found = value.strip()
+    return found
 
 
 def read_cursor(request: Request) -> int | None:
@@ -97,7 +115,7 @@ def parse_json(data: bytes, kind: Any) -> Any:
     """JSON as a record, or `Refused`."""
     check_depth(data)
     try:
-        return msgspec.json.decode(data, type=kind)
+        return msgspec.json.decode(data, type=resolved(kind))
     except msgspec.ValidationError as error:
         raise Refused(422, "invalid", f"the body: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

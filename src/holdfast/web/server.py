@@ -6,7 +6,6 @@ end, open streams end at once.
 
 from __future__ import annotations
 
-import errno
 import ipaddress
 import signal
 import socket
@@ -20,8 +19,11 @@ import uvicorn
 
 from holdfast.engine import Holdfast
 from holdfast.errors import InvalidCall
+from holdfast.operating_system import is_port_taken, most_open_files, own_port, stop_signals
 from holdfast.web.app import App
-from holdfast.web.auth import Keys, new_token
+from holdfast.web.auth import Keys, Token, new_token
+from holdfast.web.connection import Config, Deadlines, Room
+from holdfast.web.gate import ALWAYS, MOST_HEADERS
 from holdfast.web.operation import Role
 from holdfast.web.page import Page
 from holdfast.web.routes.session import launch_url
@@ -29,9 +31,8 @@ from holdfast.web.service import Settings
 
 #: Seconds that answers which are under way get to end.
 _GRACE = 5
-#: Connections beside those of streams.
-_BESIDE = 600
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+#: Connections that wait to be accepted, and that are accepted at once.
+_BACKLOG = 128
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,12 +46,15 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     #: Other names, as a browser writes them, by which the server may be called.
     allowed_hosts: Sequence[str] = ()
     #: Tokens that are given, with their roles; without any, one is made.
-    tokens: Sequence[tuple[str, Role]] = ()
+    tokens: Sequence[Token] = ()
     read_only: bool = False
     legacy_get: bool = False
     https: bool = False
     heartbeat: float = 15.0
     streams: int = 400
+    #: Connections besides those of streams.
+    connections: int = 600
+    deadlines: Deadlines = Deadlines()
 
 
 class Server(uvicorn.Server):
@@ -72,8 +76,10 @@ class Server(uvicorn.Server):
         port = self._socket.getsockname()[1]
         hosts = _hosts(options, port)
         self.origin = f"{'https' if options.https else 'http'}://{hosts[0]}"
-        given = options.tokens or [(self.token or "", Role.ADMIN)]
+        given = options.tokens or [Token(self.token or "", Role.ADMIN)]
         self.keys = Keys(given, read_only=options.read_only)
+        places = _places(options)
+        wanted = max(1, options.streams + options.connections)
         settings = Settings(
             store=store,
             where=where,
@@ -84,14 +90,17 @@ class Server(uvicorn.Server):
             https=options.https,
             legacy_get=options.legacy_get,
             heartbeat=options.heartbeat,
-            streams=options.streams,
+            streams=options.streams * places // wanted,
+            requests=options.connections * places // wanted,
         )
-        self.app = App(hf, self.keys, settings, page)
+        room = Room(places, options.deadlines)
+        self.app = App(hf, self.keys, settings, page, lambda: room.is_full)
         self._tell = started
         super().__init__(
-            uvicorn.Config(
+            Config(
                 self.app,
-                http="h11",
+                room=room,
+                headers=[(name.encode(), value.encode()) for name, value in ALWAYS.items()],
                 ws="none",
                 loop="asyncio",
                 lifespan="on",
@@ -100,15 +109,16 @@ class Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
+                h11_max_incomplete_event_size=MOST_HEADERS,
                 timeout_graceful_shutdown=_GRACE,
-                limit_concurrency=options.streams + _BESIDE,
+                backlog=_BACKLOG,
             )
         )
 
-    def launch(self) -> str:
-        """A URL that opens the page, once."""
-        role = Role.VIEWER if self.keys.read_only else Role.ADMIN
-        return launch_url(self.origin, self.keys.code(role))
+    def launch(self, used: Callable[[], None] | None = None) -> str:
+        """Return a URL that opens the page once, with the highest role that a token gives. `used` is called when that
+        happens."""
+        return launch_url(self.origin, self.keys.code(self.keys.highest, used=used))
 
     def serve_until_told(self) -> None:
         """Serve until a signal comes, or `stop` is called."""
@@ -142,7 +152,7 @@ class Server(uvicorn.Server):
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {sig: signal.signal(sig, self.handle_exit) for sig in _SIGNALS}
+        before = {sig: signal.signal(sig, self.handle_exit) for sig in stop_signals()}
         try:
             yield
         finally:
@@ -180,12 +190,12 @@ def _bound(options: Options) -> socket.socket:
         made = socket.socket(family, kind, protocol)
     except OSError as error:
         raise InvalidCall(f"{options.host!r:.80} is no address: {error.strerror or error}") from None
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    own_port(made)
     try:
         try:
             made.bind(address)
         except OSError as error:
-            if not options.any_port or error.errno != errno.EADDRINUSE:
+            if not options.any_port or not is_port_taken(error):
                 raise
             made.bind((address[0], 0, *address[2:]))
     except OSError as error:
@@ -194,6 +204,14 @@ def _bound(options: Options) -> socket.socket:
             f"cannot listen on {options.host}:{options.port}: {error.strerror or error}; --port 0 takes a free one"
         ) from None
     return made
+
+
+def _places(options: Options) -> int:
+    """Return for how many connections there is room, at most three quarters of the files that this process may have
+    open."""
+    wanted = options.streams + options.connections
+    files = most_open_files()
+    return wanted if files is None else min(wanted, files * 3 // 4)
 
 
 def _hosts(options: Options, port: int) -> list[str]:

@@ -29,8 +29,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     legacy_get: bool = False
     #: Seconds between signs of life on a stream.
     heartbeat: float = 15.0
-    #: Streams that are open at once.
+    #: Streams that are open at once, and other requests.
     streams: int = 400
+    requests: int = 600
     #: Bytes of a file that is sent here: a bundle, a snapshot, a large value.
     upload: int = 256 << 20
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -17,10 +18,12 @@ from datetime import UTC, datetime
 from typing import Any, TypedDict
 
 from holdfast.errors import HoldfastError, NotFound
+from holdfast.web.operation import Role
 from holdfast.web.problems import Problem, Refused, told
+from holdfast.web.shares import limit_reached, shares
 
 #: Tasks that are under way at once, and that are remembered.
-MOST = 32
+MOST = shares(32, viewer=4, operator=24)
 _KEPT = 256
 
 Progress = Callable[[int, int], None]
@@ -50,10 +53,12 @@ class TaskShown(TypedDict):
 class Task:
     """Work that was begun."""
 
-    def __init__(self, kind: str, run: str | None, now: Callable[[], datetime]) -> None:
+    def __init__(self, kind: str, run: str | None, role: Role, now: Callable[[], datetime]) -> None:
         self.id = secrets.token_hex(6)
         self.kind = kind
         self.run = run
+        #: That of the caller who started it.
+        self.role = role
         self.ended: datetime | None = None
         self.done = 0
         self.total = 0
@@ -119,27 +124,29 @@ class Tasks:
         self._tasks: dict[str, Task] = {}
         self._lock = threading.Lock()
 
-    def begin(self, kind: str, work: Work, *, run: str | None = None, alone: bool = False) -> Task:
-        """Begin a task; `alone` gives the one of this kind that is under way, if there is one."""
+    def begin(
+        self, kind: str, work: Work, role: Role, *, run: str | None = None, alone: bool = False
+    ) -> Task:
+        """Begin a task for a caller; `alone` gives the one of this kind that is under way, if there is one."""
         with self._lock:
             busy = [task for task in self._tasks.values() if not task.future.done()]
             if alone:
                 for task in busy:
                     if (task.kind, task.run) == (kind, run):
                         return task
-            if len(busy) >= MOST:
+            limit = limit_reached(MOST, Counter(task.role for task in busy), role)
+            if limit is not None:
                 raise Refused(
                     429,
                     "too_many_tasks",
-                    f"{len(busy)} tasks are under way: wait for one to end",
+                    f"{limit} tasks of your role are under way: wait for one to end",
                     retry_after="5",
                 )
-            task = Task(kind, run, self._now)
-            for old in list(self._tasks.values()):
-                if len(self._tasks) < _KEPT:
-                    break
-                if old.future.done():
-                    del self._tasks[old.id]
+            task = Task(kind, run, role, self._now)
+            if len(self._tasks) >= _KEPT:
+                # Of the lowest role, the oldest.
+                ended = (each for each in self._tasks.values() if each.future.done())
+                del self._tasks[min(ended, key=lambda each: each.role).id]
             self._tasks[task.id] = task
         # A daemon: what a process that ends leaves behind can be gone on with.
         threading.Thread(target=task.work, args=[work], name=f"holdfast {kind}", daemon=True).start()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from stageflow.api import Pipeline, StageContext, StageKind
 from stageflow.pipeline.dag import UnifiedStageExecutionError
 
 import holdfast
+from database import Database
 from holdfast import CorruptVersion, Holdfast, InvalidCall, LeaseLost, NotFound, Retention
 from holdfast.integrations.stageflow import durable, results_of, snapshot_of
 
@@ -147,8 +146,8 @@ def test_a_damaged_version_is_refused_before_anything_runs(tmp_path: Path, log: 
     with holdfast.open(file) as hf:
         run(durable(pipeline, hf, "r"))
     log.clear()
-    with closing(sqlite3.connect(file, isolation_level=None)) as db:
-        (data,) = db.execute("SELECT pack FROM journal WHERE number = 2").fetchone()
+    with Database(file) as db:
+        data = db.value("SELECT pack FROM journal WHERE number = 2")
         db.execute("UPDATE journal SET pack = ? WHERE number = 2", (data[:-1] + bytes([data[-1] ^ 1]),))
     with holdfast.open(file) as hf, pytest.raises(CorruptVersion, match="version 2"):
         run(durable(pipeline, hf, "r"))
@@ -305,7 +304,7 @@ def test_a_write_under_way_is_waited_for_by_who_is_cancelled(tmp_path: Path) -> 
     file = tmp_path / "runs.db"
 
     async def main(hf: Holdfast) -> None:
-        signal, lock = Signal(), sqlite3.connect(file, isolation_level=None)
+        signal, lock = Signal(), Database(file)
         task = asyncio.ensure_future(durable(locking(signal, lock), hf, "r").run())
         await signal.taken.wait()
         task.cancel()
@@ -327,7 +326,7 @@ def test_what_was_written_too_late_for_its_stage_stands(tmp_path: Path) -> None:
     file = tmp_path / "runs.db"
 
     async def main(hf: Holdfast) -> None:
-        signal, lock = Signal(), sqlite3.connect(file, isolation_level=None)
+        signal, lock = Signal(), Database(file)
         flow = durable(locking(signal, lock), hf, "r")
         task = asyncio.ensure_future(flow.run(hurried("good", 20)))
         await signal.taken.wait()
@@ -345,7 +344,7 @@ def test_what_was_written_too_late_for_its_stage_stands(tmp_path: Path) -> None:
         asyncio.run(main(hf))
 
 
-def locking(signal: Signal, lock: sqlite3.Connection) -> Pipeline:
+def locking(signal: Signal, lock: Database) -> Pipeline:
     """A stage whose output cannot be written until the lock is let go."""
 
     async def good(ctx: StageContext) -> dict[str, Any]:

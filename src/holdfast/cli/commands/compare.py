@@ -34,6 +34,8 @@ def compare_command(call: Call, a: str, b: str) -> None:
         Column("", lambda pair: "same" if pair.same else "differs", lambda pair: "=" if pair.same else "≠"),
         Column(name_of(found.right), lambda pair: pair.right and pair.right.number, right=True, least=8),
     ]
+    if any(map(_code, found.steps)):
+        columns.append(Column("code", _code, least=8))
     out.rows(found.steps, columns, pair_record)
     if out.for_people:
         for place, change in enumerate(shown(found.diff)):
@@ -42,6 +44,14 @@ def compare_command(call: Call, a: str, b: str) -> None:
             out.text(change.line(out))
         if not found.steps and not found.diff:
             out.text("no difference")
+
+
+def _code(pair: StepPair) -> str:
+    """What ran, where it was not the same or took the place of the step's own code."""
+    if pair.same_code is False:
+        return f"{pair.left_code} → {pair.right_code}"
+    ran = pair.left_code or pair.right_code
+    return str(ran) if ran is not None and ran.overridden else ""
 
 
 def _name(pair: StepPair) -> str:

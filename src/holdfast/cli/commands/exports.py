@@ -9,12 +9,11 @@ from hashlib import sha256
 from io import BytesIO
 from json import JSONDecoder
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 import click
 
-from holdfast.checkup import every_run
 from holdfast.cli import exits
 from holdfast.cli.call import Call, command
 from holdfast.cli.completing import REF
@@ -52,8 +51,8 @@ def export_command(
     hf = call.hf
     if everything == bool(refs):
         raise click.UsageError("name what to export, or say --all")
-    wanted = [run.id for run in every_run(hf)] if everything else _named(hf, refs, bundle)
-    if output is None:
+    wanted = [run.id for run in hf.iter_runs()] if everything else _named(hf, refs, bundle)
+    if output is None or output == "-":
         if bundle:
             raise click.UsageError("a bundle goes into a file: say -o PATH")
         for ref in wanted:
@@ -63,7 +62,7 @@ def export_command(
     if len(wanted) == 1 and not everything and not folder.is_dir():
         targets = {folder: wanted[0]}
     else:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(0o700, parents=True, exist_ok=True)
         targets = {folder / file_name(ref, BUNDLE if bundle else ".json"): ref for ref in wanted}
     there = {path for path in targets if os.path.lexists(path)}
     if there and not force:
@@ -82,7 +81,8 @@ def export_command(
 @command("import")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--run-id", metavar="ID", help="Call the run so; for a single one.")
-def import_command(call: Call, paths: tuple[str, ...], *, run_id: str | None) -> int:
+@click.option("--keep-secrets", is_flag=True, help="Import bundles that hold values which the store redacts.")
+def import_command(call: Call, paths: tuple[str, ...], *, run_id: str | None, keep_secrets: bool) -> int:
     """Read snapshots and bundles. Never overwrites.
 
     A folder stands for all .json and .holdfast files in it, - for standard input. A file may hold several snapshots, as
@@ -105,7 +105,7 @@ def import_command(call: Call, paths: tuple[str, ...], *, run_id: str | None) ->
                 for each in found:
                     try:
                         # A store is made when there is something to put into it.
-                        made.append({"file": file, "run": _read(call, each, run_id)})
+                        made.append({"file": file, "run": _read(call, each, run_id, keep_secrets)})
                     except HoldfastError as error:
                         if len(files) == len(found) == 1:
                             raise
@@ -193,10 +193,11 @@ def _documents(text: str) -> Iterator[Any]:
             at += 1
 
 
-def _read(call: Call, found: Any, run_id: str | None) -> str:
+def _read(call: Call, found: Any, run_id: str | None, keep_secrets: bool) -> str:
     try:
         if isinstance(found, Path | BytesIO):
-            return call.make().import_run(found, run_id=run_id).id
+            secrets: Literal["refuse", "keep"] = "keep" if keep_secrets else "refuse"
+            return call.make().import_run(found, run_id=run_id, secrets=secrets).id
         problems = validate(found).problems
         if problems:
             raise InvalidSnapshot(

@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from holdfast.checkup import every_run
 from holdfast.cli import exits
 from holdfast.cli.call import Call, command
 from holdfast.cli.completing import RUN
@@ -51,7 +50,7 @@ def forget_command(
         raise click.UsageError("say what to keep: --keep-last 10, --keep-within 30d, --keep-daily 7")
     policy = Retention(**rules, within=None if within is None else length(within))
     hf = call.hf
-    wanted = [run.id for run in every_run(hf)] if everything else _found(hf, runs)
+    wanted = [run.id for run in hf.iter_runs()] if everything else _found(hf, runs)
     plans = _plans(hf, wanted, policy)
     if dry_run:
         _show(call, plans)

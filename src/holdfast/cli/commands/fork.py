@@ -77,7 +77,7 @@ def fork_command(
     made = hf.fork(source, new, edit=changes or None, state=state, note=note)
     if resume:
         with followed(call, hf, made.id):
-            resumed = hf.resume(made.id, changed=changed)
+            resumed = hf.resume(made.id, changed=changed, raises=False)
         return ended(call, resumed)
     call.out.done({"run": made.id, "source": name_of(source)}, made.id)
     return exits.DONE

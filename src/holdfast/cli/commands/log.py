@@ -96,7 +96,7 @@ def picture(
     out: Output, log: History, versions: Sequence[Version], *, oneline: bool = False, lines: bool = True
 ) -> list[Text]:
     """The list with its lanes. Where versions were chosen by what they are, no lines lead from one to the other."""
-    head = log.head.number
+    head = log.head_number
     reasons = {line.number: line for line in log.timelines()}
     by_number = {version.number: version for version in versions}
     points = [lanes.Point(version.number, _parents(version) if lines else ()) for version in versions]
@@ -134,8 +134,11 @@ def _describe(line: Text, version: Version, *, head: bool, wide: int, reason: st
     """What is said of a version; in short if its name has no width."""
     line.append(f"{version.number:>4}  ", "bold")
     name = _name(version)
-    line.append(name, "red" if has_failed(version) else "")
+    line.append(name, "red" if has_failed(version) or version.is_damaged else "")
     if not wide:
+        return
+    if version.is_damaged:
+        line.append("  cannot be read: run `holdfast verify`", "red")
         return
     line.append(" " * (wide - places(name)))
     line.append(f"  {age(version.at)}", "bright_black")

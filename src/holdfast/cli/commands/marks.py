@@ -28,7 +28,7 @@ def tag_command(call: Call, ref: str, *, name: str | None, delete: bool) -> None
     if name is None:
         if delete:
             raise click.UsageError("which tag? holdfast tag -d REF NAME")
-        tagged = [(tag, each) for each in log.versions(limit=1_000_000) for tag in each.tags]
+        tagged = [(tag, each) for each in log.iter_versions() for tag in each.tags]
         columns = [
             Column("tag", lambda row: row[0], style="yellow", least=20),
             Column("version", lambda row: row[1].number, right=True),

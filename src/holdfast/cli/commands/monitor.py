@@ -63,7 +63,7 @@ def monitor_command(call: Call, module: str | None, *, interval: float, once: bo
             call.out.line({}, values, f"{alert.run} is {alert.symptom}: {alert.action} ({alert.why})")
         call.out.say(f"{count(len(found), 'run')} to be looked after")
         return exits.FINDINGS if found else exits.DONE
-    call.out.say(f"looks after the store every {span(interval)}; Ctrl-C ends it")
-    monitor.serve()
+    ready = f"looks after the store every {span(interval)}; Ctrl-C ends it"
+    monitor.serve(ready=lambda: call.out.say(ready))
     call.out.done({"stopped": True}, "stopped")
     return exits.DONE

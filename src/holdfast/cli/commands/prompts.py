@@ -98,7 +98,9 @@ def answer_command(
         value = click.prompt("answer", err=True)
     given = answer_of(prompt, str(value))
     with followed(call, hf, prompt.run), kept(prompt.run):
-        run = hf.answer(prompt.id, given, version=version, keep=keep, actor=actor, resume=resume)
+        run = hf.answer(
+            prompt.id, given, version=version, keep=keep, actor=actor, resume=resume, raises=False
+        )
     return _delivered(call, run, f"{prompt.id} is answered", resume)
 
 
@@ -118,7 +120,7 @@ def send_command(
     run = hf.find(run)
     value = None if data is None else parsed(data, event)
     with followed(call, hf, run), kept(run):
-        found = hf.send(run, event, value, actor=actor, resume=resume)
+        found = hf.send(run, event, value, actor=actor, resume=resume, raises=False)
     return _delivered(call, found, f"{event} is sent", resume)
 
 

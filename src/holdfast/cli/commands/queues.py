@@ -12,6 +12,7 @@ from holdfast.cli.call import Call, command
 from holdfast.cli.completing import RUN
 from holdfast.cli.output import Column
 from holdfast.cli.settings import find_app
+from holdfast.cli.spending import limited
 from holdfast.desk.plan import names
 from holdfast.desk.records import queue_record
 from holdfast.desk.words import length, parsed, plain, span
@@ -23,7 +24,19 @@ from holdfast.runtime.definition import workflows
 
 _NONE = "none"
 #: Arguments that are for `enqueue` and not for the workflow.
-_OWN = {"workflow", "queue", "priority", "delay", "dedupe", "run_id", "tags", "state", "note", "actor"}
+_OWN = {
+    "workflow",
+    "queue",
+    "priority",
+    "delay",
+    "dedupe",
+    "run_id",
+    "tags",
+    "state",
+    "note",
+    "actor",
+    "limits",
+}
 
 
 @command("queues")
@@ -84,6 +97,7 @@ def queues_command(call: Call, name: str | None, *, concurrency: str | None, rat
 @click.option("--dedupe", metavar="TEXT", help="If a run was put in with this text, give that one instead.")
 @click.option("--run-id", metavar="RUN", help="The id of the run.")
 @click.option("--tag", "tags", multiple=True, metavar="NAME", help="A tag for its first version. Repeatable.")
+@limited
 def enqueue_command(
     call: Call, workflow: str, args: tuple[str, ...], *, named: tuple[str, ...], delay: str | None, **how: Any
 ) -> int:
@@ -115,6 +129,7 @@ def enqueue_command(
 @click.option("--priority", type=int, metavar="N", help="Another priority than the one that it had.")
 @click.option("--delay", metavar="TIME", help="Not before so much time has passed, as in 90s or 2h.")
 @click.option("--reason", metavar="TEXT", help="Why; kept with the run.")
+@limited
 def requeue_command(call: Call, run: str, *, delay: str | None, **how: Any) -> int:
     """Let a worker go on with a run that has stopped: paused, failed, frozen, interrupted, or rolled back."""
     seconds = 0.0 if delay is None else length(delay).total_seconds()

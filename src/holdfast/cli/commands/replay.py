@@ -19,7 +19,7 @@ from holdfast.desk.words import as_json, brief, count
 @click.option(
     "--validate", is_flag=True, help="Run the recorded steps again and compare; the run is not changed."
 )
-@click.option("--republish", is_flag=True, help="Tell subscribers of the recorded steps again, and go on.")
+@click.option("--republish", is_flag=True, help="Write an event for each recorded step again, then resume.")
 @careful
 def replay_command(call: Call, run: str, *, validate: bool, republish: bool, yes: bool, dry_run: bool) -> int:
     """Run the recorded steps of a run again beside the record, or tell of them again.
@@ -39,15 +39,15 @@ def replay_command(call: Call, run: str, *, validate: bool, republish: bool, yes
         f"the recorded steps of {preview.workflow} ({len(preview.passed)}) really run again, with what they do to the "
         "world; nothing of it is kept"
         if validate
-        else f"subscribers are told of {steps} again, and the run goes on"
+        else f"the journal gets an event step.replayed for {steps}, then the run is resumed"
     )
     record = {"run": run, "steps": list(preview.passed)}
     if not go_ahead(call, [line], record, yes=yes, dry_run=dry_run):
         return exits.DONE
     with followed(call, hf, run):
-        resumed = hf.resume(run, mode="validate" if validate else "republish")
+        resumed = hf.resume(run, mode="validate" if validate else "republish", raises=False)
     if republish:
-        call.out.say(f"subscribers were told of {steps} again")
+        call.out.say(f"published {steps} again")
         return ended(call, resumed)
     columns = [
         Column("step", lambda each: each.address or "(workflow)", style="bold"),

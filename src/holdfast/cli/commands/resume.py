@@ -11,6 +11,7 @@ from holdfast.cli.call import Call, command
 from holdfast.cli.completing import RUN
 from holdfast.cli.outcome import advised, ended, followed
 from holdfast.cli.plan import careful, go_ahead
+from holdfast.cli.spending import limited
 from holdfast.desk.lookup import run_of
 from holdfast.desk.plan import need_workflow, told
 from holdfast.desk.records import preview_record
@@ -29,12 +30,22 @@ from holdfast.errors import InvalidCall
 )
 @click.option(
     "--changed",
-    type=click.Choice(["warn", "refuse", "allow"]),
-    help="What to do if the workflow's code has changed since the run began.",
+    type=click.Choice(["warn", "refuse", "allow", "accept"]),
+    help="What to do if the workflow's code has changed since the run began; accept also drops recorded steps that do "
+    "not fit it, from the first on.",
 )
+@limited
+@click.option("--clear-overrides", is_flag=True, help="Run the steps' own code where the run has overrides.")
 @careful
 def resume_command(
-    call: Call, run: str, *, from_address: str | None, yes: bool, dry_run: bool, **how: Any
+    call: Call,
+    run: str,
+    *,
+    from_address: str | None,
+    clear_overrides: bool,
+    yes: bool,
+    dry_run: bool,
+    **how: Any,
 ) -> int:
     """Go on with a run from its head: recorded steps are not run again.
 
@@ -56,6 +67,7 @@ def resume_command(
         call.need_code(preview, "resume")
     if not go_ahead(call, told(preview), preview_record(preview), yes=yes, dry_run=dry_run):
         return exits.DONE
+    overrides: dict[str, None] | None = {} if clear_overrides else None
     with followed(call, hf, run), advised(preview):
-        resumed = hf.resume(run, from_address=from_address, **how)
+        resumed = hf.resume(run, from_address=from_address, overrides=overrides, raises=False, **how)
     return ended(call, resumed)

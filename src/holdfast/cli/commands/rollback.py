@@ -55,7 +55,9 @@ def rollback_command(
     ):
         return exits.DONE
     with followed(call, hf, run), advised(preview):
-        rolled = hf.rollback(run, target, resume=resume, reason=reason, actor=actor, changed=changed)
+        rolled = hf.rollback(
+            run, target, resume=resume, reason=reason, actor=actor, changed=changed, raises=False
+        )
     if preview.workflow is not None and resume:
         return ended(call, rolled)
     call.out.done(

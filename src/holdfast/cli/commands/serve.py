@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import sys
 from collections.abc import Callable
@@ -13,16 +14,19 @@ import click
 
 from holdfast.cli import exits
 from holdfast.cli.call import Call, command
+from holdfast.cli.settings import find_app
 from holdfast.desk.words import plain
 from holdfast.errors import InvalidCall
+from holdfast.operating_system import has_file_modes
 
 if TYPE_CHECKING:
-    from holdfast.web.operation import Role
+    from holdfast.web.auth import Token
     from holdfast.web.server import Server
 
 F = TypeVar("F", bound=Callable[..., Any])
 #: Characters of a token; fewer could be guessed.
 _SHORTEST = 20
+_LONGEST_NAME = 100
 _PORT = 7433
 
 
@@ -39,7 +43,7 @@ def _served(function: F) -> F:
         click.option(
             "--token-file",
             metavar="FILE",
-            help="Tokens, one a line, each after its role (viewer, operator, admin); made if it is not there.",
+            help="Tokens, one a line: role (viewer, operator, admin), token, name; made if it is not there.",
         ),
         click.option(
             "--allowed-host",
@@ -73,7 +77,7 @@ def serve_command(call: Call, **how: Any) -> int:
 
     Prints a URL that opens the page once. Programs send the token as Authorization: Bearer. Elsewhere than on this
     machine it listens only if it has a token (--token-file, or HOLDFAST_TOKEN) and a name (--allowed-host). To go on
-    with runs here, it needs their code: --app.
+    with runs here, it needs their code: --app, or HOLDFAST_APP. An app that pyproject.toml names is not imported.
     """
     return _serve(call, how, opens=False)
 
@@ -88,7 +92,9 @@ def ui_command(call: Call, **how: Any) -> int:
 def _serve(call: Call, how: dict[str, Any], *, opens: bool) -> int:
     from holdfast.web import server as server_module
 
-    hf = call.with_code()
+    # To look at the store in a folder is not to ask for the code in it.
+    hf = call.with_code(asked=True)
+    hf.listen()
     place = call.place
     token_file = how.pop("token_file")
     port = how.pop("port")
@@ -100,12 +106,17 @@ def _serve(call: Call, how: dict[str, Any], *, opens: bool) -> int:
     )
 
     def started() -> None:
-        _tell(call, server, place.shown, opens, token_file)
+        _tell(call, server, place.shown, redirect, token_file)
 
     server: Server = server_module.Server(
         hf, options, store=place.shown, where=hf.where or place.where, started=started
     )
-    server.serve_until_told()
+    redirect = Redirect() if opens else None
+    try:
+        server.serve_until_told()
+    finally:
+        if redirect is not None:
+            redirect.remove()
     if not call.out.json:
         for run in server.left():
             call.out.say(plain(f"{run} was under way here: `holdfast resume {run}` goes on with it"))
@@ -113,74 +124,145 @@ def _serve(call: Call, how: dict[str, Any], *, opens: bool) -> int:
     return exits.DONE
 
 
-def _tell(call: Call, server: Server, store: str, opens: bool, token_file: str | None) -> None:
-    """Where it is. The token is told to whoever asked for JSON, or sits at the terminal: never to a log."""
+class Redirect:
+    """A file that leads a browser to the launch URL. The command line of a browser, which others on this machine can
+    read, names the file, which only its owner can read. It is removed when the code in it has been used."""
+
+    def __init__(self) -> None:
+        self._folder: str | None = None
+
+    def open(self, url: str) -> bool:
+        """Open the URL in a browser; return whether one was found."""
+        import tempfile
+        import webbrowser
+        from html import escape
+
+        # For its owner alone, and so is what lies in it.
+        self._folder = tempfile.mkdtemp(prefix="holdfast-")
+        path = Path(self._folder) / "open.html"
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(
+                '<!doctype html><meta charset="utf-8"><title>Holdfast</title>'
+                f'<meta http-equiv="refresh" content="0;url={escape(url)}">'
+            )
+        return webbrowser.open(path.as_uri())
+
+    def remove(self) -> None:
+        """Remove the file."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _tell(call: Call, server: Server, store: str, redirect: Redirect | None, token_file: str | None) -> None:
+    """Print where it is. Secrets are printed on a terminal or as JSON only: never into a log."""
     out = call.out
-    launch = server.launch()
     if out.json:
-        record = {"url": server.origin, "launch": launch, "store": store, "pid": os.getpid()}
+        launch = server.launch()
+        record = {
+            "url": server.origin,
+            "launch": launch,
+            "store": store,
+            "pid": os.getpid(),
+            "page": server.app.page.there,
+        }
         out.document({**record, "token": server.token} if server.token else record)
     else:
         out.say(plain(f"serves {store} at {server.origin}; Ctrl-C ends it"))
         if not server.app.page.there:
+            from holdfast.web.page import REMEDY
+
+            out.say(f"this installation does not include the web page, only the API is served: {REMEDY}")
+        named, meant = find_app(call.app, asked=True), find_app(call.app)
+        if named is None and meant is not None:
             out.say(
-                "the page is not built: the API works; install Node.js and run `make setup` in a checkout for the page"
+                plain(f"the code that pyproject.toml names is not imported: say --app {meant} to run it here")
             )
-        out.text(f"open   {launch}")
-        if server.token and out.for_people:
-            out.text(f"token  {server.token}")
-        elif server.token and token_file is None:
-            out.say("programs need a token: say --token-file FILE, or --json")
+        if out.for_people:
+            out.text(f"open   {server.launch()}")
+            if server.token:
+                out.text(f"token  {server.token}")
+        else:
+            missing = "" if token_file is None and server.token else "; or POST /api/v1/codes with your token"
+            out.say(f"the URL that opens the page is printed on a terminal, or with --json{missing}")
+            if server.token:
+                out.say("programs need a token: say --token-file FILE, or --json")
     sys.stdout.flush()
-    if opens:
-        import webbrowser
-
-        if not webbrowser.open(launch):
-            out.say("no browser could be opened: open the URL yourself")
+    if redirect is not None and not redirect.open(server.launch(used=redirect.remove)):
+        out.say("no browser could be opened: open the URL yourself")
 
 
-def _tokens(file: str | None) -> list[tuple[str, Role]]:
+def _tokens(file: str | None) -> list[Token]:
     """The tokens that are given: those in a file, and the one in the environment, which is an admin's."""
-    from holdfast.web.auth import new_token
+    from holdfast.web.auth import Token, new_token
     from holdfast.web.operation import Role
 
-    found: list[tuple[str, Role]] = []
+    found: list[Token] = []
     named = os.environ.get("HOLDFAST_TOKEN")
     if named:
-        found.append((_checked(named, "HOLDFAST_TOKEN"), Role.ADMIN))
+        found.append(Token(_checked(named, "HOLDFAST_TOKEN"), Role.ADMIN))
     if file is None:
         return found
     path = Path(file)
     try:
         opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        return [*found, *_read(path)]
+        return [*found, *_read(path, found)]
     token = new_token()
-    with os.fdopen(opened, "w") as made:
+    with os.fdopen(opened, "w", encoding="utf-8") as made:
         made.write(f"admin {token}\n")
-    return [*found, (token, Role.ADMIN)]
+    return [*found, Token(token, Role.ADMIN)]
 
 
-def _read(path: Path) -> list[tuple[str, Role]]:
+def _read(path: Path, known: list[Token]) -> list[Token]:
+    """Return the tokens in a file, each of which must differ from the others and from those that are known."""
+    from holdfast.web.auth import LAUNCH, Token
     from holdfast.web.operation import Role
 
-    with path.open() as file:
-        if os.name == "posix" and stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
-            raise InvalidCall(f"{path} can be read by others: chmod 600 {path}")
-        lines = file.read().splitlines()
-    found = []
-    for number, line in enumerate(lines, 1):
-        role, _, token = line.strip().partition(" ")
+    sources = {token.secret: "HOLDFAST_TOKEN" for token in known}
+    found: list[Token] = []
+    for number, line in enumerate(_content(path).splitlines(), 1):
+        role, _, rest = line.strip().partition(" ")
         if not role or role.startswith("#"):
             continue
         if role not in ("viewer", "operator", "admin"):
             raise InvalidCall(
-                f"{path}, line {number}: write the role (viewer, operator, admin), then the token"
+                f"{path}, line {number}: write the role (viewer, operator, admin), then the token, then its name"
             )
-        found.append((_checked(token.strip(), f"{path}, line {number}"), Role[role.upper()]))
+        secret, _, name = rest.strip().partition(" ")
+        name = name.strip()
+        if name == LAUNCH or any(name == token.name for token in found if name):
+            raise InvalidCall(f"{path}, line {number}: the name {name!r:.60} is taken: choose another")
+        if len(name) > _LONGEST_NAME or not name.isprintable():
+            raise InvalidCall(
+                f"{path}, line {number}: a name has at most {_LONGEST_NAME} printable characters"
+            )
+        if secret in sources:
+            raise InvalidCall(
+                f"{path}, line {number}: the token is the same as in {sources[secret]}: use a different one"
+            )
+        sources[secret] = f"line {number}"
+        found.append(Token(_checked(secret, f"{path}, line {number}"), Role[role.upper()], name))
     if not found:
         raise InvalidCall(f"{path} holds no token: write a role and a token in a line, or delete the file")
     return found
+
+
+def _content(path: Path) -> str:
+    """Return the text of a file that only its owner can read."""
+    # Opening a named pipe must not wait for a writer.
+    opened = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    try:
+        mode = os.fstat(opened).st_mode
+        if not stat.S_ISREG(mode):
+            raise InvalidCall(f"{path} is not a regular file: write the tokens into one")
+        if has_file_modes() and stat.S_IMODE(mode) & 0o077:
+            raise InvalidCall(f"{path} can be read by others: chmod 600 {path}")
+        with open(opened, encoding="utf-8-sig", closefd=False) as file:
+            return file.read()
+    except UnicodeDecodeError:
+        raise InvalidCall(f"{path} is not UTF-8 text: save it in that encoding") from None
+    finally:
+        os.close(opened)
 
 
 def _checked(token: str, where: str) -> str:

@@ -11,10 +11,19 @@ from holdfast.cli import outline
 from holdfast.cli.call import Call, command
 from holdfast.cli.completing import REF
 from holdfast.cli.output import Output
-from holdfast.desk.records import name_of, status_of, version_record, whole_record
+from holdfast.desk.errors import full_traceback
+from holdfast.desk.records import (
+    name_of,
+    spending_lines,
+    spending_record,
+    status_of,
+    version_record,
+    whole_record,
+)
 from holdfast.desk.words import age, as_json, brief, dumps, plain, plain_lines, size, span
 from holdfast.errors import InvalidCall
 from holdfast.history.version import Version
+from holdfast.runtime.run import Run
 from holdfast.tree.artifact import Artifact
 
 if TYPE_CHECKING:
@@ -23,7 +32,7 @@ if TYPE_CHECKING:
 #: More than any state has of anything.
 _ALL = 1 << 40
 #: Facts that are values of the user's: in a pipe they are JSON, so that 3 and "3" differ.
-_VALUES = ("result", "error", "meta", "failure")
+_VALUES = ("arguments", "result", "error", "meta", "failure", "totals", "limits")
 _COLOURS = {"string": "green", "number": "cyan", "none": "magenta", "more": "bright_black", "other": ""}
 
 
@@ -32,6 +41,12 @@ _COLOURS = {"string": "green", "number": "cyan", "none": "magenta", "more": "bri
 @click.argument("path", required=False)
 @click.option("--state", "only", flag_value="state", help="Only the state.")
 @click.option("--meta", "only", flag_value="meta", help="Only what shaped the step: model, tokens, cost, …")
+@click.option(
+    "--arguments",
+    "only",
+    flag_value="arguments",
+    help="Only what the step, or the workflow, was called with.",
+)
 @click.option("--result", "only", flag_value="result", help="Only what the step returned.")
 @click.option(
     "--raw", is_flag=True, help="The value itself: a text as text, bytes as bytes, all else as JSON."
@@ -40,9 +55,9 @@ _COLOURS = {"string": "green", "number": "cyan", "none": "magenta", "more": "bri
 def show_command(
     call: Call, ref: str, path: str | None, *, only: str | None, raw: bool, everything: bool
 ) -> None:
-    """A version: step, result, error, state; or the part of the state at PATH.
+    """A version: step, arguments, result, error, state; or the part of the state at PATH.
 
-    Of a run that failed, the head tells why, with the traceback.
+    Of a run that failed, the head tells why, with the traceback and those of its causes.
 
     \b
     holdfast show RUN                    the head
@@ -57,9 +72,10 @@ def show_command(
         # The step that failed left no version.
         failure = run.failure if stands == "failed" else None
         if out.json:
-            out.document({**whole_record(version), "failure": as_json(failure)})
+            spending = None if stands is None else spending_record(run)
+            out.document({**whole_record(version), "failure": as_json(failure), "spending": spending})
         else:
-            _whole(out, version, stands, failure, everything)
+            _whole(out, version, stands, failure, everything, None if stands is None else run)
         return
     value = version.get(path) if path is not None else getattr(version, only or "state")
     if raw:
@@ -79,16 +95,23 @@ def tree(out: Output, value: Any, everything: bool = False) -> None:
         out.text(text)
 
 
-def _whole(out: Output, version: Version, stands: str | None, failure: Any, everything: bool) -> None:
-    """A version; if this is where its run stands, how it does, and what it failed with."""
-    error = version.error
+def _whole(
+    out: Output, version: Version, stands: str | None, failure: Any, everything: bool, run: Run | None
+) -> None:
+    """A version; if it is the head of its run, the run's status, its failure, and what it may spend and has spent."""
+    error, arguments, ran = version.error, version.arguments, version.implementation
+    spending = None if run is None else spending_record(run)
     facts = {
         **{name: value for name, value in version_record(version).items() if name != "run"},
         "version": name_of(version),
+        "ran": ran and str(ran),
+        "arguments": as_json(arguments),
         "result": as_json(version.result),
         "error": as_json(error),
         "meta": as_json(version.meta),
         "failure": as_json(failure),
+        "totals": spending and spending["totals"],
+        "limits": spending and spending["limits"] and spending,
     }
     if not out.for_people:
         values = {name: dumps(facts[name]) for name in _VALUES if facts[name] is not None}
@@ -102,21 +125,28 @@ def _whole(out: Output, version: Version, stands: str | None, failure: Any, ever
         "attempt": "" if version.attempt == 1 else str(version.attempt),
         "pinned": "yes" if version.pinned else "",
         "failed": "yes" if facts["failed"] else "",
+        # A damaged version is refused before it is shown.
+        "damaged": "",
         "steps": f"{version.steps} completed",
         "step": "" if version.step == version.address else str(version.step),
+        "arguments": "",
         "result": "" if version.result is None else brief(version.result, out.width - 12),
         "error": "" if error is None else _told(error),
         "meta": "" if version.meta is None else brief(version.meta, out.width - 12),
+        "totals": brief(spending["totals"], out.width - 12) if spending and spending["totals"] else "",
+        "limits": "" if run is None else "; ".join(spending_lines(run)),
         "failure": ""
         if failure is None
         else out.styled("the run failed after this: ", "red").append(_told(failure)),
     }
     out.facts(facts, shown)
+    if arguments:
+        out.text(out.styled("\narguments", "bright_black"))
+        tree(out, arguments, everything)
     for each in (error, failure):
-        traceback = each.get("traceback") if isinstance(each, dict) else None
-        if traceback:
+        if isinstance(each, dict):
             out.text(out.styled("\ntraceback", "bright_black"))
-            out.text(out.styled(plain_lines(str(traceback)).rstrip(), "red"))
+            out.text(out.styled(plain_lines(full_traceback(each)).rstrip(), "red"))
     out.text(out.styled("\nstate", "bright_black"))
     tree(out, version.state, everything)
 

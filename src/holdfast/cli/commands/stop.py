@@ -10,7 +10,8 @@ from holdfast.cli.completing import RUN
 from holdfast.cli.plan import careful, go_ahead
 from holdfast.desk.plan import need_workflow
 from holdfast.desk.records import status_of
-from holdfast.runtime.run import ENDED, Run
+from holdfast.runtime.endings import ENDED
+from holdfast.runtime.run import Run
 
 
 @command("pause")

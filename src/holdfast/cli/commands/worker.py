@@ -48,13 +48,12 @@ def worker_command(call: Call, module: str | None, *, queues: tuple[str, ...], c
         )
     worker = hf.worker(queues=queues, concurrency=concurrency)
     waiting = [f"{name} ({count(hf.queue(name).runs.get('queued', 0), 'run')} waiting)" for name in queues]
-    call.out.say(
-        plain(
-            f"works on {', '.join(waiting)}: {count(len(known), 'workflow')}, {count(concurrency, 'run')} at once; "
-            "Ctrl-C ends it"
-        )
+    ready = plain(
+        f"works on {', '.join(waiting)}: {count(len(known), 'workflow')}, {count(concurrency, 'run')} at once; "
+        "Ctrl-C ends it"
     )
-    worker.serve(lambda number: call.out.say(_SIGNS[min(number, 2)]))
+    # Said when it is true: before, a signal would end the process at once.
+    worker.serve(lambda number: call.out.say(_SIGNS[min(number, 2)]), lambda: call.out.say(ready))
     call.out.done(
         {"executed": worker.done, "queues": list(queues)}, f"stopped; {count(worker.done, 'execution')}"
     )

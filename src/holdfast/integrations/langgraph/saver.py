@@ -375,7 +375,7 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         with tempfile.TemporaryFile() as file:
             self.hf.export_run(run, file)
             file.seek(0)
-            copy = self.hf.import_run(file, run_id=name)
+            copy = self.hf.import_run(file, run_id=name, secrets="keep")
         if None in names.names_of(name):
             copy.patch({("thread",): [target, namespace]}, after=copy.head, note=copy.head.note)
 

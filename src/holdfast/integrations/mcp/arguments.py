@@ -64,7 +64,7 @@ class Show(Takes):
     ref: Ref
     path: Annotated[str, about('Only this part, such as plan.tasks[3] or ["any key"]. Empty is all.')] = ""
     part: Annotated[
-        Literal["all", "state", "result", "meta", "error", "failure"],
+        Literal["all", "state", "arguments", "result", "meta", "error", "failure"],
         about(
             "What path and offset are of: the state; what the step returned; what shaped it (model, tokens, …); its "
             "error; what the run failed with, at its head. all is a summary of everything; with a path, the state."

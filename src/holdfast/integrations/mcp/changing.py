@@ -196,7 +196,7 @@ def _gone_on(hf: Holdfast, run_id: str, did: str, wanted: bool) -> Run:
     if not wanted or run.workflow is None:
         return run
     try:
-        return hf.resume(run_id)
+        return hf.resume(run_id, raises=False)
     except HoldfastError as error:
         raise type(error)(
             f"run {run_id!r} {did}, but could not go on: {error}", **{**error.details, "run": run_id}
@@ -218,7 +218,13 @@ def _answer(source: Source, given: Reply) -> Answer:
         record = {"prompt": row(prompt_record(prompt)), "value": cut(value, ROW).value}
         return _described("answer", exact, _told_answer(hf, prompt, value, given), record, None)
     run = hf.answer(
-        prompt.id, value, version=given.version, keep=given.keep, actor=given.actor, resume=given.resume
+        prompt.id,
+        value,
+        version=given.version,
+        keep=given.keep,
+        actor=given.actor,
+        resume=given.resume,
+        raises=False,
     )
     while run.parent is not None:
         run = hf.get(run.parent)

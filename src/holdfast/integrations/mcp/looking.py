@@ -94,7 +94,7 @@ def _log(hf: Holdfast, given: Log) -> Answer:
         limit=given.limit + 1, before=given.before, step=given.step, tag=given.tag, timeline=given.timeline
     )
     rows, records, more = page(found, lambda version: row(version_record(version)), given.limit)
-    head = log.head.number
+    head = log.head_number
     lines = log.timelines()
     record = {
         "run": log.id,
@@ -169,6 +169,7 @@ def _beside(hf: Holdfast, version: Version) -> dict[str, Any]:
     run = hf.get(version.run)
     failed = run.status == "failed" and run.head.number == version.number
     return {
+        "arguments": version.arguments,
         "result": version.result,
         "meta": version.meta,
         "error": version.error,

@@ -7,6 +7,7 @@ that waits here keeps the process from ending: what blocks does so in threads th
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -16,6 +17,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from mcp.server.stdio import stdio_server
+from mcp.types import INVALID_REQUEST
+from pydantic_core import from_json
+
+from holdfast.operating_system import call_on_signal
 
 if TYPE_CHECKING:
     import anyio
@@ -74,8 +79,9 @@ async def _serve(server: Server[Any], incoming: int, outgoing: int) -> None:
         ended = True
         task.cancel()
 
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)
-    lines, texts = _Lines(incoming), _Texts(outgoing)
+    call_on_signal(asyncio.get_running_loop(), signal.SIGTERM, end)
+    texts = _Texts(outgoing)
+    lines = _Lines(incoming, texts)
     try:
         # All that it does with them is what these two can do.
         streams = stdio_server(cast("anyio.AsyncFile[str]", lines), cast("anyio.AsyncFile[str]", texts))
@@ -102,8 +108,9 @@ def _take() -> tuple[int, int]:
 class _Lines:
     """What comes in, line by line."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, answers: _Texts) -> None:
         self._descriptor = descriptor
+        self._answers = answers
         # A client that sends faster than it is answered waits.
         self._queue: asyncio.Queue[str | None] = asyncio.Queue(64)
         self._loop = asyncio.get_running_loop()
@@ -111,7 +118,11 @@ class _Lines:
 
     async def __aiter__(self) -> AsyncIterator[str]:
         while (line := await self._queue.get()) is not None:
-            yield line
+            refusal = _refusal(line)
+            if refusal is None:
+                yield line
+            else:
+                await self._answers.write(refusal)
 
     def _read(self) -> None:
         # Not by a buffered file, whose lock would be held while the interpreter ends.
@@ -138,11 +149,32 @@ class _Lines:
             asyncio.run_coroutine_threadsafe(self._queue.put(text), self._loop).result()
 
 
+def _refusal(line: str) -> str | None:
+    """Return the answer to a request that the library cannot read, and would never answer: one with half of a
+    surrogate pair in it, or that nests too deep. None for all else."""
+    try:
+        from_json(line)
+    except ValueError as error:
+        try:
+            request = json.loads(line)
+        except (ValueError, RecursionError):
+            return None
+        number = request.get("id") if isinstance(request, dict) else None
+        if not isinstance(number, int | str):
+            return None
+        message = f"the request cannot be read (half of a surrogate pair, or nested too deep): {error}"
+        why = {"code": INVALID_REQUEST, "message": message}
+        # In ASCII, so that whatever its id holds can be sent.
+        return json.dumps({"jsonrpc": "2.0", "id": number, "error": why}) + "\n"
+    return None
+
+
 class _Texts:
     """What goes out."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._turn = asyncio.Lock()
 
     async def write(self, text: str) -> None:
         rest = memoryview(text.encode())
@@ -152,7 +184,8 @@ class _Texts:
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]
 
-        await apart(write)
+        async with self._turn:
+            await apart(write)
 
     async def flush(self) -> None:
         """Nothing is held back."""

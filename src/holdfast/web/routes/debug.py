@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta
 
 from holdfast.tree.portable import from_json
-from holdfast.web.fields import Actor, Body, Limit, Name, Query, Text
+from holdfast.web.fields import Actor, Body, Limit, Name, Query, Tags, Text
 from holdfast.web.operation import Role, Table
 from holdfast.web.problems import status_for
 from holdfast.web.service import Service
@@ -37,7 +37,7 @@ class SaveBody(Body):
     """A state to be set with the snapshot; without one, it is of the project's state as it is."""
 
     state: Any = UNSET
-    tags: Annotated[tuple[Name, ...], Meta(max_length=100)] = ()
+    tags: Tags = ()
     note: Text | None = None
     actor: Actor | None = None
 

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from typing import Annotated, TypedDict
 
 from msgspec import Meta
 
 from holdfast.desk.records import event_record
 from holdfast.desk.shapes import EventShown
-from holdfast.model.public import Event
 from holdfast.web.fields import Cursor, Limit, Name, Query
-from holdfast.web.live import Wanted
+from holdfast.web.live import Kinds, Wanted
 from holdfast.web.operation import Role, Stream, Table
 from holdfast.web.service import Service
 
 TABLE = Table("events")
 
-Kinds = Annotated[tuple[Name, ...], Meta(max_length=50, description="Patterns such as `run.*`.")]
+Patterns = Annotated[
+    tuple[Name, ...],
+    Meta(max_length=50, description="Patterns such as `run.*`, 1,000 characters together."),
+]
 
 
 class EventsQuery(Query):
     """Which entries of the journal."""
 
     run: Name | None = None
-    kind: Kinds = ()
+    kind: Patterns = ()
     after: Cursor = 0
     limit: Limit = 1000
 
@@ -42,7 +42,7 @@ class StreamQuery(Query):
     """What to listen to."""
 
     run: Name | None = None
-    kind: Kinds = ()
+    kind: Patterns = ()
     after: Cursor | None = None
 
 
@@ -50,12 +50,13 @@ class StreamQuery(Query):
 def list_events(service: Service, query: EventsQuery) -> Events:
     """What happened to a run, or in the whole store, oldest first."""
     hf = service.hf
+    kinds = Kinds(query.kind)
     if query.run is None:
         page = hf.events(after=query.after, limit=query.limit)
     else:
         page = hf.history(hf.find(query.run)).events(after=query.after, limit=query.limit)
     return {
-        "events": [event_record(event) for event in page if _wanted(event, query.kind)],
+        "events": [event_record(event) for event in page if kinds.has([event.kind])],
         "cursor": page[-1].cursor if page else query.after,
         "more": len(page) == query.limit,
     }
@@ -71,8 +72,4 @@ def stream_events(service: Service, query: StreamQuery, last_event_id: int | Non
     and to load anew."""
     run = None if query.run is None else service.hf.find(query.run)
     after = query.after if last_event_id is None else last_event_id
-    return Stream(service.hub.follow(Wanted(run, tuple(query.kind)), after))
-
-
-def _wanted(event: Event, kinds: Sequence[str]) -> bool:
-    return not kinds or any(fnmatchcase(event.kind, pattern) for pattern in kinds)
+    return Stream(service.hub.follow(Wanted(Kinds(query.kind), run), after))

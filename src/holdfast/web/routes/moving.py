@@ -6,7 +6,7 @@ that takes longer than the caller wants to wait.
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 
@@ -18,8 +18,9 @@ from holdfast.desk.standing import Standing, standing
 from holdfast.desk.words import as_json
 from holdfast.errors import CodeChanged, InvalidCall, NotFound
 from holdfast.runtime.preview import Preview
-from holdfast.tree.portable import from_json
-from holdfast.web.fields import Actor, Body, Name, Number, Query, Text, Wait
+from holdfast.web.auth import Caller
+from holdfast.web.fields import Actor, Body, Name, Number, Query, SpendingLimits, Text, Wait
+from holdfast.web.incoming import Incoming
 from holdfast.web.operation import Role, Table
 from holdfast.web.service import Service
 from holdfast.web.tasks import Task
@@ -33,7 +34,11 @@ class ResumeBody(Body):
 
     from_: Name | None = msgspec.field(default=None, name="from")
     on_divergence: Literal["raise", "rerun"] = "raise"
-    changed: Literal["warn", "refuse", "allow"] | None = None
+    changed: Literal["warn", "refuse", "allow", "accept"] | None = None
+    limits: SpendingLimits | None = None
+    clear_overrides: Annotated[
+        bool, msgspec.Meta(description="Run the steps' own code where the run has overrides.")
+    ] = False
     wait: Wait = _PATIENCE
 
 
@@ -90,7 +95,8 @@ class SendBody(Body):
 
 
 class ReplayBody(Body):
-    """`validate` really runs the recorded steps beside the record; `republish` tells of them again and goes on."""
+    """`validate` really runs the recorded steps beside the record; `republish` writes an event for each of
+    them again, then resumes the run."""
 
     mode: Literal["validate", "republish"]
     wait: Wait = _PATIENCE
@@ -111,7 +117,7 @@ class Deleted(TypedDict):
 
 
 @TABLE.add("POST", "/runs/{run}/resume", Role.OPERATOR, long=True)
-def resume_run(service: Service, run: str, body: ResumeBody) -> Task:
+def resume_run(service: Service, run: str, body: ResumeBody, caller: Caller) -> Task:
     """Go on with a run from its head, in this process: recorded steps are not run again.
 
     Needs the workflow's code (`holdfast serve --app`); without it, requeue the run, and a worker goes on."""
@@ -123,15 +129,21 @@ def resume_run(service: Service, run: str, body: ResumeBody) -> Task:
 
     def work(_: Any) -> Standing:
         resumed = hf.resume(
-            run, from_address=body.from_, on_divergence=body.on_divergence, changed=body.changed
+            run,
+            from_address=body.from_,
+            on_divergence=body.on_divergence,
+            changed=body.changed,
+            overrides={} if body.clear_overrides else None,
+            raises=False,
+            limits=None if body.limits is None else body.limits.limits(),
         )
         return standing(hf, resumed)
 
-    return service.tasks.begin("resume", work, run=run)
+    return service.tasks.begin("resume", work, caller.role, run=run)
 
 
 @TABLE.add("POST", "/runs/{run}/rollback", Role.OPERATOR, long=True)
-def rollback_run(service: Service, run: str, body: RollbackBody) -> Task:
+def rollback_run(service: Service, run: str, body: RollbackBody, caller: Caller) -> Task:
     """Move a run back to a version, on a new timeline, and go on from there. Nothing is deleted.
 
     Steps after the version that have a compensation are undone first. `preview` tells what would be done."""
@@ -146,15 +158,21 @@ def rollback_run(service: Service, run: str, body: RollbackBody) -> Task:
 
     def work(_: Any) -> Standing:
         rolled = hf.rollback(
-            run, target, resume=body.resume, reason=body.reason, actor=body.actor, changed=body.changed
+            run,
+            target,
+            resume=body.resume,
+            reason=body.reason,
+            actor=body.actor,
+            changed=body.changed,
+            raises=False,
         )
         return standing(hf, rolled)
 
-    return service.tasks.begin("rollback", work, run=run)
+    return service.tasks.begin("rollback", work, caller.role, run=run)
 
 
 @TABLE.add("POST", "/runs/{run}/versions/{version}/fork", Role.OPERATOR, long=True, most=16 << 20)
-def fork_version(service: Service, run: str, version: str, body: ForkBody) -> Task:
+def fork_version(service: Service, run: str, version: str, body: ForkBody, caller: Caller) -> Task:
     """Start another run from a version. Both go their own way."""
     hf = service.hf
     source = within(hf, hf.find(run), version)
@@ -164,16 +182,19 @@ def fork_version(service: Service, run: str, version: str, body: ForkBody) -> Ta
         preview = hf.preview(source.run)
         _need_code(preview, "going on with the fork")
         _refuse_changed(preview, body.changed)
-    changes = {path: from_json(value) for path, value in body.set.items()}
+    given = Incoming(hf)
+    changes = given.edits(body.set)
     if changes and body.state is not msgspec.UNSET:
         raise InvalidCall("give set, or the whole state, not both")
-    state = None if body.state is msgspec.UNSET else from_json(body.state)
+    state = None if body.state is msgspec.UNSET else given.value(body.state)
 
     def work(_: Any) -> Standing:
         made = hf.fork(source, body.run, edit=changes or None, state=state, note=body.note, actor=body.actor)
-        return standing(hf, hf.resume(made.id, changed=body.changed) if body.resume else hf.get(made.id))
+        if not body.resume:
+            return standing(hf, hf.get(made.id))
+        return standing(hf, hf.resume(made.id, changed=body.changed, raises=False))
 
-    return service.tasks.begin("fork", work, run=source.run)
+    return service.tasks.begin("fork", work, caller.role, run=source.run)
 
 
 @TABLE.add("POST", "/runs/{run}/merge", Role.OPERATOR)
@@ -233,20 +254,21 @@ def cancel_run(service: Service, run: str, body: StopBody) -> Standing:
 
 
 @TABLE.add("POST", "/runs/{run}/send", Role.OPERATOR, long=True)
-def send_event(service: Service, run: str, body: SendBody) -> Task:
+def send_event(service: Service, run: str, body: SendBody, caller: Caller) -> Task:
     """Send an event to a run that waits for it, now or later."""
     hf = service.hf
     run = hf.find(run)
-    data = from_json(body.data)
+    data = Incoming(hf).value(body.data)
 
     def work(_: Any) -> Standing:
-        return standing(hf, hf.send(run, body.event, data, actor=body.actor, resume=body.resume))
+        sent = hf.send(run, body.event, data, actor=body.actor, resume=body.resume, raises=False)
+        return standing(hf, sent)
 
-    return service.tasks.begin("send", work, run=run)
+    return service.tasks.begin("send", work, caller.role, run=run)
 
 
 @TABLE.add("POST", "/runs/{run}/replay", Role.OPERATOR, long=True)
-def replay_run(service: Service, run: str, body: ReplayBody) -> Task:
+def replay_run(service: Service, run: str, body: ReplayBody, caller: Caller) -> Task:
     """Run the recorded steps of a run again beside the record, or tell subscribers of them again.
 
     With `validate`, the result of the task is what was otherwise."""
@@ -257,7 +279,7 @@ def replay_run(service: Service, run: str, body: ReplayBody) -> Task:
     _need_code(preview, "replay")
 
     def work(_: Any) -> Any:
-        resumed = hf.resume(run, mode=body.mode)
+        resumed = hf.resume(run, mode=body.mode, raises=False)
         if body.mode == "republish":
             return standing(hf, resumed)
         return [
@@ -270,7 +292,7 @@ def replay_run(service: Service, run: str, body: ReplayBody) -> Task:
             for each in resumed.differences
         ]
 
-    return service.tasks.begin("replay", work, run=run)
+    return service.tasks.begin("replay", work, caller.role, run=run)
 
 
 @TABLE.add("DELETE", "/runs/{run}", Role.ADMIN)

@@ -12,8 +12,9 @@ from holdfast.desk.shapes import PromptShown
 from holdfast.desk.standing import Standing, standing
 from holdfast.errors import InvalidAnswer, NotFound
 from holdfast.model.public import Prompt
-from holdfast.tree.portable import from_json
+from holdfast.web.auth import Caller
 from holdfast.web.fields import Actor, Body, Name, Number, Path, Query, Wait
+from holdfast.web.incoming import Incoming
 from holdfast.web.operation import Role, Table
 from holdfast.web.problems import Refused
 from holdfast.web.service import Service
@@ -35,7 +36,7 @@ class AnswerBody(Body):
 
     value: Any
     to: Number | None = None
-    keep: tuple[Path, ...] = ()
+    keep: Annotated[tuple[Path, ...], Meta(max_length=50)] = ()
     actor: Actor | None = None
     resume: bool = True
     wait: Wait = 2.0
@@ -62,23 +63,31 @@ def get_prompt(service: Service, prompt: str) -> PromptShown:
 
 
 @TABLE.add("POST", "/prompts/{prompt}/answer", Role.OPERATOR, long=True)
-def answer_prompt(service: Service, prompt: str, body: AnswerBody) -> Task:
+def answer_prompt(service: Service, prompt: str, body: AnswerBody, caller: Caller) -> Task:
     """Answer a question, and go on with the run where its code is known. One answer counts."""
     hf = service.hf
     found = _open(service, prompt)
-    value = from_json(body.value)
+    value = Incoming(hf).value(body.value)
 
     def work(_: Any) -> Standing:
         keep = tuple(body.keep)
         try:
-            run = hf.answer(found.id, value, version=body.to, keep=keep, actor=body.actor, resume=body.resume)
+            run = hf.answer(
+                found.id,
+                value,
+                version=body.to,
+                keep=keep,
+                actor=body.actor,
+                resume=body.resume,
+                raises=False,
+            )
         except InvalidAnswer:
             # Somebody else may have been faster meanwhile.
             _open(service, found.id)
             raise
         return standing(hf, run)
 
-    return service.tasks.begin("answer", work, run=found.run)
+    return service.tasks.begin("answer", work, caller.role, run=found.run)
 
 
 def _open(service: Service, prompt: str) -> Prompt:

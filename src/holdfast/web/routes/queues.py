@@ -12,8 +12,8 @@ from holdfast.desk.shapes import QueueShown
 from holdfast.desk.standing import Standing, standing
 from holdfast.desk.words import length
 from holdfast.errors import InvalidCall
-from holdfast.tree.portable import from_json
-from holdfast.web.fields import Actor, Body, Name, Text
+from holdfast.web.fields import Actor, Body, Name, SpendingLimits, Tags, Text
+from holdfast.web.incoming import Incoming
 from holdfast.web.operation import Role, Table
 from holdfast.web.service import Service
 
@@ -36,14 +36,15 @@ class EnqueueBody(Body):
     """A workflow by its name, and what it is called with."""
 
     workflow: Name
-    args: tuple[Any, ...] = ()
+    args: Annotated[tuple[Any, ...], Meta(max_length=50)] = ()
     kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
     queue: QueueName = "default"
     priority: Priority = 0
     delay: Delay | None = None
     dedupe: Text | None = None
     run: Name | None = None
-    tags: tuple[Name, ...] = ()
+    tags: Tags = ()
+    limits: SpendingLimits | None = None
     actor: Actor | None = None
 
 
@@ -53,6 +54,7 @@ class RequeueBody(Body):
     queue: QueueName | None = None
     priority: Priority | None = None
     delay: Delay | None = None
+    limits: SpendingLimits | None = None
     reason: Text | None = None
     actor: Actor | None = None
 
@@ -70,6 +72,7 @@ _OWN = {
     "note",
     "actor",
     "watch",
+    "limits",
 }
 
 
@@ -99,9 +102,11 @@ def enqueue_run(service: Service, body: EnqueueBody) -> Standing:
         raise InvalidCall(
             f"{taken[0]!r} cannot be given by name: enqueue has an argument of that name itself"
         )
-    run = service.hf.enqueue(
+    hf = service.hf
+    given = Incoming(hf)
+    run = hf.enqueue(
         body.workflow,
-        *(from_json(value) for value in body.args),
+        *map(given.value, body.args),
         queue=body.queue,
         priority=body.priority,
         delay=_seconds(body.delay),
@@ -109,9 +114,10 @@ def enqueue_run(service: Service, body: EnqueueBody) -> Standing:
         run_id=body.run,
         tags=body.tags,
         actor=body.actor,
-        **{name: from_json(value) for name, value in body.kwargs.items()},
+        limits=None if body.limits is None else body.limits.limits(),
+        **given.named(body.kwargs),
     )
-    return standing(service.hf, run)
+    return standing(hf, run)
 
 
 @TABLE.add("POST", "/runs/{run}/requeue", Role.OPERATOR)
@@ -123,6 +129,7 @@ def requeue_run(service: Service, run: str, body: RequeueBody) -> Standing:
         queue=body.queue,
         priority=body.priority,
         delay=_seconds(body.delay),
+        limits=None if body.limits is None else body.limits.limits(),
         reason=body.reason,
         actor=body.actor,
     )

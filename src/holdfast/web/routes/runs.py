@@ -7,13 +7,20 @@ from typing import Annotated, Any, Literal, TypedDict, cast
 from msgspec import Meta
 
 from holdfast.desk.lookup import find_runs
-from holdfast.desk.records import has_failed, prompt_record, run_record, timeline_record, version_record
-from holdfast.desk.shapes import PromptShown, RunShown, TimelineShown, VersionShown
+from holdfast.desk.records import (
+    has_failed,
+    prompt_record,
+    run_record,
+    spending_record,
+    timeline_record,
+    version_record,
+)
+from holdfast.desk.shapes import PromptShown, RunShown, SpendingShown, TimelineShown, VersionShown
 from holdfast.desk.standing import waits
 from holdfast.desk.words import as_json, moment
 from holdfast.history.version import Version
 from holdfast.web.cutting import sent
-from holdfast.web.fields import Limit, Name, Number, Query, Text
+from holdfast.web.fields import Limit, Name, Number, Query, Tags, Text
 from holdfast.web.operation import Role, Table
 from holdfast.web.service import Service
 
@@ -36,9 +43,9 @@ Status = Literal[
 class RunsQuery(Query):
     """Which runs."""
 
-    status: tuple[Status, ...] = ()
+    status: Annotated[tuple[Status, ...], Meta(max_length=50)] = ()
     workflow: Name | None = None
-    tag: tuple[Name, ...] = ()
+    tag: Tags = ()
     since: Annotated[Text, Meta(description="`2h`, `3d` (ago), `2026-11-15`.")] | None = None
     search: Annotated[Text, Meta(description="Stands in the id, the workflow, the step or a tag.")] = ""
     asking: Annotated[bool, Meta(description="Only those that wait for somebody's answer.")] = False
@@ -59,8 +66,8 @@ class RunQuery(Query):
     cut: Annotated[bool, Meta(description="`result` cut into nodes, as a state with `depth`.")] = False
 
 
-class RunWhole(RunShown):
-    """A run with what it gave, failed with, waits for and belongs to. `totals` are tokens and costs, added up."""
+class RunWhole(RunShown, SpendingShown):
+    """A run with its result, failure, waits, spending, parent and children. `totals` are tokens and costs, added up."""
 
     result: Any
     failure: Any
@@ -68,7 +75,6 @@ class RunWhole(RunShown):
     prompts: list[PromptShown]
     parent: str | None
     children: list[str]
-    totals: dict[str, Any]
     timelines: list[TimelineShown]
 
 
@@ -144,7 +150,7 @@ def get_run(service: Service, run: str, query: RunQuery) -> RunWhole:
         "prompts": [prompt_record(prompt) for prompt in handle.prompts()],
         "parent": handle.parent,
         "children": handle.children,
-        "totals": as_json(handle.totals),
+        **spending_record(handle),
         "timelines": [timeline_record(line) for line in handle.history().timelines()],
     }
 
@@ -181,14 +187,14 @@ def list_versions(service: Service, run: str, query: VersionsQuery) -> Versions:
     page = found[: query.limit]
     return {
         "run": log.id,
-        "head": log.head.number,
+        "head": log.head_number,
         "versions": [_listed(version, query.meta) for version in page],
         "next": page[-1].number if len(found) > query.limit else None,
     }
 
 
 def _listed(version: Version, meta: bool) -> VersionListed:
-    if not meta:
+    if not meta or version.is_damaged:
         return cast(VersionListed, version_record(version))
     error = as_json(version.error) if has_failed(version) else None
     return {**version_record(version), "meta": as_json(version.meta), "error": error}

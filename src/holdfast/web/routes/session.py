@@ -8,7 +8,7 @@ from typing import Literal, TypedDict
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from holdfast.runtime.definition import workflows
-from holdfast.web.auth import CODE_LIVES, SESSION_LIVES, Caller
+from holdfast.web.auth import CODE_LIVES, Caller
 from holdfast.web.fields import Body, Name, Query
 from holdfast.web.operation import Role, Table
 from holdfast.web.problems import Refused
@@ -28,6 +28,8 @@ class Session(TypedDict):
     """Who you are to the server, and what it serves. `workflows` are those whose code it knows."""
 
     role: str
+    #: Kept as the actor of what you do.
+    name: str
     read_only: bool
     store: str
     version: str
@@ -60,6 +62,7 @@ def get_session(service: Service, caller: Caller) -> Session:
     """Who you are, and what is served."""
     return {
         "role": caller.role.name.lower(),
+        "name": caller.name,
         "read_only": service.keys.read_only,
         "store": service.settings.store,
         "version": version("holdfast"),
@@ -70,19 +73,21 @@ def get_session(service: Service, caller: Caller) -> Session:
 
 @TABLE.add("DELETE", "/session", Role.VIEWER)
 def end_session(service: Service, caller: Caller) -> None:
-    """End the session of this browser. A token stays as it is."""
+    """End the session of this browser, and those that came from codes of it. A token stays as it is."""
     service.keys.end(caller)
 
 
 @TABLE.add("POST", "/codes", Role.VIEWER)
 def make_code(service: Service, body: CodeBody, caller: Caller) -> Code:
-    """A one-time code that opens the page in another browser, with your role or a lesser one."""
+    """A one-time code that opens the page in another browser, with your role or a lesser one.
+
+    The session that it becomes ends when yours does. A session that came from the code of another session gets none."""
     role = caller.role if body.role is None else Role[body.role.upper()]
     if role > caller.role:
         raise Refused(
             403, "wrong_role", f"you cannot give the role {role.name.lower()}, which you do not have"
         )
-    code = service.keys.code(role)
+    code = service.keys.code(role, caller)
     return {"code": code, "url": launch_url(service.settings.origin, code), "seconds": CODE_LIVES}
 
 
@@ -96,7 +101,7 @@ def launch(service: Service, query: LaunchQuery) -> Response:
     response.set_cookie(
         service.settings.cookie,
         session,
-        max_age=int(SESSION_LIVES),
+        max_age=int(service.keys.seconds_left(session)),
         httponly=True,
         samesite="strict",
         secure=service.settings.https,

@@ -6,13 +6,14 @@ from typing import Annotated, TypedDict
 
 from msgspec import Meta
 
-from holdfast.checkup import checkup, every_run
+from holdfast.checkup import checkup
 from holdfast.desk.census import census
 from holdfast.desk.records import pruned_record, report_record, run_record
 from holdfast.desk.shapes import PrunedShown, ReportShown, RunShown
 from holdfast.desk.words import length
 from holdfast.errors import InvalidCall
 from holdfast.model.retention import Retention
+from holdfast.web.auth import Caller
 from holdfast.web.fields import Body, Name, Wait
 from holdfast.web.operation import Role, Table
 from holdfast.web.service import Service
@@ -127,7 +128,7 @@ def get_checkup(service: Service) -> list[FindingShown]:
 
 
 @TABLE.add("POST", "/verify", Role.VIEWER, long=True, changes=True)
-def verify_store(service: Service, body: VerifyBody) -> Task:
+def verify_store(service: Service, body: VerifyBody, caller: Caller) -> Task:
     """Check every version, every hash, every large value, and the database itself; or one run. Changes nothing.
 
     If one is under way, it is answered instead of another."""
@@ -137,11 +138,11 @@ def verify_store(service: Service, body: VerifyBody) -> Task:
     def work(progress: Progress) -> ReportShown:
         return report_record(hf.verify(progress) if run is None else hf.history(run).verify())
 
-    return service.tasks.begin("verify", work, run=run, alone=True)
+    return service.tasks.begin("verify", work, caller.role, run=run, alone=True)
 
 
 @TABLE.add("POST", "/gc", Role.ADMIN, long=True)
-def collect_garbage(service: Service, body: GcBody) -> Task:
+def collect_garbage(service: Service, body: GcBody, caller: Caller) -> Task:
     """Remove large values that no version holds any more."""
     hf = service.hf
     grace = length(body.grace).total_seconds()
@@ -152,11 +153,11 @@ def collect_garbage(service: Service, body: GcBody) -> Task:
         progress(1, 1)
         return {"artifacts": found.artifacts, "bytes": found.bytes, "file_bytes": hf.stats().file_bytes}
 
-    return service.tasks.begin("gc", work, alone=True)
+    return service.tasks.begin("gc", work, caller.role, alone=True)
 
 
 @TABLE.add("POST", "/forget", Role.ADMIN, long=True)
-def forget_versions(service: Service, body: ForgetBody) -> Task:
+def forget_versions(service: Service, body: ForgetBody, caller: Caller) -> Task:
     """Remove versions that a policy does not keep, or, unless `dry_run` is false, only tell which."""
     hf = service.hf
     if body.all == bool(body.runs):
@@ -166,7 +167,7 @@ def forget_versions(service: Service, body: ForgetBody) -> Task:
     wanted = list(dict.fromkeys(hf.find(run) for run in body.runs))
 
     def work(progress: Progress) -> Forgotten:
-        runs = wanted or [run.id for run in every_run(hf)]
+        runs = wanted or [run.id for run in hf.iter_runs()]
         plans: list[PrunedShown] = []
         for done, run in enumerate(runs, 1):
             plan = hf.history(run).prune(policy, dry_run=body.dry_run)
@@ -180,7 +181,7 @@ def forget_versions(service: Service, body: ForgetBody) -> Task:
             "runs": plans,
         }
 
-    return service.tasks.begin("forget", work)
+    return service.tasks.begin("forget", work, caller.role)
 
 
 @TABLE.add("GET", "/tasks", Role.VIEWER)

@@ -18,6 +18,7 @@ from holdfast.errors import InvalidSnapshot
 from holdfast.history.snapshot import validate
 from holdfast.tree.artifact import artifact
 from holdfast.web.fields import Limit, Name, Query
+from holdfast.web.incoming import Incoming
 from holdfast.web.operation import Attachment, Role, Table, Upload
 from holdfast.web.reading import check_depth
 from holdfast.web.service import Service
@@ -128,6 +129,7 @@ class PutQuery(Query):
 def put_artifact(service: Service, run: str, query: PutQuery, body: BinaryIO) -> VersionShown:
     """Put a file into the state of a run that is kept by hand: a new version. The run is made if need be."""
     found, segments = place_for(service.hf, run, query.path)
+    Incoming(service.hf).refuse_secret(segments)
     content = artifact(body, query.name)
     return version_record(put(service.hf, found, segments, content, step=query.step))
 

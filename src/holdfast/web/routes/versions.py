@@ -8,8 +8,14 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 from msgspec import Meta
 
 from holdfast.desk.lookup import artifacts_in, within
-from holdfast.desk.records import blame_record, name_of, version_record
-from holdfast.desk.shapes import BlameShown, FactsShown, VersionShown
+from holdfast.desk.records import (
+    blame_record,
+    implementation_record,
+    name_of,
+    spending_record,
+    version_record,
+)
+from holdfast.desk.shapes import BlameShown, FactsShown, SpendingShown, VersionShown
 from holdfast.desk.words import as_json, dumps
 from holdfast.errors import InvalidCall
 from holdfast.history.version import Version, segments_of
@@ -28,18 +34,19 @@ _BLAMED = 1000
 
 
 class VersionWhole(VersionShown, FactsShown):
-    """A version with what its step gave, failed with, and was shaped by. `failure` is what the run failed with, if
-    this is where it stands."""
+    """A version with the arguments, result, error and metadata of its step. Of the head also the `failure` of the
+    run, if it failed, and its `spending`."""
 
     failure: Any
+    spending: SpendingShown | None
 
 
 class VersionQuery(Query):
     """How much of what a step gave."""
 
-    cut: Annotated[bool, Meta(description="`result` and `meta` cut into nodes, as a state with `depth`.")] = (
-        False
-    )
+    cut: Annotated[
+        bool, Meta(description="`arguments`, `result` and `meta` cut into nodes, as a state with `depth`.")
+    ] = False
 
 
 class StateQuery(Query):
@@ -70,9 +77,9 @@ class PathQuery(Query):
 
 
 class RawQuery(PathQuery):
-    """A part of the state, or what the step gave."""
+    """A part of the state, or what the step was called with or gave."""
 
-    of: Literal["state", "result"] = "state"
+    of: Literal["state", "arguments", "result"] = "state"
 
 
 class BlameQuery(Query):
@@ -96,16 +103,20 @@ class ArtifactHeld(TypedDict):
 def get_version(service: Service, run: str, version: str, query: VersionQuery) -> VersionWhole:
     """A version without its state. It is named by its number, `head`, `~2` or a tag.
 
-    What its step gave may be large: `cut` shortens it, and `/raw?of=result` is the whole of it as a file."""
+    What its step gave may be large: `cut` shortens it, and `/raw?of=result` is the whole of it as a file. So are its
+    arguments, with `/raw?of=arguments`."""
     found = _version(service, run, version)
     handle = service.hf.get(found.run)
-    stands = handle.status == "failed" and handle.head.number == found.number
+    is_head = handle.head.number == found.number
     return {
         **version_record(found),
+        "implementation": implementation_record(found.implementation),
+        "arguments": sent(found.arguments, cut=query.cut),
         "result": sent(found.result, cut=query.cut),
         "error": as_json(found.error),
         "meta": sent(found.meta, cut=query.cut),
-        "failure": as_json(handle.failure) if stands else None,
+        "failure": as_json(handle.failure) if is_head and handle.status == "failed" else None,
+        "spending": spending_record(handle) if is_head else None,
     }
 
 
@@ -128,16 +139,18 @@ def get_state(service: Service, run: str, version: str, query: StateQuery) -> St
 
 @TABLE.add("GET", _AT + "/raw", Role.VIEWER)
 def get_raw(service: Service, run: str, version: str, query: RawQuery) -> Attachment:
-    """A part of the state, or what the step gave, as a file: a text as text, bytes and large values as they are, all
-    else as JSON."""
+    """A part of the state, or what the step was called with or gave, as a file: a text as text, bytes and large
+    values as they are, all else as JSON."""
     found = _version(service, run, version)
-    if query.of == "result":
+    if query.of != "state":
         if query.path:
             raise InvalidCall("a path is one of the state: leave it out, or `of`")
-        value, part = found.result, "result"
+        value = found.arguments if query.of == "arguments" else found.result
+        name = f"{name_of(found)} {query.of}"
     else:
-        value, part = found.get(query.path) if query.path else found.state, query.path
-    name = f"{name_of(found)} {part}".strip().replace("/", "_")
+        value = found.get(query.path) if query.path else found.state
+        name = f"{name_of(found)} {query.path}".strip()
+    name = name.replace("/", "_")
     if isinstance(value, Artifact):
         return Attachment(value.name or value.digest, value.pieces(), size=value.size)
     if isinstance(value, bytes):
