@@ -88,14 +88,17 @@ def test_check_looks_at_all_branches(hf: Holdfast) -> None:
         control.did("async")
 
     def branches(second: Any) -> Any:
-        async def work(*steps: Any) -> None:
+        async def work(done: asyncio.Barrier, *steps: Any) -> None:
             for each in steps:
                 await each()
+            # The first wait for an event suspends the run: no branch waits before all have run their steps.
+            await done.wait()
             await holdfast.wait_for("go")
 
         @workflow(name="branches")
         async def branches() -> None:
-            await asyncio.gather(work(one), work(one, *second))
+            done = asyncio.Barrier(2)
+            await asyncio.gather(work(done, one), work(done, one, *second))
 
         return branches
 
