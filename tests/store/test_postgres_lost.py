@@ -294,6 +294,25 @@ def test_a_connection_that_stalls_is_given_up_within_six_seconds(server: str, sc
         store.close()
 
 
+@pytest.mark.slow
+def test_a_connection_that_stalls_after_another_broke_does_not_use_up_all_the_time(
+    server: str, schema: str
+) -> None:
+    with Proxy(server) as proxy:
+        store = PostgresStore(address(proxy.url, schema), timeout=20)
+        faults = iter((proxy.cut, proxy.stall))
+
+        def work(connection: Connection) -> Any:
+            fault = next(faults, None)
+            if fault is not None:
+                fault()
+            return connection.execute("SELECT 7").fetchone()
+
+        assert store._link.read(work) == (7,)
+        assert next(faults, None) is None
+        store.close()
+
+
 def test_threads_share_a_transaction(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     send = store._appender._send

@@ -20,9 +20,11 @@ from holdfast.errors import (
 class LinkLost(Exception):
     """A connection was lost, or could not be had: what was under way may or may not have been done."""
 
-    def __init__(self, error: BaseException) -> None:
+    def __init__(self, error: BaseException, *, was_slow: bool = False) -> None:
         super().__init__(str(error))
         self.error = error
+        #: Did an answer not come in time? Perhaps only the statement is slow.
+        self.was_slow = was_slow
 
 
 class Repeat(Exception):

@@ -84,6 +84,8 @@ class Connection(psycopg.Connection[Row]):
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
+        #: Was its last error that an answer did not come within the limit?
+        self.was_slow = False
         #: Statements that the server has prepared for it, and their names there (see `postgres_wire`).
         self.prepared: dict[bytes, bytes] = {}
 
@@ -95,7 +97,13 @@ class Connection(psycopg.Connection[Row]):
             self.wait(generators.execute(self.pgconn))
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
-        return super().wait(gen, interval, self.limit if timeout is None else timeout)
+        limit = self.limit if timeout is None else timeout
+        began = time.monotonic()
+        try:
+            return super().wait(gen, interval, limit)
+        except psycopg.Error:
+            self.was_slow = limit is not None and time.monotonic() - began >= limit
+            raise
 
 
 class _Place:
@@ -128,8 +136,9 @@ class Lending:
         link, place = self._link, self._place
         if isinstance(error, psycopg.Error):
             if is_lost(error, place.connection is None or place.connection.closed):
+                was_slow = place.connection is not None and place.connection.was_slow
                 link._lose(place)
-                raise LinkLost(error) from error
+                raise LinkLost(error, was_slow=was_slow) from error
             link._give_back(place)
             if is_to_be_repeated(error):
                 raise Repeat(error) from error
@@ -192,14 +201,16 @@ class Link:
 
     def read(self, work: Callable[[Connection], T], *, limit: float = ANSWER) -> T:
         """Do something that may be done again: on another connection if the first one is lost. What takes longer than
-        `limit` is tried a second time, with more time, in case it is slow and not lost."""
+        `limit` is tried a second time, with more time, in case it is slow and not lost. After a connection that broke,
+        the next one gets no more time than the first: if that one is silent, there must be time for another."""
         patience = Patience(self.timeout)
+        allowed = limit
         while True:
             try:
-                with self.lend(patience, limit=limit) as connection:
+                with self.lend(patience, limit=allowed) as connection:
                     return work(connection)
             except LinkLost as lost:
-                limit = max(limit, self.timeout)
+                allowed = max(limit, self.timeout) if lost.was_slow else limit
                 if not patience.again():
                     raise unreachable(lost.error, self.shown) from lost.error
             except Repeat as undone:
@@ -239,7 +250,7 @@ class Link:
             # Whatever keeps us from asking, the answer is still unknown.
             with (
                 contextlib.suppress(LinkLost, Repeat, HoldfastError),
-                self.lend(patience, limit=self.timeout) as connection,
+                self.lend(patience, limit=ANSWER) as connection,
             ):
                 row = connection.execute("SELECT pg_xact_status(%s::xid8)", (transaction,)).fetchone()
                 status = None if row is None else row[0]
