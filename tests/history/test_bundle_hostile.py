@@ -28,7 +28,7 @@ from holdfast.history.frames import (
     VersionFrame,
 )
 from holdfast.tree.block import digest, reference, squeeze
-from holdfast.tree.codec import encode
+from holdfast.tree.codec import big_int, encode, to_bytes
 
 Frames = list[AnyFrame]
 
@@ -77,6 +77,31 @@ def test_packs_made_by_hand(other: Holdfast, small: bytes) -> None:
         refused(other, _with_pack(small, pack), "version 3")
     other.import_run(io.BytesIO(_with_pack(small, squeeze([[{"n": 3}], []]))))
     assert other.history("small").head.state == {"n": 3}
+
+
+def test_state_that_holds_itself_again_and_again_is_refused(other: Holdfast, small: bytes) -> None:
+    """Forty nodes, each of which refers to the one before it twice: whoever reads the whole state would never end."""
+
+    def pack(levels: int) -> bytes:
+        nodes: list[Any] = [["x"] * 40]
+        for level in range(levels):
+            nodes.append({"a": reference(0, level), "b": reference(0, level)})
+        return squeeze([[reference(0, levels)], [], *nodes])
+
+    refused(other, _with_pack(small, pack(40)), "version 3")
+    other.import_run(io.BytesIO(_with_pack(small, pack(5))))
+    assert other.history("small").head.state["a"]["b"]["a"]["b"]["a"] == ["x"] * 40
+
+
+def test_map_whose_keys_are_extensions_is_refused(other: Holdfast, small: bytes) -> None:
+    keys = b"".join(to_bytes(big_int(number << 70)) + b"\x00" for number in range(3))
+    hostile = msgspec.Raw(b"\x83" + keys)
+    for pack in (
+        squeeze([[reference(0, 0)], [], hostile]),
+        squeeze([[hostile], []]),
+        squeeze([[reference(0, 0)], [], [msgspec.msgpack.Ext(4, bytes(hostile))]]),
+    ):
+        refused(other, _with_pack(small, pack), "version 3")
 
 
 def test_wrong_types_in_every_field(other: Holdfast, small: bytes) -> None:

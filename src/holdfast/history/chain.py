@@ -16,7 +16,7 @@ from holdfast.history.frames import RunFrame
 from holdfast.history.seal import NO_PARENT, check
 from holdfast.model.records import TimelineRecord, VersionRecord
 from holdfast.struct_types import resolved
-from holdfast.tree.block import digest, directory_of, node_of, open_block, unsqueeze
+from holdfast.tree.block import digest, directory_of, node_of, open_block, refuse_ext_keys
 from holdfast.tree.load import artifacts
 from holdfast.tree.shape import Shapes
 
@@ -135,14 +135,20 @@ class Facts(msgspec.Struct):
 def _nodes_of(version: VersionRecord, blocks: Sequence[bytes]) -> tuple[list[Any], list[Any]]:
     """The roots of a version, and the nodes in all its slots. Raises anything if they are not sound."""
     packed_roots, packed_directory, *packed = open_block(version.pack or b"")
+    refuse_ext_keys(packed_roots)
     roots, directory = node_of(packed_roots), directory_of(packed_directory)
     if [expected for _, expected in directory] != list(map(digest, blocks)):
         raise BadData("a block fails its hash")
     if type(roots) is not list or bool(roots) == version.pruned:
         raise BadData("it has no state, or one that it should not have")
+    for raw in packed:
+        refuse_ext_keys(raw)
     nodes: list[Any] = []
     for (end, _), block in zip(directory, blocks, strict=True):
-        nodes += unsqueeze(block)
+        inside = open_block(block)
+        for raw in inside:
+            refuse_ext_keys(raw)
+        nodes += map(node_of, inside)
         if len(nodes) > end or (len(nodes) < end and not version.pruned):
             raise BadData("a block holds other nodes than its pack says")
         # A pack that was thinned has shorter blocks; its slots keep their numbers.

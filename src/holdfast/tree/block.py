@@ -21,7 +21,18 @@ import zstandard
 from msgspec.msgpack import Ext
 
 from holdfast.errors import CorruptStore, IncompatibleFormat
-from holdfast.tree.codec import ODD_DICT, check_key, ext_hook, freeze_decoded, open_key, pairs_of, to_bytes
+from holdfast.tree.codec import (
+    BIG_INT,
+    ODD_DICT,
+    TEXT,
+    check_key,
+    ext_hook,
+    freeze_decoded,
+    open_key,
+    pairs_of,
+    refuse_alike,
+    to_bytes,
+)
 from holdfast.tree.frozen import At, FrozenDict
 from holdfast.tree.spine import FAN
 from holdfast.tree.values import NATIVE
@@ -158,6 +169,26 @@ def node_of(raw: msgspec.Raw) -> Any:
         raise IncompatibleFormat(f"a block holds what is no node: {error}") from error
 
 
+def refuse_ext_keys(raw: msgspec.Raw) -> None:
+    """Refuse a node in which a map has an extension for a key. Holdfast writes such a dict as a flat list, whose keys
+    are checked before they are made into a dict. The decoder makes a map into a dict at once, and many keys of one
+    hash take quadratic time there."""
+    waiting: list[Any] = [raw]
+    try:
+        while waiting:
+            value = _opaque_decoder.decode(waiting.pop())
+            holders = [value] if type(value) in _HOLDERS else []
+            while holders:
+                value = holders.pop()
+                if type(value) is not Ext:
+                    items = value.values() if type(value) is dict else value
+                    holders += [item for item in items if type(item) in _HOLDERS]
+                elif value.code not in _NOT_MSGPACK and value.code <= REFS:
+                    waiting.append(value.data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise IncompatibleFormat(f"a block holds bytes that are not a node: {error}") from error
+
+
 def directory_of(raw: msgspec.Raw) -> list[tuple[int, bytes]]:
     """The directory of a pack: for each further block the slot after its last node, and its hash."""
     try:
@@ -275,9 +306,12 @@ def _fits(code: int, parts: list[Any]) -> bool:
     if code == FORK:
         return len(parts) == FAN
     if code == BUCKET:
-        for key in parts[1::3]:
-            if type(key) not in NATIVE:
-                check_key(open_key(key))
+        keys = parts[1::3]
+        if not NATIVE.issuperset(map(type, keys)):
+            keys = list(map(open_key, keys))
+            for key in keys:
+                check_key(key)
+        refuse_alike(keys, IncompatibleFormat)
         return len(parts) % 3 == 0 and _are_counts(parts[::3])
     if code == REFS:
         return len(parts) % 3 == 0 and _are_counts(parts)
@@ -289,6 +323,10 @@ def _fits(code: int, parts: list[Any]) -> bool:
 
 
 _DICTS = {dict}
+#: Types of values, as decoded with extensions left alone, that may hold others.
+_HOLDERS = frozenset((dict, list, Ext))
+#: Extensions whose bytes are not msgpack.
+_NOT_MSGPACK = frozenset((BIG_INT, TEXT, REF, LARGE))
 
 
 def _are_counts(numbers: list[Any]) -> bool:
@@ -301,6 +339,8 @@ def _require(is_sound: bool, code: int) -> None:
 
 
 _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ext_hook=_node_hook)
+#: Leaves extensions as they are; they cannot be keys.
+_opaque_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder()
 _directory_decoder: msgspec.msgpack.Decoder[list[tuple[int, bytes]]] = msgspec.msgpack.Decoder(
     list[tuple[int, bytes]]
 )

@@ -90,7 +90,7 @@ def leaf_ext(value: Any, hides: Hides | None = None, *, depth: int = 0) -> Ext:
     if kind.code in _SETS:
         if depth + 1 > MAX_DEPTH:
             raise too_deep()
-        _refuse_alike(value, UnsupportedValue)
+        refuse_alike(value, UnsupportedValue)
         # Each item is encoded once, sorted, and written as it is: sorting in `split` first would double the
         # work with every set inside a set.
         items = sorted(to_bytes(_prepare(item, depth + 2, hides)) for item in value)
@@ -133,11 +133,11 @@ def restore_checked(code: int, parts: Any) -> Any:
     if code in _SETS and type(parts) is list:
         # Items without a hash are refused by `restore`.
         with suppress(TypeError):
-            _refuse_alike(parts, IncompatibleFormat)
+            refuse_alike(parts, IncompatibleFormat)
     return restore(code, parts)
 
 
-def _refuse_alike(keys: Collection[Any], error: type[HoldfastError]) -> None:
+def refuse_alike(keys: Collection[Any], error: type[HoldfastError]) -> None:
     """Refuse too many keys of one hash for a dict or a set."""
     if len(keys) <= MAX_ALIKE or RANDOM.issuperset(map(type, keys)):
         return
@@ -145,13 +145,11 @@ def _refuse_alike(keys: Collection[Any], error: type[HoldfastError]) -> None:
         return
     found: Counter[int] = Counter()
     for key in keys:
-        # All values of one type that is not registered have one hash.
-        if type(key) is not Opaque:
-            number = hash(key)
-            found[number] += 1
-            if found[number] > MAX_ALIKE:
-                # At once: a Fraction looks its hash up in a dict, where keys of one hash are compared with all others.
-                raise error(f"a dict or a set has at most {MAX_ALIKE} keys of one hash: use strings for keys")
+        number = hash(key)
+        found[number] += 1
+        if found[number] > MAX_ALIKE:
+            # At once: a Fraction looks its hash up in a dict, where keys of one hash are compared with all others.
+            raise error(f"a dict or a set has at most {MAX_ALIKE} keys of one hash: use strings for keys")
 
 
 def big_int(value: int) -> Ext:
@@ -213,7 +211,7 @@ def pairs_of(flat: Any) -> dict[Any, Any]:
     try:
         for key in keys:
             _refuse_changing(key)
-        _refuse_alike(keys, IncompatibleFormat)
+        refuse_alike(keys, IncompatibleFormat)
         return dict(zip(keys, flat[1::2], strict=True))
     except (UnsupportedValue, TypeError):
         # Says which key it is.
@@ -279,11 +277,15 @@ def _restore_frozen(code: int, data: memoryview) -> Any:
 
 def _is_constant(data: memoryview) -> bool:
     parts = _decode(_plain_parts, data)
-    if type(parts) is not list or len(parts) != 2 or type(parts[0]) is not str:
+    tag = parts[0] if type(parts) is list and len(parts) == 2 else None
+    if type(tag) is Ext:
+        # A text with a lone surrogate.
+        tag = _decode(_plain, to_bytes(tag))
+    if type(tag) is not str:
         raise IncompatibleFormat(
             "a stored value of a registered type is not a tag and its parts", kind=TAGGED
         )
-    return is_constant_tag(parts[0])
+    return is_constant_tag(tag)
 
 
 def _holds_box(value: Any) -> bool:
@@ -352,7 +354,7 @@ def _prepare_dict(value: dict[Any, Any], depth: int, hides: Hides | None) -> Any
             raise under(error, key) from None
     if not odd_keys:
         return out
-    _refuse_alike(out, UnsupportedValue)
+    refuse_alike(out, UnsupportedValue)
     return odd_dict([part for key, item in out.items() for part in (odd_keys.get(key, key), item)])
 
 
@@ -372,7 +374,7 @@ def _mend(value: Any) -> Any:
     if isinstance(value, dict):
         pairs = [(_mend(key), _mend(item)) for key, item in value.items()]
         if any(type(key) is Ext for key, _ in pairs):
-            _refuse_alike(value, UnsupportedValue)
+            refuse_alike(value, UnsupportedValue)
             return Ext(ODD_DICT, _raw.encode([part for pair in pairs for part in pair]))
         return dict(pairs)
     return value

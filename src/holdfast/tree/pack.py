@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.msgpack import Ext
 
+from holdfast.errors import UnsupportedValue
 from holdfast.tree.block import (
     BRANCH,
     BUCKET,
@@ -37,7 +38,16 @@ from holdfast.tree.block import (
     references,
     squeeze,
 )
-from holdfast.tree.codec import big_int, encode, leaf_ext, nested_artifacts, odd_dict, prepare_key, to_bytes
+from holdfast.tree.codec import (
+    big_int,
+    encode,
+    leaf_ext,
+    nested_artifacts,
+    odd_dict,
+    prepare_key,
+    refuse_alike,
+    to_bytes,
+)
 from holdfast.tree.frozen import (
     BOXED,
     DICTS,
@@ -333,6 +343,7 @@ class Writer:
                 node, Ext(FORK, to_bytes([self._way(way) for way in node.ways])), 6 * len(node.ways)
             )
         assert type(node) is Bucket
+        refuse_alike(node.items, UnsupportedValue)
         long = node.long or {}
         flat: list[Any] = []
         size = 0

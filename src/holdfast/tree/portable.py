@@ -35,7 +35,7 @@ from holdfast.tree.codec import (
     under,
 )
 from holdfast.tree.frozen import Box
-from holdfast.tree.values import TAGGED, Opaque, kind_of, parts_of, tag_of
+from holdfast.tree.values import TAGGED, kind_of, parts_of, tag_of
 
 #: The key that tells a marked value from a dict. A dict that has it is written as pairs.
 MARK = "$holdfast"
@@ -261,7 +261,7 @@ class _Reader:
             try:
                 prepare_key(key)
                 # Before the key is compared with all that have its hash.
-                if type(key) not in RANDOM and type(key) is not Opaque:
+                if type(key) not in RANDOM:
                     alike[hash(key)] += 1
                     if alike[hash(key)] > MAX_ALIKE:
                         self.refuse(f"more than {MAX_ALIKE:,} keys of one hash")

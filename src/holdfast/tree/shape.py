@@ -9,7 +9,7 @@ back to itself; the counts of long lists and wide dicts are right, and each key 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from holdfast.errors import IncompatibleFormat
@@ -23,14 +23,24 @@ from holdfast.tree.values import NATIVE
 
 T = TypeVar("T")
 
+#: Values in a state. A few nodes that refer to each other twice on each of many levels would exceed any memory.
+MAX_WEIGHT = 100_000_000
+
+
+class _Value(NamedTuple):
+    """A value: the levels of containers that it has, and the values in it. One that is referred to twice counts twice,
+    since whoever reads the whole value reads it twice."""
+
+    depth: int = 0
+    weight: int = 1
+
 
 class _Group(NamedTuple):
-    """A group of a vector: how many levels of groups lie below it, and how many items."""
+    """A group of a vector: how many levels of groups lie below it, how many items, and what they are."""
 
     level: int
     size: int
-    #: Levels of containers that its items have.
-    depth: int
+    items: _Value
     #: Is it a list, which is a value as well?
     is_list: bool = False
 
@@ -39,8 +49,8 @@ class _Way(NamedTuple):
     """A part of a trie."""
 
     size: int
-    #: Levels of containers that its values have.
-    depth: int
+    #: Its values.
+    items: _Value
     #: The hash of one of its keys, and the number of levels on which the hashes of all of them agree.
     hashed: int
     agreed: int
@@ -71,10 +81,16 @@ class Shapes:
     def check(self, roots: Sequence[Any], version: int) -> None:
         """Refuse roots of a version that cannot be read."""
         for root in roots:
-            _require(self._value(root, version) <= MAX_DEPTH + 1)
+            depth, weight = self._value(root, version)
+            _require(depth <= MAX_DEPTH + 1)
+            if weight > MAX_WEIGHT:
+                raise IncompatibleFormat(
+                    f"a state holds more than {MAX_WEIGHT:,} values, most of them again and again: reading it would "
+                    "exhaust the memory"
+                )
 
     def _node(self, node: Any, version: int) -> Any:
-        """The shape of a node: a group, a part of a trie, or the number of levels of a value."""
+        """The shape of a node: a group, a part of a trie, or a value."""
         if type(node) in (list, Sealed) or (type(node) is Raw and node.code == BRANCH):
             return self._group(node, version)
         if type(node) is Raw and node.code in (FORK, BUCKET):
@@ -92,55 +108,62 @@ class Shapes:
         _require(type(found) is kind)
         return found
 
-    def _value(self, value: Any, version: int) -> int:
-        """The number of levels of containers that a value has; what it holds in itself is not counted."""
+    def _value(self, value: Any, version: int) -> _Value:
+        """The shape of a value; what a leaf holds in itself is not counted."""
         kind = type(value)
         if kind in NATIVE:
-            return 0
+            return _LEAF
         if kind is Ref:
             found = self._at(value, version)
             if type(found) is _Group:
                 # A list is a value and a group.
                 _require(found.is_list)
-                return 1 + found.depth
-            _require(type(found) is int)
-            return int(found)
+                return _around(found.items)
+            _require(type(found) is _Value)
+            return _Value(*found)
         if kind is list:
-            return 1 + max((self._value(item, version) for item in items_of(value)), default=0)
+            return _around(self._values(items_of(value), version))
         if kind is dict:
             for key in value:
                 check_key(key)
-            return 1 + max((self._value(item, version) for item in value.values()), default=0)
+            return _around(self._values(value.values(), version))
         if kind is Raw and value.code == VECTOR:
             height, count, root, tail = value.parts
             end = self._group(tail, version)
             _require(end.level == 0)
             if root is None:
                 _require(height == count == 0)
-                return 1 + end.depth
+                return _around(end.items)
             top = self._group(root, version)
             _require((top.level, top.size) == (height, count))
-            return 1 + max(top.depth, end.depth)
+            return _around(_together([top.items, end.items]))
         if kind is Raw and value.code == TRIE:
             next_, count, root = value.parts
             way = self._way(root, version)
             _require(way.size == count <= next_ and _fits(way, 0))
-            return 1 + way.depth
+            return _around(way.items)
         _require(kind not in (Raw, Refs, Sealed))
-        return 0
+        return _LEAF
+
+    def _values(self, values: Collection[Any], version: int) -> _Value:
+        if NATIVE.issuperset(map(type, values)):
+            return _Value(0, len(values))
+        return _together([self._value(value, version) for value in values])
 
     def _group(self, raw: Any, version: int) -> _Group:
         if type(raw) is Ref:
             return self._at_as(_Group, raw, version)
         if type(raw) is list:
-            return _Group(0, len(items_of(raw)), self._value(raw, version) - 1, is_list=True)
+            values = items_of(raw)
+            return _Group(0, len(values), self._values(values, version), is_list=True)
         if type(raw) is Sealed:
-            return _Group(0, len(raw.items), max(map(_depth_whole, raw.items), default=0))
+            return _Group(0, len(raw.items), _together(list(map(_whole, raw.items))))
         _require(type(raw) is Raw and raw.code == BRANCH and bool(raw.parts))
         children = [self._group(child, version) for child in raw.parts[1::2]]
         _require([child.size for child in children] == raw.parts[::2])
         _require(len({child.level for child in children}) == 1)
-        return _Group(children[0].level + 1, sum(raw.parts[::2]), max(child.depth for child in children))
+        items = _together([child.items for child in children])
+        return _Group(children[0].level + 1, sum(raw.parts[::2]), items)
 
     def _way(self, raw: Any, version: int) -> _Way:
         if type(raw) is Ref:
@@ -153,10 +176,10 @@ class Shapes:
         keys = list(map(open_key, raw.parts[1::3]))
         for key in keys:
             check_key(key)
-        depth = max((self._value(item, version) for item in raw.parts[2::3]), default=0)
+        items = self._values(raw.parts[2::3], version)
         _require(len(set(raw.parts[::3])) == len(dict.fromkeys(keys)) == len(keys) > 0)
         hashes = list(map(hash_key, keys))
-        return _Way(len(keys), depth, hashes[0], _agreed(*hashes), None)
+        return _Way(len(keys), items, hashes[0], _agreed(*hashes), None)
 
 
 def _fork(below: list[tuple[int, _Way]]) -> _Way:
@@ -164,9 +187,9 @@ def _fork(below: list[tuple[int, _Way]]) -> _Way:
     _require(bool(below))
     at, first = below[0]
     size = sum(way.size for _, way in below)
-    depth = max(way.depth for _, way in below)
+    items = _together([way.items for _, way in below])
     if len(below) == 1 and first.level is None:
-        return _Way(size, depth, first.hashed, first.agreed, None, (at, *first.ways))
+        return _Way(size, items, first.hashed, first.agreed, None, (at, *first.ways))
     # Where its ways part is its level.
     level = (first.level or 0) - 1 if len(below) == 1 else _agreed(first.hashed, below[1][1].hashed)
     _require(level >= 0)
@@ -176,7 +199,7 @@ def _fork(below: list[tuple[int, _Way]]) -> _Way:
             and _fits(way, level + 1)
             and _agreed(first.hashed, way.hashed) >= level
         )
-    return _Way(size, depth, first.hashed, level, level)
+    return _Way(size, items, first.hashed, level, level)
 
 
 def _fits(way: _Way, level: int) -> bool:
@@ -196,19 +219,32 @@ def _agreed(*hashes: int) -> int:
     return ((different & -different).bit_length() - 1) // BITS if different else MAX_LEVEL
 
 
-def _depth_whole(value: Any) -> int:
-    """The levels of a value of a sealed group, which must not have a reference or a part of a spine in it."""
+def _whole(value: Any) -> _Value:
+    """The shape of a value of a sealed group, which must not have a reference or a part of a spine in it."""
     kind = type(value)
     if kind in NATIVE:
-        return 0
+        return _LEAF
     if kind in DICTS:
         for key in value:
             check_key(key)
-        return 1 + max(map(_depth_whole, value.values()), default=0)
+        return _around(_together(list(map(_whole, value.values()))))
     if kind in LISTS:
-        return 1 + max(map(_depth_whole, value), default=0)
+        return _around(_together(list(map(_whole, value))))
     _require(kind not in (Raw, Ref, Refs, Sealed))
-    return 0
+    return _LEAF
+
+
+_LEAF = _Value()
+
+
+def _together(values: Sequence[_Value]) -> _Value:
+    """The deepest levels, and the sum of the values."""
+    return _Value(max((value.depth for value in values), default=0), sum(value.weight for value in values))
+
+
+def _around(items: _Value) -> _Value:
+    """The shape of a container with these items."""
+    return _Value(items.depth + 1, items.weight + 1)
 
 
 def _require(is_sound: bool) -> None:

@@ -56,6 +56,23 @@ class Kind(NamedTuple):
     wrapped: bool = False
 
 
+def _hash_parts(parts: Any) -> int:
+    """Return a hash of parts that may hold lists and dicts; equal parts have one hash."""
+    if isinstance(parts, dict):
+        return hash(frozenset((key, _hash_parts(item)) for key, item in parts.items()))
+    if isinstance(parts, list | tuple):
+        return hash((isinstance(parts, list), *map(_hash_parts, parts)))
+    if isinstance(parts, set):
+        return hash(frozenset(parts))
+    if isinstance(parts, bytearray):
+        return hash(bytes(parts))
+    try:
+        return hash(parts)
+    except TypeError:
+        # An array or another leaf that could change.
+        return hash(type(parts))
+
+
 class Opaque:
     """A stored value of a type that this program has not registered; written back as it was read."""
 
@@ -71,7 +88,7 @@ class Opaque:
         return isinstance(other, Opaque) and (self.tag, self.parts) == (other.tag, other.parts)
 
     def __hash__(self) -> int:
-        return hash(self.tag)
+        return hash((self.tag, _hash_parts(self.parts)))
 
     def __repr__(self) -> str:
         return f"Opaque({self.tag!r}, {self.parts!r})"
