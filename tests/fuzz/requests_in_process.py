@@ -206,8 +206,11 @@ def _body(request: dict[str, Any]) -> tuple[bytes, str | None]:
         return bytes(body), media
     try:
         return json.dumps(body, default=str).encode(), media
-    except (TypeError, ValueError, RecursionError):
+    except (TypeError, ValueError):
         return repr(body).encode(errors="replace"), media
+    except RecursionError:
+        # Deeper than Python writes, and perhaps than it shows.
+        return b"[" * 5000, media
 
 
 def _address(request: dict[str, Any]) -> tuple[str, bytes]:

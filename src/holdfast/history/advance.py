@@ -306,7 +306,7 @@ class Line:
         if change.expect is None:
             reader.adopt(drawn.space)
         if reader.space is drawn.space:
-            drawn.writer.stamp(reader.loader.remember)
+            drawn.writer.stamp(reader.remember)
         made = Head(run, msgspec.structs.replace(change.version, pack=None), drawn.root, drawn.moved)
         if run.head == made.version.number:
             if reader.head is None or reader.head.run.revision < run.revision:

@@ -115,7 +115,7 @@ def draw_up(
     values = [parts.root, parts.result, parts.meta, parts.error, parts.input, parts.view]
     while len(values) > 1 and values[-1] is None:
         values.pop()
-    pack = writer.finish([writer.root(value) for value in values])
+    pack = writer.finish([None if value is None else writer.root(value) for value in values])
     size = pack.size
     # The status of the run, not of the version before: a run that was stopped after its last version stays stopped.
     status = facts.status or run.status

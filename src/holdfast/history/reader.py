@@ -28,7 +28,7 @@ from holdfast.store.unpicklable import StoredContent
 from holdfast.tree.block import digest, directory_of, node_of, open_block
 from holdfast.tree.codec import ARTIFACT, open_box
 from holdfast.tree.fold import artifacts_within
-from holdfast.tree.frozen import DICTS, LISTS, Box, FrozenDict, FrozenList, are_flat, aux_of, reveal, thaw
+from holdfast.tree.frozen import DICTS, LISTS, At, Box, FrozenDict, FrozenList, are_flat, aux_of, reveal, thaw
 from holdfast.tree.load import Known, Loader, Place
 from holdfast.tree.spine import Group, Vector
 from holdfast.tree.values import NATIVE
@@ -127,6 +127,10 @@ class Reader:
     def loader(self) -> Loader:
         """Reads trees. Made for each reading: held, the two would hold each other, and stay until they are found to."""
         return Loader(self.space, self._known, self.fetch, self._large)
+
+    def remember(self, node: Any, at: At) -> None:
+        """Keep a node that was written just now: it need not be read again."""
+        self._known[at] = node
 
     def adopt(self, space: object) -> None:
         """Take over the address space in which the run's first version was written."""

@@ -54,7 +54,10 @@ class _Definition(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     def names(self, count: int) -> FrozenList:
         """Return the parameters of so many positional arguments (see `history.arguments`)."""
-        return _names(self.signature, count, self._known_names)
+        found = self._known_names.get(count)
+        if found is None:
+            found = self._known_names[count] = _names(self.signature, count)
+        return found
 
     @cached_property
     def implementation(self) -> tuple[str, str]:
@@ -326,17 +329,14 @@ def name_at(names: FrozenList, index: int) -> str | None:
     return names[-1][1:] if names and names[-1][:1] == "*" else None
 
 
-def _names(signature: inspect.Signature | None, count: int, known: dict[int, FrozenList]) -> FrozenList:
-    found = known.get(count)
-    if found is None:
-        places = []
-        for each in () if signature is None else signature.parameters.values():
-            if each.kind is each.VAR_POSITIONAL:
-                places.append(f"*{each.name}")
-            elif each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD):
-                places.append(each.name)
-        found = known[count] = FrozenList(places[:count])
-    return found
+def _names(signature: inspect.Signature | None, count: int) -> FrozenList:
+    places = []
+    for each in () if signature is None else signature.parameters.values():
+        if each.kind is each.VAR_POSITIONAL:
+            places.append(f"*{each.name}")
+        elif each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD):
+            places.append(each.name)
+    return FrozenList(places[:count])
 
 
 def _bytecode(code: CodeType) -> bytes:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from hashlib import sha256
-from inspect import iscoroutine, iscoroutinefunction
+from inspect import iscoroutinefunction
+from types import CoroutineType
 from typing import Any
 
 from holdfast.errors import (
@@ -134,7 +135,7 @@ def _step(
         attempt, value = yield from _attempts(
             session, frame, definition, address, args, kwargs, digest, given, start, view
         )
-        if iscoroutine(value):
+        if isinstance(value, CoroutineType):
             value.close()
             raise InvalidCall(
                 f"step {definition.name!r} gave a coroutine: something asynchronous in it was called without await"

@@ -112,14 +112,14 @@ class Frame:
 
     def sign(self, now: int) -> None:
         """The attempt that this is, or is in, is alive, and so are those around it."""
-        attempt = self.owner
+        attempt = self if self.attempt else self._of
         while attempt is not None:
             attempt.beat = now
             attempt = attempt.within
 
     def place(self, name: str, key: Any = None) -> str:
         """The address of the next call of this name."""
-        owner = self.owner
+        owner = self if self.attempt else self._of
         if owner is not None:
             owner.refuse_if_over()
         local = name if key is None else f"{name}[{_shown(key)}]"

@@ -109,7 +109,7 @@ class SQLiteStore(Beside):
             raise InvalidCall(f"durability is 'durable', 'fast' or 'memory', not {durability!r}")
         self._link = Link(os.fspath(path), durability, timeout)
         self._artifacts = Artifacts(self._link, None if artifacts is None else ArtifactFolder(artifacts))
-        self._clock = clock or wall_clock
+        self._clock = self.now = clock or wall_clock
         self._small = Values(self._link, self._clock)
         self._large = self._artifacts
         self._queues = sqlite_queue.Queues(self._link, self._clock)
@@ -376,9 +376,6 @@ class SQLiteStore(Beside):
 
     def news(self, timeout: float) -> bool:
         return self._news.wait(timeout)
-
-    def now(self) -> int:
-        return self._clock()
 
     def stats(self) -> StoreStats:
         with self._link.reader() as connection:

@@ -90,10 +90,6 @@ class Loader:
         self._fetch = fetch
         self._fetch_large = fetch_large
 
-    def remember(self, node: Any, at: At) -> None:
-        """A node that was written just now need not be read again."""
-        self._known[at] = node
-
     def load(self, root: Any, version: int) -> Any:
         """The whole tree below a root of a version's pack."""
         if type(root) in NATIVE:

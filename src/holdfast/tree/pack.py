@@ -145,8 +145,6 @@ class Writer:
 
     def root(self, value: Any) -> Any:
         """Lay a whole tree; gives what `finish` takes as its root."""
-        if value is None:
-            return None
         if type(value) is Prepared:
             return value.node
         return self._child(value, None, {})[0]
