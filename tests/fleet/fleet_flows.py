@@ -193,8 +193,7 @@ def work(options: dict[str, Any]) -> None:
         workflow(name=name)(lambda *args, name=name: mark(f"{name} {args}"))
     with holdfast.open(where, lease=lease, timeout=options.pop("timeout", 30.0)) as hf:
         worker = hf.worker(**options)
-        did("worker")
-        worker.serve(lambda count: did(f"signal {count}"))
+        worker.serve(lambda count: did(f"signal {count}"), lambda: did("worker"))
         did("worker ended")
 
 

@@ -88,7 +88,7 @@ def test_a_second_signal_ends_it_at_once_and_the_run_is_taken_over(
     first.signal(signal.SIGTERM)
     world.until("signal 1")
     first.signal(signal.SIGTERM)
-    assert first.end(5) == 128 + signal.SIGTERM
+    assert first.end() == 128 + signal.SIGTERM
     assert run.status == "running"
     crew.hire()
     world.until("begin g", 2)
@@ -100,7 +100,7 @@ def test_a_second_signal_ends_it_at_once_and_the_run_is_taken_over(
 def test_an_idle_worker_ends_at_once(crew: Crew, world: World) -> None:
     (first,) = crew.hire()
     first.signal(signal.SIGINT)
-    assert first.end(5) == 0
+    assert first.end() == 0
     assert world.told("worker ended") == ["worker ended"]
 
 
