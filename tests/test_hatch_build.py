@@ -25,14 +25,14 @@ _EDITABLE = "from hatchling.build import build_editable; build_editable('.')"
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """What a wheel is made from, as far as it is needed here, with a small page."""
-    for name in ("pyproject.toml", "hatch_build.py", "README.md"):
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
     (tmp_path / PAGE / "assets").mkdir(parents=True)
     (tmp_path / PAGE / "assets" / "index-1.js").write_text("")
     (tmp_path / PAGE / "index.html").write_text('<script src="./assets/index-1.js"></script>')
     # As in a checkout, where the page is not kept.
     (tmp_path / ".gitignore").write_text(f"/{PAGE}/\n")
-    (tmp_path / "src" / "holdfast" / "__init__.py").write_text("")
+    (tmp_path / "src" / "holdfast" / "__init__.py").write_text('__version__ = "0.1.0"\n')
     return tmp_path
 
 
@@ -124,6 +124,17 @@ def test_release_without_the_page_is_refused(project: Path, target: str) -> None
     assert done.returncode != 0
     assert "npm was not found" in done.stderr
     assert not list((project / "dist").glob("*.*"))
+
+
+def test_wheel_has_the_license_and_says_what_it_is_for(project: Path) -> None:
+    done = build(project, project / "dist", PATH="")
+    assert done.returncode == 0, done.stderr
+    files = packed(project / "dist")
+    assert "holdfast-0.1.0.dist-info/licenses/LICENSE" in files
+    with zipfile.ZipFile(next((project / "dist").glob("*.whl"))) as wheel:
+        metadata = wheel.read("holdfast-0.1.0.dist-info/METADATA").decode()
+    assert "License-Expression: Apache-2.0\n" in metadata
+    assert "Classifier: Programming Language :: Python :: 3.13\n" in metadata
 
 
 def test_make_wheel_requires_the_page() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 
@@ -104,6 +105,10 @@ HEAVY = (
 def test_the_public_names() -> None:
     assert holdfast.__all__ == NAMES
     assert not [name for name in NAMES if not hasattr(holdfast, name)]
+
+
+def test_the_release_is_the_one_that_is_installed() -> None:
+    assert holdfast.__version__ == version("holdfast")
 
 
 def test_every_error_is_public_or_a_family_of_public_ones() -> None:

@@ -146,3 +146,6 @@ __all__ = [
     "wait_for",
     "workflow",
 ]
+
+#: The release, as `holdfast --version` shows it.
+__version__ = "0.1.0"

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from holdfast import __version__
 from holdfast.cli import exits
 from holdfast.cli.call import Call, shared
 from holdfast.desk.words import details_as_json, dumps, plain
@@ -154,7 +155,7 @@ class Program(click.Group):
     epilog="A version is written RUN@12, RUN@head, RUN~2 (two before the head) or RUN:tag; RUN alone is its head. The "
     "beginning of a run's id is enough where it is the only one.",
 )
-@click.version_option(package_name="holdfast", message="holdfast %(version)s")
+@click.version_option(__version__, message="holdfast %(version)s")
 @shared
 @click.pass_context
 def program(context: click.Context) -> None:

@@ -7,12 +7,12 @@ those that answers are made of.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib.metadata import version
 from typing import Any
 
 import msgspec
 from starlette.responses import Response
 
+from holdfast import __version__
 from holdfast.web.operation import Attachment, Operation, Role, Stream
 from holdfast.web.problems import Problem
 from holdfast.web.tasks import Task, TaskShown
@@ -47,7 +47,7 @@ def document(operations: Iterable[Operation], cookie: str = "holdfast") -> dict[
         "openapi": "3.1.0",
         "info": {
             "title": "Holdfast",
-            "version": version("holdfast"),
+            "version": __version__,
             "description": "Keeps the state of agent workflows. A run, a tag or a prompt in a path is percent-encoded.",
         },
         "servers": [{"url": "/"}],
