@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import psycopg
 import pytest
@@ -10,11 +13,12 @@ from msgspec.structs import replace
 from test_postgres_lost import Saboteur
 
 from holdfast.errors import LeaseExpired
+from holdfast.store import postgres_queue
 from holdfast.store.base import Store
 from holdfast.store.postgres import PostgresStore
 from holdfast.testing.conformance_queue import claim, enqueue, ids
 from holdfast.testing.samples import HOUR, begin, change_of, event
-from patience import until
+from patience import PATIENCE, until
 
 pytest_plugins = ["postgres_fixtures"]
 
@@ -54,6 +58,34 @@ def test_a_run_whose_row_is_being_renewed_keeps_its_place(store: Store, other: p
     other.commit()
     assert claim(store, 1, owner="other", now=store.now(), most=1) == []
     assert ids(claim(store, 1, owner="other", now=store.now(), most=2)) == ["next"]
+
+
+def test_a_process_that_is_stopped_in_a_claim_frees_the_queue(
+    store: Store, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server ends its transaction; afterwards it claims again, and finds the queue full."""
+    monkeypatch.setattr(postgres_queue, "_IDLE", 0.5)
+    stopped, go_on = threading.Event(), threading.Event()
+    look = postgres_queue._sound
+
+    def stop_first(*given: Any) -> Any:
+        if not stopped.is_set():
+            stopped.set()
+            assert go_on.wait(PATIENCE)
+        return look(*given)
+
+    monkeypatch.setattr(postgres_queue, "_sound", stop_first)
+    enqueue(store, "one")
+    enqueue(store, "two")
+    with ThreadPoolExecutor() as pool:
+        late = pool.submit(claim, store, 1, owner="late", now=store.now(), until=store.now() + HOUR, most=1)
+        assert stopped.wait(PATIENCE)
+        other = PostgresStore(url, timeout=PATIENCE)
+        now = other.now()
+        assert len(claim(other, 1, owner="other", now=now, until=now + HOUR, most=1)) == 1
+        other.close()
+        go_on.set()
+        assert late.result(PATIENCE) == []
 
 
 def test_a_row_that_is_being_written_keeps_no_other_lease_from_being_renewed(

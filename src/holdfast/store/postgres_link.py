@@ -218,17 +218,23 @@ class Link:
                     raise translated(undone.error, self.shown, self.timeout) from undone.error
 
     def transact(
-        self, work: Callable[[Connection], T], *, once: bool = False, limit: float | None = None
+        self,
+        work: Callable[[Connection], T],
+        *,
+        once: bool = False,
+        limit: float | None = None,
+        idle: float | None = None,
     ) -> T:
         """Do something in a transaction; `once` if it cannot be done a second time, with a `limit` for each statement
-        if one may take long."""
+        if one may take long. After `idle` seconds without a statement the server ends it: this process was stopped,
+        and others wait for its locks."""
         patience = Patience(self.timeout)
         while True:
             transaction: str | None = None
             begun = False
             try:
                 with self.lend(patience, limit=ANSWER) as connection:
-                    began = _begin(connection)
+                    began = _begin(connection, idle)
                     connection.limit = limit or self.timeout
                     begun = True
                     result = work(connection)
@@ -468,10 +474,14 @@ def server_version(connection: Connection) -> int:
     return connection.info.server_version
 
 
-def _begin(connection: Connection) -> str:
+def _begin(connection: Connection, idle: float | None) -> str:
     """Begin a transaction, in one round trip; gives the number by which the server knows it."""
-    found = connection.execute("BEGIN; SELECT pg_current_xact_id()::text")
-    found.nextset()
+    setting = (
+        "" if idle is None else f"SET LOCAL idle_in_transaction_session_timeout = {round(idle * 1000)}; "
+    )
+    found = connection.execute(f"BEGIN; {setting}SELECT pg_current_xact_id()::text")
+    while found.nextset():
+        """The last result is that of the SELECT."""
     row = found.fetchone()
     assert row is not None
     return str(row[0])

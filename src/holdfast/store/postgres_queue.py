@@ -52,6 +52,8 @@ _SET = (
     "UPDATE queued SET ready = given.ready, priority = queued.priority | given.begun "
     "FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[]) given (run, ready, begun) WHERE queued.run = given.run"
 )
+#: Seconds after which the server ends the claim of a process that was stopped in it, and frees the queue.
+_IDLE = 15.0
 _PLACE = "SELECT queue, priority FROM queued WHERE run = %s"
 _COUNT = (
     "SELECT queued.queue, run.status, count(*) FROM queued JOIN run ON run.key = queued.run "
@@ -77,7 +79,7 @@ def claim(link: Link, wanted: Claim) -> list[RunRecord]:
         return taken
 
     # Most claims find nothing: they begin no transaction.
-    return link.transact(take) if waiting(link, wanted) else []
+    return link.transact(take, idle=_IDLE) if waiting(link, wanted) else []
 
 
 def claim_again(
@@ -106,7 +108,7 @@ def claim_again(
         carry_out(connection, noting(link.address.schema, [(run, event)]))
         return taken
 
-    return link.transact(take)
+    return link.transact(take, idle=_IDLE)
 
 
 def _owned(link: Link, connection: Connection, queues: list[str], now: int, but: int = 0) -> int:
