@@ -28,8 +28,8 @@ MAX_WEIGHT = 100_000_000
 
 
 class _Value(NamedTuple):
-    """A value: the levels of containers that it has, and the values in it. One that is referred to twice counts twice,
-    since whoever reads the whole value reads it twice."""
+    """A value: the levels of containers that it has, and the values in it. A node with two references counts twice,
+    because a reader of the whole value reads it twice."""
 
     depth: int = 0
     weight: int = 1
