@@ -14,7 +14,7 @@ TARGETS ?= codec path pack snapshot bundle http
 PIP = -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup page chromium demo picture pictures test test-quick pythons check crash fuzz bench docs wheel clean
+.PHONY: help setup page chromium demo picture pictures test test-quick pythons check crash fuzz bench docs wheel release clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -77,6 +77,14 @@ docs: $(VENV)/ready ## make the pages into site/, all warnings being errors
 
 wheel: $(VENV)/ready page ## make a wheel and a source archive, both with the page, into dist/
 	@HOLDFAST_REQUIRE_PAGE=1 $(VENV)/bin/python -m hatchling build
+
+release: wheel ## build wheel and source archive, and check both: metadata, contents, an install in a new environment
+	@$(VENV)/bin/python -m pytest -q tests/test_hatch_build.py
+	@rm -rf .venv-release && $(PYTHON) -m venv .venv-release
+	@.venv-release/bin/python $(PIP) install dist/*.whl
+	@cd .venv-release && bin/holdfast --version && bin/holdfast --help >/dev/null && bin/python -c 'import holdfast; holdfast.open(":memory:").close()'
+	@rm -rf .venv-release
+	@echo "checked: $$(ls dist)"
 
 clean: ## remove the environments, caches and builds
 	rm -rf .venv .venv-* build dist site page/node_modules src/holdfast/web/page .mypy_cache .ruff_cache .pytest_cache .hypothesis \

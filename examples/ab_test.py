@@ -2,9 +2,9 @@
 
     python examples/ab_test.py [FOLDER]
 
-One run has read the sources, which took most of its tokens. From the version at which it had them, two forks go on,
-each with another writer in the place of the step `write`. They share what went before: it is not paid for again, and
-whatever differs comes from the writer.
+One run reads the sources, which takes most of its tokens. Two forks continue from the version that has the sources,
+each with another implementation of the step `write`. They share the history before it, which is not paid for again, so
+every difference comes from the writer.
 """
 
 import sys
@@ -20,21 +20,21 @@ FACTS = {"kelp": "grows half a metre a day", "urchins": "eat kelp", "otters": "e
 @step
 def read(source: str) -> str:
     holdfast.state()["facts"][source] = FACTS[source]
-    holdfast.note(model="reader-1", tokens=200, cost=0.02)  # kept with the version, added up for the run
+    holdfast.annotate(model="reader-1", tokens=200, cost=0.02)  # stored with the version, summed for the run
     return FACTS[source]
 
 
 @step
 def write() -> str:
-    holdfast.note(model="medium-1", tokens=150, cost=0.03)
+    holdfast.annotate(model="medium-1", tokens=150, cost=0.03)
     return essay_on(2)
 
 
 @step
 def judge(text: str) -> int:
-    """How many of the facts are in the text?"""
+    """Count the facts in the text."""
     holdfast.state()["text"] = text
-    holdfast.note(model="judge-1", tokens=50, cost=0.01)
+    holdfast.annotate(model="judge-1", tokens=50, cost=0.01)
     return sum(fact in text for fact in FACTS.values())
 
 
@@ -45,21 +45,21 @@ def essay() -> int:
     return judge(write())
 
 
-# The two agents: plain functions, to be run in the place of a step
+# The two agents: plain functions that replace a step
 
 
 def frugal() -> str:
-    holdfast.note(model="small-1", tokens=30, cost=0.003)
+    holdfast.annotate(model="small-1", tokens=30, cost=0.003)
     return essay_on(1)
 
 
 def thorough() -> str:
-    holdfast.note(model="large-1", tokens=400, cost=0.12)
+    holdfast.annotate(model="large-1", tokens=400, cost=0.12)
     return essay_on(3)
 
 
 def essay_on(count: int) -> str:
-    """Stands for a call of a model."""
+    """Write with the fake model."""
     facts = list(holdfast.state()["facts"].items())
     return " ".join(f"{source.title()} {fact}." for source, fact in facts[:count])
 
@@ -68,15 +68,15 @@ def main(folder: Path) -> None:
     with holdfast.open(folder / "runs.db") as hf:
         show(hf.run(essay, run_id="base", state={"facts": {}}))
         ready = hf.history("base").versions(step="read")[0]  # the newest: all sources were read
-        print(f"Two forks of version {ready.number}, which had the facts, and what they spent themselves:")
+        print(f"Two forks of version {ready.number}, which has the facts, and their own spending:")
         for name, writer in {"frugal": frugal, "thorough": thorough}.items():
             hf.fork(ready, name, overrides={"write": writer}, note=f"A/B test: {name}")
             show(hf.resume(name))
 
-        print("\nStep by step, and what came of it:")
+        print("\nCompared step by step:")
         print(hf.compare("frugal", "thorough"))
 
-        print("\nWhere they come from:")
+        print("\nAll runs:")
         for summary in reversed(list(hf.iter_runs())):
             print(f"  {summary.id:9} {summary.status}, {summary.versions} versions", end="")
             print(f", forked from {summary.origin}" if summary.origin else "")

@@ -1,10 +1,9 @@
-"""An agent is killed in the middle of a step, and the next process goes on from there.
+"""An agent is killed in the middle of a step, and the next process resumes its run.
 
     python examples/crash_and_resume.py [FOLDER]
 
-The agent runs in a process of its own. In the first one the model never answers, and we lose patience: `kill -9`.
-The second one knows nothing but the run's id. It passes the steps that are recorded, with the results they had, and
-begins again with the one that was cut off.
+The agent runs in a process of its own. In the first process the model never answers, and we end it with `kill -9`. The
+second process has only the run's id. It replays the recorded steps and runs the interrupted step again.
 """
 
 import subprocess
@@ -17,7 +16,7 @@ from pathlib import Path
 import holdfast
 from holdfast import step, workflow
 
-RUN = "letter"
+RUN = "newsletter"
 
 
 # The agent: ordinary functions, and two decorators
@@ -32,15 +31,15 @@ def plan(topic: str) -> list[str]:
 @step
 def read(question: str) -> str:
     print(f"read: {question}", flush=True)
-    holdfast.state()["notes"].append(question)  # kept together with the step's result, or not at all
+    holdfast.state()["notes"].append(question)  # committed together with the step's result
     return f"a page on {question}"
 
 
 @step
 def write(sources: list[str]) -> str:
     print("write", flush=True)
-    holdfast.state()["draft"] = "Dear reader"  # seen by nobody, unless we come to the end of this step
-    if sys.argv[2] == "begin":
+    holdfast.state()["draft"] = "Dear reader"  # visible only when this step has ended
+    if sys.argv[2] == "start":
         time.sleep(600)  # the model does not answer
     return f"Dear reader, you have {' and '.join(sources)}."
 
@@ -52,15 +51,15 @@ def send(text: str) -> str:
 
 
 @workflow
-def letter(topic: str) -> str:
+def newsletter(topic: str) -> str:
     return send(write([read(question) for question in plan(topic)]))
 
 
 def agent(folder: Path, how: str) -> None:
-    """All that one process does."""
+    """Do the work of one process."""
     with holdfast.open(folder / "runs.db") as hf:
-        if how == "begin":
-            hf.run(letter, "kelp", run_id=RUN, state={"notes": []})
+        if how == "start":
+            hf.run(newsletter, "kelp", run_id=RUN, state={"notes": []})
         else:
             hf.resume(RUN)
 
@@ -69,18 +68,20 @@ def agent(folder: Path, how: str) -> None:
 
 
 def main(folder: Path) -> None:
-    print("The agent begins:")
-    first = watch(folder, "begin", kill_at="write")
+    print("The agent starts:")
+    first = watch(folder, "start", kill_at="write")
     with holdfast.open(folder / "runs.db") as hf:
         head = hf.get(RUN).head
-        print(f"  💥 kill -9. On disk: version {head.number}, {head.steps} steps done; {dict(head.state)}")
+        print(
+            f"  💥 kill -9. On disk: version {head.number}, {head.steps} completed steps; {dict(head.state)}"
+        )
 
-    print("Another process goes on:")
+    print("Another process resumes the run:")
     second = watch(folder, "resume")
     times = Counter([*first, *second])
     twice = [what for what, count in times.items() if count > 1]
     assert twice == ["write"], twice
-    print("Begun twice: “write”, which was cut off. Nothing that was completed ran again.")
+    print("Started twice: “write”, which was interrupted. No completed step ran again.")
 
     with holdfast.open(folder / "runs.db") as hf:
         for version in reversed(hf.history(RUN).versions()):
@@ -89,7 +90,7 @@ def main(folder: Path) -> None:
 
 
 def watch(folder: Path, how: str, kill_at: str | None = None) -> list[str]:
-    """Run the agent's process and show what it does; kill it when it comes to a step."""
+    """Run the agent's process and print its output; kill it when it starts the step `kill_at`."""
     seen = []
     command = [sys.executable, __file__, str(folder), how]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -97,7 +98,7 @@ def watch(folder: Path, how: str, kill_at: str | None = None) -> list[str]:
             print(f"  {line}", end="", flush=True)
             seen.append(line.strip())
             if seen[-1] == kill_at:
-                process.kill()  # SIGKILL: no handler, no goodbye
+                process.kill()  # SIGKILL: no handler, no clean-up
     return seen
 
 

@@ -1,10 +1,10 @@
-"""An article waits for a person, and no process has to live meanwhile.
+"""An article waits for a person, and no process has to run meanwhile.
 
     python examples/human_approval.py [FOLDER]
 
 The author's process ends while its question is open. An editor's process, perhaps days later, finds the question,
-gives an answer that does not fit, then one that does, and the run goes on at once. Its next question has a deadline,
-which nobody keeps: the workflow has a way to go on without an answer.
+gives an answer that does not fit the schema, then one that does, and the run continues at once. Its next question has a
+deadline and gets no answer; the workflow handles that.
 """
 
 import subprocess
@@ -22,7 +22,7 @@ RUN = "article"
 
 @dataclass
 class Verdict:
-    """What the editor may answer. A JSON Schema would do as well."""
+    """The schema of the editor's answer. A JSON Schema works as well."""
 
     decision: Literal["publish", "reject"]
     comment: str = ""
@@ -45,13 +45,13 @@ def publish(title: str, comment: str) -> str:
 @workflow
 def article(topic: str) -> str:
     working_title = draft(topic)
-    verdict: Verdict = holdfast.ask("Shall this be published?", schema=Verdict)
+    verdict: Verdict = holdfast.ask("Publish this article?", schema=Verdict)
     if verdict.decision == "reject":
-        return "thrown away"
+        return "rejected"
     try:
-        title = holdfast.ask("Is there a better title?", schema=str, timeout=1)
+        title = holdfast.ask("Do you have a better title?", schema=str, timeout=1)
     except QuestionTimeout:
-        say("nobody has a better title")
+        say("no answer before the deadline: the working title stays")
         title = working_title
     return publish(title, verdict.comment)
 
@@ -59,30 +59,30 @@ def article(topic: str) -> str:
 def author(folder: Path) -> None:
     with holdfast.open(folder / "runs.db") as hf:
         run = hf.run(article, "kelp", run_id=RUN)
-        say(f"the run is {run.status}; goodbye")
+        say(f"the run is {run.status}; this process ends")
 
 
 def editor(folder: Path) -> None:
     with holdfast.open(folder / "runs.db") as hf:
-        (prompt,) = hf.prompts()
-        say(f"{prompt.run} asks: {prompt.question}")
+        (question,) = hf.inbox()
+        say(f"{question.run} asks: {question.text}")
         try:
-            hf.answer(prompt.id, {"decision": "perhaps"}, actor="ada")
+            hf.answer(question.id, {"decision": "perhaps"}, actor="ada")
         except InvalidAnswer as refused:
             say(str(refused))
-        run = hf.answer(prompt.id, {"decision": "publish", "comment": "charming"}, actor="ada")
-        (prompt,) = run.prompts()
-        say(f"{prompt.run} asks: {prompt.question}")
-        say("no idea; goodbye")
+        run = hf.answer(question.id, {"decision": "publish", "comment": "charming"}, actor="ada")
+        (question,) = run.questions()
+        say(f"{question.run} asks: {question.text}")
+        say("no answer; this process ends")
 
 
 def main(folder: Path) -> None:
     for role in ("author", "editor"):
         print(f"The {role}'s process:", flush=True)
         subprocess.run([sys.executable, __file__, folder, role], check=True)
-    print("This process, once the deadline has passed:")
+    print("This process, after the deadline:")
     with holdfast.open(folder / "runs.db") as hf:
-        run = hf.get(RUN).wait(timeout=30)  # goes on by itself when the time has come
+        run = hf.get(RUN).wait(timeout=30)  # resumes the run when the deadline has passed
         print(f"The run is {run.status}: {run.result}")
         for version in reversed(run.history().versions()):
             who = version.actor or ("no answer" if version.error else "")

@@ -1,10 +1,10 @@
-"""An order that cannot be shipped is undone, newest first, each part once, whatever happens on the way.
+"""An order that cannot be shipped is undone, newest step first, each step once, despite a crash and a failure.
 
     python examples/order_with_compensation.py [FOLDER]
 
-The goods are reserved, the card is charged, and then the carrier refuses. A rollback to the beginning first undoes what
-the steps did to the world. Its process is killed just after the bank has paid back and before Holdfast could note it;
-the next one finds the warehouse closed; the third ends what the first began. Then the order is tried anew.
+The goods are reserved, the card is charged, and then the carrier refuses. A rollback to the first version runs the
+compensation of each step. Its process is killed after the bank has paid back and before Holdfast has recorded that; the
+second process finds the warehouse closed; the third finishes the rollback. Then the order runs again.
 """
 
 import os
@@ -20,7 +20,7 @@ from holdfast import CompensationFailed, step, workflow
 RUN = "order-7"
 
 
-# The world outside, which remembers by key what it was asked to do, and does nothing twice
+# External services. They remember idempotency keys and do nothing twice.
 
 
 def world(what: str) -> None:
@@ -29,10 +29,10 @@ def world(what: str) -> None:
     if not known:
         with ledger.open("a") as book:
             book.write(f"{what:8} {key}\n")
-    print(f"  {what}{' (the world: I know, this was done already)' if known else ''}", flush=True)
+    print(f"  {what}{' (known key: already done)' if known else ''}", flush=True)
 
 
-# Steps, and how to undo them: a compensation gets the result of its step, then the arguments
+# Steps and their compensations. A compensation gets the result of its step, then the arguments.
 
 
 def release(reservation: str) -> None:
@@ -75,12 +75,12 @@ def order(item: str, amount: int) -> list[str]:
 
 
 def undo(folder: Path) -> None:
-    """All that a process does that rolls back. It can be called as often as it takes."""
+    """Roll the run back. Call it again until it succeeds."""
     with holdfast.open(folder / "runs.db") as hf:
         try:
             hf.rollback(RUN, to=1, resume=False, reason="it cannot be shipped")
         except CompensationFailed as error:
-            print(f"  {error.__cause__}: the rollback waits", flush=True)
+            print(f"  {error.__cause__}: the rollback is unfinished", flush=True)
 
 
 def main(folder: Path) -> None:
@@ -105,7 +105,7 @@ def main(folder: Path) -> None:
             line = f"version {version.number}  after {version.parent or '—'}  timeline {version.timeline}"
             print(f"  {line}  {version.step or version.kind}")
     done = [line.split()[0] for line in (folder / "ledger.txt").read_text().splitlines()]
-    print(f"What the world did, in all: {', '.join(done)}")
+    print(f"All effects: {', '.join(done)}")
 
 
 if __name__ == "__main__":

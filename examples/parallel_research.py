@@ -1,10 +1,10 @@
-"""Researchers work beside each other on one state; what they change is merged.
+"""Researchers work in parallel on one state; their changes are merged.
 
     python examples/parallel_research.py [FOLDER]
 
-Each step works on a state of its own, as it was when the step began, and what it changed is carried over when it ends:
-appends to one list follow each other, different keys stand side by side. Two values for one place are a conflict. It
-is an error that names both, unless the step brings a function that decides.
+Each step works on its own draft of the state, as it was when the step was called. When the step ends, its changes are
+merged: appends to one list are concatenated, changes of different keys are combined. Two values for one place are a
+conflict. It raises an error that names both, unless the step has a function that decides.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ LIBRARY = {
 }  # topic: seconds to find, words found
 
 
-# Coroutines: three who each add what they found, and say whether it is the best so far
+# Coroutines: each adds its findings and may change the best topic so far
 
 
 def the_richer(path: tuple[Any, ...], before: str | None, ours: str, theirs: str) -> str:
-    """Decides a conflict: where it is, what was there before, and the two values for it."""
+    """Decide a conflict, given its path, the value before, and the two new values."""
     return max(ours, theirs, key=lambda topic: LIBRARY[topic][1])
 
 
@@ -40,7 +40,7 @@ async def look_up(topic: str) -> int:
     state["found"].append(topic)
     state["words"][topic] = words
     if state["best"] is None or words > state["words"][state["best"]]:
-        state["best"] = topic  # as far as this step can see: it began when nothing had been found
+        state["best"] = topic  # in this step's draft, in which nothing was found yet
     return words
 
 
@@ -49,9 +49,9 @@ async def research() -> int:
     return sum(await asyncio.gather(*(look_up(topic) for topic in LIBRARY)))
 
 
-# Threads: two editors who both know the best title
+# Threads: two editors write one title
 
-at_once = threading.Barrier(2)  # for the sake of the story: both have read before either writes
+at_once = threading.Barrier(2)  # makes the conflict certain: both have read before one writes
 
 
 def write_title(title: str) -> str:
@@ -79,20 +79,22 @@ def entitle(peacefully: bool) -> list[str]:
 def main(folder: Path) -> None:
     with holdfast.open(folder / "runs.db") as hf:
         run = hf.run(research, run_id="research", state={"found": [], "words": {}, "best": None})
-        print("Three researchers, each as quick as its library:")
+        print("Three researchers, the fastest first:")
         for version in reversed(run.history().versions(kind="step")):
             name, best = version.address or "", version.get("best")
             print(f"  version {version.number}  {name:16}  best so far: {best}")
-        print(f"All is there: {dict(run.state['words'])}, {run.result} words")
+        print(f"Merged: {dict(run.state['words'])}, {run.result} words")
 
         try:
             hf.run(entitle, False, run_id="stubborn", state={"title": None})
         except MergeConflict as error:
             print(f"\nTwo editors, one title: the run has {hf.get('stubborn').status}")
-            print(f"  conflict at “{error.details['path']}”; the first to finish has its way for now")
+            print(f"  conflict at “{error.details['path']}”; the first write is recorded")
 
         run = hf.run(entitle, True, run_id="polite", state={"title": None})
-        print(f"With a step that decides: the run is {run.status}, the title is “{run.state['title']}”")
+        print(
+            f"With a step that decides conflicts: the run is {run.status}, the title is “{run.state['title']}”"
+        )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""A history around an agent that knows nothing of Holdfast.
+"""A history around an agent that does not know Holdfast.
 
     python examples/snapshots_around_existing_code.py [FOLDER]
 
-The agent is somebody else's class, with an open file and functions among its attributes. A snapshot is taken after
-each of its turns, from outside. When a turn fails half-way, the agent is put back to where it was before. In the end
-one version travels as JSON to another store.
+The agent is a third-party class with an open file and functions among its attributes. A snapshot is saved after each of
+its turns, from outside. When a turn fails half-way, the agent gets the last good state back. At the end one version is
+copied as JSON to another store.
 """
 
 import json
@@ -17,7 +17,7 @@ from typing import Any
 import holdfast
 from holdfast import InvalidSnapshot, UnsupportedValue
 
-# Somebody else's code
+# The third-party agent
 
 
 class Agent:
@@ -36,7 +36,7 @@ class Agent:
         return answer
 
 
-# Ours, around it
+# Our code around it
 
 
 def main(folder: Path) -> None:
@@ -46,12 +46,12 @@ def main(folder: Path) -> None:
         try:
             log.commit(vars(agent))
         except UnsupportedValue as error:
-            print(f"Nothing is stored that could not be read back:\n  {error}")
+            print(f"A value that cannot be stored exactly is refused:\n  {error}")
         state, replaced = holdfast.sanitize(vars(agent))
-        print(f"A copy that can be stored has replaced {', '.join(replaced)}")
+        print(f"A sanitized copy replaces {', '.join(replaced)}")
         log.commit(state, note="before the first turn")
 
-        # As a decorator it saves after each call; as a block, by time too (`every` so many seconds).
+        # As a decorator it saves after each call; as a context manager also every `every` seconds.
         turn = holdfast.autosave(agent, log, every=None, sanitize=True)(agent.turn)
         turn("what is kelp?")
         turn("where does it grow?")
@@ -62,18 +62,18 @@ def main(folder: Path) -> None:
             turn("who eats it?")
         except ConnectionError as error:
             print(f"\nA turn fails half-way: {error}")
-        tell(log)
+        show(log)
 
-        print("\nBack to the good version, and on from there:")
+        print("\nRolled back to the good version, then continued:")
         put_back(agent, log.rollback(to="good", reason="the search engine was down").state)
         agent.tools["search"] = lambda question: "urchins do"
         turn("who eats it?")
-        tell(log)
-        print("  what the failed turn had done stays on record:")
+        show(log)
+        print("  the changes of the failed turn stay in the history:")
         for change in log.diff("good", 4).changes:
             print(f"    {change.summary}")
 
-        print("\nA version as JSON, for another store:")
+        print("\nA version as JSON, imported into another store:")
         document = log.export("head")
         (folder / "snapshot.json").write_text(json.dumps(document, indent=2, ensure_ascii=False))
         with holdfast.open(folder / "elsewhere.db") as other:
@@ -82,8 +82,8 @@ def main(folder: Path) -> None:
             except InvalidSnapshot as error:
                 print(f"  {error}")
             copy = other.import_snapshot((folder / "snapshot.json").read_text(), run_id="agent-copy")
-            same = copy.state == log.head.state
-            print(f"  {copy.run}: {len(copy.state['messages'])} messages, the same: {same}")
+            is_equal = copy.state == log.head.state
+            print(f"  {copy.run}: {len(copy.state['messages'])} messages, equal: {is_equal}")
 
 
 def broken(question: str) -> str:
@@ -91,12 +91,12 @@ def broken(question: str) -> str:
 
 
 def put_back(agent: Agent, state: Any) -> None:
-    """What is data comes from the version; tools and files are the living agent's own."""
+    """Take the data from the version; tools and files stay those of the running agent."""
     agent.messages = holdfast.thaw(state["messages"])
     agent.budget = state["budget"]
 
 
-def tell(log: holdfast.History) -> None:
+def show(log: holdfast.History) -> None:
     for version in reversed(log.versions()):
         line = (
             f"version {version.number}  timeline {version.timeline}  {len(version.get('messages'))} messages"

@@ -24,7 +24,7 @@ settings.load_profile("any machine")
 #: Tests that start programs, servers or a browser, or try something thousands of times.
 _SLOW = (
     "cli", "crash", "fleet", "fuzz", "integrations", "loops", "property", "web", "test_demo.py", "test_docs.py",
-    "test_examples.py", "test_hatch_build.py", "test_site.py", "test_store_address.py",
+    "test_examples.py", "test_hatch_build.py", "test_site.py", "test_store_url.py",
 )  # fmt: skip
 
 

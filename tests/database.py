@@ -1,7 +1,7 @@
-"""The SQLite file of a store, read or changed by a test as a program beside Holdfast would.
+"""Direct access to the SQLite file of a store, as by another program.
 
 POSIX locks belong to the process, so a test that has the store open cannot use Python's `sqlite3` on the same file:
-this goes through the library that Holdfast uses.
+this module uses the same library as Holdfast.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.store.sqlite_connection import Connection
+from holdfast.store.sqlite.connection import SQLiteConnection
 
 
-class Database(Connection):
-    """A connection of its own; each statement is a transaction. The end of a `with` closes it."""
+class Database(SQLiteConnection):
+    """A connection in which each statement is a transaction. The end of a `with` closes it."""
 
     def __init__(self, path: str | os.PathLike[str], timeout: float = 5.0) -> None:
         super().__init__(os.fspath(path), timeout)
@@ -26,7 +26,7 @@ class Database(Connection):
         self.close()
 
     def dump(self) -> Iterator[tuple[Any, ...]]:
-        """Every row of every table, with the table's name first."""
+        """Yield every row of every table, after the table's name."""
         for (table,) in self.rows("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"):
             for row in self.execute(f'SELECT * FROM "{table}"'):
                 yield table, *row

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from holdfast.errors import HoldfastError
-from holdfast.web.problems import Refused
+from holdfast.web.errors import RequestRefused
 
 
 def growth(function: Callable[[Any], Any], make: Callable[[int], Any], size: int, factor: int = 8) -> float:
@@ -23,7 +23,7 @@ def _cost(function: Callable[[Any], Any], given: Any) -> float:
     tries = []
     for _ in range(3):
         began = time.thread_time()
-        with suppress(HoldfastError, Refused):
+        with suppress(HoldfastError, RequestRefused):
             function(given)
         tries.append(time.thread_time() - began)
     return min(tries)

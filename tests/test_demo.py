@@ -23,7 +23,7 @@ def test_the_story(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     story = [
         "↻ search   the search engine does not answer",
-        "kill -9 in the middle of “draft”, with 6 steps done",
+        "kill -9 in the middle of “draft”, after 6 steps",
         "0 steps repeated, 10 versions",
         "facts.growth  version 7  extract",
         'timeline 2: "centimetres, not metres"',
@@ -69,7 +69,7 @@ def test_a_file_that_is_there_is_refused(tmp_path: Path) -> None:
     done = call("demo", "mine.db", cwd=tmp_path)
     assert done.returncode == 4
     assert done.stderr.count("\n") == 1
-    assert "mine.db is there" in done.stderr
+    assert "mine.db exists" in done.stderr
     assert (tmp_path / "mine.db").read_text() == "mine"
 
 
@@ -84,7 +84,7 @@ def test_for_programs(tmp_path: Path) -> None:
 def test_a_place_where_nothing_can_be_made_is_told_in_a_line(tmp_path: Path) -> None:
     done = call("demo", "no/such/folder/demo.db", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (10, "", 1)
-    assert "does not exist: make it" in done.stderr
+    assert "does not exist: create it" in done.stderr
 
 
 def test_the_picture(tmp_path: Path) -> None:

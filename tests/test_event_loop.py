@@ -1,4 +1,4 @@
-"""The running loop and task: as asyncio says, also after a loop has ended, in other threads, and after a fork."""
+"""The running loop and task agree with asyncio: after a loop has ended, in other threads, after a fork."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def _seen() -> tuple[Any, Any]:
     return running_loop(), running_task()
 
 
-def test_the_running_task_is_that_of_asyncio_in_each_loop() -> None:
+def test_running_task_is_that_of_asyncio_in_each_loop() -> None:
     async def main() -> None:
         for _ in range(2):
             assert (running_loop(), running_task()) == (asyncio.get_running_loop(), asyncio.current_task())
@@ -32,7 +32,7 @@ def test_the_running_task_is_that_of_asyncio_in_each_loop() -> None:
         assert (running_loop(), running_task(), in_event_loop()) == (None, None, False)
 
 
-def test_a_thread_without_a_loop_does_not_see_that_of_another() -> None:
+def test_thread_without_a_loop_does_not_see_that_of_another() -> None:
     inside, over = threading.Event(), threading.Event()
 
     async def main() -> None:
@@ -49,7 +49,7 @@ def test_a_thread_without_a_loop_does_not_see_that_of_another() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_a_forked_process_has_no_running_loop() -> None:
+def test_forked_process_has_no_running_loop() -> None:
     async def main() -> int:
         assert running_task() is not None
         with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Each example runs as its README says, in a process of its own, and leaves behind what it told of."""
+"""Each example runs in a process of its own, prints what its README says, and leaves that in its store."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
 
 
 @contextmanager
-def told(name: str, folder: Path, *lines: str) -> Iterator[Holdfast]:
-    """Run an example in an empty folder, look for lines in what it told, and open its store."""
-    done = run(name, folder, str(folder))
+def run_example(name: str, folder: Path, *lines: str) -> Iterator[Holdfast]:
+    """Run an example in an empty folder, check that its output has the lines, and open its store."""
+    done = call_example(name, folder, str(folder))
     assert (done.returncode, done.stderr) == (0, "")
     for line in lines:
         assert line in done.stdout, done.stdout
@@ -33,14 +33,14 @@ def told(name: str, folder: Path, *lines: str) -> Iterator[Holdfast]:
         yield hf
 
 
-def run(name: str, cwd: Path, *args: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def call_example(name: str, cwd: Path, *args: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(EXAMPLES / f"{name}.py"), *args]
     env = {**os.environ, **environment}
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
 def steps(run: Run) -> list[str]:
-    """What the versions of a run are, oldest first."""
+    """Return the address or kind of each version of a run, oldest first."""
     return [version.address or version.kind for version in reversed(run.history().versions())]
 
 
@@ -48,33 +48,64 @@ def kinds(run: Run) -> Counter[str]:
     return Counter(event.kind for event in run.events())
 
 
-def test_crash_and_resume(tmp_path: Path) -> None:
-    with told(
+def test_tool_calling_agent_pays_once(tmp_path: Path) -> None:
+    with run_example(
+        "tool_calling_agent",
+        tmp_path,
+        "model → pay\nProcess, continued:\n  pay → Paid 12 € for the 16:10 ferry.",
+        "stopped: 4 of 4 steps are used up",
+        "completed: Done. Paid 12 € for the 16:10 ferry.  (600 tokens, 0.03 €)",
+        "Payments: 1.",
+    ) as hf:
+        run = hf.get("ferry")
+        assert steps(run) == [
+            "initial",
+            "ask_model",
+            "call_tool",
+            "ask_model#2",
+            "call_tool#2",
+            "ask_model#3",
+            "final",
+        ]
+        assert [message["role"] for message in run.state["messages"]] == [
+            "user",
+            "assistant",
+            "tool",
+            "assistant",
+            "tool",
+            "assistant",
+        ]
+        assert run.history().at(2).annotations["model"] == "fake-1"
+        assert kinds(run)["run.resumed"] == 2
+
+
+def test_crash_and_resume_repeats_only_the_interrupted_step(tmp_path: Path) -> None:
+    with run_example(
         "crash_and_resume",
         tmp_path,
-        "💥 kill -9. On disk: version 4, 3 steps done",
-        "Begun twice: “write”",
+        "💥 kill -9. On disk: version 4, 3 completed steps",
+        "Started twice: “write”",
         "sent: Dear reader",
     ) as hf:
-        run = hf.get("letter")
+        run = hf.get("newsletter")
         assert run.status == "completed"
         assert run.result.startswith("sent: Dear reader, you have a page on what kelp is")
         assert steps(run) == ["initial", "plan", "read", "read#2", "write", "send", "final"]
         assert run.history().at(4).state == {"notes": ["what kelp is", "where kelp grows"]}
         assert run.history().at(5).state["draft"] == "Dear reader"
-        told_of = [event for event in run.events() if event.kind in ("step.completed", "run.resumed")]
-        done = [event.step or event.kind for event in told_of]
+        events = [event for event in run.events() if event.kind in ("step.completed", "run.resumed")]
+        done = [event.step or event.kind for event in events]
         assert done == ["plan", "read", "read", "run.resumed", "write", "send"]
 
 
-def test_human_approval(tmp_path: Path) -> None:
-    with told(
+def test_human_approval_waits_without_a_process(tmp_path: Path) -> None:
+    with run_example(
         "human_approval",
         tmp_path,
-        "the run is suspended; goodbye",
-        "article asks: Shall this be published?",
+        "the run is suspended; this process ends",
+        "article asks: Publish this article?",
         "does not fit at decision: 'perhaps'",
-        "nobody has a better title",
+        "no answer before the deadline: the working title stays",
         "The run is completed: kelp, in one sentence",
     ) as hf:
         run = hf.get("article")
@@ -85,14 +116,14 @@ def test_human_approval(tmp_path: Path) -> None:
         assert answered.actor == "ada"
         assert "QuestionTimeout" in str(missed.error)
         assert run.state["comments"] == ["charming"]
-        assert kinds(run)["prompt.opened"] == 2
-        assert kinds(run)["prompt.answered"] == 1
+        assert kinds(run)["question.opened"] == 2
+        assert kinds(run)["question.answered"] == 1
         assert kinds(run)["run.suspended"] == 2
-        assert hf.prompts() == []
+        assert hf.inbox() == []
 
 
-def test_parallel_research(tmp_path: Path) -> None:
-    with told(
+def test_parallel_research_merges_changes(tmp_path: Path) -> None:
+    with run_example(
         "parallel_research",
         tmp_path,
         "look_up[kelp]     best so far: urchins",
@@ -114,8 +145,8 @@ def test_parallel_research(tmp_path: Path) -> None:
         assert len(polite.history().versions(kind="step")) == 2
 
 
-def test_ab_test(tmp_path: Path) -> None:
-    with told(
+def test_ab_test_compares_two_forks(tmp_path: Path) -> None:
+    with run_example(
         "ab_test",
         tmp_path,
         "  frugal    1 of 3 facts    80 tokens   0.013 €",
@@ -134,19 +165,19 @@ def test_ab_test(tmp_path: Path) -> None:
         for name, model, tokens in (("frugal", "small-1", 80), ("thorough", "large-1", 450)):
             assert steps(hf.get(name)) == ["fork", "write", "judge", "final"]
             assert hf.get(name).totals["tokens"] == tokens
-            assert hf.history(name).at(2).meta["model"] == model
+            assert hf.history(name).at(2).annotations["model"] == model
             assert hf.get(name).state["facts"] == hf.history("base").at(4).state["facts"]
         assert hf.get("base").totals["tokens"] == 800
 
 
-def test_order_with_compensation(tmp_path: Path) -> None:
-    with told(
+def test_order_is_compensated_once(tmp_path: Path) -> None:
+    with run_example(
         "order_with_compensation",
         tmp_path,
         "failed: the carrier does not take wet goods",
         "💥 kill -9",
-        "refund (the world: I know, this was done already)",
-        "the warehouse is closed: the rollback waits",
+        "refund (known key: already done)",
+        "the warehouse is closed: the rollback is unfinished",
         "completed: ['reservation of kelp', 'receipt for 20 €', 'kelp, by boat']",
     ) as hf:
         run = hf.get("order-7")
@@ -164,16 +195,16 @@ def test_order_with_compensation(tmp_path: Path) -> None:
     assert len({key for _, key in ledger}) == 7
 
 
-def test_snapshots_around_existing_code(tmp_path: Path) -> None:
-    with told(
+def test_snapshots_around_existing_code_are_saved(tmp_path: Path) -> None:
+    with run_example(
         "snapshots_around_existing_code",
         tmp_path,
         "at tools.search",
-        "has replaced tools.search, transcript",
+        "A sanitized copy replaces tools.search, transcript",
         "turn raised ConnectionError",
         "+ messages[4]: {'role': 'user', 'content': 'who eats it?'}",
-        "the sum does not fit",
-        "agent-copy: 6 messages, the same: True",
+        "the checksum does not match",
+        "agent-copy: 6 messages, equal: True",
     ) as hf:
         log = hf.history("agent")
         parents = [(version.number, version.parent) for version in reversed(log.versions())]
@@ -192,24 +223,24 @@ def test_snapshots_around_existing_code(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_folder_of_its_own(name: str, tmp_path: Path) -> None:
-    """An example makes its folder, a temporary one if none is named; one that has runs is left alone."""
-    done = run(name, tmp_path, TMPDIR=str(tmp_path))
+def test_example_uses_a_new_folder(name: str, tmp_path: Path) -> None:
+    """An example creates its folder, a temporary one by default, and refuses a folder that has runs."""
+    done = call_example(name, tmp_path, TMPDIR=str(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
     (made,) = tmp_path.iterdir()
-    done = run(name, tmp_path, "new/folder")
+    done = call_example(name, tmp_path, "new/folder")
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "new/folder/runs.db").exists()
     before = (made / "runs.db").read_bytes()
-    again = run(name, tmp_path, str(made))
+    again = call_example(name, tmp_path, str(made))
     assert again.returncode == 1
     assert again.stderr == f"there are runs in {made} already: name another folder\n"
     assert (made / "runs.db").read_bytes() == before
 
 
-def test_the_readme_names_them_all() -> None:
+def test_readme_lists_every_example() -> None:
     rows = re.findall(r"^\| \[(\w+)\.py\]\(\1\.py\)", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
     assert sorted(rows) == NAMES
-    assert len(NAMES) == 6
+    assert len(NAMES) == 7
     for name in NAMES:
         assert f"python examples/{name}.py [FOLDER]" in (EXAMPLES / f"{name}.py").read_text()

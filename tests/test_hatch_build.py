@@ -185,24 +185,26 @@ def test_pip_install_of_a_fresh_clone_runs_the_readme(tmp_path: Path, has_npm: b
 
     said = call_installed("pip", "install", "--verbose", str(clone))
     assert ("WITHOUT the web page" in said) is not has_npm
-    (tmp_path / "letter.py").write_text(readme_program())
-    call_installed("python", "letter.py")
-    assert "final" in call_installed("holdfast", "log", "letter")
+    (tmp_path / "agent.py").write_text(readme_program())
+    assert "You are booked" in call_installed("python", "agent.py")
+    assert "final" in call_installed("holdfast", "log", "ferry")
     assert "Usage" in call_installed("holdfast", "--help")
-    there = call_installed("python", "-c", "from holdfast.web.page import Page; print(Page().there)")
+    there = call_installed(
+        "python", "-c", "from holdfast.web.page import PageFiles; print(PageFiles().is_built)"
+    )
     assert there.strip() == str(has_npm)
 
 
 def readme_program() -> str:
-    found = re.search(r'```python title="letter.py"\n(.*?)```', (ROOT / "README.md").read_text(), re.S)
+    found = re.search(r'```python title="agent.py"\n(.*?)```', (ROOT / "README.md").read_text(), re.S)
     assert found
     return found[1]
 
 
 def test_the_first_program_of_the_readme_with_the_wheel(installed: Path, tmp_path: Path) -> None:
-    (tmp_path / "letter.py").write_text(readme_program())
-    assert call(installed, tmp_path, "letter.py") == ""
-    assert "facts about kelp" in call(installed, tmp_path, "-m", "holdfast", "show", "letter", "--result")
+    (tmp_path / "agent.py").write_text(readme_program())
+    assert call(installed, tmp_path, "agent.py").endswith("You are booked on the 16:10 ferry to Mull.")
+    assert "the 16:10 ferry" in call(installed, tmp_path, "-m", "holdfast", "show", "ferry", "--result")
     where = call(installed, tmp_path, "-c", "import holdfast; print(holdfast.__file__)")
     assert Path(where).is_relative_to(installed)
 

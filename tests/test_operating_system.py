@@ -1,4 +1,4 @@
-"""macOS and Windows, simulated at the calls of the system; a process that is gone, and files that are open."""
+"""macOS and Windows, simulated at the system calls; dead processes; open files."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ import pytest
 
 import holdfast
 from holdfast import operating_system
+from holdfast.atomic_file import write_atomically
 from holdfast.errors import StoreUnavailable
+from holdfast.execution.lease import is_alive
 from holdfast.model.records import RunRecord
 from holdfast.operating_system import UNKNOWN, process_start
-from holdfast.runtime.lease import is_alive
-from holdfast.store.artifacts import ArtifactFolder
-from holdfast.store.sqlite import SQLiteStore
+from holdfast.store.artifact_folder import ArtifactFolder
+from holdfast.store.sqlite.store import SQLiteStore
 from holdfast.testing.samples import digest, history
 from holdfast.tree.pack import Upload
-from holdfast.web.server import Options, Server
-from holdfast.whole import whole
+from holdfast.web.server import ServeOptions, Server
 
 _SOURCES = Path(holdfast.__file__).parent
 
@@ -50,7 +50,7 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "kill", ctrl_c)
 
 
-def test_only_one_module_asks_for_the_system() -> None:
+def test_only_one_module_checks_the_system() -> None:
     asking = (
         "sys.platform",
         "os.name",
@@ -95,7 +95,7 @@ def test_files_and_folders_are_synced_to_the_medium_on_macos(
     syncs = _FullSyncs(0)
     monkeypatch.setattr(fcntl, "fcntl", syncs)
     monkeypatch.setattr(os, "fsync", refuse)
-    with whole(tmp_path / "file", overwrite=False) as file:
+    with write_atomically(tmp_path / "file", overwrite=False) as file:
         file.write(b"content")
     content = b"large"
     ArtifactFolder(tmp_path / "artifacts").put(
@@ -127,8 +127,8 @@ def test_sqlite_syncs_fully_on_every_connection_on_macos(
 ) -> None:
     with closing(SQLiteStore(tmp_path / "runs.db", durability=durability)) as store:
         history(store, 1)
-        store.news(0)
-        connections = store._link._open
+        store.wait_for_change(0)
+        connections = store._database._open
         assert len(connections) == 3
         for connection in connections:
             assert connection.value("PRAGMA fullfsync") == full
@@ -137,7 +137,7 @@ def test_sqlite_syncs_fully_on_every_connection_on_macos(
 
 
 def test_sqlite_does_not_sync_fully_elsewhere(tmp_path: Path) -> None:
-    with closing(SQLiteStore(tmp_path / "runs.db")) as store, store._link.reader() as connection:
+    with closing(SQLiteStore(tmp_path / "runs.db")) as store, store._database.reader() as connection:
         assert connection.value("PRAGMA fullfsync") == 0
 
 
@@ -266,7 +266,8 @@ names = ("OpenProcess", "GetExitCodeProcess", "GetProcessTimes", "CloseHandle")
 kernel = SimpleNamespace(**{name: lambda *_, name=name: None for name in names})
 ctypes.WinDLL = lambda *_, **__: kernel
 ctypes.get_last_error = lambda: 5
-for each in ("cli.app", "cli.story", "web.server", "fleet.worker", "fleet.monitor", "checkup", "integrations.mcp"):
+loaded = ("cli.app", "cli.commands.demo", "web.server", "fleet.worker", "fleet.monitor.monitor", "integrations.mcp")
+for each in ("doctor", *loaded):
     importlib.import_module(f"holdfast.{each}")
 
 @holdfast.step
@@ -311,7 +312,7 @@ def test_file_that_a_reader_has_open_is_replaced_when_it_is_closed(
     path.write_bytes(b"one")
     monkeypatch.setattr(os, "replace", replace)
     monkeypatch.setattr(os, "unlink", unlink)
-    with whole(path, overwrite=True) as file:
+    with write_atomically(path, overwrite=True) as file:
         file.write(b"two")
     assert (busy, path.read_bytes()) == (0, b"two")
     busy = 3
@@ -369,7 +370,7 @@ def test_listening_port_is_held_exclusively_on_windows(monkeypatch: pytest.Monke
         monkeypatch.setattr(operating_system, "SYSTEM", "win32")
         monkeypatch.setattr(socket, "SO_EXCLUSIVEADDRUSE", -5, raising=False)
         monkeypatch.setattr(socket, "socket", Socket)
-        server = Server(hf, Options(port=8000, any_port=True), store="memory", where=":memory:")
+        server = Server(hf, ServeOptions(port=8000, any_port=True), store="memory", where=":memory:")
         server._socket.close()
     assert options == [(-5, 1)]
     assert not server.origin.endswith(":8000")

@@ -1,4 +1,4 @@
-// What an operator can do to a run. Each dialog says what will happen before it does; the server works that out.
+// Actions on a run. Each dialog shows the effect, computed by the server, before the action.
 
 import { useEffect, useState } from "preact/hooks";
 
@@ -12,12 +12,12 @@ import { useMay } from "./session";
 interface Props {
   run: api.RunWhole;
   version: number;
-  /** The dialog that the URL asks for. */
+  /** The dialog in the URL. */
   wanted: string | undefined;
   onDone: () => void;
 }
 
-/** What can be stopped. */
+/** Statuses of runs that can be stopped. */
 const LIVE = ["queued", "running", "suspended", "paused", "interrupted"];
 
 export function Actions({ run, version, wanted, onDone }: Props) {
@@ -80,19 +80,19 @@ interface DialogProps {
   onClose: () => void;
 }
 
-/** What a move would do, in the server's sentences. */
+/** The effect of an action, in the server's sentences. */
 export function Consequences({ id, to, resume }: { id: string; to: number | null; resume: boolean }) {
   const found = useLoaded(`preview ${id} ${to} ${resume}`, (signal) => api.preview(id, to, resume, signal));
   if (found.error !== null) return <ErrorNote error={found.error} retry={found.again} />;
-  if (!found.value) return <Loading what="working out what it would do…" />;
+  if (!found.value) return <Loading what="computing the effect…" />;
   return (
     <>
-      <Lines lines={[...found.value.told, "Nothing is deleted."]} />
+      <Lines lines={[...found.value.description, "Nothing is deleted."]} />
       {resume && found.value.workflow !== null && !found.value.known && (
         <div class="note error">
           <p>
-            This server does not know the code of {found.value.workflow}: start it with <code>holdfast ui --app MODULE</code>, or let a
-            worker go on with it: <code>holdfast requeue {id}</code>.
+            This server does not have the code of {found.value.workflow}: start it with <code>holdfast ui --app MODULE</code>, or let a
+            worker resume the run: <code>holdfast requeue {id}</code>.
           </p>
         </div>
       )}
@@ -154,20 +154,20 @@ function RollbackDialog({ run, version, onDone, onClose }: DialogProps) {
       {to > 0 && <Consequences id={run.id} to={to} resume={resume} />}
       {run.workflow !== null && (
         <label class="across">
-          <input type="checkbox" checked={resume} onChange={() => setResume(!resume)} /> go on from there at once
+          <input type="checkbox" checked={resume} onChange={() => setResume(!resume)} /> resume from there at once
         </label>
       )}
       <label>
-        why (kept in the history)
+        reason (recorded in the history)
         <input type="text" value={reason} onInput={(event) => setReason(event.currentTarget.value)} />
       </label>
     </Dialog>
   );
 }
 
-/** A state with a text longer than this, or with thousands of parts, is not edited whole, but by one of its parts. */
+/** A state with a longer text, or with thousands of parts, cannot be edited as a whole, only in parts. */
 const EDITABLE = 100_000;
-/** How long to wait for the next letter of a path. */
+/** Milliseconds to wait for the next character of a path. */
 const TYPED = 250;
 
 function ForkDialog({ run, version, onClose }: DialogProps) {
@@ -182,7 +182,7 @@ function ForkDialog({ run, version, onClose }: DialogProps) {
     const read = await api.wholeState(at, path, EDITABLE, signal);
     return { text: read && JSON.stringify(read.value, null, 2) };
   });
-  // What was written belongs to the part that it was written for.
+  // The text belongs to the part for which it was written.
   useEffect(() => setText(null), [path]);
   const changed = text !== null && found.value !== undefined && text !== found.value.text;
   const act = async () => {
@@ -201,7 +201,7 @@ function ForkDialog({ run, version, onClose }: DialogProps) {
         lines={[
           `A new run begins with the state of ${at}${changed ? ", changed as you wrote" : ""}.`,
           "Both go their own way; nothing of this run changes.",
-          ...(resume ? ["It goes on at once: the steps after this version run again."] : []),
+          ...(resume ? ["It is resumed at once: the steps after this version run again."] : []),
         ]}
       />
       <label>
@@ -226,7 +226,7 @@ function ForkDialog({ run, version, onClose }: DialogProps) {
       )}
       {run.workflow !== null && (
         <label class="across">
-          <input type="checkbox" checked={resume} onChange={() => setResume(!resume)} /> go on at once
+          <input type="checkbox" checked={resume} onChange={() => setResume(!resume)} /> resume at once
         </label>
       )}
     </Dialog>

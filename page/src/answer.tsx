@@ -1,13 +1,13 @@
-// A form for the answer that a workflow asked for, as its schema wants it.
+// A form for the answer to a question, according to its schema.
 
 import { useState } from "preact/hooks";
 
 import * as api from "./api";
 import { ErrorNote } from "./notes";
-import type { Prompt } from "./types";
+import type { Question } from "./types";
 
-export function AnswerForm({ prompt, onDone }: { prompt: Prompt; onDone: () => void }) {
-  const schema = prompt.schema ?? {};
+export function AnswerForm({ question, onDone }: { question: Question; onDone: () => void }) {
+  const schema = question.schema ?? {};
   const [text, setText] = useState("");
   const [problem, setProblem] = useState<unknown>(null);
   const [busy, setBusy] = useState(false);
@@ -15,7 +15,7 @@ export function AnswerForm({ prompt, onDone }: { prompt: Prompt; onDone: () => v
     setBusy(true);
     setProblem(null);
     try {
-      await api.answer(prompt.id, { value: answer });
+      await api.answer(question.id, { value: answer });
       onDone();
     } catch (error) {
       setProblem(error);
@@ -64,13 +64,13 @@ export function AnswerForm({ prompt, onDone }: { prompt: Prompt; onDone: () => v
   );
 }
 
-/** What was typed, as a value: a text where one is wanted or nothing is said; else JSON. */
+/** The input as a value: a text if the schema says so or is missing; else JSON. */
 function valueOf(text: string, type: string | undefined): unknown {
   if (type === "string") return text;
   try {
     return JSON.parse(text);
   } catch {
     if (type === undefined) return text;
-    throw new Error(`This wants ${type === "integer" || type === "number" ? "a number" : `JSON (${type})`}.`);
+    throw new Error(`This needs ${type === "integer" || type === "number" ? "a number" : `JSON (${type})`}.`);
   }
 }

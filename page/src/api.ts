@@ -1,4 +1,4 @@
-// The server's API, one function an operation: asks, and gives records. What goes wrong is an ApiError with the server's words.
+// Client of the server's API: one function per operation. Failures are ApiErrors with the server's message.
 
 import type { Session } from "./session";
 import type {
@@ -8,10 +8,10 @@ import type {
   Diff,
   Event,
   Failure,
-  Forgotten,
+  PruneResult,
   Node,
   Preview,
-  Prompt,
+  Question,
   Run,
   Task,
   Timeline,
@@ -20,9 +20,9 @@ import type {
 } from "./types";
 
 const ROOT = "api/v1";
-/** How often a task that is under way is looked at. */
+/** Milliseconds between polls of a running task. */
 const LOOK = 300;
-/** Differences that are shown at once. */
+/** Number of differences on one page. */
 const SHOWN = 300;
 
 export const STREAM = `${ROOT}/events/stream`;
@@ -37,13 +37,13 @@ export class ApiError extends Error {
   }
 }
 
-/** What a run may spend, or has spent, its children included: cost, tokens, steps, seconds. */
+/** Limits or spending of a run, its children included: cost, tokens, steps, seconds. */
 export type Spending = Record<string, number>;
 
 export interface RunWhole extends Run {
   failure: Failure | null;
   waits: string[];
-  prompts: Prompt[];
+  questions: Question[];
   parent: string | null;
   children: string[];
   totals: Record<string, unknown>;
@@ -53,12 +53,12 @@ export interface RunWhole extends Run {
 }
 
 export interface Listed extends Version {
-  meta?: Record<string, unknown> | null;
+  annotations?: Record<string, unknown> | null;
   error?: Failure | null;
 }
 
-/** A version with what its step gave and was shaped by, cut for showing. */
-export type VersionWhole = Version & { implementation: Implementation | null; arguments: Node; result: Node; meta: Node; error: Failure | null; failure: Failure | null };
+/** A version with the facts of its step, truncated for display. */
+export type VersionWhole = Version & { implementation: Implementation | null; arguments: Node; result: Node; annotations: Node; error: Failure | null; failure: Failure | null };
 
 export interface Stats {
   store: string;
@@ -75,7 +75,7 @@ export interface Stats {
 
 type Query = Record<string, string | number | boolean | null | undefined | readonly string[]>;
 
-async function sent(method: string, path: string, query: Query, body?: unknown, signal?: AbortSignal): Promise<Response> {
+async function send(method: string, path: string, query: Query, body?: unknown, signal?: AbortSignal): Promise<Response> {
   const parameters = new URLSearchParams();
   for (const [name, value] of Object.entries(query)) {
     if (value === null || value === undefined || value === "") continue;
@@ -91,21 +91,21 @@ async function sent(method: string, path: string, query: Query, body?: unknown, 
     });
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new ApiError(0, "The server does not answer", "It may have been stopped. Start it again with `holdfast ui`.");
+    throw new ApiError(0, "The server does not respond", "It may have been stopped. Start it again with `holdfast ui`.");
   }
 }
 
 async function problemOf(answer: Response): Promise<ApiError> {
   if (answer.status === 401) {
-    return new ApiError(401, "This browser is not let in any more", "The server was started anew: open the address that it printed.");
+    return new ApiError(401, "This browser is no longer signed in", "The server was restarted: open the address that it printed.");
   }
   const isJson = /json/.test(answer.headers.get("Content-Type") ?? "");
   const problem = (isJson ? await answer.json() : {}) as { title?: string; detail?: string };
-  return new ApiError(answer.status, problem.title ?? `The server said ${answer.status}`, problem.detail ?? "");
+  return new ApiError(answer.status, problem.title ?? `The server responded with ${answer.status}`, problem.detail ?? "");
 }
 
 async function ask<T>(method: string, path: string, query: Query = {}, body?: unknown, signal?: AbortSignal): Promise<T> {
-  const answer = await sent(method, path, query, body, signal);
+  const answer = await send(method, path, query, body, signal);
   if (!answer.ok) throw await problemOf(answer);
   return (await answer.json()) as T;
 }
@@ -113,14 +113,14 @@ async function ask<T>(method: string, path: string, query: Query = {}, body?: un
 const get = <T>(path: string, query: Query = {}, signal?: AbortSignal) => ask<T>("GET", path, query, undefined, signal);
 const name = encodeURIComponent;
 
-/** A reference as RUN@12, in its parts. */
+/** The path for a reference such as RUN@12. */
 function parts(at: string): string {
   const split = at.lastIndexOf("@");
   return `runs/${name(at.slice(0, split))}/versions/${name(at.slice(split + 1))}`;
 }
 
-/** Work that may take longer than the answer: waited for here. */
-async function carried(task: Task): Promise<Task> {
+/** Wait for a task to end. */
+async function awaitTask(task: Task): Promise<Task> {
   let seen = task;
   while (seen.status === "running") {
     await new Promise((resolve) => setTimeout(resolve, LOOK));
@@ -132,7 +132,7 @@ async function carried(task: Task): Promise<Task> {
   return seen;
 }
 
-export const HELD = ["failed", "interrupted", "frozen", "paused"];
+export const HELD = ["failed", "interrupted", "stalled", "paused"];
 
 export interface RunsWanted {
   show: string;
@@ -147,17 +147,17 @@ export const statusesOf = (show: string): string[] => (show === "needs" ? [] : s
 export const runs = ({ show, ...wanted }: RunsWanted, page: { limit: number; after: string | null }, signal?: AbortSignal) =>
   get<{ runs: Run[]; next: string | null }>("runs", { status: statusesOf(show), asking: show === "needs" || null, ...wanted, ...page }, signal);
 
-/** How many runs each chip stands for. */
+/** The number of runs for each chip. */
 export async function counts(): Promise<Record<string, number>> {
-  const [{ statuses }, open] = await Promise.all([stats(), prompts({})]);
+  const [{ statuses }, open] = await Promise.all([stats(), inbox({})]);
   const held = HELD.reduce((sum, status) => sum + (statuses[status] ?? 0), 0);
-  return { ...statuses, held, needs: new Set(open.map((prompt) => prompt.run)).size };
+  return { ...statuses, held, needs: new Set(open.map((question) => question.run)).size };
 }
 
 export const run = (id: string, signal?: AbortSignal) => get<RunWhole>(`runs/${name(id)}`, { cut: true }, signal);
 
 export const versions = (id: string, page: { before: string | null; limit: number }, signal?: AbortSignal) =>
-  get<{ versions: Listed[]; head: number; next: number | null }>(`runs/${name(id)}/versions`, { ...page, meta: true }, signal);
+  get<{ versions: Listed[]; head: number; next: number | null }>(`runs/${name(id)}/versions`, { ...page, annotations: true }, signal);
 
 export const version = (id: string, number: number, signal?: AbortSignal) =>
   get<VersionWhole>(`runs/${name(id)}/versions/${number}`, { cut: true }, signal);
@@ -171,13 +171,13 @@ export async function state(
   return found.node;
 }
 
-/** A part of a state as JSON, to be edited; undefined where it is too large for that, which is found out by a look at it. */
+/** A part of a state as JSON, to be edited; undefined if it is too large for that. */
 export async function wholeState(at: string, path: string, most: number, signal: AbortSignal): Promise<{ value: unknown } | undefined> {
   const look = await state(at, { path, depth: 20, limit: 1000, text: most }, signal);
   return isCut(look) ? undefined : get<{ value: unknown }>(`${parts(at)}/state`, { path }, signal);
 }
 
-/** Is there more of a value than came? */
+/** Whether a value is truncated. */
 export function isCut(node: Node): boolean {
   const isClosed = (node.kind === "dict" || node.kind === "list") && node.count !== 0 && !node.entries;
   return isClosed || (node.more ?? 0) > 0 || (node.entries ?? []).some((entry) => isCut(entry.node));
@@ -185,11 +185,11 @@ export function isCut(node: Node): boolean {
 
 export async function blame(at: string, path: string): Promise<Blame> {
   const found = await get<Blame[]>(`${parts(at)}/blame`, { path, depth: 0 });
-  if (!found[0]) throw new ApiError(404, "Nobody to blame", path);
+  if (!found[0]) throw new ApiError(404, "No version found", path);
   return found[0];
 }
 
-/** Where the bytes of a large value in a state are to be had. */
+/** URL of the bytes of a large value in a state. */
 export const rawUrl = (at: string, path: string) => `${ROOT}/${parts(at)}/raw?path=${name(path)}`;
 export const partUrl = (at: string, of: "arguments" | "result") => `${ROOT}/${parts(at)}/raw?of=${of}`;
 export const snapshotUrl = (at: string) => `${ROOT}/${parts(at)}/snapshot`;
@@ -199,12 +199,12 @@ export const diff = (a: string, b: string, path: string, signal?: AbortSignal) =
 
 export const compare = (a: string, b: string, signal?: AbortSignal) => get<Comparison>("compare", { a, b, cut: true, limit: 1000 }, signal);
 
-/** What failed of a run's steps after a cursor, oldest first: a page of the journal. */
+/** The failed attempts of a run after a cursor, oldest first: a page of the journal. */
 export async function tries(id: string, after: number, signal: AbortSignal): Promise<{ tries: Try[]; cursor: number; more: boolean }> {
   const kind = ["step.retried", "step.failed"];
   const found = await get<{ events: Event[]; cursor: number; more: boolean }>("events", { run: id, kind, after, limit: 1000 }, signal);
   const tries = found.events.flatMap(({ cursor, at, version, step, data }) => {
-    // A failure that the workflow went on from has a version of its own.
+    // A failure that the workflow handled has its own version.
     if (version !== null) return [];
     const { address, attempt, error, delay } = data as Partial<Try>;
     return [{ cursor, at, address: address ?? step ?? "", attempt: attempt ?? 1, error: error ?? "", delay: delay ?? null }];
@@ -216,10 +216,10 @@ export const preview = (id: string, to: number | null, resume: boolean, signal?:
   get<Preview>(`runs/${name(id)}/preview`, { to, resume }, signal);
 
 export const resume = async (id: string, limits: Spending | null = null) =>
-  carried(await ask<Task>("POST", `runs/${name(id)}/resume`, {}, limits === null ? {} : { limits }));
+  awaitTask(await ask<Task>("POST", `runs/${name(id)}/resume`, {}, limits === null ? {} : { limits }));
 
 export const rollback = async (id: string, to: number, how: { resume: boolean; reason: string }) =>
-  carried(await ask<Task>("POST", `runs/${name(id)}/rollback`, {}, { to, resume: how.resume, reason: how.reason || null }));
+  awaitTask(await ask<Task>("POST", `runs/${name(id)}/rollback`, {}, { to, resume: how.resume, reason: how.reason || null }));
 
 export interface Fork {
   run: string | null;
@@ -228,7 +228,7 @@ export interface Fork {
   resume: boolean;
 }
 
-export const fork = async (at: string, how: Fork) => carried(await ask<Task>("POST", `${parts(at)}/fork`, {}, how));
+export const fork = async (at: string, how: Fork) => awaitTask(await ask<Task>("POST", `${parts(at)}/fork`, {}, how));
 
 export const cancel = (id: string) => ask("POST", `runs/${name(id)}/cancel`, {}, {});
 export const pause = (id: string) => ask("POST", `runs/${name(id)}/pause`, {}, {});
@@ -237,10 +237,10 @@ export const untag = (at: string, text: string) => ask("DELETE", `${parts(at)}/t
 export const pin = (at: string) => ask("PUT", `${parts(at)}/pin`);
 export const unpin = (at: string) => ask("DELETE", `${parts(at)}/pin`);
 
-export const prompts = (wanted: { answered?: boolean; run?: string }, signal?: AbortSignal) => get<Prompt[]>("prompts", wanted, signal);
+export const inbox = (wanted: { answered?: boolean; run?: string }, signal?: AbortSignal) => get<Question[]>("inbox", wanted, signal);
 
 export const answer = async (id: string, how: { value: unknown; to?: number; keep?: string[] }) =>
-  carried(await ask<Task>("POST", `prompts/${name(id)}/answer`, {}, how));
+  awaitTask(await ask<Task>("POST", `inbox/${name(id)}/answer`, {}, how));
 
 export const session = () => get<Session>("session");
 export const stats = (signal?: AbortSignal) => get<Stats>("stats", {}, signal);
@@ -248,7 +248,7 @@ export const verify = () => ask<Task>("POST", "verify", {}, {});
 export const task = (id: string) => get<Task>(`tasks/${id}`);
 
 
-/** Which versions stay: those that any of the rules keeps. */
+/** Retention rules: a version is kept if any rule keeps it. */
 export interface Rules {
   last?: number;
   within?: string;
@@ -257,8 +257,8 @@ export interface Rules {
   weekly?: number;
 }
 
-export async function forget(run: string, rules: Rules, dryRun: boolean): Promise<Forgotten> {
+export async function prune(run: string, rules: Rules, dryRun: boolean): Promise<PruneResult> {
   const which = run ? { runs: [run] } : { all: true };
-  const done = await carried(await ask<Task>("POST", "forget", {}, { ...which, ...rules, dry_run: dryRun }));
-  return done.result as Forgotten;
+  const done = await awaitTask(await ask<Task>("POST", "prune", {}, { ...which, ...rules, dry_run: dryRun }));
+  return done.result as PruneResult;
 }

@@ -1,4 +1,4 @@
-// Attempts at steps that failed: they leave no version, only entries in the journal, and are told beside the versions.
+// Failed attempts at steps: they have entries in the journal but no version, and are shown next to the versions.
 
 import { useEffect, useRef, useState } from "preact/hooks";
 
@@ -6,7 +6,7 @@ import * as api from "./api";
 import { serial } from "./serial";
 import type { Timeline, Try } from "./types";
 
-/** The failed attempts of a run, oldest first. The journal is read once; afterwards only what was added to it. */
+/** The failed attempts of a run, oldest first. The journal is read once; afterwards only new entries. */
 export function useTries(id: string): { tries: Try[]; again: () => void } {
   const [tries, setTries] = useState<Try[]>([]);
   const begin = useRef<() => void>(() => undefined);
@@ -23,7 +23,7 @@ export function useTries(id: string): { tries: Try[]; again: () => void } {
           if (page.tries.length > 0 && !stop.signal.aborted) setTries((known) => [...known, ...page.tries]);
         }
       } catch {
-        // The page is told of a lost server by those who read the run; the next event reads on from here.
+        // The readers of the run report a lost server; the next event continues from here.
       }
     });
     begin.current();
@@ -32,7 +32,7 @@ export function useTries(id: string): { tries: Try[]; again: () => void } {
   return { tries, again: () => begin.current() };
 }
 
-/** The failed attempts by the version that they led to; under null those of a step that has no version, in the last timeline. */
+/** The failed attempts by the version that they led to; null for a step without a version, in the last timeline. */
 export function byVersion(tries: Try[], versions: api.Listed[], timelines: Timeline[]): Map<number | null, Try[]> {
   const found = new Map<number | null, Try[]>();
   if (tries.length === 0) return found;
@@ -59,5 +59,5 @@ function timelineAt(at: string, timelines: Timeline[]): number {
   return found;
 }
 
-/** A time as a text that can be compared: a browser's own clock does not know microseconds. */
+/** A time as a comparable text: Date has no microseconds. */
 const moment = (at: string) => at.replace(/Z$/, "");

@@ -69,7 +69,7 @@ function split(ref: string): [string, number] {
   return [ref.slice(0, at), Number(ref.slice(at + 1))];
 }
 
-/** What is said of both versions, beside each other. */
+/** The facts of both versions, side by side. */
 function Sides({ a, b }: { a: string; b: string }) {
   const now = useNow();
   const [runA, numberA] = split(a);
@@ -89,7 +89,7 @@ function Sides({ a, b }: { a: string; b: string }) {
     ["steps completed", String(one.steps), String(other.steps)],
     ["result", said(one.result), said(other.result)],
     ["error", one.error?.message ?? "", other.error?.message ?? ""],
-    ["metadata", said(one.meta), said(other.meta)],
+    ["annotations", said(one.annotations), said(other.annotations)],
     ...[...new Set([...Object.keys(first.totals), ...Object.keys(second.totals)])].map(
       (name): [string, string, string] => [`${name}, whole run`, total(first.totals[name]), total(second.totals[name])],
     ),

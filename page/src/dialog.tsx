@@ -1,5 +1,5 @@
-// A dialog that says what will happen before it does. The browser's own element keeps the focus inside, closes on Escape,
-// and gives the focus back.
+// A dialog that shows the effect of an action. The browser's own element traps the focus, closes on Escape, and restores
+// the focus.
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
@@ -9,12 +9,12 @@ import { ErrorNote } from "./notes";
 interface Props {
   title: string;
   children: ComponentChildren;
-  /** What the button that does it says. */
+  /** The label of the button. */
   verb: string;
-  /** Is it something that cannot be taken back? */
+  /** Whether it is irreversible. */
   grave?: boolean;
   disabled?: boolean;
-  /** Does it, and gives what is to be done on the page then: left out if the dialog was left meanwhile. */
+  /** Does it, and returns a follow-up for the page, which is skipped if the dialog was closed. */
   onDo: () => Promise<(() => void) | void>;
   onClose: () => void;
 }

@@ -1,4 +1,4 @@
-// Differences as the server found them; the command line shows the same ones.
+// Differences, computed by the server; the command line shows the same ones.
 
 import { written } from "./node";
 import type { Change } from "./types";
@@ -6,7 +6,7 @@ import { count } from "./words";
 
 const SIGNS = { added: "+", removed: "−", changed: "~", moved: "→" };
 
-/** `total` is how many there are, of which only the first may be here. */
+/** `total` is the number of all differences; only the first may be included. */
 export function Changes({ changes, total }: { changes: Change[]; total: number }) {
   if (changes.length === 0) return <p class="pad soft">No difference.</p>;
   return (

@@ -1,4 +1,4 @@
-// A field whose text counts when it is finished (Enter, or leaving it): what is typed survives being drawn anew meanwhile.
+// A field that commits its text on Enter or blur; unfinished text survives a render.
 
 import { useState } from "preact/hooks";
 

@@ -1,4 +1,4 @@
-// Timelines and versions as lanes beside a list, newest first. What is not among the ancestors of the head is dimmed.
+// Timelines and versions as lanes next to a list, newest first. Versions that are not ancestors of the head are dimmed.
 
 import { useMemo } from "preact/hooks";
 
@@ -9,7 +9,7 @@ import { VirtualList } from "./virtual";
 const ROW = 28;
 const LANE = 14;
 const COLOURS = 5;
-/** Lanes that are drawn beside each other; all beyond them share the last. */
+/** Number of lanes; all further ones share the last. */
 const LANES = 8;
 
 interface Props {

@@ -1,4 +1,4 @@
-// Questions that wait for a person: why, since when, where, what follows from each answer.
+// The inbox: open questions, with the effect of each answer, and answered ones.
 
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
@@ -6,7 +6,7 @@ import { useState } from "preact/hooks";
 import { Consequences } from "./actions";
 import { AnswerForm } from "./answer";
 import * as api from "./api";
-import { FrozenChoices, FrozenDetails } from "./frozen";
+import { StalledChoices, StalledDetails } from "./stalled";
 import { useWalk } from "./keys";
 import { useEvents } from "./live";
 import { useLoaded } from "./loaded";
@@ -15,16 +15,16 @@ import { useNow } from "./now";
 import { choose, href, type Route } from "./route";
 import { useMay } from "./session";
 import { Tabs } from "./tabs";
-import type { Prompt } from "./types";
+import type { Question } from "./types";
 import { age, brief, clock } from "./words";
 
 export function Inbox({ route }: { route: Route }) {
   const { run = "", show = "open" } = route.choices;
   const open = show !== "answered";
-  const prompts = useLoaded(`prompts ${open} ${run}`, (signal) => api.prompts({ answered: !open, run }, signal));
-  useEvents(prompts.again);
+  const questions = useLoaded(`questions ${open} ${run}`, (signal) => api.inbox({ answered: !open, run }, signal));
+  useEvents(questions.again);
   useWalk("article.card");
-  const shown = prompts.value ?? [];
+  const shown = questions.value ?? [];
   return (
     <main>
       <div class="pad across">
@@ -45,20 +45,20 @@ export function Inbox({ route }: { route: Route }) {
         )}
       </div>
       <div class="pad scroll" style={{ paddingTop: 0 }}>
-        {prompts.error !== null && <ErrorNote error={prompts.error} retry={prompts.again} />}
-        {prompts.value === undefined && prompts.error === null && <Loading what="looking for questions…" />}
-        {prompts.value && shown.length === 0 && (
-          <Empty title={open ? "Nobody waits for you" : "Nothing has been answered yet"}>
+        {questions.error !== null && <ErrorNote error={questions.error} retry={questions.again} />}
+        {questions.value === undefined && questions.error === null && <Loading what="looking for questions…" />}
+        {questions.value && shown.length === 0 && (
+          <Empty title={open ? "No open questions" : "No answered questions"}>
             {open && (
               <p class="soft">
-                A workflow asks with <code>holdfast.ask("Publish?")</code>; a run that is stuck asks by itself when the monitor finds it.
+                A workflow asks with <code>holdfast.ask("Publish?")</code>; the monitor asks about a stalled run.
               </p>
             )}
           </Empty>
         )}
         <div class="cards">
-          {shown.map((prompt) => (
-            <Card key={prompt.id} prompt={prompt} onDone={prompts.again} />
+          {shown.map((question) => (
+            <Card key={question.id} question={question} onDone={questions.again} />
           ))}
         </div>
       </div>
@@ -66,66 +66,66 @@ export function Inbox({ route }: { route: Route }) {
   );
 }
 
-function Card({ prompt, onDone }: { prompt: Prompt; onDone: () => void }) {
+function Card({ question, onDone }: { question: Question; onDone: () => void }) {
   const now = useNow();
   const mayAnswer = useMay("operator");
   return (
-    <article class="card" aria-label={prompt.question} tabIndex={-1}>
+    <article class="card" aria-label={question.text} tabIndex={-1}>
       <div class="between">
-        <h2>{prompt.question}</h2>
-        <span class="soft age" title={clock(prompt.opened, now)}>
-          {age(prompt.opened, now)}
+        <h2>{question.text}</h2>
+        <span class="soft age" title={clock(question.opened, now)}>
+          {age(question.opened, now)}
         </span>
       </div>
       <div class="soft">
-        <a href={href("run", prompt.run)}>{prompt.run}</a>
-        {prompt.address && <> at {prompt.address}</>}
-        {prompt.due && <> · goes on without an answer at {clock(prompt.due, now)}</>}
+        <a href={href("run", question.run)}>{question.run}</a>
+        {question.address && <> at {question.address}</>}
+        {question.due && <> · continues without an answer at {clock(question.due, now)}</>}
       </div>
-      {prompt.details && !prompt.answered && <FrozenDetails prompt={prompt} now={now} />}
-      {prompt.answered ? (
+      {question.details && !question.answered && <StalledDetails question={question} now={now} />}
+      {question.answered ? (
         <p>
-          Answered {told(prompt, now)}
+          Answered {answeredBy(question, now)}
         </p>
-      ) : !mayAnswer ? null : prompt.details ? (
-        <FrozenChoices prompt={prompt} onDone={onDone} />
+      ) : !mayAnswer ? null : question.details ? (
+        <StalledChoices question={question} onDone={onDone} />
       ) : (
         <>
-          <p class="soft">The answer is kept for good, and the run goes on with it at once.</p>
-          <AnswerForm prompt={prompt} onDone={onDone} />
+          <p class="soft">The answer is final, and the run is resumed at once.</p>
+          <AnswerForm question={question} onDone={onDone} />
         </>
       )}
       <Further summary="History">
-        <History run={prompt.run} besides={prompt.id} />
+        <History run={question.run} besides={question.id} />
       </Further>
-      {!prompt.answered && !prompt.details && (
+      {!question.answered && !question.details && (
         <Further summary="What runs then">
-          <Consequences id={prompt.run} to={null} resume />
+          <Consequences id={question.run} to={null} resume />
         </Further>
       )}
     </article>
   );
 }
 
-/** When a question was answered, by whom, and what was said. */
-function told(prompt: Prompt, now: number) {
-  const said = answerOf(prompt);
+/** When a question was answered, by whom, and the answer. */
+function answeredBy(question: Question, now: number) {
+  const said = answerOf(question);
   return (
     <>
-      {age(prompt.answered ?? "", now)}
-      {prompt.actor ? ` by ${prompt.actor}` : ""}
+      {age(question.answered ?? "", now)}
+      {question.actor ? ` by ${question.actor}` : ""}
       {said ? <>: <code>{said}</code></> : "."}
     </>
   );
 }
 
-function answerOf({ answer, details }: Prompt): string {
+function answerOf({ answer, details }: Question): string {
   if (!details?.choice) return answer === null || answer === undefined ? "" : brief(answer, 300);
   const keeps = details.keep?.length ? `, keep ${details.keep.join(", ")}` : "";
   return `${details.choice}${details.version ? ` to version ${details.version}` : ""}${keeps}`;
 }
 
-/** What is loaded when somebody wants to know it. */
+/** Content that is loaded when it is opened. */
 function Further({ summary, children }: { summary: string; children: ComponentChildren }) {
   const [open, setOpen] = useState(false);
   return (
@@ -138,22 +138,22 @@ function Further({ summary, children }: { summary: string; children: ComponentCh
 
 const LAST = 5;
 
-/** What the run did last, and what it asked before. */
+/** The last steps of the run, and its earlier questions. */
 function History({ run, besides }: { run: string; besides: string }) {
   const now = useNow();
   const found = useLoaded(`history ${run}`, (signal) =>
-    Promise.all([api.run(run, signal), api.versions(run, { before: null, limit: LAST }, signal), api.prompts({ answered: true, run }, signal)]),
+    Promise.all([api.run(run, signal), api.versions(run, { before: null, limit: LAST }, signal), api.inbox({ answered: true, run }, signal)]),
   );
   if (found.error !== null) return <ErrorNote error={found.error} retry={found.again} />;
   if (!found.value) return <Loading what="reading…" />;
-  const [whole, { versions }, prompts] = found.value;
-  const earlier = prompts.filter((prompt) => prompt.id !== besides);
+  const [whole, { versions }, questions] = found.value;
+  const earlier = questions.filter((question) => question.id !== besides);
   return (
     <dl class="facts">
       <div>
         <dt>run</dt>
         <dd>
-          {[whole.workflow, whole.status, `begun ${age(whole.created, now)}`].filter(Boolean).join(" · ")}
+          {[whole.workflow, whole.status, `started ${age(whole.created, now)}`].filter(Boolean).join(" · ")}
         </dd>
       </div>
       {versions.map((each) => (
@@ -166,13 +166,13 @@ function History({ run, besides }: { run: string; besides: string }) {
           </dd>
         </div>
       ))}
-      {earlier.map((prompt) => (
-        <div key={prompt.id}>
-          <dt>asked {age(prompt.opened, now)}</dt>
+      {earlier.map((question) => (
+        <div key={question.id}>
+          <dt>asked {age(question.opened, now)}</dt>
           <dd>
-            {prompt.question}{" "}
+            {question.text}{" "}
             <span class="soft">
-              answered {told(prompt, now)}
+              answered {answeredBy(question, now)}
             </span>
           </dd>
         </div>

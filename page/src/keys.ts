@@ -4,7 +4,7 @@ import { useEffect, useRef } from "preact/hooks";
 
 export type Keys = Record<string, () => void>;
 
-/** While somebody types, a key is a letter. */
+/** Whether the focus is in a text field, where keys are text. */
 function isTyping(target: EventTarget | null): boolean {
   return (
     target instanceof HTMLElement &&
@@ -18,7 +18,7 @@ function isItsOwn(event: KeyboardEvent): boolean {
 }
 
 export function useKeys(keys: Keys): void {
-  // What a key means is that of the last drawing, however fast keys follow each other.
+  // Always the handlers of the last render, however fast keys follow each other.
   const latest = useRef(keys);
   latest.current = keys;
   useEffect(() => {

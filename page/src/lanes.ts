@@ -1,4 +1,4 @@
-// Where versions stand in the drawing of timelines, newest first. Pure.
+// Layout of versions in the graph of timelines, newest first. Pure.
 //
 // Invariant: a version has one row and one lane, and each line leads from a version to its parent, or down out of the
 // list where the parent is not in it.
@@ -62,7 +62,7 @@ export function layOut(points: Point[]): Drawing {
   return { spots, lines, width };
 }
 
-/** The versions among the ancestors of one: what is not is dimmed. */
+/** The ancestors of a version; all others are dimmed. */
 export function ancestors(points: Point[], head: number): Set<number> {
   const parents = new Map(points.map((point) => [point.number, point.parents]));
   const found = new Set<number>();

@@ -1,8 +1,7 @@
-// What happens in the store, as it happens: one stream for the whole browser, to which views of all its tabs listen. A
-// browser opens six connections to a server and no more: with a stream for each tab, the seventh tab would stand still.
+// The live stream of events: one stream for the whole browser, shared by all its tabs. A browser opens at most six
+// connections to a server: with one stream per tab, the seventh tab would hang.
 //
-// Invariant: a listener is called soon after something happened, at most every so often, and never while a call of its own
-// from before is still to come.
+// Invariant: a listener is called soon after an event, at most once per interval, and never while a call is pending.
 
 import { useEffect, useRef, useState } from "preact/hooks";
 
@@ -11,50 +10,50 @@ import type { Event } from "./types";
 
 type Listener = (events: Event[]) => void;
 type Link = "opening" | "open" | "lost";
-/** What tabs tell each other. No events at all means: load anew. */
-type Word = { link: Link } | { events: Event[] } | "how is the link?";
+/** Messages between tabs. An empty list of events means: load again. */
+type Message = { link: Link } | { events: Event[] } | "how is the link?";
 
 const listeners = new Set<Listener>();
 const watchers = new Set<(link: Link) => void>();
 const tabs = new BroadcastChannel("holdfast");
 let link: Link = "opening";
 let leads = false;
-let begun = false;
+let started = false;
 
-/** How long events are gathered before views load anew. */
+/** Milliseconds in which events are collected before views load again. */
 const GATHER = 400;
-/** How long to wait with coming back where the browser has given up. */
+/** Milliseconds until a reconnect after the browser stopped trying. */
 const RETRY = 2_000;
-/** How often to look after what may end without a word. */
+/** Milliseconds between checks for changes without events. */
 const LOOK = 3_000;
 
-function take(word: Word): void {
-  if (word === "how is the link?") {
+function receive(message: Message): void {
+  if (message === "how is the link?") {
     if (leads) tabs.postMessage({ link });
-  } else if ("link" in word) {
-    link = word.link;
+  } else if ("link" in message) {
+    link = message.link;
     for (const watch of watchers) watch(link);
   } else {
-    for (const each of listeners) each(word.events);
+    for (const each of listeners) each(message.events);
   }
 }
 
-function tell(word: Word): void {
-  take(word);
-  tabs.postMessage(word);
+function broadcast(message: Message): void {
+  receive(message);
+  tabs.postMessage(message);
 }
 
 function begin(): void {
-  if (begun) return;
-  begun = true;
-  tabs.onmessage = (message: MessageEvent<Word>) => take(message.data);
+  if (started) return;
+  started = true;
+  tabs.onmessage = (message: MessageEvent<Message>) => receive(message.data);
   tabs.postMessage("how is the link?");
   const lead = () => {
     leads = true;
     open();
     return new Promise<never>(() => undefined); // Until this tab is closed: then another one leads.
   };
-  // Browsers have locks only where a page is safe from being changed on its way.
+  // Locks exist only in secure contexts.
   if ("locks" in navigator) void navigator.locks.request("holdfast stream", lead);
   else void lead();
 }
@@ -62,19 +61,19 @@ function begin(): void {
 function open(): void {
   const source = new EventSource(STREAM);
   source.addEventListener("ready", () => {
-    tell({ link: "open" });
-    // What came before anybody listened is in what is loaded anew.
-    tell({ events: [] });
+    broadcast({ link: "open" });
+    // Views load again, which includes earlier events.
+    broadcast({ events: [] });
   });
-  source.addEventListener("reset", () => tell({ events: [] }));
-  source.onmessage = (message: MessageEvent<string>) => tell({ events: [JSON.parse(message.data) as Event] });
+  source.addEventListener("reset", () => broadcast({ events: [] }));
+  source.onmessage = (message: MessageEvent<string>) => broadcast({ events: [JSON.parse(message.data) as Event] });
   source.onerror = () => {
-    tell({ link: "lost" });
+    broadcast({ link: "lost" });
     if (source.readyState === EventSource.CLOSED) setTimeout(open, RETRY);
   };
 }
 
-/** Be called when something happened; with a run's id, when it happened to that run. */
+/** Call a function after events; with a run's id, only after events of that run. */
 export function useEvents(heard: (events: Event[]) => void, run?: string): void {
   const latest = useRef(heard);
   latest.current = heard;
@@ -101,7 +100,7 @@ export function useEvents(heard: (events: Event[]) => void, run?: string): void 
   }, [run]);
 }
 
-/** A process that dies says nothing: while what is shown depends on one, look again now and then. */
+/** Poll while the view depends on a process: a process that dies sends no event. */
 export function useLooking(depends: boolean, look: () => void): void {
   const latest = useRef(look);
   latest.current = look;

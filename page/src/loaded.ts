@@ -1,7 +1,7 @@
-// What a view shows of the server: loaded when its key changes, kept while it is loaded anew.
+// Data of a view: loaded when its key changes, and still shown while it is loaded again.
 //
-// Invariant: an answer to an older question is dropped; one that is under way is never given up for a newer asking of the
-// same question, so that a busy store cannot keep a slow answer from coming.
+// Invariant: a response for an older key is dropped; a pending request is never aborted by a newer one for the same key,
+// so that a busy store cannot starve a slow response.
 
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 

@@ -1,4 +1,4 @@
-// The frame of the page: the bar, the view that the URL names, the help for the keyboard.
+// The frame of the page: the bar, the current view, the list of keys.
 
 import "./style/index.css";
 
@@ -27,9 +27,9 @@ const VIEWS = [
 ] as const;
 
 const KEYS: [string, string][] = [
-  ["j  k", "the next, the one before"],
+  ["j  k", "next, previous"],
   ["Enter", "open the run"],
-  ["← → ↑ ↓", "through the tree of a state"],
+  ["← → ↑ ↓", "move in the tree of a state"],
   ["/", "search"],
   ["d", "difference"],
   ["f", "fork"],
@@ -43,10 +43,10 @@ function Page() {
   const [help, setHelp] = useState(false);
   const [session, setSession] = useState<Session | null>(null);
   useEffect(() => void api.session().then(setSession, () => undefined), [link]);
-  const count = useMemo(() => serial(() => api.prompts({}).then((found) => setWaiting(found.length), () => undefined)), []);
+  const count = useMemo(() => serial(() => api.inbox({}).then((found) => setWaiting(found.length), () => undefined)), []);
   useEffect(count, []);
   useEvents((events) => {
-    // Steps ask nothing: a busy store is not asked for its questions at each of them.
+    // Steps open no questions: do not reload the inbox after each of them.
     if (events.length === 0 || events.some((event) => !/^(step|version|progress)/.test(event.kind))) count();
   });
   useKeys({ "?": () => setHelp(true) });
@@ -81,7 +81,7 @@ function Page() {
       </header>
       {link === "lost" && (
         <div class="lost-banner" role="alert">
-          The server does not answer. What you see is as it was; the page comes back by itself. If the server was started again, open the
+          The server does not respond. The page shows the last known state and reconnects by itself. If the server was restarted, open the
           address that it printed.
         </div>
       )}
@@ -107,7 +107,7 @@ function View({ route }: { route: Route }) {
       return <Storage route={route} />;
     default:
       return (
-        <Empty title="There is no such page">
+        <Empty title="Page not found">
           <a href={href("runs")}>All runs</a>
         </Empty>
       );

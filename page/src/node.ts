@@ -1,9 +1,9 @@
-// Values that the server cut for showing, as text. Pure.
+// Truncated values of the server as text. Pure.
 
 import type { Node } from "./types";
 import { count, size } from "./words";
 
-/** What JSON cannot say stands inside `{"$holdfast": kind, "value": …}`. */
+/** Values that JSON lacks are written as `{"$holdfast": kind, "value": …}`. */
 function inside(value: unknown): unknown {
   return value !== null && typeof value === "object" && "$holdfast" in value ? (value as unknown as { value: unknown }).value : value;
 }
@@ -43,7 +43,7 @@ export function written(node: Node): string {
   return node.more ? `${shown}… (${count(node.count ?? 0, "character")})` : shown;
 }
 
-/** What a closed container holds, in a few words. */
+/** A short description of a closed container. */
 export function glimpse(node: Node): string {
   const parts = (node.entries ?? []).slice(0, 4).map(({ label, node: item }) => {
     const text = isContainer(item) ? (item.kind === "dict" ? "{…}" : "[…]") : written(item).slice(0, 30);

@@ -1,4 +1,4 @@
-// What is shown where there is nothing yet, or nothing any more: empty, loading, an error.
+// Placeholders: empty, loading, an error.
 
 import type { ComponentChildren } from "preact";
 

@@ -1,4 +1,4 @@
-// The time, for what says how long ago something was: one clock for the page, that ticks slowly.
+// The current time, for ages: one slow clock for the page.
 
 import { useEffect, useState } from "preact/hooks";
 

@@ -1,7 +1,7 @@
-// A list that the server gives a page at a time, newest first. What happens changes its beginning, so only that is read
-// again; what was read beyond it stays.
+// A paged list of the server, newest first. Events change its first page, so only that is read again; the later pages
+// stay.
 //
-// Invariant: items stand in the server's order, each once, without a hole.
+// Invariant: items are in the server's order, each once, without a gap.
 
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 
@@ -9,20 +9,20 @@ import { serial } from "./serial";
 
 export interface Page<T> {
   items: T[];
-  /** From where to read on; null at the end. */
+  /** The cursor of the next page; null at the end. */
   next: string | null;
 }
 
 export interface Paged<T> {
   items: T[];
-  /** Has a first page come? */
+  /** Whether the first page was read. */
   ready: boolean;
   problem: unknown;
   /** Read the next page, if there is one. */
   more: () => void;
-  /** Read the beginning again. */
+  /** Read the first page again. */
   again: () => void;
-  /** Put one item in the place of the one of its name; null takes it out. */
+  /** Replace the item with this name; null removes it. */
   put: (name: string, item: T | null) => void;
 }
 
@@ -40,26 +40,26 @@ export function usePaged<T>(
     const stop = new AbortController();
     let list: Page<T> | null = null;
     let further = false;
-    let anew = true;
+    let restart = true;
     const show = (next: Page<T>) => {
       list = next;
       setShown({ key, list, problem: null });
     };
     const work = serial(async () => {
       try {
-        while (!stop.signal.aborted && (anew || further)) {
-          const after: string | null = anew || list === null ? null : list.next;
-          const first = anew || list === null;
-          if (first) anew = false;
+        while (!stop.signal.aborted && (restart || further)) {
+          const after: string | null = restart || list === null ? null : list.next;
+          const first = restart || list === null;
+          if (first) restart = false;
           else further = false;
           if (!first && after === null) continue;
           const page = await reader.current.read(after, stop.signal);
           if (stop.signal.aborted) return;
           const known: Page<T> | null = list;
-          show(known === null ? page : first ? begun(page, known, reader.current.nameOf) : goneOn(known, page, reader.current.nameOf));
+          show(known === null ? page : first ? replaceFirst(page, known, reader.current.nameOf) : append(known, page, reader.current.nameOf));
         }
       } catch (problem) {
-        anew = further = false;
+        restart = further = false;
         if (!stop.signal.aborted) setShown({ key, list, problem });
       }
     });
@@ -69,7 +69,7 @@ export function usePaged<T>(
         work();
       },
       again: () => {
-        anew = true;
+        restart = true;
         work();
       },
       put: (name, item) => {
@@ -91,8 +91,8 @@ export function usePaged<T>(
 
 const NONE: never[] = [];
 
-/** A first page that was read again, put over what is there. Where the two do not touch, what is there is let go. */
-function begun<T>(page: Page<T>, known: Page<T>, nameOf: (item: T) => string): Page<T> {
+/** Replace the first page of a list. If the new page does not overlap the list, the rest is dropped. */
+function replaceFirst<T>(page: Page<T>, known: Page<T>, nameOf: (item: T) => string): Page<T> {
   const last = page.items[page.items.length - 1];
   if (page.next === null || last === undefined) return page;
   const name = nameOf(last);
@@ -100,7 +100,7 @@ function begun<T>(page: Page<T>, known: Page<T>, nameOf: (item: T) => string): P
   return end < 0 ? page : { items: [...page.items, ...known.items.slice(end + 1)], next: known.items.length > end + 1 ? known.next : page.next };
 }
 
-function goneOn<T>(known: Page<T>, page: Page<T>, nameOf: (item: T) => string): Page<T> {
+function append<T>(known: Page<T>, page: Page<T>, nameOf: (item: T) => string): Page<T> {
   const names = new Set(known.items.map(nameOf));
   return { items: [...known.items, ...page.items.filter((each) => !names.has(nameOf(each)))], next: page.next };
 }

@@ -1,4 +1,4 @@
-// What a retention would remove, shown before anything is. Its rules are in the URL.
+// Retention: shows the versions that rules would remove, before they are removed. The rules are in the URL.
 
 import { useState } from "preact/hooks";
 
@@ -8,7 +8,7 @@ import { Field } from "./field";
 import { useLoaded } from "./loaded";
 import { ErrorNote, Loading } from "./notes";
 import { choose, href } from "./route";
-import type { Forgotten } from "./types";
+import type { PruneResult } from "./types";
 import { count, size } from "./words";
 
 const NUMBERS = [
@@ -17,7 +17,7 @@ const NUMBERS = [
   ["daily", "one a day (days)"],
   ["weekly", "one a week (weeks)"],
 ] as const;
-/** Runs that are listed one by one. */
+/** Number of runs in the table. */
 const LISTED = 100;
 
 interface Props {
@@ -30,11 +30,11 @@ export function Retention({ choices, onDone }: Props) {
   const rules = rulesOf(choices);
   const wanted = Object.keys(rules).length > 0;
   const key = JSON.stringify([run, rules]);
-  const plan = useLoaded(wanted ? key : null, () => api.forget(run, rules, true));
+  const plan = useLoaded(wanted ? key : null, () => api.prune(run, rules, true));
   const [sure, setSure] = useState(false);
-  const [done, setDone] = useState<Forgotten | null>(null);
+  const [done, setDone] = useState<PruneResult | null>(null);
   const remove = async () => {
-    setDone(await api.forget(run, rules, false));
+    setDone(await api.prune(run, rules, false));
     plan.again();
     onDone();
   };
@@ -43,8 +43,8 @@ export function Retention({ choices, onDone }: Props) {
       <div>
         <h2>Retention</h2>
         <p class="soft">
-          What a policy would remove. A version stays if any rule keeps it; the head, tagged and pinned ones, fork points and what a live run
-          needs always stay.
+          Shows the versions that a policy would remove. A version is kept if any rule keeps it; the head, tagged and pinned versions, fork
+          points and versions that a live run needs are always kept.
         </p>
       </div>
       <div class="rules">
@@ -63,9 +63,9 @@ export function Retention({ choices, onDone }: Props) {
           <Field label="not older than" placeholder="7d" value={within} onFinish={(next) => choose({ within: next })} />
         </label>
       </div>
-      {!wanted && <p class="soft">Say what stays, to see what would go.</p>}
+      {!wanted && <p class="soft">Enter a rule to see which versions would be removed.</p>}
       {wanted && plan.error !== null && <ErrorNote error={plan.error} retry={plan.again} />}
-      {wanted && plan.error === null && !plan.value && <Loading what="working out what would go…" />}
+      {wanted && plan.error === null && !plan.value && <Loading what="computing the versions…" />}
       {done !== null && (
         <p role="status">
           removed {count(done.versions, "version")} ({size(done.bytes)})
@@ -90,7 +90,7 @@ export function Retention({ choices, onDone }: Props) {
             <li>
               {count(plan.value.versions, "version")} of {run || count(plan.value.runs.length, "run")} are removed ({size(plan.value.bytes)})
             </li>
-            <li>they cannot be read, resumed or rolled back to any more: this cannot be taken back</li>
+            <li>they cannot be read, resumed or rolled back to any more: this is irreversible</li>
             <li>all other versions stay as they are</li>
           </ul>
         </Dialog>
@@ -99,16 +99,16 @@ export function Retention({ choices, onDone }: Props) {
   );
 }
 
-function PlanTable({ plan }: { plan: Forgotten }) {
-  const going = plan.runs.filter((each) => each.forget.length > 0);
+function PlanTable({ plan }: { plan: PruneResult }) {
+  const going = plan.runs.filter((each) => each.prune.length > 0);
   if (going.length === 0) return null;
   return (
     <table>
       <thead>
         <tr>
           <th>run</th>
-          <th class="number">would go</th>
-          <th class="number">would stay</th>
+          <th class="number">would be removed</th>
+          <th class="number">would be kept</th>
           <th class="number">size</th>
         </tr>
       </thead>
@@ -120,7 +120,7 @@ function PlanTable({ plan }: { plan: Forgotten }) {
                 {each.run}
               </a>
             </td>
-            <td class="number">{each.forget.length.toLocaleString("en")}</td>
+            <td class="number">{each.prune.length.toLocaleString("en")}</td>
             <td class="number">{each.keep.length.toLocaleString("en")}</td>
             <td class="number">{size(each.bytes)}</td>
           </tr>

@@ -1,4 +1,4 @@
-// Which view is shown, with all of its choices, lives in the URL behind the #: it can be kept, sent and gone back to.
+// The current view and all of its choices are in the fragment of the URL: it can be bookmarked and shared.
 //
 //   #/run/RUN?version=12&path=plan
 //
@@ -20,7 +20,7 @@ export function parse(hash: string): Route {
   return { view: view || "runs", name: decoded(rest.join("/")), choices: Object.fromEntries(new URLSearchParams(query)) };
 }
 
-/** The URL of a view; choices that are empty are left out. */
+/** The URL of a view, without empty choices. */
 export function href(view: string, name = "", choices: Record<string, string | number | null | undefined> = {}): string {
   const query = new URLSearchParams();
   for (const [key, value] of Object.entries(choices)) {
@@ -30,7 +30,7 @@ export function href(view: string, name = "", choices: Record<string, string | n
   return `#/${view}${name ? `/${encodeURIComponent(name)}` : ""}${tail}`;
 }
 
-/** Go to a view. `replace` leaves no step behind to go back to: for what changes while one types or slides. */
+/** Go to a view. `replace` adds no entry to the browser history: for changes while typing or sliding. */
 export function go(where: string, replace = false): void {
   if (where === location.hash) return;
   if (replace) {

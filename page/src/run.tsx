@@ -1,4 +1,4 @@
-// One run: its timelines at the left, the steps that led to the chosen version in the middle, the state there at the right.
+// One run: its timelines on the left, the steps that led to the chosen version in the middle, its state on the right.
 
 import { useMemo } from "preact/hooks";
 
@@ -42,7 +42,7 @@ export function RunView({ route }: { route: Route }) {
   const found = useLoaded(chosen ? `version ${id}@${chosen}` : null, (signal) => api.version(id, chosen, signal));
   const pick = (version: number) => choose({ version: version === head ? null : version });
   const step = (by: number) => {
-    // From the address, so that a key that comes before the next drawing counts from where the key before it has led.
+    // From the URL, so that a key before the next render counts from where the previous key has led.
     const place = nearest(versions, Number(parse(location.hash).choices.version) || head);
     const next = versions[Math.min(versions.length - 1, Math.max(0, place + by))];
     if (next) pick(next.version);
@@ -63,7 +63,7 @@ export function RunView({ route }: { route: Route }) {
   const done = () => {
     refresh();
     found.again();
-    // What was tagged or pinned may stand beyond what is read again.
+    // The tagged or pinned version may be beyond the first page.
     void api.versions(id, { before: String(chosen + 1), limit: 1 }).then(({ versions: [fresh] }) => fresh && put(String(chosen), fresh), () => undefined);
   };
   return (
@@ -87,7 +87,7 @@ export function RunView({ route }: { route: Route }) {
           onInput={(event) => {
             const wanted = Number(event.currentTarget.value);
             const oldest = versions[versions.length - 1]?.version ?? 1;
-            // Those that were pruned are passed over.
+            // Skip pruned versions.
             pick(wanted < oldest ? wanted : (versions[nearest(versions, wanted)]?.version ?? wanted));
           }}
         />
@@ -174,9 +174,9 @@ function Head({ run, version, wanted, onDone }: HeadProps) {
         ))}
         <Actions run={run} version={version} wanted={wanted} onDone={onDone} />
       </div>
-      {run.prompts.length > 0 ? (
+      {run.questions.length > 0 ? (
         <div class="lost-banner needs-banner">
-          It waits for an answer: <a href={href("inbox", "", { run: run.id })}>{run.prompts[0]?.question}</a>
+          It waits for an answer: <a href={href("inbox", "", { run: run.id })}>{run.questions[0]?.text}</a>
         </div>
       ) : (
         run.waits.length > 0 && <div class="lost-banner needs-banner">It waits for {run.waits.slice(0, 10).join(", ")}.</div>
@@ -221,7 +221,7 @@ function StatePart({ id, version, parent, show, path, front }: StateProps) {
       {show === "after" ? (
         <Tree at={`${id}@${version}`} path={path} />
       ) : first ? (
-        <p class="pad soft">Nothing came before the first version.</p>
+        <p class="pad soft">There is no version before the first.</p>
       ) : parent === undefined ? (
         <Loading what="reading…" />
       ) : show === "before" ? (
@@ -251,7 +251,7 @@ function useVersions(id: string) {
   );
 }
 
-/** Where a version stands in the list, or the one that is next to it. */
+/** The index of a version in the list, or of its neighbour. */
 function nearest(versions: api.Listed[], wanted: number): number {
   const place = versions.findIndex((each) => each.version <= wanted);
   return place < 0 ? versions.length - 1 : place;

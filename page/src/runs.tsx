@@ -1,4 +1,4 @@
-// The list of runs: who needs you first, then what is held up, then everything, live.
+// The live list of runs, with filters: open questions first, then runs that are held up.
 
 import { useContext, useEffect, useMemo, useRef, useState } from "preact/hooks";
 
@@ -17,19 +17,19 @@ import { age, size } from "./words";
 
 const PAGE = 200;
 const COUNT_EVERY = 2_000;
-/** Runs beyond the first page that are asked for one by one. */
+/** Number of runs beyond the first page that are reloaded individually. */
 const AT_ONCE = 20;
 const SINCE = ["1h", "24h", "7d", "30d"];
-/** Chips, the pressing ones first: what each is called, and the statuses it stands for. */
+/** Chips, the most urgent first, with label and title. */
 const CHIPS: { name: string; label: string; title: string }[] = [
   { name: "needs", label: "Needs you", title: "Runs that wait for an answer" },
-  { name: "held", label: "Held up", title: "Runs that failed, were interrupted, are frozen or paused" },
+  { name: "held", label: "Held up", title: "Runs that failed, were interrupted, are stalled or paused" },
   { name: "running", label: "Running", title: "Runs that are being advanced" },
   { name: "queued", label: "Queued", title: "Runs that wait for a worker" },
-  { name: "suspended", label: "Suspended", title: "Runs that wait for a time, an event or an answer" },
-  { name: "completed", label: "Completed", title: "Runs that came to their end" },
-  { name: "cancelled", label: "Cancelled", title: "Runs that were stopped for good" },
-  { name: "kept", label: "Kept", title: "Histories that are kept by hand, without a workflow" },
+  { name: "suspended", label: "Suspended", title: "Runs that wait for a time, a signal or an answer" },
+  { name: "completed", label: "Completed", title: "Runs that have completed" },
+  { name: "cancelled", label: "Cancelled", title: "Runs that were cancelled" },
+  { name: "manual", label: "Manual", title: "Histories written by hand, without a workflow" },
 ];
 
 export function Runs({ route }: { route: Route }) {
@@ -40,7 +40,7 @@ export function Runs({ route }: { route: Route }) {
   const runs = list.items;
   const counts = useCounts();
   const session = useContext(SessionContext);
-  // A reference, so that a key that comes before the next drawing counts from where the key before it has led.
+  // A ref, so that a key before the next render counts from where the previous key has led.
   const mark = useRef({ key, place: -1 });
   const [, draw] = useState(0);
   const marked = () => (mark.current.key === key ? Math.min(mark.current.place, runs.length - 1) : -1);
@@ -157,7 +157,7 @@ function Row({ run, now, chosen }: { run: Run; now: number; chosen: boolean }) {
 
 function NoneLeft() {
   return (
-    <Empty title="No run fits these filters">
+    <Empty title="No run matches these filters">
       <button type="button" onClick={() => go(href("runs"))}>
         Show all runs
       </button>
@@ -167,8 +167,8 @@ function NoneLeft() {
 
 function FirstRun() {
   return (
-    <Empty title="There is no run here yet">
-      <p>Make a first one beside this store; it appears here as it runs:</p>
+    <Empty title="No runs yet">
+      <p>Start a first one in this store; it appears here while it runs:</p>
       <pre>{`import holdfast
 
 @holdfast.step
@@ -182,7 +182,7 @@ def hello(name):
 
 holdfast.open("runs.db").run(hello, "world")`}</pre>
       <p class="soft">
-        Or watch an agent that is killed and goes on: <code>holdfast demo</code>
+        Or watch an agent that is killed and resumed: <code>holdfast demo</code>
       </p>
     </Empty>
   );
@@ -192,7 +192,7 @@ const distinct = (names: string[]) => [...new Set(names)].sort();
 
 interface ChoiceProps {
   label: string;
-  /** What no choice is called. */
+  /** The label for no choice. */
   all: string;
   value: string;
   options: string[];
@@ -213,7 +213,7 @@ function Choice({ label, all, value, options, onChoose }: ChoiceProps) {
   );
 }
 
-/** The runs that are wanted, live. */
+/** The runs that match the filters, live. */
 function useRuns(key: string, wanted: api.RunsWanted): Paged<Run> {
   const list = usePaged(
     key,
@@ -225,7 +225,7 @@ function useRuns(key: string, wanted: api.RunsWanted): Paged<Run> {
   );
   useEvents((events) => {
     list.again();
-    // What is read again is the beginning: those further down are asked for one by one, as far as that is quick.
+    // Only the first page is read again: reload changed runs further down individually, up to a limit.
     const further = new Set(list.items.slice(PAGE).map((run) => run.id));
     const changed = [...new Set(events.map((event) => event.run))].filter((id) => further.has(id));
     const statuses = api.statusesOf(wanted.show);
@@ -240,7 +240,7 @@ function useRuns(key: string, wanted: api.RunsWanted): Paged<Run> {
   return list;
 }
 
-/** How many runs each chip stands for. Counting looks at every run: not at each event of a busy store. */
+/** The number of runs for each chip. Counting reads every run, so it is throttled. */
 function useCounts(): Record<string, number> {
   const [counts, setCounts] = useState<Record<string, number>>({});
   const timer = useRef<ReturnType<typeof setTimeout> | null>(null);
@@ -260,7 +260,7 @@ function useCounts(): Record<string, number> {
   return counts;
 }
 
-/** Is there room for one column only? */
+/** Whether there is space for one column only. */
 function useNarrow(): boolean {
   const query = useMemo(() => matchMedia("(max-width: 820px)"), []);
   const [narrow, setNarrow] = useState(query.matches);

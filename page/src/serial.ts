@@ -1,6 +1,6 @@
-// Work of which only one piece goes on at a time. Pure but for the work itself.
+// Work that never overlaps itself.
 //
-// Invariant: a wish that comes while the work goes on is carried out after it, once, however many come.
+// Invariant: any number of calls during the work run it once more afterwards.
 
 export function serial(work: () => Promise<void>): () => void {
   let busy = false;

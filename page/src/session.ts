@@ -1,4 +1,4 @@
-// Who looks: what the server lets this browser do. Buttons for what it may not do are not shown.
+// The session: the role of this browser. Buttons that its role may not use are hidden.
 
 import { createContext } from "preact";
 import { useContext } from "preact/hooks";
@@ -14,7 +14,7 @@ const RANK = { viewer: 1, operator: 2, admin: 3 };
 
 export const SessionContext = createContext<Session | null>(null);
 
-/** May this browser do what needs a role? */
+/** Whether this browser has a role. */
 export function useMay(role: Session["role"]): boolean {
   const session = useContext(SessionContext);
   return session !== null && RANK[session.role] >= RANK[role] && (role === "viewer" || !session.read_only);

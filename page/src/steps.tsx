@@ -1,4 +1,4 @@
-// The steps that led to a version: how long each took, how often it was tried, what it cost, what it failed with.
+// The steps that led to a version: duration, attempts, cost, errors.
 
 import type { ComponentChildren } from "preact";
 import { useMemo } from "preact/hooks";
@@ -12,7 +12,7 @@ import type { Failure, Implementation, Node, Try } from "./types";
 import { VirtualList } from "./virtual";
 import { amounts, clock, size, span } from "./words";
 
-/** Characters of a result that is not unfolded. */
+/** Characters of a collapsed result. */
 const SHORT = 200;
 
 interface Props {
@@ -93,15 +93,15 @@ function said(step: Listed): string {
   const parts = [
     step.failed ? (step.error?.message ?? "failed") : step.address && step.kind !== "step" ? step.kind : "",
     step.attempt > 1 ? `attempt ${step.attempt}` : "",
-    ...amounts(step.meta),
-    typeof step.meta?.model === "string" ? step.meta.model : "",
+    ...amounts(step.annotations),
+    typeof step.annotations?.model === "string" ? step.annotations.model : "",
     step.actor ? `by ${step.actor}` : "",
     step.note ?? "",
   ];
   return parts.filter(Boolean).join(" · ");
 }
 
-/** What ran as a step, in a line. */
+/** The implementation of a step, in one line. */
 export function ran(found: Implementation | null): string {
   return found ? `${found.name} ${found.code}${found.overridden ? " (override)" : ""}` : "";
 }
@@ -121,7 +121,7 @@ export function VersionFacts({ version, tries }: { version: VersionWhole; tries:
     ["ran", ran(version.implementation)],
     ["arguments", version.arguments.count ? <Given node={version.arguments} at={at} of="arguments" /> : ""],
     ["result", version.result.kind === "none" ? "" : <Given node={version.result} at={at} of="result" />],
-    ["metadata", version.meta.kind === "none" ? "" : written(version.meta)],
+    ["annotations", version.annotations.kind === "none" ? "" : written(version.annotations)],
     ["size", size(version.size)],
     ["hash", version.hash.slice(0, 16)],
   ];
@@ -151,7 +151,7 @@ export function VersionFacts({ version, tries }: { version: VersionWhole; tries:
   );
 }
 
-/** What a step was called with, or returned: in a line, or to be unfolded; what is too large for that, as a file. */
+/** Arguments or result of a step: in one line, expandable, or as a file if too large. */
 function Given({ node, at, of }: { node: Node; at: string; of: "arguments" | "result" }) {
   const text = written(node);
   if (text.length <= SHORT && !isCut(node)) return <>{text}</>;

@@ -1,4 +1,4 @@
-// What the store holds: size by run, what a retention would remove, a check of all hashes with progress.
+// The store: size by run, retention, verification with progress.
 
 import { useEffect, useState } from "preact/hooks";
 
@@ -12,12 +12,12 @@ import { useMay } from "./session";
 import type { Report, Run, Task } from "./types";
 import { count, size } from "./words";
 
-/** How often a task that is under way is looked at. */
+/** Milliseconds between polls of a running task. */
 const LOOK = 500;
 
 export function Storage({ route }: { route: Route }) {
   const stats = useLoaded("stats", api.stats);
-  const mayForget = useMay("admin");
+  const mayPrune = useMay("admin");
   useWalk("a.name");
   return (
     <main class="scroll">
@@ -37,11 +37,11 @@ export function Storage({ route }: { route: Route }) {
           </section>
         )}
         <Check />
-        {mayForget && <Retention choices={route.choices} onDone={stats.again} />}
+        {mayPrune && <Retention choices={route.choices} onDone={stats.again} />}
         <section class="card" aria-label="Size by run">
           <h2>Size by run</h2>
           {stats.value === undefined && stats.error === null && <Loading what="adding up…" />}
-          {stats.value?.largest.length === 0 && <Empty title="There is no run here yet" />}
+          {stats.value?.largest.length === 0 && <Empty title="No runs yet" />}
           {stats.value && stats.value.largest.length > 0 && <Sizes runs={stats.value.largest} />}
         </section>
       </div>
@@ -62,7 +62,7 @@ function facts(stats: api.Stats): [string, string][] {
 
 function Sizes({ runs }: { runs: Run[] }) {
   const most = Math.max(1, ...runs.map((run) => run.size));
-  const mayForget = useMay("admin");
+  const mayPrune = useMay("admin");
   return (
     <table>
       <thead>
@@ -88,7 +88,7 @@ function Sizes({ runs }: { runs: Run[] }) {
               <div class="meter" style={{ width: `${(100 * run.size) / most}%` }} />
             </td>
             <td>
-              {mayForget && (
+              {mayPrune && (
                 <button type="button" onClick={() => choose({ run: run.id }, false)}>
                   Prune…
                 </button>
@@ -135,7 +135,7 @@ function Check() {
       {task?.status === "running" && <progress aria-label="Progress" value={task.done} max={task.total || 1} />}
       {report?.ok && (
         <p class="status completed" role="status">
-          All is well: {count(report.runs, "run")}, {count(report.versions, "version")}, {count(report.artifacts, "artifact")}.
+          No problems: {count(report.runs, "run")}, {count(report.versions, "version")}, {count(report.artifacts, "artifact")}.
         </p>
       )}
       {report && !report.ok && (

@@ -1,8 +1,8 @@
-// One of a few, chosen: with the arrow keys, too, as people know it from tabs elsewhere.
+// Tabs, with arrow keys.
 
 interface Props {
   label: string;
-  /** What each is called in the URL, what it says, and whether it can be chosen now. */
+  /** Name in the URL, label, and whether it can be chosen. */
   tabs: { name: string; label: string; disabled?: boolean }[];
   chosen: string;
   onChoose: (name: string) => void;

@@ -1,7 +1,7 @@
-// A state as a tree that is loaded as it is opened: what is not looked at is never sent.
+// A state as a tree that is loaded when it is opened.
 //
-// Invariant: a container asks for its entries a page at a time, a long text for its beginning; what is drawn is all of one
-// version, also while that of another is on its way.
+// Invariant: a container loads its entries in pages, a long text its first part; all that is drawn belongs to one version,
+// also while another is loading.
 
 import { useEffect, useRef, useState } from "preact/hooks";
 
@@ -14,7 +14,7 @@ import type { Blame, Entry, Node } from "./types";
 import { count } from "./words";
 
 const PAGE = 100;
-/** Levels that are indented; deeper ones stand below each other. */
+/** Levels that are indented; deeper ones are not. */
 const DEEPEST = 20;
 
 /** What all rows of a tree share. */
@@ -22,7 +22,7 @@ interface Within {
   at: string;
   blame: Map<string, Blame>;
   ask: (path: string) => void;
-  /** What was opened or closed by hand, by path: it stays so in the next version. */
+  /** What the user opened or closed, by path; kept for the next version. */
   opened: Map<string, boolean>;
 }
 
@@ -44,7 +44,7 @@ export function Tree({ at, path }: { at: string; path: string }) {
     if (blame.has(key)) return;
     api.blame(shown.at, where).then(
       (who) => setBlame((before) => new Map(before).set(key, who)),
-      () => undefined, // A part without a history of its own has nobody to blame.
+      () => undefined, // A part without its own history has no blame.
     );
   };
   const within: Within = { at: shown.at, blame, ask, opened: opened.current };
@@ -68,7 +68,7 @@ export function Tree({ at, path }: { at: string; path: string }) {
   );
 }
 
-/** The arrow keys, as people know them from trees elsewhere. */
+/** Arrow keys, as in other trees. */
 function moved(event: KeyboardEvent): void {
   const tree = event.currentTarget as HTMLElement;
   const items = [...tree.querySelectorAll<HTMLElement>("[role=treeitem]")];
@@ -210,7 +210,7 @@ function Leaf({ at, path, node }: { at: string; path: string | null; node: Node 
 }
 
 function LongText({ at, path, node }: { at: string; path: string | null; node: Node }) {
-  // How much is left is counted by the server: a character may be two for the browser.
+  // The server counts the rest: a character may be two in the browser.
   const [{ text, left }, setRead] = useState({ text: textOf(node), left: node.more ?? 0 });
   const [problem, setProblem] = useState<unknown>(null);
   const load = () => {

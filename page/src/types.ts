@@ -1,4 +1,4 @@
-// The records of the API, as the page reads them. `/api/v1/openapi.json` is what they are taken from.
+// The records of the API that the page reads, as described by `/api/v1/openapi.json`.
 
 export interface Run {
   id: string;
@@ -58,7 +58,7 @@ export interface Failure {
   /** The error that was being handled. */
   context?: Failure;
   suppressed?: boolean;
-  /** Causes that are left out before the one that is shown. */
+  /** Number of causes that are omitted before the one shown. */
   skipped?: number;
   /** Members of a group. */
   errors?: Failure[];
@@ -88,7 +88,7 @@ export interface Change {
   of: "state" | "version";
   path: string;
   source: string | null;
-  /** Cut for showing; null where there was, or is, nothing. */
+  /** Truncated; null if there was, or is, no value. */
   old: Node | null;
   new: Node | null;
 }
@@ -97,7 +97,7 @@ export interface Diff {
   a: string;
   b: string;
   changes: Change[];
-  /** How many there are; only the first are here. */
+  /** The total number; only the first are included. */
   count: number;
 }
 
@@ -115,7 +115,7 @@ export interface Pair {
   same: boolean;
   a_code: Implementation | null;
   b_code: Implementation | null;
-  /** Null where it is not recorded. */
+  /** Null if not recorded. */
   same_code: boolean | null;
 }
 
@@ -134,14 +134,14 @@ export interface Preview {
   workflow: string | null;
   version: number;
   left: number[];
-  passed: string[];
+  replayed: string[];
   again: string[];
   undo: string[];
   cancelled: string[];
   waits: string[];
   known: boolean;
-  /** The same in sentences. */
-  told: string[];
+  /** The effect in sentences. */
+  description: string[];
 }
 
 export interface Details {
@@ -151,32 +151,32 @@ export interface Details {
   address?: string;
   attempt?: number;
   stack?: string;
-  /** How often it was put back on its feet without being asked. */
+  /** Number of automatic recoveries. */
   restores?: number;
   /** The last good version. */
   version?: number;
-  /** What has changed since it, in lines. */
+  /** The changes since then, as lines. */
   diff?: string[];
-  /** What differs from the beginning, by the parts that can be kept. */
+  /** The changes since the first version, by the parts that can be kept. */
   initial?: { path: string; changes: string[] }[];
   choices?: string[];
-  /** What was answered, with the version or the parts of the state that it named. */
+  /** The answer, with the parts of the state that it named. */
   choice?: string;
   keep?: string[];
 }
 
-export interface Prompt {
+export interface Question {
   id: string;
   run: string;
   address: string;
-  question: string;
+  text: string;
   opened: string;
   due: string | null;
   schema: Schema | null;
   details?: Details;
   answered?: string;
   actor?: string | null;
-  /** Null if it is long: the version of its step tells it. */
+  /** Null if it is long: the version of its step has it as its result. */
   answer?: unknown;
 }
 
@@ -207,20 +207,20 @@ export interface Report {
 
 export interface Pruned {
   run: string;
-  forget: number[];
+  prune: number[];
   keep: number[];
   bytes: number;
 }
 
-/** What a retention removes, or would. */
-export interface Forgotten {
+/** The versions that are, or would be, pruned. */
+export interface PruneResult {
   dry_run: boolean;
   versions: number;
   bytes: number;
   runs: Pruned[];
 }
 
-/** An attempt at a step that failed. */
+/** A failed attempt at a step. */
 export interface Try {
   cursor: number;
   at: string;

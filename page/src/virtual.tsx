@@ -1,6 +1,6 @@
-// A list of rows of one height, of which only those in sight are in the document.
+// A list of rows of equal height, of which only the visible ones are in the document.
 //
-// Invariant: what the browser holds follows the height of the window, not the length of the list.
+// Invariant: the size of the document depends on the height of the window, not on the length of the list.
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
@@ -10,13 +10,13 @@ interface Props {
   rows: number;
   height: number;
   row: (place: number) => ComponentChildren;
-  /** Drawn behind the rows, for those from `first` to before `last`. */
+  /** Drawn behind the rows from `first` to before `last`. */
   behind?: (first: number, last: number) => ComponentChildren;
-  /** The row that must be in sight. */
+  /** The row that must be visible. */
   chosen?: number;
-  /** When this changes, the chosen row is brought into sight again. */
+  /** When this changes, the chosen row is scrolled into view again. */
   shown?: unknown;
-  /** Called when the end is near: for what is loaded a page at a time. */
+  /** Called when the end is near, to load the next page. */
   onEnd?: () => void;
   label: string;
 }

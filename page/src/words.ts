@@ -1,4 +1,4 @@
-// Numbers and times as people read them. Everything here is pure: the time is given, never taken.
+// Numbers and times as text. Pure: the current time is a parameter.
 
 const UNITS: [number, string][] = [
   [86_400, "d"],
@@ -48,26 +48,26 @@ export function count(number: number, noun: string): string {
   return `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
 }
 
-/** A figure that steps noted, as `1,200 tokens` or `cost 0.0102`: what the cost is counted in, only they know. */
+/** An annotation as `1,200 tokens` or `cost 0.0102`; the unit of cost is up to the application. */
 export function amount(name: string, value: number): string {
   const figure = value.toLocaleString("en", { maximumFractionDigits: 6 });
   return name.includes("token") ? `${figure} ${name.replaceAll("_", " ")}` : `${name.replaceAll("_", " ")} ${figure}`;
 }
 
-/** The figures among what was noted. */
+/** The numbers among annotations. */
 export function amounts(noted: Record<string, unknown> | null | undefined): string[] {
   return Object.entries(noted ?? {}).flatMap(([name, value]) =>
     typeof value === "number" && (name.includes("token") || name.includes("cost")) ? [amount(name, value)] : [],
   );
 }
 
-/** What was spent of what may be: `cost 0.4 of 5`. */
+/** Spending and its limit: `cost 0.4 of 5`. */
 export function spending(limits: Record<string, number> | null, spent: Record<string, number>): string[] {
   const figure = (value: number) => value.toLocaleString("en", { maximumFractionDigits: 6 });
   return Object.entries(limits ?? {}).map(([name, most]) => `${name} ${figure(spent[name] ?? 0)} of ${figure(most)}`);
 }
 
-/** A time of the day, with the date where it is not today's. */
+/** A time of day, with the date unless it is today. */
 export function clock(at: string, now: number): string {
   const then = new Date(at);
   if (Number.isNaN(then.getTime())) return "";
@@ -77,13 +77,13 @@ export function clock(at: string, now: number): string {
     : `${then.toLocaleDateString("en-CA")} ${time}`;
 }
 
-/** A value in one line, no longer than so many characters. */
+/** A value in one line of at most so many characters. */
 export function brief(value: unknown, most = 80): string {
   const text = typeof value === "string" ? JSON.stringify(value.slice(0, most + 1)) : shortJson(value, most);
   return text.length > most ? `${text.slice(0, most - 1)}…` : text;
 }
 
-/** JSON of the beginning of a value: what follows of a large one is never turned into text. */
+/** JSON of the first part of a value; the rest of a large value is not converted. */
 function shortJson(value: unknown, most: number): string {
   if (value === null || typeof value !== "object") return JSON.stringify(value) ?? "";
   const parts: string[] = [];

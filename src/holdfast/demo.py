@@ -1,9 +1,9 @@
 """The agent of `holdfast demo`: it researches kelp, and makes a mistake.
 
-`python -m holdfast.demo FILE NOTES [VERSION]` begins its run in a store, or goes on with it, or rolls it back to a
-version and goes on with more care. It says what it does on standard output, a line each: what happens, the step, and
-what it is about, with tabs between. In the folder NOTES it keeps what the world would know of it: whether the search
-engine was down already, and each effect that it had.
+`python -m holdfast.demo FILE NOTES [VERSION]` starts its run in a store, or resumes it, or rolls it back to a version
+and continues with a corrected step. It prints a line for each event: the event, the step, and a description, separated
+by tabs. The folder NOTES holds the state of the outside world: whether the search engine has failed yet, and each
+effect of a step.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ T = TypeVar("T")
 RUN = "research"
 TOPIC = "kelp forests"
 _QUESTIONS = ("what is it", "how fast does it grow", "who lives there")
-#: Seconds that a pretended call of a model takes.
+#: Seconds that a simulated model call takes.
 _PACE = 0.1
 
 
 @step
 def plan(topic: str) -> list[str]:
-    """Each step may change the state as if it were an ordinary dict."""
+    """Plan. A step changes the state like an ordinary dict."""
     holdfast.state()["topic"] = topic
     return work("plan", f"{len(_QUESTIONS)} questions about {topic}", list(_QUESTIONS))
 
 
 @step(retry=Retry(3, delay=0.15, jitter=0))
 def search(question: str) -> str:
-    """A step that fails the first time, as searches do."""
+    """Search; the second question fails once and is retried."""
     holdfast.state().setdefault("notes", []).append(question)
     if question == _QUESTIONS[1] and _first_time("offline"):
         say("retry", "search", "the search engine does not answer; once more in a moment")
@@ -50,7 +50,7 @@ def read(pages: list[str]) -> str:
 
 @step
 def extract(text: str) -> dict[str, str]:
-    """The step that goes wrong."""
+    """Extract facts, one of them wrong."""
     facts = {"growth": "60 metres a day", "depth": "down to 40 metres", "guests": "otters, urchins, seals"}
     holdfast.state()["facts"] = facts
     return work("extract", "three facts", facts)
@@ -70,13 +70,13 @@ def publish(text: str) -> str:
 
 @workflow
 def research(topic: str) -> str:
-    """Loops, branches and calls are plain Python."""
+    """Research a topic. Loops, branches and calls are plain Python."""
     pages = [search(question) for question in plan(topic)]
     return publish(draft(extract(read(pages))))
 
 
 def extract_with_care(text: str) -> dict[str, str]:
-    """Another implementation of the step `extract`."""
+    """Extract facts correctly: another implementation of the step `extract`."""
     facts = {
         "growth": "60 centimetres a day",
         "depth": "down to 40 metres",
@@ -87,10 +87,10 @@ def extract_with_care(text: str) -> dict[str, str]:
 
 
 def work(name: str, what: str, result: T, slow: float = 1) -> T:
-    """Pretend to call a model."""
+    """Simulate a model call, and record its effect."""
     say("begin", name, what)
     time.sleep(_PACE * slow)
-    holdfast.note(model="pretend-1", tokens=100 + len(str(result)))
+    holdfast.annotate(model="pretend-1", tokens=100 + len(str(result)))
     with (_notes() / "effects").open("a") as effects:
         effects.write(f"{holdfast.idempotency_key()} {name}\n")
     say("end", name, what)
@@ -101,8 +101,8 @@ def say(happens: str, name: str, what: str) -> None:
     print(f"{happens}\t{name}\t{what}", flush=True)
 
 
-def repeated(notes: Path) -> int:
-    """How many steps had their effect more than once."""
+def count_repeated(notes: Path) -> int:
+    """Return the number of steps that had their effect more than once."""
     keys = [line.split()[0] for line in (notes / "effects").read_text().splitlines()]
     return len(keys) - len(set(keys))
 
@@ -119,7 +119,7 @@ def _notes() -> Path:
 
 
 def main(arguments: list[str]) -> Any:
-    """The life of the agent's process."""
+    """Start the run, resume it, or roll it back."""
     file, os.environ["HOLDFAST_DEMO_NOTES"], *back = arguments
     with holdfast.open(file) as hf:
         if back:

@@ -11,7 +11,7 @@
     │   ├── NotAwaited          a step, ask, sleep, … was called without await
     │   └── AlreadyExists       a run of this id is there; nothing is overwritten
     │       └── RunMismatch     … of another workflow, or started with other arguments
-    ├── TryAgain                read afresh, then repeat
+    ├── TryAgain                read again, then repeat
     │   ├── StaleVersion        someone else wrote the version first
     │   ├── AlreadyRunning      the run is being advanced elsewhere
     │   ├── LeaseLost           another took the run over; what was not committed is not kept
@@ -120,7 +120,7 @@ class InvalidAnswer(InvalidCall):
 
 
 class TryAgain(HoldfastError):
-    """Read afresh and repeat."""
+    """Read again and repeat."""
 
     code = "try_again"
 
@@ -161,31 +161,31 @@ class StoreBusy(TryAgain):
     code = "store_busy"
 
 
-class Decide(HoldfastError):
+class DecisionNeeded(HoldfastError):
     """A decision is needed."""
 
     code = "decide"
 
 
-class MergeConflict(Decide):
+class MergeConflict(DecisionNeeded):
     """Two changes of one place cannot both stand."""
 
     code = "merge_conflict"
 
 
-class ReplayDiverged(Decide):
+class ReplayDiverged(DecisionNeeded):
     """The workflow's code does not fit what the run has recorded."""
 
     code = "replay_diverged"
 
 
-class CodeChanged(Decide):
+class CodeChanged(DecisionNeeded):
     """The workflow's code has changed since the run began."""
 
     code = "code_changed"
 
 
-class LimitExceeded(Decide):
+class LimitExceeded(DecisionNeeded):
     """A limit is used up, so the next step was not started. `details` has the same facts."""
 
     code = "limit_exceeded"
@@ -211,13 +211,13 @@ class LimitExceeded(Decide):
         return str(self.details.get("run", ""))
 
 
-class OverridesMissing(Decide):
+class OverridesMissing(DecisionNeeded):
     """The run has overrides of steps whose functions this process does not know."""
 
     code = "overrides_missing"
 
 
-class CompensationFailed(Decide):
+class CompensationFailed(DecisionNeeded):
     """Undoing a step failed."""
 
     code = "compensation_failed"

@@ -1,9 +1,9 @@
-"""The event loop and the task that call the code that asks.
+"""The running event loop and the current task.
 
-Before Python 3.12, each request for the running loop is a system call. So each thread remembers its loop: while a task
-of that loop runs, the loop runs.
+Before Python 3.12, each request for the running loop is a system call. So each thread caches its loop: while a task of
+that loop runs, the loop runs.
 
-Invariant: the answers are those of asyncio, which is never imported here.
+Invariant: the results are those of asyncio, which is never imported here.
 """
 
 from __future__ import annotations
@@ -14,41 +14,41 @@ import threading
 from typing import Any
 
 
-class _Known(threading.local):
-    """The loop that was running when this thread asked last."""
+class _LoopCache(threading.local):
+    """The loop that was running at the last call in this thread."""
 
     loop: Any = None
     current_task: Any = None
 
 
-_known = _Known()
+_known = _LoopCache()
 
 
 def running_task() -> Any:
-    """Return the asyncio task that is running; None where there is none."""
+    """Return the current asyncio task; None if there is none."""
     loop = _known.loop
     if loop is not None:
         task = _known.current_task(loop)
         if task is not None:
             return task
-    loop = _look()
+    loop = _find_loop()
     return None if loop is None else _known.current_task(loop)
 
 
 def running_loop() -> Any:
-    """Return the event loop that calls this code; None where there is none."""
+    """Return the running event loop of this thread; None if there is none."""
     loop = _known.loop
     if loop is not None and _known.current_task(loop) is not None:
         return loop
-    return _look()
+    return _find_loop()
 
 
 def in_event_loop() -> bool:
-    """Return whether this code is called by an event loop."""
+    """Return whether an event loop calls this code."""
     return running_loop() is not None
 
 
-def _look() -> Any:
+def _find_loop() -> Any:
     asyncio = sys.modules.get("asyncio")
     loop = None if asyncio is None else asyncio._get_running_loop()
     _known.loop = loop
@@ -58,7 +58,7 @@ def _look() -> Any:
 
 
 def _forget() -> None:
-    """In a child after a fork: the loop runs in the parent."""
+    """Clear the cache in a child process: the loop runs in the parent."""
     _known.loop = None
 
 

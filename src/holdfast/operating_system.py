@@ -1,9 +1,9 @@
-"""The differences between operating systems: syncing, processes, signals, sockets, and files that are open.
+"""Differences between operating systems: syncing, processes, signals, sockets, and open files.
 
 Linux runs the whole test suite. The branches for macOS and Windows are tested by simulation: the tests set `SYSTEM` and
-replace the calls of the system (`ctypes`, `fcntl`, `os`).
+replace the system calls (`ctypes`, `fcntl`, `os`).
 
-Invariant: no other module asks which system it runs on.
+Invariant: no other module checks which system it runs on.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     import socket
     from asyncio import AbstractEventLoop
 
-#: "linux", "darwin", "win32", or another one, which is taken for a POSIX system.
+#: "linux", "darwin", "win32", or another name, which is treated as a POSIX system.
 SYSTEM = sys.platform
-#: The start of a process that exists, where the system does not give it.
+#: The start of an existing process, if the system does not report it.
 UNKNOWN = "?"
 
 #: macOS: a sync that reaches the medium; `fsync` only reaches the drive's cache.
 _F_FULLFSYNC = 51
-#: What file systems answer that lack it.
+#: Errors of file systems without it.
 _CANNOT_FULL_SYNC = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOTTY)
-#: macOS: `proc_pidinfo` with PROC_PIDTBSDINFO fills a `struct proc_bsdinfo` of so many bytes; the state of the process
-#: and its start (seconds, microseconds) are at these offsets.
+#: macOS: `proc_pidinfo` with PROC_PIDTBSDINFO fills a `struct proc_bsdinfo`: its size, and the offsets of the state of
+#: the process and of its start (seconds, microseconds).
 _BSD_INFO, _BSD_INFO_SIZE, _BSD_STATUS, _BSD_START = 3, 136, 4, 120
 _BSD_ZOMBIE = 5
-#: Windows: the right to ask for a process's times; the exit code of one that runs; the error if there is none.
+#: Windows: the right to query a process's times; the exit code of a running process; the error for a missing one.
 _QUERY_LIMITED_INFORMATION, _STILL_ACTIVE, _INVALID_PARAMETER = 0x1000, 259, 87
-#: The largest number that a process can have.
+#: The largest process id.
 _LAST_PID = 2**31 - 1
 #: Windows: seconds to wait for readers of a file that is to be replaced or removed.
 _PATIENCE = 2.0
@@ -50,7 +50,7 @@ _PATIENCE = 2.0
 
 
 def sync(descriptor: int) -> None:
-    """Make what was written to a file or folder survive a power failure."""
+    """Sync a file or folder, so that its content survives a power failure."""
     if SYSTEM == "darwin":
         import fcntl
 
@@ -64,7 +64,7 @@ def sync(descriptor: int) -> None:
 
 
 def open_to_sync(path: Path) -> int:
-    """Open a file only to sync it. Windows syncs no file that cannot be written to."""
+    """Open a file only to sync it. Windows cannot sync a file that is open for reading only."""
     return os.open(path, os.O_RDWR if SYSTEM == "win32" else os.O_RDONLY)
 
 
@@ -74,7 +74,7 @@ def can_sync_folders() -> bool:
 
 
 def sync_settings() -> tuple[str, ...]:
-    """Return the statements by which SQLite syncs as `sync` does."""
+    """Return the statements that make SQLite sync as `sync` does."""
     if SYSTEM == "darwin":
         return ("PRAGMA fullfsync=1", "PRAGMA checkpoint_fullfsync=1")
     return ()
@@ -85,7 +85,7 @@ def sync_settings() -> tuple[str, ...]:
 
 @cache
 def machine() -> str:
-    """Return a name for this machine, its boot, and the space in which its process ids mean something."""
+    """Return a name of this machine, its boot, and its namespace of process ids."""
     try:
         # The start of a process on Linux counts from the boot.
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
@@ -104,18 +104,18 @@ def _node() -> str:
 
 
 def fork_safe_lock() -> threading.RLock:
-    """Return a reentrant lock that is free in the child after a fork, whichever thread of the parent held it. For locks
-    that exist as long as the process: each is registered for good."""
+    """Return a reentrant lock that is free in a forked child, even if a thread of the parent held it. Only for locks
+    that exist as long as the process: each is registered permanently."""
     lock = threading.RLock()
     if hasattr(os, "register_at_fork"):
-        # Part of CPython's locks for this purpose; the type stubs leave it out.
+        # CPython's locks have it for this purpose; the type stubs lack it.
         os.register_at_fork(after_in_child=lock._at_fork_reinit)  # type: ignore[attr-defined]
     return lock
 
 
 def process_start(pid: int) -> str:
-    """Return when a process was started, in a form of the system's own, or `UNKNOWN`; empty if the process
-    does not exist, or is dead and its parent has not waited for it yet."""
+    """Return the start of a process, in a form of the system, or `UNKNOWN`; empty if the process does not exist or is a
+    zombie."""
     if not 0 < pid <= _LAST_PID:
         return ""
     if SYSTEM == "win32":
@@ -130,7 +130,7 @@ def process_start(pid: int) -> str:
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether a process was stopped, by Ctrl-Z or a debugger, where the system tells."""
+    """Return whether a process is stopped, by Ctrl-Z or a debugger; False if the system does not report it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
     except (OSError, IndexError):
@@ -138,8 +138,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def _exists(pid: int) -> str:
-    """Return `UNKNOWN` if there is such a process, empty if there is none. Not for Windows, where this would send
-    Ctrl-C."""
+    """Return `UNKNOWN` if the process exists, otherwise empty. Not for Windows, where this would send Ctrl-C."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -160,7 +159,7 @@ def _start_on_macos(pid: int) -> str:
     ask.restype = ctypes.c_int
     found = ctypes.create_string_buffer(_BSD_INFO_SIZE)
     if ask(pid, _BSD_INFO, 0, found, _BSD_INFO_SIZE) != _BSD_INFO_SIZE:
-        # It does not find a process that is dead. Of another user's it may not tell.
+        # A dead process is not found; a process of another user may not be queried.
         return "" if ctypes.get_errno() == errno.ESRCH else UNKNOWN
     (status,) = struct.unpack_from("=I", found, _BSD_STATUS)
     seconds, microseconds = struct.unpack_from("=QQ", found, _BSD_START)
@@ -201,17 +200,17 @@ def _start_on_windows(pid: int) -> str:
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
-    """Return the signals that ask a process to end: SIGTERM, Ctrl-C, and Ctrl-Break where there is one."""
+    """Return the signals that ask a process to end: SIGTERM, Ctrl-C, and Ctrl-Break if it exists."""
     names = ("SIGTERM", "SIGINT", "SIGBREAK")
     return tuple(getattr(signal, name) for name in names if hasattr(signal, name))
 
 
 def call_on_signal(loop: AbstractEventLoop, number: signal.Signals, callback: Callable[[], None]) -> None:
-    """Call a function in an event loop when a signal comes. In the main thread."""
+    """Call a function in an event loop on a signal; to be called in the main thread."""
     try:
         loop.add_signal_handler(number, callback)
     except NotImplementedError:
-        # The event loops of Windows do not have it.
+        # Event loops on Windows do not have it.
         signal.signal(number, lambda *_: loop.call_soon_threadsafe(callback))
 
 
@@ -219,8 +218,7 @@ def call_on_signal(loop: AbstractEventLoop, number: signal.Signals, callback: Ca
 
 
 def own_port(listening: socket.socket) -> None:
-    """Have no other program take the port of a socket that is about to listen, and let the port be used again as soon
-    as it is closed."""
+    """Reserve the port of a socket that is about to listen, and make the port reusable as soon as it is closed."""
     import socket
 
     if SYSTEM == "win32":
@@ -233,12 +231,12 @@ def own_port(listening: socket.socket) -> None:
 
 def is_port_taken(error: OSError) -> bool:
     """Return whether `bind` failed because another program has the port."""
-    # Windows refuses a port that is held exclusively as if a right were missing.
+    # Windows reports an exclusively used port as a missing permission.
     return error.errno == errno.EADDRINUSE or (SYSTEM == "win32" and error.errno == errno.EACCES)
 
 
 def most_open_files() -> int | None:
-    """Return how many files this process may have open; None if it is unlimited or not known."""
+    """Return the maximum number of open files of this process; None if it is unlimited or unknown."""
     try:
         import resource
     except ImportError:
@@ -248,23 +246,23 @@ def most_open_files() -> int | None:
 
 
 def has_file_modes() -> bool:
-    """Return whether the mode of a file says who may read it."""
+    """Return whether the mode of a file determines who can read it."""
     return SYSTEM != "win32"
 
 
 def replace(source: Path, target: Path) -> None:
-    """Give a file the name of another, which it replaces."""
-    _when_free(lambda: os.replace(source, target))
+    """Rename a file; an existing target is replaced."""
+    _retry_while_open(lambda: os.replace(source, target))
 
 
 def remove(path: Path) -> None:
-    """Remove a file, if it is there."""
-    _when_free(lambda: path.unlink(missing_ok=True))
+    """Remove a file, if it exists."""
+    _retry_while_open(lambda: path.unlink(missing_ok=True))
 
 
-def _when_free(change: Callable[[], None]) -> None:
-    """Change the name of a file. Windows refuses that while any process has the file open, if only a virus scanner:
-    wait for it, and raise its `PermissionError` if that takes too long."""
+def _retry_while_open(change: Callable[[], None]) -> None:
+    """Rename or remove a file. Windows refuses that while a process, perhaps a virus scanner, has the file open: retry,
+    and raise the `PermissionError` if that takes too long."""
     until = time.monotonic() + (_PATIENCE if SYSTEM == "win32" else 0.0)
     pause = 0.001
     while time.monotonic() < until:

@@ -1,8 +1,7 @@
-"""Types that bytes and JSON are decoded to, resolved by one thread at a time.
+"""Resolution of types that bytes and JSON are decoded to, by one thread at a time.
 
-msgspec reads the annotations of a struct when the struct is first decoded to. If two threads do that at the same
-moment, one of them meets a half-resolved type, and the process crashes (msgspec 0.22, all versions of Python). So a
-type goes through here before msgspec sees it.
+msgspec reads the annotations of a struct when it first decodes one. If two threads do that at the same moment, one of
+them finds a half-resolved type and the process crashes (msgspec 0.22, all versions of Python).
 
 Invariant: no type that Holdfast decodes to is resolved by two threads at once.
 """
@@ -22,7 +21,7 @@ _resolved: set[Any] = set()
 
 
 def resolved(kind: type[T]) -> type[T]:
-    """Return a type of Holdfast's, ready to be decoded to by any thread."""
+    """Return a type of Holdfast, resolved, so that any thread can decode to it."""
     if kind not in _resolved:
         resolve(kind)
         _resolved.add(kind)
@@ -30,6 +29,6 @@ def resolved(kind: type[T]) -> type[T]:
 
 
 def resolve(kind: Any) -> None:
-    """Make a type, which may be the application's, ready to be decoded to."""
+    """Resolve a type, which may be the application's."""
     with _resolving:
         msgspec.msgpack.Decoder(kind)

@@ -38,7 +38,7 @@ with isolated_definitions():
     @step(name="search")
     def search(query: str) -> str:
         holdfast.state().setdefault("found", []).append(query)
-        holdfast.note(model="small-1", tokens=5, cost=0.01)
+        holdfast.annotate(model="small-1", tokens=5, cost=0.01)
         return query
 
 
@@ -109,7 +109,7 @@ def _hostile(hf: Holdfast) -> None:
     history.commit({"a": 1}, step="start")
     state = {EVIL: EVIL, "[bold]key[/bold]": "[red]value[/red]", "bytes": EVIL.encode(), "tab\tkey": 2}
     history.commit(
-        state, step=EVIL, note=EVIL, actor=EVIL, meta={EVIL: EVIL}, result=EVIL, tags=["[red]tag"],
+        state, step=EVIL, note=EVIL, actor=EVIL, annotations={EVIL: EVIL}, result=EVIL, tags=["[red]tag"],
         error={"type": EVIL, "message": EVIL, "traceback": f"Traceback\n  {EVIL}\n"},
     )  # fmt: skip
 

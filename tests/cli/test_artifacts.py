@@ -31,7 +31,7 @@ def test_all_of_a_store(large: Shelf) -> None:
     assert found["size"] == len(CONTENT)
     assert large.rows("artifacts", "ls")[0][:2] == [found["digest"], str(len(CONTENT))]
     lines = large.screen("artifacts", "ls").splitlines()
-    assert lines[0].split() == ["digest", "size", "came"]
+    assert lines[0].split() == ["digest", "size", "created"]
     assert lines[1].startswith(found["digest"][:12])
 
 
@@ -39,7 +39,7 @@ def test_those_of_a_version_with_their_paths(large: Shelf) -> None:
     assert large.rows("artifacts", "ls", "large")[0][2:] == ["docs[0].file", "[red]a.bin"]
     assert "[red]a.bin" in large.screen("artifacts", "ls", "large", columns=80)
     assert large.json("artifacts", "ls", "hand") == []
-    assert large.screen("artifacts", "ls", "hand") == "no large values"
+    assert large.screen("artifacts", "ls", "hand") == "no artifacts"
 
 
 def test_reading_one(large: Shelf) -> None:
@@ -53,9 +53,9 @@ def test_reading_one(large: Shelf) -> None:
 
 def test_reading_one_into_a_file(large: Shelf) -> None:
     told = large.screen("artifacts", "get", "large", "docs[0].file", "-o", "out.bin")
-    assert told == "102 kB in out.bin"
+    assert told == "wrote 102 kB to out.bin"
     assert (large.folder / "out.bin").read_bytes() == CONTENT
-    assert "out.bin is there: say --force" in large.screen(
+    assert "out.bin exists: overwrite it with --force" in large.screen(
         "artifacts", "get", "large", "docs[0].file", "-o", "out.bin", code=4
     )
     (large.folder / "out.bin").write_bytes(b"")
@@ -67,7 +67,7 @@ def test_reading_one_into_a_file(large: Shelf) -> None:
 
 
 def test_bytes_do_not_spoil_a_terminal(large: Shelf) -> None:
-    assert "say -o FILE" in large.screen("artifacts", "get", "large", "docs[0].file", code=2)
+    assert "use -o FILE" in large.screen("artifacts", "get", "large", "docs[0].file", code=2)
 
 
 def test_adding_one(large: Shelf) -> None:
@@ -88,17 +88,17 @@ def test_adding_one(large: Shelf) -> None:
     ("arguments", "code", "told"),
     [
         (["ls", "nosuch"], 3, "no run 'nosuch'"),
-        (["get", "0123"], 3, "there is no large value '0123': `holdfast artifacts ls` lists them"),
-        (["get", "large", "docs"], 2, "holdfast show reads it"),
+        (["get", "0123"], 3, "there is no artifact '0123': `holdfast artifacts ls` lists them"),
+        (["get", "large", "docs"], 2, "`holdfast show` reads it"),
         (["get", "large", "nowhere"], 3, "nothing at nowhere"),
         (["put", "large", "a", "nosuch.png"], 74, "nosuch.png: No such file"),
         (["get", "large", "docs[0].file", "-o", "/nosuch/x"], 74, "/nosuch/x: No such file"),
-        (["get", "large", "docs[0].file", "-o", "/"], 4, "/ is there"),
-        (["put", "large", "text.x", "FILE"], 3, "no place for text.x"),
-        (["put", "large", "docs[7]", "FILE"], 3, "no place for docs[7]"),
-        (["put", "large", "new[3]", "FILE"], 3, "no place for new[3]"),
-        (["put", "large", "", "FILE"], 2, "a path is needed"),
-        (["put", "report-1", "a", "FILE"], 2, "is a workflow's"),
+        (["get", "large", "docs[0].file", "-o", "/"], 4, "/ exists"),
+        (["put", "large", "text.x", "FILE"], 3, "text.x cannot be set"),
+        (["put", "large", "docs[7]", "FILE"], 3, "docs[7] cannot be set"),
+        (["put", "large", "new[3]", "FILE"], 3, "new[3] cannot be set"),
+        (["put", "large", "", "FILE"], 2, "a path is required"),
+        (["put", "report-1", "a", "FILE"], 2, "fork it, and change the fork"),
         (["put", "large"], 2, "missing argument 'PATH'"),
         (["nosuch"], 2, "no such command 'nosuch'"),
     ],
@@ -114,7 +114,7 @@ def test_alone_it_lists_what_it_can(shelf: Shelf) -> None:
     assert all(name in text for name in ("ls ", "get ", "put "))
     done = shelf.call("artifacts", "--json")
     assert (done.code, done.out) == (2, "")
-    assert "say what to do with them: ls, get or put" in json.loads(done.err)["message"]
+    assert "name a subcommand: ls, get or put" in json.loads(done.err)["message"]
 
 
 def test_no_store_is_made(bare: Shelf) -> None:

@@ -9,14 +9,14 @@ import holdfast
 
 def test_backup_to_standard_output_is_refused(own: Shelf) -> None:
     before = sorted(own.folder.iterdir())
-    assert "say ./-" in own.refused("backup", "-", code=2)
+    assert "write ./-" in own.refused("backup", "-", code=2)
     assert sorted(own.folder.iterdir()) == before
     own.pipe("backup", "./-")
     assert (own.folder / "-").exists()
 
 
 def test_bundle_to_standard_output_is_refused_and_a_version_is_printed(own: Shelf) -> None:
-    assert "a bundle goes into a file" in own.refused("export", "--bundle", "hand", "-o", "-", code=2)
+    assert "a bundle is written to a file" in own.refused("export", "--bundle", "hand", "-o", "-", code=2)
     assert own.pipe("export", "hand@1", "-o", "-") == own.pipe("export", "hand@1")
     assert not (own.folder / "-").exists()
 

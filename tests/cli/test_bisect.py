@@ -14,13 +14,16 @@ FEWER = [sys.executable, "-c", "import json, sys; sys.exit(len(json.load(sys.std
 
 def test_on_a_terminal(shelf: Shelf) -> None:
     lines = shelf.screen("bisect", "report-1", "--", *FEWER).splitlines()
-    assert lines[-1] == "report-1@4 (search#2) is the first that fails"
+    assert lines[-1] == "report-1@4 (search#2) is the first version that fails"
     assert lines[0] == "  report-1@6: bad"
     assert lines[1] in ("  report-1@3: good", "  report-1@4: bad")
 
 
 def test_in_a_pipe_the_result_stands_alone(shelf: Shelf) -> None:
-    assert shelf.pipe("bisect", "report-1", "--", *FEWER) == "report-1@4 (search#2) is the first that fails\n"
+    assert (
+        shelf.pipe("bisect", "report-1", "--", *FEWER)
+        == "report-1@4 (search#2) is the first version that fails\n"
+    )
 
 
 def test_as_a_record(shelf: Shelf) -> None:
@@ -31,7 +34,7 @@ def test_as_a_record(shelf: Shelf) -> None:
 
 def test_the_options_of_the_command_are_its_own(shelf: Shelf) -> None:
     done = shelf.call("bisect", "report-1", "--", "sh", "-c", "exit 1", "--json", "--store")
-    assert done.out == "report-1@1 (initial) is the first that fails\n"
+    assert done.out == "report-1@1 (initial) is the first version that fails\n"
 
 
 def test_between_two_versions(shelf: Shelf) -> None:
@@ -55,9 +58,9 @@ def test_no_version_fails(shelf: Shelf) -> None:
         (["report-1", "--", "sh", "-c", "exit 143"], 2, "was ended by signal 15"),
         (["nosuch", "--", "true"], 3, "no run 'nosuch'"),
         (["report-1", "--good", "99", "--", "true"], 3, "no version 99"),
-        (["hand", "--good", "5", "--", "false"], 2, "no ancestor"),
+        (["hand", "--good", "5", "--", "false"], 2, "not an ancestor"),
         (["report-1", "--", "no-such-command"], 2, "cannot be run: No such file"),
-        (["report-1", "--", "sh", "-c", "exit 127"], 2, "ended with 127"),
+        (["report-1", "--", "sh", "-c", "exit 127"], 2, "exited with 127"),
     ],
 )
 def test_wrong_use(shelf: Shelf, arguments: list[str], code: int, told: str) -> None:

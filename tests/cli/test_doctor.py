@@ -19,19 +19,24 @@ def test_on_a_terminal(shelf: Shelf) -> None:
     assert "! interrupted 1 run interrupted: died" in lines
     assert "! failed      1 run failed: report-2" in lines
     assert "              → holdfast resume RUN" in lines
-    assert "✓ prompts     no question waits for long" in lines
+    assert "✓ questions   no question open for more than a day" in lines
 
 
 def test_in_a_pipe(shelf: Shelf) -> None:
     rows = shelf.rows("doctor", code=1)
     assert all(len(row) == 4 for row in rows)
-    assert ["look", "failed", "1 run failed: report-2", "holdfast show RUN, then holdfast resume RUN"] in rows
-    assert {row[0] for row in rows} == {"ok", "look"}
+    assert [
+        "warning",
+        "failed",
+        "1 run failed: report-2",
+        "holdfast show RUN, then holdfast resume RUN",
+    ] in rows
+    assert {row[0] for row in rows} == {"ok", "warning"}
 
 
 def test_as_records(shelf: Shelf) -> None:
     found = json.loads(shelf.pipe("doctor", "--json", code=1))
-    assert {"format", "sqlite", "space", "size", "interrupted", "failed", "prompts", "app"} <= {
+    assert {"format", "sqlite", "space", "size", "interrupted", "failed", "questions", "app"} <= {
         each["check"] for each in found
     }
 
@@ -56,7 +61,7 @@ def test_a_question_that_waits_for_days_and_a_clock_that_is_ahead(empty: Shelf) 
     with holdfast.open(empty.store, clock=lambda: 10_000_000_000.0) as hf:
         hf.history("ahead").commit({})
     found = findings(empty, code=1)
-    assert found["prompts"] == (False, "1 question unanswered for more than a day: asks#1")
+    assert found["questions"] == (False, "1 question open for more than a day: asks#1")
     assert found["clock"] == (False, "1 run changed in the future: ahead")
 
 
@@ -64,13 +69,13 @@ def test_runs_that_failed_long_ago_are_no_finding(empty: Shelf) -> None:
     with holdfast.open(empty.store, clock=lambda: 1_000_000_000.0) as hf:
         hf.history("old").commit({}, status="failed")
     found = findings(empty, code=0)
-    assert found["failed"] == (True, "no run failed within a day, 1 run before: old")
+    assert found["failed"] == (True, "no run failed within a day, 1 run earlier: old")
 
 
-def test_frozen_runs_are_a_finding(empty: Shelf) -> None:
+def test_stalled_runs_are_a_finding(empty: Shelf) -> None:
     with empty.open() as hf:
-        hf.history("stuck").commit({}, status="frozen")
-    assert findings(empty, code=1)["frozen"] == (False, "1 run frozen: stuck")
+        hf.history("stuck").commit({}, status="stalled")
+    assert findings(empty, code=1)["stalled"] == (False, "1 run stalled: stuck")
 
 
 def test_many_runs_are_counted(empty: Shelf) -> None:
@@ -85,7 +90,7 @@ def test_an_app_that_cannot_be_imported(own: Shelf) -> None:
     (own.folder / "broken.py").write_text("import nothing_of_this_name\n")
     (own.folder / "fine.py").write_text("import holdfast\n")
     rows = {row[1]: row for row in own.rows("doctor", "--app", "broken", code=1)}
-    assert rows["app"][0] == "look"
+    assert rows["app"][0] == "warning"
     assert "nothing_of_this_name" in rows["app"][2]
     rows = {row[1]: row for row in own.rows("doctor", "--app", "fine", code=1)}
     assert rows["app"][:3] == ["ok", "app", "fine can be imported"]

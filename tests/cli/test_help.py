@@ -59,7 +59,7 @@ def test_no_line_of_a_list_is_cut_short(shelf: Shelf) -> None:
 
 
 def test_what_a_command_has_of_its_own_comes_first(shelf: Shelf) -> None:
-    options = re.findall(r"^  (?:-\w, )?(--[a-z-]+)", shelf.call("forget", "--help").out, re.MULTILINE)
+    options = re.findall(r"^  (?:-\w, )?(--[a-z-]+)", shelf.call("prune", "--help").out, re.MULTILINE)
     assert options[0] == "--all"
     assert options[-5:] == ["--store", "--app", "--json", "--debug", "--help"]
 
@@ -70,7 +70,7 @@ def test_help_of_the_program_lists_all(shelf: Shelf) -> None:
         assert re.search(rf"^  {name} +{re.escape(line.split(',')[0][:30])}", text, re.MULTILINE), name
     assert "RUN@12, RUN@head, RUN~2" in text
     assert text == shelf.pipe(), "alone it says the same"
-    assert "Put runs right" in shelf.screen("--help")
+    assert "Change runs" in shelf.screen("--help")
 
 
 def test_the_version(shelf: Shelf) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from shelf import STORE, Shelf
 from terminal import Terminal, call
 
-from holdfast.store.sqlite_format import migrations
+from holdfast.store.sqlite.schema import migrations
 
 NEWEST = len(migrations())
 OLD = Path(__file__).parent.parent / "compat" / "format-1.sqlite"
@@ -18,20 +18,20 @@ OLD = Path(__file__).parent.parent / "compat" / "format-1.sqlite"
 
 def test_init_makes_a_store(bare: Shelf) -> None:
     told = bare.pipe("init")
-    assert told == 'holdfast.db is made: hf = holdfast.open("holdfast.db"), then `holdfast runs`\n'
+    assert told == 'created holdfast.db: hf = holdfast.open("holdfast.db"), then `holdfast runs`\n'
     assert bare.pipe("runs") == ""
-    assert "is there" in bare.pipe("init"), "a second time nothing happens"
-    assert json.loads(bare.pipe("init", "--json")) == {"store": STORE, "made": False}
+    assert "found" in bare.pipe("init"), "a second time nothing happens"
+    assert json.loads(bare.pipe("init", "--json")) == {"store": STORE, "created": False}
 
 
 def test_init_tells_first_what_it_does(bare: Shelf) -> None:
     (bare.folder / "pyproject.toml").write_text('[project]\nname = "kelp"\n')
     asked = Terminal("init", cwd=bare.folder).until("Go ahead? [y/N]")
-    assert "a store is made at holdfast.db" in asked.text
-    assert "pyproject.toml gets a table [tool.holdfast]" in asked.text
+    assert "create a store at holdfast.db" in asked.text
+    assert "add a table [tool.holdfast] with its location to pyproject.toml" in asked.text
     assert asked.type("n\n").end() == 1
     assert not (bare.folder / STORE).exists()
-    assert bare.pipe("init", "--dry-run").startswith("a store is made at holdfast.db\n")
+    assert bare.pipe("init", "--dry-run").startswith("create a store at holdfast.db\n")
     assert not (bare.folder / STORE).exists()
 
 
@@ -50,8 +50,8 @@ def test_init_writes_where_the_store_is(bare: Shelf) -> None:
 
 
 def test_init_by_an_address(bare: Shelf) -> None:
-    assert "is made" in bare.pipe("init", "sqlite:///runs.db")
-    assert "is there" in bare.pipe("init", "sqlite:///runs.db")
+    assert "created" in bare.pipe("init", "sqlite:///runs.db")
+    assert "found" in bare.pipe("init", "sqlite:///runs.db")
 
 
 def test_init_leaves_a_file_as_it_is_otherwise(bare: Shelf) -> None:
@@ -69,13 +69,13 @@ def test_init_says_it_once(bare: Shelf) -> None:
     (bare.folder / "pyproject.toml").write_text("")
     done = call("init", cwd=bare.folder)
     assert (done.code, done.err) == (0, "")
-    assert done.out.startswith("holdfast.db is made; pyproject.toml names it: hf = ")
+    assert done.out.startswith("created holdfast.db and recorded it in pyproject.toml: hf = ")
     again = bare.screen("init")
-    assert again.startswith("holdfast.db is there: hf = "), "there is nothing to ask"
+    assert again.startswith("found holdfast.db: hf = "), "there is nothing to ask"
 
 
 def test_init_of_what_would_not_last(bare: Shelf) -> None:
-    assert "ends with the program that opens it" in call("init", ":memory:", cwd=bare.folder).err
+    assert "is lost when the program ends" in call("init", ":memory:", cwd=bare.folder).err
     assert call("init", "-y", cwd=bare.folder, HOLDFAST_STORE=":memory:").code == 2
 
 
@@ -94,20 +94,20 @@ def test_init_where_there_is_no_folder(bare: Shelf) -> None:
 
 
 def test_migrate_of_what_is_new(shelf: Shelf) -> None:
-    assert shelf.screen("migrate") == f"holdfast.db has format {NEWEST}, the newest"
+    assert shelf.screen("migrate") == f"holdfast.db has format {NEWEST}, which is current"
     assert json.loads(shelf.pipe("migrate", "--json"))["format"] == NEWEST
 
 
 def test_migrate_an_old_store(bare: Shelf) -> None:
     shutil.copyfile(OLD, bare.store)
     before = Path(bare.store).read_bytes()
-    assert f"goes from format 1 to {NEWEST}" in bare.pipe("migrate", "--dry-run")
+    assert f"from format 1 to {NEWEST}" in bare.pipe("migrate", "--dry-run")
     assert bare.json("migrate", "--dry-run")["format"] == 1
     assert Path(bare.store).read_bytes() == before
     asked = Terminal("migrate", cwd=bare.folder).until("Go ahead?").type("n\n")
     assert asked.end() == 1
     assert Path(bare.store).read_bytes() == before
-    assert bare.pipe("migrate", "-y") == f"holdfast.db has format {NEWEST} now\n"
+    assert bare.pipe("migrate", "-y") == f"upgraded holdfast.db to format {NEWEST}\n"
     assert bare.json("verify")["ok"] is True
     assert bare.json("runs")
 

@@ -92,7 +92,7 @@ def test_oneline(shelf: Shelf) -> None:
 
 def test_more_than_the_limit_is_told_to_people(shelf: Shelf) -> None:
     lines = shelf.screen("log", "hand", "-n", "3").splitlines()
-    assert lines[-1] == "there are more: -n 30, or --before 7"
+    assert lines[-1] == "more versions: -n 30, or --before 7"
     assert [line[:3].rstrip() for line in lines[:4]] == ["●", "├─╮", "○ │", "│ ○"], (
         "lines go on below the list"
     )
@@ -182,7 +182,7 @@ def test_where_signs_cannot_be_written_their_numbers_are(shelf: Shelf) -> None:
 
 def test_a_version_is_no_run(shelf: Shelf) -> None:
     told = shelf.refused("log", "hand@2", code=2)
-    assert told.startswith("hand@2 is a version, and this takes a run: --before N")
+    assert told.startswith("hand@2 is a version, but a run is expected: --before N")
     assert "no run 'hnad@2'" in shelf.refused("log", "hnad@2", code=3)
 
 

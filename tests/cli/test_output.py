@@ -12,7 +12,7 @@ from terminal import Terminal, call
 
 import holdfast
 from holdfast.cli.output import Output
-from holdfast.desk.words import as_json
+from holdfast.operator_view.text import as_json, dumps
 
 #: Commands that only look, each as it would be typed.
 LOOKING = [
@@ -24,7 +24,7 @@ LOOKING = [
     ["blame", "[red]hostile[/red]"],
     ["events", "[red]hostile[/red]"],
     ["tag", "[red]hostile[/red]"],
-    ["forget", "--all", "--keep-last", "1", "--dry-run"],
+    ["prune", "--all", "--keep-last", "1", "--dry-run"],
     ["verify"],
     ["stats"],
     ["doctor"],
@@ -34,7 +34,7 @@ LOOKING = [
     ["migrate"],
     ["completion", "bash"],
     ["gc"],
-    ["prompts"],
+    ["inbox"],
 ]
 CODES = {"doctor": 1}
 
@@ -129,7 +129,7 @@ def test_no_digit_of_a_number_is_lost(value: float, text: str, capsys: pytest.Ca
 
 def test_values_of_a_state_are_what_json_has() -> None:
     values = [0.1234567891, 1.0, "a\tb", None, True, [1, {"a": b"x"}]]
-    found = [json.loads(Output().value(value)) for value in values]
+    found = [json.loads(dumps(as_json(value))) for value in values]
     assert found[:5] == values[:5]
     assert found[5] == as_json(values[5])
 
@@ -153,8 +153,8 @@ def test_what_a_command_says_it_did_is_safe_too(own: Shelf) -> None:
     """A run's name may hold signs that turn a line around."""
     with own.open() as hf:
         hf.history("a\u202eb").commit({})
-    assert own.screen("tag", "a\u202eb", "[red]x") == "a\\u202eb@1 is a\\u202eb:[red]x"
-    assert own.pipe("pin", "a\u202eb").startswith("a\\u202eb@1 is pinned")
+    assert own.screen("tag", "a\u202eb", "[red]x") == "tagged a\\u202eb@1 as a\\u202eb:[red]x"
+    assert own.pipe("pin", "a\u202eb").startswith("pinned a\\u202eb@1")
     assert own.screen("show", "a\u202eb").splitlines()[0].split() == ["version", "a\\u202eb@1"]
 
 

@@ -19,7 +19,7 @@ def test_a_table_on_a_terminal(shelf: Shelf) -> None:
     assert words["report-2"][1] == "failed"
     assert words["asks"][1] == "suspended"
     assert words["died"][1] == "interrupted"
-    assert words["hand"][1:3] == ["kept", "—"]
+    assert words["hand"][1:3] == ["manual", "—"]
     assert "good" in words["hand"]
     assert "[red]hostile[/red]" in words
 
@@ -67,11 +67,11 @@ def test_a_choice(shelf: Shelf, choice: list[str], wanted: set[str]) -> None:
 
 def test_running_leaves_out_the_interrupted_and_what_is_kept_by_hand(shelf: Shelf) -> None:
     running = {run["id"] for run in shelf.json("runs", "--status", "running")}
-    kept = {run["id"] for run in shelf.json("runs", "--status", "kept")}
+    kept = {run["id"] for run in shelf.json("runs", "--status", "manual")}
     assert not running & {"died", "hand"}
     assert "hand" in kept
     assert "died" not in kept
-    assert shelf.json("stats")["statuses"]["kept"] == len(kept)
+    assert shelf.json("stats")["statuses"]["manual"] == len(kept)
 
 
 def test_since_a_while_ago_has_all(shelf: Shelf) -> None:
@@ -85,7 +85,7 @@ def test_a_limit_counts_what_is_shown_not_what_is_looked_at(shelf: Shelf) -> Non
 
 
 def test_more_than_the_limit_is_told_to_people(shelf: Shelf) -> None:
-    assert shelf.screen("runs", "-n", "2").splitlines()[-1] == "there are more: -n 20"
+    assert shelf.screen("runs", "-n", "2").splitlines()[-1] == "more runs: -n 20"
     assert "more" not in shelf.screen("runs", "-n", "20")
     done = shelf.call("runs", "-n", "2")
     assert (done.out.count("\n"), done.err) == (2, "")
@@ -110,7 +110,7 @@ def test_a_narrow_terminal_keeps_what_matters(shelf: Shelf) -> None:
 def test_a_very_long_name_leaves_room_for_the_rest(shelf: Shelf) -> None:
     line = next(line for line in shelf.screen("runs").splitlines() if line.startswith("long-"))
     assert "…" in line
-    assert "kept" in line
+    assert "manual" in line
 
 
 @pytest.mark.parametrize("when", ["yesterday", "5000y", "999999999y", "0001-01-01", "", "2026-13-01"])

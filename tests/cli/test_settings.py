@@ -72,7 +72,7 @@ def test_the_same_of_the_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ("store", "code", "told"),
     [
         ("nosuch.db", 10, "there is no store at nosuch.db (--store)"),
-        ("http://somewhere", 2, "no store for http://"),
+        ("http://somewhere", 2, "unknown kind of store http://"),
         (".", 10, ""),
         ("nosuch/deep/x.db", 10, "there is no store"),
         ("a\x1b[2J.db", 10, "\\e[2J"),

@@ -29,7 +29,7 @@ def test_a_version_on_a_terminal(shelf: Shelf) -> None:
     assert facts["kind"] == "step"
     assert facts["address"] == "search"
     assert facts["result"] == '"kelp"'
-    assert facts["meta"] == '{model: "small-1", tokens: 5, cost: 0.01}'
+    assert facts["annotations"] == '{model: "small-1", tokens: 5, cost: 0.01}'
     assert lines[lines.index("state") :] == [
         "state",
         "├─ plan  (2 items)",
@@ -49,9 +49,9 @@ def test_facts_in_a_pipe(shelf: Shelf) -> None:
 
 def test_values_in_a_pipe_are_json(own: Shelf) -> None:
     with own.open() as hf:
-        hf.history("values").commit({"n": 1.2e-9, "t": "3"}, step="s", result="3", meta=["a"])
+        hf.history("values").commit({"n": 1.2e-9, "t": "3"}, step="s", result="3", annotations=["a"])
     facts = dict(own.rows("show", "values"))
-    assert (facts["result"], facts["meta"]) == ('"3"', '["a"]')
+    assert (facts["result"], facts["annotations"]) == ('"3"', '["a"]')
     assert json.loads(facts["state"]) == {"n": 1.2e-9, "t": "3"}
     assert [row[-1] for row in own.rows("blame", "values")] == ["1.2e-09", '"3"']
 
@@ -103,11 +103,11 @@ def test_a_part_of_the_state(shelf: Shelf) -> None:
     assert shelf.json("show", "report-1", "plan.days") == 3
 
 
-def test_only_the_state_the_meta_the_result(shelf: Shelf) -> None:
+def test_only_the_state_the_annotations_the_result(shelf: Shelf) -> None:
     assert shelf.json("show", "report-1@3", "--state")["found"] == ["kelp"]
-    assert shelf.json("show", "report-1@3", "--meta")["tokens"] == 5
+    assert shelf.json("show", "report-1@3", "--annotations")["tokens"] == 5
     assert shelf.json("show", "report-1@3", "--result") == "kelp"
-    assert shelf.screen("show", "report-1@3", "--meta").splitlines()[0] == '├─ model  "small-1"'
+    assert shelf.screen("show", "report-1@3", "--annotations").splitlines()[0] == '├─ model  "small-1"'
 
 
 def test_raw(shelf: Shelf) -> None:
@@ -164,18 +164,18 @@ def test_a_huge_value(own: Shelf) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        (["report-1@99"], 3, "run 'report-1' has no version 99: `holdfast log report-1` lists what there is"),
+        (["report-1@99"], 3, "run 'report-1' has no version 99: `holdfast log report-1` lists them"),
         (["report-1@0"], 2, "versions are numbered from 1"),
         (
             ["report-1~99"],
             3,
-            "has no version 99 before its head: `holdfast log report-1` lists what there is",
+            "has no version 99 before its head: `holdfast log report-1` lists them",
         ),
         (["HAND"], 3, "there is no run 'HAND': did you mean 'hand'?"),
         (["hand:goof"], 3, "did you mean 'good'?"),
         (["pruned@2"], 3, "version 2"),
         (["report-1", "plan.dys"], 3, "there is nothing at plan.dys: did you mean 'days'?"),
-        (["report-1", "nowhere"], 3, "there is nothing at nowhere: `holdfast show REF` shows what there is"),
+        (["report-1", "nowhere"], 3, "there is nothing at nowhere: `holdfast show REF` shows the state"),
         (["report-1", "found[9]"], 3, "there is nothing at found[9]: the list has 2 items"),
         (["report-1", "plan.["], 2, "wrong at character"),
         (["report-1", "\x1b[2J"], 2, "path"),

@@ -13,9 +13,9 @@ from holdfast.model.records import STATUSES
 
 def test_a_sound_store(shelf: Shelf) -> None:
     assert re.fullmatch(
-        r"sound  \d+ runs, \d+ versions, 0 large values: every hash is right", shelf.screen("verify")
+        r"ok  \d+ runs, \d+ versions, 0 artifacts: every hash matches", shelf.screen("verify")
     )
-    assert shelf.pipe("verify", "hand") == "sound  1 run, 9 versions, 0 large values: every hash is right\n"
+    assert shelf.pipe("verify", "hand") == "ok  1 run, 9 versions, 0 artifacts: every hash matches\n"
     found = json.loads(shelf.pipe("verify", "--json"))
     assert found["ok"] is True
     assert found["problems"] == []
@@ -28,14 +28,14 @@ def test_progress_is_for_people_only(shelf: Shelf) -> None:
 def test_an_empty_store(empty: Shelf) -> None:
     assert empty.json("verify") == {"ok": True, "runs": 0, "versions": 0, "artifacts": 0, "problems": []}
     assert empty.json("stats")["runs"] == 0
-    assert "no runs" in empty.screen("forget", "--all", "--keep-last", "1", "--dry-run")
+    assert "no runs" in empty.screen("prune", "--all", "--keep-last", "1", "--dry-run")
 
 
 def test_a_damaged_store_is_named(own: Shelf) -> None:
     damage(own, "hand", 4)
     text = own.screen("verify", code=6)
     assert "hand@4: " in text
-    assert "restore the runs that are named from bundles" in text
+    assert "import the damaged runs from bundles" in text
     rows = [row[:2] for row in own.rows("verify", code=6)]
     assert ["hand", "4"] in rows
     found = json.loads(own.pipe("verify", "--json", code=6))
@@ -62,7 +62,7 @@ def test_stats_for_programs(shelf: Shelf) -> None:
     assert int(facts["runs"]) == found["runs"] == len(shelf.json("runs"))
     assert int(facts["file_bytes"]) == found["file_bytes"] > 10_000
     statuses = found["statuses"]
-    assert set(statuses) == {*STATUSES, "interrupted", "kept"}
+    assert set(statuses) == {*STATUSES, "interrupted", "manual"}
     assert statuses["failed"] == statuses["interrupted"] == 1
     assert statuses["cancelled"] == 0
     assert sum(statuses.values()) == found["runs"]

@@ -65,7 +65,7 @@ class Agent:
         assert set(told) == {"untrusted", "code", "message", "details"}
         text = text_of(found)
         assert "Traceback" not in text
-        assert text.split("\n")[0].startswith("This could not be done. ")
+        assert text.split("\n")[0].startswith("The call failed. ")
         json.dumps(told)
         return told
 

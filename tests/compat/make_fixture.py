@@ -163,7 +163,7 @@ class Script:
             del self.expected[f"{run}@{number}"]
 
     def note(self, version: Version, state: Any, facts: dict[str, Any]) -> None:
-        parts = {"state": state, **{name: facts.get(name) for name in ("result", "meta", "error")}}
+        parts = {"state": state, **{name: facts.get(name) for name in ("result", "annotations", "error")}}
         self.expected[f"{version.run}@{version.number}"] = {
             name: digest(part) for name, part in parts.items() if name == "state" or part is not None
         }
@@ -185,7 +185,9 @@ def _values(script: Script) -> None:
     log = script.hf.history("values")
     everything = values()
     script.commit(log, everything, note="all of them", actor="maker", tags=["all"])
-    script.commit(log, [everything], step="as a list", result=everything, meta={"model": "m-1", "tokens": 12})
+    script.commit(
+        log, [everything], step="as a list", result=everything, annotations={"model": "m-1", "tokens": 12}
+    )
     for number, (name, value) in enumerate(everything.items()):
         script.commit(log, value, step=name, kind="timed" if number % 2 else None)
     failed = {"type": "ValueError", "message": "bad", "traceback": "Traceback …"}
@@ -263,7 +265,7 @@ def _forks(script: Script) -> None:
 def go(by: int) -> dict[str, Any]:
     state = holdfast.state()
     state["at"].append({"by": by, "note": _message(by)})
-    holdfast.note(model="m-1", tokens=by)
+    holdfast.annotate(model="m-1", tokens=by)
     return {"there": [by] * by}
 
 
@@ -280,7 +282,7 @@ def _flows(script: Script) -> None:
     log = run.history()
     script.note(log.at(1), {"at": []}, {})
     for by in range(1, 4):
-        facts = {"result": {"there": [by] * by}, "meta": {"model": "m-1", "tokens": by}}
+        facts = {"result": {"there": [by] * by}, "annotations": {"model": "m-1", "tokens": by}}
         script.note(log.at(by + 1), {"at": steps[:by]}, facts)
 
 

@@ -39,7 +39,9 @@ def _conversation(log: History, rng: random.Random) -> None:
     messages = [{"role": "user", "content": rng.randbytes(40).hex()} for _ in range(28)]
     log.commit({"messages": messages, "notes": {}}, note="begins", actor="ada")
     for number in range(14):
-        with log.edit(step=f"say {number % 3}", result={"n": number}, meta={"tokens": number}) as state:
+        with log.edit(
+            step=f"say {number % 3}", result={"n": number}, annotations={"tokens": number}
+        ) as state:
             state["messages"].append({"role": "agent", "content": f"{number}: " + rng.randbytes(40).hex()})
             if number % 4 == 3:
                 state["notes"][f"note {number}"] = holdfast.artifact(rng.randbytes(300), name=f"{number}.bin")
@@ -153,7 +155,7 @@ def _facts(version: Version) -> list[Any]:
 
 def _whole(log: History, ref: int | str) -> list[Any]:
     version = log.at(ref)
-    return [[_facts(version), version.state, version.result, version.meta, version.error]]
+    return [[_facts(version), version.state, version.result, version.annotations, version.error]]
 
 
 def _blame(log: History, path: str) -> list[Any]:

@@ -172,4 +172,4 @@ def test_frozen_workers_are_refused(hf: Holdfast, where: str, tmp_path: Path) ->
     check(hf, tmp_path, count)
     # What they did while they believed to own a run that another took was refused, and they said so.
     assert taken >= FREEZES / 2
-    assert (tmp_path / "stderr.txt").read_text().count("is another's now") >= taken / 2
+    assert (tmp_path / "stderr.txt").read_text().count("another process owns run") >= taken / 2

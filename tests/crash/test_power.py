@@ -15,8 +15,8 @@ from power import Platter
 from promises import Check, Fact, Work, reopened
 
 import holdfast
-import holdfast.store.artifacts
-import holdfast.whole
+import holdfast.atomic_file
+import holdfast.store.artifact_folder
 from disk import Call, Disk
 
 pytestmark = pytest.mark.slow
@@ -100,7 +100,7 @@ def test_power_failure_costs_files_whose_folder_was_not_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same control for the files that Holdfast writes itself."""
-    for module in (holdfast.whole, holdfast.store.artifacts):
+    for module in (holdfast.atomic_file, holdfast.store.artifact_folder):
         monkeypatch.setattr(module, "sync_folder", lambda folder: None)
     _, lost, torn = cuts(tmp_path, 2, 40, "durable")
     assert lost + torn

@@ -30,7 +30,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::pytest.Pytes
 WANTED = os.environ.get("HOLDFAST_INTERRUPTS")
 #: Places of one piece of work that are tried, outside the modules in which threads meet.
 _FEW = 4
-_CORE = ("store/gather", "store/sqlite_link", "store/postgres_link", "store/interrupts", "runtime/turn")
+_CORE = (
+    "store/group_commit",
+    "store/sqlite/database",
+    "store/postgres/connection_pool",
+    "store/interrupts",
+    "execution/write_lock",
+)
 _PATIENCE = 30.0
 
 

@@ -201,7 +201,13 @@ class Witness:
             assert final.count("yes") == final.count({"now": True}) == 1
             events = Counter(event.kind for event in hf.history(self.run).events(limit=10_000))
             assert events["step.completed"] == STEPS
-            for kind in ("run.started", "prompt.opened", "prompt.answered", "event.sent", "run.completed"):
+            for kind in (
+                "run.started",
+                "question.opened",
+                "question.answered",
+                "signal.sent",
+                "run.completed",
+            ):
                 assert events[kind] == 1, (kind, events)
             report = hf.verify()
             assert report.ok, [str(problem) for problem in report.problems]
@@ -224,7 +230,7 @@ def _plan(store: int, rng: random.Random) -> list[tuple[str, str, int]]:
         where, what = OTHERS[(store + number) % len(OTHERS)]
         return where, what, 1 if what == "load" else rng.randrange(1, 3 if what == "steps" else 8)
 
-    waiting = ("prompt.opened", "prompt.answered", "run.suspended", "event.sent")
+    waiting = ("question.opened", "question.answered", "run.suspended", "signal.sent")
     parts = ("part initial", "part step", "part final", "run.resumed")
     return [
         (place(0), "initial", 1),

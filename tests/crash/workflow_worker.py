@@ -22,10 +22,10 @@ from typing import Any
 
 import holdfast
 from holdfast import Holdfast, Retry, Run
-from holdfast.runtime.record import Record
-from holdfast.store.base import Append
-from holdfast.store.sqlite import SQLiteStore
-from holdfast.store.sqlite_link import Link
+from holdfast.execution.replay_log import ReplayLog
+from holdfast.store.protocol import Append
+from holdfast.store.sqlite.database import SQLiteDatabase
+from holdfast.store.sqlite.store import SQLiteStore
 
 BLOCKS = 6
 #: Steps of the workflow, waits and the child included; versions beside them: the first and the last.
@@ -150,9 +150,9 @@ def arm() -> None:
     around(SQLiteStore, "append", appending)
     around(SQLiteStore, "append_many", appending)
     around(SQLiteStore, "_append", inside)
-    around(Link, "_transact", transacting)
-    around(Link, "_connect", connecting)
-    around(Record, "load", loading)
+    around(SQLiteDatabase, "_transact", transacting)
+    around(SQLiteDatabase, "_connect", connecting)
+    around(ReplayLog, "load", loading)
 
 
 def _traced(_: Any, statement: str, __: Any) -> bool:
@@ -328,11 +328,11 @@ def advance(hf: Holdfast, job: dict[str, Any]) -> Run:
     else:
         run = hf.run(job["workflow"], name, run_id=name, state=fresh(), raises=False)
     while run.status == "suspended":
-        prompts = run.prompts()
+        prompts = run.questions()
         run = (
             hf.answer(prompts[0].id, "yes", raises=False)
             if prompts
-            else hf.send(name, "go", {"now": True}, raises=False)
+            else hf.signal(name, "go", {"now": True}, raises=False)
         )
     return run
 

@@ -57,17 +57,17 @@ def _die(*_: Any) -> None:
 
 def watch_over(where: str, dies: str = "") -> None:
     """Look after a store; die after a stuck run was taken away, or after it was rolled back, too."""
-    from holdfast.fleet.orphans import Orphans
+    from holdfast.fleet.monitor.unowned_runs import UnownedRuns
 
-    finish = Orphans.finish
+    finish = UnownedRuns.finish
 
-    def finish_and_die(orphans: Orphans, run: Any) -> None:
+    def finish_and_die(unowned: UnownedRuns, run: Any) -> None:
         if dies == "move":
-            finish(orphans, run)
+            finish(unowned, run)
         _die()
 
     if dies:
-        Orphans.finish = finish_and_die  # type: ignore[method-assign, assignment]
+        UnownedRuns.finish = finish_and_die  # type: ignore[method-assign, assignment]
     with holdfast.open(where, lease=2.0) as hf:
         hf.monitor(interval=0.1).run()
 

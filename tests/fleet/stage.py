@@ -13,8 +13,8 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, Run, step, workflow
-from holdfast.fleet.monitor import Alert, Monitor
-from holdfast.model.public import Prompt
+from holdfast.fleet.monitor.monitor import Alert, Monitor
+from holdfast.model.public import Question
 
 STORES = ("memory", "sqlite", "postgres")
 PATIENCE = 20.0
@@ -92,10 +92,10 @@ class Stage:
         self.seconds += after
         return self.monitor.look()
 
-    def frozen(self, run_id: str = "run") -> Prompt:
+    def frozen(self, run_id: str = "run") -> Question:
         """The prompt of a run that is frozen."""
-        assert self.hf.get(run_id).status == "frozen"
-        (prompt,) = [prompt for prompt in self.hf.prompts() if prompt.run == run_id]
+        assert self.hf.get(run_id).status == "stalled"
+        (prompt,) = [prompt for prompt in self.hf.inbox() if prompt.run == run_id]
         return prompt
 
     def kinds(self, run_id: str = "run") -> list[str]:
@@ -147,7 +147,7 @@ def hang(name: str = "hang") -> str:
     return f"{name} is over"
 
 
-@step(name="m_patient", silent=100)
+@step(name="m_patient", heartbeat_timeout=100)
 def patient() -> str:
     control.hang("patient")
     return "over"
@@ -178,7 +178,7 @@ def count(turn: int) -> int:
 
 @step(name="m_spend")
 def spend(tokens: int, cost: float) -> None:
-    holdfast.note(tokens=tokens, cost=cost)
+    holdfast.annotate(tokens=tokens, cost=cost)
 
 
 def take_back(result: str) -> None:

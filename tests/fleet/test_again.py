@@ -16,11 +16,11 @@ from msgspec.structs import replace
 
 import holdfast
 from holdfast import Holdfast, step, workflow
+from holdfast.execution.engine_context import EngineContext
+from holdfast.execution.run_writer import RunWriter
 from holdfast.fleet.worker import Worker
-from holdfast.runtime.services import Services
-from holdfast.runtime.session import Session
-from holdfast.runtime.waits import encoded, facts_of
-from holdfast.store.base import Append, Claim, Store
+from holdfast.model.run_detail import detail_of, encode_detail
+from holdfast.store.protocol import Append, Claim
 
 pytest_plugins = ["postgres_fixtures"]
 PATIENCE = 20.0
@@ -65,16 +65,16 @@ class Gate:
         self.claims = 0
         self.claimed = threading.Event()
         self.passed = False
-        claim = type(hf._store).claim
+        claim = hf._store.claim
 
-        def counting(store: Store, wanted: Claim) -> Any:
-            found = claim(store, wanted)
+        def counting(wanted: Claim) -> Any:
+            found = claim(wanted)
             self.claims += len(found)
             if self.claims >= 2:
                 self.claimed.set()
             return found
 
-        monkeypatch.setattr(type(hf._store), "claim", counting)
+        monkeypatch.setattr(hf._store, "claim", counting)
 
     def hold(self) -> None:
         if not self.passed:
@@ -99,7 +99,7 @@ def before(
 def answered(hf: Holdfast, run: holdfast.Run) -> int:
     """Answer both questions, and let the workers bring it to its end."""
     for number in (1, 2):
-        (prompt,) = s.wait_until(hf.prompts)
+        (prompt,) = s.wait_until(hf.inbox)
         hf.answer(prompt.id, number, resume=False)
     s.wait_until(lambda: run.status == "completed")
     result: int = run.result
@@ -108,9 +108,9 @@ def answered(hf: Holdfast, run: holdfast.Run) -> int:
 
 PLACES: dict[str, tuple[Any, str, Callable[..., bool]]] = {
     "it has ended, and only its place is not free": (Worker, "_ended", lambda *_: True),
-    "nobody knows yet that it is over": (Services, "release", lambda *_: True),
+    "nobody knows yet that it is over": (EngineContext, "release", lambda *_: True),
     "it has not heard yet that its last write was done": (
-        Session, "_settle", lambda self, *given, **_: getattr(given[-1], "status", "") == "suspended",
+        RunWriter, "_settle", lambda self, *given, **_: getattr(given[-1], "status", "") == "suspended",
     ),
 }  # fmt: skip
 
@@ -133,18 +133,18 @@ def test_it_goes_on_once_a_rollback_is_finished(hf: Holdfast, monkeypatch: pytes
     """A worker finishes a rollback, which leaves the run in its queue, and claims it again before that has ended."""
     run = hf.enqueue(ordering)
     with hf.worker(monitor=False, poll=0.02):
-        s.wait_until(hf.prompts)
+        s.wait_until(hf.inbox)
     found = hf._store.run(run.id)
     assert found is not None
-    facts = facts_of(found)
+    facts = detail_of(found)
     facts.undoing = {"to": 1, "reason": "to be finished", "then": "queued"}
-    after = replace(found, status="queued", revision=found.revision + 1, detail=encoded(facts))
+    after = replace(found, status="queued", revision=found.revision + 1, detail=encode_detail(facts))
     hf._store.append(Append(expect=found, run=after))
     gate = Gate(hf, monkeypatch)
-    before(monkeypatch, gate, Services, "release", lambda *_: run.status == "queued")
+    before(monkeypatch, gate, EngineContext, "release", lambda *_: run.status == "queued")
     with hf.worker(monitor=False, poll=0.02):
         s.wait_until(lambda: run.status == "suspended")
-        hf.answer(hf.prompts()[0].id, "yes", resume=False)
+        hf.answer(hf.inbox()[0].id, "yes", resume=False)
         s.wait_until(lambda: run.status == "completed")
     assert gate.passed
 
@@ -153,7 +153,7 @@ def test_two_workers_of_one_engine_take_turns_with_a_run(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(hf, monkeypatch)
-    before(monkeypatch, gate, Services, "release", lambda *_: True)
+    before(monkeypatch, gate, EngineContext, "release", lambda *_: True)
     run = hf.enqueue(plain)
     narrow: Any = {"monitor": False, "poll": 0.02, "concurrency": 1}
     with hf.worker(**narrow), hf.worker(**narrow):
@@ -161,7 +161,7 @@ def test_two_workers_of_one_engine_take_turns_with_a_run(
 
 
 def test_what_waits_for_an_end_is_told_once_and_by_whoever_gives_it_up(hf: Holdfast) -> None:
-    services, told = hf._services, []
+    services, told = hf._engine, []
     services.when_free("a", lambda: told.append("free"))
     assert told == ["free"]
     claim = services.claim("a")
@@ -174,7 +174,7 @@ def test_what_waits_for_an_end_is_told_once_and_by_whoever_gives_it_up(hf: Holdf
 
 
 def test_a_closed_event_loop_keeps_nobody_waiting(hf: Holdfast) -> None:
-    services, told = hf._services, []
+    services, told = hf._engine, []
 
     async def claim() -> None:
         services.claim("a")

@@ -12,15 +12,15 @@ import stage as s
 from stage import Stage, control
 
 import holdfast
-from holdfast import HoldfastError, InvalidAnswer, LeaseLost, NotFound, Watch, workflow
-from holdfast.model.public import Prompt
-from holdfast.runtime import mail
+from holdfast import HoldfastError, InvalidAnswer, LeaseLost, NotFound, Watchdog, workflow
+from holdfast.execution import inbox
+from holdfast.model.public import Question
 
 stage = s.stage
 pytest_plugins = ["postgres_fixtures"]
 
 
-@workflow(name="a_plans", watch=Watch(silent=60))
+@workflow(name="a_plans", watchdog=Watchdog(heartbeat_timeout=60))
 def plans(title: str) -> str:
     s.mark(title)
     s.count(1)
@@ -31,39 +31,38 @@ def plans(title: str) -> str:
 
 
 @pytest.fixture
-def frozen(stage: Stage) -> Callable[..., Prompt]:
+def frozen(stage: Stage) -> Callable[..., Question]:
     """A run that hangs after four steps, and is frozen."""
 
-    def make(flow: Any = plans, *args: Any, **how: Any) -> Prompt:
+    def make(flow: Any = plans, *args: Any, **how: Any) -> Question:
         control.hangs["hang"] = 1
         stage.begin(flow, *(args or ("plan",)), state={"notes": []}, **how)
         s.wait_until(lambda: "hang" in control.begun)
-        assert [alert.action for alert in stage.look(after=61)] == ["freeze"]
+        assert [alert.action for alert in stage.look(after=61)] == ["stall"]
         return stage.frozen()
 
     return make
 
 
-def test_it_is_listed_and_found_by_its_id(stage: Stage, frozen: Callable[..., Prompt]) -> None:
+def test_it_is_listed_and_found_by_its_id(stage: Stage, frozen: Callable[..., Question]) -> None:
     prompt = frozen()
     assert prompt.id == "run#1"
-    assert stage.hf.prompts(open=True) == [prompt] == stage.hf.get("run").prompts()
-    assert stage.hf.prompt("run#1") == prompt
-    assert stage.hf.prompts(open=False) == []
+    assert stage.hf.inbox(open=True) == [prompt] == stage.hf.get("run").questions()
+    assert stage.hf.question("run#1") == prompt
+    assert stage.hf.inbox(open=False) == []
     assert prompt.details["choices"] == ["resume", "rollback", "reinitialise", "cancel"]
     assert [part["path"] for part in prompt.details["initial"]] == ["plan", "turn", "ordered"]
-    assert "roll back (to version 5)" in prompt.question
+    assert "roll back (to version 5)" in prompt.text
 
 
-@pytest.mark.parametrize(
-    "wrong", [None, 7, "", "#", "nobody#1", "run", "\ud800#1", "a\0#1", "../x#1", "x" * 9999]
-)
-def test_what_is_no_prompt_is_told(stage: Stage, wrong: Any) -> None:
-    for ask in (stage.hf.prompt, lambda prompt: stage.hf.answer(prompt, "resume", keep=["x"])):
-        with pytest.raises(NotFound, match=r"there is no prompt .*: `prompts` lists those that are open"):
-            ask(wrong)
-    with pytest.raises(NotFound, match="`prompts` lists those that are open"):
-        stage.hf.answer(wrong, "resume")
+def test_unknown_question_is_refused_by_name(stage: Stage) -> None:
+    wrong: list[Any] = [None, 7, "", "#", "nobody#1", "run", "\ud800#1", "a\0#1", "../x#1", "x" * 9999]
+    for each in wrong:
+        for ask in (stage.hf.question, lambda question: stage.hf.answer(question, "resume", keep=["x"])):
+            with pytest.raises(NotFound, match=r"there is no question .*: the inbox lists the open ones"):
+                ask(each)
+        with pytest.raises(NotFound, match="the inbox lists the open ones"):
+            stage.hf.answer(each, "resume")
 
 
 def test_what_has_been_answered_is_listed_by_pages_newest_first(stage: Stage) -> None:
@@ -80,21 +79,21 @@ def test_what_has_been_answered_is_listed_by_pages_newest_first(stage: Stage) ->
             stage.seconds += 1
             stage.hf.answer(f"{run_id}#{number}", number, actor=f"ada {number}")
     newest = [f"{run_id}#{number}" for number in range(6, 0, -1) for run_id in ("two", "one")]
-    found = stage.hf.prompts(open=False)
+    found = stage.hf.inbox(open=False)
     assert [prompt.id for prompt in found] == newest
     first = found[-1]
-    assert (first.run, first.address, first.question, first.actor) == ("one", "ask", "question 0?", "ada 1")
+    assert (first.run, first.address, first.text, first.actor) == ("one", "ask", "question 0?", "ada 1")
     assert first.opened.timestamp() == 1_000_000_000
     assert first.answered is not None
     assert first.answered.timestamp() == 1_000_000_001
     pages: list[str] = []
-    while page := stage.hf.prompts(open=False, limit=5, after=pages[-1] if pages else None):
+    while page := stage.hf.inbox(open=False, limit=5, after=pages[-1] if pages else None):
         assert len(page) <= 5
         pages += [prompt.id for prompt in page]
     assert pages == newest
-    of_one = stage.hf.prompts(open=False, run_id="one", limit=2)
+    of_one = stage.hf.inbox(open=False, run_id="one", limit=2)
     assert [prompt.id for prompt in of_one] == ["one#6", "one#5"]
-    assert stage.hf.prompts(open=False, after="nobody#1") == []
+    assert stage.hf.inbox(open=False, after="nobody#1") == []
 
 
 def test_the_newest_are_found_without_a_look_at_the_whole_journal(
@@ -109,7 +108,7 @@ def test_the_newest_are_found_without_a_look_at_the_whole_journal(
         log.commit({"n": number})
     stage.hf.run(last, run_id="run")
     stage.hf.answer("run#1", "yes")
-    monkeypatch.setattr("holdfast.runtime.answered._PAGE", 10)
+    monkeypatch.setattr("holdfast.execution.questions._PAGE", 10)
     read: list[int] = []
     journal = stage.hf._store.journal
 
@@ -119,8 +118,8 @@ def test_the_newest_are_found_without_a_look_at_the_whole_journal(
         return found
 
     monkeypatch.setattr(stage.hf._store, "journal", noted)
-    (found,) = stage.hf.prompts(open=False, limit=1)
-    assert found.question == "well?"
+    (found,) = stage.hf.inbox(open=False, limit=1)
+    assert found.text == "well?"
     assert sum(read) <= 10
 
 
@@ -134,35 +133,35 @@ def test_an_answer_of_before_it_said_what_was_asked_is_told_too(
     stage.hf.run(before, run_id="run")
     stage.seconds += 9
     with monkeypatch.context() as patch:
-        patch.setattr(mail, "asked", lambda _: {})
+        patch.setattr(inbox, "asked", lambda _: {})
         stage.hf.answer("run#1", "yes", actor="ada")
-    (told,) = stage.hf.prompts(open=False)
-    assert (told.question, told.address, told.opened.timestamp()) == ("well?", "ask", 1_000_000_000)
+    (told,) = stage.hf.inbox(open=False)
+    assert (told.text, told.address, told.opened.timestamp()) == ("well?", "ask", 1_000_000_000)
 
 
 @pytest.mark.parametrize("wrong", [{"limit": 0}, {"limit": "all"}, {"after": 3}, {"run_id": 3}])
 def test_pages_that_cannot_be(stage: Stage, wrong: dict[str, Any]) -> None:
     with pytest.raises(HoldfastError, match=next(iter(wrong)).replace("run_id", "run id")):
-        stage.hf.prompts(open=False, **wrong)
+        stage.hf.inbox(open=False, **wrong)
 
 
-def test_resume_goes_on_from_the_head(stage: Stage, frozen: Callable[..., Prompt]) -> None:
+def test_resume_goes_on_from_the_head(stage: Stage, frozen: Callable[..., Question]) -> None:
     prompt = frozen()
     run = stage.hf.answer(prompt.id, "resume", actor="ada")
     assert run.status == "completed"
     assert len(run.history().timelines()) == 1
     assert control.begun == ["plan", "hang", "hang"]
-    assert stage.hf.prompts() == []
-    (told,) = stage.hf.prompts(open=False)
+    assert stage.hf.inbox() == []
+    (told,) = stage.hf.inbox(open=False)
     assert (told.id, told.actor, told.details) == ("run#1", "ada", {"choice": "resume"})
     assert told.answered is not None
-    assert "prompt.answered" in stage.kinds()
+    assert "question.answered" in stage.kinds()
     stage.join()
     assert [type(error) for error in stage.raised] == [LeaseLost]
 
 
 def test_rollback_goes_back_to_a_version_and_undoes_what_came_after(
-    stage: Stage, frozen: Callable[..., Prompt]
+    stage: Stage, frozen: Callable[..., Question]
 ) -> None:
     prompt = frozen()
     run = stage.hf.answer(prompt.id, "rollback", version=3, actor="ada")
@@ -175,7 +174,7 @@ def test_rollback_goes_back_to_a_version_and_undoes_what_came_after(
 
 
 def test_rollback_without_a_version_goes_back_to_the_last_good_one(
-    stage: Stage, frozen: Callable[..., Prompt]
+    stage: Stage, frozen: Callable[..., Question]
 ) -> None:
     prompt = frozen()
     run = stage.hf.answer(prompt.id, "rollback")
@@ -185,7 +184,7 @@ def test_rollback_without_a_version_goes_back_to_the_last_good_one(
 
 @pytest.mark.parametrize("keep", [[], ["turn"], ["turn", "plan"], "turn"])
 def test_reinitialise_begins_afresh_with_what_is_kept(
-    stage: Stage, frozen: Callable[..., Prompt], keep: Any
+    stage: Stage, frozen: Callable[..., Question], keep: Any
 ) -> None:
     prompt = frozen()
     run = stage.hf.answer(prompt.id, "reinitialise", keep=keep, actor="ada")
@@ -197,17 +196,17 @@ def test_reinitialise_begins_afresh_with_what_is_kept(
     values = {"turn": 2, "plan": True}
     kept = {name: value for name, value in values.items() if name in keep}
     assert begun.state == {"notes": [], **kept}
-    (answer,) = [event for event in run.events() if event.kind == "prompt.answered"]
+    (answer,) = [event for event in run.events() if event.kind == "question.answered"]
     assert answer.data["choice"] == "reinitialise"
 
 
-def test_cancel_ends_it(stage: Stage, frozen: Callable[..., Prompt]) -> None:
+def test_cancel_ends_it(stage: Stage, frozen: Callable[..., Question]) -> None:
     prompt = frozen()
     run = stage.hf.answer(prompt.id, "cancel", actor="ada")
     assert run.status == "cancelled"
     assert run.head.actor == "ada"
-    assert stage.hf.prompts() == []
-    assert sorted(stage.kinds()[-2:]) == ["prompt.answered", "run.cancelled"]
+    assert stage.hf.inbox() == []
+    assert sorted(stage.kinds()[-2:]) == ["question.answered", "run.cancelled"]
 
 
 @pytest.mark.parametrize(
@@ -224,7 +223,7 @@ def test_cancel_ends_it(stage: Stage, frozen: Callable[..., Prompt]) -> None:
     ],
 )
 def test_what_does_not_fit_is_refused_and_says_what_does(
-    stage: Stage, frozen: Callable[..., Prompt], choice: Any, how: dict[str, Any], why: str
+    stage: Stage, frozen: Callable[..., Question], choice: Any, how: dict[str, Any], why: str
 ) -> None:
     prompt = frozen()
     with pytest.raises(InvalidAnswer, match=why):
@@ -233,7 +232,7 @@ def test_what_does_not_fit_is_refused_and_says_what_does(
 
 
 def test_the_second_answer_is_told_who_gave_the_first_and_when(
-    stage: Stage, frozen: Callable[..., Prompt]
+    stage: Stage, frozen: Callable[..., Question]
 ) -> None:
     prompt = frozen()
     stage.hf.answer(prompt.id, "cancel", actor="ada")
@@ -243,7 +242,7 @@ def test_the_second_answer_is_told_who_gave_the_first_and_when(
             stage.hf.answer(prompt.id, "rollback" if how else "resume", **how)
 
 
-def test_of_many_answers_at_once_one_counts(stage: Stage, frozen: Callable[..., Prompt]) -> None:
+def test_of_many_answers_at_once_one_counts(stage: Stage, frozen: Callable[..., Question]) -> None:
     prompt = frozen()
     choices = ["resume", "rollback", "reinitialise", "cancel"] * 2
     barrier = threading.Barrier(len(choices))
@@ -266,7 +265,7 @@ def test_of_many_answers_at_once_one_counts(stage: Stage, frozen: Callable[..., 
     assert len(done) == 1
     assert len(refused) == 7
     assert all("has been answered already, by operator" in str(error) for error in refused)
-    assert stage.kinds().count("prompt.answered") == 1
+    assert stage.kinds().count("question.answered") == 1
 
 
 def test_questions_of_workflows_take_no_choices_and_tell_who_answered(stage: Stage) -> None:
@@ -275,7 +274,7 @@ def test_questions_of_workflows_take_no_choices_and_tell_who_answered(stage: Sta
         return holdfast.ask("well?")
 
     stage.hf.run(asks, run_id="run")
-    with pytest.raises(InvalidAnswer, match="for the prompt of a frozen run"):
+    with pytest.raises(InvalidAnswer, match="for the question of a stalled run"):
         stage.hf.answer("run#1", "yes", version=1)
     stage.hf.answer("run#1", "yes", actor="ada")
     with pytest.raises(InvalidAnswer, match="by ada at 2001"):
@@ -286,9 +285,9 @@ def test_questions_of_workflows_take_no_choices_and_tell_who_answered(stage: Sta
         stage.hf.answer("nobody#1", "resume")
 
 
-def test_what_was_decided_otherwise_closes_the_prompt(stage: Stage, frozen: Callable[..., Prompt]) -> None:
+def test_what_was_decided_otherwise_closes_the_prompt(stage: Stage, frozen: Callable[..., Question]) -> None:
     prompt = frozen()
-    assert stage.hf.pause("run").status == "frozen"
+    assert stage.hf.pause("run").status == "stalled"
     stage.hf.resume("run")
     assert stage.hf.get("run").status == "completed"
     with pytest.raises(InvalidAnswer, match="with resume"):
@@ -297,7 +296,7 @@ def test_what_was_decided_otherwise_closes_the_prompt(stage: Stage, frozen: Call
 
 def test_an_answer_gives_the_budget_anew(stage: Stage) -> None:
     control.hangs["after"] = 2
-    stage.begin(s.counting, 5, watch=Watch(max_steps=3, repeats=2, unchanged=2))
+    stage.begin(s.counting, 5, watchdog=Watchdog(max_steps=3, max_repeats=2, max_unchanged=2))
     s.wait_until(lambda: "after" in control.begun)
     assert [alert.symptom for alert in stage.look()] == ["over budget"]
     thread = threading.Thread(target=lambda: stage.hf.answer("run#1", "resume"))
@@ -309,7 +308,7 @@ def test_an_answer_gives_the_budget_anew(stage: Stage) -> None:
 
 def test_an_answer_lets_a_loop_count_from_there(stage: Stage) -> None:
     control.hangs["after"] = 2
-    stage.begin(s.repeating, 5, watch=Watch(repeats=5, unchanged=5))
+    stage.begin(s.repeating, 5, watchdog=Watchdog(max_repeats=5, max_unchanged=5))
     s.wait_until(lambda: "after" in control.begun)
     assert [alert.symptom for alert in stage.look()] == ["looping"]
     thread = threading.Thread(target=lambda: stage.hf.answer("run#1", "resume"))
@@ -324,14 +323,14 @@ def test_the_answer_for_a_run_in_a_queue_is_carried_out_by_workers(stage: Stage)
     run = stage.hf.enqueue(plans, "plan", run_id="run")
     with stage.hf.worker(monitor=False):
         s.wait_until(lambda: "hang" in control.begun)
-        assert [alert.action for alert in stage.look(after=61)] == ["freeze"]
+        assert [alert.action for alert in stage.look(after=61)] == ["stall"]
         stage.hf.answer("run#1", "reinitialise", keep=["plan"])
         s.wait_until(lambda: run.status == "completed")
     assert control.undone == ["kelp"]
     assert control.begun == ["plan", "hang", "plan", "hang"]
 
 
-def test_a_frozen_run_may_be_put_into_a_queue(stage: Stage, frozen: Callable[..., Prompt]) -> None:
+def test_a_frozen_run_may_be_put_into_a_queue(stage: Stage, frozen: Callable[..., Question]) -> None:
     prompt = frozen()
     run = stage.hf.requeue("run", queue="other", actor="ada")
     with pytest.raises(InvalidAnswer, match="by ada"):
@@ -340,17 +339,17 @@ def test_a_frozen_run_may_be_put_into_a_queue(stage: Stage, frozen: Callable[...
     with stage.hf.worker(queues=["other"], monitor=False):
         s.wait_until(lambda: control.begun.count("hang") == 2)
         # It is in that queue from now on.
-        assert [alert.action for alert in stage.look(after=61)] == ["freeze"]
+        assert [alert.action for alert in stage.look(after=61)] == ["stall"]
         stage.hf.answer("run#2", "resume")
         s.wait_until(lambda: run.status == "completed")
 
 
 def test_a_frozen_run_that_was_imported_has_a_prompt_of_its_own(
-    stage: Stage, frozen: Callable[..., Prompt], tmp_path: Path
+    stage: Stage, frozen: Callable[..., Question], tmp_path: Path
 ) -> None:
     prompt = frozen()
     stage.hf.export_run("run", tmp_path / "bundle")
     stage.hf.import_run(tmp_path / "bundle", run_id="copy")
-    assert [each.id for each in stage.hf.prompts()] == ["copy#1", "run#1"]
+    assert [each.id for each in stage.hf.inbox()] == ["copy#1", "run#1"]
     assert stage.hf.answer("copy#1", "resume").status == "completed"
     assert stage.frozen() == prompt

@@ -12,7 +12,7 @@ from crew import World
 
 import holdfast
 from holdfast import Holdfast, workflow
-from holdfast.store.sqlite import SQLiteStore
+from holdfast.store.sqlite.store import SQLiteStore
 
 
 @workflow(name="f_batched")

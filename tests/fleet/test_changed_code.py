@@ -9,12 +9,16 @@ import stage as s
 from stage import Stage, control
 
 import holdfast
-from holdfast import CodeChanged, InvalidCall, Watch, workflow
+from holdfast import CodeChanged, InvalidCall, Watchdog, workflow
 
 stage = s.stage
 pytest_plugins = ["postgres_fixtures"]
 
-STRICT: dict[str, Any] = {"name": "cc_strict", "changed": "refuse", "watch": Watch(silent=60)}
+STRICT: dict[str, Any] = {
+    "name": "cc_strict",
+    "changed": "refuse",
+    "watchdog": Watchdog(heartbeat_timeout=60),
+}
 
 
 def of_version(version: str) -> Any:
@@ -98,10 +102,10 @@ def test_an_answer_and_an_event_are_refused_or_kept(stage: Stage) -> None:
     of_version("3")
     before = facts(stage)
     with pytest.raises(CodeChanged):
-        hf.send("run", "event", 7)
+        hf.signal("run", "event", 7)
     assert facts(stage) == before
     of_version("2")
-    assert hf.send("run", "event", 7).result == [True, 7]
+    assert hf.signal("run", "event", 7).result == [True, 7]
 
 
 def test_a_frozen_run_stays_as_it_is(stage: Stage) -> None:
@@ -138,7 +142,7 @@ def test_what_is_in_a_queue_is_for_workers_to_go_on_with(stage: Stage) -> None:
         s.wait_until(lambda: run.status == "suspended")
     of_version("2")
     assert hf.answer("run#1", True).status == "suspended"
-    assert hf.send("run", "event", 7).status == "suspended"
+    assert hf.signal("run", "event", 7).status == "suspended"
     assert [version.step for version in run.history().versions()][::-1] == [None, "m_order", "m_count"]
     of_version("1")
     with hf.worker(monitor=False):

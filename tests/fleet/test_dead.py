@@ -8,7 +8,7 @@ import pytest
 import stage as s
 from stage import Stage, control
 
-from holdfast import Watch, step, workflow
+from holdfast import Watchdog, step, workflow
 
 stage = s.stage
 pytest_plugins = ["postgres_fixtures"]
@@ -24,22 +24,22 @@ def dead(stage: Stage, flow: Any, **how: Any) -> None:
     control.hangs["hang"] = 1
     stage.begin(flow, hf=other, **how)
     hung(stage, 1)
-    other._services.keeper.close()
+    other._engine.keeper.close()
 
 
 @pytest.mark.parametrize(
     ("watch", "action", "status"),
     [
         (None, "report", "running"),
-        (Watch(), "freeze", "frozen"),
-        (Watch(autoresume=True, max_restores=0), "freeze", "frozen"),
-        (Watch(autoresume=True), "restore", "completed"),
+        (Watchdog(), "stall", "stalled"),
+        (Watchdog(autoresume=True, max_recoveries=0), "stall", "stalled"),
+        (Watchdog(autoresume=True), "recover", "completed"),
     ],
 )
-def test_whose_engine_is_gone_is_dead(stage: Stage, watch: Watch | None, action: str, status: str) -> None:
+def test_whose_engine_is_gone_is_dead(stage: Stage, watch: Watchdog | None, action: str, status: str) -> None:
     if stage.where == ":memory:":
         pytest.skip("one engine alone has it")
-    dead(stage, s.stuck, watch=watch)
+    dead(stage, s.stuck, watchdog=watch)
     (alert,) = stage.look()
     assert (alert.symptom, alert.action) == ("dead", action)
     run = stage.hf.get("run")
@@ -61,7 +61,7 @@ def test_what_is_dead_and_in_a_queue_is_handed_over_at_once(stage: Stage) -> Non
     run = stage.hf.enqueue(s.stuck, run_id="run")
     worker.start()
     hung(stage, 1)
-    other._services.keeper.close()
+    other._engine.keeper.close()
     (alert,) = stage.look()
     assert (alert.symptom, alert.action) == ("dead", "hand over")
     assert run.status == "queued"
@@ -82,12 +82,12 @@ def test_a_run_that_was_interrupted_belongs_to_nobody_and_is_dead(stage: Stage) 
     def interrupts() -> str:
         return interrupted()
 
-    for run_id, watch in (("told", None), ("restored", Watch(autoresume=True))):
+    for run_id, watch in (("told", None), ("restored", Watchdog(autoresume=True))):
         control.begun.clear()
         with pytest.raises(KeyboardInterrupt):
-            stage.hf.run(interrupts, run_id=run_id, watch=watch)
+            stage.hf.run(interrupts, run_id=run_id, watchdog=watch)
     assert sorted((alert.run, alert.action) for alert in stage.look()) == [
-        ("restored", "restore"),
+        ("restored", "recover"),
         ("told", "report"),
     ]
     s.wait_until(lambda: stage.hf.get("restored").status == "completed")

@@ -9,7 +9,7 @@ import stage as s
 from stage import Stage
 
 import holdfast
-from holdfast import Watch, step, workflow
+from holdfast import Watchdog, step, workflow
 from patience import until
 
 stage = s.stage
@@ -35,7 +35,7 @@ def new() -> str:
 
 
 def define(*steps: Any) -> Any:
-    @workflow(name="diverging", watch=Watch(autoresume=True))
+    @workflow(name="diverging", watchdog=Watchdog(autoresume=True))
     def diverging() -> Any:
         return [*(each() for each in steps), holdfast.wait_for("go")]
 
@@ -52,15 +52,15 @@ def test_worker_reports_a_diverging_run_once_and_executes_others(stage: Stage) -
     with hf.worker(poll=0.01, monitor=False):
         until(lambda: hf.get("run").status == "suspended")
     define(new)
-    hf.send("run", "go", 1)
+    hf.signal("run", "go", 1)
     hf.enqueue("diverging", run_id="other")
-    hf.send("other", "go", 2)
+    hf.signal("other", "go", 2)
     with hf.worker(poll=0.01, monitor=False):
-        until(lambda: hf.get("run").status == "frozen")
+        until(lambda: hf.get("run").status == "stalled")
         until(lambda: hf.get("other").status == "completed")
     assert ran == ["old", "new"]
     assert kinds(stage, "run").count("run.diverged") == 1
-    (prompt,) = hf.prompts()
+    (prompt,) = hf.inbox()
     assert (prompt.run, prompt.details["symptom"], prompt.details["version"]) == ("run", "diverged", 1)
     assert "now calls 'v-new' where version 2 has recorded 'v-old'" in prompt.details["why"]
     # With the old code again, it goes on where it was.
@@ -78,9 +78,9 @@ def test_operator_can_roll_a_diverging_run_back_to_where_the_code_fits(stage: St
     with hf.worker(poll=0.01, monitor=False):
         until(lambda: hf.get("run").status == "suspended")
     define(new, new)
-    hf.send("run", "go", 1)
+    hf.signal("run", "go", 1)
     with hf.worker(poll=0.01, monitor=False):
-        until(lambda: hf.get("run").status == "frozen")
+        until(lambda: hf.get("run").status == "stalled")
         hf.answer("run#1", "rollback")
         until(lambda: hf.get("run").status == "suspended")
     assert ran == ["new", "old", "new"]

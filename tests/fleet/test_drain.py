@@ -74,7 +74,7 @@ def test_what_waits_stays_suspended(hf: Holdfast, crew: Crew) -> None:
     wait_until(lambda: run.status == "suspended")
     assert first.stop() == 0
     assert run.status == "suspended"
-    hf.answer(run.prompts()[0].id, "yes", resume=False)
+    hf.answer(run.questions()[0].id, "yes", resume=False)
     crew.hire()
     wait_until(lambda: run.status == "completed")
 

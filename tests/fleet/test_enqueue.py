@@ -215,7 +215,7 @@ class TestRequeue:
         with pytest.raises(InvalidCall, match="is cancelled"):
             hf.requeue(waiting.id)
         hf.history("by-hand").commit({})
-        with pytest.raises(InvalidCall, match="kept by hand"):
+        with pytest.raises(InvalidCall, match="is a manual run"):
             hf.requeue("by-hand", queue="q")
         with pytest.raises(NotFound):
             hf.requeue("nobody")

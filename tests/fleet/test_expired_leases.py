@@ -19,7 +19,7 @@ from postgres_server import Server, address
 
 import holdfast
 from holdfast import Holdfast, LeaseExpired, Run, step, workflow
-from holdfast.store.base import Append
+from holdfast.store.protocol import Append
 
 pytest_plugins = ["postgres_fixtures"]
 
@@ -65,7 +65,7 @@ def freeze(hf: Holdfast, member: Member, run_id: str) -> None:
 def test_the_limit_of_a_queue_holds_when_a_frozen_worker_wakes_up(
     hf: Holdfast, crew: Crew, world: World
 ) -> None:
-    hf.limit("default", concurrency=1)
+    hf.limit_queue("default", concurrency=1)
     slow = hf.enqueue(flows.gated, "slow")
     (frozen,) = crew.hire(lease=LEASE)
     world.until("begin slow")
@@ -78,7 +78,7 @@ def test_the_limit_of_a_queue_holds_when_a_frozen_worker_wakes_up(
         # It ends its step while the other has the only place.
         world.open("go-slow")
         world.until("end slow")
-        wait_until(lambda: "waits for a place in its queue" in (world.folder / "stderr.txt").read_text())
+        wait_until(lambda: "waits for a free place in its queue" in (world.folder / "stderr.txt").read_text())
         assert owned(hf) == [urgent.id]
         world.open("go-urgent")
         wait_until(lambda: urgent.status == slow.status == "completed")
@@ -91,7 +91,7 @@ def test_the_limit_of_a_queue_holds_when_a_frozen_worker_wakes_up(
 def test_a_step_that_ends_after_its_lease_is_committed_if_its_queue_has_room(
     hf: Holdfast, crew: Crew, world: World
 ) -> None:
-    hf.limit("default", concurrency=1)
+    hf.limit_queue("default", concurrency=1)
     run, arun = hf.enqueue(flows.gated, "g"), hf.enqueue(flows.agated, "a")
     (frozen,) = crew.hire(lease=LEASE)
     for name, each in (("g", run), ("a", arun)):
@@ -118,7 +118,7 @@ def test_the_limit_of_a_queue_holds_when_the_server_was_away_longer_than_the_lea
     names = ["a", "b", "c"]
     try:
         with holdfast.open(where, lease=LEASE) as hf:
-            hf.limit("default", concurrency=1)
+            hf.limit_queue("default", concurrency=1)
             runs = [hf.enqueue(flows.gated, name) for name in names]
             crew.hire(3, lease=LEASE)
             world.until("begin a")
@@ -189,10 +189,10 @@ def test_a_run_whose_place_is_taken_is_refused_and_left_to_be_claimed(place: str
 
     where = place if place == ":memory:" else str(tmp_path / "runs.db")
     with holdfast.open(where, clock=lambda: seconds[0]) as hf:
-        hf.limit("default", concurrency=1)
+        hf.limit_queue("default", concurrency=1)
         hf.enqueue(single, "other", run_id="other", delay=1_000_000)
         hf.enqueue(single, "late", run_id="late")
-        with pytest.raises(LeaseExpired, match="queue is full by now"):
+        with pytest.raises(LeaseExpired, match="the run's queue is full"):
             hf.resume("late")
         late = hf._store.run("late")
         assert late is not None

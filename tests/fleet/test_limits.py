@@ -14,7 +14,7 @@ from crew import Crew, World, wait_until
 
 import holdfast
 from holdfast import Holdfast, InvalidCall
-from holdfast.fleet.limits import QueueLimits, Share, take
+from holdfast.fleet.queue_limits import QueueLimits, Share, take
 
 pytest_plugins = ["postgres_fixtures"]
 
@@ -29,7 +29,7 @@ def most_at_once(world: World) -> int:
 
 
 def test_concurrency_is_kept_by_several_workers(hf: Holdfast, crew: Crew, world: World) -> None:
-    hf.limit("default", concurrency=3)
+    hf.limit_queue("default", concurrency=3)
     runs = [hf.enqueue(flows.gated, f"g{number}") for number in range(12)]
     crew.hire(3, concurrency=5)
     for count in range(3, 13):
@@ -43,7 +43,7 @@ def test_concurrency_is_kept_by_several_workers(hf: Holdfast, crew: Crew, world:
 
 
 def test_a_limit_of_one_queue_does_not_hold_up_another(hf: Holdfast, world: World) -> None:
-    hf.limit("narrow", concurrency=1)
+    hf.limit_queue("narrow", concurrency=1)
     for number in range(3):
         hf.enqueue(flows.gated, f"g{number}", queue="narrow", priority=9)
     wide = hf.enqueue(flows.marking, "wide", queue="wide")
@@ -55,19 +55,19 @@ def test_a_limit_of_one_queue_does_not_hold_up_another(hf: Holdfast, world: Worl
 
 
 def test_a_limit_can_be_lifted_at_any_time(hf: Holdfast, world: World) -> None:
-    hf.limit("default", concurrency=1)
+    hf.limit_queue("default", concurrency=1)
     for number in range(3):
         hf.enqueue(flows.gated, f"g{number}")
     with hf.worker(concurrency=4):
         world.until("begin g0")
-        hf.limit("default")
+        hf.limit_queue("default")
         world.until("begin g1").until("begin g2")
         world.open("go-g0", "go-g1", "go-g2")
         world.until("after g2")
 
 
 def test_the_rate_is_kept_by_several_workers(hf: Holdfast, crew: Crew, world: World) -> None:
-    hf.limit("default", rate=5, per=0.5)
+    hf.limit_queue("default", rate=5, per=0.5)
     crew.hire(2, concurrency=10)
     runs = [hf.enqueue(flows.marking, "x") for _ in range(18)]
     for run in runs:
@@ -81,7 +81,7 @@ def test_the_rate_is_kept_by_several_workers(hf: Holdfast, crew: Crew, world: Wo
 
 
 def test_an_idle_queue_with_a_rate_writes_nothing(hf: Holdfast, world: World) -> None:
-    hf.limit("default", rate=1, per=60)
+    hf.limit_queue("default", rate=1, per=60)
     hf.enqueue(flows.marking, "a")
     hf.enqueue(flows.marking, "b", delay=3600)
     with hf.worker():
@@ -94,7 +94,7 @@ def test_an_idle_queue_with_a_rate_writes_nothing(hf: Holdfast, world: World) ->
 
 
 def test_what_was_taken_and_not_used_is_given_back(hf: Holdfast, world: World) -> None:
-    hf.limit("default", rate=4, per=3600)
+    hf.limit_queue("default", rate=4, per=3600)
     with hf.worker(concurrency=10):
         for name in "abcd":
             hf.enqueue(flows.marking, name)
@@ -103,12 +103,12 @@ def test_what_was_taken_and_not_used_is_given_back(hf: Holdfast, world: World) -
         wait_until(lambda: len(hf.runs(status="completed")) == 4)
         time.sleep(0.1)
         assert last.status == "queued"
-        hf.limit("default", rate=5, per=3600)
+        hf.limit_queue("default", rate=5, per=3600)
         last.wait(20)
 
 
 def test_queues_and_their_limits_are_listed(hf: Holdfast) -> None:
-    hf.limit("b", concurrency=2, rate=10, per=60)
+    hf.limit_queue("b", concurrency=2, rate=10, per=60)
     hf.enqueue(flows.empty, queue="b")
     hf.enqueue(flows.empty, queue="a")
     first, second = hf.queues()
@@ -133,7 +133,7 @@ def test_queues_and_their_limits_are_listed(hf: Holdfast) -> None:
 )
 def test_limits_that_cannot_be(wrong: dict[str, Any]) -> None:
     with holdfast.open(":memory:") as hf, pytest.raises(InvalidCall):
-        hf.limit(**{"queue": "q", **wrong})
+        hf.limit_queue(**{"queue": "q", **wrong})
 
 
 @pytest.mark.parametrize("wrong", [None, 7, [], [7], "", ["a", None]])
@@ -165,7 +165,7 @@ def test_an_account_never_gives_more_than_the_rate_in_any_period() -> None:
                 back = share.amount if now > share.until else chance.randint(0, share.amount)
                 limits = limits.without(share._replace(amount=back))
                 begun += [now] * (share.amount - back)
-            assert len(limits.begun) <= 70
+            assert len(limits.started) <= 70
         assert all(later - earlier >= per for earlier, later in zip(begun, begun[rate:], strict=False))
         # Nearly as fast as allowed.
         assert len(begun) > 10
@@ -174,7 +174,7 @@ def test_an_account_never_gives_more_than_the_rate_in_any_period() -> None:
 
 def test_a_clock_that_was_ahead_does_not_close_a_queue() -> None:
     with holdfast.open(":memory:") as hf:
-        hf.limit("default", rate=1, per=10)
+        hf.limit_queue("default", rate=1, per=10)
         hour, second = 3_600_000_000, 1_000_000
         assert take(hf._store, "default", 1, hour, hour).amount == 1
         assert take(hf._store, "default", 1, 0, 0).amount == 0
@@ -192,7 +192,7 @@ def test_the_rate_is_kept_by_a_worker_that_hesitates(world: World) -> None:
         return 1_700_000_000 + late + time.monotonic()
 
     with holdfast.open(":memory:", clock=clock) as hf:
-        hf.limit("default", rate=1, per=1)
+        hf.limit_queue("default", rate=1, per=1)
         runs = [hf.enqueue(flows.marking, name) for name in "ab"]
         with hf.worker(monitor=False):
             claimed = [

@@ -12,8 +12,8 @@ import stage as s
 from stage import Stage, control
 
 import holdfast
-from holdfast import Retry, StaleVersion, StoreUnavailable, Watch, step, workflow
-from holdfast.fleet.monitor import Monitor
+from holdfast import Retry, StaleVersion, StoreUnavailable, Watchdog, step, workflow
+from holdfast.fleet.monitor.monitor import Monitor
 
 stage = s.stage
 pytest_plugins = ["postgres_fixtures"]
@@ -30,37 +30,37 @@ def hung(stage: Stage, flow: Any, *args: Any, at: str, **how: Any) -> None:
 
 
 def test_a_step_that_is_silent_for_too_long_is_frozen(stage: Stage) -> None:
-    hung(stage, s.stuck, at="hang", watch=Watch(silent=60))
+    hung(stage, s.stuck, at="hang", watchdog=Watchdog(heartbeat_timeout=60))
     assert stage.look(after=60) == []
     (alert,) = stage.look(after=1)
-    assert (alert.run, alert.symptom, alert.action) == ("run", "silent", "freeze")
+    assert (alert.run, alert.symptom, alert.action) == ("run", "silent", "stall")
     prompt = stage.frozen()
     details = prompt.details
     assert (details["symptom"], details["address"], details["attempt"]) == ("silent", "m_hang", 1)
-    assert "no sign of life for 61 s" in details["why"]
+    assert "no heartbeat for 61 s" in details["why"]
     assert "60 s are allowed" in details["why"]
     assert details["since"].timestamp() == 1_000_000_000
     assert details["version"] == 2
     assert details["diff"] == []
     assert details["initial"] == [{"path": "first", "changes": ["+ first: True"]}]
     assert "control.hang(name)" in details["stack"]
-    assert stage.kinds()[-3:] == ["run.alert", "run.frozen", "prompt.opened"]
+    assert stage.kinds()[-3:] == ["run.alert", "run.stalled", "question.opened"]
     assert stage.look(after=100) == []
 
 
 def test_time_between_steps_has_a_budget_of_its_own(stage: Stage) -> None:
-    hung(stage, s.between, at="between", watch=Watch(silent=1, between=60))
+    hung(stage, s.between, at="between", watchdog=Watchdog(heartbeat_timeout=1, idle_timeout=60))
     assert stage.look(after=59) == []
     (alert,) = stage.look(after=2)
-    assert alert.why == "no step has begun for 61 s, 60 s are allowed between two steps"
+    assert alert.why == "no step has started for 61 s, 60 s are allowed between two steps"
     details = stage.frozen().details
     assert details["address"] is None
     assert 'control.hang("between")' in details["stack"]
 
 
 def test_the_one_budget_is_not_the_other(stage: Stage) -> None:
-    hung(stage, s.between, at="between", run_id="between", watch=Watch(silent=1))
-    hung(stage, s.stuck, at="hang", run_id="inside", watch=Watch(between=1))
+    hung(stage, s.between, at="between", run_id="between", watchdog=Watchdog(heartbeat_timeout=1))
+    hung(stage, s.stuck, at="hang", run_id="inside", watchdog=Watchdog(idle_timeout=1))
     assert stage.look(after=1000) == []
 
 
@@ -82,8 +82,8 @@ def test_a_step_may_have_its_own_budget_and_a_timeout_is_one(stage: Stage) -> No
     def unwatched() -> None:
         s.patient()
 
-    hung(stage, own, at="patient", run_id="own", watch=Watch(silent=10))
-    hung(stage, with_timeout, at="timed", run_id="timed", watch=Watch(silent=10))
+    hung(stage, own, at="patient", run_id="own", watchdog=Watchdog(heartbeat_timeout=10))
+    hung(stage, with_timeout, at="timed", run_id="timed", watchdog=Watchdog(heartbeat_timeout=10))
     assert stage.look(after=99) == []
     assert [alert.run for alert in stage.look(after=2)] == ["own"]
     assert [alert.run for alert in stage.look(after=400)] == ["timed"]
@@ -104,7 +104,7 @@ def test_a_long_step_that_reports_progress_is_never_frozen(stage: Stage) -> None
             taken.release()
         return "done"
 
-    @workflow(name="m_long_one", watch=Watch(silent=60, between=60))
+    @workflow(name="m_long_one", watchdog=Watchdog(heartbeat_timeout=60, idle_timeout=60))
     def works() -> str:
         return long()
 
@@ -128,7 +128,7 @@ def test_progress_of_another_step_does_not_hide_one_that_is_stuck(stage: Stage) 
     def two() -> None:
         holdfast.parallel((s.hang, "hang"), ticks)
 
-    hung(stage, two, at="hang", watch=Watch(silent=60))
+    hung(stage, two, at="hang", watchdog=Watchdog(heartbeat_timeout=60))
     (alert,) = stage.look(after=61)
     assert "parallel/[1]/m_hang" in alert.why
 
@@ -139,7 +139,7 @@ def test_a_step_that_calls_steps_is_not_silent_while_they_are_not(stage: Stage) 
         s.patient()
         control.hang("outer")
 
-    @workflow(name="m_nested", watch=Watch(silent=10))
+    @workflow(name="m_nested", watchdog=Watchdog(heartbeat_timeout=10))
     def nested() -> None:
         outer()
 
@@ -159,7 +159,7 @@ def test_a_rest_between_attempts_is_no_silence(stage: Stage) -> None:
         control.begun.append("tried")
         raise ConnectionError("not now")
 
-    @workflow(name="m_rests", watch=Watch(silent=10, between=10))
+    @workflow(name="m_rests", watchdog=Watchdog(heartbeat_timeout=10, idle_timeout=10))
     def rests() -> None:
         resting()
 
@@ -178,13 +178,13 @@ def test_a_step_that_ends_in_the_moment_of_being_judged_is_left_alone(
         s.hang("two")
 
     control.hangs["two"] = 1
-    hung(stage, late, at="one", watch=Watch(silent=60))
+    hung(stage, late, at="one", watchdog=Watchdog(heartbeat_timeout=60))
 
     def before_it_acts(*_: Any) -> None:
         control.gates["one"][0].set()
         s.wait_until(lambda: "two" in control.begun)
 
-    monkeypatch.setattr(Monitor, "_free_those_around", before_it_acts)
+    monkeypatch.setattr(Monitor, "_hand_over_parents", before_it_acts)
     assert stage.look(after=61) == []
     assert stage.hf.get("run").status == "running"
     stage.join()
@@ -197,7 +197,7 @@ def test_a_task_that_waits_is_silent_and_its_stack_is_told(stage: Stage) -> None
         control.begun.append("awaits")
         await asyncio.sleep(1000)  # here
 
-    @workflow(name="m_asynchronous", watch=Watch(silent=60))
+    @workflow(name="m_asynchronous", watchdog=Watchdog(heartbeat_timeout=60))
     async def asynchronous() -> None:
         await awaits()
 
@@ -216,18 +216,18 @@ def test_a_task_that_waits_is_silent_and_its_stack_is_told(stage: Stage) -> None
 @pytest.mark.parametrize(
     ("flow", "watch", "good", "why"),
     [
-        (s.repeating, Watch(repeats=4), 3, "m_same has given the same 4 times"),
-        (s.ping_pong, Watch(repeats=2), 4, "m_other and m_same go to and fro between two results"),
-        (s.toggling, Watch(repeats=2), 4, "m_toggle go to and fro between two states"),
-        (s.idle, Watch(unchanged=4), 2, "the state has not changed for 4 versions"),
+        (s.repeating, Watchdog(max_repeats=4), 3, "m_same has returned the same result 4 times"),
+        (s.ping_pong, Watchdog(max_repeats=2), 4, "m_other and m_same alternate between two results"),
+        (s.toggling, Watchdog(max_repeats=2), 4, "m_toggle alternate between two states"),
+        (s.idle, Watchdog(max_unchanged=4), 2, "the state has not changed for 4 versions"),
     ],
 )
-def test_loops_are_found(stage: Stage, flow: Any, watch: Watch, good: int, why: str) -> None:
-    hung(stage, flow, 3, at="after", run_id="short", watch=watch)
+def test_loops_are_found(stage: Stage, flow: Any, watch: Watchdog, good: int, why: str) -> None:
+    hung(stage, flow, 3, at="after", run_id="short", watchdog=watch)
     assert stage.look() == []
     control.begun.clear()
     control.hangs["after"] = 1
-    hung(stage, flow, 4, at="after", watch=watch)
+    hung(stage, flow, 4, at="after", watchdog=watch)
     (alert,) = stage.look()
     assert (alert.run, alert.symptom) == ("run", "looping")
     assert why in alert.why
@@ -235,7 +235,7 @@ def test_loops_are_found(stage: Stage, flow: Any, watch: Watch, good: int, why: 
 
 
 def test_what_changes_is_no_loop(stage: Stage) -> None:
-    hung(stage, s.counting, 50, at="after", watch=Watch(repeats=2, unchanged=2))
+    hung(stage, s.counting, 50, at="after", watchdog=Watchdog(max_repeats=2, max_unchanged=2))
     assert stage.look() == []
 
 
@@ -245,25 +245,25 @@ def test_what_changes_is_no_loop(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("watch", "flow", "args", "why"),
     [
-        (Watch(max_steps=3), s.counting, (4,), "steps: 4 steps used, 3 steps"),
-        (Watch(max_tokens=100), s.spending, (3, 40), "tokens: 120 tokens used, 100 tokens"),
-        (Watch(max_cost=0.5), s.spending, (3, 0, 0.25), "cost: 0.75 used, 0.5"),
-        (Watch(max_time=50), s.counting, (1,), "time: 51 s used, 50 s"),
+        (Watchdog(max_steps=3), s.counting, (4,), "steps: 4 steps used, 3 steps"),
+        (Watchdog(max_tokens=100), s.spending, (3, 40), "tokens: 120 tokens used, 100 tokens"),
+        (Watchdog(max_cost=0.5), s.spending, (3, 0, 0.25), "cost: 0.75 used, 0.5"),
+        (Watchdog(max_seconds=50), s.counting, (1,), "time: 51 s used, 50 s"),
     ],
 )
-def test_each_budget_is_watched(stage: Stage, watch: Watch, flow: Any, args: Any, why: str) -> None:
-    hung(stage, flow, args[0] - 1 or 1, *args[1:], at="after", run_id="within", watch=watch)
+def test_each_budget_is_watched(stage: Stage, watch: Watchdog, flow: Any, args: Any, why: str) -> None:
+    hung(stage, flow, args[0] - 1 or 1, *args[1:], at="after", run_id="within", watchdog=watch)
     assert stage.look() == []
     control.begun.clear()
     control.hangs["after"] = 1
-    hung(stage, flow, *args, at="after", watch=watch)
+    hung(stage, flow, *args, at="after", watchdog=watch)
     (alert,) = [alert for alert in stage.look(after=51) if alert.run == "run"]
-    assert (alert.symptom, alert.action) == ("over budget", "freeze")
+    assert (alert.symptom, alert.action) == ("over budget", "stall")
     assert why in alert.why
 
 
 def test_waiting_does_not_count_as_time(stage: Stage) -> None:
-    @workflow(name="m_waits", watch=Watch(max_time=50))
+    @workflow(name="m_waits", watchdog=Watchdog(max_seconds=50))
     def waits() -> None:
         s.count(1)
         holdfast.ask("well?")
@@ -287,7 +287,7 @@ def test_waiting_does_not_count_as_time(stage: Stage) -> None:
 
 def test_of_two_monitors_one_acts_until_it_stops(stage: Stage) -> None:
     second = stage.hf.monitor(interval=1)
-    hung(stage, s.stuck, at="hang", watch=Watch(silent=1))
+    hung(stage, s.stuck, at="hang", watchdog=Watchdog(heartbeat_timeout=1))
     stage.look()
     assert stage.monitor.acting
     assert not second.acting
@@ -313,7 +313,7 @@ def test_a_lease_that_is_not_renewed_runs_out(stage: Stage) -> None:
 
 
 def test_a_look_at_a_store_that_is_away_is_repeated(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    hung(stage, s.stuck, at="hang", watch=Watch(silent=1))
+    hung(stage, s.stuck, at="hang", watchdog=Watchdog(heartbeat_timeout=1))
     real, fails = stage.hf._store.runs, [3]
 
     def runs(**how: Any) -> Any:
@@ -325,19 +325,19 @@ def test_a_look_at_a_store_that_is_away_is_repeated(stage: Stage, monkeypatch: p
     monkeypatch.setattr(stage.hf._store, "runs", runs)
     stage.seconds += 5
     with stage.hf.monitor(interval=0.01):
-        s.wait_until(lambda: stage.hf.get("run").status == "frozen")
+        s.wait_until(lambda: stage.hf.get("run").status == "stalled")
 
 
 def test_it_says_what_it_does(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     """Whoever runs it reads that in its log; it is in the run's journal, too."""
     control.hangs["hang"] = 1
-    stage.begin(s.stuck, watch=Watch(silent=60))
+    stage.begin(s.stuck, watchdog=Watchdog(heartbeat_timeout=60))
     s.wait_until(lambda: "hang" in control.begun)
     stage.seconds += 61
     with stage.hf.monitor(interval=0.05):
         s.wait_until(lambda: caplog.messages)
     assert caplog.messages == [
-        "run run is silent: step m_hang has given no sign of life for 61 s, 60 s are allowed; it is frozen, and its "
-        "prompt asks a person"
+        "run run is silent: step m_hang has sent no heartbeat for 61 s, 60 s are allowed; it is stalled, and a "
+        "question in the inbox asks a person"
     ]
     assert stage.frozen()

@@ -18,12 +18,12 @@ import monitor_flows
 import pytest
 from crew import Crew, World, wait_until
 
-from holdfast import Holdfast, Watch
+from holdfast import Holdfast, Watchdog
 
 pytest_plugins = ["postgres_fixtures"]
 
 #: Real seconds: short, but longer than the time between two signs of life.
-SILENT = Watch(silent=1.0, between=1.0, autoresume=True, max_restores=1)
+SILENT = Watchdog(heartbeat_timeout=1.0, idle_timeout=1.0, autoresume=True, max_recoveries=1)
 
 
 def timelines(hf: Holdfast, run_id: str) -> int:
@@ -33,10 +33,10 @@ def timelines(hf: Holdfast, run_id: str) -> int:
 @pytest.mark.parametrize("flow", ["f_gated", "f_agated"])
 def test_a_step_that_hangs_is_restored_then_frozen(hf: Holdfast, crew: Crew, world: World, flow: str) -> None:
     crew.hire(2)
-    run = hf.enqueue(flow, "kelp", run_id="run", watch=SILENT)
+    run = hf.enqueue(flow, "kelp", run_id="run", watchdog=SILENT)
     world.until("begin kelp", 2)
-    wait_until(lambda: run.status == "frozen", "the freezing")
-    (prompt,) = hf.prompts()
+    wait_until(lambda: run.status == "stalled", "the freezing")
+    (prompt,) = hf.inbox()
     details = prompt.details
     assert (details["symptom"], details["restores"], details["version"]) == ("silent", 1, 2)
     assert details["address"] == ("f_gate" if flow == "f_gated" else "f_agate")
@@ -53,16 +53,18 @@ def test_a_step_that_hangs_is_restored_then_frozen(hf: Holdfast, crew: Crew, wor
 
 def test_a_run_that_hangs_between_steps_is_noticed(hf: Holdfast, crew: Crew, world: World) -> None:
     crew.hire()
-    run = hf.enqueue("f_lingering", "kelp", run_id="run", watch=Watch(silent=30, between=1.0))
-    wait_until(lambda: run.status == "frozen", "the freezing")
-    (prompt,) = hf.prompts()
+    run = hf.enqueue(
+        "f_lingering", "kelp", run_id="run", watchdog=Watchdog(heartbeat_timeout=30, idle_timeout=1.0)
+    )
+    wait_until(lambda: run.status == "stalled", "the freezing")
+    (prompt,) = hf.inbox()
     assert prompt.details["address"] is None
     assert "until(" in prompt.details["stack"]
 
 
 def test_a_long_step_with_progress_is_left_alone(hf: Holdfast, crew: Crew, world: World) -> None:
     crew.hire()
-    run = hf.enqueue("f_slow", 4.0, run_id="run", watch=SILENT)
+    run = hf.enqueue("f_slow", 4.0, run_id="run", watchdog=SILENT)
     assert run.wait(crews.PATIENCE).result == "slow"
     assert [event.kind for event in run.events() if event.kind == "run.alert"] == []
     assert world.told("slow") == ["slow"]
@@ -71,18 +73,18 @@ def test_a_long_step_with_progress_is_left_alone(hf: Holdfast, crew: Crew, world
 @pytest.mark.parametrize(
     ("words", "watch", "why"),
     [
-        (["again"], Watch(repeats=10), "has given the same"),
-        (["to", "fro"], Watch(repeats=10), "go to and fro"),
-        (["a", "b", "c"], Watch(unchanged=10), "the state has not changed"),
+        (["again"], Watchdog(max_repeats=10), "has returned the same"),
+        (["to", "fro"], Watchdog(max_repeats=10), "alternate"),
+        (["a", "b", "c"], Watchdog(max_unchanged=10), "the state has not changed"),
     ],
 )
 def test_a_run_that_loops_is_frozen_at_once(
-    hf: Holdfast, crew: Crew, world: World, words: list[str], watch: Watch, why: str
+    hf: Holdfast, crew: Crew, world: World, words: list[str], watch: Watchdog, why: str
 ) -> None:
     crew.hire()
-    run = hf.enqueue("f_looping", *words, run_id="run", watch=watch)
-    wait_until(lambda: run.status == "frozen", "the freezing")
-    (prompt,) = hf.prompts()
+    run = hf.enqueue("f_looping", *words, run_id="run", watchdog=watch)
+    wait_until(lambda: run.status == "stalled", "the freezing")
+    (prompt,) = hf.inbox()
     assert why in prompt.details["why"]
     head = run.head.number
     assert prompt.details["version"] == {1: 2, 2: 3, 3: 1}[len(words)]
@@ -94,7 +96,7 @@ def test_a_run_that_loops_is_frozen_at_once(
 
 def test_a_worker_that_slept_through_its_restore_is_refused(hf: Holdfast, crew: Crew, world: World) -> None:
     (sleeper,) = crew.hire(monitor=False)
-    run = hf.enqueue("f_gated", "kelp", run_id="run", watch=SILENT)
+    run = hf.enqueue("f_gated", "kelp", run_id="run", watchdog=SILENT)
     world.until("begin kelp")
     wait_until(lambda: hf._store.value(_pulse(hf, "run")) is not None, "a sign of life")
     sleeper.signal(signal.SIGSTOP)
@@ -115,7 +117,7 @@ def test_a_monitor_that_is_killed_half_way_is_followed(
     hf: Holdfast, crew: Crew, world: World, where: str, after: str
 ) -> None:
     crew.hire(monitor=False)
-    run = hf.enqueue("f_gated", "kelp", run_id="run", watch=SILENT)
+    run = hf.enqueue("f_gated", "kelp", run_id="run", watchdog=SILENT)
     world.until("begin kelp")
     with monitor(world, where, dies=after) as dying:
         assert dying.end() == -signal.SIGKILL
@@ -124,17 +126,17 @@ def test_a_monitor_that_is_killed_half_way_is_followed(
         wait_until(lambda: run.status == "completed", "the end")
     assert run.result == "after kelp"
     assert timelines(hf, "run") == 2
-    assert [event.kind for event in run.events()].count("run.restored") == 1
+    assert [event.kind for event in run.events()].count("run.recovered") == 1
 
 
 def test_many_monitors_do_one_restore(hf: Holdfast, crew: Crew, world: World, where: str) -> None:
     crew.hire(monitor=False)
-    run = hf.enqueue("f_gated", "kelp", run_id="run", watch=SILENT)
+    run = hf.enqueue("f_gated", "kelp", run_id="run", watchdog=SILENT)
     with monitor(world, where), monitor(world, where), monitor(world, where):
         world.until("begin kelp", 2)
-        wait_until(lambda: run.status == "frozen", "the freezing")
+        wait_until(lambda: run.status == "stalled", "the freezing")
     kinds = [event.kind for event in run.events()]
-    assert (kinds.count("run.restored"), kinds.count("run.frozen"), kinds.count("run.alert")) == (1, 1, 2)
+    assert (kinds.count("run.recovered"), kinds.count("run.stalled"), kinds.count("run.alert")) == (1, 1, 2)
 
 
 def _pulse(hf: Holdfast, run_id: str) -> str:

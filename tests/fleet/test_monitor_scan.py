@@ -13,7 +13,7 @@ import holdfast
 from database import Database
 from holdfast import Holdfast, step, workflow
 from holdfast.model.records import RunRecord
-from holdfast.store.base import Append
+from holdfast.store.protocol import Append
 
 pytest_plugins = ["postgres_fixtures"]
 ENDED = 100_000
@@ -53,7 +53,7 @@ def look(hf: Holdfast) -> None:
     monitor = hf.monitor()
     assert monitor.look() == []
     assert len(list(monitor._running())) == RUNNING
-    assert hf.prompts() == []
+    assert hf.inbox() == []
 
 
 def test_a_look_at_sqlite_reads_no_run_that_has_ended(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_look_at_sqlite_reads_no_run_that_has_ended(tmp_path: Path) -> None:
             seen[statement] = values
             return True
 
-        with hf._store._link.reader() as connection:  # type: ignore[attr-defined]
+        with hf._store._database.reader() as connection:  # type: ignore[attr-defined]
             connection.exec_trace = noted
         look(hf)
         connection.exec_trace = None
@@ -89,15 +89,15 @@ def test_a_look_at_postgresql_reads_no_run_that_has_ended(
             numbers = f"generate_series(1000, {1000 + ENDED}) AS s (n)"
             connection.execute(_ROWS.format(sum="''", more=", attempt", value=", 0", numbers=numbers))
             connection.execute("ANALYZE run")
-        link: Any = hf._store._link  # type: ignore[attr-defined]
-        rows, seen = link.rows, {}
+        pool: Any = hf._store._pool  # type: ignore[attr-defined]
+        rows, seen = pool.rows, {}
 
         def noted(statement: str, values: Sequence[Any] = ()) -> Any:
             seen[statement] = values
             return rows(statement, values)
 
         with monkeypatch.context() as patch:
-            patch.setattr(link, "rows", noted)
+            patch.setattr(pool, "rows", noted)
             look(hf)
         asked = {each: values for each, values in seen.items() if "FROM run" in each}
         plans = {each: str(rows(f"EXPLAIN {each}", values)) for each, values in asked.items()}

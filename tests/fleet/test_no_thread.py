@@ -14,7 +14,7 @@ import stage as s
 
 import holdfast
 from holdfast import Holdfast, workflow
-from holdfast.fleet.hands import Hands, NoThread
+from holdfast.fleet.worker import Executors, NoThread
 
 LEASE = 3600
 
@@ -76,14 +76,14 @@ def test_runs_that_get_no_thread_are_handed_back(
         assert {run.status for run in runs} == {"queued"}
         assert {hf._store.run(run.id).owner for run in runs} == {None}  # type: ignore[union-attr]
         s.wait_until(lambda: worker.active == [])
-        assert hf._services.keeper._holds == set()
+        assert hf._engine.keeper._handles == set()
         missing.clear()
         clock.seconds += 60
         s.wait_until(lambda: all(run.status == "completed" for run in runs))
 
 
 def test_what_was_refused_for_want_of_a_thread_is_never_executed(monkeypatch: pytest.MonkeyPatch) -> None:
-    missing, hands, done = without_threads(monkeypatch), Hands(), threading.Event()
+    missing, hands, done = without_threads(monkeypatch), Executors(), threading.Event()
     executed: list[str] = []
 
     async def task() -> None:
@@ -107,12 +107,12 @@ def test_without_a_thread_to_write_the_event_loop_writes(
 
     async def several() -> list[Any]:
         found = await asyncio.gather(*(hf.arun(asynchronous) for _ in range(5)))
-        assert hf._services.committer._thread is None
+        assert hf._engine.committer._thread is None
         missing.clear()
         return [*found, await hf.arun(asynchronous)]
 
     assert [run.result for run in asyncio.run(asyncio.wait_for(several(), s.PATIENCE))] == [1] * 6
-    assert hf._services.committer._thread is not None
+    assert hf._engine.committer._thread is not None
 
 
 def test_a_worker_works_without_a_monitor(
@@ -121,17 +121,17 @@ def test_a_worker_works_without_a_monitor(
     without_threads(monkeypatch, "holdfast monitor")
     with hf.worker(poll=0.02):
         assert hf.enqueue(plain).wait(timeout=s.PATIENCE).result == 1
-    assert caplog.messages == ["no monitor looks after runs in this worker: can't start new thread"]
+    assert caplog.messages == ["this worker runs without a monitor: can't start new thread"]
 
 
 @pytest.mark.parametrize("rated", [False, True], ids=["plain", "rated"])
 def test_a_lease_begins_when_the_claim_does(hf: Holdfast, clock: Clock, rated: bool) -> None:
     """Not before whatever the claim waited for."""
     if rated:
-        hf.limit("default", rate=10)
+        hf.limit_queue("default", rate=10)
     worker = hf.worker(monitor=False)
     run = hf.enqueue(plain)
-    with hf._services.claiming:
+    with hf._engine.claiming:
         thread = threading.Thread(target=worker._claim, daemon=True)
         thread.start()
         s.wait_until(lambda: _stands_in(thread, "_take"))
@@ -140,7 +140,7 @@ def test_a_lease_begins_when_the_claim_does(hf: Holdfast, clock: Clock, rated: b
     claimed = [event for event in run.events() if event.kind == "run.claimed"]
     assert [event.at.timestamp() for event in claimed] == [clock.seconds]
     s.wait_until(lambda: not worker.active)
-    worker._hands.close()
+    worker._executors.close()
 
 
 def _stands_in(thread: threading.Thread, function: str) -> bool:

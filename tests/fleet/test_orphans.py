@@ -13,14 +13,15 @@ import pytest
 import stage as s
 from stage import Stage, control
 
-from holdfast import Watch, step, workflow
-from holdfast.fleet.orphans import TRIES
+from holdfast import Watchdog, step, workflow
+from holdfast.fleet.monitor import recovery
+from holdfast.fleet.monitor.unowned_runs import TRIES
 from holdfast.fleet.worker import Worker
-from holdfast.runtime import definition
+from holdfast.workflow import definition
 
 stage = s.stage
 pytest_plugins = ["postgres_fixtures"]
-BACK = Watch(autoresume=True)
+BACK = Watchdog(autoresume=True)
 
 
 @step(name="o_once")
@@ -37,7 +38,7 @@ def flow(code: str) -> Any:
     def careful() -> str:
         return once()
 
-    return workflow(name="o_careful", version=code, changed="refuse", watch=BACK)(careful)
+    return workflow(name="o_careful", version=code, changed="refuse", watchdog=BACK)(careful)
 
 
 def interrupted(stage: Stage, made: Any) -> None:
@@ -53,7 +54,7 @@ def looked(stage: Stage, times: int) -> None:
     """So many looks, each with all that it has begun."""
     for _ in range(times):
         stage.look()
-        for thread in list(stage.monitor._orphans._threads.values()):
+        for thread in list(stage.monitor._unowned._threads.values()):
             thread.join(s.PATIENCE)
 
 
@@ -67,10 +68,10 @@ def test_a_run_that_cannot_be_gone_on_with_is_tried_so_often_and_frozen_then(
     looked(stage, 1)
     prompt = stage.frozen()
     assert prompt.details["symptom"] == "dead"
-    assert "it could not be gone on with: CodeChanged" in prompt.details["why"]
+    assert "it could not be resumed: CodeChanged" in prompt.details["why"]
     looked(stage, 3)
     # One warning, and no trace: it is no fault of the program.
-    (told,) = [line for line in warnings(caplog) if "could not be gone on with" in line]
+    (told,) = [line for line in warnings(caplog) if "could not be resumed" in line]
     assert "run run" in told
     assert not any(record.exc_info for record in caplog.records)
     flow("one")
@@ -83,7 +84,7 @@ def test_another_cause_is_told_too(stage: Stage, caplog: pytest.LogCaptureFixtur
     looked(stage, 1)
     flow("three")
     looked(stage, 1)
-    assert len([line for line in warnings(caplog) if "could not be gone on with" in line]) == 2
+    assert len([line for line in warnings(caplog) if "could not be resumed" in line]) == 2
 
 
 def test_what_befell_another_run_before_is_not_counted_again(stage: Stage) -> None:
@@ -94,8 +95,8 @@ def test_what_befell_another_run_before_is_not_counted_again(stage: Stage) -> No
     stage.hf.answer("run#1", "resume")
     # Nothing is remembered of runs that are well again.
     looked(stage, 1)
-    assert not stage.monitor._orphans._failed
-    assert not stage.monitor._orphans._told._causes
+    assert not stage.monitor._unowned._failed
+    assert not stage.monitor._unowned._warnings._causes
 
 
 @pytest.fixture
@@ -111,14 +112,14 @@ def test_what_only_this_process_does_not_know_is_left_to_others(
     stage: Stage, half_known: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     control.hangs["after"] = 1
-    stage.begin(s.ordering, watch=Watch(between=10))
+    stage.begin(s.ordering, watchdog=Watchdog(idle_timeout=10))
     s.wait_until(lambda: "after" in control.begun)
-    assert [alert.action for alert in stage.look(after=11)] == ["freeze"]
+    assert [alert.action for alert in stage.look(after=11)] == ["stall"]
     stage.hf.answer("run#1", "rollback", version=1)
     for _ in range(TRIES + 2):
         looked(stage, 1)
         assert stage.hf.get("run").status == "queued"
-    assert len([line for line in warnings(caplog) if "left to others" in line]) == 1
+    assert len([line for line in warnings(caplog) if "waits for a process that has its code" in line]) == 1
     half_known()
     looked(stage, 1)
     assert stage.hf.get("run").status == "completed"
@@ -133,10 +134,10 @@ def test_a_worker_that_lacks_a_compensation_hands_the_run_back_to_one_that_has_i
     stage: Stage, half_known: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     control.hangs["after"] = 1
-    run = stage.hf.enqueue(s.ordering, run_id="run", watch=Watch(between=10))
+    run = stage.hf.enqueue(s.ordering, run_id="run", watchdog=Watchdog(idle_timeout=10))
     with stage.hf.worker(monitor=False, poll=0.01):
         s.wait_until(lambda: "after" in control.begun)
-        assert [alert.action for alert in stage.look(after=11)] == ["freeze"]
+        assert [alert.action for alert in stage.look(after=11)] == ["stall"]
         stage.hf.answer("run#1", "rollback", version=1)
         for times, rest in ((1, 5), (2, 10), (3, 20)):
             s.wait_until(partial(handed_back, stage, times))
@@ -150,23 +151,24 @@ def test_a_worker_that_lacks_a_compensation_hands_the_run_back_to_one_that_has_i
         stage.seconds += 60
         s.wait_until(lambda: run.status == "completed")
     assert control.undone == ["kelp"]
-    assert len([line for line in warnings(caplog) if "left to others" in line]) == 1
+    assert (
+        len([line for line in warnings(caplog) if "handed back for a worker that has its code" in line]) == 1
+    )
 
 
 def test_one_that_cannot_even_be_frozen_is_left_until_it_changes(
     stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.fleet import restore
 
     interrupted(stage, flow("one"))
     flow("two")
     with monkeypatch.context() as patch:
-        patch.setattr(restore, "freeze", lambda *_: 1 / 0)
+        patch.setattr(recovery, "stall", lambda *_: 1 / 0)
         looked(stage, TRIES + 3)
     assert stage.hf.get("run").status == "queued"
-    assert len([line for line in warnings(caplog) if "cannot be frozen" in line]) == 1
-    assert list(stage.monitor._orphans) == []
-    stage.hf.watch("run", Watch(autoresume=True))
+    assert len([line for line in warnings(caplog) if "cannot be stalled" in line]) == 1
+    assert list(stage.monitor._unowned) == []
+    stage.hf.set_watchdog("run", Watchdog(autoresume=True))
     looked(stage, TRIES)
     assert stage.frozen()
 
@@ -183,19 +185,19 @@ def test_a_run_waits_for_somebody_who_knows_its_code_and_not_for_ever(
 ) -> None:
     interrupted(stage, flow("one"))
     remember = forgotten(monkeypatch)
-    assert [alert.action for alert in stage.look()] == ["restore"]
+    assert [alert.action for alert in stage.look()] == ["recover"]
     for _ in range(TRIES + 1):
         assert stage.look(after=10) == []
         assert stage.hf.get("run").status == "queued"
     # Whoever reads the log knows what it waits for, and until when.
     (told,) = warnings(caplog)
     assert "waits for a worker or a monitor that knows its workflow 'o_careful'" in told
-    assert "if none comes within 60 s, it is frozen" in told
+    assert "if none starts within 60 s, it is stalled" in told
     stage.seconds += 60
     planned = stage.monitor.plan()
-    assert [(alert.run, alert.symptom, alert.action) for alert in planned] == [("run", "dead", "freeze")]
+    assert [(alert.run, alert.symptom, alert.action) for alert in planned] == [("run", "dead", "stall")]
     assert stage.look() == planned
-    assert "nobody came who knows its workflow 'o_careful'" in stage.frozen().details["why"]
+    assert "none that knows its workflow 'o_careful' appeared" in stage.frozen().details["why"]
     remember()
     assert stage.hf.answer("run#1", "resume").result == "over"
 
@@ -209,7 +211,7 @@ def test_a_monitor_that_does_not_act_goes_on_with_what_the_other_does_not_know(
     remember()
     second = stage.hf.monitor(interval=1)
     second.look()
-    assert not second._orphans._threads
+    assert not second._unowned._threads
     stage.seconds += 6
     assert second.look() == []
     assert not second.acting
@@ -225,15 +227,15 @@ def test_a_run_of_this_engine_is_not_dead_before_its_lease_is_renewed(
 ) -> None:
     """It is in the store, and its first renewal is yet to come, when the machine sleeps past the lease."""
     there, go_on = threading.Event(), threading.Event()
-    hold = stage.hf._services.keeper.hold
+    hold = stage.hf._engine.keeper.hold
 
     def late(run: Any, **how: Any) -> Any:
         there.set()
         assert go_on.wait(s.PATIENCE)
         return hold(run, **how)
 
-    monkeypatch.setattr(stage.hf._services.keeper, "hold", late)
-    stage.begin(s.stuck, watch=Watch(silent=60, between=60))
+    monkeypatch.setattr(stage.hf._engine.keeper, "hold", late)
+    stage.begin(s.stuck, watchdog=Watchdog(heartbeat_timeout=60, idle_timeout=60))
     assert there.wait(s.PATIENCE)
     assert stage.look(after=59) == []
     go_on.set()
@@ -265,9 +267,9 @@ def test_nor_is_one_that_was_claimed_and_not_begun(stage: Stage, monkeypatch: py
 
 def test_a_plan_tells_what_a_look_would_do_and_changes_nothing(stage: Stage) -> None:
     control.hangs.update(one=1, two=1, after=1)
-    stage.begin(s.stuck, "one", run_id="frozen", watch=Watch(silent=10))
-    stage.begin(s.stuck, "two", run_id="restored", watch=Watch(silent=10, autoresume=True))
-    stage.begin(s.counting, 3, run_id="fine", watch=Watch(max_steps=5))
+    stage.begin(s.stuck, "one", run_id="stalled", watchdog=Watchdog(heartbeat_timeout=10))
+    stage.begin(s.stuck, "two", run_id="restored", watchdog=Watchdog(heartbeat_timeout=10, autoresume=True))
+    stage.begin(s.counting, 3, run_id="fine", watchdog=Watchdog(max_steps=5))
     s.wait_until(lambda: {"one", "two", "after"} <= set(control.begun))
     interrupted(stage, flow("one"))
     stage.seconds += 20
@@ -275,9 +277,9 @@ def test_a_plan_tells_what_a_look_would_do_and_changes_nothing(stage: Stage) -> 
     end = stage.hf._store.journal_end()
     planned = stage.hf.monitor().plan()
     assert sorted((alert.run, alert.symptom, alert.action) for alert in planned) == [
-        ("frozen", "silent", "freeze"),
-        ("restored", "silent", "restore"),
-        ("run", "dead", "restore"),
+        ("restored", "silent", "recover"),
+        ("run", "dead", "recover"),
+        ("stalled", "silent", "stall"),
     ]
     assert {run.id: stage.hf._store.run(run.id) for run in stage.hf.runs()} == everything
     assert stage.hf._store.journal_end() == end
@@ -294,7 +296,7 @@ def test_without_a_thread_a_run_is_gone_on_with_by_a_later_look(
         stage.look()
         stage.look(after=1)
     assert stage.hf.get("run").status == "queued"
-    assert warnings(caplog) == ["run run cannot be gone on with now: can't start new thread"]
+    assert warnings(caplog) == ["run run cannot be resumed now: can't start new thread"]
     looked(stage, 1)
     assert stage.hf.get("run").result == "over"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import stage as s
 from stage import Stage
 
-from holdfast.store.base import Claim, Place
+from holdfast.store.protocol import Claim, QueuePlace
 
 stage = s.stage
 pytest_plugins = ["postgres_fixtures"]
@@ -32,7 +32,7 @@ def test_a_run_that_is_handed_over_keeps_queue_priority_and_turn(stage: Stage) -
     (alert,) = stage.look(after=60)
     assert (alert.run, alert.action) == ("run", "hand over")
     key = key_of(stage)
-    assert stage.hf._store.place(key) == Place("busy", 7)
+    assert stage.hf._store.queue_place(key) == QueuePlace("busy", 7)
     assert claimed(stage, "another") == ["run", "later"]
 
 
@@ -42,7 +42,7 @@ def test_a_run_is_requeued_where_it_was_last(stage: Stage) -> None:
     stage.hf.pause("run")
     stage.hf.requeue("run")
     key = key_of(stage)
-    assert stage.hf._store.place(key) == Place("busy", 7)
+    assert stage.hf._store.queue_place(key) == QueuePlace("busy", 7)
     stage.hf.pause("run")
     stage.hf.requeue("run", priority=-2)
-    assert stage.hf._store.place(key) == Place("busy", -2)
+    assert stage.hf._store.queue_place(key) == QueuePlace("busy", -2)

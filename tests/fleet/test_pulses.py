@@ -11,9 +11,9 @@ import pytest
 import stage as s
 from stage import Stage, control
 
-from holdfast import Watch
-from holdfast.runtime import pulse
-from holdfast.runtime.pulse import Pulse, pulse_name, read_pulse
+from holdfast import Watchdog
+from holdfast.execution import heartbeat
+from holdfast.execution.heartbeat import Heartbeat, heartbeat_name, read_heartbeat
 
 stage = s.stage
 pytest_plugins = ["postgres_fixtures"]
@@ -27,14 +27,14 @@ def names(stage: Stage) -> list[str]:
 def begun(stage: Stage) -> str:
     """A run that hangs, and the name under which its engine tells of it."""
     control.hangs["hang"] = 1
-    stage.begin(s.stuck, watch=Watch(silent=10 * HOUR))
+    stage.begin(s.stuck, watchdog=Watchdog(heartbeat_timeout=10 * HOUR))
     s.wait_until(lambda: "hang" in control.begun)
-    stage.hf._services.keeper.beat()
-    return pulse_name(stage.hf._services.owner)
+    stage.hf._engine.keeper.beat()
+    return heartbeat_name(stage.hf._engine.owner)
 
 
 def test_who_has_nothing_to_tell_any_more_is_silent(stage: Stage) -> None:
-    services = stage.hf._services
+    services = stage.hf._engine
     services.keeper.beat()
     assert names(stage) == []
     name = begun(stage)
@@ -60,10 +60,10 @@ def test_who_ends_takes_its_word_away(stage: Stage) -> None:
         pytest.skip("what is gone with its engine")
     begun(stage)
     with stage.open() as other:
-        stage.hf._services.close()
+        stage.hf._engine.close()
         assert other._store.value_names("pulse/") == []
         # What is still on its way comes too late.
-        stage.hf._services.pulses.beat()
+        stage.hf._engine.heartbeats.beat()
         assert other._store.value_names("pulse/") == []
 
 
@@ -71,7 +71,7 @@ def test_what_the_dead_said_is_taken_away_when_they_are_long_dead(stage: Stage) 
     store = stage.hf._store
     now = int(stage.seconds * 1e6)
     for number in range(450):
-        store.set_value(f"pulse/dead{number:03}", msgspec.msgpack.encode(Pulse(now)), 0)
+        store.set_value(f"pulse/dead{number:03}", msgspec.msgpack.encode(Heartbeat(now)), 0)
     store.set_value("pulse/nonsense", b"\xc1", 0)
     store.set_value("pulses", b"something else", 0)
     stage.look(after=HOUR)
@@ -92,8 +92,8 @@ def test_who_was_taken_for_dead_speaks_again(stage: Stage) -> None:
     found = stage.hf._store.value(name)
     assert found is not None
     stage.hf._store.drop_value(name, found[1])
-    stage.hf._services.keeper.beat()
-    said = read_pulse(stage.hf._store, stage.hf._services.owner)
+    stage.hf._engine.keeper.beat()
+    said = read_heartbeat(stage.hf._store, stage.hf._engine.owner)
     assert said is not None
     assert len(said.runs) == 1
 
@@ -101,28 +101,28 @@ def test_who_was_taken_for_dead_speaks_again(stage: Stage) -> None:
 def test_what_is_said_last_is_what_was_seen_last(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread that renews leases and a monitor tell at once: neither is refused, none is late."""
     begun(stage)
-    services = stage.hf._services
+    services = stage.hf._engine
     inside, go_on = threading.Event(), threading.Event()
-    collected = pulse.collected
+    collected = heartbeat.collected
 
-    def slow(given: object) -> Pulse:
+    def slow(given: object) -> Heartbeat:
         found = collected(services)
         if threading.current_thread() is first:
             inside.set()
             assert go_on.wait(s.PATIENCE)
         return found
 
-    monkeypatch.setattr(pulse, "collected", slow)
-    first = threading.Thread(target=services.pulses.beat)
+    monkeypatch.setattr(heartbeat, "collected", slow)
+    first = threading.Thread(target=services.heartbeats.beat)
     first.start()
     assert inside.wait(s.PATIENCE)
     stage.seconds += 5
-    second = threading.Thread(target=services.pulses.beat)
+    second = threading.Thread(target=services.heartbeats.beat)
     second.start()
     go_on.set()
     first.join(s.PATIENCE)
     second.join(s.PATIENCE)
-    said = read_pulse(stage.hf._store, services.owner)
+    said = read_heartbeat(stage.hf._store, services.owner)
     assert said is not None
     assert said.at == int(stage.seconds * 1e6)
 
@@ -136,8 +136,8 @@ def test_a_child_leaves_the_word_of_its_parent_alone(stage: Stage) -> None:
     if pid == 0:
         code = 1
         try:
-            stage.hf._services.keeper.beat()
-            stage.hf._services.pulses.close()
+            stage.hf._engine.keeper.beat()
+            stage.hf._engine.heartbeats.close()
             code = 0
         finally:
             os._exit(code)

@@ -9,18 +9,18 @@ import pytest
 import stage as s
 from stage import Stage, control
 
-import holdfast
-from holdfast import LeaseLost, Watch, step, workflow
-from holdfast.fleet import restore
-from holdfast.fleet.monitor import Monitor
-from holdfast.fleet.orphans import Orphans
+from holdfast import LeaseLost, Watchdog, step, workflow
+from holdfast.fleet.monitor import recovery
+from holdfast.fleet.monitor.detectors import Finding
+from holdfast.fleet.monitor.monitor import Monitor
+from holdfast.fleet.monitor.unowned_runs import UnownedRuns
 from holdfast.model.records import RunRecord
-from holdfast.runtime.waits import facts_of
-from holdfast.runtime.watch import watch_of
+from holdfast.model.run_detail import detail_of
+from holdfast.workflow.policy import watchdog_of
 
 stage = s.stage
 pytest_plugins = ["postgres_fixtures"]
-BACK = Watch(silent=60, autoresume=True, max_restores=2)
+BACK = Watchdog(heartbeat_timeout=60, autoresume=True, max_recoveries=2)
 
 
 def hung(stage: Stage, times: int, at: str = "hang") -> None:
@@ -29,14 +29,14 @@ def hung(stage: Stage, times: int, at: str = "hang") -> None:
 
 def test_a_run_is_restored_so_often_and_frozen_then(stage: Stage) -> None:
     control.hangs["hang"] = 3
-    stage.begin(s.stuck, watch=BACK)
+    stage.begin(s.stuck, watchdog=BACK)
     for turn in range(2):
         hung(stage, turn + 1)
         (alert,) = stage.look(after=61)
-        assert alert.action == "restore"
+        assert alert.action == "recover"
     hung(stage, 3)
     (alert,) = stage.look(after=61)
-    assert alert.action == "freeze"
+    assert alert.action == "stall"
     assert stage.frozen().details["restores"] == 2
     assert control.begun == ["first", "hang", "hang", "hang"]
     lines = stage.hf.get("run").history().timelines()
@@ -45,7 +45,7 @@ def test_a_run_is_restored_so_often_and_frozen_then(stage: Stage) -> None:
         (2, 2, "monitor"),
         (3, 2, "monitor"),
     ]
-    told = [event for event in stage.hf.get("run").events() if event.kind == "run.restored"]
+    told = [event for event in stage.hf.get("run").events() if event.kind == "run.recovered"]
     assert [(event.data["restores"], event.data["symptom"], event.data["to"]) for event in told] == [
         (1, "silent", 2),
         (2, "silent", 2),
@@ -54,7 +54,7 @@ def test_a_run_is_restored_so_often_and_frozen_then(stage: Stage) -> None:
 
 def test_a_run_that_was_restored_comes_to_its_end(stage: Stage) -> None:
     control.hangs["hang"] = 1
-    run = stage.begin(s.stuck, watch=BACK)
+    run = stage.begin(s.stuck, watchdog=BACK)
     hung(stage, 1)
     stage.look(after=61)
     s.wait_until(lambda: run.status == "completed")
@@ -66,7 +66,7 @@ def test_a_run_that_was_restored_comes_to_its_end(stage: Stage) -> None:
 
 def test_what_a_fenced_execution_does_is_refused(stage: Stage) -> None:
     control.hangs["hang"] = 2
-    run = stage.begin(s.stuck, watch=BACK)
+    run = stage.begin(s.stuck, watchdog=BACK)
     hung(stage, 1)
     first = stage.threads[0]
     stage.look(after=61)
@@ -85,17 +85,17 @@ def test_the_execution_of_another_engine_is_fenced_too(stage: Stage) -> None:
         pytest.skip("one engine alone has it")
     with stage.open() as other:
         control.hangs["hang"] = 1
-        run = stage.begin(s.stuck, watch=BACK, hf=other)
+        run = stage.begin(s.stuck, watchdog=BACK, hf=other)
         hung(stage, 1)
         stage.seconds += 61
-        other._services.keeper.beat()
-        assert [alert.action for alert in stage.look()] == ["restore"]
+        other._engine.keeper.beat()
+        assert [alert.action for alert in stage.look()] == ["recover"]
         s.wait_until(lambda: run.status == "completed")
         # The other engine finds out by itself, though its step hangs.
-        assert other._services.claimed("run")
+        assert other._engine.claimed("run")
         stage.seconds += 61
-        other._services.keeper.beat()
-        assert not other._services.claimed("run")
+        other._engine.keeper.beat()
+        assert not other._engine.claimed("run")
         stage.join()
     assert [type(error) for error in stage.raised] == [LeaseLost]
 
@@ -105,11 +105,11 @@ def test_what_was_said_of_an_execution_before_says_nothing_of_the_next(stage: St
         pytest.skip("one engine alone has it")
     with stage.open() as other:
         control.hangs["hang"] = 2
-        stage.hf.enqueue(s.stuck, run_id="run", watch=BACK)
+        stage.hf.enqueue(s.stuck, run_id="run", watchdog=BACK)
         with other.worker(monitor=False):
             hung(stage, 1)
             stage.seconds += 61
-            other._services.keeper.beat()
+            other._engine.keeper.beat()
             assert len(stage.look()) == 1
             # The same worker has it again, and has said nothing of it yet.
             hung(stage, 2)
@@ -119,10 +119,10 @@ def test_what_was_said_of_an_execution_before_says_nothing_of_the_next(stage: St
 
 def test_a_loop_goes_back_to_before_it_began(stage: Stage) -> None:
     control.hangs["after"] = 1
-    run = stage.begin(s.repeating, 5, watch=Watch(repeats=5, autoresume=True))
+    run = stage.begin(s.repeating, 5, watchdog=Watchdog(max_repeats=5, autoresume=True))
     hung(stage, 1, "after")
     (alert,) = stage.look()
-    assert (alert.symptom, alert.action) == ("looping", "restore")
+    assert (alert.symptom, alert.action) == ("looping", "recover")
     s.wait_until(lambda: run.status == "completed")
     (line,) = run.history().timelines()[1:]
     assert line.parent == 3
@@ -131,13 +131,13 @@ def test_a_loop_goes_back_to_before_it_began(stage: Stage) -> None:
 
 def test_over_budget_is_never_restored(stage: Stage) -> None:
     control.hangs["after"] = 1
-    stage.begin(s.counting, 5, watch=Watch(max_steps=3, autoresume=True))
+    stage.begin(s.counting, 5, watchdog=Watchdog(max_steps=3, autoresume=True))
     hung(stage, 1, "after")
-    assert [alert.action for alert in stage.look()] == ["freeze"]
+    assert [alert.action for alert in stage.look()] == ["stall"]
 
 
 def test_a_rollback_past_effects_undoes_them(stage: Stage) -> None:
-    @workflow(name="r_orders", watch=Watch(repeats=3, autoresume=True))
+    @workflow(name="r_orders", watchdog=Watchdog(max_repeats=3, autoresume=True))
     def orders() -> None:
         for _ in range(3):
             s.order("kelp")
@@ -157,14 +157,14 @@ def test_a_monitor_that_dies_half_way_is_followed_by_another(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     control.hangs["hang"] = 1
-    run = stage.begin(s.stuck, watch=BACK)
+    run = stage.begin(s.stuck, watchdog=BACK)
     hung(stage, 1)
     stage.look()
     with monkeypatch.context() as patch:
         # It does no more than this.
-        patch.setattr(Orphans, "go_on", lambda _: [])
+        patch.setattr(UnownedRuns, "resume_all", lambda _: [])
         if at == "fenced":
-            patch.setattr(Orphans, "finish", lambda *_: None)
+            patch.setattr(UnownedRuns, "finish", lambda *_: None)
         assert len(stage.look(after=61)) == 1
     assert run.status == "queued"
     assert len(run.history().timelines()) == (1 if at == "fenced" else 2)
@@ -174,7 +174,7 @@ def test_a_monitor_that_dies_half_way_is_followed_by_another(
     s.wait_until(lambda: run.status == "completed")
     assert run.result == "hang is over"
     assert [line.parent for line in run.history().timelines()] == [None, 2]
-    assert stage.kinds().count("run.restored") == 1
+    assert stage.kinds().count("run.recovered") == 1
 
 
 def test_a_rollback_that_another_has_finished_meanwhile_is_not_done_twice(
@@ -182,32 +182,32 @@ def test_a_rollback_that_another_has_finished_meanwhile_is_not_done_twice(
 ) -> None:
     """A worker claims the run, and moves its head, between the monitor's fencing it and finishing the rollback."""
     control.hangs["hang"] = 1
-    run = stage.hf.enqueue(s.stuck, run_id="run", watch=BACK)
-    finish = Orphans.finish
+    run = stage.hf.enqueue(s.stuck, run_id="run", watchdog=BACK)
+    finish = UnownedRuns.finish
 
-    def late(orphans: Orphans, taken: RunRecord) -> None:
-        stage.hf._finish_rollback(taken)
+    def late(orphans: UnownedRuns, taken: RunRecord) -> None:
+        stage.hf._runner.finish_rollback(taken)
         finish(orphans, taken)
 
-    monkeypatch.setattr(Orphans, "finish", late)
+    monkeypatch.setattr(UnownedRuns, "finish", late)
     with stage.hf.worker(monitor=False):
         hung(stage, 1)
-        assert [alert.action for alert in stage.look(after=61)] == ["restore"]
+        assert [alert.action for alert in stage.look(after=61)] == ["recover"]
         s.wait_until(lambda: run.status == "completed")
     assert [line.parent for line in run.history().timelines()] == [None, 2]
-    assert stage.kinds().count("run.restored") == 1
+    assert stage.kinds().count("run.recovered") == 1
 
 
 def test_two_that_act_at_once_do_one_restore(stage: Stage) -> None:
     control.hangs["hang"] = 2
-    run = stage.begin(s.stuck, watch=BACK)
+    run = stage.begin(s.stuck, watchdog=BACK)
     hung(stage, 1)
     monitors = [stage.hf.monitor(interval=1) for _ in range(4)]
     for monitor in monitors:
         # As if each held the lease.
-        monitor._lead.take = lambda: True  # type: ignore[method-assign]
+        monitor._leadership.take = lambda: True  # type: ignore[method-assign]
     stage.seconds += 61
-    stage.hf._services.keeper.beat()
+    stage.hf._engine.keeper.beat()
     barrier, found = threading.Barrier(4), []
 
     def look(monitor: Monitor) -> None:
@@ -221,39 +221,39 @@ def test_two_that_act_at_once_do_one_restore(stage: Stage) -> None:
         thread.join()
     assert len(found) == 1
     hung(stage, 2)
-    assert stage.kinds().count("run.restored") == 1
+    assert stage.kinds().count("run.recovered") == 1
     assert len(run.history().timelines()) == 2
     assert control.begun.count("hang") == 2
 
 
 def test_the_policy_and_the_count_stay_through_restores_and_a_restart(stage: Stage) -> None:
-    watch = Watch(silent=60, autoresume=True, max_restores=4, between=1000)
+    watch = Watchdog(heartbeat_timeout=60, autoresume=True, max_recoveries=4, idle_timeout=1000)
     control.hangs["hang"] = 5
-    run = stage.begin(s.stuck, watch=watch)
+    run = stage.begin(s.stuck, watchdog=watch)
     for turn in range(1, 4):
         hung(stage, turn)
-        assert [alert.action for alert in stage.look(after=61)] == ["restore"]
+        assert [alert.action for alert in stage.look(after=61)] == ["recover"]
         record = stage.hf._store.run("run")
         assert record is not None
-        facts = facts_of(record)
-        assert (watch_of(facts.watch), facts.restores) == (watch, turn)
+        facts = detail_of(record)
+        assert (watchdog_of(facts.watchdog), facts.restores) == (watch, turn)
     hung(stage, 4)
     if stage.where != ":memory:":
         with stage.open() as again:
             record = again._store.run("run")
             assert record is not None
-            assert watch_of(facts_of(record).watch) == watch
-    assert [alert.action for alert in stage.look(after=61)] == ["restore"]
+            assert watchdog_of(detail_of(record).watchdog) == watch
+    assert [alert.action for alert in stage.look(after=61)] == ["recover"]
     hung(stage, 5)
-    assert [alert.action for alert in stage.look(after=61)] == ["freeze"]
-    assert run.status == "frozen"
+    assert [alert.action for alert in stage.look(after=61)] == ["stall"]
+    assert run.status == "stalled"
 
 
 # Parts
 
 
 def test_a_part_that_is_frozen_ends_with_the_timeline_that_it_is_of(stage: Stage) -> None:
-    @workflow(name="r_frozen_part", watch=Watch(silent=60))
+    @workflow(name="r_frozen_part", watchdog=Watchdog(heartbeat_timeout=60))
     def part() -> str:
         return s.hang("hang")
 
@@ -267,17 +267,17 @@ def test_a_part_that_is_frozen_ends_with_the_timeline_that_it_is_of(stage: Stage
     hung(stage, 1)
     stage.look(after=61)
     (child,) = run.children
-    assert stage.hf.get(child).status == "frozen"
+    assert stage.hf.get(child).status == "stalled"
     stage.join()
-    s.wait_until(lambda: run.status == "suspended" and not stage.hf._services.claimed("run"))
+    s.wait_until(lambda: run.status == "suspended" and not stage.hf._engine.claimed("run"))
     assert stage.hf.preview("run", 1).cancelled == (child,)
     stage.hf.rollback("run", to=1, resume=False)
     assert stage.hf.get(child).status == "cancelled"
-    assert stage.hf.prompts() == []
+    assert stage.hf.inbox() == []
 
 
 def test_a_part_that_is_stuck_is_restored_and_those_around_it_go_on(stage: Stage) -> None:
-    @workflow(name="r_part", watch=BACK)
+    @workflow(name="r_part", watchdog=BACK)
     def part() -> str:
         return s.hang("hang")
 
@@ -289,14 +289,14 @@ def test_a_part_that_is_stuck_is_restored_and_those_around_it_go_on(stage: Stage
     control.hangs["hang"] = 1
     run = stage.begin(whole)
     hung(stage, 1)
-    assert [(alert.run, alert.action) for alert in stage.look(after=61)] == [("run.r_part", "restore")]
+    assert [(alert.run, alert.action) for alert in stage.look(after=61)] == [("run.r_part", "recover")]
     s.wait_until(lambda: stage.look() or run.status == "completed")
     assert run.result == "whole: hang is over"
     assert control.begun.count("whole") == 1
 
 
 def test_a_part_that_is_frozen_is_waited_for(stage: Stage) -> None:
-    @workflow(name="r_frozen_part", watch=Watch(silent=60))
+    @workflow(name="r_frozen_part", watchdog=Watchdog(heartbeat_timeout=60))
     def part() -> str:
         return s.hang("hang")
 
@@ -307,7 +307,7 @@ def test_a_part_that_is_frozen_is_waited_for(stage: Stage) -> None:
     control.hangs["hang"] = 1
     run = stage.begin(whole)
     hung(stage, 1)
-    assert [alert.action for alert in stage.look(after=61)] == ["freeze"]
+    assert [alert.action for alert in stage.look(after=61)] == ["stall"]
     s.wait_until(lambda: run.status == "suspended")
     prompt = stage.frozen("run.r_frozen_part")
     stage.hf.answer(prompt.id, "resume")
@@ -317,7 +317,7 @@ def test_a_part_that_is_frozen_is_waited_for(stage: Stage) -> None:
 
 def test_a_worker_gets_its_place_back_and_ends_though_a_step_hangs(stage: Stage) -> None:
     control.hangs["hang"] = 1
-    run = stage.hf.enqueue(s.stuck, run_id="run", watch=BACK)
+    run = stage.hf.enqueue(s.stuck, run_id="run", watchdog=BACK)
     worker = stage.hf.worker(concurrency=1, monitor=False).start()
     hung(stage, 1)
     stage.look(after=61)
@@ -333,7 +333,7 @@ def hard_to_undo() -> None:
 
 
 def test_a_compensation_that_hangs_is_taken_up_by_another(stage: Stage) -> None:
-    @workflow(name="r_hard", watch=BACK)
+    @workflow(name="r_hard", watchdog=BACK)
     def hard() -> None:
         hard_to_undo()
 
@@ -352,7 +352,7 @@ def test_a_compensation_that_hangs_is_taken_up_by_another(stage: Stage) -> None:
     thread.start()
     hung(stage, 1, "undo")
     run = stage.hf.get("run")
-    assert [alert.action for alert in stage.look(after=61)] == ["restore"]
+    assert [alert.action for alert in stage.look(after=61)] == ["recover"]
     s.wait_until(lambda: stage.look() or run.status == "completed")
     assert control.begun == ["done", "undo", "undo", "done"]
     stage.join()
@@ -361,14 +361,14 @@ def test_a_compensation_that_hangs_is_taken_up_by_another(stage: Stage) -> None:
 
 def test_nothing_is_done_to_a_run_that_has_gone_on(stage: Stage) -> None:
     control.hangs["hang"] = 1
-    stage.begin(s.stuck, watch=BACK)
+    stage.begin(s.stuck, watchdog=BACK)
     hung(stage, 1)
     run = stage.hf._store.run("run")
     assert run is not None
     stage.join()
-    finding = holdfast.fleet.symptoms.Finding(symptom="silent", why="it was", since=0, good=2)
-    for act in (restore.restore, restore.freeze, restore.hand_over, restore.report):
-        assert act(stage.hf._services, run, finding) is None
+    finding = Finding(symptom="silent", why="it was", since=0, good=2)
+    for act in (recovery.recover, recovery.stall, recovery.hand_over, recovery.report):
+        assert act(stage.hf._engine, run, finding) is None
     assert stage.hf.get("run").status == "completed"
 
 

@@ -11,11 +11,11 @@ import stage as s
 from stage import Stage, control
 
 import holdfast
-from holdfast import History, InvalidCall, Watch, step, workflow
+from holdfast import History, InvalidCall, Watchdog, step, workflow
 
 stage = s.stage
 pytest_plugins = ["postgres_fixtures"]
-BACK = Watch(autoresume=True, silent=60)
+BACK = Watchdog(autoresume=True, heartbeat_timeout=60)
 
 
 @step(name="edited_first")
@@ -31,14 +31,14 @@ def last() -> Any:
     return holdfast.state().get("byhand")
 
 
-@workflow(name="edited_waits", watch=BACK)
+@workflow(name="edited_waits", watchdog=BACK)
 def waits() -> Any:
     first()
     holdfast.ask("Deploy?")
     return last()
 
 
-@workflow(name="edited_plain", watch=BACK)
+@workflow(name="edited_plain", watchdog=BACK)
 def plain() -> Any:
     first()
     return last()
@@ -74,9 +74,9 @@ def queued(stage: Stage) -> None:
     stage.hf.enqueue(plain, run_id="run", queue="elsewhere")
 
 
-def frozen(stage: Stage) -> None:
+def stalled(stage: Stage) -> None:
     control.hangs["hang"] = 1
-    stage.begin(s.stuck, watch=Watch(silent=60))
+    stage.begin(s.stuck, watchdog=Watchdog(heartbeat_timeout=60))
     s.wait_until(lambda: "hang" in control.begun)
     stage.look(after=61)
 
@@ -99,7 +99,7 @@ def named_step(log: History) -> None:
         state["byhand"] = 1
 
 
-STOPPED = (suspended, paused, cancelled, failed, completed, queued, frozen)
+STOPPED = (suspended, paused, cancelled, failed, completed, queued, stalled)
 EDITS = (edited, committed, patched, named_step)
 
 
@@ -115,7 +115,7 @@ def test_status_of_a_stopped_run_survives_every_edit(stage: Stage, stop: Callabl
         assert log.head.status == before.status
     log.tag(log.head, "looked-at")
     log.pin(log.head)
-    log.tell("operator.looked", {"by": "me"})
+    log.add_event("operator.looked", {"by": "me"})
     after = stage.hf._store.run("run")
     assert after is not None
     for fact in ("status", "owner", "until", "due", "detail", "timeline", "workflow"):
@@ -123,7 +123,7 @@ def test_status_of_a_stopped_run_survives_every_edit(stage: Stage, stop: Callabl
     begun = list(control.begun)
     for _ in range(3):
         stage.look(after=100)
-        for thread in list(stage.monitor._orphans._threads.values()):
+        for thread in list(stage.monitor._unowned._threads.values()):
             thread.join(s.PATIENCE)
     assert control.begun == begun
     assert stage.hf.get("run").status == before.status
@@ -133,7 +133,7 @@ def test_status_of_a_stopped_run_survives_every_edit(stage: Stage, stop: Callabl
 def test_resume_sees_an_edit_of_a_paused_run(stage: Stage, change: Callable[[History], None]) -> None:
     paused(stage)
     change(stage.hf.history("run"))
-    (prompt,) = stage.hf.prompts()
+    (prompt,) = stage.hf.inbox()
     stage.hf.answer(prompt.id, True)
     assert stage.hf.get("run").status == "paused"
     assert stage.hf.resume("run").result == 1
@@ -147,7 +147,7 @@ def test_edit_of_a_run_that_is_executed_leaves_it_running(stage: Stage) -> None:
         state["byhand"] = 1
     run = stage.hf._store.run("run")
     assert run is not None
-    assert (run.status, run.owner) == ("running", stage.hf._services.owner)
+    assert (run.status, run.owner) == ("running", stage.hf._engine.owner)
     stage.join()
     done = stage.hf.get("run")
     assert done.status == "completed"

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import Watch
-from holdfast.fleet.symptoms import Mark, Trail, looping, over_budget, silent
-from holdfast.runtime.limits import Spent, used_by
-from holdfast.runtime.pulse import Busy, Sign
-from holdfast.runtime.waits import Facts
+from holdfast import Watchdog
+from holdfast.execution.heartbeat import ActiveExecution, ActiveStep
+from holdfast.execution.limits import Spent, used_by
+from holdfast.fleet.monitor.detectors import ComparedVersion, Trail, looping, over_budget, silent
+from holdfast.model.run_detail import RunDetail
 
 SECOND = 1_000_000
 
@@ -31,7 +31,7 @@ class Version(NamedTuple):
 
 
 def trail_of(versions: list[Version]) -> Trail:
-    newest_first: list[Mark] = list(reversed(versions))
+    newest_first: list[ComparedVersion] = list(reversed(versions))
     return lambda distance: newest_first[distance] if distance < len(newest_first) else None
 
 
@@ -52,7 +52,7 @@ def calls(versions: list[Version]) -> list[Any]:
 
 @given(histories(), st.integers(2, 4))
 def test_repetition(versions: list[Version], repeats: int) -> None:
-    found = looping(trail_of(versions), Watch(repeats=repeats))
+    found = looping(trail_of(versions), Watchdog(max_repeats=repeats))
     same = calls(versions)[-repeats:]
     expected = len(same) == repeats and all(each == same[0] for each in same)
     assert (found is not None and "in a row" in found.why) == expected
@@ -66,7 +66,7 @@ def test_repetition(versions: list[Version], repeats: int) -> None:
 
 @given(histories(), st.integers(2, 3))
 def test_to_and_fro(versions: list[Version], rounds: int) -> None:
-    found = looping(trail_of(versions), Watch(repeats=rounds))
+    found = looping(trail_of(versions), Watchdog(max_repeats=rounds))
     states = [version.state for version in versions]
 
     def alternate(row: list[Any]) -> bool:
@@ -90,7 +90,7 @@ def test_to_and_fro(versions: list[Version], rounds: int) -> None:
 
 @given(histories(), st.integers(2, 4))
 def test_a_state_that_does_not_change(versions: list[Version], unchanged: int) -> None:
-    found = looping(trail_of(versions), Watch(unchanged=unchanged))
+    found = looping(trail_of(versions), Watchdog(max_unchanged=unchanged))
     last = [version.state for version in versions][-unchanged - 1 :]
     assert (found is not None) == (len(last) == unchanged + 1 and len(set(last)) == 1)
     if found is not None:
@@ -100,11 +100,11 @@ def test_a_state_that_does_not_change(versions: list[Version], unchanged: int) -
 
 @given(histories())
 def test_what_is_not_watched_is_not_found(versions: list[Version]) -> None:
-    assert looping(trail_of(versions), Watch(silent=1)) is None
+    assert looping(trail_of(versions), Watchdog(heartbeat_timeout=1)) is None
 
 
 busy = st.builds(
-    Busy,
+    ActiveStep,
     st.sampled_from(["plan", "search"]),
     st.integers(1, 3),
     st.just(0),
@@ -118,14 +118,16 @@ busy = st.builds(
     st.lists(busy, max_size=3), st.integers(0, 100 * SECOND), st.none() | st.integers(1, 100),
     st.none() | st.integers(1, 100), st.booleans(),
 )  # fmt: skip
-def test_silence(steps: list[Busy], beat: int, inside: int | None, between: int | None, waits: bool) -> None:
+def test_silence(
+    steps: list[ActiveStep], beat: int, inside: int | None, between: int | None, waits: bool
+) -> None:
     at = 100 * SECOND
-    sign = Sign(began=0, beat=beat, busy=bool(steps) or waits, steps=steps)
-    found = silent(sign, at, Watch(silent=inside, between=between), 7)
+    sign = ActiveExecution(began=0, beat=beat, busy=bool(steps) or waits, steps=steps)
+    found = silent(sign, at, Watchdog(heartbeat_timeout=inside, idle_timeout=between), 7)
 
-    def allowed(step: Busy) -> float | None:
-        if step.silent is not None:
-            return step.silent
+    def allowed(step: ActiveStep) -> float | None:
+        if step.heartbeat_timeout is not None:
+            return step.heartbeat_timeout
         return None if inside is None else max(inside, step.timeout or 0)
 
     late = [
@@ -165,16 +167,16 @@ def test_budgets_count_from_the_last_answer(
             ]
         )
     )
-    facts = Facts(worked=worked * SECOND, totals=totals, spent=before)
+    facts = RunDetail(worked=worked * SECOND, totals=totals, spent=before)
     spent = Spent(*used_by(facts), steps, worked)
 
-    def found(watch: Watch) -> bool:
+    def found(watch: Watchdog) -> bool:
         told = over_budget(facts, watch, spent=spent, working=working * SECOND, now=5, head=3)
         assert told is None or (told.symptom, told.since, told.good) == ("over budget", 5, 3)
         return told is not None
 
-    assert found(Watch(max_time=limit)) == (worked + working - was > limit)
-    assert found(Watch(max_steps=limit)) == (steps - done > limit)
-    assert found(Watch(max_tokens=limit)) == (tokens > limit)
-    assert found(Watch(max_cost=limit)) == (2 * cost > limit)
-    assert not found(Watch())
+    assert found(Watchdog(max_seconds=limit)) == (worked + working - was > limit)
+    assert found(Watchdog(max_steps=limit)) == (steps - done > limit)
+    assert found(Watchdog(max_tokens=limit)) == (tokens > limit)
+    assert found(Watchdog(max_cost=limit)) == (2 * cost > limit)
+    assert not found(Watchdog())

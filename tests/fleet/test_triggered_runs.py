@@ -15,8 +15,8 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, HoldfastWarning, InvalidCall, workflow
-from holdfast.history.events import EVENT_KINDS
-from holdfast.runtime import definition
+from holdfast.history.journal import EVENT_KINDS
+from holdfast.workflow import definition
 from patience import until
 
 pytest_plugins = ["postgres_fixtures"]
@@ -70,7 +70,7 @@ LISTENER = (
     APP
     + """
 with holdfast.open(sys.argv[1], lease=1.0) as hf:
-    hf.listen()
+    hf.start_triggers()
     print("listens\\n", end="", flush=True)
     sys.stdin.read()
 """
@@ -191,7 +191,7 @@ def test_trigger_defined_while_an_engine_works_hears_at_once(tmp_path: Path) -> 
             return event["run"]
 
         # The other engine does not listen, and the first one is not called again.
-        other._triggers.close()
+        other._fleet.queues.triggers.close()
         other.run(source, run_id="later")
         until(lambda: is_completed(hf))
         assert [hf.get(run_id).result for run_id, _ in reactions(hf)] == ["later"]
@@ -207,7 +207,7 @@ def test_monitor_listens(tmp_path: Path) -> None:
         hf.monitor()
         log = other.history("by hand")
         log.commit({})
-        log.tell("agent.woke")
+        log.add_event("agent.woke")
         until(lambda: is_completed(hf))
         assert hf.get(reactions(hf)[0][0]).result == "agent.woke"
 
@@ -221,11 +221,11 @@ def test_redefined_trigger_runs_the_new_code(tmp_path: Path) -> None:
 
     with holdfast.open(tmp_path / "runs.db") as hf:
         define("old")
-        hf.listen()
+        hf.start_triggers()
         define("new")
         log = hf.history("by hand")
         log.commit({})
-        log.tell("agent.woke")
+        log.add_event("agent.woke")
         until(lambda: is_completed(hf))
         assert hf.get(reactions(hf)[0][0]).result == "new"
 

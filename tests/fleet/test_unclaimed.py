@@ -54,13 +54,13 @@ def test_run_that_no_worker_knows_is_reported_once_and_gets_into_the_inbox(
         # The worker renews its announcement.
         until(lambda: announced(hf._store, int(stage.seconds * 1e6)))
         (plan,) = stage.monitor.plan()
-        assert (plan.run, plan.symptom, plan.action) == ("run", "unclaimed", "freeze")
+        assert (plan.run, plan.symptom, plan.action) == ("run", "unclaimed", "stall")
         assert hf.get("run").status == "queued"
         (alert,) = stage.look()
-        assert (alert.run, alert.symptom, alert.action) == ("run", "unclaimed", "freeze")
+        assert (alert.run, alert.symptom, alert.action) == ("run", "unclaimed", "stall")
         assert stage.look(PATIENCE) == []
-        assert "'unclaimed_missing'" in stage.frozen().question
-    assert stage.kinds().count("run.frozen") == 1
+        assert "'unclaimed_missing'" in stage.frozen().text
+    assert stage.kinds().count("run.stalled") == 1
 
     # A deploy later, a person lets it go on.
     @workflow(name="unclaimed_missing")
@@ -113,13 +113,13 @@ def test_answered_run_whose_workflow_is_gone_is_found(stage: Stage) -> None:
             until(lambda: hf.get("run").status == "suspended")
     announce(stage, "one", ["unclaimed_known"])
     assert stage.look(PATIENCE) == []
-    (question,) = hf.prompts()
+    (question,) = hf.inbox()
     hf.answer(question.id, "yes")
     assert [alert.run for alert in stage.look(PATIENCE + 5)] == ["run"]
 
 
 def test_all_of_many_runs_are_found_a_page_at_a_time(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.fleet.unclaimed._PAGE", 3)
+    monkeypatch.setattr("holdfast.fleet.monitor.unowned_runs._PAGE", 3)
     announce(stage, "one", ["unclaimed_known"])
     names = [f"run{number}" for number in range(7)]
     for name in names:

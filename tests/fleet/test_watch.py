@@ -8,50 +8,52 @@ import pytest
 import stage as s
 from stage import Stage, control
 
-from holdfast import InvalidCall, NotFound, Watch, step, workflow
-from holdfast.fleet.monitor import Monitor
-from holdfast.runtime.waits import facts_of
-from holdfast.runtime.watch import watch_of
+from holdfast import InvalidCall, NotFound, Watchdog, step, workflow
+from holdfast.fleet.monitor.monitor import Monitor
+from holdfast.model.run_detail import detail_of
+from holdfast.workflow.policy import watchdog_of
 
 stage = s.stage
 pytest_plugins = ["postgres_fixtures"]
-OWN = Watch(silent=7, autoresume=True, max_restores=2)
+OWN = Watchdog(heartbeat_timeout=7, autoresume=True, max_recoveries=2)
 
 
-@workflow(name="w_watched", watch=Watch(silent=30, repeats=5))
+@workflow(name="w_watched", watchdog=Watchdog(heartbeat_timeout=30, max_repeats=5))
 def watched() -> None:
     s.hang("hang")
 
 
-def policy(stage: Stage, run_id: str = "run") -> Watch | None:
+def policy(stage: Stage, run_id: str = "run") -> Watchdog | None:
     run = stage.hf._store.run(run_id)
     assert run is not None
-    return watch_of(facts_of(run).watch)
+    return watchdog_of(detail_of(run).watchdog)
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("field", "value"),
     [
-        {"silent": 0}, {"silent": -1}, {"silent": "60"}, {"silent": True}, {"between": float("nan")}, {"repeats": 1},
-        {"repeats": 2.5}, {"unchanged": 0}, {"max_steps": 0}, {"max_tokens": 1.5}, {"max_cost": 0}, {"max_time": 1e13},
-        {"max_restores": -1}, {"max_restores": None}, {"autoresume": 1},
+        ("heartbeat_timeout", 0), ("heartbeat_timeout", -1), ("heartbeat_timeout", "60"), ("heartbeat_timeout", True),
+        ("idle_timeout", float("nan")), ("max_repeats", 1), ("max_repeats", 2.5), ("max_unchanged", 0),
+        ("max_steps", 0),
+        ("max_tokens", 1.5), ("max_cost", 0), ("max_seconds", 1e13), ("max_recoveries", -1), ("max_recoveries", None),
+        ("autoresume", 1),
     ],
 )  # fmt: skip
-def test_what_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InvalidCall, match=next(iter(wrong))):
-        Watch(**wrong)
+def test_watchdog_refuses_values_out_of_range(field: str, value: Any) -> None:
+    with pytest.raises(InvalidCall, match=field):
+        Watchdog(**{field: value})
 
 
 def test_a_policy_is_a_watch(stage: Stage) -> None:
-    with pytest.raises(InvalidCall, match=r"Watch\(silent=60\)"):
-        workflow(watch={"silent": 3})(lambda: None)  # type: ignore[call-overload]
-    with pytest.raises(InvalidCall, match="silent"):
-        step(silent=0)(s.take_back)
+    with pytest.raises(InvalidCall, match=r"Watchdog\(heartbeat_timeout=60\)"):
+        workflow(watchdog={"heartbeat_timeout": 3})(lambda: None)  # type: ignore[call-overload]
+    with pytest.raises(InvalidCall, match="heartbeat_timeout"):
+        step(heartbeat_timeout=0)(s.take_back)
     for call in (
-        lambda: stage.hf.run(s.stuck, watch=60),  # type: ignore[arg-type]
-        lambda: stage.hf.enqueue(s.stuck, watch="no"),  # type: ignore[arg-type]
-        lambda: stage.hf.monitor(watch=3),  # type: ignore[arg-type]
-        lambda: stage.hf.watch("run", 3),  # type: ignore[arg-type]
+        lambda: stage.hf.run(s.stuck, watchdog=60),  # type: ignore[arg-type]
+        lambda: stage.hf.enqueue(s.stuck, watchdog="no"),  # type: ignore[arg-type]
+        lambda: stage.hf.monitor(watchdog=3),  # type: ignore[arg-type]
+        lambda: stage.hf.set_watchdog("run", 3),  # type: ignore[arg-type]
     ):
         with pytest.raises(InvalidCall, match="Watch"):
             call()
@@ -59,18 +61,18 @@ def test_a_policy_is_a_watch(stage: Stage) -> None:
         with pytest.raises(InvalidCall, match="interval"):
             stage.hf.monitor(interval=interval)  # type: ignore[arg-type]
     with pytest.raises(NotFound):
-        stage.hf.watch("nobody", OWN)
+        stage.hf.set_watchdog("nobody", OWN)
 
 
 def test_a_run_has_its_own_or_its_workflows(stage: Stage) -> None:
     stage.hf.run(watched, run_id="plain")
-    assert policy(stage, "plain") == Watch(silent=30, repeats=5)
-    stage.hf.run(watched, run_id="own", watch=OWN)
+    assert policy(stage, "plain") == Watchdog(heartbeat_timeout=30, max_repeats=5)
+    stage.hf.run(watched, run_id="own", watchdog=OWN)
     stage.hf.enqueue(watched, run_id="queued")
-    stage.hf.enqueue(watched, run_id="queued-own", watch=OWN)
+    stage.hf.enqueue(watched, run_id="queued-own", watchdog=OWN)
     stage.hf.run(s.stuck, run_id="none")
     assert policy(stage, "own") == policy(stage, "queued-own") == OWN
-    assert policy(stage, "queued") == Watch(silent=30, repeats=5)
+    assert policy(stage, "queued") == Watchdog(heartbeat_timeout=30, max_repeats=5)
     assert policy(stage, "none") is None
 
 
@@ -82,20 +84,20 @@ def test_a_workflow_that_was_changed_brings_its_new_policy_and_a_run_keeps_its_o
         if fails[0]:
             raise ValueError("not yet")
 
-    def define(watch: Watch | None) -> Any:
-        @workflow(name="w_changing", watch=watch)
+    def define(watch: Watchdog | None) -> Any:
+        @workflow(name="w_changing", watchdog=watch)
         def changing() -> None:
             failing()
 
         return changing
 
-    first = define(Watch(silent=1))
+    first = define(Watchdog(heartbeat_timeout=1))
     stage.hf.run(first, run_id="follows", raises=False)
-    stage.hf.run(first, run_id="own", watch=OWN, raises=False)
-    define(Watch(silent=2))
+    stage.hf.run(first, run_id="own", watchdog=OWN, raises=False)
+    define(Watchdog(heartbeat_timeout=2))
     for run_id in ("follows", "own"):
         stage.hf.resume(run_id, raises=False)
-    assert policy(stage, "follows") == Watch(silent=2)
+    assert policy(stage, "follows") == Watchdog(heartbeat_timeout=2)
     assert policy(stage, "own") == OWN
     define(None)
     stage.hf.resume("follows", raises=False)
@@ -107,10 +109,10 @@ def test_it_can_be_changed_while_the_run_is_stuck(stage: Stage) -> None:
     stage.begin(s.stuck)
     s.wait_until(lambda: "hang" in control.begun)
     assert stage.look(after=100) == []
-    stage.hf.watch("run", Watch(silent=5), actor="ada")
+    stage.hf.set_watchdog("run", Watchdog(heartbeat_timeout=5), actor="ada")
     (alert,) = stage.look()
     assert alert.symptom == "silent"
-    (told,) = [event for event in stage.hf.get("run").events() if event.kind == "run.watched"]
+    (told,) = [event for event in stage.hf.get("run").events() if event.kind == "run.watchdog_set"]
     assert told.data["actor"] == "ada"
 
 
@@ -118,14 +120,14 @@ def test_a_change_reaches_a_run_that_goes_on(stage: Stage) -> None:
     control.hangs["hang"] = 1
     stage.begin(s.stuck)
     s.wait_until(lambda: "hang" in control.begun)
-    stage.hf.watch("run", OWN)
+    stage.hf.set_watchdog("run", OWN)
     stage.join()
     assert stage.hf.get("run").status == "completed"
     assert policy(stage) == OWN
 
 
 def test_it_stays_through_rollbacks_and_restarts(stage: Stage) -> None:
-    stage.hf.run(s.stuck, run_id="run", watch=OWN)
+    stage.hf.run(s.stuck, run_id="run", watchdog=OWN)
     for _ in range(3):
         stage.hf.rollback("run", to=2)
         assert policy(stage) == OWN
@@ -139,17 +141,17 @@ def test_it_stays_through_rollbacks_and_restarts(stage: Stage) -> None:
 def test_a_default_is_for_runs_that_have_none(stage: Stage) -> None:
     control.hangs.update(one=1, two=1)
     stage.begin(s.stuck, "one", run_id="one")
-    stage.begin(s.stuck, "two", run_id="two", watch=Watch(silent=1000))
+    stage.begin(s.stuck, "two", run_id="two", watchdog=Watchdog(heartbeat_timeout=1000))
     s.wait_until(lambda: {"one", "two"} <= set(control.begun))
-    stage.monitor = stage.hf.monitor(watch=Watch(silent=10))
+    stage.monitor = stage.hf.monitor(watchdog=Watchdog(heartbeat_timeout=10))
     assert [alert.run for alert in stage.look(after=20)] == ["one"]
     assert "control.hang(name)" in stage.frozen("one").details["stack"]
 
 
 def test_a_policy_of_another_version_that_makes_no_sense_here_is_none() -> None:
-    assert watch_of({"silent": "a while", "own": True}) is None
-    assert watch_of({"repeats": 1}) is None
-    assert watch_of({"silent": 3, "of the future": 4}) == Watch(silent=3)
+    assert watchdog_of({"silent": "a while", "own": True}) is None
+    assert watchdog_of({"repeats": 1}) is None
+    assert watchdog_of({"silent": 3, "of the future": 4}) == Watchdog(heartbeat_timeout=3)
 
 
 def test_what_is_wrong_with_one_run_does_not_keep_the_monitor_from_the_others(
@@ -157,7 +159,7 @@ def test_what_is_wrong_with_one_run_does_not_keep_the_monitor_from_the_others(
 ) -> None:
     control.hangs.update(one=1, two=1)
     for name in ("one", "two"):
-        stage.begin(s.stuck, name, run_id=name, watch=Watch(silent=10))
+        stage.begin(s.stuck, name, run_id=name, watchdog=Watchdog(heartbeat_timeout=10))
     s.wait_until(lambda: {"one", "two"} <= set(control.begun))
     examine = Monitor._examine
 
@@ -170,5 +172,5 @@ def test_what_is_wrong_with_one_run_does_not_keep_the_monitor_from_the_others(
     assert [alert.run for alert in stage.look(after=20)] == ["one"]
     assert [alert.run for alert in stage.look()] == []
     # One cause, one warning, with a trace: it is a fault of the program.
-    (told,) = [record for record in caplog.records if "cannot be looked after" in record.getMessage()]
+    (told,) = [record for record in caplog.records if "cannot be checked" in record.getMessage()]
     assert told.exc_info is not None

@@ -170,7 +170,7 @@ class TestWaiting:
     def test_for_an_answer_that_another_process_gives(self, hf: Holdfast, crew: Crew, world: World) -> None:
         run = hf.enqueue(flows.asking)
         crew.hire()
-        (prompt,) = wait_until(run.prompts)
+        (prompt,) = wait_until(run.questions)
         wait_until(lambda: run.status == "suspended")
         hf.answer(prompt.id, "yes", resume=False)
         assert wait_until(lambda: run.status == "completed" and run.result) == "answer yes"
@@ -190,10 +190,10 @@ class TestWaiting:
     def test_for_an_event(self, hf: Holdfast) -> None:
         run = hf.enqueue(flows.waiting, "bell")
         early = hf.enqueue(flows.waiting, "bell")
-        hf.send(early.id, "bell", {"n": 1}, resume=False)
+        hf.signal(early.id, "bell", {"n": 1}, resume=False)
         with hf.worker():
             wait_until(lambda: run.status == "suspended")
-            hf.send(run.id, "bell", {"n": 2}, resume=False)
+            hf.signal(run.id, "bell", {"n": 2}, resume=False)
             wait_until(lambda: run.status == early.status == "completed")
         assert (run.result, early.result) == (["waits", {"n": 2}], ["waits", {"n": 1}])
 
@@ -201,7 +201,7 @@ class TestWaiting:
         run = hf.enqueue(flows.parent)
         crew.hire()
         wait_until(lambda: run.status == "suspended")
-        (prompt,) = hf.prompts()
+        (prompt,) = hf.inbox()
         hf.answer(prompt.id, "fine", resume=False)
         assert wait_until(lambda: run.status == "completed" and run.result) == "the child says answer fine"
 
@@ -210,7 +210,7 @@ class TestWaiting:
         answered: set[str] = set()
 
         def all_answered() -> bool:
-            for prompt in hf.prompts():
+            for prompt in hf.inbox():
                 if prompt.id not in answered:
                     answered.add(prompt.id)
                     hf.answer(prompt.id, "yes", resume=False)
@@ -225,9 +225,9 @@ class TestWaiting:
         with hf.worker():
             wait_until(lambda: run.status == "suspended")
             with pytest.raises(holdfast.InvalidAnswer):
-                hf.answer(run.prompts()[0].id, 7, resume=False)
+                hf.answer(run.questions()[0].id, 7, resume=False)
             assert run.status == "suspended"
-            hf.answer(run.prompts()[0].id, "seven", resume=False)
+            hf.answer(run.questions()[0].id, "seven", resume=False)
             wait_until(lambda: run.status == "completed")
 
 

@@ -15,11 +15,11 @@ import msgspec
 import holdfast
 from holdfast import Holdfast, Retention, step, workflow
 from holdfast.loops import LoopEngine
-from holdfast.web.app import App, table
-from holdfast.web.auth import Keys, Token
+from holdfast.web.app import WebApp, table
+from holdfast.web.auth import Credentials, Token
 from holdfast.web.operation import Operation, Role, Stream
-from holdfast.web.page import Page
-from holdfast.web.service import Settings
+from holdfast.web.page import PageFiles
+from holdfast.web.service import ServerSettings
 
 #: What a request consists of. `path` has `{…}` where the `parts` go; `query` is pairs or the text itself; `body` is any
 #: value, to be sent as JSON, or bytes, to be sent as they are; `media` is the media type, None for the right one.
@@ -33,7 +33,7 @@ _PROBLEM = {"type", "title", "status", "detail", "code", "details"}
 @step(name="fuzz_plan")
 def plan(topic: str) -> int:
     holdfast.state().update(topic=topic, tasks=[{"name": "read", "done": False}])
-    holdfast.note(tokens=3, cost=0.5, model="small")
+    holdfast.annotate(tokens=3, cost=0.5, model="small")
     return 1
 
 
@@ -86,7 +86,7 @@ class Served:
             stock(hf)
         self._runner = asyncio.Runner()
         self._hf: Holdfast | None = None
-        self._app: App | None = None
+        self._app: WebApp | None = None
 
     def close(self) -> None:
         self.change()
@@ -113,15 +113,15 @@ class Served:
                 (self._folder / f"used.db{end}").unlink(missing_ok=True)
             shutil.copy(self._folder / "stock.db", self._folder / "used.db")
             self._hf = holdfast.open(self._folder / "used.db", durability="fast")
-            keys = Keys([Token(_secret(role), role) for role in ROLES if role is not None])
-            settings = Settings(
+            keys = Credentials([Token(_secret(role), role) for role in ROLES if role is not None])
+            settings = ServerSettings(
                 store="used.db", where="used.db", hosts=[_HOST], origin=f"http://{_HOST}", legacy_get=True
             )
-            self._app = App(self._hf, keys, settings, Page(self._folder))
+            self._app = WebApp(self._hf, keys, settings, PageFiles(self._folder))
         return self._runner.run(_call(self._app, scope, body))
 
 
-async def _call(app: App, scope: dict[str, Any], body: bytes) -> tuple[int, dict[str, str], bytes]:
+async def _call(app: WebApp, scope: dict[str, Any], body: bytes) -> tuple[int, dict[str, str], bytes]:
     asked: list[dict[str, Any]] = [{"type": "http.request", "body": body, "more_body": False}]
     sent: list[Any] = []
 

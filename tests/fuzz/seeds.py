@@ -21,7 +21,7 @@ from msgspec import inspect
 
 import holdfast
 from holdfast import Holdfast, Opaque, Retention
-from holdfast.history.frames import Source, VersionFrame
+from holdfast.history.bundle.frames import BundleReader, VersionFrame
 from holdfast.snapshots import SnapshotManager
 from holdfast.tree.block import _inflate
 from holdfast.tree.codec import encode
@@ -68,7 +68,9 @@ def snapshot() -> Iterator[bytes]:
             assert made is not None
             yield manager.export_snapshot(made).encode()
         log = hf.history("run")
-        log.commit({"a": 1}, step="s", result={"x": (1, 2)}, meta={"cost": 1.5}, actor="me", tags=["t"])
+        log.commit(
+            {"a": 1}, step="s", result={"x": (1, 2)}, annotations={"cost": 1.5}, actor="me", tags=["t"]
+        )
         yield json.dumps(log.export()).encode()
     for value in VALUES:
         yield json.dumps(to_json(value)).encode()
@@ -77,7 +79,7 @@ def snapshot() -> Iterator[bytes]:
 def _runs(hf: Holdfast) -> None:
     small = hf.history("small")
     state = {"a": {"text": "shared " * 40}, "n": 1, "list": [1, 2, {"x": "y" * 100}]}
-    small.commit(state, step="begin", result=(1, 2), meta={"cost": 1}, actor="me")
+    small.commit(state, step="begin", result=(1, 2), annotations={"cost": 1}, actor="me")
     small.commit({**state, "n": 2, "file": holdfast.artifact(b"content")}, tags=["good"])
     small.rollback(to=2, reason="why")
     small.commit(
@@ -114,7 +116,7 @@ def _bundles() -> Iterator[bytes]:
 def _frames(data: bytes) -> list[Any]:
     """The frames of a bundle as a document, with each pack as its nodes."""
     found = []
-    for frame in Source(io.BytesIO(data)).frames():
+    for frame in BundleReader(io.BytesIO(data)).frames():
         plain = msgspec.msgpack.decode(_pack(frame))
         if isinstance(frame, VersionFrame):
             plain[1 + VersionFrame.__struct_fields__.index("pack")] = _nodes(frame.pack)
@@ -135,7 +137,9 @@ def bundle() -> Iterator[bytes]:
 
 def pack() -> Iterator[bytes]:
     for made in _bundles():
-        packs = [frame.pack for frame in Source(io.BytesIO(made)).frames() if isinstance(frame, VersionFrame)]
+        packs = [
+            frame.pack for frame in BundleReader(io.BytesIO(made)).frames() if isinstance(frame, VersionFrame)
+        ]
         yield _pack([_nodes(each) for each in packs])
         yield _pack(packs)
 

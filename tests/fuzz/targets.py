@@ -24,12 +24,12 @@ import requests_in_process as requests
 
 import holdfast
 from holdfast import Holdfast, HoldfastError
-from holdfast.history import frames
-from holdfast.history.bundle import import_run
-from holdfast.history.seal import NO_PARENT, seal, seal_stub
+from holdfast.history.bundle import frames
+from holdfast.history.bundle.transfer import import_run
+from holdfast.history.hashes import NO_PARENT, seal, seal_stub
 from holdfast.model.records import RunRecord, VersionRecord
 from holdfast.snapshots import SnapshotManager, validate_snapshot
-from holdfast.store.base import Imported
+from holdfast.store.protocol import RunImport
 from holdfast.tree import path as paths
 from holdfast.tree.block import digest, squeeze
 from holdfast.tree.codec import decode, decode_frozen, encode, too_deep
@@ -146,7 +146,7 @@ def pack(data: bytes) -> None:
         return
     run = RunRecord(id="r", created=0, updated=0, head=len(versions), last=len(versions), kept=len(versions))
     with holdfast.open(":memory:") as hf:
-        hf._store.import_run(Imported(run, iter(versions), [], [], [], iter(())))
+        hf._store.import_run(RunImport(run, iter(versions), [], [], [], iter(())))
         _read_all(hf, "r", HoldfastError)
         hf.verify()
         assert hf.history("other").commit({"still": "usable"}).number == 1
@@ -175,7 +175,7 @@ def _import(hf: Holdfast, made: bytes) -> None:
         _assert_sound(hf)
         for version in log.versions(limit=1000):
             # The whole tree, without the objects of its leaves: one of an odd type is refused to whoever asks for it.
-            version._reader.state(version.number)
+            version.reader.state(version.number)
         _read_all(hf, log.id, holdfast.IncompatibleFormat)
         copy = io.BytesIO()
         hf.export_run(log.id, copy)
@@ -198,7 +198,7 @@ def build_bundle(data: bytes) -> bytes:
         _sealed(run_id, links, frame) if frame[0] == "version" else frame for frame in document
     ]
     file = io.BytesIO()
-    sink = frames.Sink(file)
+    sink = frames.BundleWriter(file)
     for part in parts:
         with suppress(HoldfastError):
             sink.write(part)
@@ -259,7 +259,7 @@ def _read_all(hf: Holdfast, run_id: str, *allowed: type[Exception]) -> None:
         except HoldfastError:
             continue
         read: list[Any] = []
-        for name in ("state", "result", "meta", "error"):
+        for name in ("state", "result", "annotations", "error"):
             with suppress(*allowed):
                 read.append(getattr(version, name))
         values += read

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clocks import Clock
+from fake_clock import Clock
 
 import holdfast
 from holdfast import History, Holdfast

@@ -130,11 +130,11 @@ def test_thread_that_reads_for_itself_does_not_commit_for_its_starter(hf: Holdfa
 def test_reads_beyond_what_is_remembered_do_not_grow_memory(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.history.bases._REMEMBERED", 3)
+    monkeypatch.setattr("holdfast.history.context._REMEMBERED", 3)
     for number in range(6):
         hf.history(f"other-{number}").commit({"n": number})
         assert hf.history(f"other-{number}").head.copy() == {"n": number}
-    assert len(hf._context.bases._marks) == 3
+    assert len(hf._context.bases._found) == 3
 
 
 def test_edit_between_a_read_and_its_commit_is_merged(hf: Holdfast) -> None:

@@ -7,15 +7,15 @@ import os
 import tracemalloc
 from pathlib import Path
 
-import bundles
+import bundle_helpers
 import pytest
-from bundles import exported, facts, frames_of, full_run, holds, random_run
+from bundle_helpers import exported, facts, frames_of, full_run, holds, random_run
 
 import holdfast
 from holdfast import Holdfast, NotFound, Retention
-from holdfast.history.frames import ArtifactFrame, VersionFrame
+from holdfast.history.bundle.frames import ArtifactFrame, VersionFrame
 
-hf, other = bundles.hf, bundles.other
+hf, other = bundle_helpers.hf, bundle_helpers.other
 
 
 # There and back
@@ -31,7 +31,7 @@ def test_a_full_run_comes_back_exactly(hf: Holdfast, other: Holdfast, tmp_path: 
     assert log.head.hash == hf.history("full").head.hash
 
 
-def test_an_imported_run_goes_on(hf: Holdfast, other: Holdfast) -> None:
+def test_imported_run_can_be_continued(hf: Holdfast, other: Holdfast) -> None:
     full_run(hf)
     log = other.import_run(io.BytesIO(exported(hf, "full")))
     last = log.versions(limit=1)[0].number
@@ -55,7 +55,7 @@ def test_a_bundle_of_an_imported_run_is_the_same_bundle(hf: Holdfast, other: Hol
     assert exported(other, "full") == data
 
 
-def test_a_pruned_run_keeps_what_is_left(hf: Holdfast, other: Holdfast) -> None:
+def test_bundle_of_a_pruned_run_has_its_stubs(hf: Holdfast, other: Holdfast) -> None:
     full_run(hf)
     hf.history("full").prune(Retention(last=3))
     assert any(frame.pruned for frame in frames_of(exported(hf, "full")) if isinstance(frame, VersionFrame))
@@ -66,7 +66,7 @@ def test_a_pruned_run_keeps_what_is_left(hf: Holdfast, other: Holdfast) -> None:
     assert other.verify().ok
 
 
-def test_a_fork_of_a_fork_stands_by_itself(hf: Holdfast, other: Holdfast) -> None:
+def test_bundle_of_a_fork_of_a_fork_is_self_contained(hf: Holdfast, other: Holdfast) -> None:
     full_run(hf)
     hf.fork("full@7", "one")
     with hf.history("one").edit(step="one") as state:
@@ -118,7 +118,7 @@ def test_under_another_id(hf: Holdfast, other: Holdfast, run: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_runs_made_by_chance(hf: Holdfast, tmp_path: Path, seed: int) -> None:
+def test_random_runs_come_back_exactly(hf: Holdfast, tmp_path: Path, seed: int) -> None:
     run = random_run(hf, seed)
     with holdfast.open(tmp_path / "b.db") as other:
         other.import_run(io.BytesIO(exported(hf, run)))

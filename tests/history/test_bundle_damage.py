@@ -7,24 +7,14 @@ import random
 import tracemalloc
 from typing import Any
 
-import bundles
+import bundle_helpers
 import pytest
 import zstandard
-from bundles import (
-    MAGIC,
-    bundle,
-    changed,
-    first,
-    frames_of,
-    full_bundle,
-    hashed,
-    refused,
-    snapshot,
-)
+from bundle_helpers import MAGIC, bundle, changed, first, frames_of, full_bundle, hashed, refused, snapshot
 from msgspec.structs import replace
 
 from holdfast import Holdfast, HoldfastError, IncompatibleFormat, InvalidSnapshot
-from holdfast.history.frames import (
+from holdfast.history.bundle.frames import (
     AnyFrame,
     ArtifactFrame,
     BlockFrame,
@@ -38,7 +28,7 @@ from holdfast.history.frames import (
 )
 from holdfast.tree.codec import encode
 
-other, small = bundles.own, bundles.small
+other, small = bundle_helpers.own, bundle_helpers.small
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +145,7 @@ def test_lengths_that_cannot_be(other: Holdfast) -> None:
         refused(other, hashed(MAGIC + packed), f"frame of {size} bytes")
     cut = zstandard.ZstdCompressor().compress((64 << 20).to_bytes(4, "big") + b"x" * 100)
     tracemalloc.start()
-    refused(other, hashed(MAGIC + cut), "cut short")
+    refused(other, hashed(MAGIC + cut), "truncated")
     assert tracemalloc.get_traced_memory()[1] < 8 << 20
     tracemalloc.stop()
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import bundles
+import bundle_helpers
 import pytest
-from bundles import exported, facts, full_run
+from bundle_helpers import exported, facts, full_run
 
 import holdfast
 from database import Database
@@ -27,9 +27,9 @@ from holdfast import (
     Retention,
     StaleVersion,
 )
-from holdfast.store.base import Store
+from holdfast.store.protocol import Store
 
-hf, other = bundles.hf, bundles.other
+hf, other = bundle_helpers.hf, bundle_helpers.other
 
 
 # Where to and where from
@@ -262,7 +262,7 @@ def test_commits_during_an_export_are_left_out(
 
 
 @pytest.mark.parametrize("what", ["fork", "origin"])
-def test_a_fork_that_is_cut_loose_during_its_export(
+def test_fork_that_is_detached_during_its_export(
     hf: Holdfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     full_run(hf)

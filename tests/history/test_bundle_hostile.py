@@ -7,15 +7,15 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
 
-import bundles
+import bundle_helpers
 import msgspec
 import pytest
 import zstandard
-from bundles import bundle, changed, first, frames_of, full_bundle, refused, sealed, snapshot
+from bundle_helpers import bundle, changed, first, frames_of, full_bundle, refused, sealed, snapshot
 from msgspec.structs import replace
 
 from holdfast import Holdfast, HoldfastError, InvalidSnapshot
-from holdfast.history.frames import (
+from holdfast.history.bundle.frames import (
     AnyFrame,
     ArtifactFrame,
     BlockFrame,
@@ -36,7 +36,7 @@ Frames = list[AnyFrame]
 EMPTY = ArtifactFrame(sha256(b"").digest(), 0)
 
 
-other, small = bundles.own, bundles.small
+other, small = bundle_helpers.own, bundle_helpers.small
 
 
 def _with_pack(small: bytes, pack: bytes, **more: Any) -> bytes:
@@ -130,7 +130,7 @@ def _encoded(whole: list[Any], field: int, value: Any) -> bytes:
 
 
 @pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x91" * 5000, b"\xdd\xff\xff\xff\xff", b"\xa3abc"])
-def test_frames_that_are_no_frames(other: Holdfast, small: bytes, payload: bytes) -> None:
+def test_invalid_frames_are_refused(other: Holdfast, small: bytes, payload: bytes) -> None:
     frames = frames_of(small)
     refused(other, bundle([frames[0], payload, *frames[1:]]))
     refused(other, bundle([payload, *frames]))
@@ -260,7 +260,7 @@ def _set_at(frames: Frames, number: int, **more: Any) -> None:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_does_not_fit_together(other: Holdfast, small: bytes, change: str) -> None:
+def test_inconsistent_frames_are_refused(other: Holdfast, small: bytes, change: str) -> None:
     data = changed(small, CHANGES[change])
     assert data != small
     refused(other, data, "cannot be imported: ")

@@ -19,8 +19,10 @@ OLD: dict[str, Any] = {
 
 @pytest.fixture
 def two(log: History) -> History:
-    log.commit(OLD, step="plan", result={"ok": 1}, tags=["first"], meta={"model": "m-1"})
-    with log.edit(step="work", result={"ok": 2}, tags=["second"], meta={"model": "m-1", "cost": 3}) as state:
+    log.commit(OLD, step="plan", result={"ok": 1}, tags=["first"], annotations={"model": "m-1"})
+    with log.edit(
+        step="work", result={"ok": 2}, tags=["second"], annotations={"model": "m-1", "cost": 3}
+    ) as state:
         state["plan"]["tasks"][3]["done"] = True
         del state["gone"]
         state["new"] = {"x": 1}
@@ -87,7 +89,7 @@ def test_diff_covers_all_facts_of_a_version(hf: Holdfast, two: History) -> None:
         "step": ("changed", "plan", "work"),
         "result.ok": ("changed", 1, 2),
         "tags[0]": ("changed", "first", "second"),
-        "meta.cost": ("added", None, 3),
+        "annotations.cost": ("added", None, 3),
     }
     error = {"type": "ValueError", "message": "no tide"}
     two.commit(thaw(two.head.state), status="failed", tags=["second"], error=error, note="low water")
@@ -112,7 +114,7 @@ def test_fields(two: History) -> None:
     assert fields["state.plan.tasks[3].done"] == {"from": False, "to": True}
     assert fields["state.gone"] == {"from": 1, "to": None}
     assert fields["result.ok"] == {"from": 1, "to": 2}
-    assert fields["meta.cost"] == {"from": None, "to": 3}
+    assert fields["annotations.cost"] == {"from": None, "to": 3}
 
 
 def test_fields_of_a_state_that_is_a_list(log: History) -> None:
@@ -275,7 +277,7 @@ def test_bisect_between_two_versions_of_one_line(log: History) -> None:
     assert found.number == 8
     log.rollback(to=4)
     log.commit({"n": 0})
-    with pytest.raises(InvalidCall, match="no ancestor"):
+    with pytest.raises(InvalidCall, match="not an ancestor"):
         log.bisect(bool, good=6)
     found = log.bisect(lambda state: state["n"] > 0)
     assert found is not None

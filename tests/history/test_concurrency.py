@@ -17,9 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import committing
+import committing_process
 import pytest
-from committing import HOW
+from committing_process import HOW
 
 import holdfast
 from holdfast import History, Holdfast, HoldfastError, MergeConflict, NotFound, Retention, StaleVersion, thaw
@@ -27,7 +27,7 @@ from holdfast import History, Holdfast, HoldfastError, MergeConflict, NotFound, 
 WORKERS = 8
 ROUNDS = 12
 START: dict[str, Any] = {"list": [], "by": {}, "owner": ""}
-SCRIPT = Path(committing.__file__)
+SCRIPT = Path(committing_process.__file__)
 
 
 def together(work: Callable[[int], None], workers: int = WORKERS) -> None:
@@ -55,7 +55,7 @@ def together(work: Callable[[int], None], workers: int = WORKERS) -> None:
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[int]]]:
     """A store that processes have written to, all at once; and what was acknowledged to them, by run."""
     file = tmp_path_factory.mktemp("processes") / "runs.db"
-    runs = {run for me in range(WORKERS) for _, run in committing.jobs(me)}
+    runs = {run for me in range(WORKERS) for _, run in committing_process.jobs(me)}
     with holdfast.open(file, durability="fast") as hf:
         for run in sorted(runs):
             hf.history(run).commit(START)
@@ -71,7 +71,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, l
     pipes = [(process.stdin, process.stdout) for process in started if process.stdin and process.stdout]
     assert [out.readline() for _, out in pipes] == ["ready\n"] * WORKERS
     acknowledged: dict[str, list[int]] = {run: [] for run in runs}
-    for together in zip(*(committing.jobs(me) for me in range(WORKERS)), strict=True):
+    for together in zip(*(committing_process.jobs(me) for me in range(WORKERS)), strict=True):
         for into, _ in pipes:
             into.write("go\n")
             into.flush()
@@ -154,8 +154,8 @@ def test_threads_on_many_runs_and_one_shared(hf: Holdfast) -> None:
         own = hf.history(f"own-{me}")
         own.commit(START)
         for round_ in range(ROUNDS):
-            committing.append(own, me, round_)
-            committing.append(shared, me, round_)
+            committing_process.append(own, me, round_)
+            committing_process.append(shared, me, round_)
             assert own.head.number == round_ + 2, "one reads one's own writes"
 
     together(work)
@@ -259,7 +259,7 @@ def test_tasks_that_read_and_then_commit_lose_no_update(log: History) -> None:
     assert log.head.number == WORKERS * ROUNDS + 1
 
 
-def test_threads_that_take_turns_with_one_state_go_on_from_each_other(log: History) -> None:
+def test_threads_that_share_a_state_continue_from_each_other(log: History) -> None:
     state: dict[str, Any] = {"list": []}
     pools = [ThreadPoolExecutor(1) for _ in range(3)]
 
@@ -274,7 +274,7 @@ def test_threads_that_take_turns_with_one_state_go_on_from_each_other(log: Histo
     assert log.head.state == {"list": list(range(12))}
 
 
-def test_a_task_that_commits_in_worker_threads_goes_on_from_itself(log: History) -> None:
+def test_task_that_commits_in_worker_threads_continues_from_its_commits(log: History) -> None:
     async def main() -> None:
         state: dict[str, Any] = {"list": []}
         for round_ in range(12):
@@ -304,7 +304,7 @@ def test_tasks_with_an_edit_open_at_the_same_time(log: History) -> None:
     assert Counter(log.head.state["list"]) == Counter((me, r) for me in range(WORKERS) for r in range(ROUNDS))
 
 
-def test_readers_rollbacks_marks_and_pruning_beside_writers(hf: Holdfast, log: History) -> None:
+def test_readers_rollbacks_marks_and_prunes_with_concurrent_writers(hf: Holdfast, log: History) -> None:
     log.commit(START)
     done = threading.Event()
 
@@ -312,7 +312,7 @@ def test_readers_rollbacks_marks_and_pruning_beside_writers(hf: Holdfast, log: H
         if me < 4:
             try:
                 for round_ in range(ROUNDS):
-                    committing.append(log, me, round_)
+                    committing_process.append(log, me, round_)
             finally:
                 done.set()
         while not done.is_set():

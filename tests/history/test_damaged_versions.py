@@ -73,7 +73,7 @@ def test_list_names_the_damaged_version_and_gives_all_others(where: str, stateme
             lambda: damaged.state,
             lambda: damaged.result,
             lambda: damaged.error,
-            lambda: damaged.meta,
+            lambda: damaged.annotations,
             lambda: damaged.get("n"),
             damaged.copy,
             lambda: damaged.completed_steps,

@@ -21,14 +21,14 @@ class Purse:
 
 
 def test_an_edit_commits_at_the_end_of_the_block(log: History) -> None:
-    with log.edit(step="plan", tags=["t"], note="n", actor="Ada", meta={"m": 1}, result=5) as state:
+    with log.edit(step="plan", tags=["t"], note="n", actor="Ada", annotations={"m": 1}, result=5) as state:
         state["messages"] = []
         state["messages"].append({"role": "user"})
         state.setdefault("plan", {})["tasks"] = [1, 2]
     head = log.head
     assert head.state == {"messages": [{"role": "user"}], "plan": {"tasks": [1, 2]}}
     assert (head.step, head.tags, head.note, head.actor, head.result) == ("plan", ("t",), "n", "Ada", 5)
-    assert head.meta == {"m": 1}
+    assert head.annotations == {"m": 1}
 
 
 def test_a_draft_is_seen_nowhere_else_until_the_end(log: History) -> None:
@@ -80,7 +80,7 @@ def test_a_draft_is_over_when_its_block_has_ended(log: History) -> None:
         lambda: items.append(2),
     ]
     for late in late_ones:
-        with pytest.raises(TypeError, match="over"):
+        with pytest.raises(TypeError, match="draft has ended"):
             late()
     assert log.head.state == {"inner": {"list": [1]}}
 
@@ -92,7 +92,7 @@ def test_an_edit_can_hold_what_cannot_be_stored_only_until_its_end(log: History)
     assert log.head.number == 1
 
 
-def test_a_state_that_is_no_container_cannot_be_edited(log: History) -> None:
+def test_edit_of_a_state_that_is_not_a_container_is_refused(log: History) -> None:
     log.commit(5)
     with pytest.raises(InvalidCall, match="commit"), log.edit():
         pytest.fail("there is nothing to edit")
@@ -126,7 +126,7 @@ def test_edit_and_commit_of_the_same_tree_read_the_same(log: History) -> None:
 # Rebasing
 
 
-def test_a_plain_state_is_carried_over_to_a_head_that_has_moved_on(hf: Holdfast, log: History) -> None:
+def test_plain_state_is_merged_into_a_newer_head(hf: Holdfast, log: History) -> None:
     log.commit({"list": [1], "kept": 0})
     mine = thaw(log.head.state)
     with hf.history("run-1").edit() as state:
@@ -170,7 +170,7 @@ def test_a_resolver_decides(hf: Holdfast, log: History) -> None:
         lambda items: items["x"],
     ],
 )
-def test_a_draft_refuses_what_is_no_index_as_a_list_does(log: History, wrong: Callable[[Any], Any]) -> None:
+def test_draft_refuses_invalid_indexes_like_a_list(log: History, wrong: Callable[[Any], Any]) -> None:
     log.commit({"items": [{"n": 1}, 2]})
     with log.edit() as state:
         for items in (state["items"], [{"n": 1}, 2]):

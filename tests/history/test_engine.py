@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clocks import Clock
+from fake_clock import Clock
 
 import holdfast
 from database import Database
@@ -29,6 +29,8 @@ from holdfast import (
     thaw,
 )
 from holdfast.model.public import Event
+from holdfast.model.records import RunRecord
+from holdfast.store.protocol import Append
 
 # Runs
 
@@ -75,10 +77,33 @@ def test_runs_are_filtered(some: Holdfast) -> None:
     assert ids(status="running", tags=["good"], limit=1) == ["run-4"]
 
 
-def test_one_run_is_what_the_list_has(some: Holdfast) -> None:
-    assert [some.summary(run.id) for run in some.runs()] == some.runs()
-    with pytest.raises(NotFound, match="there is no run 'run-'"):
-        some.summary("run-")
+def test_get_returns_a_run_whose_summary_is_that_of_the_list(some: Holdfast) -> None:
+    assert [some.get(run.id).summary for run in some.runs()] == some.runs()
+    with pytest.raises(holdfast.InvalidReference, match="'run-' could be any of run-1, run-2"):
+        some.get("run-")
+    with pytest.raises(NotFound, match="there is no run 'walk'"):
+        some.get("walk")
+
+
+def test_runs_filters_by_interrupted_and_manual(hf: Holdfast) -> None:
+    now = hf._context.clock()
+    for name, workflow, owner in (
+        ("lost", "flow", None),
+        ("live", "flow", hf._engine.owner),
+        ("by-hand", None, None),
+    ):
+        until = 0 if owner is None else now + 60_000_000
+        record = RunRecord(id=name, workflow=workflow, created=now, updated=now, owner=owner, until=until)
+        hf._store.append(Append(expect=None, run=record))
+
+    def ids(*status: str) -> list[str]:
+        return [run.id for run in hf.runs(status=status)]
+
+    assert ids("interrupted") == ["lost"]
+    assert ids("manual") == ["by-hand"]
+    assert ids("interrupted", "manual") == ["by-hand", "lost"]
+    assert ids("running") == ids("running", "manual") == ["by-hand", "live", "lost"]
+    assert [run.id for run in hf.runs(status=["manual", "interrupted"], limit=1, after="by-hand")] == ["lost"]
 
 
 def test_runs_are_listed_by_fifty_tags_at_most(some: Holdfast) -> None:
@@ -410,7 +435,7 @@ def test_another_process_reads_it_too(file: Path) -> None:
 # Types and secrets
 
 
-def test_a_type_that_nobody_registered_survives(hf: Holdfast, request: pytest.FixtureRequest) -> None:
+def test_unregistered_type_survives_a_bundle(hf: Holdfast, request: pytest.FixtureRequest) -> None:
     @dataclasses.dataclass
     class Later:
         x: int
@@ -434,10 +459,12 @@ def test_secrets_are_replaced_before_they_are_stored(file: Path, caplog: pytest.
     with holdfast.open(file, redact=["*password*", "api_key"]) as hf:
         log = hf.history("r")
         log.commit({"db": {"Password": "s3cr3t-one", "user": "ada"}, "api_key": ["s3cr3t-two"]})
-        with log.edit(result={"api_key": "s3cr3t-three"}, meta={"my_password_2": "s3cr3t-four"}) as state:
+        with log.edit(
+            result={"api_key": "s3cr3t-three"}, annotations={"my_password_2": "s3cr3t-four"}
+        ) as state:
             state["list"] = [{"api_key": "s3cr3t-five"}]
         assert log.head.state["db"]["user"] == "ada"
-        assert "s3cr3t" not in repr((log.head.state, log.head.result, log.head.meta, log.export()))
+        assert "s3cr3t" not in repr((log.head.state, log.head.result, log.head.annotations, log.export()))
         stored = b"".join(path.read_bytes() for path in file.parent.iterdir())
     assert b"s3cr3t" not in stored
     assert "s3cr3t" not in caplog.text

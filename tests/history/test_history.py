@@ -12,14 +12,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import (
-    History,
-    Holdfast,
-    NotFound,
-    StaleVersion,
-    UnsupportedValue,
-    thaw,
-)
+from holdfast import History, Holdfast, NotFound, StaleVersion, UnsupportedValue, thaw
 
 
 @holdfast.register
@@ -55,7 +48,7 @@ def test_a_version_knows_all_facts_of_its_commit(log: History) -> None:
         tags=["good", "best"],
         note="as agreed",
         actor="Ada",
-        meta={"model": "m-1", "cost": 0.25},
+        annotations={"model": "m-1", "cost": 0.25},
         error=error,
         status="failed",
     )
@@ -66,7 +59,7 @@ def test_a_version_knows_all_facts_of_its_commit(log: History) -> None:
         assert type(version.result) is tuple
         assert sorted(version.tags) == ["best", "good"]
         assert (version.note, version.actor, version.status) == ("as agreed", "Ada", "failed")
-        assert version.meta == {"model": "m-1", "cost": 0.25}
+        assert version.annotations == {"model": "m-1", "cost": 0.25}
         assert version.error == error
         assert version.at == dt.datetime(2023, 11, 14, 22, 13, 20, tzinfo=dt.UTC)
         assert version.size > 0
@@ -77,7 +70,7 @@ def test_a_version_knows_all_facts_of_its_commit(log: History) -> None:
 
 def test_facts_that_were_not_given_are_none(log: History) -> None:
     version = log.commit({})
-    facts = (version.step, version.result, version.note, version.actor, version.meta, version.error)
+    facts = (version.step, version.result, version.note, version.actor, version.annotations, version.error)
     assert facts == (None,) * 6
     assert (version.tags, version.status, version.steps) == ((), "running", 0)
 
@@ -111,7 +104,7 @@ def test_steps_are_counted_and_named_along_the_line(log: History) -> None:
     assert (log.head.steps, log.head.completed_steps) == (2, ["plan", "again"])
 
 
-def test_what_is_committed_no_longer_hangs_on_the_callers_objects(log: History) -> None:
+def test_committed_state_is_independent_of_the_callers_objects(log: History) -> None:
     state: dict[str, Any] = {"list": [1], "set": {1}, "budget": Budget(1)}
     log.commit(state)
     state["list"].append(2)
@@ -188,9 +181,7 @@ def test_a_dict_may_look_like_a_marker(log: History) -> None:
         (object(), "the root"),
     ],
 )
-def test_what_cannot_be_stored_is_named_before_anything_is_written(
-    log: History, state: Any, path: str
-) -> None:
+def test_unsupported_value_is_named_before_anything_is_written(log: History, state: Any, path: str) -> None:
     log.commit({"n": 1})
     with pytest.raises(UnsupportedValue, match=path):
         log.commit(state)

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import bundles
+import bundle_helpers
 import pytest
 
 import holdfast
 from holdfast import Holdfast, InvalidCall, InvalidSnapshot, Retention, step, workflow
 from holdfast.tree.fold import Redactor
 
-hf, other = bundles.hf, bundles.other
+hf, other = bundle_helpers.hf, bundle_helpers.other
 
 #: What is under a key that is to be redacted.
 HUSH = "hush-hush"
@@ -48,10 +48,10 @@ def guarded(tmp_path: Path) -> Iterator[Holdfast]:
 
 
 def _refused(guarded: Holdfast, data: bytes) -> InvalidSnapshot:
-    before = bundles.snapshot(guarded)
+    before = bundle_helpers.snapshot(guarded)
     with pytest.raises(InvalidSnapshot, match="cannot be imported") as refused:
         guarded.import_run(io.BytesIO(data))
-    assert bundles.snapshot(guarded) == before
+    assert bundle_helpers.snapshot(guarded) == before
     assert HUSH not in str(refused.value)
     assert HUSH not in str(refused.value.details)
     return refused.value
@@ -86,7 +86,7 @@ def test_state_that_holds_secrets_is_refused_with_their_path(
     log = hf.history("r")
     log.commit({"n": 0, "plain": WIDE})
     log.commit(state)
-    data = bundles.exported(hf, "r")
+    data = bundle_helpers.exported(hf, "r")
     details = _refused(guarded, data).details
     assert (details["path"], details["part"], details["version"]) == (path, "state", 2)
     assert guarded.import_run(io.BytesIO(data), secrets="keep").head.state == log.head.state
@@ -95,50 +95,48 @@ def test_state_that_holds_secrets_is_refused_with_their_path(
 
 def test_values_of_all_parts_are_examined(hf: Holdfast, guarded: Holdfast) -> None:
     hf.history("result").commit({}, result={"password": HUSH})
-    hf.history("meta").commit({}, meta={"password": HUSH})
+    hf.history("meta").commit({}, annotations={"password": HUSH})
     hf.history("told").commit({}, events=[("agent.woke", {"password": HUSH})])
     for name in ("place", "name"):
         hf.run(session, name, run_id=name)
-    parts = {"result": "result", "meta": "metadata", "told": "event 'agent.woke'"}
+    parts = {"result": "result", "meta": "annotations", "told": "event 'agent.woke'"}
     for run, part in {**parts, "place": "arguments", "name": "arguments"}.items():
-        details = _refused(guarded, bundles.exported(hf, run)).details
+        details = _refused(guarded, bundle_helpers.exported(hf, run)).details
         assert (details["part"], details["path"].split(".")[-1]) == (part, "password")
 
 
-def test_what_a_pruned_version_left_is_examined(hf: Holdfast, guarded: Holdfast) -> None:
+def test_stubs_of_pruned_versions_are_searched_for_secrets(hf: Holdfast, guarded: Holdfast) -> None:
     log = hf.history("r")
     shared = {"text": "x" * 200, "password": HUSH}
     log.commit({"n": 1, "kept": shared})
     with log.edit() as draft:
         draft["n"] = 2
     log.prune(Retention(last=1))
-    assert "password" in _refused(guarded, bundles.exported(hf, "r")).details["path"]
+    assert "password" in _refused(guarded, bundle_helpers.exported(hf, "r")).details["path"]
 
 
 def test_runs_without_secrets_are_imported(hf: Holdfast, guarded: Holdfast, other: Holdfast) -> None:
-    bundles.full_run(hf)
-    full = bundles.exported(hf, "full")
+    bundle_helpers.full_run(hf)
+    full = bundle_helpers.exported(hf, "full")
     guarded.import_run(io.BytesIO(full))
-    assert bundles.facts(guarded, "full") == bundles.facts(hf, "full")
+    assert bundle_helpers.facts(guarded, "full") == bundle_helpers.facts(hf, "full")
     # What is redacted already.
     for state, _ in STATES:
         guarded.history("redacted").commit(state)
     guarded.run(session, "place", run_id="session")
     for run in ("redacted", "session"):
-        guarded.import_run(io.BytesIO(bundles.exported(guarded, run)), run_id=f"{run} again")
+        guarded.import_run(io.BytesIO(bundle_helpers.exported(guarded, run)), run_id=f"{run} again")
     # A store that redacts nothing.
     hf.history("r").commit({"password": HUSH})
-    other.import_run(io.BytesIO(bundles.exported(hf, "r")))
+    other.import_run(io.BytesIO(bundle_helpers.exported(hf, "r")))
     with pytest.raises(InvalidCall, match="'refuse' or 'keep'"):
         guarded.import_run(io.BytesIO(full), run_id="x", secrets="drop")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_runs_made_by_chance_are_examined_without_complaint(
-    hf: Holdfast, guarded: Holdfast, seed: int
-) -> None:
-    run = bundles.random_run(hf, seed)
-    guarded.import_run(io.BytesIO(bundles.exported(hf, run)))
+def test_random_runs_without_secrets_are_imported(hf: Holdfast, guarded: Holdfast, seed: int) -> None:
+    run = bundle_helpers.random_run(hf, seed)
+    guarded.import_run(io.BytesIO(bundle_helpers.exported(hf, run)))
     assert guarded.verify()
 
 

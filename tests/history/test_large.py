@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clocks import Clock
+from fake_clock import Clock
 
 import holdfast
 from holdfast import Artifact, CorruptStore, Holdfast, InvalidCall, NotFound, Retention, StaleVersion, thaw
@@ -45,7 +45,7 @@ def test_a_large_leaf_leaves_the_tree_and_reads_as_itself(hf: Holdfast, value: A
     assert type(found["value"]) is type(value)
 
 
-def test_a_leaf_of_64_kib_stays_and_one_beyond_goes(hf: Holdfast) -> None:
+def test_leaf_beyond_64_kib_becomes_an_artifact(hf: Holdfast) -> None:
     log = hf.history("run-1")
     log.commit({"value": b"x" * 65_536})
     assert hf.stats().artifacts == 0
@@ -75,9 +75,9 @@ def test_a_version_that_keeps_a_large_value_adds_nothing(hf: Holdfast) -> None:
 
 
 def test_a_large_result_too(hf: Holdfast) -> None:
-    hf.history("run-1").commit({}, result=TEXT, meta={"prompt": TEXT})
+    hf.history("run-1").commit({}, result=TEXT, annotations={"prompt": TEXT})
     found = hf.history("run-1").at(1)
-    assert (found.result, found.meta) == (TEXT, {"prompt": TEXT})
+    assert (found.result, found.annotations) == (TEXT, {"prompt": TEXT})
     assert hf.stats().artifacts == 1
 
 
@@ -140,7 +140,7 @@ def test_a_handle_of_a_small_content_is_an_artifact_too(hf: Holdfast) -> None:
     assert hf.history("run-1").head.state["file"].read() == b""
 
 
-def test_a_file_that_changed_since_is_not_passed_off_as_the_content(hf: Holdfast, tmp_path: Path) -> None:
+def test_artifact_of_a_changed_file_is_refused(hf: Holdfast, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(BYTES)
     handle = holdfast.artifact(path)
@@ -225,7 +225,7 @@ def test_a_damaged_content_is_not_saved_over_what_is_there(file: Path, tmp_path:
     assert [found.name for found in target.parent.iterdir()] == ["copy"]
 
 
-def test_what_no_version_needs_is_collected_and_nothing_else(hf: Holdfast, clock: Clock) -> None:
+def test_gc_removes_only_unreferenced_artifacts(hf: Holdfast, clock: Clock) -> None:
     log = hf.history("run-1")
     log.commit({"doc": TEXT, "file": holdfast.artifact(BYTES)})
     log.commit({"doc": TEXT})
@@ -274,7 +274,7 @@ def test_a_young_artifact_is_left_alone(hf: Holdfast, clock: Clock) -> None:
     assert hf.gc().artifacts == 1
 
 
-def test_what_was_collected_can_come_again(hf: Holdfast, clock: Clock) -> None:
+def test_collected_artifact_can_be_stored_again(hf: Holdfast, clock: Clock) -> None:
     log = hf.history("run-1")
     log.commit({"doc": TEXT, "file": holdfast.artifact(BYTES)})
     old = log.head.state

@@ -31,7 +31,7 @@ def _things(hf: Holdfast) -> dict[str, Any]:
     }
 
 
-def test_what_belongs_to_a_store_says_why_it_cannot_be_pickled(hf: Holdfast) -> None:
+def test_pickling_an_object_of_a_store_explains_the_error(hf: Holdfast) -> None:
     for name, thing in _things(hf).items():
         for give in (pickle.dumps, deepcopy):
             with pytest.raises(InvalidCall, match=r"holdfast\.open in the other process"):

@@ -39,7 +39,7 @@ def test_a_node_in_two_places_is_stored_once(file: Path) -> None:
         assert hf.history("run").head.size < 300
 
 
-def test_what_is_read_is_frozen_and_can_be_edited_cheaply(file: Path) -> None:
+def test_state_is_frozen_and_can_be_edited_cheaply(file: Path) -> None:
     _spread(file, random.Random(8))
     with holdfast.open(file, durability="fast") as hf:
         log = hf.history("run")

@@ -14,7 +14,7 @@ import terminal
 import holdfast
 from growth import growth
 from holdfast import Holdfast, InvalidCall
-from holdfast.history.redaction import redacted
+from holdfast.history.redaction import redact_json
 from holdfast.loops import LoopEngine
 from holdfast.tree.fold import Redactor
 from patience import until
@@ -97,7 +97,7 @@ def test_recorded_steps_replay_after_a_change_of_patterns(hf: Holdfast) -> None:
     assert hf.resume("flow").status == "suspended"
     hf.change_redaction(add=["other"])
     hf.change_redaction(remove=["*password*"])
-    (prompt,) = hf.prompts()
+    (prompt,) = hf.inbox()
     run = hf.answer(prompt.id, True)
     assert (run.result, calls) == (6, [1, 2, 3])
 
@@ -121,7 +121,7 @@ def test_loops_redact_the_usual_names_unless_switched_off(hf: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["", "*", "**?", 3, None, "x" * 300, "a\x1b"])
-def test_patterns_that_are_none_are_refused(pattern: object) -> None:
+def test_invalid_patterns_are_refused(pattern: object) -> None:
     with holdfast.open(":memory:") as hf, pytest.raises(InvalidCall):
         hf.change_redaction(add=[pattern])  # type: ignore[list-item]  # what callers without types pass
 
@@ -150,7 +150,9 @@ def test_redacted_json_costs_by_its_size_and_may_be_deep() -> None:
         return value
 
     redactor = Redactor(["key"])
-    assert growth(lambda value: redacted(value, redactor), nested, 10_000) < 30
+    assert growth(lambda value: redact_json(value, redactor), nested, 10_000) < 30
     given = {"a": [{"key": 1, "b": {"n": [1, {"key": {}}]}}]}
-    assert redacted(given, redactor) == {"a": [{"key": "[redacted]", "b": {"n": [1, {"key": "[redacted]"}]}}]}
+    assert redact_json(given, redactor) == {
+        "a": [{"key": "[redacted]", "b": {"n": [1, {"key": "[redacted]"}]}}]
+    }
     assert given["a"][0]["key"] == 1, "what was given stays"

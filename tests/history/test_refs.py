@@ -48,7 +48,7 @@ def test_distance_counts_along_the_line_of_the_head(four: History) -> None:
         four.at("~3")
 
 
-def test_a_version_stands_for_itself(four: History) -> None:
+def test_version_object_is_a_reference(four: History) -> None:
     assert four.at(four.at(2)).number == 2
     assert four.diff(four.at(2), four.at(2)).changes == ()
 
@@ -125,7 +125,7 @@ def test_references_with_a_run(hf: Holdfast, four: History, ref: str, number: in
     assert (version.run, version.number) == ("run-1", number)
 
 
-def test_a_beginning_names_a_run_if_it_is_unique(hf: Holdfast) -> None:
+def test_run_prefix_must_be_unique(hf: Holdfast) -> None:
     for run_id in ("alpha-1", "alpha-2", "alp", "beta"):
         hf.history(run_id).commit({"id": run_id})
     assert hf.version("b").run == "beta"
@@ -136,7 +136,7 @@ def test_a_beginning_names_a_run_if_it_is_unique(hf: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("wild", ["%", "_", "alpha%", "a_pha-1", "ALPHA", "*"])
-def test_a_beginning_is_no_pattern(hf: Holdfast, wild: str) -> None:
+def test_run_prefix_is_not_a_pattern(hf: Holdfast, wild: str) -> None:
     hf.history("alpha-1").commit({})
     with pytest.raises(NotFound):
         hf.version(wild)

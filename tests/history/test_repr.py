@@ -14,7 +14,7 @@ def test_repr_escapes_control_characters() -> None:
     with holdfast.open(":memory:") as hf:
         version = hf.history("log").commit({EVIL: 1}, step=EVIL)
         run = hf.run(quiet, run_id="quiet", tags=["t"])
-        shown = [repr(each) for each in (version, run, hf.summary("log"), hf.history("log").versions())]
+        shown = [repr(each) for each in (version, run, hf.get("log").summary, hf.history("log").versions())]
     for text in shown:
         assert text.isprintable(), text
     assert shown[0] == "<Version log@1 a\\e[2Jb\\r\\u202ec\\u009b>"

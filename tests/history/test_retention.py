@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from clocks import Clock
+from fake_clock import Clock
 
 import holdfast
 from holdfast import History, Holdfast, InvalidCall, NotFound, Retention, thaw
@@ -32,7 +32,7 @@ def states(log: History) -> dict[int, Any]:
     return {version.number: thaw(version.state) for version in log.versions(limit=1000)}
 
 
-def test_the_last_so_many_are_kept_and_read_as_before(hf: Holdfast, log: History) -> None:
+def test_last_versions_are_kept_and_read_as_before(hf: Holdfast, log: History) -> None:
     fill(log, 20)
     before = states(log)
     size = hf.stats().pack_bytes
@@ -70,7 +70,7 @@ def test_a_pruned_version_is_not_found_by_any_way(hf: Holdfast, log: History) ->
     assert log.head.number == 6
 
 
-def test_dry_run_says_what_would_go_and_does_nothing(log: History) -> None:
+def test_dry_run_reports_versions_and_removes_nothing(log: History) -> None:
     fill(log, 6)
     planned = log.prune(Retention(last=2), dry_run=True)
     assert (planned.versions, planned.kept, planned.dry_run) == ((1, 2, 3, 4), (5, 6), True)
@@ -141,7 +141,7 @@ def test_head_tagged_pinned_and_fork_points_stay(hf: Holdfast, log: History) -> 
     assert hf.verify().ok
 
 
-def test_numbers_go_on_and_commits_go_on_sharing(hf: Holdfast, log: History) -> None:
+def test_commits_after_a_prune_continue_numbers_and_share_nodes(hf: Holdfast, log: History) -> None:
     fill(log, 40)
     log.prune(Retention(last=1))
     size = hf.runs()[0].size
@@ -195,7 +195,7 @@ def test_a_fork_lives_on_when_its_origin_is_pruned(hf: Holdfast, log: History) -
     assert hf.verify().ok
 
 
-def test_the_journal_says_what_was_pruned_and_loses_the_versions(log: History) -> None:
+def test_journal_records_pruned_versions(log: History) -> None:
     fill(log, 6)
     log.prune(Retention(last=2))
     entries = log.events()
@@ -249,7 +249,7 @@ def test_a_pruned_run_can_leave_and_come_back_as_a_bundle(hf: Holdfast, log: His
     assert hf.verify().ok
 
 
-def test_nothing_to_prune_is_no_change(hf: Holdfast, log: History) -> None:
+def test_prune_of_nothing_changes_nothing(hf: Holdfast, log: History) -> None:
     fill(log, 3)
     events = len(log.events())
     assert log.prune(Retention(last=10)).versions == ()
@@ -278,7 +278,7 @@ def test_a_version_marked_while_a_pruning_is_under_way_stays(
     assert log.at(2).pinned or log.at(2).tags == ("late",)
 
 
-def test_a_pruning_beside_a_commit_begins_anew(
+def test_prune_is_retried_after_a_concurrent_commit(
     hf: Holdfast, log: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(log, 6)
@@ -298,7 +298,7 @@ def test_a_version_pruned_while_it_is_read_is_not_served_with_holes(file: Path) 
     with holdfast.open(file) as hf, holdfast.open(file) as other:
         fill(other.history("run-1"), 12)
         held = hf.history("run-1").at(7)
-        held._reader.roots(7)  # what a reader has at hand when another prunes
+        held.reader.roots(7)  # what a reader has at hand when another prunes
         other.history("run-1").prune(Retention(last=1))
         with pytest.raises(holdfast.NotFound, match="pruned"):
             held.state  # noqa: B018 - reading is the point
@@ -316,7 +316,7 @@ def test_rules_may_look_at_the_versions_of_one_step(log: History) -> None:
         Retention(last=1, step=3)  # type: ignore[arg-type]
 
 
-def test_a_quiet_pruning_is_not_told_in_the_journal(hf: Holdfast) -> None:
+def test_quiet_prune_writes_no_event(hf: Holdfast) -> None:
     log = hf.history("a")
     for number in range(5):
         log.commit({"n": number})

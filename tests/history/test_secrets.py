@@ -168,14 +168,14 @@ def _carriers(secret: Callable[[], str], *, files: bool = True) -> dict[str, Any
 def _by_commit(hf: Holdfast, secret: Vault, pile: Pile) -> None:
     log = hf.history("commit")
     log.commit(_carriers(secret), step="first", tags=["good"])
-    log.commit({**_carriers(secret), "more": 1}, result=_carriers(secret), meta={"api_key": secret()})
+    log.commit({**_carriers(secret), "more": 1}, result=_carriers(secret), annotations={"api_key": secret()})
     log.commit({}, error=_failure(secret()), result=[{"password": secret()}])
 
 
 def _by_edit(hf: Holdfast, secret: Vault, pile: Pile) -> None:
     log = hf.history("edit")
     log.commit({"servers": [], "keep": 1})
-    with log.edit(step="plant", result={"token_1": secret()}, meta=_carriers(secret)) as state:
+    with log.edit(step="plant", result={"token_1": secret()}, annotations=_carriers(secret)) as state:
         state.update(_carriers(secret))
     with log.edit() as state:
         state["servers"].append({"api_key": secret()})
@@ -214,7 +214,7 @@ def _by_import(hf: Holdfast, secret: Vault, pile: Pile) -> None:
         other = open_handed.history("imported")
         # Of a file, a snapshot holds no more than the name.
         state = _carriers(secret, files=False)
-        other.commit(state, result={"password": secret()}, meta=[{"api_key": secret()}])
+        other.commit(state, result={"password": secret()}, annotations=[{"api_key": secret()}])
         document = other.export()
         hf.import_snapshot(document)
         hf.import_snapshot(json.dumps(document), run_id="imported-2")
@@ -267,7 +267,7 @@ def _plant(way: Callable[[Holdfast, Vault, Pile], None], hf: Holdfast, folder: P
         log = hf.history(run.id)
         versions = log.versions()
         for version in versions:
-            pile.add(repr([version, version.detail, version.state, version.result, version.meta]))
+            pile.add(repr([version, version.detail, version.state, version.result, version.annotations]))
             pile.add(repr(log.diff(versions[-1], version).summary()))
             pile.add(json.dumps(log.export(version)))
         pile.add(repr(log.events()))
@@ -316,7 +316,7 @@ def test_the_search_finds_what_is_not_redacted(
     assert len(missed) <= (2 if way is _by_merge else 0)
 
 
-def test_what_is_no_secret_stays(tmp_path: Path) -> None:
+def test_values_of_other_keys_are_stored(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "runs.db", redact=PATTERNS) as hf:
         log = hf.history("run")
         log.commit(_carriers(Vault()))

@@ -61,7 +61,7 @@ def test_timelines_say_where_they_started_and_why(four: History, hf: Holdfast) -
     assert hf.runs()[0].timeline == 3
 
 
-def test_a_new_timeline_may_begin_with_a_state_of_its_own_in_one_moment(hf: Holdfast, four: History) -> None:
+def test_rollback_with_a_state_is_one_commit(hf: Holdfast, four: History) -> None:
     fifth = four.rollback(to=2, state={"n": 2, "kept": [4]}, step="mend", reason="went wrong", actor="Ada")
     assert (fifth.number, fifth.parent, fifth.timeline, fifth.step) == (5, 2, 2, "mend")
     assert (fifth.note, fifth.actor) == ("went wrong", "Ada")
@@ -75,7 +75,7 @@ def test_a_new_timeline_may_begin_with_a_state_of_its_own_in_one_moment(hf: Hold
     assert hf.verify()
 
 
-def test_a_rollback_of_a_head_that_has_moved_is_refused_if_asked(four: History) -> None:
+def test_rollback_with_expected_refuses_a_moved_head(four: History) -> None:
     for state in (None, {"n": 0}):
         with pytest.raises(StaleVersion, match="at version 4, not 3"):
             four.rollback(to=1, expected=3, state=state)
@@ -103,7 +103,7 @@ def test_rollback_is_in_the_journal(four: History) -> None:
     assert entry.data == {"since": 4, "to": 2, "timeline": 2, "reason": "went wrong", "actor": "Ada"}
 
 
-def test_what_comes_after_a_rollback_knows_nothing_of_what_was_left(four: History) -> None:
+def test_versions_after_a_rollback_see_nothing_of_the_abandoned_timeline(four: History) -> None:
     four.rollback(to=2)
     with four.edit(step="again") as state:
         assert state == {"n": 2, "messages": ["m0", "m1"]}
@@ -210,7 +210,7 @@ def test_a_fork_never_takes_an_id_that_is_there(hf: Holdfast, four: History) -> 
     assert hf.history("run-2").head.state == {"mine": 1}
 
 
-def test_the_origin_hears_of_its_fork(hf: Holdfast, four: History) -> None:
+def test_fork_is_recorded_in_the_journal_of_its_origin(hf: Holdfast, four: History) -> None:
     hf.fork("run-1@2", "run-2")
     assert [(e.kind, e.version, e.data) for e in four.events()][-1] == ("run.forked", 2, {"fork": "run-2"})
 
@@ -270,7 +270,7 @@ def test_a_merge_of_an_ancestor_changes_nothing(four: History) -> None:
     assert not four.diff(4, 5).changes
 
 
-def test_a_history_that_knows_nothing_commits_what_it_is_given(hf: Holdfast) -> None:
+def test_new_history_commits_the_given_state(hf: Holdfast) -> None:
     """Whatever others in this process know of the run."""
     hf.history("run-1").commit({"a": 1})
     hf.history("run-1").commit({"a": 2})
@@ -279,7 +279,7 @@ def test_a_history_that_knows_nothing_commits_what_it_is_given(hf: Holdfast) -> 
     assert (made.parent, made.state) == (1, {"a": 2, "b": 1})
 
 
-def test_a_history_that_knows_nothing_goes_on_from_what_another_process_wrote(file: Path) -> None:
+def test_new_history_continues_from_the_head_in_the_store(file: Path) -> None:
     with holdfast.open(file) as hf, holdfast.open(file) as other:
         hf.history("run-1").commit({"a": 1})
         hf.history("run-1").commit({"a": 2})

@@ -131,7 +131,7 @@ def test_a_history_with_reducers_merges_edits_and_commits(hf: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"n": "add"}, {"n[": "sum"}, {"n": 3}, [("n", "sum")]])
-def test_what_is_no_reducer_is_refused(hf: Holdfast, wrong: Any) -> None:
+def test_invalid_reducers_are_refused(hf: Holdfast, wrong: Any) -> None:
     with pytest.raises(InvalidCall, match="merge"):
         hf.history("run-1", merge=wrong)
 

@@ -62,7 +62,7 @@ def everything(hf: Holdfast) -> dict[str, Any]:
     return found
 
 
-def test_a_sound_store_is_reported_with_what_was_looked_at(hf: Holdfast) -> None:
+def test_report_of_a_sound_store_counts_runs_and_versions(hf: Holdfast) -> None:
     fill(hf)
     report = hf.verify()
     assert (report.ok, bool(report), report.problems) == (True, True, ())
@@ -71,7 +71,7 @@ def test_a_sound_store_is_reported_with_what_was_looked_at(hf: Holdfast) -> None
     assert (one.runs, one.versions, one.ok) == (1, 32, True)
 
 
-def test_progress_is_told(hf: Holdfast) -> None:
+def test_verify_reports_progress(hf: Holdfast) -> None:
     fill(hf)
     told: list[tuple[int, int]] = []
     hf.verify(progress=lambda done, total: told.append((done, total)))
@@ -148,7 +148,7 @@ def test_a_swapped_pair_of_versions_is_found(store: Path) -> None:
         assert {problem.version for problem in hf.verify().problems} >= {7, 8}
 
 
-def test_a_version_of_another_run_is_not_taken_for_ones_own(store: Path) -> None:
+def test_version_of_another_run_is_refused(store: Path) -> None:
     damage(store, "UPDATE journal SET run = 2, number = 2 WHERE run = 1 AND number = 32")
     damage(store, "UPDATE run SET id = 'run-3' WHERE key = 2")
     with holdfast.open(store) as hf:

@@ -17,10 +17,7 @@ from agent_framework.exceptions import WorkflowCheckpointException
 
 import holdfast
 from database import Database
-from holdfast import (
-    Holdfast,
-    Retention,
-)
+from holdfast import Holdfast, Retention
 from holdfast.integrations.agent_framework import HoldfastCheckpointStorage
 
 pytest_plugins = ["postgres_fixtures"]

@@ -15,11 +15,7 @@ from burr_apps import Builder, build, builder, kept, steps
 
 import holdfast
 from database import Database
-from holdfast import (
-    AlreadyExists,
-    Holdfast,
-    StaleVersion,
-)
+from holdfast import AlreadyExists, Holdfast, StaleVersion
 from holdfast.integrations.burr import AsyncHoldfastPersister, HoldfastPersister
 
 pytest_plugins = ["postgres_fixtures"]

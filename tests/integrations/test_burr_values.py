@@ -16,14 +16,7 @@ from burr_apps import build, steps
 
 import holdfast
 from database import Database
-from holdfast import (
-    CorruptVersion,
-    Holdfast,
-    HoldfastError,
-    InvalidCall,
-    InvalidReference,
-    UnsupportedValue,
-)
+from holdfast import CorruptVersion, Holdfast, HoldfastError, InvalidCall, InvalidReference, UnsupportedValue
 from holdfast.integrations.burr import HoldfastPersister
 
 

@@ -17,7 +17,7 @@ from langgraph_graphs import Talk, asking, checkpoint, config, delta, talk
 
 import holdfast
 from holdfast.integrations.langgraph import HoldfastSaver
-from holdfast.integrations.langgraph.names import place_of
+from holdfast.integrations.langgraph.layout import place_of
 from patience import until
 
 
@@ -100,12 +100,12 @@ def test_subgraphs_have_runs_of_their_own(saver: HoldfastSaver) -> None:
     outer.add_edge(START, "inner")
     graph = outer.compile(checkpointer=saver)
     graph.invoke({"messages": [], "turns": 0}, config())
-    assert saver.hf.ids() == ["t", "t|inner"]
+    assert sorted(run.id for run in saver.hf.iter_runs()) == ["t", "t|inner"]
     state: Any = graph.get_state(config(), subgraphs=True).tasks[0].state
     assert state.next == ("unsure",)
     assert sorted(graph.invoke(Command(resume="yes"), config())["messages"]) == ["sure", "yes"]
     saver.delete_thread("t")
-    assert saver.hf.ids() == []
+    assert sorted(run.id for run in saver.hf.iter_runs()) == []
 
 
 def test_send_fans_out(saver: HoldfastSaver) -> None:

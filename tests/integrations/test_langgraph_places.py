@@ -13,7 +13,7 @@ from langgraph_graphs import checkpoint, config, put
 import holdfast
 from holdfast import Holdfast
 from holdfast.integrations.langgraph import HoldfastSaver
-from holdfast.integrations.langgraph.names import place_of
+from holdfast.integrations.langgraph.layout import place_of
 
 _MANY = 300
 

@@ -12,10 +12,10 @@ from looping import Clock, good, refused, state_of
 
 import holdfast
 from holdfast import Holdfast
+from holdfast.compat.loop_engine.agents import Beat, Beats, deadline
+from holdfast.compat.loop_engine.control import Agent, Book
+from holdfast.compat.loop_engine.project import Project
 from holdfast.loops import LoopEngine
-from holdfast.loops.agents import Beat, Beats, deadline
-from holdfast.loops.control import Agent, Book
-from holdfast.loops.project import Project
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from looping import Clock, good, refused, state_of
 
 import holdfast
 from holdfast import Holdfast, Retention
+from holdfast.compat.loop_engine.project import control_run, name_in, name_of, quoted, state_run, unquoted
 from holdfast.loops import LoopEngine
-from holdfast.loops.names import control_run, name_in, name_of, quoted, state_run, unquoted
 from holdfast.model.names import check_run_id
 
 

@@ -170,7 +170,7 @@ def test_no_call_raises_for_a_closed_store(file: Path, name: str) -> None:
         engine.save_loop_snapshot("p", {"loop_count": 1})
         hf.close()
         fine = {"project_id": "p", "agent": "a", "version": 1, "a": 1, "b": 1, "name": "tag", "state": {},
-                "changes": {}, "prompt_id": "p:1", "choice": "resume", "every": 5, "document": {}}  # fmt: skip
+                "changes": {}, "question_id": "p:1", "choice": "resume", "every": 5, "document": {}}  # fmt: skip
         call = getattr(engine, name)
         needed = [
             each.name

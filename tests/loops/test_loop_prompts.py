@@ -10,8 +10,8 @@ import pytest
 from looping import Clock, good, refused, state_of
 
 from holdfast import Holdfast
+from holdfast.compat.loop_engine.questions import Prompts
 from holdfast.loops import LoopEngine
-from holdfast.loops.prompts import Prompts
 
 
 @pytest.fixture
@@ -193,8 +193,8 @@ def test_the_audit_tells_who_what_when_and_why(
     engine.auto_restore_if_configured("p", "crash again", actor="watchdog")
     audit = engine.get_audit("p")
     assert [(each["action"], each["actor"], each["reason"]) for each in audit["audit"]] == [
-        ("prompt.opened", None, "crash"),
-        ("prompt.answered", "Ada", "crash"),
+        ("question.opened", None, "crash"),
+        ("question.answered", "Ada", "crash"),
         ("restored", "Ada", "restore: crash"),
         ("restored", "Bob", "by hand"),
         ("configured", "Cem", None),

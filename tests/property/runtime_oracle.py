@@ -11,8 +11,8 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
+from expected_runs import ENDED, Code, Known, Letter, Path, Script, Told, Waiting
 from runtime_changes import Conflict, change, merge
-from runtime_told import ENDED, Code, Known, Letter, Path, Script, Told, Waiting
 
 #: What `act` may be called, and the older name under which a step is found.
 ALIASES = {"acted": "act"}

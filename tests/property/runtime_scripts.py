@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from expected_runs import Code, Script
 from hypothesis import strategies as st
-from runtime_told import Code, Script
 
 EVENTS = ["go", "stop"]
 VALUES: st.SearchStrategy[Any] = st.sampled_from([None, False, 0, 1.5, "x", [], {"a": [1, None]}])

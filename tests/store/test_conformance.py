@@ -1,4 +1,4 @@
-"""Every store of ours against the one suite of contracts."""
+"""Every store of Holdfast passes the conformance suite."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.store.base import Store
-from holdfast.store.memory import MemoryStore
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.sqlite import SQLiteStore
-from holdfast.testing.conformance import StoreConformance
+from holdfast.store.memory.store import MemoryStore
+from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.protocol import Store
+from holdfast.store.sqlite.store import SQLiteStore
+from holdfast.testing.conformance import RunContract, StoreConformance, WholeContract
 
 pytest_plugins = ["postgres_fixtures"]
 
@@ -32,18 +32,20 @@ class TestSQLiteStore(StoreConformance):
         store.close()
 
 
-class TestFastSQLiteStore(StoreConformance):
+class TestFastSQLiteStoreWithArtifactFolder(StoreConformance):
     @pytest.fixture
     def store(self, tmp_path: Path) -> Iterator[Store]:
-        store = SQLiteStore(tmp_path / "runs.db", durability="fast")
+        store = SQLiteStore(tmp_path / "runs.db", durability="fast", artifacts=tmp_path / "artifacts")
         yield store
         store.close()
 
 
-class TestSQLiteStoreWithArtifactFolder(StoreConformance):
+class TestUnsyncedSQLiteStore(RunContract, WholeContract):
+    """The two durabilities above differ from this one in one setting of SQLite."""
+
     @pytest.fixture
     def store(self, tmp_path: Path) -> Iterator[Store]:
-        store = SQLiteStore(tmp_path / "runs.db", durability="memory", artifacts=tmp_path / "artifacts")
+        store = SQLiteStore(tmp_path / "runs.db", durability="memory")
         yield store
         store.close()
 

@@ -13,8 +13,8 @@ import pytest
 
 from database import Database
 from holdfast.errors import StoreBusy
-from holdfast.store.lock_holder import find_holder
-from holdfast.store.sqlite import SQLiteStore
+from holdfast.store.sqlite.connection import find_lock_holder
+from holdfast.store.sqlite.store import SQLiteStore
 from holdfast.testing.samples import commit, history
 
 pytestmark = pytest.mark.skipif(
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.skipif(
 
 _HOLDS_THE_LOCK = """
 import sys
-from holdfast.store.sqlite_connection import Connection
-connection = Connection(sys.argv[1], 5.0)
+from holdfast.store.sqlite.connection import SQLiteConnection
+connection = SQLiteConnection(sys.argv[1], 5.0)
 connection.execute("BEGIN IMMEDIATE")
 print("held", flush=True)
 sys.stdin.read()
@@ -35,7 +35,7 @@ def test_stopped_process_that_holds_the_lock_is_named(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     with closing(SQLiteStore(path, timeout=0.2)) as store:
         run = history(store, 2)
-        assert find_holder(str(path)) is None
+        assert find_lock_holder(str(path)) is None
         holder = subprocess.Popen(
             [sys.executable, "-c", _HOLDS_THE_LOCK, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
@@ -56,7 +56,7 @@ def test_stopped_process_that_holds_the_lock_is_named(tmp_path: Path) -> None:
         assert commit(store, run).last == 3
 
 
-def test_this_process_is_named_as_such(tmp_path: Path) -> None:
+def test_this_process_is_named_as_lock_holder(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     with closing(SQLiteStore(path, timeout=0.2)) as store, Database(path) as other:
         run = history(store, 2)
@@ -65,6 +65,6 @@ def test_this_process_is_named_as_such(tmp_path: Path) -> None:
             commit(store, run)
 
 
-def test_holder_of_a_file_that_is_not_there_is_not_known(tmp_path: Path) -> None:
-    assert find_holder(str(tmp_path / "none.db")) is None
-    assert find_holder("a\0b") is None
+def test_lock_holder_of_a_missing_file_is_unknown(tmp_path: Path) -> None:
+    assert find_lock_holder(str(tmp_path / "none.db")) is None
+    assert find_lock_holder("a\0b") is None

@@ -1,4 +1,4 @@
-"""Opening a PostgreSQL store, and what it says when it cannot be opened or used."""
+"""Opening a PostgreSQL store, and the errors if it cannot be opened or used."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from postgres_server import Server, address
 
 import holdfast
 from holdfast.errors import IncompatibleFormat, InvalidCall, StoreBusy, StoreUnavailable
-from holdfast.opening import formats
-from holdfast.store import postgres_link
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.postgres_url import parse, shown
+from holdfast.store.postgres import connection_pool
+from holdfast.store.postgres.connection import RetryDeadline
+from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.postgres.url import parse, shown
+from holdfast.store_url import formats
 from holdfast.testing.samples import history
 
 pytest_plugins = ["postgres_fixtures"]
@@ -37,7 +38,7 @@ def test_many_processes_open_a_new_store_at_once(url: str) -> None:
         assert hf.verify().problems == ()
 
 
-def test_stores_of_two_schemas_know_nothing_of_each_other(server: str, schema: str) -> None:
+def test_stores_of_two_schemas_are_independent(server: str, schema: str) -> None:
     with (
         holdfast.open(address(server, schema)) as one,
         holdfast.open(address(server, schema[:-1] + "'\"")) as other,
@@ -50,7 +51,7 @@ def test_stores_of_two_schemas_know_nothing_of_each_other(server: str, schema: s
         connection.execute(f'DROP SCHEMA "{schema[:-1]}\'""" CASCADE')
 
 
-def test_both_names_of_the_protocol_are_known(url: str) -> None:
+def test_both_url_schemes_are_accepted(url: str) -> None:
     with holdfast.open(url.replace("postgresql://", "postgres://")) as hf:
         hf.history("run").commit({"n": 1})
         assert hf.where == shown(url)
@@ -59,7 +60,7 @@ def test_both_names_of_the_protocol_are_known(url: str) -> None:
     assert formats(url) == (1, 1)
 
 
-def test_a_store_that_is_not_there_is_made_only_if_wanted(url: str, server: str, schema: str) -> None:
+def test_missing_store_is_created_only_on_request(url: str, server: str, schema: str) -> None:
     with pytest.raises(StoreUnavailable, match="there is no store at") as refused:
         holdfast.open(url, create=False)
     assert refused.value.details["missing"]
@@ -71,7 +72,7 @@ def test_a_store_that_is_not_there_is_made_only_if_wanted(url: str, server: str,
     holdfast.open(url, create=False).close()
 
 
-def test_a_newer_format_is_refused_and_left_alone(url: str, server: str, schema: str) -> None:
+def test_newer_format_is_refused_and_unchanged(url: str, server: str, schema: str) -> None:
     holdfast.open(url).close()
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(f"UPDATE {schema}.format SET version = 99")
@@ -81,10 +82,10 @@ def test_a_newer_format_is_refused_and_left_alone(url: str, server: str, schema:
         formats(url)
 
 
-def test_a_schema_of_others_is_refused_and_left_alone(url: str, server: str, schema: str) -> None:
+def test_foreign_schema_is_refused_and_unchanged(url: str, server: str, schema: str) -> None:
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.run (id INT)")
-        with pytest.raises(IncompatibleFormat, match=r"but not Holdfast's.*schema="):
+        with pytest.raises(IncompatibleFormat, match=r"that are not Holdfast's.*schema="):
             holdfast.open(url)
         found = connection.execute(
             "SELECT count(*) FROM pg_tables WHERE schemaname = %s", (schema,)
@@ -92,20 +93,20 @@ def test_a_schema_of_others_is_refused_and_left_alone(url: str, server: str, sch
         assert found == (1,)
 
 
-def test_an_empty_schema_that_was_made_for_us_is_used(url: str, server: str, schema: str) -> None:
+def test_empty_schema_is_used(url: str, server: str, schema: str) -> None:
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(f"CREATE SCHEMA {schema}")
     holdfast.open(url).close()
     assert formats(url) == (1, 1)
 
 
-def test_an_old_server_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_link, "server_version", lambda _: 120022)
+def test_old_server_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_pool, "server_version", lambda _: 120022)
     with pytest.raises(StoreUnavailable, match="PostgreSQL 12: Holdfast needs 13 or newer"):
         holdfast.open(url)
 
 
-def test_a_server_that_is_down_is_told_at_once() -> None:
+def test_server_that_is_down_is_reported_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     start = time.monotonic()
@@ -115,7 +116,7 @@ def test_a_server_that_is_down_is_told_at_once() -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_does_not_answer_is_told_within_five_seconds() -> None:
+def test_silent_server_is_reported_within_five_seconds() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         start = time.monotonic()
         with pytest.raises(StoreUnavailable, match="cannot be reached"):
@@ -132,7 +133,7 @@ def test_a_server_that_does_not_answer_is_told_within_five_seconds() -> None:
     ],
     ids=["user", "database", "option"],
 )
-def test_what_is_wrong_with_an_address_is_told(server: str, change: dict[str, str], words: str) -> None:
+def test_errors_in_an_address_are_reported(server: str, change: dict[str, str], words: str) -> None:
     with pytest.raises(StoreUnavailable, match=words):
         holdfast.open(address(server, "unused", **change))
 
@@ -150,14 +151,14 @@ def test_what_is_wrong_with_an_address_is_told(server: str, change: dict[str, st
         f"postgresql://me:hush@host/db?schema={'x' * 64}",
     ],
 )
-def test_an_address_that_cannot_be_one_is_refused_without_its_secrets(url: str) -> None:
+def test_invalid_address_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(InvalidCall) as refused:
         holdfast.open(url)
     assert "hush" not in "".join(traceback.format_exception(refused.value)[-1:])
     assert refused.value.__cause__ is None
 
 
-def test_the_parts_of_an_address() -> None:
+def test_address_is_parsed() -> None:
     found = parse("postgres://me:hush%40@host:77/db?schema=own&pool=3&sslmode=require&password=other")
     assert (found.schema, found.connections) == ("own", 3)
     assert found.libpq["sslmode"] == "require"
@@ -169,7 +170,7 @@ def test_the_parts_of_an_address() -> None:
 
 @pytest.fixture
 def guarded(own_server: Server) -> tuple[str, str]:
-    """A server that wants a password: its address with the right one, and with a wrong one."""
+    """Yield the addresses of a server that requires a password: with the right one, and with a wrong one."""
     with psycopg.connect(own_server.url, autocommit=True) as connection:
         connection.execute("CREATE ROLE me LOGIN PASSWORD 'hush-right'")
         connection.execute("CREATE SCHEMA guarded AUTHORIZATION me")
@@ -181,10 +182,10 @@ def guarded(own_server: Server) -> tuple[str, str]:
 
 
 @pytest.mark.slow
-def test_a_password_shows_nowhere(guarded: tuple[str, str], caplog: pytest.LogCaptureFixture) -> None:
+def test_password_is_never_shown(guarded: tuple[str, str], caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     right, wrong = guarded
-    with pytest.raises(StoreUnavailable, match="refuses user or password") as refused:
+    with pytest.raises(StoreUnavailable, match="rejects the user or the password") as refused:
         holdfast.open(wrong)
     assert "hush" not in "".join(traceback.format_exception(refused.value, chain=True)).replace(wrong, "")
     with holdfast.open(right) as hf:
@@ -202,7 +203,7 @@ def test_a_password_shows_nowhere(guarded: tuple[str, str], caplog: pytest.LogCa
 
 
 @pytest.mark.slow
-def test_a_server_that_was_stopped_and_comes_back_is_waited_for(own_server: Server) -> None:
+def test_restarted_server_is_waited_for(own_server: Server) -> None:
     url = address(own_server.url, "stopped")
     with holdfast.open(url) as hf:
         log = hf.history("run")
@@ -220,7 +221,7 @@ def test_a_server_that_was_stopped_and_comes_back_is_waited_for(own_server: Serv
 
 
 @pytest.mark.slow
-def test_a_server_that_stays_away_is_given_up(own_server: Server) -> None:
+def test_server_that_does_not_return_is_reported(own_server: Server) -> None:
     with holdfast.open(address(own_server.url, "away"), timeout=3) as hf:
         log = hf.history("run")
         log.commit({"n": 1})
@@ -235,23 +236,23 @@ def test_a_server_that_stays_away_is_given_up(own_server: Server) -> None:
         assert log.head.number == 2
 
 
-def test_a_pool_that_is_in_use_is_waited_for_and_then_refused(url: str) -> None:
+def test_pool_without_free_connection_is_busy_after_the_timeout(url: str) -> None:
     store = PostgresStore(f"{url}&pool=1")
     history(store, 1)
     taken, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with store._link.lend(postgres_link.Patience(1)):
+        with store._pool.lend(RetryDeadline(1)):
             taken.set()
             done.wait(10)
 
     with ThreadPoolExecutor(1) as pool:
         holder = pool.submit(hold)
         taken.wait(10)
-        patient, store._link.timeout = store._link.timeout, 0.3
+        patient, store._pool.timeout = store._pool.timeout, 0.3
         with pytest.raises(StoreBusy, match=r"all 1 connections to .* were in use for 0.3 s.*pool="):
             store.run("run")
-        store._link.timeout = patient
+        store._pool.timeout = patient
         waiter = threading.Timer(0.1, done.set)
         waiter.start()
         assert store.run("run") is not None
@@ -260,16 +261,16 @@ def test_a_pool_that_is_in_use_is_waited_for_and_then_refused(url: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_without_a_free_connection_says_so(own_server: Server) -> None:
+def test_server_without_a_free_connection_is_busy(own_server: Server) -> None:
     with psycopg.connect(own_server.url, autocommit=True) as connection:
         connection.execute("CREATE ROLE few LOGIN CONNECTION LIMIT 1")
         connection.execute("CREATE SCHEMA few AUTHORIZATION few")
     url = address(own_server.url.replace("postgres:@", "few@"), "few")
-    with holdfast.open(url), pytest.raises(StoreBusy, match="no connection free"):
+    with holdfast.open(url), pytest.raises(StoreBusy, match="no free connection"):
         holdfast.open(url, timeout=0.5)
 
 
-def test_a_text_that_postgresql_cannot_keep_is_refused_with_nothing_written(url: str) -> None:
+def test_text_with_nul_is_refused_with_nothing_written(url: str) -> None:
     with holdfast.open(url) as hf:
         log = hf.history("run")
         log.commit({"n": 1})
@@ -282,7 +283,7 @@ def test_a_text_that_postgresql_cannot_keep_is_refused_with_nothing_written(url:
         assert [version.state for version in log.versions()] == [{"n": "a\0b"}, {"n": 1}]
 
 
-def test_a_fork_of_the_process_uses_connections_of_its_own(url: str) -> None:
+def test_forked_child_uses_its_own_connections(url: str) -> None:
     program = (
         "import os, sys, holdfast\n"
         "hf = holdfast.open(sys.argv[1])\n"
@@ -300,7 +301,7 @@ def test_a_fork_of_the_process_uses_connections_of_its_own(url: str) -> None:
 @pytest.mark.parametrize(
     "command", [["init", "--yes"], ["stats"], ["doctor"], ["migrate"], ["show", "nothing"]]
 )
-def test_the_command_line_shows_no_password(url: str, command: list[str]) -> None:
+def test_command_line_shows_no_password(url: str, command: list[str]) -> None:
     secret = f"{url}&password=hush"
     holdfast.open(url).close()
     program = [str(Path(sys.executable).with_name("holdfast")), *command, "--store", secret]

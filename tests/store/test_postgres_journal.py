@@ -1,4 +1,4 @@
-"""The journal of a PostgreSQL store for those who read beside writers, and word of it to other processes."""
+"""The journal of a PostgreSQL store under concurrent writers, and notifications of other processes."""
 
 from __future__ import annotations
 
@@ -11,26 +11,28 @@ import pytest
 from postgres_server import Proxy, address
 
 from holdfast.errors import StoreUnavailable
-from holdfast.store.base import Append
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.postgres_append import _Sent
-from holdfast.store.postgres_link import Connection
-from holdfast.store.postgres_wire import carry_out
+from holdfast.store.postgres.append import SentChange
+from holdfast.store.postgres.connection import PostgresConnection
+from holdfast.store.postgres.prepared import execute_prepared
+from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.protocol import Append
 from holdfast.testing.samples import advanced, begin, commit, event, history, names, new_run, place
 
 pytest_plugins = ["postgres_fixtures"]
 
 
-def test_positions_appear_in_order_although_transactions_do_not(url: str, server: str, schema: str) -> None:
+def test_positions_become_visible_in_order_although_transactions_do_not(
+    url: str, server: str, schema: str
+) -> None:
     """A writer that has taken its position but not committed holds back what comes after it, and only that."""
     store = PostgresStore(url)
     early, run = history(store, 1, "early"), begin(store, "run")
     seen = store.journal_end()
     appender = store._appender
-    with Connection.connect(server) as slow:
+    with PostgresConnection.connect(server) as slow:
         slow.execute(f"SET search_path TO {schema}")
         change = Append(expect=early, run=advanced(early), events=[event("slow")])
-        carry_out(slow, [appender._statement(_Sent(change, 1))])
+        execute_prepared(slow, [appender._statement(SentChange(change, 1))])
         run = commit(store, run)
         run = store.append(Append(expect=run, run=advanced(run), events=[event("quick")]))
         assert store.journal(run=None, after=seen, limit=9) == []
@@ -43,7 +45,7 @@ def test_positions_appear_in_order_although_transactions_do_not(url: str, server
     assert store.journal_end() == place(entries[-1])
     with psycopg.connect(server) as slow:
         slow.execute(f"SET search_path TO {schema}")
-        slow.execute(f"SELECT {appender._places}")
+        slow.execute(f"SELECT {appender._lock_positions}")
         slow.execute("SELECT nextval('journal_seq')")
         run = commit(store, run)
         assert store.journal(run=None, after=place(entries[-1]), limit=9) == []
@@ -52,7 +54,7 @@ def test_positions_appear_in_order_although_transactions_do_not(url: str, server
     store.close()
 
 
-def test_a_reader_beside_many_writers_misses_nothing(url: str) -> None:
+def test_reader_misses_nothing_of_many_writers(url: str) -> None:
     stores = [PostgresStore(url) for _ in range(3)]
     seen: list[int] = []
     done = threading.Event()
@@ -84,35 +86,35 @@ def test_a_reader_beside_many_writers_misses_nothing(url: str) -> None:
         store.close()
 
 
-def test_word_of_a_commit_reaches_another_process(url: str) -> None:
+def test_commit_notifies_another_process(url: str) -> None:
     one, other = PostgresStore(url), PostgresStore(url)
-    # The first word is that somebody listens.
-    assert other.news(5)
-    assert not other.news(0.05)
+    # The first notification is that of the new listener.
+    assert other.wait_for_change(5)
+    assert not other.wait_for_change(0.05)
     run = begin(one)
     start = time.monotonic()
-    assert other.news(5)
+    assert other.wait_for_change(5)
     assert time.monotonic() - start < 1
-    while other.news(0.2):
+    while other.wait_for_change(0.2):
         pass
     commit(one, run)
-    assert other.news(5)
+    assert other.wait_for_change(5)
     one.close()
     other.close()
     with pytest.raises(StoreUnavailable):
-        other.news(5)
+        other.wait_for_change(5)
 
 
 @pytest.mark.slow
-def test_a_listener_whose_connection_is_cut_listens_again(server: str, schema: str) -> None:
+def test_listener_reconnects(server: str, schema: str) -> None:
     with Proxy(server) as proxy:
         one, other = PostgresStore(address(server, schema)), PostgresStore(address(proxy.url, schema))
-        assert other.news(5)
+        assert other.wait_for_change(5)
         proxy.cut()
-        assert other.news(5)
-        while other.news(1.5):
+        assert other.wait_for_change(5)
+        while other.wait_for_change(1.5):
             pass
         begin(one)
-        assert other.news(5)
+        assert other.wait_for_change(5)
         one.close()
         other.close()

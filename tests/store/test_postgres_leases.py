@@ -1,4 +1,4 @@
-"""Leases on PostgreSQL: rows that others are writing, and answers that are lost until the lease has run out."""
+"""Leases on PostgreSQL: rows that are being written, and answers that are lost until the lease has expired."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 import psycopg
 import pytest
 from msgspec.structs import replace
-from test_postgres_lost import Saboteur
+from test_postgres_connection_loss import Saboteur
 
 from holdfast.errors import LeaseExpired
-from holdfast.store import postgres_queue
-from holdfast.store.base import Store
-from holdfast.store.postgres import PostgresStore
-from holdfast.testing.conformance_queue import claim, enqueue, ids
+from holdfast.store.postgres import queue
+from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.protocol import Store
+from holdfast.testing.conformance.queues import claim, enqueue, ids
 from holdfast.testing.samples import HOUR, begin, change_of, event
 from patience import PATIENCE, until
 
@@ -46,8 +46,8 @@ def other(server: str, schema: str) -> Iterator[psycopg.Connection]:
         yield connection
 
 
-def test_a_run_whose_row_is_being_renewed_keeps_its_place(store: Store, other: psycopg.Connection) -> None:
-    """SKIP LOCKED passes over it, but its place is not free."""
+def test_run_that_is_being_renewed_counts_as_owned(store: Store, other: psycopg.Connection) -> None:
+    """SKIP LOCKED skips it, but it still counts as owned."""
     enqueue(store, "slow")
     enqueue(store, "next")
     now = store.now()
@@ -60,13 +60,13 @@ def test_a_run_whose_row_is_being_renewed_keeps_its_place(store: Store, other: p
     assert ids(claim(store, 1, owner="other", now=store.now(), most=2)) == ["next"]
 
 
-def test_a_process_that_is_stopped_in_a_claim_frees_the_queue(
+def test_claim_of_a_suspended_process_is_ended(
     store: Store, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server ends its transaction; afterwards it claims again, and finds the queue full."""
-    monkeypatch.setattr(postgres_queue, "_IDLE", 0.5)
+    """The server ends the transaction; the process claims again and finds the queue full."""
+    monkeypatch.setattr(queue, "_IDLE", 0.5)
     stopped, go_on = threading.Event(), threading.Event()
-    look = postgres_queue._sound
+    look = queue._read_or_remove
 
     def stop_first(*given: Any) -> Any:
         if not stopped.is_set():
@@ -74,7 +74,7 @@ def test_a_process_that_is_stopped_in_a_claim_frees_the_queue(
             assert go_on.wait(PATIENCE)
         return look(*given)
 
-    monkeypatch.setattr(postgres_queue, "_sound", stop_first)
+    monkeypatch.setattr(queue, "_read_or_remove", stop_first)
     enqueue(store, "one")
     enqueue(store, "two")
     with ThreadPoolExecutor() as pool:
@@ -88,9 +88,7 @@ def test_a_process_that_is_stopped_in_a_claim_frees_the_queue(
         assert late.result(PATIENCE) == []
 
 
-def test_a_row_that_is_being_written_keeps_no_other_lease_from_being_renewed(
-    store: Store, other: psycopg.Connection
-) -> None:
+def test_renewal_skips_a_row_that_is_being_written(store: Store, other: psycopg.Connection) -> None:
     soon = store.now() + HOUR
     locked, free = (
         begin(store, "locked", owner="me", until=soon),
@@ -103,7 +101,7 @@ def test_a_row_that_is_being_written_keeps_no_other_lease_from_being_renewed(
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_a_commit_that_was_not_carried_out_before_its_lease_ran_out_is_refused(
+def test_lost_commit_is_refused_after_its_lease_expired(
     store: Store, saboteur: Saboteur, other: psycopg.Connection, alone: bool
 ) -> None:
     run = begin(store, owner="me", until=store.now() + HOUR)
@@ -129,7 +127,7 @@ def test_a_commit_that_was_not_carried_out_before_its_lease_ran_out_is_refused(
     assert store.append(change_of(again, leased=True)) == store.run("run")
 
 
-def test_a_commit_that_was_carried_out_before_its_lease_ran_out_is_found(
+def test_lost_commit_before_its_lease_expired_is_found(
     store: Store, saboteur: Saboteur, other: psycopg.Connection
 ) -> None:
     run = begin(store, owner="me", until=store.now() + HOUR)

@@ -1,4 +1,4 @@
-"""Choices of a PostgreSQL server's operators: names, encodings, limits, pools before it; and a disk that is full."""
+"""Settings of PostgreSQL servers: schema names, encodings, limits, connection pools; and a full disk."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from transaction_pool import TransactionPool
 
 import holdfast
 from holdfast import InvalidCall, StoreBusy, StoreUnavailable, step, workflow
-from holdfast.opening import formats
+from holdfast.store_url import formats
 
 pytest_plugins = ["postgres_fixtures"]
 
 
 @pytest.mark.parametrize("name", ["Agent", 'agent"s "x"', '"', "a b", "it's", "Ünï", "a%b", "a\\b"])
-def test_a_schema_may_have_any_name(server: str, name: str) -> None:
+def test_schema_may_have_any_name(server: str, name: str) -> None:
     schema = f"{name} {uuid.uuid4().hex[:8]}" if name != "Agent" else f"Agent{uuid.uuid4().hex[:8]}"
     where = address(server, schema)
     try:
@@ -38,7 +38,7 @@ def test_a_schema_may_have_any_name(server: str, name: str) -> None:
             connection.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema)))
 
 
-def test_a_statement_timeout_of_the_server_is_named(server: str, schema: str) -> None:
+def test_statement_timeout_of_the_server_is_named(server: str, schema: str) -> None:
     where = address(f"{server}&options=-cstatement_timeout%3D300", schema)
     with holdfast.open(where, timeout=5) as hf:
         history = hf.history("r")
@@ -55,7 +55,7 @@ def test_a_statement_timeout_of_the_server_is_named(server: str, schema: str) ->
 
 @pytest.fixture
 def latin(server: str) -> Iterator[str]:
-    """The address of a server's database whose encoding holds few characters."""
+    """Yield the address of a database whose encoding has few characters."""
     name = f"latin_{uuid.uuid4().hex[:8]}"
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(
@@ -65,7 +65,7 @@ def latin(server: str) -> Iterator[str]:
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
-def test_a_text_that_the_database_s_encoding_cannot_hold_is_refused(latin: str) -> None:
+def test_text_outside_the_database_encoding_is_refused(latin: str) -> None:
     @step(name="流")
     def flow() -> str:
         return "流"
@@ -95,7 +95,7 @@ def test_a_text_that_the_database_s_encoding_cannot_hold_is_refused(latin: str) 
 
 @pytest.fixture(scope="module")
 def small() -> Iterator[Server]:
-    """A server with few connections."""
+    """Yield a server with few connections."""
     with Server() as own:
         with psycopg.connect(own.url, autocommit=True) as connection:
             connection.execute("CREATE ROLE guest LOGIN CONNECTION LIMIT 2")
@@ -103,11 +103,11 @@ def small() -> Iterator[Server]:
         yield own
 
 
-def test_a_free_connection_is_waited_for_when_a_store_is_opened(small: Server) -> None:
+def test_free_connection_is_waited_for_when_a_store_is_opened(small: Server) -> None:
     guest = small.url.replace("postgres:@", "guest:@").replace("postgres@", "guest@")
     taken = [psycopg.connect(guest) for _ in range(2)]
     try:
-        with pytest.raises(StoreBusy, match="no connection free"):
+        with pytest.raises(StoreBusy, match="no free connection"):
             holdfast.open(address(guest, "full"), timeout=0.3)
         leaving = threading.Timer(0.3, lambda: deque(map(psycopg.Connection.close, taken)))
         leaving.start()
@@ -119,7 +119,7 @@ def test_a_free_connection_is_waited_for_when_a_store_is_opened(small: Server) -
             each.close()
 
 
-def test_a_pool_in_transaction_mode_is_refused(server: str, schema: str) -> None:
+def test_pool_in_transaction_mode_is_refused(server: str, schema: str) -> None:
     with (
         TransactionPool(server) as pool,
         pytest.raises(StoreUnavailable, match=r"transaction mode.*session mode"),
@@ -127,7 +127,7 @@ def test_a_pool_in_transaction_mode_is_refused(server: str, schema: str) -> None
         holdfast.open(address(f"{pool.url}?sslmode=disable&gssencmode=disable", schema))
 
 
-def test_a_pool_in_session_mode_works(server: str, schema: str) -> None:
+def test_pool_in_session_mode_works(server: str, schema: str) -> None:
     with TransactionPool(server, mode="session") as pool:
         where = address(f"{pool.url}?sslmode=disable&gssencmode=disable", schema)
         with holdfast.open(where) as hf:
@@ -136,7 +136,7 @@ def test_a_pool_in_session_mode_works(server: str, schema: str) -> None:
             assert hf.history("r").head.number == 20
 
 
-def test_a_full_disk_of_the_server_is_named(server: str, schema: str) -> None:
+def test_full_disk_of_the_server_is_named(server: str, schema: str) -> None:
     with holdfast.open(address(server, schema)) as hf, psycopg.connect(server, autocommit=True) as other:
         history = hf.history("r")
         history.commit({})

@@ -1,4 +1,4 @@
-"""What is particular to SQLite's files: opening and refusing, rights, room, locks, other writers."""
+"""Files of SQLite stores: opening, refusing, permissions, full disks, locks."""
 
 from __future__ import annotations
 
@@ -16,32 +16,17 @@ import apsw
 import pytest
 
 from database import Database
-from holdfast.errors import (
-    CorruptStore,
-    IncompatibleFormat,
-    InvalidCall,
-    StoreBusy,
-    StoreUnavailable,
-)
-from holdfast.store import sqlite_format
-from holdfast.store.sqlite import SQLiteStore
-from holdfast.testing.samples import (
-    begin,
-    commit,
-    content,
-    digest,
-    everything,
-    history,
-    numbers,
-    upload,
-)
+from holdfast.errors import CorruptStore, IncompatibleFormat, InvalidCall, StoreBusy, StoreUnavailable
+from holdfast.store.sqlite import schema
+from holdfast.store.sqlite.store import SQLiteStore
+from holdfast.testing.samples import begin, commit, content, digest, everything, history, numbers, upload
 
 _NOBODY = 65534
 _OPENS = """
 import os, sys
 from holdfast.errors import HoldfastError
-from holdfast.store.sqlite import SQLiteStore
-from holdfast.store.sqlite_format import migrations
+from holdfast.store.sqlite.store import SQLiteStore
+from holdfast.store.sqlite.schema import migrations
 from holdfast.testing.samples import history
 if sys.argv[3:]:
     migrations()
@@ -60,16 +45,16 @@ except HoldfastError as error:
 """
 _HOLDS_THE_LOCK = """
 import sys
-from holdfast.store.sqlite_connection import Connection
-connection = Connection(sys.argv[1], 5.0)
+from holdfast.store.sqlite.connection import SQLiteConnection
+connection = SQLiteConnection(sys.argv[1], 5.0)
 connection.execute("BEGIN IMMEDIATE")
 print("held", flush=True)
 sys.stdin.readline()
 connection.execute("COMMIT")
 """
-_OPENS_WHEN_TOLD = """
+_OPENS_ON_SIGNAL = """
 import sys
-from holdfast.store.sqlite import SQLiteStore
+from holdfast.store.sqlite.store import SQLiteStore
 from holdfast.testing.samples import commit, new_run
 me, *paths = sys.argv[1:]
 print("ready", flush=True)
@@ -125,7 +110,7 @@ def _hear(process: subprocess.Popen[str]) -> str:
     [b"x", b"hello\n", b"a text of some length\n" * 500, random.Random(1).randbytes(20_000), bytes(5_000)],
     ids=["byte", "word", "text", "random", "zeros"],
 )
-def test_a_file_that_is_no_database_is_refused_and_left_alone(path: Path, data: bytes) -> None:
+def test_file_that_is_not_a_database_is_refused_and_unchanged(path: Path, data: bytes) -> None:
     path.write_bytes(data)
     with pytest.raises(IncompatibleFormat, match="not a Holdfast store"):
         SQLiteStore(path)
@@ -133,7 +118,7 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(path: Path, data: 
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_an_empty_file_is_as_good_as_none(path: Path) -> None:
+def test_empty_file_becomes_a_store(path: Path) -> None:
     path.touch()
     with closing(SQLiteStore(path)) as store:
         history(store, 2)
@@ -149,11 +134,11 @@ def test_an_empty_file_is_as_good_as_none(path: Path) -> None:
         "CREATE TABLE run (key INTEGER)",
         "PRAGMA application_id=77",
         "PRAGMA application_id=77; PRAGMA user_version=1; CREATE TABLE journal (seq)",
-        f"PRAGMA application_id={sqlite_format.APPLICATION_ID}; PRAGMA user_version=999",
+        f"PRAGMA application_id={schema.APPLICATION_ID}; PRAGMA user_version=999",
     ],
     ids=["tables", "marked", "both", "newer"],
 )
-def test_a_database_of_others_is_refused_and_left_alone(path: Path, statements: str) -> None:
+def test_foreign_database_is_refused_and_unchanged(path: Path, statements: str) -> None:
     with Database(path) as connection:
         connection.execute(statements)
     data = path.read_bytes()
@@ -162,16 +147,16 @@ def test_a_database_of_others_is_refused_and_left_alone(path: Path, statements: 
     assert path.read_bytes() == data
 
 
-def test_a_newer_format_asks_for_an_upgrade(path: Path) -> None:
+def test_newer_format_asks_for_an_upgrade(path: Path) -> None:
     SQLiteStore(path).close()
-    newer = len(sqlite_format.migrations()) + 1
+    newer = len(schema.migrations()) + 1
     with Database(path) as connection:
         connection.execute(f"PRAGMA user_version={newer}")
     with pytest.raises(IncompatibleFormat, match="upgrade Holdfast"):
         SQLiteStore(path)
 
 
-def test_a_path_that_cannot_be_is_refused(tmp_path: Path) -> None:
+def test_impossible_path_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="does not exist"):
         SQLiteStore(tmp_path / "missing" / "runs.db")
     with pytest.raises(StoreUnavailable, match="is a folder"):
@@ -189,7 +174,7 @@ def test_a_path_that_cannot_be_is_refused(tmp_path: Path) -> None:
 def test_durability_reaches_every_connection(path: Path, durability: str, synchronous: int) -> None:
     with closing(SQLiteStore(path, durability=durability)) as store:
         history(store, 1)
-        connections = [store._link._writing(), *store._link._idle]
+        connections = [store._database._writing(), *store._database._idle]
         assert len(connections) == 2
         for connection in connections:
             assert connection.execute("PRAGMA synchronous").fetchone() == (synchronous,)
@@ -197,10 +182,10 @@ def test_durability_reaches_every_connection(path: Path, durability: str, synchr
 
 
 def test_migrations_are_numbered_without_holes(path: Path) -> None:
-    names = sorted(file.name for file in (Path(sqlite_format.__file__).parent / "sql").glob("*.sql"))
+    names = sorted(file.name for file in (Path(schema.__file__).parent / "sql").glob("*.sql"))
     assert [int(name[:4]) for name in names] == list(range(1, len(names) + 1))
     assert all(name[4] == "_" for name in names)
-    assert len(sqlite_format.migrations()) == len(names)
+    assert len(schema.migrations()) == len(names)
     SQLiteStore(path).close()
     with Database(path) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (len(names),)
@@ -209,7 +194,7 @@ def test_migrations_are_numbered_without_holes(path: Path) -> None:
 
 def test_processes_that_open_a_new_file_at_once_all_succeed(tmp_path: Path) -> None:
     paths = [tmp_path / f"runs-{turn}.db" for turn in range(6)]
-    processes = [_talking(_OPENS_WHEN_TOLD, me, *paths) for me in range(8)]
+    processes = [_talking(_OPENS_ON_SIGNAL, me, *paths) for me in range(8)]
     assert [_hear(process) for process in processes] == ["ready"] * 8
     for path in paths:
         for process in processes:
@@ -224,12 +209,12 @@ def test_processes_that_open_a_new_file_at_once_all_succeed(tmp_path: Path) -> N
         assert process.returncode == 0
 
 
-# Rights, room, locks
+# Permissions, full disks, locks
 
 
 @pytest.fixture
 def public() -> Iterator[Path]:
-    """A folder that any user can reach, with a store in it."""
+    """Yield a folder that any user can access, with a store in it."""
     folder = Path(tempfile.mkdtemp(prefix="holdfast-public-", dir="/tmp"))
     with closing(SQLiteStore(folder / "runs.db")) as store:
         history(store, 1)
@@ -241,16 +226,16 @@ def public() -> Iterator[Path]:
 
 
 def _as_another(path: Path) -> str:
-    """Open a store as one whom the permission bits bind. The child becomes that user by itself: to start as it,
-    it would need the right to read this Python."""
+    """Open a store as a user whom the permission bits bind. The child switches to that user itself: to start as that
+    user, it would need permission to read this Python."""
     return _python(_OPENS, path, 0.2, *([_NOBODY] if os.geteuid() == 0 else []))
 
 
-def test_another_user_may_write_where_the_rights_allow_it(public: Path) -> None:
+def test_another_user_may_write_with_permission(public: Path) -> None:
     assert _as_another(public / "runs.db").split() == ["run", "True", "wrote", "1"]
 
 
-def test_a_read_only_file_can_be_read(public: Path) -> None:
+def test_read_only_file_can_be_read(public: Path) -> None:
     (public / "runs.db").chmod(0o444)
     told = _as_another(public / "runs.db").splitlines()
     assert told[0] == "run True"
@@ -258,7 +243,7 @@ def test_a_read_only_file_can_be_read(public: Path) -> None:
     assert "read-only" in told[1]
 
 
-def test_in_a_folder_without_rights_what_is_there_can_be_read(public: Path) -> None:
+def test_store_in_a_read_only_folder_can_be_read(public: Path) -> None:
     public.chmod(0o555)
     told = _as_another(public / "runs.db").splitlines()
     assert told[0] == "run True"
@@ -267,15 +252,15 @@ def test_in_a_folder_without_rights_what_is_there_can_be_read(public: Path) -> N
     assert _as_another(public / "new.db").startswith("open StoreUnavailable")
 
 
-def test_a_file_without_rights_is_told(public: Path) -> None:
+def test_file_without_permission_is_reported(public: Path) -> None:
     (public / "runs.db").chmod(0)
     assert _as_another(public / "runs.db").startswith("open StoreUnavailable")
 
 
-def test_a_full_disk_costs_only_what_did_not_fit(store: SQLiteStore) -> None:
+def test_full_disk_loses_only_the_failed_commit(store: SQLiteStore) -> None:
     run = history(store, 3)
     before = everything(store)
-    writer = store._link._writing()
+    writer = store._database._writing()
     pages = writer.value("PRAGMA page_count")
     writer.execute(f"PRAGMA max_page_count={pages + 3}")
     large = content("large", 400_000)
@@ -294,7 +279,7 @@ def test_a_full_disk_costs_only_what_did_not_fit(store: SQLiteStore) -> None:
     assert store.check() == []
 
 
-def test_a_lock_of_another_process_is_waited_for_then_told(path: Path) -> None:
+def test_lock_of_another_process_is_reported_after_the_timeout(path: Path) -> None:
     with closing(SQLiteStore(path, timeout=0.2)) as store:
         run = history(store, 2)
         before = everything(store)
@@ -314,7 +299,7 @@ def test_a_lock_of_another_process_is_waited_for_then_told(path: Path) -> None:
         store.compact()
 
 
-def test_a_lock_that_is_let_go_in_time_is_not_noticed(path: Path) -> None:
+def test_lock_that_is_released_in_time_is_waited_for(path: Path) -> None:
     with closing(SQLiteStore(path, timeout=60)) as store:
         run = history(store, 1)
         holder = _talking(_HOLDS_THE_LOCK, path)
@@ -328,10 +313,10 @@ def test_a_lock_that_is_let_go_in_time_is_not_noticed(path: Path) -> None:
             process.communicate(timeout=60)
 
 
-# What a file may define
+# Schemas of foreign files
 
 
-def test_sqlite_is_one_without_the_bug_of_several_writers() -> None:
+def test_sqlite_version_lacks_the_wal_reset_bug() -> None:
     assert apsw.sqlite_lib_version().split(".") >= ["3", "51", "3"]
 
 
@@ -348,21 +333,21 @@ _ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELE
     ],
     ids=["view for a table", "view", "trigger", "virtual table"],
 )
-def test_a_file_with_more_than_tables_is_refused(path: Path, statement: str) -> None:
+def test_file_with_more_than_tables_is_refused(path: Path, statement: str) -> None:
     with closing(SQLiteStore(path)) as store:
         history(store, 3)
     with Database(path) as connection:
         connection.execute(statement)
-    with pytest.raises(CorruptStore, match="which Holdfast never makes"):
+    with pytest.raises(CorruptStore, match="which Holdfast never creates"):
         SQLiteStore(path)
 
 
-def test_a_schema_cannot_call_functions_with_side_effects(store: SQLiteStore) -> None:
-    with store._link.reader() as connection:
+def test_schema_cannot_call_functions_with_side_effects(store: SQLiteStore) -> None:
+    with store._database.reader() as connection:
         assert connection.value("PRAGMA trusted_schema") == 0
 
 
-def test_the_log_is_cut_once_it_has_been_written_back(path: Path) -> None:
+def test_wal_is_truncated_after_a_checkpoint(path: Path) -> None:
     with closing(SQLiteStore(path)) as store:
         run = commit(store, begin(store), pack=content("large", 24_000_000))
         for _ in range(300):

@@ -1,4 +1,4 @@
-"""Where SQLite's store keeps contents: in the database, in a folder, or first in one, then in the other."""
+"""Artifacts of a SQLite store in the database, in a folder, or first in one, then in the other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import CorruptStore, NotFound, StoreUnavailable
-from holdfast.store.sqlite import SQLiteStore
+from holdfast.store.sqlite.store import SQLiteStore
 from holdfast.testing.samples import ALL, commit, content, digest, history, new_run, upload
 
 _LARGE = content("large", 2_500_000)
@@ -28,7 +28,7 @@ def _holding(store: SQLiteStore) -> None:
     commit(store, new_run(), change={"uploads": [upload(_LARGE)], "holds": [digest(_LARGE)]})
 
 
-def test_a_folder_keeps_contents_out_of_the_database(tmp_path: Path) -> None:
+def test_artifact_folder_keeps_contents_out_of_the_database(tmp_path: Path) -> None:
     folder = tmp_path / "artifacts"
     with closing(SQLiteStore(tmp_path / "runs.db", artifacts=folder)) as store:
         _holding(store)
@@ -41,7 +41,7 @@ def test_a_folder_keeps_contents_out_of_the_database(tmp_path: Path) -> None:
         assert not _file(folder).exists()
 
 
-def test_a_refused_change_makes_no_artifact_of_its_file(tmp_path: Path) -> None:
+def test_refused_change_creates_no_artifact(tmp_path: Path) -> None:
     with closing(SQLiteStore(tmp_path / "runs.db", artifacts=tmp_path / "artifacts")) as store:
         history(store, 1)
         with pytest.raises(Exception, match="another writer"):
@@ -51,7 +51,7 @@ def test_a_refused_change_makes_no_artifact_of_its_file(tmp_path: Path) -> None:
             _read(store)
 
 
-def test_a_folder_can_be_taken_up_later(tmp_path: Path) -> None:
+def test_artifact_folder_can_be_added_later(tmp_path: Path) -> None:
     with closing(SQLiteStore(tmp_path / "runs.db")) as store:
         _holding(store)
     with closing(SQLiteStore(tmp_path / "runs.db", artifacts=tmp_path / "artifacts")) as store:
@@ -62,7 +62,7 @@ def test_a_folder_can_be_taken_up_later(tmp_path: Path) -> None:
         assert _read(store, b"more") == b"more"
 
 
-def test_a_folder_that_was_not_named_is_asked_for(tmp_path: Path) -> None:
+def test_missing_artifact_folder_is_named_in_the_error(tmp_path: Path) -> None:
     folder = tmp_path / "artifacts"
     with closing(SQLiteStore(tmp_path / "runs.db", artifacts=folder)) as store:
         _holding(store)
@@ -75,7 +75,7 @@ def test_a_folder_that_was_not_named_is_asked_for(tmp_path: Path) -> None:
         assert _read(store) == _LARGE
 
 
-def test_a_damaged_or_missing_file_is_told(tmp_path: Path) -> None:
+def test_damaged_or_missing_artifact_file_is_reported(tmp_path: Path) -> None:
     folder = tmp_path / "artifacts"
     with closing(SQLiteStore(tmp_path / "runs.db", artifacts=folder)) as store:
         _holding(store)
@@ -92,17 +92,17 @@ def test_a_damaged_or_missing_file_is_told(tmp_path: Path) -> None:
         assert _read(store) == _LARGE
 
 
-def test_what_was_collected_between_placing_and_commit_is_placed_again(tmp_path: Path) -> None:
+def test_artifact_collected_before_the_commit_is_written_again(tmp_path: Path) -> None:
     folder = tmp_path / "artifacts"
     with closing(SQLiteStore(tmp_path / "runs.db", artifacts=folder)) as store:
         store.put_artifact(upload(_LARGE), 5)
         store._artifacts.place([upload(_LARGE)])
         assert store.collect(before=ALL) == (1, len(_LARGE))
-        store._link.write(lambda connection: store._artifacts.keep(connection, [upload(_LARGE)], 7))
+        store._database.write(lambda connection: store._artifacts.keep(connection, [upload(_LARGE)], 7))
         assert _read(store) == _LARGE
 
 
-def test_a_file_that_was_cut_off_is_put_right_by_who_brings_the_content_again(tmp_path: Path) -> None:
+def test_truncated_artifact_file_is_repaired_by_the_next_upload(tmp_path: Path) -> None:
     folder = tmp_path / "artifacts"
     with closing(SQLiteStore(tmp_path / "runs.db", artifacts=folder)) as store:
         _holding(store)
@@ -111,14 +111,14 @@ def test_a_file_that_was_cut_off_is_put_right_by_who_brings_the_content_again(tm
         assert _read(store) == _LARGE
 
 
-def test_contents_are_their_owner_s_alone(tmp_path: Path) -> None:
+def test_artifact_files_are_private(tmp_path: Path) -> None:
     folder = tmp_path / "artifacts"
     with closing(SQLiteStore(tmp_path / "runs.db", artifacts=folder)) as store:
         _holding(store)
     assert _file(folder).stat().st_mode & 0o777 == 0o600
 
 
-def test_what_the_folder_refuses_is_told_in_our_words(tmp_path: Path) -> None:
+def test_errors_of_the_artifact_folder_are_translated(tmp_path: Path) -> None:
     folder = tmp_path / "artifacts"
     with closing(SQLiteStore(tmp_path / "runs.db", artifacts=folder)) as store:
         store.put_artifact(upload(_LARGE), 5)
@@ -132,10 +132,10 @@ def test_what_the_folder_refuses_is_told_in_our_words(tmp_path: Path) -> None:
             store.collect(before=ALL)
 
 
-def test_a_content_and_the_folders_made_for_it_survive_a_power_failure(
+def test_artifact_and_its_folders_survive_a_power_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A name lasts when the folder that it stands in has been synchronized."""
+    """A name is durable after its folder was synced."""
     synchronized: list[str] = []
     fsync = os.fsync
 
@@ -155,7 +155,7 @@ def test_a_content_and_the_folders_made_for_it_survive_a_power_failure(
     assert part.endswith(".part")
 
 
-def test_what_a_dead_process_left_half_written_is_swept_up_after_a_while(tmp_path: Path) -> None:
+def test_partial_file_of_a_dead_process_is_deleted_later(tmp_path: Path) -> None:
     folder = tmp_path / "artifacts"
     hour, now = 3600, 1_000_000_000
     with closing(SQLiteStore(tmp_path / "runs.db", artifacts=folder)) as store:

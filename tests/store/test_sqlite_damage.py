@@ -1,4 +1,4 @@
-"""Damage to SQLite's rows and pages: it is told, and what it touched is not served."""
+"""Damaged rows and pages of a SQLite store are reported and never served."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 from database import Database
 from holdfast.errors import CorruptStore, HoldfastError, InvalidCall
 from holdfast.model.records import TimelineRecord
-from holdfast.store.sqlite import SQLiteStore
+from holdfast.store.sqlite.store import SQLiteStore
+from holdfast.testing.conformance.queues import claim, enqueue, ids
 from holdfast.testing.samples import (
     ALL,
     commit,
@@ -73,7 +74,7 @@ def path(tmp_path: Path) -> Path:
         ("DROP TABLE mark", lambda store, run: store.marks(run.key)),
     ],
 )
-def test_a_changed_row_is_refused(
+def test_changed_row_is_refused(
     path: Path, statement: str, read: Callable[[SQLiteStore, object], object]
 ) -> None:
     large = content("large", 3 << 20)
@@ -93,9 +94,7 @@ def test_a_changed_row_is_refused(
 
 @pytest.mark.parametrize("value", ["x'00'", "5", "x'" + "00" * 32 + "'"])
 @pytest.mark.parametrize("table", ["hold", "artifact"])
-def test_nothing_is_collected_where_it_is_not_sure_who_holds_what(
-    path: Path, tmp_path: Path, table: str, value: str
-) -> None:
+def test_nothing_is_collected_with_a_damaged_hold(path: Path, tmp_path: Path, table: str, value: str) -> None:
     folder, large = tmp_path / "large", content("large", 70_000)
     with closing(SQLiteStore(path, artifacts=folder)) as store:
         commit(store, new_run(), change={"uploads": [upload(large)], "holds": [digest(large)]})
@@ -106,7 +105,7 @@ def test_nothing_is_collected_where_it_is_not_sure_who_holds_what(
         assert [found for found in folder.rglob("*") if found.is_file()]
 
 
-def test_a_damaged_record_of_an_artifact_is_not_collected(path: Path, tmp_path: Path) -> None:
+def test_damaged_record_of_an_artifact_is_not_collected(path: Path, tmp_path: Path) -> None:
     with closing(SQLiteStore(path, artifacts=tmp_path / "large")) as store:
         store.put_artifact(upload(b"free"), 5)
         with Database(path) as connection:
@@ -115,7 +114,7 @@ def test_a_damaged_record_of_an_artifact_is_not_collected(path: Path, tmp_path: 
             store.collect(before=ALL)
 
 
-def test_a_damaged_page_is_found_by_the_check(path: Path) -> None:
+def test_damaged_page_is_found_by_the_check(path: Path) -> None:
     with closing(SQLiteStore(path)) as store:
         history(store, 200)
     data = bytearray(path.read_bytes())
@@ -129,7 +128,7 @@ def test_a_damaged_page_is_found_by_the_check(path: Path) -> None:
             everything(store)
 
 
-def test_a_damaged_version_stands_in_the_way_of_no_other(path: Path) -> None:
+def test_damaged_version_does_not_affect_others(path: Path) -> None:
     store = SQLiteStore(path)
     one, other = commit(store, new_run("one")), commit(store, new_run("other"))
     with Database(path) as connection:
@@ -141,8 +140,22 @@ def test_a_damaged_version_stands_in_the_way_of_no_other(path: Path) -> None:
 @pytest.mark.parametrize(
     "statement", ["SELECT " + "?, " * 40_000 + "?", "SELECT 1 WHERE " + "1 = 2 OR " * 1500 + "1 = 2"]
 )
-def test_statement_beyond_the_limits_of_sqlite_is_not_taken_for_damage(path: Path, statement: str) -> None:
+def test_statement_beyond_limits_of_sqlite_is_not_reported_as_damage(path: Path, statement: str) -> None:
     with closing(SQLiteStore(path)) as store:
-        with pytest.raises(InvalidCall, match="ask for less"), store._link.reader() as connection:
+        with pytest.raises(InvalidCall, match="ask for less"), store._database.reader() as connection:
             connection.execute(statement)
         assert store.runs() == []
+
+
+def test_damaged_run_leaves_its_queue(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    store = SQLiteStore(path)
+    for name in ("a", "b", "c"):
+        enqueue(store, name)
+    store.close()
+    with Database(path) as connection:
+        connection.execute("UPDATE run SET step = 'changed' WHERE id = 'a'")
+    store = SQLiteStore(path)
+    assert ids(claim(store)) == ["b", "c"]
+    assert claim(store) == []
+    store.close()

@@ -1,5 +1,5 @@
-"""A connection pool before a PostgreSQL server, as PgBouncer is: in transaction mode it gives each transaction of a
-client to whichever session of the server is free; in session mode a client keeps one."""
+"""A connection pool in front of a PostgreSQL server, like PgBouncer: in transaction mode each transaction of a client
+gets any free session of the server; in session mode a client keeps one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GSS = 80877104
 
 
 class TransactionPool:
-    """A pool that listens on a port of its own. It knows no passwords."""
+    """A pool that listens on its own port, without passwords."""
 
     def __init__(self, url: str, *, mode: str = "transaction") -> None:
         found = conninfo_to_dict(url)
@@ -82,7 +82,7 @@ class TransactionPool:
             self._free.append(session)
 
     def _session(self) -> tuple[socket.socket, bytes]:
-        """A session of the server, and how a client is greeted: with a process number that is the pool's own."""
+        """Return a session of the server and the greeting of a client, with a process number of the pool."""
         greeting = b"R" + struct.pack("!ii", 8, 0)
         for name, value in (("server_version", "16.0"), ("client_encoding", "UTF8")):
             pair = f"{name}\0{value}\0".encode()

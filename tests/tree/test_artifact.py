@@ -1,4 +1,4 @@
-"""Handles on large values: from bytes, a path or an open file; read in pieces, never with another content."""
+"""Artifacts: handles from bytes, a path or an open file; content read in pieces and verified."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
-from exact import exactly
+from exact_equality import exactly
 
 import holdfast
 from holdfast.errors import InvalidCall, NotFound, UnsupportedValue
@@ -66,7 +66,7 @@ SOURCES: dict[str, Callable[[bytes, Path], Artifact]] = {
 
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("content", [b"", b"x", CONTENT, LARGE], ids=["empty", "small", "pieces", "large"])
-def test_a_handle_knows_its_content(source: str, content: bytes, tmp_path: Path) -> None:
+def test_handle_has_digest_and_size_of_its_content(source: str, content: bytes, tmp_path: Path) -> None:
     handle = SOURCES[source](content, tmp_path)
     assert handle.digest == sha256(content).hexdigest()
     assert handle.size == len(content)
@@ -80,7 +80,7 @@ def test_a_handle_knows_its_content(source: str, content: bytes, tmp_path: Path)
     assert (tmp_path / "saved").read_bytes() == content
 
 
-def test_names() -> None:
+def test_artifact_name_is_checked() -> None:
     assert artifact(b"x").name is None
     assert artifact(b"x", "a.txt").name == "a.txt"
     assert artifact(io.BytesIO(b"x"), "b").name == "b"
@@ -88,20 +88,20 @@ def test_names() -> None:
     assert artifact(__file__, "other").name == "other"
 
 
-def test_a_file_is_read_from_where_it_stands(tmp_path: Path) -> None:
+def test_file_is_read_from_its_current_position(tmp_path: Path) -> None:
     file = io.BytesIO(b"headbody")
     file.seek(4)
     assert artifact(file).read() == b"body"
 
 
-def test_an_open_file_may_be_closed_afterwards(tmp_path: Path) -> None:
+def test_open_file_may_be_closed_afterwards(tmp_path: Path) -> None:
     handle = _from_file(LARGE, tmp_path)
     (tmp_path / "file.bin").unlink()
     assert handle.read() == LARGE
 
 
 @pytest.mark.parametrize("content", ["", "text"])
-def test_a_file_in_text_mode_is_refused(content: str, tmp_path: Path) -> None:
+def test_file_in_text_mode_is_refused(content: str, tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_text(content)
     with path.open() as file, pytest.raises(InvalidCall, match="binary mode"):
@@ -110,7 +110,7 @@ def test_a_file_in_text_mode_is_refused(content: str, tmp_path: Path) -> None:
         artifact(io.StringIO(content))  # type: ignore[arg-type]
 
 
-def test_a_file_that_has_nothing_yet_is_refused() -> None:
+def test_non_blocking_file_without_data_is_refused() -> None:
     class Waiting(io.RawIOBase):
         def read(self, _: int = -1) -> None:
             return None
@@ -119,7 +119,7 @@ def test_a_file_that_has_nothing_yet_is_refused() -> None:
         artifact(Waiting())  # type: ignore[arg-type]
 
 
-def test_a_path_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_path_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     for path in (tmp_path / "missing.bin", tmp_path, tmp_path / "a\0b"):
         with pytest.raises(NotFound, match="cannot read") as caught:
             artifact(path)
@@ -127,12 +127,12 @@ def test_a_path_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", [5, None, ["a"], object()])
-def test_anything_else_is_refused(source: Any) -> None:
+def test_other_source_is_refused(source: Any) -> None:
     with pytest.raises(InvalidCall, match=f"not {type(source).__name__}"):
         artifact(source)
 
 
-def test_a_file_that_has_changed_is_not_passed_off_as_the_content(tmp_path: Path) -> None:
+def test_changed_file_is_refused(tmp_path: Path) -> None:
     handle = _from_path(CONTENT, tmp_path)
     (tmp_path / "report.bin").write_bytes(CONTENT[:-1] + b"!")
     with pytest.raises(InvalidCall, match=r"report\.bin has changed"):
@@ -147,7 +147,7 @@ def test_a_file_that_has_changed_is_not_passed_off_as_the_content(tmp_path: Path
         handle.read()
 
 
-def test_open_reads_as_it_is_needed() -> None:
+def test_open_reads_on_demand() -> None:
     given = 0
 
     def pieces() -> Any:
@@ -165,7 +165,7 @@ def test_open_reads_as_it_is_needed() -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_open_gives_an_ordinary_binary_file(source: str, tmp_path: Path) -> None:
+def test_open_returns_a_binary_file(source: str, tmp_path: Path) -> None:
     content = b"line 1\nline 2\n" + CONTENT
     with SOURCES[source](content, tmp_path).open() as file:
         assert file.readable()
@@ -182,7 +182,7 @@ def test_open_skips_empty_pieces() -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_several_readers_do_not_disturb_each_other(source: str, tmp_path: Path) -> None:
+def test_concurrent_readers_are_independent(source: str, tmp_path: Path) -> None:
     handle = SOURCES[source](LARGE, tmp_path)
     one, other = handle.pieces(), handle.pieces()
     mixed = [b"", b""]
@@ -192,7 +192,7 @@ def test_several_readers_do_not_disturb_each_other(source: str, tmp_path: Path) 
     assert mixed == [LARGE, LARGE]
 
 
-def test_readers_in_several_threads_do_not_disturb_each_other() -> None:
+def test_readers_in_threads_are_independent() -> None:
     handle = artifact(io.BytesIO(LARGE))
     found: list[bool] = []
     threads = [threading.Thread(target=lambda: found.append(handle.read() == LARGE)) for _ in range(8)]
@@ -213,7 +213,7 @@ def test_handles_are_equal_by_content_and_name() -> None:
     assert repr(artifact(b"")) == f"<Artifact {sha256(b'').hexdigest()[:12]} 0 bytes>"
 
 
-def test_only_the_handle_lies_in_state() -> None:
+def test_state_contains_only_the_handle() -> None:
     handle = artifact(CONTENT, "big.bin")
     data = encode({"doc": handle})
     assert len(data) < 200
@@ -221,11 +221,11 @@ def test_only_the_handle_lies_in_state() -> None:
     assert exactly(read, handle)
     assert not read.arrives
     for use in (read.read, read.open, read.pieces, lambda: read.save(os.devnull)):
-        with pytest.raises(NotFound, match="bound to no store"):
+        with pytest.raises(NotFound, match="not bound to a store"):
             use()
 
 
-def test_it_takes_what_open_gives(tmp_path: Path) -> None:
+def test_artifact_accepts_the_file_of_open(tmp_path: Path) -> None:
     first: BinaryIO = artifact(CONTENT).open()
     assert artifact(first).read() == CONTENT
 
@@ -241,14 +241,14 @@ def test_it_takes_what_open_gives(tmp_path: Path) -> None:
         Artifact("ab" * 32, 5, 5),  # type: ignore[arg-type]
     ],
 )
-def test_a_handle_that_could_not_be_read_back_is_not_written(handle: Artifact) -> None:
+def test_invalid_handle_is_not_written(handle: Artifact) -> None:
     with holdfast.open(":memory:") as hf:
         for value in (handle, {"a": [handle]}, {"a": (handle,)}):
-            with pytest.raises(UnsupportedValue, match="Artifact cannot be taken apart"):
+            with pytest.raises(UnsupportedValue, match="Artifact cannot be split into parts"):
                 hf.history("run").commit(value)
         assert hf.runs() == []
 
 
-def test_the_name_of_a_handle_is_a_string() -> None:
+def test_name_of_a_handle_is_a_string() -> None:
     with pytest.raises(InvalidCall, match="name"):
         artifact(b"content", name=5)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.tree import diff, path
+from holdfast.tree import list_alignment, path
 from holdfast.tree.diff import Change, changes, fields, json_patch
 from holdfast.tree.draft import draft
 from holdfast.tree.fold import Folder
@@ -171,20 +171,20 @@ def one_edit(draw: st.DrawFn, place: tuple[Any, ...], target: Any) -> Edit:
 
 @settings(deadline=None)
 @given(trees, trees, st.booleans())
-def test_any_two_trees(old: Any, new: Any, shared: bool) -> None:
+def test_changes_of_any_two_trees(old: Any, new: Any, shared: bool) -> None:
     check(*folded(old, new, shared=shared), new)
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_an_edited_tree(data: st.DataObject) -> None:
+def test_changes_of_an_edited_tree(data: st.DataObject) -> None:
     old = data.draw(trees)
     check_edited(old, data.draw(edits(old)))
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.data())
-def test_a_tree_with_wide_and_long_parts(data: st.DataObject) -> None:
+def test_changes_of_wide_and_long_containers(data: st.DataObject) -> None:
     size = data.draw(st.sampled_from([33, 70, 1100]))
     old = {
         "wide": {f"k{number}": {"n": number} for number in range(size)},
@@ -219,27 +219,27 @@ def test_a_tree_with_wide_and_long_parts(data: st.DataObject) -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 4), max_size=12), st.lists(st.integers(0, 4), max_size=12))
-def test_lists_too_long_to_align_are_compared_by_place(old: list[int], new: list[int]) -> None:
+def test_very_long_lists_are_compared_by_index(old: list[int], new: list[int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(diff, "_CELLS", 4)
+        patch.setattr(list_alignment, "_MAX_CELLS", 4)
         check(*folded(old, new), new)
 
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 4), max_size=15), st.lists(st.integers(0, 4), max_size=15))
-def test_the_alignment_is_a_longest_one(one: list[int], two: list[int]) -> None:
+def test_longest_common_subsequence_is_longest(one: list[int], two: list[int]) -> None:
     lengths = [0] * (len(two) + 1)
     for item in one:
         above, lengths = lengths, [0]
         for index, other in enumerate(two):
             lengths.append(above[index] + 1 if item == other else max(above[index + 1], lengths[-1]))
-    pairs = diff._longest(one, two)
+    pairs = list_alignment._longest_common(one, two)
     assert len(pairs) == lengths[-1]
     assert all(one[was] == two[now] for was, now in pairs)
     assert all(a[0] < b[0] and a[1] < b[1] for a, b in itertools.pairwise(pairs))
 
 
-def test_a_tree_does_not_differ_from_itself_or_its_equal() -> None:
+def test_equal_trees_have_no_changes() -> None:
     plain = {"a": [1, {"b": {2, 3}}, (4, 5)], "c": dt.date(2024, 1, 1), "n": float("nan")}
     old, new = folded(plain, copy.deepcopy(plain), shared=False)
     assert changes(old, old) == changes(old, new) == []
@@ -247,7 +247,7 @@ def test_a_tree_does_not_differ_from_itself_or_its_equal() -> None:
 
 
 @pytest.mark.parametrize(("old", "new"), [*itertools.permutations([0, False, 0.0, -0.0, "0", b"0", None], 2)])
-def test_look_alikes_differ(old: Any, new: Any) -> None:
+def test_similar_values_differ(old: Any, new: Any) -> None:
     for one, two in ((old, new), ({"x": old}, {"x": new}), ([9, old, 9], [9, new, 9])):
         (change,) = changes(*folded(one, two))
         assert change.kind == "changed"
@@ -257,7 +257,7 @@ def test_look_alikes_differ(old: Any, new: Any) -> None:
 
 @pytest.mark.parametrize("width", [1, 40, 1200])
 @pytest.mark.parametrize(("old", "new"), [(1, True), (1.0, 1), ("red", Colour.RED), (True, 1.0)])
-def test_keys_that_look_alike_differ(width: int, old: Any, new: Any) -> None:
+def test_similar_keys_differ(width: int, old: Any, new: Any) -> None:
     rest = {f"k{number}": number for number in range(width)}
     found = changes(*folded({old: "same", **rest}, {new: "same", **rest}))
     assert [(change.kind, change.path, type(change.path[0])) for change in found] == [
@@ -267,7 +267,7 @@ def test_keys_that_look_alike_differ(width: int, old: Any, new: Any) -> None:
 
 
 @pytest.mark.parametrize("width", [1, 40])
-def test_keys_that_are_not_equal_to_themselves(width: int) -> None:
+def test_nan_keys_are_compared_exactly(width: int) -> None:
     rest = {f"k{number}": number for number in range(width)}
     old, same, other = ({float("nan"): number, **rest} for number in (1, 1, 2))
     assert changes(*folded(old, same)) == []
@@ -277,7 +277,7 @@ def test_keys_that_are_not_equal_to_themselves(width: int) -> None:
     assert [operation["path"] for operation in json_patch(*folded(old, other))] == [""]
 
 
-def test_key_order_is_a_change_only_by_itself() -> None:
+def test_key_order_alone_is_a_change() -> None:
     assert summaries({"d": {"a": 1, "b": 2}}, {"d": {"b": 2, "a": 1}}) == ["d: key order differs"]
     assert summaries({"d": {"a": 1, "b": 2}}, {"d": {"b": 3, "a": 1}}) == ["d.b: 2 → 3"]
     assert summaries({"a": 1, "b": 2}, {"b": 2, "a": 1}) == ["the root: key order differs"]
@@ -287,7 +287,7 @@ def test_key_order_is_a_change_only_by_itself() -> None:
     assert json_patch(old, new) == []
 
 
-def test_summaries() -> None:
+def test_summary_is_one_line() -> None:
     tasks = [{"title": "t", "done": False} for _ in range(4)]
     done = copy.deepcopy(tasks)
     done[3]["done"] = True
@@ -301,14 +301,14 @@ def test_summaries() -> None:
 
 
 @pytest.mark.parametrize("value", ["x" * 10**6, b"x" * 99, [*range(10**5)], {"k": ["x" * 10**6]}, (1,) * 99])
-def test_a_summary_is_short(value: Any) -> None:
+def test_summary_is_short(value: Any) -> None:
     (line,) = summaries({}, {"x": value})
     assert line.startswith("+ x: ")
     assert line.endswith("…")
     assert len(line) <= 65
 
 
-def test_insertions_and_removals_do_not_shift_the_rest() -> None:
+def test_insertion_and_removal_do_not_change_other_items() -> None:
     old = [{"n": number} for number in range(6)]
     assert summaries(old, [old[0], {"n": 9}, *old[1:]]) == ["+ [1]: {'n': 9}"]
     assert summaries(old, [*old[:2], *old[3:]]) == ["- [2]: {'n': 2}"]
@@ -316,7 +316,7 @@ def test_insertions_and_removals_do_not_shift_the_rest() -> None:
     assert both == ["+ [0]: {'n': 9}", "+ [4].new: 1"]
 
 
-def test_paths_lead_into_the_tree_that_holds_the_value() -> None:
+def test_path_is_that_of_the_tree_with_the_value() -> None:
     old = [{"n": 0}, {"n": 1}, {"list": [7, 8, 9], "gone": 1}, {"n": 3}]
     new = [{"n": 9}, {"n": 0}, {"n": 1}, {"list": [9, 7, 8]}, {"n": 3}]
     assert changes(*folded(old, new)) == [
@@ -326,7 +326,7 @@ def test_paths_lead_into_the_tree_that_holds_the_value() -> None:
     ]
 
 
-def test_moved_items() -> None:
+def test_moved_item_is_one_change() -> None:
     messages = [{"text": str(number)} for number in range(6)]
     other = [*messages[:2], messages[5], *messages[2:5]]
     assert summaries({"messages": messages}, {"messages": other}) == ["messages[2] ← messages[5]"]
@@ -338,7 +338,7 @@ def test_moved_items() -> None:
     assert [change.summary for change in changes(*folded({"long": long}, plain))] == ["long[3] ← long[1400]"]
 
 
-def test_two_items_that_change_places_far_apart_have_moved() -> None:
+def test_swapped_items_have_moved() -> None:
     def swap(root: list[Any]) -> None:
         root[5], root[900] = root[900], root[5]
 
@@ -346,7 +346,7 @@ def test_two_items_that_change_places_far_apart_have_moved() -> None:
     assert [change.summary for change in changes(old, new)] == ["[5] ← [900]", "[900] ← [5]"]
 
 
-def test_values_are_what_a_caller_may_see() -> None:
+def test_values_of_changes_are_copies() -> None:
     old, new = folded({"s": {1}, "d": {"t": [{2}]}}, {"s": {1, 2}})
     changed, removed = changes(old, new)
     assert (changed.old, changed.new) == ({1}, {1, 2})
@@ -355,13 +355,13 @@ def test_values_are_what_a_caller_may_see() -> None:
     assert changes(old, new)[0].new is not changed.new
 
 
-def test_a_leaf_changes_as_a_whole() -> None:
+def test_leaf_changes_as_a_whole() -> None:
     noon = dt.time(12, tzinfo=dt.UTC)
     old, new = {"p": (1, [2]), "t": noon}, {"p": (1, [3]), "t": noon.replace(fold=1)}
     assert [change.path for change in changes(*folded(old, new))] == [("p",), ("t",)]
 
 
-def test_a_patch_in_json() -> None:
+def test_json_patch_has_json_values() -> None:
     old, new = folded({"when": None, "all": [1]}, {"when": dt.date(2024, 5, 6), "all": [1, {2}], "a/b~": 1.5})
 
     def to_json(value: Any) -> Any:
@@ -377,21 +377,21 @@ def test_a_patch_in_json() -> None:
     assert json_patch(*folded([1], {"a": 1})) == [{"op": "replace", "path": "", "value": {"a": 1}}]
 
 
-def test_a_patch_replaces_a_dict_whose_odd_keys_differ() -> None:
+def test_json_patch_replaces_a_dict_with_changed_odd_keys() -> None:
     old, new = folded({"d": {1: [1], "x": 1}}, {"d": {1: [2], "x": 2}})
     assert json_patch(old, new) == [{"op": "replace", "path": "/d", "value": {1: [2], "x": 2}}]
     old, new = folded({"d": {1: [1], "x": 1}}, {"d": {1: [1], "x": 2}})
     assert json_patch(old, new) == [{"op": "replace", "path": "/d/x", "value": 2}]
 
 
-def test_fields() -> None:
+def test_fields_have_values_before_and_after() -> None:
     old, new = folded({"a": {"b": 1}, "gone": 2, "same": 3}, {"a": {"b": True}, "same": 3, "come": 4})
     assert exact(fields(changes(old, new))) == exact(
         {"a.b": {"from": 1, "to": True}, "gone": {"from": 2, "to": None}, "come": {"from": None, "to": 4}}
     )
 
 
-def test_fields_of_shifted_items_show_what_stood_and_what_stands_at_a_path() -> None:
+def test_fields_of_shifted_items_have_values_before_and_after() -> None:
     old, new = folded(["m1", "m2", "gone", "m3"], ["new", "m1", "come", "m2", "m3"])
     assert [change.where for change in changes(old, new)] == ["[0]", "[2]", "[2]"]
     assert fields(changes(old, new)) == {

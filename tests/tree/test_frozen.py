@@ -1,4 +1,4 @@
-"""Frozen containers: nothing changes them, everything takes them, copies of them are ordinary."""
+"""Frozen containers: immutable, accepted as dicts and lists, with plain copies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pydantic
 import pytest
-from exact import exactly, plain
+from exact_equality import exactly, plain
 from value_cases import Point, Task, TwoError
 
 from holdfast.tree.artifact import artifact
@@ -93,7 +93,7 @@ LIST_MUTATORS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("name", DICT_MUTATORS)
 @pytest.mark.parametrize("kind", [FrozenDict, BoxedDict])
-def test_a_frozen_dict_refuses_to_change(name: str, kind: type) -> None:
+def test_frozen_dict_refuses_to_change(name: str, kind: type) -> None:
     for value in (kind(a=1, b=2), kind()):
         before = dict(value)
         with pytest.raises(TypeError, match=r"state is immutable.*log\.edit\(\).*holdfast\.thaw"):
@@ -103,7 +103,7 @@ def test_a_frozen_dict_refuses_to_change(name: str, kind: type) -> None:
 
 @pytest.mark.parametrize("name", LIST_MUTATORS)
 @pytest.mark.parametrize("kind", [FrozenList, BoxedList])
-def test_a_frozen_list_refuses_to_change(name: str, kind: type) -> None:
+def test_frozen_list_refuses_to_change(name: str, kind: type) -> None:
     for value in (kind([1, 2]), kind()):
         before = list(value)
         with pytest.raises(TypeError, match=r"state is immutable.*log\.edit\(\).*holdfast\.thaw"):
@@ -111,7 +111,7 @@ def test_a_frozen_list_refuses_to_change(name: str, kind: type) -> None:
         assert exactly(list(value), before)
 
 
-def test_no_mutator_is_forgotten() -> None:
+def test_every_mutator_is_refused() -> None:
     """Whatever dict and list can do beyond their immutable cousins is refused, or leaves the value alone."""
     harmless = {
         "__class_getitem__",
@@ -130,13 +130,13 @@ def test_no_mutator_is_forgotten() -> None:
             assert getattr(kind, name) is not getattr(plain_kind, name), name
 
 
-def test_everything_below_is_frozen_too() -> None:
+def test_children_are_frozen() -> None:
     value = _frozen()
     for part in (value, value["a"], value["a"][1], value["t"][1], value["t"][1][1], value["t"][1][1]["c"]):
         assert type(part) in (FrozenDict, FrozenList)
 
 
-def test_it_is_a_dict_and_a_list_to_everyone() -> None:
+def test_frozen_containers_are_dicts_and_lists() -> None:
     value = _frozen()
     assert value == VALUE
     assert repr(value) == repr(VALUE)
@@ -151,7 +151,7 @@ def test_it_is_a_dict_and_a_list_to_everyone() -> None:
     assert isinstance(value["a"], list)
 
 
-def test_pydantic_takes_it_and_gives_plain_values() -> None:
+def test_pydantic_accepts_frozen_containers() -> None:
     class State(pydantic.BaseModel):
         a: list[int | dict[str, int]]
         s: str
@@ -163,7 +163,7 @@ def test_pydantic_takes_it_and_gives_plain_values() -> None:
     assert json.loads(dumped) == json.loads(json.dumps(VALUE))
 
 
-def test_operators_give_plain_values() -> None:
+def test_operators_return_plain_values() -> None:
     value = _frozen()
     assert type(value | {"z": 1}) is dict
     assert type({"z": 1} | value) is dict
@@ -181,7 +181,7 @@ def test_operators_give_plain_values() -> None:
     [copy.deepcopy, thaw, lambda value: pickle.loads(pickle.dumps(value))],
     ids=["deepcopy", "thaw", "pickle"],
 )
-def test_a_deep_copy_is_ordinary_and_private(duplicate: Callable[[Any], Any]) -> None:
+def test_deep_copy_is_plain_and_independent(duplicate: Callable[[Any], Any]) -> None:
     value = _frozen()
     copied = duplicate(value)
     assert exactly(copied, VALUE)
@@ -190,7 +190,7 @@ def test_a_deep_copy_is_ordinary_and_private(duplicate: Callable[[Any], Any]) ->
     assert exactly(plain(value), VALUE)
 
 
-def test_a_shallow_copy_is_ordinary_on_top() -> None:
+def test_shallow_copy_is_plain() -> None:
     value = _frozen()
     assert type(copy.copy(value)) is dict
     assert type(copy.copy(value["a"])) is list
@@ -208,7 +208,7 @@ def test_objects_in_a_copy_are_copies_too() -> None:
     assert exactly(plain(value), tree)
 
 
-def test_thaw_copies_even_what_python_cannot() -> None:
+def test_thaw_keeps_values_that_cannot_be_copied() -> None:
     error = TwoError("t", 5)
     thawed = thaw(FrozenDict(error=error))["error"]
     assert exactly(thawed, error)
@@ -235,12 +235,12 @@ def test_thaw_of_a_draft_sees_its_changes() -> None:
     assert len(changed["a"]) == 3
 
 
-def test_thaw_leaves_ordinary_values_alone() -> None:
+def test_thaw_returns_plain_values_unchanged() -> None:
     for value in (1, "a", None, (1, 2), b"x"):
         assert exactly(thaw(value), value)
 
 
-def test_boxes_are_revealed_afresh_each_time() -> None:
+def test_box_is_opened_as_a_new_object() -> None:
     stored = decode_frozen(encode({"a": [{"s": {1}}], "b": [1]}))
     assert type(stored) is BoxedDict
     assert type(stored["a"]) is BoxedList
@@ -254,7 +254,7 @@ def test_boxes_are_revealed_afresh_each_time() -> None:
     assert encode(stored) == encode({"a": [{"s": {1}}], "b": [1]})
 
 
-def test_freezing_notices_boxes() -> None:
+def test_freezing_detects_boxes() -> None:
     box = Box(4, encode([1]))
     assert type(freeze_dict({"a": 1})) is FrozenDict
     assert type(freeze_dict({"a": box})) is BoxedDict

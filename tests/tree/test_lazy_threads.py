@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.tree import lazy
+from holdfast.tree import frozen as lazy
 from holdfast.tree.draft import draft
 from holdfast.tree.fold import Folder
 from holdfast.tree.frozen import reveal
@@ -84,7 +84,7 @@ def test_changes_that_threads_make_to_one_draft_are_all_kept() -> None:
         assert len(left["found"]) == len(left["log"]) == 10 + 10 * _THREADS
 
 
-def test_items_that_move_while_others_are_read_stay_whole() -> None:
+def test_items_can_move_while_others_are_read() -> None:
     for _ in range(60):
         shared = draft(frozen([{"n": n, "of": [n]} for n in range(40)]))
 
@@ -98,7 +98,7 @@ def test_items_that_move_while_others_are_read_stay_whole() -> None:
         assert [item["n"] for item in shared] == [item["of"][0] for item in shared] == list(range(10, 40))
 
 
-def test_keys_that_threads_take_out_are_taken_once() -> None:
+def test_threads_pop_each_key_once() -> None:
     for _ in range(60):
         shared = draft(frozen({f"k{n}": [n] for n in range(20)}))
 

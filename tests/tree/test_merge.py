@@ -7,18 +7,17 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from merging_trees import check, exactly, trees
+from merge_helpers import check, exactly, trees
 
 from holdfast.errors import MergeConflict
-from holdfast.tree import edits as edits_module
+from holdfast.tree import list_alignment as alignment_module
 from holdfast.tree import merge as merge_module
 from holdfast.tree.codec import encode
-from holdfast.tree.edits import MISSING
+from holdfast.tree.containers import build_list, changed_keys
 from holdfast.tree.fold import Folder, same
 from holdfast.tree.frozen import aux_of, thaw
-from holdfast.tree.merge import merge
-from holdfast.tree.reducers import Reducers
-from holdfast.tree.spine import build_list, changed_keys
+from holdfast.tree.list_alignment import MISSING
+from holdfast.tree.merge import Reducers, merge
 
 Sides = tuple[Any, Any, Any, Any]
 ABC = {"a": 1, "b": 2, "c": 3}
@@ -41,7 +40,7 @@ def conflict(base: Any, ours: Any, theirs: Any) -> MergeConflict:
     return caught.value
 
 
-def test_one_changed_side_is_the_result_as_it_is() -> None:
+def test_single_changed_side_is_the_result() -> None:
     base, ours, theirs = trees({"a": [1]}, {"a": [2]}, {"a": [3]})
     assert merge(base, base, theirs) is theirs
     assert merge(base, ours, base) is ours
@@ -52,7 +51,7 @@ def test_one_changed_side_is_the_result_as_it_is() -> None:
     assert merge(*sides, agree=True) is sides[2]
 
 
-def test_missing_on_any_side() -> None:
+def test_missing_value_on_any_side() -> None:
     assert (merge(MISSING, MISSING, 1), merge(MISSING, 1, MISSING)) == (1, 1)
     assert merge(1, MISSING, 1) is merge(1, 1, MISSING) is merge(1, MISSING, MISSING, agree=True) is MISSING
 
@@ -85,7 +84,7 @@ MERGES: dict[str, Sides] = {
 
 
 @pytest.mark.parametrize(("base", "ours", "theirs", "expected"), MERGES.values(), ids=MERGES)
-def test_merges(base: Any, ours: Any, theirs: Any, expected: Any) -> None:
+def test_values_merge(base: Any, ours: Any, theirs: Any, expected: Any) -> None:
     assert exactly(merge(*trees(base, ours, theirs)), expected)
     assert exactly(merge(*(Folder(object()).fold(side) for side in (base, ours, theirs))), expected)
 
@@ -110,7 +109,7 @@ CONFLICTS: dict[str, Sides] = {
 
 
 @pytest.mark.parametrize(("base", "ours", "theirs", "paths"), CONFLICTS.values(), ids=CONFLICTS)
-def test_conflicts(base: Any, ours: Any, theirs: Any, paths: list[str]) -> None:
+def test_values_conflict(base: Any, ours: Any, theirs: Any, paths: list[str]) -> None:
     assert conflict(base, ours, theirs).details["paths"] == paths
 
 
@@ -127,7 +126,7 @@ LETTERS = """
 
 
 @pytest.mark.parametrize("case", LETTERS.split())
-def test_lists(case: str) -> None:
+def test_lists_merge(case: str) -> None:
     ours, theirs, expected = case.replace("=", "+").split("+")
     try:
         found = "".join(merged(list("abcdef"), list(ours), list(theirs)))
@@ -136,7 +135,7 @@ def test_lists(case: str) -> None:
     assert found == expected
 
 
-def test_repetitive_lists() -> None:
+def test_repetitive_lists_merge() -> None:
     base = [0] * 3000
     assert merged(base, [1, *base[1:-1], 1], [0, 2, *base[2:]]) == [1, 2, *base[2:-1], 1]
     assert conflict(base, [7, 8, *base[1:], 9], [5, *base[1:], 6, 6]).details["paths"] == [""]
@@ -171,11 +170,11 @@ def test_wide_dicts_shrink_grow_and_change_order() -> None:
 
 
 @pytest.mark.parametrize("size", [5, 40, 1500, 10_000])
-def test_appends_look_at_no_shared_item(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_appends_do_not_compare_shared_items(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     base = [{"role": "user", "n": number} for number in range(size)]
     root, ours, theirs = trees(base, [*base, "o"], [*base, "t"])
     spy = Mock(wraps=same)
-    for module in (merge_module, edits_module):
+    for module in (merge_module, alignment_module):
         monkeypatch.delattr(module, "encode")
         monkeypatch.setattr(module, "same", spy)
     result = merge(root, ours, theirs)
@@ -188,12 +187,12 @@ def test_appends_look_at_no_shared_item(size: int, monkeypatch: pytest.MonkeyPat
 def test_separate_edits_of_a_long_list_are_not_aligned(monkeypatch: pytest.MonkeyPatch) -> None:
     plain: list[Any] = [{"n": number} for number in range(1500)]
     root, theirs, _ = trees(plain, [*plain[:900], {"n": "t"}, *plain[901:], "t"], plain)
-    monkeypatch.delattr(edits_module, "encode")
+    monkeypatch.delattr(alignment_module, "encode")
     result = merge(root, build_list(["summary", *root[200:]], root), theirs)
     assert exactly(result, ["summary", *plain[200:900], {"n": "t"}, *plain[901:], "t"])
 
 
-def test_a_conflict_names_places_values_and_the_next_step() -> None:
+def test_conflict_has_paths_values_and_remedy() -> None:
     base, theirs = {"p": {"title": "x", "n": 0}, "gone": 1}, {"p": {"title": "z", "n": 2}, "gone": 2}
     error = conflict(base, {"p": {"title": "y" * 100, "n": 1}}, theirs)
     for part in (
@@ -233,7 +232,7 @@ def test_conflict_suggests_a_reducer_that_merges_the_values(
     merged(base, ours, theirs, reducers=Reducers({pattern: name}))
 
 
-def test_a_resolver_sees_fresh_objects_never_boxes() -> None:
+def test_resolver_gets_new_objects_instead_of_boxes() -> None:
     def resolve(path: Any, base: Any, ours: Any, theirs: Any) -> Any:
         assert (path, base, ours, theirs) == (("p",), {"s": {1}}, 0, {"s": {3}})
         theirs["s"].add(9)
@@ -244,7 +243,7 @@ def test_a_resolver_sees_fresh_objects_never_boxes() -> None:
     assert exactly(theirs, {"p": {"s": {3}}})
 
 
-def test_a_resolver_decides_each_place() -> None:
+def test_resolver_is_called_for_each_conflict() -> None:
     answers: dict[Any, Callable[..., Any]] = {
         ("n",): lambda base, ours, theirs: ours + theirs - base,
         ("l", 0): lambda *values: ["both"],
@@ -260,7 +259,7 @@ def test_a_resolver_decides_each_place() -> None:
     assert merge(1, 2, 3, resolve=lambda *_: MISSING) is MISSING
 
 
-def test_a_resolver_may_choose_a_side_and_shares_with_it() -> None:
+def test_resolver_can_choose_a_side() -> None:
     root, ours, theirs = trees({"a": {"x": 1}, "l": [1, 2]}, {"a": [2], "l": [1]}, {"a": 3, "l": [1, 5]})
     result = merge(root, ours, theirs, resolve=lambda *values: values[2])
     assert exactly(result, {"a": [2], "l": [1]})
@@ -270,7 +269,7 @@ def test_a_resolver_may_choose_a_side_and_shares_with_it() -> None:
     assert merge(root, ours, theirs, resolve=lambda path, *_: 3 if path == ("a",) else 5) is theirs
 
 
-def test_what_a_resolver_returns_is_folded_by_the_callers_folder() -> None:
+def test_result_of_a_resolver_is_folded() -> None:
     fold = Mock(wraps=Folder(None).fold)
     sides = trees({"a": 1}, {"a": 2}, {"a": 3})
     result = merge(*sides, resolve=lambda *_: {"s": {1}}, fold=fold)
@@ -278,7 +277,7 @@ def test_what_a_resolver_returns_is_folded_by_the_callers_folder() -> None:
     assert exactly(result, {"a": {"s": {1}}})
 
 
-def test_equal_appends_of_both_sides_are_two_appends() -> None:
+def test_equal_appends_are_both_kept() -> None:
     assert encode(merge(*trees(["a"], ["a", "ok"], ["a", "ok"]))) == encode(["a", "ok", "ok"])
 
 

@@ -1,4 +1,4 @@
-"""Both sides gave a place an equal value: two changes of it, which conflict unless it is said how they are merged."""
+"""Equal changes of both sides: they conflict unless a reducer, a resolver or `agree` decides."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from holdfast.errors import MergeConflict
-from holdfast.tree.edits import MISSING
 from holdfast.tree.fold import Folder
 from holdfast.tree.frozen import thaw
+from holdfast.tree.list_alignment import MISSING
 from holdfast.tree.merge import merge
 
 
@@ -68,7 +68,7 @@ def test_deletions_of_one_place_are_a_conflict_unless_they_agree_or_are_resolved
     assert merged(base, both, both, summed) == both
 
 
-def test_a_list_that_became_the_same_other_list_is_asked_for_as_a_whole() -> None:
+def test_list_replaced_equally_is_one_conflict() -> None:
     asked: list[Any] = []
 
     def resolve(*values: Any) -> Any:
@@ -80,6 +80,6 @@ def test_a_list_that_became_the_same_other_list_is_asked_for_as_a_whole() -> Non
     assert asked == [(("l",), [1, 2, 3, 4], [7, 8], [7, 8])]
 
 
-def test_what_one_side_alone_changed_is_not_asked_for() -> None:
+def test_change_of_one_side_is_not_resolved() -> None:
     assert merged({"a": 0, "b": 0}, {"a": 1, "b": 0}, {"a": 0, "b": 1}, summed) == {"a": 1, "b": 1}
     assert merged({"a": 0, "l": [1]}, {"a": 0, "l": [1]}, {"a": 5, "l": [2]}, summed) == {"a": 5, "l": [2]}

@@ -1,4 +1,4 @@
-"""Three-way merge: disjoint edits against an oracle of plain deep copies, and what holds for any three trees."""
+"""Three-way merge: disjoint edits against an oracle of plain copies, and properties of any three trees."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from merging_trees import check, exactly, trees
+from merge_helpers import check, exactly, trees
 
 from holdfast.errors import MergeConflict
 from holdfast.tree.codec import encode
@@ -139,7 +139,7 @@ anything = st.recursive(
 
 @settings(max_examples=200, deadline=None)
 @given(anything, anything, anything)
-def test_any_three_trees(base: Any, ours: Any, theirs: Any) -> None:
+def test_merge_of_any_three_trees(base: Any, ours: Any, theirs: Any) -> None:
     one, two, three = trees([base], [ours], [theirs])
     assert merge(one, one, three) is three
     assert merge(one, two, one) is two

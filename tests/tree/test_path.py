@@ -1,4 +1,4 @@
-"""Paths are read as they are written; what cannot be a path is refused."""
+"""Paths: parsing, showing, refusals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from exact import exactly
+from exact_equality import exactly
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -34,7 +34,7 @@ keys = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3).map(tuple
 @example(["'", '"', "'\"", "\\", "]", '"]', "a]b", "[", ""])
 @example([("]", ("'",), '"]"'), -0.0, 1e300, b"]'", True, None, ()])
 @example(["a-b", "-a", "1a", "é", "a b", "a.b"])
-def test_what_is_shown_can_be_read(segments: list[Any]) -> None:
+def test_shown_path_can_be_parsed(segments: list[Any]) -> None:
     assert exactly(parse(show(segments)), segments)
 
 
@@ -64,7 +64,7 @@ def test_any_text_is_a_path_or_refused(text: str) -> None:
         ("größe.名", ["größe", "名"]),
     ],
 )
-def test_paths_mean_this(text: str, segments: list[Any]) -> None:
+def test_path_is_parsed(text: str, segments: list[Any]) -> None:
     assert exactly(parse(text), segments)
 
 
@@ -81,7 +81,7 @@ def test_paths_mean_this(text: str, segments: list[Any]) -> None:
         ([1.5, None, True, b"x"], "[1.5][None][True][b'x']"),
     ],
 )
-def test_paths_are_shown_like_this(segments: list[Any], text: str) -> None:
+def test_path_is_shown(segments: list[Any], text: str) -> None:
     assert show(segments) == text
 
 
@@ -93,19 +93,19 @@ BAD = [
 
 
 @pytest.mark.parametrize("text", BAD)
-def test_what_cannot_be_a_path_is_refused(text: str) -> None:
+def test_invalid_path_is_refused(text: str) -> None:
     with pytest.raises(InvalidReference, match="path"):
         parse(text)
 
 
-def test_segments_are_taken_as_they_are() -> None:
+def test_segments_are_accepted() -> None:
     day = dt.date(2024, 1, 1)
     assert parse(["a", day, 0]) == ["a", day, 0]
     assert parse(()) == []
 
 
 @pytest.mark.parametrize("path", [5, None, 1.5, b"a", {"a": 1}, {"a"}, iter("a"), ["a", [1]], [{}], [{1}]])
-def test_other_things_cannot_be_a_path(path: Any) -> None:
+def test_other_types_are_refused(path: Any) -> None:
     with pytest.raises(InvalidReference, match="path"):
         parse(path)
 
@@ -127,12 +127,12 @@ def test_any_key_can_be_shown() -> None:
     assert show([float("nan"), float("inf")]) == "[nan][inf]"
 
 
-def test_a_pointer_escapes_what_it_must() -> None:
+def test_pointer_escapes_special_characters() -> None:
     assert pointer([]) == ""
     assert pointer(["a/b", "~", 3, ""]) == "/a~1b/~0/3/"
 
 
-def test_get_finds_or_says_where_it_ended() -> None:
+def test_get_returns_the_value_or_names_the_missing_part() -> None:
     tree = {"plan": {"tasks": [{"title": "x"}], (1, 2): 3}, "t": (4, [5])}
     assert get(tree, "plan.tasks[0].title") == "x"
     assert get(tree, ["plan", (1, 2)]) == 3
@@ -153,7 +153,7 @@ def test_get_finds_or_says_where_it_ended() -> None:
 @pytest.mark.parametrize(
     "piece", ["]", "[0]", "[1.5]", '["]"]', "[(", '["', "['\\\\'", ".a", '["a"].b[0]'], ids=repr
 )
-def test_path_costs_in_proportion_to_its_length(piece: str) -> None:
+def test_path_takes_linear_time(piece: str) -> None:
     """Eight times the length costs about eight times; a quadratic scan would cost 64 times."""
     assert growth(parse, lambda size: ("[" + piece * size)[:90_000], 10_000 // len(piece)) < 30
 

@@ -1,4 +1,4 @@
-"""The JSON form: what it looks like, and that nothing hostile gets through it."""
+"""The JSON form: its documents, and the refusal of hostile ones."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from exact import exactly
+from exact_equality import exactly
 from hypothesis import given
 from hypothesis import strategies as st
 from value_cases import Color, Point, Spot, Task
 
 from holdfast.errors import InvalidSnapshot
-from holdfast.tree import arrays, portable, values
+from holdfast.tree import numpy_values, portable, values
 from holdfast.tree.codec import MAX_DEPTH, decode_frozen, encode
 from holdfast.tree.draft import draft
 from holdfast.tree.portable import from_json, to_json
@@ -48,14 +48,14 @@ TAG = Spot.__module__
         (Opaque("gone", [1]), {"$holdfast": "registered", "tag": "gone", "value": [1]}),
     ],
 )
-def test_the_form_is_this(value: Any, doc: Any) -> None:
+def test_document_has_the_documented_form(value: Any, doc: Any) -> None:
     assert exactly(to_json(value), doc)
     assert exactly(from_json(doc), value)
 
 
 def test_every_kind_has_a_name() -> None:
     named = set(portable._KINDS.values()) | {values.kind_of(UUID(int=0)).code}
-    assert named == values._by_code.keys() | arrays.BY_CODE.keys()
+    assert named == values._by_code.keys() | numpy_values.BY_CODE.keys()
     assert portable._KINDS.keys().isdisjoint((*portable._SCALARS, "dict", "registered"))
 
 
@@ -125,7 +125,7 @@ json_docs = st.recursive(
 
 
 @given(json_docs)
-def test_any_document_gives_a_value_or_a_refusal(doc: Any) -> None:
+def test_any_document_is_read_or_refused(doc: Any) -> None:
     try:
         value = from_json(doc)
     except InvalidSnapshot as error:
@@ -209,7 +209,7 @@ HOSTILE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_document_is_refused_by_path(name: str) -> None:
+def test_hostile_document_is_refused_with_its_path(name: str) -> None:
     for doc, path in ((HOSTILE[name], ""), ({"plan": [0, HOSTILE[name]]}, "plan[1]")):
         with pytest.raises(InvalidSnapshot) as caught:
             from_json(doc)
@@ -229,7 +229,7 @@ def test_a_hostile_document_is_refused_by_path(name: str) -> None:
         lambda doc: _marked("registered", doc, tag="x"),
     ],
 )
-def test_a_document_too_deep_is_refused(wrap: Any) -> None:
+def test_document_too_deep_is_refused(wrap: Any) -> None:
     doc: Any = None
     for _ in range(100_000):
         doc = wrap(doc)

@@ -1,4 +1,4 @@
-"""Reducers: which paths they cover, what they make of two changes, what they refuse."""
+"""Reducers: path patterns, merged values, refusals."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import pytest
 
 from holdfast.errors import InvalidCall, MergeConflict
 from holdfast.tree.codec import open_box
-from holdfast.tree.edits import MISSING
 from holdfast.tree.fold import Folder
 from holdfast.tree.frozen import reveal, thaw
-from holdfast.tree.merge import merge
-from holdfast.tree.reducers import Reducers, reducers_of
+from holdfast.tree.list_alignment import MISSING
+from holdfast.tree.merge import Reducers, merge, reducers_of
 
 
 def merged(base: Any, ours: Any, theirs: Any, declared: Any, resolve: Any = None) -> Any:
@@ -52,7 +51,7 @@ CASES: list[tuple[str, Any, Any, Any, Any]] = [
 
 
 @pytest.mark.parametrize("name", sorted({case[0] for case in CASES}))
-def test_a_named_reducer_makes_one_value_of_two_changes(name: str) -> None:
+def test_named_reducer_merges_two_changes(name: str) -> None:
     for reducer, base, mine, theirs, expected in CASES:
         if reducer == name:
             sides = [{"k": 0} if value is MISSING else {"k": 0, "n": value} for value in (base, mine, theirs)]
@@ -74,7 +73,7 @@ def test_a_named_reducer_makes_one_value_of_two_changes(name: str) -> None:
         ("union", ({"a": 1}, {"a": 2}, {"a": 3})),
     ],
 )
-def test_values_that_a_reducer_cannot_reconcile_are_a_conflict(name: str, sides: Any) -> None:
+def test_values_that_a_reducer_cannot_merge_conflict(name: str, sides: Any) -> None:
     base, mine, theirs = ({} if value is MISSING else {"n": value} for value in sides)
     with pytest.raises(MergeConflict) as caught:
         merged(base, mine, theirs, {"n": name})
@@ -101,7 +100,7 @@ def test_conflict_names_the_reducer_that_cannot_merge_the_values(name: str, side
     assert "merge={" not in str(caught.value)
 
 
-def test_what_one_side_alone_changed_is_not_reduced() -> None:
+def test_change_of_one_side_is_not_reduced() -> None:
     def never(*_: Any) -> Any:
         raise AssertionError
 
@@ -109,7 +108,7 @@ def test_what_one_side_alone_changed_is_not_reduced() -> None:
     assert merged({"a": 0}, {}, {}, {"a": never}) == {}
 
 
-def test_patterns_cover_keys_and_indices_and_the_literal_one_counts() -> None:
+def test_literal_pattern_is_preferred() -> None:
     base = {"s": {"a": 0, "b": 0, "*": 0}, "t": [{"n": 0}, {"n": 0}], "x": 0}
     mine = {"s": {"a": 1, "b": 1, "*": 1}, "t": [{"n": 1}, {"n": 1}], "x": 1}
     declared = {"s.*": "sum", "s.b": "equal", 's["*"]': lambda *_: "star", "t[*].n": "sum", "*": "last"}
@@ -124,7 +123,7 @@ def test_patterns_cover_keys_and_indices_and_the_literal_one_counts() -> None:
     }  # fmt: skip
 
 
-def test_find_tells_keys_of_different_types_apart() -> None:
+def test_find_distinguishes_keys_of_different_types() -> None:
     known = Reducers({"[1]": "sum", "a.b": "max", "": "last"})
     assert known.find((1,)) is not None
     assert known.find((True,)) is None
@@ -133,7 +132,7 @@ def test_find_tells_keys_of_different_types_apart() -> None:
     assert known.find(()) is not None
 
 
-def test_a_function_gets_the_value_before_mine_and_theirs() -> None:
+def test_function_gets_base_mine_and_theirs() -> None:
     seen: list[Any] = []
 
     def best(*values: Any) -> Any:
@@ -146,13 +145,13 @@ def test_a_function_gets_the_value_before_mine_and_theirs() -> None:
     assert not seen[0][0]
 
 
-def test_an_error_of_a_function_names_the_path() -> None:
+def test_error_of_a_function_has_the_path() -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         merged({"a": {"n": 0}}, {"a": {"n": 1}}, {"a": {"n": 2}}, {"a.n": lambda *_: 1 / 0})
     assert any("a.n" in note for note in caught.value.__notes__)
 
 
-def test_a_resolver_is_asked_before_the_reducers() -> None:
+def test_resolver_is_called_before_reducers() -> None:
     base, both = {"n": 0, "l": []}, {"n": 1, "l": ["a"]}
     asked = merged(base, both, both, {"n": "sum", "l": "union"}, lambda *_: "asked")
     assert asked == {"n": "asked", "l": ["a"]}
@@ -162,7 +161,7 @@ def test_a_resolver_is_asked_before_the_reducers() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"n": "summ"}, {"n": None}, {"a b": "sum"}, {"a[": "sum"}, {3: "sum"}, [("n", "sum")], "sum"]
 )
-def test_what_is_no_reducer_is_refused(wrong: Any) -> None:
+def test_invalid_reducer_is_refused(wrong: Any) -> None:
     with pytest.raises(InvalidCall, match="merge"):
         reducers_of(wrong)
 

@@ -1,4 +1,4 @@
-"""Anything at all becomes a tree that can be stored, and nothing that could be stored is touched."""
+"""sanitize: any value becomes storable; storable values are unchanged."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exact import exactly
-from odd_cases import (
+from exact_equality import exactly
+from unstorable_classes import (
     Hollow,
     MyDeque,
     MyDict,
@@ -62,12 +62,12 @@ def _check(value: Any, expected: Any, *replaced: str) -> None:
     to_json(clean)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_what_can_be_stored_stays_exactly_as_it_is(name: str) -> None:
-    for value in (CASES[name], [CASES[name]], {"a": (CASES[name],)}, Task("t", notes=[CASES[name]])):
-        clean, paths = sanitize(value)
-        assert exactly(clean, value)
-        assert paths == []
+def test_storable_value_is_unchanged() -> None:
+    for name, case in CASES.items():
+        for value in (case, [case], {"a": (case,)}, Task("t", notes=[case])):
+            clean, paths = sanitize(value)
+            assert exactly(clean, value), name
+            assert paths == [], name
 
 
 @pytest.mark.parametrize(
@@ -78,23 +78,23 @@ def test_what_can_be_stored_stays_exactly_as_it_is(name: str) -> None:
         (len, "<function len>"),
         ([].append, "<function list.append>"),
         (MyInt(1).__int__, "<method MyInt.__int__>"),
-        (Plain, "<class odd_cases.Plain>"),
+        (Plain, "<class unstorable_classes.Plain>"),
         (int, "<class int>"),
         (json, "<module json>"),
         (_nothing(), "<generator _nothing>"),
         (io.BytesIO(b"x"), "<_io.BytesIO>"),
         (threading.Lock(), "<_thread.lock>"),
         (object(), "<object>"),
-        (Hollow(), "<odd_cases.Hollow>"),
-        (Plain(), "<odd_cases.Plain>"),
-        (Plain(_secret=1), "<odd_cases.Plain>"),
+        (Hollow(), "<unstorable_classes.Hollow>"),
+        (Plain(), "<unstorable_classes.Plain>"),
+        (Plain(_secret=1), "<unstorable_classes.Plain>"),
         (functools.partial(len), "<functools.partial>"),
         (iter([]), "<list_iterator>"),
         (types.MappingProxyType({}), "<mappingproxy>"),
         (weakref.ref(Plain), "<weakref.ReferenceType>"),
         (..., "<ellipsis>"),
         (NotImplemented, "<NotImplementedType>"),
-        (Shade.DARK, "<odd_cases.Shade.DARK>"),
+        (Shade.DARK, "<unstorable_classes.Shade.DARK>"),
         (np.array([object()]), "<numpy.ndarray>"),
         (
             dt.datetime(2024, 1, 1, tzinfo=OddZone()),
@@ -102,12 +102,12 @@ def test_what_can_be_stored_stays_exactly_as_it_is(name: str) -> None:
         ),
     ],
 )
-def test_what_cannot_be_stored_becomes_a_short_text(value: Any, text: str) -> None:
+def test_unstorable_value_becomes_a_description(value: Any, text: str) -> None:
     _check({"a": [1, value], "b": 2}, {"a": [1, text], "b": 2}, "a[1]")
     _check(value, text, "")
 
 
-def test_a_coroutine_is_named_and_not_awaited() -> None:
+def test_coroutine_is_described_and_not_awaited() -> None:
     async def waits() -> None:
         raise AssertionError("awaited")
 
@@ -120,13 +120,13 @@ def test_a_coroutine_is_named_and_not_awaited() -> None:
     loop.close()
 
 
-def test_a_generator_is_not_consumed() -> None:
+def test_generator_is_not_consumed() -> None:
     numbers = iter(range(3))
     sanitize({"numbers": numbers, "more": (n for n in numbers)})
     assert list(numbers) == [0, 1, 2]
 
 
-def test_files_are_named(tmp_path: Path) -> None:
+def test_file_is_described(tmp_path: Path) -> None:
     path = tmp_path / "x.txt"
     with path.open("w") as file:
         _check([file], [f"<open file {str(path)!r}>"], "[0]")
@@ -136,21 +136,21 @@ def test_files_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (Plain(a=1, _b=2, c=[3]), {TYPE_KEY: "odd_cases.Plain", "a": 1, "c": [3]}),
-        (WithSlots(), {TYPE_KEY: "odd_cases.WithSlots", "shown": [1]}),
-        (Unregistered("t", [1]), {TYPE_KEY: "odd_cases.Unregistered", "title": "t", "parts": [1]}),
-        (UnregisteredModel(), {TYPE_KEY: "odd_cases.UnregisteredModel", "x": 1}),
-        (UnregisteredStruct(), {TYPE_KEY: "odd_cases.UnregisteredStruct", "x": 1}),
-        (UnregisteredError("m", 1), {TYPE_KEY: "odd_cases.UnregisteredError", "args": ["m", 1]}),
-        (Row(1, [2]), {TYPE_KEY: "odd_cases.Row", "left": 1, "right": [2]}),
+        (Plain(a=1, _b=2, c=[3]), {TYPE_KEY: "unstorable_classes.Plain", "a": 1, "c": [3]}),
+        (WithSlots(), {TYPE_KEY: "unstorable_classes.WithSlots", "shown": [1]}),
+        (Unregistered("t", [1]), {TYPE_KEY: "unstorable_classes.Unregistered", "title": "t", "parts": [1]}),
+        (UnregisteredModel(), {TYPE_KEY: "unstorable_classes.UnregisteredModel", "x": 1}),
+        (UnregisteredStruct(), {TYPE_KEY: "unstorable_classes.UnregisteredStruct", "x": 1}),
+        (UnregisteredError("m", 1), {TYPE_KEY: "unstorable_classes.UnregisteredError", "args": ["m", 1]}),
+        (Row(1, [2]), {TYPE_KEY: "unstorable_classes.Row", "left": 1, "right": [2]}),
         (UserDict({"a": 1}), {TYPE_KEY: "collections.UserDict", "data": {"a": 1}}),
     ],
 )
-def test_an_object_becomes_its_public_fields(value: Any, expected: Any) -> None:
+def test_object_becomes_its_public_fields(value: Any, expected: Any) -> None:
     _check({"x": value}, {"x": expected}, "x")
 
 
-def test_paths_lead_to_the_same_place_before_and_after() -> None:
+def test_paths_are_valid_before_and_after() -> None:
     value = {"job": Plain(file=len, ok=1, inner=Plain(deep=[len]))}
     clean, paths = sanitize(value)
     assert paths == ["job", "job.file", "job.inner", "job.inner.deep[0]"]
@@ -172,11 +172,11 @@ def test_paths_lead_to_the_same_place_before_and_after() -> None:
         (Counter("aab"), {"a": 2, "b": 1}),
     ],
 )
-def test_a_subclass_becomes_its_built_in_type(value: Any, expected: Any) -> None:
+def test_subclass_becomes_its_built_in_type(value: Any, expected: Any) -> None:
     _check([value], [expected], "[0]")
 
 
-def test_what_is_around_a_replacement_keeps_its_type() -> None:
+def test_container_of_a_replacement_keeps_its_type() -> None:
     bad = "<function len>"
     _check((1, len), (1, bad), "[1]")
     _check(Point(1, len), Point(1, bad), "y")
@@ -192,14 +192,14 @@ def test_what_is_around_a_replacement_keeps_its_type() -> None:
 
 def test_set_members_and_keys_are_never_merged() -> None:
     one, two = Plain(), Plain()
-    name = "<odd_cases.Plain>"
+    name = "<unstorable_classes.Plain>"
     clean, paths = sanitize({one: 1, two: 2, name: 3, Color.RED: 4})
     assert exactly(clean, {f"{name} (2)": 1, f"{name} (3)": 2, name: 3, Color.RED: 4})
     assert paths == [f'["{name} (2)"]', f'["{name} (3)"]']
     _check({one, two}, {name, f"{name} (2)"}, "")
 
 
-def test_keys_that_cannot_be_stored_become_others() -> None:
+def test_unstorable_keys_are_replaced() -> None:
     value = {
         MyStr("text"): 1,
         MyInt(7): 2,
@@ -216,8 +216,8 @@ def test_keys_that_cannot_be_stored_become_others() -> None:
         [
             ("text", 1),
             (7, 2),
-            ("<odd_cases.Shade.DARK>", 3),
-            ((1, "<odd_cases.Shade.DARK>"), 4),
+            ("<unstorable_classes.Shade.DARK>", 3),
+            ((1, "<unstorable_classes.Shade.DARK>"), 4),
             ("<value_cases.Spot>", 5),
             ("<function len>", 6),
             ("plain", 7),
@@ -229,7 +229,7 @@ def test_keys_that_cannot_be_stored_become_others() -> None:
         get(clean, path)
 
 
-def test_cycles_say_where_they_lead() -> None:
+def test_cycle_has_the_path_of_its_start() -> None:
     value: dict[str, Any] = {"plan": {"a": {"b": []}}}
     value["plan"]["a"]["b"].append(value["plan"]["a"])
     value["self"] = value
@@ -241,19 +241,21 @@ def test_cycles_say_where_they_lead() -> None:
     )
 
 
-def test_cycles_through_anything() -> None:
+def test_cycle_through_any_container_is_cut() -> None:
     task = Task("t")
     task.notes.append(task)
     _check([task], [Task("t", notes=["<cycle to [0]>"])], "[0].notes[0]")
     node = Plain(name="n")
     node.me = node  # type: ignore[attr-defined]
-    _check([node], [{TYPE_KEY: "odd_cases.Plain", "name": "n", "me": "<cycle to [0]>"}], "[0]", "[0].me")
+    _check(
+        [node], [{TYPE_KEY: "unstorable_classes.Plain", "name": "n", "me": "<cycle to [0]>"}], "[0]", "[0].me"
+    )
     pair: tuple[Any, ...] = ([],)
     pair[0].append(pair)
     _check(pair, (["<cycle to the root>"],), "[0][0]")
 
 
-def test_what_is_shared_is_no_cycle() -> None:
+def test_shared_value_is_not_a_cycle() -> None:
     shared = {"a": 1}
     _check([shared, shared, (shared,)], [shared, shared, (shared,)])
 
@@ -278,7 +280,7 @@ def test_frozen_trees_and_drafts_become_plain() -> None:
     assert type(changed["a"]) is not list  # the draft goes on as one
 
 
-def test_the_result_shares_no_container_with_the_value() -> None:
+def test_result_shares_no_container_with_the_value() -> None:
     value: dict[str, Any] = {"a": [1], "b": {"c": []}}
     clean, _ = sanitize(value)
     clean["a"].append(2)
@@ -286,7 +288,7 @@ def test_the_result_shares_no_container_with_the_value() -> None:
     assert value == {"a": [1], "b": {"c": []}}
 
 
-def test_what_stands_instead_is_asked_for_and_reported_like_any_replacement() -> None:
+def test_instead_supplies_replacements() -> None:
     class Failed(Exception):
         pass
 

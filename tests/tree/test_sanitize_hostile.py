@@ -1,4 +1,4 @@
-"""However deep, large or hostile a value is: `sanitize` ends, does not raise, gives what can be stored."""
+"""sanitize: deep, large and hostile values end in a storable result."""
 
 from __future__ import annotations
 
@@ -13,10 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exact import exactly
+from exact_equality import exactly
 from hypothesis import given
 from hypothesis import strategies as st
-from odd_cases import MyInt, MyList, MyStr, MyTuple, Plain, Row, Shade, Unregistered, UnregisteredError
+from unstorable_classes import (
+    MyInt,
+    MyList,
+    MyStr,
+    MyTuple,
+    Plain,
+    Row,
+    Shade,
+    Unregistered,
+    UnregisteredError,
+)
 from value_cases import Color, Money, Point, Slotted, Spot, Task
 
 from holdfast.tree import sanitize as module
@@ -48,7 +58,7 @@ def _check(value: Any, expected: Any, *replaced: str) -> None:
         Slotted,
     ],
 )
-def test_a_tree_too_deep_is_cut(wrap: Callable[[Any], Any]) -> None:
+def test_tree_too_deep_is_cut(wrap: Callable[[Any], Any]) -> None:
     value: Any = None
     for _ in range(100_000):
         value = wrap(value)
@@ -65,7 +75,7 @@ def test_a_tree_too_deep_is_cut(wrap: Callable[[Any], Any]) -> None:
 
 @pytest.mark.parametrize("depth", range(MAX_DEPTH - 3, MAX_DEPTH + 3))
 @pytest.mark.parametrize("wrap", [lambda x: [x], lambda x: (x,), lambda x: {x}, lambda x: {(1,): x}, Slotted])
-def test_the_cut_is_where_the_codec_ends(wrap: Callable[[Any], Any], depth: int) -> None:
+def test_cut_is_at_the_maximum_depth(wrap: Callable[[Any], Any], depth: int) -> None:
     for leaf in (1, (), (1,), frozenset([1]), frozenset([(1,)]), frozenset(), Spot(1, 2)):
         value = wrap(leaf)
         for _ in range(depth):
@@ -81,18 +91,18 @@ def test_the_cut_is_where_the_codec_ends(wrap: Callable[[Any], Any], depth: int)
             assert encode(clean) == encode(value)
 
 
-def test_a_chain_of_objects_is_cut() -> None:
+def test_chain_of_objects_is_cut() -> None:
     node = Plain(next=None)
     for _ in range(100_000):
         node = Plain(next=node)
     clean, paths = sanitize(node)
     assert len(paths) == module.MAX_OBJECTS_DEEP + 1
-    assert "<odd_cases.Plain>" in json.dumps(clean)
+    assert "<unstorable_classes.Plain>" in json.dumps(clean)
     while node is not None:
         node = node.__dict__.pop("next")
 
 
-def test_a_small_value_that_unfolds_to_a_huge_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_value_that_expands_to_a_huge_tree_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_REPEATS", 10_000)
     for wrap in (lambda x: [x, x], lambda x: (x, x), lambda x: {"a": x, "b": x}, lambda x: Slotted(x, x)):
         value: Any = [1]
@@ -105,7 +115,7 @@ def test_a_small_value_that_unfolds_to_a_huge_one_ends(monkeypatch: pytest.Monke
         assert time.monotonic() - started < 20
 
 
-def test_many_of_one_are_no_repetition(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_constants_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_REPEATS", 10)
     for item in (Color.RED, (), dt.date(2024, 1, 1), Path("a")):
         _check([item] * 100, [item] * 100)
@@ -175,7 +185,7 @@ def _fail(_: Any) -> Any:
 register(BadJoin, "bad join", split=lambda bad: bad.f, join=_fail)
 
 
-def test_the_most_hostile_objects_do_not_raise() -> None:
+def test_hostile_objects_do_not_raise() -> None:
     for make in (RaisesOnEverything, Liar, Cursed, DictRaises, BadFile, BadSplit, BadJoin):
         bad = make()
         for value in (bad, [1, bad, {"ok": (2,)}], {"a": bad}, (bad,), Task("t", notes=[bad])):
@@ -187,12 +197,12 @@ def test_the_most_hostile_objects_do_not_raise() -> None:
     assert clean == {"<test_sanitize_hostile.RaisesOnEverything>": 1, "a": 2}
 
 
-def test_a_registered_object_that_cannot_be_rebuilt_becomes_its_fields() -> None:
+def test_registered_object_that_cannot_be_rebuilt_becomes_its_fields() -> None:
     _check([BadJoin()], [{TYPE_KEY: "test_sanitize_hostile.BadJoin", "f": "<function len>"}], "[0]", "[0].f")
     _check([Money(len)], [Money("<function len>")], "[0]")  # type: ignore[arg-type]
 
 
-def test_it_works_with_little_of_the_stack_left() -> None:
+def test_sanitize_works_with_an_almost_full_stack() -> None:
     def dive(frames: int) -> Any:
         if frames:
             return dive(frames - 1)
@@ -207,7 +217,7 @@ def test_it_works_with_little_of_the_stack_left() -> None:
         encode(clean)
 
 
-def test_locals_of_a_frame_can_be_kept() -> None:
+def test_locals_of_a_frame_can_be_stored() -> None:
     clean, _ = sanitize(dict(vars(sys.modules[__name__])))
     encode(clean)
     assert clean["TYPE_KEY"] == TYPE_KEY
@@ -245,7 +255,7 @@ trees = st.recursive(
 
 
 @given(trees)
-def test_the_result_can_always_be_stored(value: Any) -> None:
+def test_result_can_always_be_stored(value: Any) -> None:
     clean, paths = sanitize(value)
     encode(clean)
     again, nothing = sanitize(clean)

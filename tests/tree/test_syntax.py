@@ -1,4 +1,4 @@
-"""What is parsed is parsed, whatever is collected meanwhile."""
+"""syntax.parse works while the garbage collector parses, too."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.runtime.definition import fingerprint
 from holdfast.tree import path, syntax
+from holdfast.workflow.definition import fingerprint
 
 
 class Left:
@@ -43,7 +43,7 @@ def many() -> list[int]:
 
 
 @pytest.mark.usefixtures("often")
-def test_what_is_collected_meanwhile_may_parse_too() -> None:
+def test_parse_works_while_the_collector_parses() -> None:
     text = "[1, 2, 3]\n" * 100
     for _ in range(20):
         Left.left = 5
@@ -52,7 +52,7 @@ def test_what_is_collected_meanwhile_may_parse_too() -> None:
 
 
 @pytest.mark.usefixtures("often")
-def test_paths_and_fingerprints() -> None:
+def test_parse_of_paths_and_fingerprints() -> None:
     numbers = tuple(range(300))
     same = fingerprint(many)
     for _ in range(20):
@@ -64,6 +64,6 @@ def test_paths_and_fingerprints() -> None:
         assert fingerprint(many) == same
 
 
-def test_what_is_wrong_is_told() -> None:
+def test_syntax_error_is_raised() -> None:
     with pytest.raises(SyntaxError):
         syntax.parse("a b")

@@ -1,4 +1,4 @@
-"""Every storable value goes through bytes, through a frozen tree and through JSON, and comes back exactly."""
+"""Every storable value is read exactly as it was written: through bytes, a frozen tree and JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import pydantic
 import pytest
-from exact import exactly, plain
+from exact_equality import exactly, plain
 from value_cases import CASES, CHANGING, CONSTANT, Color, Level, Pair, Perm, Point, Spot, Word
 
 import holdfast.tree
@@ -48,7 +48,7 @@ def _frozen_through_json(value: Any) -> Any:
     return from_json(json.loads(json.dumps(to_json(decode_frozen(encode(value))), ensure_ascii=False)))
 
 
-WAYS: list[Callable[[Any], Any]] = [
+ROUND_TRIPS: list[Callable[[Any], Any]] = [
     _through_bytes,
     _through_frozen,
     _through_fold,
@@ -57,65 +57,62 @@ WAYS: list[Callable[[Any], Any]] = [
 ]
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", CASES)
-def test_a_value_comes_back_exactly(name: str, way: Callable[[Any], Any]) -> None:
-    value = CASES[name]
-    assert exactly(way(value), value)
+@pytest.mark.parametrize("round_trip", ROUND_TRIPS)
+def test_value_is_read_as_written(round_trip: Callable[[Any], Any]) -> None:
+    for name, value in CASES.items():
+        assert exactly(round_trip(value), value), name
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", CASES)
-def test_a_value_comes_back_from_inside_others(name: str, way: Callable[[Any], Any]) -> None:
-    value = CASES[name]
-    for around in (
-        [value, [value]],
-        {"a": value, "b": {"c": value}},
-        (value, (1, value)),
-        {(1,): value},
-        OrderedDict(a=value),
-        Point(value, [value]),
-    ):
-        assert exactly(way(around), around)
+@pytest.mark.parametrize("round_trip", ROUND_TRIPS)
+def test_value_inside_others_is_read_as_written(round_trip: Callable[[Any], Any]) -> None:
+    for name, value in CASES.items():
+        for around in (
+            [value, [value]],
+            {"a": value, "b": {"c": value}},
+            (value, (1, value)),
+            {(1,): value},
+            OrderedDict(a=value),
+            Point(value, [value]),
+        ):
+            assert exactly(round_trip(around), around), name
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", CONSTANT)
-def test_a_constant_can_be_a_key(name: str, way: Callable[[Any], Any]) -> None:
-    for key in (CONSTANT[name], (CONSTANT[name],), (1, (CONSTANT[name], "x"))):
-        value = {"first": 1, key: [2], "last": 3}
-        assert exactly(way(value), value)
+@pytest.mark.parametrize("round_trip", ROUND_TRIPS)
+def test_constant_can_be_a_key(round_trip: Callable[[Any], Any]) -> None:
+    for name, constant in CONSTANT.items():
+        for key in (constant, (constant,), (1, (constant, "x"))):
+            value = {"first": 1, key: [2], "last": 3}
+            assert exactly(round_trip(value), value), name
 
 
-@pytest.mark.parametrize("name", CHANGING)
-def test_what_could_change_cannot_be_a_key(name: str) -> None:
-    for around in (lambda key: key, lambda key: (1, key), Point, lambda key: frozenset([key])):
-        try:
-            value = {around(CHANGING[name]): 1}
-        except TypeError:  # not hashable
-            continue
-        if name == "opaque":
-            assert exactly(_through_frozen(value), value)
-            continue
-        for write in (encode, Folder(object()).fold, to_json):
-            with pytest.raises(UnsupportedValue):
-                write(value)
+def test_mutable_value_cannot_be_a_key() -> None:
+    for name, changing in CHANGING.items():
+        for around in (lambda key: key, lambda key: (1, key), Point, lambda key: frozenset([key])):
+            try:
+                value = {around(changing): 1}
+            except TypeError:  # not hashable
+                continue
+            if name == "opaque":
+                assert exactly(_through_frozen(value), value)
+                continue
+            for write in (encode, Folder(object()).fold, to_json):
+                with pytest.raises(UnsupportedValue):
+                    write(value)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_equal_values_have_equal_bytes(name: str) -> None:
-    value = CASES[name]
-    data = encode(value)
-    assert encode(decode(data)) == data
-    assert encode(decode_frozen(data)) == data
+def test_equal_values_have_equal_bytes() -> None:
+    for name, value in CASES.items():
+        data = encode(value)
+        assert encode(decode(data)) == data, name
+        assert encode(decode_frozen(data)) == data, name
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_what_json_says_is_json(name: str) -> None:
-    doc = to_json(CASES[name])
-    assert exactly(json.loads(json.dumps(doc, allow_nan=False)), doc)
-    msgspec.json.encode(doc)  # UTF-8 throughout
-    assert not any(type(part) is int and abs(part) >= 2**53 for part in _leaves(doc))
+def test_document_is_json() -> None:
+    for name, value in CASES.items():
+        doc = to_json(value)
+        assert exactly(json.loads(json.dumps(doc, allow_nan=False)), doc), name
+        msgspec.json.encode(doc)  # UTF-8 throughout
+        assert not any(type(part) is int and abs(part) >= 2**53 for part in _leaves(doc)), name
 
 
 def _leaves(doc: Any) -> list[Any]:
@@ -124,7 +121,7 @@ def _leaves(doc: Any) -> list[Any]:
     return [leaf for item in doc for leaf in _leaves(item)] if isinstance(doc, list) else [doc]
 
 
-LOOK_ALIKES: list[list[Any]] = [
+SIMILAR: list[list[Any]] = [
     [0, 0.0, -0.0, False, Perm(0), Decimal("0"), Decimal("-0"), np.int64(0), np.False_, 0j, -0j],
     [1, True, 1.0, Level.LOW, Color.RED, Decimal("1"), Decimal("1.0"), np.int8(1), np.longlong(1), 1 + 0j],
     ["a", Word.A, b"a", np.str_("a"), np.bytes_(b"a"), ["a"], ("a",), {"a"}, frozenset("a"), {"a": None}],
@@ -141,8 +138,8 @@ LOOK_ALIKES: list[list[Any]] = [
 ]
 
 
-@pytest.mark.parametrize("values", LOOK_ALIKES, ids=lambda values: repr(values[0]))
-def test_look_alikes_are_told_apart(values: list[Any]) -> None:
+@pytest.mark.parametrize("values", SIMILAR, ids=lambda values: repr(values[0]))
+def test_similar_values_are_different(values: list[Any]) -> None:
     for one, other in combinations(values, 2):
         assert not exactly(one, other)
         assert encode(one) != encode(other), (one, other)
@@ -155,7 +152,7 @@ def test_look_alikes_are_told_apart(values: list[Any]) -> None:
         assert same(Folder(object()).fold(value), Folder(object()).fold(value))
 
 
-def test_a_class_may_gain_and_lose_fields() -> None:
+def test_class_can_gain_and_lose_fields() -> None:
     def first() -> list[Any]:
         @dataclass
         class Job:
@@ -193,7 +190,7 @@ def test_a_class_may_gain_and_lose_fields() -> None:
 
     kinds: list[Any] = [Job, namedtuple("Item", "size name", defaults=[5, "?"]), Note, Form]
     for cls in kinds:
-        cls.__qualname__ = f"test_a_class_may_gain_and_lose_fields.<locals>.first.<locals>.{cls.__name__}"
+        cls.__qualname__ = f"test_class_can_gain_and_lose_fields.<locals>.first.<locals>.{cls.__name__}"
         if cls.__name__ == "Item":
             cls.__qualname__ = "Item"
         register(cls, f"test.{cls.__name__}")
@@ -215,8 +212,8 @@ NESTS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", NESTS)
-def test_the_deepest_tree_that_is_written_can_be_read(name: str) -> None:
-    """…also with a few hundred frames of the stack in use."""
+def test_deepest_tree_that_can_be_written_can_be_read(name: str) -> None:
+    """Also with a few hundred frames of the stack in use."""
     value, deepest = None, None
     for _ in range(MAX_DEPTH + 2):
         try:
@@ -229,15 +226,15 @@ def test_the_deepest_tree_that_is_written_can_be_read(name: str) -> None:
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(frames + 700)
     try:
-        for way in WAYS:
-            back = way(deepest)
+        for round_trip in ROUND_TRIPS:
+            back = round_trip(deepest)
             assert type(back) is type(deepest)
             assert encode(back) == encode(deepest)
     finally:
         sys.setrecursionlimit(limit)
 
 
-def test_sets_in_sets_take_time_in_line_with_their_size() -> None:
+def test_nested_sets_take_linear_time() -> None:
     value: Any = frozenset()
     for _ in range(90):
         value = frozenset([value])
@@ -245,12 +242,12 @@ def test_sets_in_sets_take_time_in_line_with_their_size() -> None:
     assert _through_json(value) == value
 
 
-def test_arrays_read_as_opaque_where_numpy_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_array_is_read_as_opaque_without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     value = {"a": np.arange(3), "b": np.float32(1), "c": 1}
     data, doc = encode(value), to_json(value)
     with monkeypatch.context() as without:
-        without.setitem(sys.modules, "holdfast.tree.arrays", None)
-        without.delattr(holdfast.tree, "arrays", raising=False)
+        without.setitem(sys.modules, "holdfast.tree.numpy_values", None)
+        without.delattr(holdfast.tree, "numpy_values", raising=False)
         read = [decode(data), from_json(doc)]
         for each in read:
             assert type(each["a"]) is Opaque
@@ -264,7 +261,7 @@ def test_arrays_read_as_opaque_where_numpy_is_missing(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("name", ["O", "|O", [["a", "O"]], "T", "", 5, None])
-def test_an_array_of_objects_is_never_read(name: Any) -> None:
+def test_array_of_objects_is_never_read(name: Any) -> None:
     for parts in ([name, [1], b"\x01" * 16], [name, [1], None]):
         with pytest.raises(holdfast.errors.IncompatibleFormat):
             restore(22, parts)

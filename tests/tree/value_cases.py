@@ -1,4 +1,4 @@
-"""One value of everything that can be stored, by name; and the registered types that they need."""
+"""A value of every storable type, by name, and the registered types that they need."""
 
 from __future__ import annotations
 

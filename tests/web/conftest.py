@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browsing import Tab, chromium, tab
+from page_browser import Tab, chromium, tab
 from playwright.sync_api import Browser
-from serving import Served, serving
 from shelf import STORE, fill
+from web_server import Served, serving
 
 import holdfast
 from holdfast import Holdfast

@@ -11,15 +11,15 @@ from typing import cast
 
 import httpx
 import pytest
-from process import Process
-from serving import DEADLINE, RUNS, Listener, Served, connect, request, serving
+from serve_process import Process
+from web_server import DEADLINE, RUNS, Listener, Served, connect, request, serving
 
 import holdfast
 from holdfast import Holdfast
-from holdfast.web.connection import Connection, Deadlines
-from holdfast.web.gate import ALWAYS, MOST_HEADERS
+from holdfast.web.connection import Deadlines, HTTPConnection
 from holdfast.web.operation import Role
-from holdfast.web.page import Page
+from holdfast.web.page import PageFiles
+from holdfast.web.security import MAX_HEADER_BYTES, SECURITY_HEADERS
 from patience import until
 
 #: None of them matters to a test, unless it sets it.
@@ -34,11 +34,11 @@ def hf() -> Iterator[Holdfast]:
 
 
 @pytest.fixture
-def asset(tmp_path: Path) -> Page:
+def asset(tmp_path: Path) -> PageFiles:
     """A page with a file of 50 kB."""
     (tmp_path / "assets").mkdir()
     (tmp_path / "assets" / "large.js").write_bytes(b"x" * 50_000)
-    return Page(tmp_path)
+    return PageFiles(tmp_path)
 
 
 def get_asset(served: Served) -> bytes:
@@ -47,7 +47,7 @@ def get_asset(served: Served) -> bytes:
 
 def stalled(served: Served) -> int:
     """Return how many connections have an answer of which no more can be written."""
-    connections = cast(set[Connection], served.server.server_state.connections)
+    connections = cast(set[HTTPConnection], served.server.server_state.connections)
     return sum(each.flow.write_paused for each in list(connections))
 
 
@@ -170,14 +170,14 @@ def test_client_that_reads_slowly_but_steadily_gets_all(hf: Holdfast) -> None:
         made.close()
 
 
-def test_client_that_reads_a_little_now_and_then_is_dropped(hf: Holdfast, asset: Page) -> None:
+def test_client_that_reads_a_little_now_and_then_is_dropped(hf: Holdfast, asset: PageFiles) -> None:
     """Though it never leaves an answer unread for long."""
     with serving(hf, page=asset, deadlines=Deadlines(**{**PATIENT, "answer": 1.0}, rate=1e12)) as served:
         made = connect(served.url, get_asset(served) * 2000)
         assert len(answer(made)) < 100_000_000
 
 
-def test_unread_answers_keep_no_client_out(hf: Holdfast, asset: Page) -> None:
+def test_unread_answers_keep_no_client_out(hf: Holdfast, asset: PageFiles) -> None:
     """Of whole requests, too, a new connection takes the place of the one whose answer is unread for longest."""
     with serving(hf, page=asset, streams=10, connections=10, deadlines=Deadlines(**PATIENT)) as served:
         lazy = []
@@ -231,14 +231,14 @@ def test_full_server_refuses_with_all_headers(hf: Holdfast) -> None:
         assert (found.status_code, found.json()["code"]) == (503, "too_many_connections")
         assert found.headers["connection"] == "close"
         assert "retry-after" in found.headers
-        assert {name: found.headers[name] for name in ALWAYS} == ALWAYS
+        assert {name: found.headers[name] for name in SECURITY_HEADERS} == SECURITY_HEADERS
 
 
 def test_what_is_not_http_is_refused_with_all_headers(hf: Holdfast) -> None:
     with serving(hf) as served:
         found = answer(connect(served.url, b"\x16\x03\x01 hello\r\n\r\n")).decode()
         assert found.startswith("HTTP/1.1 400 ")
-        for name, value in ALWAYS.items():
+        for name, value in SECURITY_HEADERS.items():
             assert f"{name}: {value}\r\n" in found
 
 
@@ -252,7 +252,7 @@ def test_headers_that_are_too_large_are_refused(hf: Holdfast, line: str, is_whol
         assert answer(connect(served.url, start.replace(b"host", b"connection: close\r\nhost"))).startswith(
             b"HTTP/1.1 200 "
         )
-        sent = request(served, "GET", line.format("x" * (MOST_HEADERS + 100 - len(start) + 60_000)))
+        sent = request(served, "GET", line.format("x" * (MAX_HEADER_BYTES + 100 - len(start) + 60_000)))
         made = connect(served.url, sent if is_whole else b"")
         for at in range(0, 0 if is_whole else len(sent) - 4, 2000):
             made.sendall(sent[at : min(at + 2000, len(sent) - 4)])

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from serving import Served, serving
+from web_server import Served, serving
 
 import holdfast
 

@@ -6,10 +6,10 @@ import json
 import re
 from pathlib import Path
 
-import stocked
-from browsing import Tab, tab
+import page_sample_runs
+from page_browser import Tab, tab
 from playwright.sync_api import Browser, Page, expect
-from serving import serving
+from web_server import serving
 
 import holdfast
 from holdfast import Holdfast
@@ -24,17 +24,16 @@ def _do(page: Page, dialog: str, verb: str) -> None:
 
 
 def test_a_rollback_says_what_it_will_do_and_does_it(store: Holdfast, looking: Tab) -> None:
-    store.run(stocked.study, "kelp", run_id="kelp")
+    store.run(page_sample_runs.study, "kelp", run_id="kelp")
     page = looking.open("run/kelp?version=3")
     page.get_by_role("button", name="Roll back…").click()
     box = page.get_by_role("dialog", name="Roll back kelp")
-    expect(box).to_contain_text(
-        "goes back to version 3, on a new timeline; 4 versions after it stay readable"
-    )
-    expect(box).to_contain_text("compensations run first, in this order: announce")
-    expect(box).to_contain_text("these run again: carry_out#2, carry_out#3, announce")
+    expect(box).to_contain_text("will be rolled back to version 3, on a new timeline")
+    expect(box).to_contain_text("4 later versions will stay readable")
+    expect(box).to_contain_text("Compensations will run first, in this order: announce")
+    expect(box).to_contain_text("These steps will run again: carry_out#2, carry_out#3, announce")
     expect(box).to_contain_text("Nothing is deleted.")
-    box.get_by_label("why (kept in the history)").fill("the third draft was dull")
+    box.get_by_label("reason (recorded in the history)").fill("the third draft was dull")
     _do(page, "Roll back kelp", "Roll back")
     expect(page.get_by_text("2 timelines")).to_be_visible()
     assert store.history("kelp").timelines()[-1].reason == "the third draft was dull"
@@ -43,7 +42,7 @@ def test_a_rollback_says_what_it_will_do_and_does_it(store: Holdfast, looking: T
 
 
 def test_leaving_a_dialog_changes_nothing(store: Holdfast, looking: Tab) -> None:
-    store.run(stocked.study, "kelp", run_id="kelp")
+    store.run(page_sample_runs.study, "kelp", run_id="kelp")
     page = looking.open("run/kelp?version=3")
     for name in ("Roll back…", "Fork…", "Tag…"):
         page.get_by_role("button", name=name).click()
@@ -54,7 +53,7 @@ def test_leaving_a_dialog_changes_nothing(store: Holdfast, looking: Tab) -> None
 
 
 def test_a_fork_with_an_edited_state(store: Holdfast, looking: Tab) -> None:
-    store.run(stocked.study, "kelp", run_id="kelp")
+    store.run(page_sample_runs.study, "kelp", run_id="kelp")
     page = looking.open("run/kelp?version=3")
     page.get_by_role("button", name="Fork…").click()
     box = page.get_by_role("dialog", name="Fork kelp@3")
@@ -67,7 +66,7 @@ def test_a_fork_with_an_edited_state(store: Holdfast, looking: Tab) -> None:
     expect(box.get_by_role("alert")).to_contain_text("This is not JSON")
     editor.fill('"kelp and light"')
     expect(box).to_contain_text("changed as you wrote")
-    box.get_by_label("go on at once").check()
+    box.get_by_label("resume at once").check()
     _do(page, "Fork kelp@3", "Fork")
     expect(page.get_by_role("heading", name="twin")).to_be_visible()
     expect(page.get_by_text("forked from kelp@3")).to_be_visible()
@@ -77,7 +76,7 @@ def test_a_fork_with_an_edited_state(store: Holdfast, looking: Tab) -> None:
 
 
 def test_a_fork_under_an_id_that_is_taken_is_refused_in_the_dialog(store: Holdfast, looking: Tab) -> None:
-    store.run(stocked.study, "kelp", run_id="kelp")
+    store.run(page_sample_runs.study, "kelp", run_id="kelp")
     page = looking.open("run/kelp?do=fork")
     box = page.get_by_role("dialog", name="Fork kelp@7")
     box.get_by_label("its id").fill("kelp")
@@ -86,30 +85,28 @@ def test_a_fork_under_an_id_that_is_taken_is_refused_in_the_dialog(store: Holdfa
 
 
 def test_a_failed_run_is_resumed(store: Holdfast, looking: Tab) -> None:
-    store.run(stocked.study, "broken", run_id="broken", raises=False)
+    store.run(page_sample_runs.study, "broken", run_id="broken", raises=False)
     page = looking.open("run/broken")
     expect(page.get_by_role("alert")).to_contain_text("ValueError: the model answered with an empty text")
     page.get_by_text("traceback", exact=True).click()
-    expect(page.get_by_role("alert")).to_contain_text("stocked.py")
-    stocked.FAILING.discard("broken")
+    expect(page.get_by_role("alert")).to_contain_text("page_sample_runs.py")
+    page_sample_runs.FAILING.discard("broken")
     try:
         page.get_by_role("button", name="Resume…").click()
-        expect(page.get_by_role("dialog")).to_contain_text(
-            "3 recorded steps of reef_study are passed, not run again"
-        )
+        expect(page.get_by_role("dialog")).to_contain_text("3 completed steps will be replayed from history")
         _do(page, "Resume broken", "Resume")
     finally:
-        stocked.FAILING.add("broken")
+        page_sample_runs.FAILING.add("broken")
     expect(page.locator(".run-head .status")).to_have_text("completed")
 
 
 def test_failed_attempts_stay_with_the_timeline_that_made_them(store: Holdfast, looking: Tab) -> None:
-    store.run(stocked.study, "broken", run_id="broken", raises=False)
-    stocked.FAILING.discard("broken")
+    store.run(page_sample_runs.study, "broken", run_id="broken", raises=False)
+    page_sample_runs.FAILING.discard("broken")
     try:
         store.resume("broken")
     finally:
-        stocked.FAILING.add("broken")
+        page_sample_runs.FAILING.add("broken")
     page = looking.open("run/broken")
     steps = page.get_by_role("list", name="Steps").get_by_role("listitem")
     expect(steps).to_have_count(9)
@@ -128,7 +125,7 @@ def test_failed_attempts_stay_with_the_timeline_that_made_them(store: Holdfast, 
 
 
 def test_tags_and_pins(store: Holdfast, looking: Tab) -> None:
-    store.run(stocked.study, "kelp", run_id="kelp")
+    store.run(page_sample_runs.study, "kelp", run_id="kelp")
     page = looking.open("run/kelp?version=3&do=tag")
     box = page.get_by_role("dialog", name="Tag kelp@3")
     box.get_by_role("button", name="Pin").click()
@@ -157,7 +154,7 @@ def test_many_tags_leave_room_for_the_step(store: Holdfast, looking: Tab) -> Non
 
 
 def test_a_run_that_waits_is_paused_and_cancelled(store: Holdfast, looking: Tab) -> None:
-    store.run(stocked.careful, "tides", run_id="tides")
+    store.run(page_sample_runs.careful, "tides", run_id="tides")
     page = looking.open("run/tides")
     page.get_by_role("button", name="Pause…").click()
     _do(page, "Pause tides", "Pause the run")
@@ -170,11 +167,11 @@ def test_a_run_that_waits_is_paused_and_cancelled(store: Holdfast, looking: Tab)
 
 
 def test_a_question_is_answered(store: Holdfast, looking: Tab) -> None:
-    store.run(stocked.careful, "tides", run_id="tides")
+    store.run(page_sample_runs.careful, "tides", run_id="tides")
     page = looking.open("inbox")
     expect(page.get_by_role("link", name="Inbox 1")).to_be_visible()
     page.get_by_role("article").get_by_role("button", name="Yes").click()
-    expect(page.get_by_text("Nobody waits for you")).to_be_visible()
+    expect(page.get_by_text("No open questions")).to_be_visible()
     until(lambda: store.get("tides").status == "completed")
     assert store.get("tides").result == "published"
     page.get_by_role("tab", name="Answered").click()
@@ -182,9 +179,9 @@ def test_a_question_is_answered(store: Holdfast, looking: Tab) -> None:
 
 
 def test_what_was_asked_before_is_told_with_a_question(store: Holdfast, looking: Tab) -> None:
-    store.run(stocked.curious, "tides", run_id="tides")
-    (prompt,) = store.prompts()
-    store.answer(prompt.id, True, actor="ann", resume=False)
+    store.run(page_sample_runs.curious, "tides", run_id="tides")
+    (question,) = store.inbox()
+    store.answer(question.id, True, actor="ann", resume=False)
     store.resume("tides")
     page = looking.open("inbox")
     card = page.get_by_role("article")
@@ -194,24 +191,24 @@ def test_what_was_asked_before_is_told_with_a_question(store: Holdfast, looking:
     expect(card).to_contain_text("by ann: true")
     card.get_by_label("Answer").fill("many")
     card.get_by_role("button", name="Answer").click()
-    expect(card.get_by_role("alert")).to_contain_text("This wants a number")
+    expect(card.get_by_role("alert")).to_contain_text("This needs a number")
     card.get_by_label("Answer").fill("12")
     card.get_by_role("button", name="Answer").click()
-    expect(page.get_by_text("Nobody waits for you")).to_be_visible()
+    expect(page.get_by_text("No open questions")).to_be_visible()
     assert store.get("tides").result == "12"
 
 
-def test_a_frozen_run_is_rolled_back_from_the_inbox(store: Holdfast, looking: Tab) -> None:
-    stocked.freeze(store)
+def test_a_stalled_run_is_rolled_back_from_the_inbox(store: Holdfast, looking: Tab) -> None:
+    page_sample_runs.stall_run(store)
     page = looking.open("inbox")
     page.get_by_role("article").get_by_role("button", name="Roll back…").click()
     box = page.get_by_role("dialog", name="Roll back: circles")
     box.get_by_label("to version").fill("2")
-    expect(box).to_contain_text("goes back to version 2, on a new timeline")
-    expect(box).to_contain_text("these run again: chew")
-    stocked.stop_circling()
+    expect(box).to_contain_text("will be rolled back to version 2, on a new timeline")
+    expect(box).to_contain_text("These steps will run again: chew")
+    page_sample_runs.stop_circling()
     _do(page, "Roll back: circles", "Roll back")
-    expect(page.get_by_text("Nobody waits for you")).to_be_visible()
+    expect(page.get_by_text("No open questions")).to_be_visible()
     assert store.history("circles").timelines()[-1].parent == 2
     page.get_by_role("tab", name="Answered").click()
     card = page.get_by_role("article")
@@ -220,43 +217,43 @@ def test_a_frozen_run_is_rolled_back_from_the_inbox(store: Holdfast, looking: Ta
 
 
 def test_a_second_answer_is_told_who_gave_the_first(store: Holdfast, looking: Tab) -> None:
-    store.run(stocked.careful, "tides", run_id="tides")
+    store.run(page_sample_runs.careful, "tides", run_id="tides")
     # A page that hears nothing of what others do: it was let in already, and listens until it is loaded anew.
     looking.page.route("**/events/stream*", lambda route: route.abort())
     page = looking.open("inbox")
     page.reload()
     expect(page.get_by_role("status")).to_have_text("not connected")
     expect(page.get_by_role("button", name="No")).to_be_visible()
-    (prompt,) = store.prompts()
-    store.answer(prompt.id, True, actor="ann")
+    (question,) = store.inbox()
+    store.answer(question.id, True, actor="ann")
     page.get_by_role("button", name="No").click()
     expect(page.get_by_role("article").get_by_role("alert")).to_contain_text("ann")
 
 
-def test_a_frozen_run_begins_afresh_with_what_was_ticked(store: Holdfast, looking: Tab) -> None:
-    stocked.freeze(store)
+def test_a_stalled_run_is_restarted_with_ticked_parts(store: Holdfast, looking: Tab) -> None:
+    page_sample_runs.stall_run(store)
     page = looking.open("inbox")
     card = page.get_by_role("article")
     expect(card).to_contain_text("looping")
-    card.get_by_role("button", name="Begin afresh…").click()
-    box = page.get_by_role("dialog", name="Begin afresh: circles")
+    card.get_by_role("button", name="Restart…").click()
+    box = page.get_by_role("dialog", name="Restart: circles")
     expect(box).to_contain_text("nothing is deleted")
     box.get_by_text("topic", exact=True).click()
     expect(box.get_by_role("checkbox").nth(0)).to_be_visible()
     assert box.get_by_role("checkbox").count() == 2
     looking.shot("reinitialise-light")
-    stocked.stop_circling()
-    _do(page, "Begin afresh: circles", "Begin afresh")
-    expect(page.get_by_text("Nobody waits for you")).to_be_visible()
+    page_sample_runs.stop_circling()
+    _do(page, "Restart: circles", "Restart")
+    expect(page.get_by_text("No open questions")).to_be_visible()
     first = store.history("circles").versions(timeline=2)[-1]
     assert first.state == {"topic": "eddies"}
 
 
 def test_a_check_tells_how_it_went(store: Holdfast, looking: Tab) -> None:
-    store.run(stocked.study, "kelp", run_id="kelp")
+    store.run(page_sample_runs.study, "kelp", run_id="kelp")
     page = looking.open("storage")
     page.get_by_role("button", name="Verify everything").click()
-    expect(page.get_by_role("status").filter(has_text="All is well")).to_contain_text("1 run, 7 versions")
+    expect(page.get_by_role("status").filter(has_text="No problems")).to_contain_text("1 run, 7 versions")
 
 
 def test_pruning_is_shown_before_it_is_done(store: Holdfast, looking: Tab) -> None:
@@ -266,7 +263,7 @@ def test_pruning_is_shown_before_it_is_done(store: Holdfast, looking: Tab) -> No
     store.history("other").commit({})
     page = looking.open("storage")
     page.get_by_role("row", name="hand").get_by_role("button", name="Prune…").click()
-    expect(page.get_by_text("Say what stays")).to_be_visible()
+    expect(page.get_by_text("Enter a rule to see")).to_be_visible()
     card = page.get_by_role("region", name="Retention")
     card.get_by_label("the last").fill("10")
     expect(card.get_by_text("would remove 20 versions")).to_be_visible()
@@ -303,7 +300,7 @@ def test_a_retention_of_all_runs_is_shown_run_by_run(store: Holdfast, looking: T
 
 
 def test_an_export_is_saved_as_a_file(store: Holdfast, looking: Tab) -> None:
-    store.run(stocked.study, "kelp", run_id="kelp")
+    store.run(page_sample_runs.study, "kelp", run_id="kelp")
     page = looking.open("run/kelp?version=3")
     with page.expect_download() as saved:
         page.get_by_role("link", name="Export").click()
@@ -312,7 +309,7 @@ def test_an_export_is_saved_as_a_file(store: Holdfast, looking: Tab) -> None:
 
 
 def test_who_may_only_look_sees_no_buttons(store: Holdfast, browser: Browser) -> None:
-    store.run(stocked.careful, "tides", run_id="tides")
+    store.run(page_sample_runs.careful, "tides", run_id="tides")
     with serving(store, where=str(store.where), read_only=True) as served, tab(browser, served) as found:
         page = found.open("run/tides")
         expect(page.get_by_text("read only")).to_be_visible()

@@ -10,20 +10,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import page_sample_runs
 import pytest
-import stocked
-from browsing import tab
+from page_browser import tab
 from playwright.sync_api import Browser, expect
-from serving import DEADLINE, serving
+from web_server import DEADLINE, serving
 
 import holdfast
 
 #: Runs until it is killed in its second step.
 PROGRAM = """
 import sys, threading
-import holdfast, stocked
-stocked.HINDERED = threading.Event()
-holdfast.open(sys.argv[1], durability="fast").run(stocked.slow, "kelp", run_id="watched")
+import holdfast, page_sample_runs
+page_sample_runs.HINDERED = threading.Event()
+holdfast.open(sys.argv[1], durability="fast").run(page_sample_runs.slow, "kelp", run_id="watched")
 """
 
 
@@ -61,7 +61,7 @@ def test_a_run_whose_process_is_killed_is_interrupted_and_resumed(
         found.open("run/watched")
         page.get_by_role("button", name="Resume…").click()
         box = page.get_by_role("dialog", name="Resume watched")
-        expect(box).to_contain_text("1 recorded step of slow_study is passed, not run again")
+        expect(box).to_contain_text("1 completed step will be replayed from history")
         box.get_by_role("button", name="Resume", exact=True).click()
         expect(page.locator(".run-head .status")).to_have_text("completed")
         assert hf.get("watched").result == "over"
@@ -70,4 +70,4 @@ def test_a_run_whose_process_is_killed_is_interrupted_and_resumed(
 
 
 def test_the_step_is_held_up_only_where_it_should_be() -> None:
-    assert stocked.HINDERED is None
+    assert page_sample_runs.HINDERED is None

@@ -7,28 +7,28 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import page_sample_runs
 import pytest
-import stocked
-from browsing import Tab, tab
+from page_browser import Tab, tab
 from playwright.sync_api import Browser, expect
-from serving import Served, serving
+from web_server import Served, serving
 
 import holdfast
 from holdfast.web.page import FOLDER
 
 
 @pytest.fixture(scope="module")
-def stocked_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    where = str(tmp_path_factory.mktemp("stocked") / "runs.db")
+def sample_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    where = str(tmp_path_factory.mktemp("samples") / "runs.db")
     with holdfast.open(where, durability="fast") as hf:
-        stocked.stock(hf)
+        page_sample_runs.create_runs(hf)
         with serving(hf, where=where) as served:
             yield served
 
 
 @pytest.fixture
-def looking(browser: Browser, stocked_server: Served) -> Iterator[Tab]:
-    with tab(browser, stocked_server) as found:
+def looking(browser: Browser, sample_server: Served) -> Iterator[Tab]:
+    with tab(browser, sample_server) as found:
         yield found
         found.check()
 
@@ -42,7 +42,10 @@ SCREENS = {
     "compare": ("compare?a=kelp&b=kelp-twin", "kelp and light"),
     "inbox": ("inbox", "Publish the study on tides?"),
     "storage": ("storage", "Size by run"),
-    "rollback": ("run/kelp?version=3&do=rollback", "these run again: carry_out#2, carry_out#3, announce"),
+    "rollback": (
+        "run/kelp?version=3&do=rollback",
+        "These steps will run again: carry_out#2, carry_out#3, announce",
+    ),
     "fork": ("run/kelp?version=3&do=fork", "A new run begins with the state of kelp@3"),
 }
 
@@ -50,10 +53,10 @@ SCREENS = {
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("screen", SCREENS)
 def test_every_screen_shows_what_it_should(
-    browser: Browser, stocked_server: Served, screen: str, scheme: str
+    browser: Browser, sample_server: Served, screen: str, scheme: str
 ) -> None:
     where, sign = SCREENS[screen]
-    with tab(browser, stocked_server, scheme=scheme) as found:
+    with tab(browser, sample_server, scheme=scheme) as found:
         page = found.open(where)
         expect(page.get_by_text(sign).first).to_be_visible()
         expect(page.get_by_text("live", exact=True)).to_be_visible()
@@ -62,9 +65,9 @@ def test_every_screen_shows_what_it_should(
 
 
 @pytest.mark.parametrize("screen", ["runs", "run", "inbox", "compare", "storage"])
-def test_and_is_readable_on_a_phone(browser: Browser, stocked_server: Served, screen: str) -> None:
+def test_and_is_readable_on_a_phone(browser: Browser, sample_server: Served, screen: str) -> None:
     where, _ = SCREENS[screen]
-    with tab(browser, stocked_server, phone=True) as found:
+    with tab(browser, sample_server, phone=True) as found:
         page = found.open(where)
         expect(page.get_by_text("live", exact=True)).to_be_visible()
         found.shot(f"{screen}-phone")
@@ -118,7 +121,7 @@ def test_a_search_and_a_filter_live_in_the_address(looking: Tab) -> None:
     expect(page.get_by_label("Search runs")).to_have_value("twin")
     expect(page.get_by_role("link", name="kelp-twin")).to_be_visible()
     page.get_by_label("Search runs").fill("no such run")
-    expect(page.get_by_text("No run fits these filters")).to_be_visible()
+    expect(page.get_by_text("No run matches these filters")).to_be_visible()
     page.get_by_role("button", name="Show all runs").click()
     page.get_by_label("Workflow").select_option("careful_study")
     expect(page.get_by_role("link", name="tides")).to_be_visible()
@@ -267,7 +270,7 @@ def test_tabs_are_walked_with_the_arrow_keys(looking: Tab) -> None:
 
 def test_nothing_comes_before_the_first_version(looking: Tab) -> None:
     page = looking.open("run/kelp?version=1&show=difference")
-    expect(page.get_by_text("Nothing came before the first version.")).to_be_visible()
+    expect(page.get_by_text("There is no version before the first.")).to_be_visible()
 
 
 def test_a_dialog_gives_the_focus_back(looking: Tab) -> None:
@@ -300,7 +303,7 @@ def test_the_history_of_a_question(looking: Tab) -> None:
     expect(card).to_contain_text("careful_study · suspended")
     expect(card).to_contain_text("none before this one")
     card.get_by_text("What runs then").click()
-    expect(card).to_contain_text("1 recorded step of careful_study is passed, not run again")
+    expect(card).to_contain_text("1 completed step will be replayed from history")
     card.get_by_role("link", name="version 2").click()
     expect(page.get_by_role("heading", name="Steps to version 2")).to_be_visible()
 

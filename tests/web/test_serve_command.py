@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 import terminal
-from process import Process
+from serve_process import Process
 from terminal import PROGRAM, Terminal, environment
 
 import holdfast
@@ -98,7 +98,7 @@ def test_a_file_of_tokens_is_made_for_its_owner_alone(folder: Path) -> None:
         ("admin long-enough-0123456789", 0o644, "can be read by others"),
         ("admin short", 0o600, "at least 20"),
         ("root long-enough-0123456789", 0o600, "line 1: write the role"),
-        ("\n# nothing\n", 0o600, "holds no token"),
+        ("\n# nothing\n", 0o600, "has no tokens"),
         ("admin long-enough-0123456789 launch", 0o600, "'launch' is taken"),
         (
             "admin long-enough-0123456789 x\nviewer long-enough-012345678 x",
@@ -220,7 +220,7 @@ def test_secrets_are_not_printed_into_a_log(folder: Path) -> None:
     try:
         until(lambda: (folder / "out.log").read_text().count("\n") >= 3)
         text = (folder / "out.log").read_text()
-        assert "serves holdfast.db at http://127.0.0.1:" in text
+        assert "serving holdfast.db at http://127.0.0.1:" in text
         assert "printed on a terminal, or with --json" in text
         assert "code=" not in text
         assert "token  " not in text
@@ -258,7 +258,7 @@ def test_whoever_ends_it_is_told_which_runs_it_leaves(folder: Path) -> None:
         assert client.post("/runs/stuck-1/resume", json={"wait": 0}).status_code == 202
     opened.type("\x03")
     assert opened.end() == 0
-    assert "stuck-1 was under way here: `holdfast resume stuck-1` goes on with it" in opened.text
+    assert "stuck-1 was running here: continue it with `holdfast resume stuck-1`" in opened.text
 
 
 def test_ui_opens_a_browser(folder: Path) -> None:
@@ -355,7 +355,7 @@ def test_no_code_of_the_folder_is_imported_unless_asked(folder: Path) -> None:
     opened.until("token")
     opened.type("\x03")
     assert opened.end() == 0
-    assert "is not imported: say --app trap" in " ".join(opened.text.split())
+    assert "is not imported: use --app trap" in " ".join(opened.text.split())
     with Process(folder, HOLDFAST_APP="trap"):
         assert (folder / "sprung").exists()
 

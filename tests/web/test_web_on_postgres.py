@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from serving import Listener, Served, serving
 from shelf import fill
+from web_server import Listener, Served, serving
 
 import holdfast
 from holdfast import Holdfast
@@ -35,7 +35,7 @@ def test_answers_streams_and_hostile_names(hf: Holdfast, served: Served, url: st
     assert served.get("/runs", search="hostile")["runs"][0]["id"] == "[red]hostile[/red]"
     assert served.post("/verify", wait=30)["result"]["ok"]
     for run in HOSTILE:
-        for path in (f"/runs/{run}", f"/runs/hand/versions/{run}", f"/prompts/{run}", f"/diff?a={run}"):
+        for path in (f"/runs/{run}", f"/runs/hand/versions/{run}", f"/inbox/{run}", f"/diff?a={run}"):
             found = served.client().get(f"/api/v1{path}")
             assert found.status_code in (404, 422), (path, found.text)
         for query in ({"workflow": "a\0b"}, {"tag": "a\0b"}, {"search": "a\0b"}, {"after": "a\0b"}):

@@ -2,7 +2,7 @@
 
 A command parses, calls the engine and prints; it has no logic of its own.
 
-Invariant: a mistake of the user's is one line on stderr and an exit code that says of which kind, never a traceback.
+Invariant: a user error is one line on stderr and an exit code that names its kind, never a traceback.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from _thread import interrupt_main
 
 
 def main() -> None:
-    """The program, as it is installed."""
+    """Run the installed program."""
     try:
-        sys.unraisablehook = _unheard
+        sys.unraisablehook = _repeat_interrupt
         from holdfast.cli.app import run
 
         code = run(sys.argv[1:])
     except KeyboardInterrupt:
         code = 130
-    # What is left to do is Python's own; who interrupts that wants to be gone.
+    # Only Python's own shutdown is left: an interrupt ends it at once.
     signal.signal(signal.SIGINT, lambda *_: os._exit(code or 130))
-    # Nor is anything left that is worth looking for among all objects, which would take a sixth of the whole time.
+    # The final garbage collection would take a sixth of the total time and find nothing.
     gc.freeze()
     sys.exit(code)
 
 
-def _unheard(error: sys.UnraisableHookArgs) -> None:
-    """An interrupt that came within a callback of Python's own, from which nothing goes up, comes once more."""
+def _repeat_interrupt(error: sys.UnraisableHookArgs) -> None:
+    """Repeat an interrupt that was raised, and lost, in a callback of Python's own."""
     if issubclass(error.exc_type, KeyboardInterrupt):
-        # Not at once: it must not come while this is still at work, where it would be lost again.
+        # Delayed: raised during this hook it would be lost again.
         threading.Timer(0.1, interrupt_main).start()
     else:
         sys.__unraisablehook__(error)

@@ -1,6 +1,8 @@
-"""The program: finds the command, runs it, and turns what goes wrong into one line and an exit code.
+"""The program: finds the command, runs it, and reports errors.
 
-Commands are modules of `commands`, imported when they are called, so that help is there at once.
+Commands are modules of `commands`, imported when they are called, so that `--help` is fast.
+
+Invariant: whatever is raised becomes one line on stderr and an exit code.
 """
 
 from __future__ import annotations
@@ -14,100 +16,98 @@ from typing import Any
 import click
 
 from holdfast import __version__
-from holdfast.cli import exits
-from holdfast.cli.call import Call, shared
-from holdfast.desk.words import details_as_json, dumps, plain
+from holdfast.cli.context import CommandContext, shared_options
+from holdfast.cli.exit_codes import DONE, FAULT, FILES, INTERRUPTED, USAGE, code_of
 from holdfast.errors import HoldfastError, NotFound
+from holdfast.operator_view.text import details_as_json, dumps, plain
 
 #: Set by a shell that wants to complete a command line.
 _COMPLETE = "_HOLDFAST_COMPLETE"
 
-#: Commands by what they are for: name, module, what it does in a line.
+#: Commands by their purpose: name, module, summary.
 COMMANDS: dict[str, list[tuple[str, str, str]]] = {
-    "See it": [
-        ("demo", "demo", "An agent is killed, goes on, makes a mistake and is put right."),
-        ("init", "init", "Make a store, and tell this project where it is."),
+    "Start": [
+        ("demo", "demo", "Show an agent that is killed, resumed, and corrected by a rollback."),
+        ("init", "init", "Create a store and record its location in pyproject.toml."),
     ],
-    "In a browser": [
-        ("serve", "serve", "Serve the page and the API, for this machine, until a signal comes."),
-        ("ui", "serve", "Serve the page, as `serve` does, and open it in a browser."),
+    "Web": [
+        ("serve", "serve", "Serve the web page and the HTTP API until interrupted."),
+        ("ui", "serve", "Serve the web page as `serve` does, and open it in a browser."),
     ],
-    "Look at runs": [
+    "Inspect runs": [
         ("runs", "runs", "List runs, newest first."),
-        ("log", "log", "The versions of a run, newest first."),
-        (
-            "show",
-            "show",
-            "A version: step, arguments, result, error, state; or the part of the state at PATH.",
-        ),
-        ("diff", "diff", "What changed from version A to version B."),
-        ("compare", "compare", "Two runs or timelines, step by step."),
-        ("blame", "blame", "Which version last changed each part of the state."),
+        ("log", "log", "List the versions of a run, newest first."),
+        ("show", "show", "Show a version: step, arguments, result, error, state; or a part of the state."),
+        ("diff", "diff", "Show the changes from version A to version B."),
+        ("compare", "compare", "Compare two runs or timelines step by step."),
+        ("blame", "blame", "Show which version last changed each part of the state."),
         ("bisect", "bisect", "Find the first version for which a command fails."),
-        ("events", "events", "What happened to a run, or in the whole store, oldest first."),
-        ("watch", "watch", "See a run at work until it ends."),
+        ("events", "events", "List the events of a run or of the whole store, oldest first."),
+        ("watch", "watch", "Follow a run until it ends or waits for an operator."),
     ],
-    "Put runs right": [
-        ("resume", "resume", "Go on with a run from its head."),
-        ("rollback", "rollback", "Move a run back to a version, on a new timeline, and go on from there."),
-        ("fork", "fork", "Start another run from a version."),
-        ("merge", "merge", "Bring what another version or timeline of a run changed into its head."),
+    "Change runs": [
+        ("resume", "resume", "Resume a run from its head."),
+        ("rollback", "rollback", "Move a run back to a version, on a new timeline, and resume it."),
+        ("fork", "fork", "Start a new run from a version."),
+        ("merge", "merge", "Merge the changes of another version or timeline into a run's head."),
         (
             "replay",
             "replay",
-            "Run the recorded steps of a run again beside the record, or tell of them again.",
+            "Run the recorded steps of a run again to validate them, or republish their events.",
         ),
-        ("pause", "stop", "Stop a run at the next step, until it is resumed."),
-        ("cancel", "stop", "Stop a run for good, at the next step."),
+        ("pause", "pause", "Stop a run at the next step until it is resumed."),
+        ("cancel", "pause", "Stop a run permanently at the next step."),
     ],
-    "Answer": [
-        ("prompts", "prompts", "The questions that wait for an answer."),
-        ("answer", "prompts", "Answer a question."),
-        ("send", "prompts", "Send an event to a run that waits for it, now or later."),
-        ("mcp", "mcp", "Let agents look at runs and put them right: a server of the Model Context Protocol."),
+    "Signals and questions": [
+        ("inbox", "inbox", "List the questions that wait for an answer."),
+        ("answer", "inbox", "Answer a question."),
+        ("signal", "inbox", "Send a signal to a run that waits for it, now or later."),
     ],
-    "Run a fleet": [
-        ("worker", "worker", "Execute runs of queues until a signal comes."),
-        ("monitor", "monitor", "Look after runs that are dead, silent, looping or too expensive."),
-        ("queues", "queues", "The queues, what waits in them, and their limits."),
-        ("enqueue", "queues", "Let a worker run a workflow."),
-        ("requeue", "queues", "Let a worker go on with a run that has stopped."),
+    "Queues and workers": [
+        ("worker", "worker", "Execute the runs of queues until interrupted."),
+        ("monitor", "monitor", "Detect runs that are dead, silent, looping or over budget, and act on them."),
+        ("queues", "queues", "List the queues, their runs and their limits."),
+        ("enqueue", "queues", "Add a run of a workflow to a queue."),
+        ("requeue", "queues", "Put a stopped run back into a queue."),
     ],
-    "Care for the store": [
-        ("tag", "marks", "Give a version a name."),
-        ("pin", "marks", "Keep a version from being forgotten."),
-        ("forget", "forget", "Remove versions that a policy does not keep."),
-        ("delete", "forget", "Remove whole runs for ever."),
-        ("gc", "gc", "Remove large values that no version holds any more."),
-        ("backup", "backup", "Copy the store, while it is in use, to a new file."),
-        ("verify", "verify", "Check every version, every hash, every large value."),
-        ("stats", "stats", "What the store holds, and how large it is."),
+    "Maintain the store": [
+        ("tag", "tag", "Tag a version, or list the tags of a run."),
+        ("pin", "tag", "Protect a version from being pruned."),
+        ("prune", "prune", "Remove old versions that a retention policy does not keep."),
+        ("delete", "prune", "Delete whole runs permanently."),
+        ("gc", "gc", "Remove artifacts that no version refers to."),
+        ("backup", "backup", "Copy the store to a new file while it is in use."),
+        ("verify", "verify", "Check every version, hash and artifact."),
+        ("stats", "stats", "Show what the store holds and how large it is."),
         ("check", "check", "Check, before a deploy, that APP can resume every unfinished run of the store."),
-        ("config", "config", "Settings that the store keeps for all who use it."),
-        ("doctor", "doctor", "Look for what could become a problem."),
-        ("migrate", "migrate", "Bring a store to this Holdfast's format."),
+        ("config", "config", "Change the settings that are stored in the store."),
+        ("doctor", "doctor", "Look for problems with the store and this installation."),
+        ("migrate", "migrate", "Upgrade a store to the current format."),
     ],
-    "Take along": [
-        ("export", "exports", "Write versions as JSON, or whole runs as bundles."),
-        ("import", "exports", "Read snapshots and bundles. Never overwrites."),
+    "Import and export": [
+        ("export", "export", "Write versions as JSON, or whole runs as bundles."),
+        ("import", "export", "Import snapshots and bundles. Never overwrites."),
+        ("artifacts", "artifacts", "List, read and add artifacts."),
+    ],
+    "Integrations": [
+        ("mcp", "mcp", "Serve the store to agents over the Model Context Protocol."),
+        ("import-langgraph", "import_langgraph", "Copy the threads of a LangGraph SqliteSaver database."),
         (
-            "import-langgraph",
-            "import_langgraph",
-            "Copy the threads of a database of LangGraph's SqliteSaver.",
+            "completion",
+            "completion",
+            "Print the script that completes commands, options and runs in your shell.",
         ),
-        ("artifacts", "artifacts", "List, read and add large values."),
-        ("completion", "completion", "Print what makes your shell complete commands, options and runs."),
     ],
 }
 _MODULES = {name: module for group in COMMANDS.values() for name, module, _ in group}
 
 
-class Unread(Exception):
-    """Whoever read the output has seen enough."""
+class OutputClosed(Exception):
+    """The reader of the output has closed the pipe."""
 
 
 class Program(click.Group):
-    """The group of all commands, each loaded when it is called."""
+    """The group of all commands; each is imported when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_MODULES)
@@ -127,8 +127,8 @@ class Program(click.Group):
             # Click would print an empty line.
             raise click.Abort from None
         except BrokenPipeError:
-            # Click would call it a failure.
-            raise Unread from None
+            # Click would report a failure.
+            raise OutputClosed from None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -152,143 +152,139 @@ class Program(click.Group):
     cls=Program,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="A version is written RUN@12, RUN@head, RUN~2 (two before the head) or RUN:tag; RUN alone is its head. The "
-    "beginning of a run's id is enough where it is the only one.",
+    epilog="Write a version as RUN@12, RUN@head, RUN~2 (two before the head) or RUN:tag; RUN alone is its head. A "
+    "unique prefix of a run's id is enough.",
 )
 @click.version_option(__version__, message="holdfast %(version)s")
-@shared
+@shared_options
 @click.pass_context
-def program(context: click.Context) -> None:
-    """Keeps the state of agent workflows: every step a version to resume, roll back, fork, compare and blame."""
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help())
+def program(click_context: click.Context) -> None:
+    """Durable, versioned state for agent workflows: resume, roll back, fork, compare and blame every step."""
+    if click_context.invoked_subcommand is None:
+        click.echo(click_context.get_help())
 
 
 def run(arguments: list[str]) -> int:
-    """Run the program and give its exit code."""
-    _complete_streams()
-    arguments = list(map(_decoded, arguments))
-    call = Call()
-    code: object = exits.DONE
-    # What goes wrong before the options are read is told as they will say.
-    call.out.json = "--json" in arguments[: arguments.index("--") if "--" in arguments else None]
+    """Run the program and return its exit code."""
+    _prepare_streams()
+    arguments = list(map(_decode_argument, arguments))
+    ctx = CommandContext()
+    code: object = DONE
+    # Errors before the options are parsed are reported as JSON, too.
+    ctx.out.json = "--json" in arguments[: arguments.index("--") if "--" in arguments else None]
     try:
         if _COMPLETE in os.environ:
-            code = program.main(arguments, "holdfast", standalone_mode=False, obj=call)
+            code = program.main(arguments, "holdfast", standalone_mode=False, obj=ctx)
         else:
             # `main` would print an empty line for an interrupt.
-            with program.make_context("holdfast", arguments, obj=call) as context:
-                code = program.invoke(context)
+            with program.make_context("holdfast", arguments, obj=ctx) as click_context:
+                code = program.invoke(click_context)
         sys.stdout.flush()
     except click.exceptions.Exit as error:
         code = error.exit_code
-    except (Unread, BrokenPipeError):
-        _silence()
+    except (OutputClosed, BrokenPipeError):
+        _discard_output()
     except (click.Abort, KeyboardInterrupt):
-        # On a terminal, after what stands in the line of the ^C.
-        _tell(
-            call,
-            "interrupted",
-            "interrupted; nothing is lost",
-            {},
-            before="\n" if sys.stderr.isatty() else "",
-        )
-        code = exits.INTERRUPTED
+        # On a terminal, start a new line after the ^C.
+        newline = "\n" if sys.stderr.isatty() else ""
+        _report_error(ctx, "interrupted", "interrupted; nothing is lost", {}, before=newline)
+        code = INTERRUPTED
     except click.ClickException as error:
-        _tell(call, "usage", _usage(error), {})
-        code = exits.USAGE
+        _report_error(ctx, "usage", _usage_text(error), {})
+        code = USAGE
     except HoldfastError as error:
-        if call.debug:
+        if ctx.debug:
             raise
-        _tell(call, error.code, f"{error}{_hint(error)}", error.details)
-        code = exits.code_of(error)
+        _report_error(ctx, error.code, f"{error}{_hint(error)}", error.details)
+        code = code_of(error)
     except OSError as error:
-        if call.debug:
+        if ctx.debug:
             raise
-        _tell(call, "files", _files(error), {"file": error.filename})
-        _silence()
-        code = exits.FILES
+        _report_error(ctx, "files", _file_error_text(error), {"file": error.filename})
+        _discard_output()
+        code = FILES
     except Exception as error:
-        if call.debug:
+        if ctx.debug:
             raise
-        text = f"a fault in Holdfast: {type(error).__name__}: {error} (--debug shows where)"
-        _tell(call, "fault", text, {})
-        code = exits.FAULT
+        text = f"internal error in Holdfast: {type(error).__name__}: {error} (--debug shows the traceback)"
+        _report_error(ctx, "fault", text, {})
+        code = FAULT
     finally:
-        _close(call)
-    return code if isinstance(code, int) else exits.DONE
+        _close(ctx)
+    return code if isinstance(code, int) else DONE
 
 
-def _tell(call: Call, code: str, message: str, details: dict[str, Any], *, before: str = "") -> None:
-    """One line that says what went wrong and what to do."""
-    if call.out.json:
+def _report_error(
+    ctx: CommandContext, code: str, message: str, details: dict[str, Any], *, before: str = ""
+) -> None:
+    """Print one line: the error and what to do."""
+    if ctx.out.json:
         text = dumps({"code": code, "message": message, "details": details_as_json(details)})
     else:
         text = f"holdfast: {plain(message)}"
     try:
-        colour = sys.stderr.isatty() and not call.out.json and not os.environ.get("NO_COLOR")
+        colour = sys.stderr.isatty() and not ctx.out.json and not os.environ.get("NO_COLOR")
         print(before + (f"\033[31m{text}\033[0m" if colour else text), file=sys.stderr)
     except OSError:
-        _silence()
+        _discard_output()
 
 
-def _files(error: OSError) -> str:
+def _file_error_text(error: OSError) -> str:
     what = error.strerror or str(error)
     if error.filename is None:
-        return f"the output cannot be written: {what}: write it elsewhere, or make room"
-    return f"{error.filename}: {what}: check the path and your rights to it"
+        return f"the output cannot be written: {what}: write it elsewhere, or free some space"
+    return f"{error.filename}: {what}: check the path and its permissions"
 
 
 def _hint(error: HoldfastError) -> str:
-    """Where to look for what was not found, if the message does not say what to do."""
+    """Return which command lists what was not found, if the message does not say what to do."""
     if not isinstance(error, NotFound) or ": " in str(error):
         return ""
     if "path" in error.details:
-        return ": `holdfast show REF` shows what there is"
+        return ": `holdfast show REF` shows the state"
     if error.details.keys() & {"version", "tag", "back"}:
-        return f": `holdfast log {error.details.get('run', 'RUN')}` lists what there is"
+        return f": `holdfast log {error.details.get('run', 'RUN')}` lists them"
     return ": `holdfast runs` lists them" if "run" in error.details else ""
 
 
-def _usage(error: click.ClickException) -> str:
+def _usage_text(error: click.ClickException) -> str:
     text = error.format_message().rstrip(".")
-    context = getattr(error, "ctx", None)
-    if context is None or "--help" in text:
+    click_context = getattr(error, "ctx", None)
+    if click_context is None or "--help" in text:
         return text
-    return f"{text[0].lower()}{text[1:]} (see `{context.command_path} --help`)"
+    return f"{text[0].lower()}{text[1:]} (see `{click_context.command_path} --help`)"
 
 
-def _close(call: Call) -> None:
+def _close(ctx: CommandContext) -> None:
     try:
-        call.close()
+        ctx.close()
     except HoldfastError as error:
-        _tell(call, error.code, str(error), error.details)
+        _report_error(ctx, error.code, str(error), error.details)
 
 
-def _complete_streams() -> None:
-    """Python has none where the caller closed one; what is written there then goes nowhere. Signs that a stream cannot
-    take are written as their numbers."""
+def _prepare_streams() -> None:
+    """Replace streams that the caller closed, and escape characters that a stream cannot encode."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - for as long as it runs
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - open until the process ends
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # Programs read UTF-8, whatever the locale; a terminal gets what it can show.
+            # A pipe gets UTF-8 whatever the locale; a terminal gets its own encoding.
             named = stream.isatty() or os.environ.get("PYTHONIOENCODING")
             encoding = None if named else "utf-8"
             stream.reconfigure(encoding=encoding, errors="backslashreplace")
 
 
-def _decoded(argument: str) -> str:
-    """An argument as it was meant, where the locale is not UTF-8; what is no UTF-8 either keeps its escapes."""
+def _decode_argument(argument: str) -> str:
+    """Decode an argument as UTF-8 whatever the locale; escape bytes that are not UTF-8."""
     try:
         return os.fsencode(argument).decode()
     except UnicodeError:
         return argument.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
-def _silence() -> None:
-    """Let Python's own flush at the end fail unheard."""
+def _discard_output() -> None:
+    """Redirect the streams to the null device, so that the flush at exit cannot fail."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -1,4 +1,4 @@
-"""Going on with a run, seen from the terminal: steps as they are done, and how it ended."""
+"""Show a run that is being resumed: its steps, and its outcome."""
 
 from __future__ import annotations
 
@@ -6,52 +6,53 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 
-from holdfast.cli import exits
-from holdfast.cli.call import Call
-from holdfast.desk.standing import questions, standing
-from holdfast.desk.words import age, brief, plain, span
+from holdfast.cli import exit_codes
+from holdfast.cli.context import CommandContext
 from holdfast.engine import Holdfast
 from holdfast.errors import CodeChanged, CompensationFailed, ReplayDiverged
+from holdfast.execution.preview import Preview
+from holdfast.execution.run import Run
 from holdfast.model.public import Event
-from holdfast.runtime.endings import ENDED
-from holdfast.runtime.preview import Preview
-from holdfast.runtime.run import Run
+from holdfast.model.records import ENDED
+from holdfast.operator_view.actions import open_questions, run_outcome
+from holdfast.operator_view.records import status_of
+from holdfast.operator_view.text import age, brief, plain, span
 
 _SIGNS = {
     "step.completed": ("✓", "green"),
     "step.failed": ("✗", "red"),
     "step.retried": ("↻", "yellow"),
-    "prompt.opened": ("?", "magenta"),
+    "question.opened": ("?", "magenta"),
 }
 
 
 @contextmanager
-def followed(call: Call, hf: Holdfast, run_id: str) -> Iterator[None]:
-    """Tell people of the steps of a run while it goes on. What the steps print is no result of the command."""
+def show_progress(ctx: CommandContext, hf: Holdfast, run_id: str) -> Iterator[None]:
+    """Print the steps of a run as they end. Redirect what the steps print: it is not the command's result."""
     with redirect_stdout(sys.stderr):
-        if not sys.stderr.isatty() or call.out.json:
+        if not sys.stderr.isatty() or ctx.out.json:
             yield
             return
-        with hf.subscribe(_teller(call), run_id=run_id, kinds=list(_SIGNS)):
+        with hf.subscribe(_step_printer(ctx), run_id=run_id, kinds=list(_SIGNS)):
             yield
 
 
 @contextmanager
-def advised(preview: Preview) -> Iterator[None]:
-    """What to do next, where going on was refused, in the words of the command line."""
+def explain_refusal(preview: Preview) -> Iterator[None]:
+    """Add commands that help to an error that stops a run from being resumed."""
     run = preview.run
     try:
         yield
     except CompensationFailed as error:
         raise CompensationFailed(
-            f"undoing step {error.details.get('address')!r} of run {run!r} failed with "
-            f"{type(error.__cause__).__name__}: {error.__cause__}; the rollback waits: mend the cause, then `holdfast "
-            f"resume {run}` finishes it and runs the workflow again from there, `holdfast rollback {run} --to "
-            f"{preview.version} --no-resume` only finishes it",
+            f"the compensation of step {error.details.get('address')!r} of run {run!r} failed with "
+            f"{type(error.__cause__).__name__}: {error.__cause__}; the rollback is incomplete: fix the cause, then "
+            f"`holdfast resume {run}` completes it and resumes the run, `holdfast rollback {run} --to "
+            f"{preview.version} --no-resume` only completes it",
             **error.details,
         ) from error.__cause__
     except CodeChanged as error:
-        raise CodeChanged(_changed(run), **error.details) from None
+        raise CodeChanged(_changed_code_text(run), **error.details) from None
     except ReplayDiverged as error:
         address = error.details.get("address")
         raise ReplayDiverged(
@@ -62,32 +63,34 @@ def advised(preview: Preview) -> Iterator[None]:
 
 
 @contextmanager
-def kept(run: str) -> Iterator[None]:
-    """What to do next, where word for a run was refused because it would go on with other code."""
+def explain_changed_code(run: str) -> Iterator[None]:
+    """Add commands that help if a run is not resumed after a signal or an answer because its code has changed."""
     try:
         yield
     except CodeChanged as error:
         raise CodeChanged(
-            _changed(run, f"say --no-resume, then `holdfast resume {error.details['run']} --changed allow`"),
+            _changed_code_text(
+                run, f"use --no-resume, then `holdfast resume {error.details['run']} --changed allow`"
+            ),
             **error.details,
         ) from None
 
 
-def refuse_changed(preview: Preview, changed: str | None) -> None:
-    """`CodeChanged`, before anything is done, where going on would be refused."""
+def refuse_changed_code(preview: Preview, changed: str | None) -> None:
+    """Raise `CodeChanged`, before anything is done, if resuming would be refused."""
     if preview.changed and changed in (None, "refuse"):
-        raise CodeChanged(_changed(preview.run), run=preview.run)
+        raise CodeChanged(_changed_code_text(preview.run), run=preview.run)
 
 
-def _changed(run: str, otherwise: str = "say --changed allow") -> str:
-    then = f"bring the old code back, or {otherwise}"
-    return f"the workflow's code has changed since run {run!r} was last executed: {then}"
+def _changed_code_text(run: str, otherwise: str = "use --changed allow") -> str:
+    advice = f"restore the old code, or {otherwise}"
+    return f"the workflow's code has changed since run {run!r} was last executed: {advice}"
 
 
-def _teller(call: Call) -> Callable[[Event], None]:
-    out = call.out
+def _step_printer(ctx: CommandContext) -> Callable[[Event], None]:
+    out = ctx.out
 
-    def tell(event: Event) -> None:
+    def print_step(event: Event) -> None:
         sign, colour = _SIGNS[event.kind]
         line = out.styled(f"  {sign} ", colour).append(
             plain(str(event.data.get("address") or event.step or ""))
@@ -98,62 +101,54 @@ def _teller(call: Call) -> Callable[[Event], None]:
             line.append(f"  {plain(str(event.data['error']))}", "red")
         out.say(line)
 
-    return tell
+    return print_step
 
 
-#: Statuses in which nothing more happens by itself.
-_RESTING = (*ENDED, "paused", "frozen")
+#: Statuses in which a run stays until an operator acts.
+_AT_REST = (*ENDED, "paused", "stalled", "interrupted")
 
 
-def rests(hf: Holdfast, run: Run) -> bool:
-    """Does nothing more happen until somebody does something: answers, resumes?"""
-    status = run.status
-    return status in _RESTING or (status == "suspended" and bool(questions(hf, run))) or interrupted(run)
+def is_at_rest(hf: Holdfast, run: Run) -> bool:
+    """Return whether nothing happens to a run until an operator acts."""
+    status = status_of(run)
+    return status in _AT_REST or (status == "suspended" and bool(open_questions(hf, run)))
 
 
-def interrupted(run: Run) -> bool:
-    """Did the process that advanced it go away?"""
-    return run.status == "running" and run.workflow is not None and not run.alive
+def exit_code_of(hf: Holdfast, run: Run) -> int:
+    """Return the exit code for the status of a run."""
+    status = status_of(run)
+    if status in ("failed", "interrupted"):
+        return exit_codes.FINDINGS
+    asks = status in ("suspended", "stalled") and open_questions(hf, run)
+    return exit_codes.WAITS if asks else exit_codes.DONE
 
 
-def code_for(hf: Holdfast, run: Run) -> int:
-    """The exit code that tells how a run stands."""
-    status = run.status
-    if status == "failed" or interrupted(run):
-        return exits.FINDINGS
-    return exits.WAITS if status in ("suspended", "frozen") and questions(hf, run) else exits.DONE
-
-
-def ended(call: Call, run: Run) -> int:
-    """Say how a run stands after it was resumed, and give the exit code for it."""
-    _say_how(call, run)
-    return code_for(call.hf, run)
-
-
-def _say_how(call: Call, run: Run) -> None:
-    out = call.out
-    record = standing(call.hf, run)
+def report_outcome(ctx: CommandContext, run: Run) -> int:
+    """Print the outcome of a run and return the exit code for it."""
+    out = ctx.out
+    record = run_outcome(ctx.hf, run)
     status = record["status"]
-    place = f"{run.id}@{record['version']}"
+    head = f"{run.id}@{record['version']}"
     if status == "completed":
-        text = f"  {place}: {brief(run.result, 200)}"
+        text = f"  {head}: {brief(run.result, 200)}"
     elif status == "failed":
         error = run.failure or {}
         text = (
-            f"  {run.id}: {error.get('type', 'error')}: {error.get('message', '')}; `holdfast show {run.id}` tells "
-            f"more, `holdfast resume {run.id}` tries again"
+            f"  {run.id}: {error.get('type', 'error')}: {error.get('message', '')}; `holdfast show {run.id}` shows "
+            f"the traceback, `holdfast resume {run.id}` tries again"
         )
     elif status == "suspended":
-        prompts, until = questions(call.hf, run), record["until"]
-        text = f"  {run.id}: it waits for {', '.join(record['waits'])}"
-        if prompts:
-            asks = "; ".join(f"{prompt.id}: {brief(prompt.question, 100)}" for prompt in prompts)
-            text = f"  {run.id}: it asks {asks} (holdfast answer {prompts[0].id})"
+        questions, until = open_questions(ctx.hf, run), record["until"]
+        text = f"  {run.id}: waiting for {', '.join(record['waits'])}"
+        if questions:
+            asked = "; ".join(f"{each.id}: {brief(each.text, 100)}" for each in questions)
+            text = f"  {run.id}: open questions: {asked} (holdfast answer {questions[0].id})"
         elif until is not None:
             text += f", until {until.astimezone():%Y-%m-%d %H:%M:%S} ({age(until)})"
-    elif status == "frozen":
-        asks = "; ".join(f"{each.question} (holdfast answer {each.id})" for each in run.prompts())
-        text = f"  {run.id}: {asks}"
+    elif status == "stalled":
+        asked = "; ".join(f"{each.text} (holdfast answer {each.id})" for each in run.questions())
+        text = f"  {run.id}: {asked}"
     else:
-        text = f"  {place}"
+        text = f"  {head}"
     out.done(record, out.status(status).append(plain(text)))
+    return exit_code_of(ctx.hf, run)

@@ -1,7 +1,7 @@
-"""What a command prints: for people on a terminal, tab-separated in a pipe, JSON when asked for.
+"""Output of a command: tables on a terminal, tab-separated fields in a pipe, JSON with `--json`.
 
-Invariant: standard output carries the result and nothing else; progress and questions go to standard error, and only to
-a terminal. Whatever text comes by, no control character of it reaches a terminal.
+Invariant: standard output carries only the result; progress and questions go to standard error, and only to a terminal.
+No control character of stored text reaches a terminal.
 """
 
 from __future__ import annotations
@@ -16,17 +16,35 @@ from decimal import Decimal
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.desk.words import as_json, dumps, places, plain, plain_lines
+from holdfast.operator_view.records import status_of
+from holdfast.operator_view.text import age, display_width, dumps, plain, printable_lines, size
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-#: Fields that a spreadsheet computes, also if they stand in quotation marks, and numbers, which it may.
+
+def run_columns(out: Output) -> list[Column]:
+    """Return the columns of a list of runs."""
+    return [
+        Column("run", lambda run: run.id, style="bold", min_width=22),
+        Column("status", status_of, lambda run: out.status(status_of(run))),
+        Column(
+            "workflow", lambda run: run.workflow, lambda run: run.workflow or "—", min_width=16, drop_order=3
+        ),
+        Column("step", lambda run: run.step, min_width=12, drop_order=2),
+        Column("versions", lambda run: run.versions, right=True, drop_order=4),
+        Column("age", lambda run: run.updated, lambda run: age(run.updated), drop_order=1),
+        Column("size", lambda run: run.size, lambda run: size(run.size), right=True, drop_order=6),
+        Column("tags", lambda run: run.tags, style="yellow", min_width=8, drop_order=5),
+    ]
+
+
+#: Fields that a spreadsheet would evaluate, quoted or not; and numbers, which it may evaluate.
 _FORMULA = re.compile(r'"?[=+\-@]')
 _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-#: How the state of a run looks.
+#: Colours of statuses.
 COLOURS = {
     "completed": "green",
     "failed": "red",
@@ -37,37 +55,37 @@ COLOURS = {
     "running": "cyan",
 }
 
-#: Places between the columns of a table.
+#: Characters between the columns of a table.
 _BETWEEN = 2
 
 Advance = Callable[[int, int], None]
 
 
 class Column(NamedTuple):
-    """A column of a table: its title, the value for programs, and what people see where that is another."""
+    """A column of a table: its title, its value for programs, and its text for people if that differs."""
 
     title: str
     value: Callable[[Any], Any]
     shown: Callable[[Any], str | Text] | None = None
     style: str = ""
     right: bool = False
-    #: Places to which it may be shortened where a terminal is narrow; None for not at all.
-    least: int | None = None
-    #: Where that is not enough, columns are left out, those with the highest number first; 0 stays always.
-    spare: int = 0
+    #: The width to which a narrow terminal may shorten it; None for not at all.
+    min_width: int | None = None
+    #: If that is not enough, columns are dropped, the highest number first; 0 is never dropped.
+    drop_order: int = 0
 
 
-class _Drawn(NamedTuple):
-    """A column with what is in it: the places that it wants, and those that it needs."""
+class _SizedColumn(NamedTuple):
+    """A column with its cells, its full width and its minimal width."""
 
     column: Column
     width: int
-    least: int
+    min_width: int
     cells: list[Text]
 
 
 class Output:
-    """Where the result of one command goes."""
+    """The output of one command."""
 
     def __init__(self) -> None:
         self.json = False
@@ -75,23 +93,23 @@ class Output:
         self._recorded = False
 
     @property
-    def for_people(self) -> bool:
-        """Is somebody looking?"""
+    def is_for_people(self) -> bool:
+        """Whether the output is formatted for people: on a terminal, without `--json`."""
         return not self.json and (sys.stdout.isatty() or self._recorded)
 
     @property
-    def moves(self) -> bool:
-        """Can lines be drawn over, as on a terminal?"""
-        return self.for_people and not self._recorded
+    def can_redraw(self) -> bool:
+        """Whether lines can be redrawn."""
+        return self.is_for_people and not self._recorded
 
     @property
     def can_ask(self) -> bool:
-        """Is there somebody to be asked?"""
+        """Whether the user can be asked."""
         return sys.stdin.isatty() and sys.stderr.isatty() and not self.json
 
     @property
     def console(self) -> Console:
-        """The terminal, for what has colours."""
+        """The terminal that colours are written to."""
         if self._console is None:
             self._console = _console(sys.stdout)
         return self._console
@@ -103,7 +121,7 @@ class Output:
     # Pictures
 
     def record(self, width: int) -> None:
-        """From now on, keep what is shown for a picture."""
+        """Record the output from now on, for `save_picture`."""
         from rich.console import Console
 
         self._console = Console(
@@ -118,7 +136,7 @@ class Output:
         self._recorded = True
 
     def save_picture(self, path: Path, title: str) -> None:
-        """Draw what was shown since `record`; the picture asks nobody for fonts."""
+        """Write the recorded output as an SVG file that loads no fonts."""
         drawn = self.console.export_svg(title=title)
         drawn = re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL)
         drawn = re.sub(r"<!--.*?-->\s*", "", drawn, flags=re.DOTALL)
@@ -135,11 +153,11 @@ class Output:
         *,
         empty: str = "",
     ) -> None:
-        """A list of things, one a row."""
+        """Print a list, one item per row."""
         items = list(items)
         if self.json:
             self.document([record(item) for item in items])
-        elif not self.for_people:
+        elif not self.is_for_people:
             for item in items:
                 self.fields(column.value(item) for column in columns)
         elif items:
@@ -148,12 +166,11 @@ class Output:
             self.text(empty)
 
     def facts(self, facts: Mapping[str, Any], shown: Mapping[str, str | Text] | None = None) -> None:
-        """The facts of one thing, a line each; where people see something else, `shown` has it. In the JSON form
-        they are the document."""
+        """Print named values, one per line; `shown` overrides what people see. With `--json` they are one document."""
         if self.json:
             self.document(facts)
             return
-        if not self.for_people:
+        if not self.is_for_people:
             for name, value in facts.items():
                 self.fields((name, value))
             return
@@ -166,71 +183,67 @@ class Output:
         for name, value in known.items():
             line = self.styled(f"{name:{wide}}  ", "bright_black")
             self.console.print(
-                line.append_text(value) if hasattr(value, "plain") else line.append(_field(value))
+                line.append_text(value) if hasattr(value, "plain") else line.append(_format_field(value))
             )
 
     def document(self, document: Any) -> None:
-        """A document as JSON: indented on a terminal, one line for programs."""
+        """Print a document as JSON: indented on a terminal, else on one line."""
         print(dumps(document, indent=2 if sys.stdout.isatty() or self._recorded else None))
 
     def line(self, record: Mapping[str, Any], values: Iterable[Any], shown: Text | str) -> None:
-        """One line of a stream that goes on."""
+        """Print one line of a stream, and flush it."""
         if self.json:
             print(dumps(record), flush=True)
-        elif self.for_people:
+        elif self.is_for_people:
             self.text(shown)
         else:
             self.fields(values)
             sys.stdout.flush()
 
     def done(self, record: Mapping[str, Any], shown: Text | str) -> None:
-        """What was done, in a sentence; as a record under `--json`."""
+        """Print the result of an action: a sentence, or a record with `--json`."""
         if self.json:
             self.document(record)
         else:
             self.text(shown)
 
     def fields(self, values: Iterable[Any]) -> None:
-        """A line of values for programs. A text that a spreadsheet would take for a formula has a `'` before it."""
-        print("\t".join(_quoted(_field(value)) for value in values))
-
-    def value(self, value: Any) -> str:
-        """A value of a state in a field of a line, as `--json` prints it."""
-        return dumps(as_json(value))
+        """Print tab-separated values. A text that a spreadsheet would evaluate as a formula is prefixed with `'`."""
+        print("\t".join(_quote_formula(_format_field(value)) for value in values))
 
     def text(self, text: Text | str) -> None:
-        """Text for people; without colours in a pipe."""
-        if self.for_people:
+        """Print text; without colours in a pipe."""
+        if self.is_for_people:
             _print(self.console, text)
         else:
-            print(plain_lines(text if isinstance(text, str) else text.plain))
+            print(printable_lines(text if isinstance(text, str) else text.plain))
 
     def styled(self, text: str, style: str = "") -> Text:
-        """A text in a colour."""
+        """Return a text in a colour."""
         from rich.text import Text
 
         return Text().append(text, style)
 
     def status(self, status: str) -> Text:
-        """The status of a run in its colour."""
+        """Return a status in its colour."""
         return self.styled(status, COLOURS.get(status, ""))
 
-    # Beside the result
+    # Messages
 
     def say(self, text: Text | str) -> None:
-        """Something that people want to know and that is no result: to standard error."""
+        """Print a message that is not part of the result, to standard error."""
         if self.json:
             return
-        # Whoever does not listen keeps nobody from doing what was asked for.
+        # A closed standard error does not stop the command.
         with suppress(OSError):
             if sys.stderr.isatty():
                 _print(_console(sys.stderr), text)
             else:
-                print(plain_lines(text if isinstance(text, str) else text.plain), file=sys.stderr)
+                print(printable_lines(text if isinstance(text, str) else text.plain), file=sys.stderr)
 
     @contextmanager
     def progress(self, what: str) -> Iterator[Advance]:
-        """Long work, with a bar on a terminal: call with what is done and what there is to do."""
+        """Show a progress bar on a terminal; yield a function that takes the work done and the total."""
         if self.json or not sys.stderr.isatty():
             yield lambda done, total: None
             return
@@ -242,12 +255,12 @@ class Output:
             yield lambda done, total: bar.update(task, completed=done, total=total)
 
     def table(self, items: Sequence[Any], columns: Sequence[Column]) -> Table:
-        """The same for people, as wide as their terminal."""
+        """Return a table that fits the terminal."""
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False, header_style="bright_black", padding=(0, _BETWEEN, 0, 0))
-        drawn = self._fitted(
-            [_drawn(column, [self._cell(column, item) for item in items]) for column in columns]
+        drawn = self._fit_columns(
+            [_size_column(column, [self._cell(column, item) for item in items]) for column in columns]
         )
         for column, width, _, _ in drawn:
             table.add_column(
@@ -262,17 +275,17 @@ class Output:
             table.add_row(*(each.cells[number] for each in drawn))
         return table
 
-    def _fitted(self, drawn: list[_Drawn]) -> list[_Drawn]:
-        """The columns for which there is room, shortened where they may be."""
+    def _fit_columns(self, drawn: list[_SizedColumn]) -> list[_SizedColumn]:
+        """Return the columns that fit the terminal, shortened where that is allowed."""
         room = self.width + _BETWEEN
-        while sum(each.least + _BETWEEN for each in drawn) > room:
-            spare = max(drawn, key=lambda each: each.column.spare)
-            if not spare.column.spare:
+        while sum(each.min_width + _BETWEEN for each in drawn) > room:
+            drop_order = max(drawn, key=lambda each: each.column.drop_order)
+            if not drop_order.column.drop_order:
                 break
-            drawn = [each for each in drawn if each is not spare]
+            drawn = [each for each in drawn if each is not drop_order]
         widths = [min(each.width, self.width) for each in drawn]
         while sum(width + _BETWEEN for width in widths) > room:
-            loose = [place for place, each in enumerate(drawn) if widths[place] > each.least]
+            loose = [place for place, each in enumerate(drawn) if widths[place] > each.min_width]
             if not loose:
                 break
             widths[max(loose, key=lambda place: widths[place])] -= 1
@@ -281,22 +294,24 @@ class Output:
     def _cell(self, column: Column, item: Any) -> Text:
         shown = column.value(item) if column.shown is None else column.shown(item)
         if isinstance(shown, str) or not hasattr(shown, "plain"):
-            return self.styled(_field(shown))
+            return self.styled(_format_field(shown))
         return shown
 
 
-def _drawn(column: Column, cells: list[Text]) -> _Drawn:
-    width = max(places(plain(column.title)), *(cell.cell_len for cell in cells), 1)
-    return _Drawn(column, width, width if column.least is None else min(width, column.least), cells)
+def _size_column(column: Column, cells: list[Text]) -> _SizedColumn:
+    width = max(display_width(plain(column.title)), *(cell.cell_len for cell in cells), 1)
+    return _SizedColumn(
+        column, width, width if column.min_width is None else min(width, column.min_width), cells
+    )
 
 
 def _print(console: Console, text: Text | str) -> None:
     if isinstance(text, str):
-        text = plain_lines(text)
-    elif plain_lines(text.plain) != text.plain:
+        text = printable_lines(text)
+    elif printable_lines(text.plain) != text.plain:
         from rich.text import Text
 
-        text = Text(plain_lines(text.plain), style=text.style)
+        text = Text(printable_lines(text.plain), style=text.style)
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -306,8 +321,8 @@ def _console(file: IO[str]) -> Console:
     return Console(file=file, no_color=bool(os.environ.get("NO_COLOR")), emoji=False, highlight=False)
 
 
-def _field(value: Any) -> str:
-    """A value in a field of a line."""
+def _format_field(value: Any) -> str:
+    """Return a value as the text of a field."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -317,19 +332,19 @@ def _field(value: Any) -> str:
     if isinstance(value, tuple | list) and all(isinstance(item, str) for item in value):
         return plain(",".join(value))
     if isinstance(value, float):
-        return _digits(value)
+        return _format_number(value)
     if isinstance(value, str | int):
         return plain(str(value))
     return plain(dumps(value))
 
 
-def _quoted(field: str) -> str:
-    """Return a field that no spreadsheet computes; numbers stay as they are."""
+def _quote_formula(field: str) -> str:
+    """Return a field that no spreadsheet evaluates; numbers are unchanged."""
     return f"'{field}" if _FORMULA.match(field) and not _NUMBER.fullmatch(field) else field
 
 
-def _digits(number: float) -> str:
-    """All digits of a number, without an exponent where it is of a size that people measure."""
+def _format_number(number: float) -> str:
+    """Return all digits of a number, without an exponent unless it is extremely small."""
     text = repr(number)
     if "e-" in text and abs(number) > 1e-15:
         text = f"{Decimal(text):f}"

@@ -1,6 +1,6 @@
-"""Which workers there are: the queues that each serves, and the workflows whose code it has.
+"""Announcements of workers: the queues that each serves, and the workflows whose code it has.
 
-Each worker keeps a small value of the store and renews it while it claims runs, so that a monitor in any process can
+Each worker keeps a small value in the store and renews it while it claims runs, so that a monitor in any process can
 find runs that no worker will claim.
 
 Invariant: a worker that claims runs is announced; one that died is counted for `_VALID` at most.
@@ -15,8 +15,8 @@ from uuid import uuid4
 import msgspec
 
 from holdfast.errors import CorruptStore, HoldfastError, StaleVersion
-from holdfast.runtime.services import Services
-from holdfast.store.base import Store
+from holdfast.execution.engine_context import EngineContext
+from holdfast.store.protocol import Store
 from holdfast.struct_types import resolved
 
 _PREFIX = "worker/"
@@ -33,15 +33,15 @@ class Announcement(msgspec.Struct, frozen=True):
     until: int
     queues: list[str]
     workflows: list[str]
-    #: Is it there for all workflows that its process knows? One for triggers is not.
+    #: Whether it claims runs of all workflows of its process; a worker for triggers does not.
     general: bool = True
 
 
 class Presence:
     """Announces one worker."""
 
-    def __init__(self, services: Services, queues: Sequence[str], poll: float, *, general: bool) -> None:
-        self._services = services
+    def __init__(self, engine: EngineContext, queues: Sequence[str], poll: float, *, general: bool) -> None:
+        self._engine = engine
         self._queues = list(queues)
         self._general = general
         self._lasts = _VALID + 3 * int(poll * 1_000_000)
@@ -52,16 +52,16 @@ class Presence:
 
     def announce(self, workflows: Sequence[str]) -> None:
         """Announce the worker, unless a valid announcement says the same."""
-        now = self._services.context.clock()
+        now = self._engine.context.clock()
         # A clock that was set back counts as time that has passed.
         if workflows == self._last and self._due - self._lasts // 3 <= now < self._due:
             return
         mine = Announcement(now + self._lasts, self._queues, list(workflows), self._general)
-        store, data = self._services.store, msgspec.msgpack.encode(mine)
+        store, data = self._engine.store, msgspec.msgpack.encode(mine)
         try:
             self._revision = store.set_value(self._name, data, self._revision)
         except StaleVersion:
-            # It was written although this worker did not learn so, or was removed while the worker was asleep.
+            # The last write succeeded without an answer, or the value was removed while this worker was suspended.
             found = store.value(self._name)
             self._revision = store.set_value(self._name, data, 0 if found is None else found[1])
         self._last, self._due = list(workflows), now + self._lasts // 3
@@ -69,14 +69,14 @@ class Presence:
     def withdraw(self) -> None:
         """Remove the announcement."""
         if self._revision:
-            # What is left is not valid for long.
+            # Otherwise it expires soon.
             with suppress(HoldfastError):
-                self._services.store.drop_value(self._name, self._revision)
+                self._engine.store.drop_value(self._name, self._revision)
             self._revision, self._last = 0, None
 
 
 def announced(store: Store, now: int) -> list[Announcement]:
-    """Return the workers that claim runs now, and remove what those left that died long ago."""
+    """Return the workers that claim runs now; remove announcements of workers that died long ago."""
     found: list[Announcement] = []
     after = ""
     while names := store.value_names(_PREFIX, after=after, limit=_PAGE):

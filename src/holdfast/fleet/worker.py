@@ -1,127 +1,273 @@
 """A worker: claims runs from queues and executes them, many at once.
 
-One thread claims; plain workflows run in threads, asynchronous ones as tasks of one event loop, which share commits.
-Leases are renewed by the engine's keeper, however long a step takes.
+One thread claims. Plain workflows run in threads, asynchronous ones as tasks of one event loop, which share
+commits. The engine's lease keeper renews leases, however long a step takes.
 
-Invariant: a worker executes only what it owns; told to stop, it claims nothing more, lets steps end, and hands back the
-runs that it has not finished.
+Invariant: a worker executes only runs that it owns. After `stop` it claims nothing, lets steps end, and hands back
+unfinished runs. A run that only this process cannot execute is handed back, not failed.
 """
 
 from __future__ import annotations
 
+import asyncio
+import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
 from holdfast.errors import AlreadyRunning, HoldfastError, InvalidCall, LeaseExpired, LeaseLost
-from holdfast.fleet.hands import Hands, NoThread
-from holdfast.fleet.limits import Share, give_back, read_limits, take
-from holdfast.fleet.monitor import Monitor
+from holdfast.execution import claimed_runs, inbox
+from holdfast.execution.effects import adrive, drive
+from holdfast.execution.engine_context import EngineContext
+from holdfast.execution.exception_codec import pack
+from holdfast.execution.lease import LeaseHandle
+from holdfast.execution.lifecycle import AGAIN, AWAY
+from holdfast.fleet.monitor.monitor import Monitor
 from holdfast.fleet.presence import Presence
-from holdfast.fleet.refusing import Refusals
-from holdfast.fleet.signals import stopped_by_signals
-from holdfast.history.commit import event
+from holdfast.fleet.queue_limits import Share, give_back, read_limits, take
+from holdfast.fleet.stop_signals import stopped_by_signals
+from holdfast.history.builder import build_event
+from holdfast.log import warn
 from holdfast.model.records import RunRecord, VersionRecord
-from holdfast.runtime import adopt
-from holdfast.runtime.definition import Workflow, workflow_of, workflows
-from holdfast.runtime.drive import adrive, drive
-from holdfast.runtime.execute import AWAY
-from holdfast.runtime.lease import Hold
-from holdfast.runtime.log import warn
-from holdfast.runtime.services import Services
-from holdfast.runtime.waits import facts_of
-from holdfast.store.base import Claim
-from holdfast.store.interrupts import Flag
+from holdfast.model.run_detail import RunDetail, detail_of
+from holdfast.store.interrupts import InterruptSafeEvent
+from holdfast.store.protocol import Claim
+from holdfast.workflow.definition import Workflow, is_unknown_here, workflow_of, workflows
 
-#: Runs that one claim takes at most.
+
+class NoThread(Exception):
+    """The operating system refuses another thread."""
+
+
+class Executors:
+    """Threads for plain workflows, as many as are busy at once, and one event loop for asynchronous ones.
+
+    Work that was accepted runs once; otherwise `NoThread` is raised, and it never runs."""
+
+    def __init__(self) -> None:
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        #: Busy threads, including those stuck in an abandoned execution.
+        self._busy = 0
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def do(self, work: Callable[[], None]) -> None:
+        """Run a function that raises nothing in a thread."""
+        with self._lock:
+            self._busy += 1
+            try:
+                if self._busy > len(self._threads):
+                    self._threads.append(_start_thread(self._work_on, "holdfast worker's"))
+            except NoThread:
+                self._busy -= 1
+                raise
+        self._work.put(work)
+
+    def spawn(self, coroutines: Sequence[Coroutine[Any, Any, None]]) -> None:
+        """Run coroutines that raise nothing in the event loop."""
+        try:
+            loop = self._event_loop()
+        except NoThread:
+            for coroutine in coroutines:
+                coroutine.close()
+            raise
+        loop.call_soon_threadsafe(self._spawn, loop, coroutines)
+
+    def close(self) -> None:
+        """End the threads and the event loop. Only abandoned executions are still running."""
+        for _ in self._threads:
+            self._work.put(None)
+        if not self._busy:
+            for thread in self._threads:
+                thread.join()
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _work_on(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+            with self._lock:
+                self._busy -= 1
+
+    def _spawn(
+        self, loop: asyncio.AbstractEventLoop, coroutines: Sequence[Coroutine[Any, Any, None]]
+    ) -> None:
+        for coroutine in coroutines:
+            task = loop.create_task(coroutine)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _event_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            loop = asyncio.new_event_loop()
+
+            def work() -> None:
+                asyncio.set_event_loop(loop)
+                loop.run_forever()
+                loop.run_until_complete(loop.shutdown_default_executor())
+                loop.close()
+
+            try:
+                _start_thread(work, "holdfast worker's loop")
+            except NoThread:
+                loop.close()
+                raise
+            self._loop = loop
+        return self._loop
+
+
+def _start_thread(work: Callable[[], None], name: str) -> threading.Thread:
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise NoThread(str(error)) from error
+    return thread
+
+
+#: Microseconds, at most, until a run whose code this process lacks may be claimed again; how many such are remembered.
+_LONGEST = 60_000_000
+_LEFT = 1000
+
+
+class Refusals:
+    """Fails claimed runs that cannot be executed, or hands them back."""
+
+    def __init__(self, engine: EngineContext) -> None:
+        self._engine = engine
+        #: How often each run was handed back because this process lacks its code, the latest last.
+        self._left: dict[str, int] = {}
+
+    def refuse(self, run: RunRecord, error: HoldfastError) -> None:
+        """Fail a run that cannot be executed, so that workers do not retry it for ever. If only this process lacks its
+        code, hand it back, with a longer delay each time."""
+        if not is_unknown_here(error):
+            self._write(run, error, "run.failed", status="failed", due=None)
+            return
+        times = self._left[run.id] = self._left.pop(run.id, 0) + 1
+        if times == 1:
+            warn("run %s was handed back for a worker that has its code: %s", run.id, error)
+        if len(self._left) > _LEFT:
+            del self._left[next(iter(self._left))]
+        rest = min(_LONGEST, AGAIN * 2 ** min(times - 1, 10))
+        due = self._engine.context.clock() + rest
+        self._write(run, error, "run.handed_back", status="queued", due=due)
+
+    def hand_back(self, run: RunRecord, error: BaseException) -> None:
+        """Hand back a run that this process cannot start now."""
+        warn("run %s was handed back: %s", run.id, error)
+        due = self._engine.context.clock() + AGAIN
+        self._write(run, error, "run.handed_back", status="queued", due=due)
+
+    def _write(
+        self, run: RunRecord, error: BaseException, kind: str, *, status: str, due: int | None
+    ) -> None:
+        context = self._engine.context
+
+        def change(now: RunRecord, facts: RunDetail) -> list[Any]:
+            if now.owner != self._engine.owner:
+                raise LeaseLost(f"another process owns run {run.id!r} now", run=run.id)
+            if status == "failed":
+                facts.error, facts.failed_step = pack(error, context.redact), ""
+            return [build_event(kind, context.clock(), error=f"{type(error).__name__}: {error}"[:1000])]
+
+        try:
+            inbox.amend(context, run.id, change, status=status, owner=None, until=0, due=due)
+        except HoldfastError as further:
+            warn("run %s cannot be executed (%s), and that could not be recorded: %s", run.id, error, further)
+
+
+#: The most runs that one claim takes.
 _BATCH = 200
-#: Seconds between two looks at a store that cannot be reached, at most.
-_PATIENCE = 5.0
-#: Microseconds within which what was taken from the account of a queue is used, as a rule.
-_HASTE = 20_000
-#: Seconds between two looks at how the last runs of a worker that was stopped are getting on.
+#: The longest pause, in seconds, between attempts to reach the store.
+_LONGEST_PAUSE = 5.0
+#: Microseconds within which a share of a rate limit is normally used.
+_SHARE_TIME = 20_000
+#: Seconds between checks whether the last runs of a stopped worker have ended.
 _DRAIN = 0.02
 
 
 class _Job:
-    """A run that was claimed to be executed here."""
+    """A run that this worker claimed."""
 
     __slots__ = ("hold", "run")
 
     def __init__(self, run: RunRecord) -> None:
         #: As it was claimed.
         self.run = run
-        #: That its lease is being renewed.
-        self.hold: Hold | None = None
+        #: Keeps the lease renewed.
+        self.hold: LeaseHandle | None = None
 
 
 class Worker:
-    """Claims and executes runs until it is stopped: `start` and `stop` it, use it in a `with`, or let `serve` do both
-    for a process that does nothing else."""
+    """Claims and executes runs until it is stopped: call `start` and `stop`, use it in a `with`, or call `serve` in a
+    process that does nothing else."""
 
     def __init__(
         self,
-        services: Services,
+        engine: EngineContext,
         queues: Sequence[str],
         concurrency: int,
         poll: float,
         finish_rollback: Callable[[RunRecord], None],
         known: Callable[[], Sequence[str]] = workflows,
     ) -> None:
-        self._services = services
+        self._engine = engine
         self._queues = list(dict.fromkeys(queues))
         self._concurrency = concurrency
         self._poll = poll
         self._finish_rollback = finish_rollback
-        #: Gives the names of the workflows whose runs it claims.
+        #: Returns the names of the workflows whose runs it claims.
         self._known = known
-        self._stop = Flag()
-        self._news = Flag()
+        self._stop = InterruptSafeEvent()
+        self._news = InterruptSafeEvent()
         #: The runs that are being executed, as they were claimed last.
         self._active: dict[str, _Job] = {}
-        self._hands = Hands()
-        self._refusals = Refusals(services)
-        self._presence = Presence(services, self._queues, poll, general=known is workflows)
+        self._executors = Executors()
+        self._refusals = Refusals(engine)
+        self._presence = Presence(engine, self._queues, poll, general=known is workflows)
         self._counting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._fault: BaseException | None = None
-        #: Looks after the runs of the store for as long as this worker works.
+        #: Monitors the runs of the store while this worker runs.
         self.monitor: Monitor | None = None
         #: How many executions have ended here.
         self.done = 0
 
-    # From outside
-
     def start(self) -> Worker:
-        """Work in threads."""
+        """Start working in threads."""
         if self._thread is not None:
-            raise InvalidCall("a worker is started once: make another")
+            raise InvalidCall("a worker can be started once: create another")
         thread = threading.Thread(target=self._run, name="holdfast worker", daemon=True)
         thread.start()
         self._thread = thread
         return self
 
     def serve(
-        self, told: Callable[[int], None] | None = None, ready: Callable[[], None] | None = None
+        self, on_signal: Callable[[int], None] | None = None, ready: Callable[[], None] | None = None
     ) -> None:
-        """Work until a SIGTERM or SIGINT, in the main thread. Another one ends the process at once; what it leaves is
-        taken over when the lease has run out. `told` hears of each; `ready` is called once signals are handled."""
-        with stopped_by_signals(self.stop, told):
+        """Work until a SIGTERM or SIGINT, in the main thread. A second signal ends the process at once; other workers
+        claim its runs when their leases have expired. `on_signal` gets the number of each; `ready` is called once
+        signals are handled."""
+        with stopped_by_signals(self.stop, on_signal):
             if ready is not None:
                 ready()
             self.start()
-            while not self.join(_PATIENCE):
-                """A signal wakes nobody who waits without end."""
+            # A signal does not interrupt a wait without a timeout.
+            while not self.join(_LONGEST_PAUSE):
+                continue
 
     def stop(self) -> None:
-        """Claim nothing more; steps that are under way may end, then runs that are not finished are handed back."""
+        """Claim nothing more, let running steps end, and hand back unfinished runs."""
         self._stop.set()
         self._hand_back()
         self._news.set()
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait until everything has ended; tells whether it has. Raises what ended it, if it was not told to."""
+        """Wait until everything has ended; return whether it has. Raise the error that ended the worker, if one did."""
         if self._thread is not None:
             self._thread.join(timeout)
             if self._thread.is_alive():
@@ -132,7 +278,7 @@ class Worker:
 
     @property
     def active(self) -> list[str]:
-        """The runs that it executes now."""
+        """The ids of the runs that it executes now."""
         return list(self._active)
 
     def __enter__(self) -> Worker:
@@ -142,32 +288,30 @@ class Worker:
         self.stop()
         self.join()
 
-    # Its own life
-
     def _run(self) -> None:
-        self._services.on_abandoned.append(self._abandoned)
-        watched = False
+        self._engine.on_abandoned.append(self._abandoned)
+        is_monitoring = False
         try:
             if self.monitor is not None:
-                watched = self._watch(self.monitor)
+                is_monitoring = self._start_monitor(self.monitor)
             self._work_until_stopped()
         except BaseException as error:
             self._fault = error
         finally:
             self._presence.withdraw()
-            # A step that is stuck would keep it from ending; the monitor frees it.
+            # The monitor frees steps that hang: it must run until the last one has ended.
             self._drain()
-            if self.monitor is not None and watched:
+            if self.monitor is not None and is_monitoring:
                 self.monitor.stop()
                 self.monitor.join()
 
-    def _watch(self, monitor: Monitor) -> bool:
-        """Let a monitor look after runs beside the work; tells whether it does."""
+    def _start_monitor(self, monitor: Monitor) -> bool:
+        """Start a monitor; return whether it runs."""
         try:
             monitor.start()
         except RuntimeError as error:
-            # Others may look; leases are renewed, and runs of the dead are claimed, without it.
-            warn("no monitor looks after runs in this worker: %s", error)
+            # Leases are renewed, and runs of dead workers are claimed, without a monitor.
+            warn("this worker runs without a monitor: %s", error)
             return False
         return True
 
@@ -179,18 +323,16 @@ class Worker:
                 claimed = self._claim()
                 wait = 0.0
             except HoldfastError as error:
-                wait = min(_PATIENCE, wait * 2 or 0.1)
+                wait = min(_LONGEST_PAUSE, wait * 2 or 0.1)
                 if not self._stop.is_set():
-                    warn("a worker could not claim runs, and tries again in %.1f s: %s", wait, error)
+                    warn("a worker could not claim runs and retries in %.1f s: %s", wait, error)
                 self._stop.wait(wait)
                 continue
             if not claimed:
                 self._rest()
 
-    # Claiming
-
     def _claim(self) -> int:
-        """Claim and begin runs for all the places that are free; gives how many."""
+        """Claim and start runs for all free places; return how many."""
         free = min(_BATCH, self._concurrency - len(self._active))
         known = self._known()
         self._presence.announce(known)
@@ -199,7 +341,7 @@ class Worker:
         count = 0
         plain = []
         for name in self._queues:
-            limits, _ = read_limits(self._services.store, name)
+            limits, _ = read_limits(self._engine.store, name)
             if limits.concurrency is None and limits.rate is None:
                 plain.append(name)
             elif count < free:
@@ -210,17 +352,18 @@ class Worker:
         return count
 
     def _wanted(self, queues: Sequence[str], known: Sequence[str], limit: int, most: int | None) -> Claim:
-        services = self._services
-        now = services.context.clock()
-        entry = event("run.claimed", now, owner=services.owner)
-        until = services.store.now() + services.lease
-        return Claim(queues, known, services.owner, now, until, limit, most, entry)
+        engine = self._engine
+        now = engine.context.clock()
+        entry = build_event("run.claimed", now, owner=engine.owner)
+        until = engine.store.now() + engine.lease
+        return Claim(queues, known, engine.owner, now, until, limit, most, entry)
 
     def _take_rated(self, name: str, want: Callable[[], Claim]) -> int:
-        """Claim what the account of a queue gives. If that came to be too late, it is asked for more time."""
-        store, haste = self._services.store, _HASTE
-        while store.waiting(wanted := want()):
-            share = take(store, name, wanted.limit, wanted.now, wanted.now + haste)
+        """Claim as many runs as the rate limit of a queue allows. If the share expired first, ask for one that
+        lasts longer."""
+        store, share_time = self._engine.store, _SHARE_TIME
+        while store.has_claimable(wanted := want()):
+            share = take(store, name, wanted.limit, wanted.now, wanted.now + share_time)
             if not share.amount:
                 break
             count = None
@@ -230,88 +373,88 @@ class Worker:
                 give_back(store, name, share._replace(amount=share.amount - (count or 0)))
             if count is not None:
                 return count
-            haste *= 2
+            share_time *= 2
         return 0
 
     def _take(self, want: Callable[[], Claim], share: Share | None = None) -> int | None:
-        """Claim and begin runs; gives how many, and None if it is too late to."""
-        # No execution that has lost a run may take it for its own when it is claimed again.
-        with self._services.claiming:
-            # A lease begins now, not before whatever was waited for.
+        """Claim and start runs; return how many, None if the share of the rate limit has expired."""
+        # An execution that has lost its run must not mistake the new claim for its own.
+        with self._engine.claiming:
+            # The lease starts now, not before the wait for the lock.
             wanted = want()
             if share is not None:
                 if wanted.now > share.until:
                     return None
                 wanted = wanted._replace(limit=share.amount)
-            taken = self._services.store.claim(wanted)
-            now = self._services.store.now()
-            # A worker stopped while it claims runs nothing: the next claim takes over what this one claimed.
+            taken = self._engine.store.claim(wanted)
+            now = self._engine.store.now()
+            # A worker that was suspended during its claim runs nothing: the next claim takes over what this one
+            # claimed.
             found = [_Job(run) for run in taken if run.until > now]
             fresh = [job for job in found if self._is_new(job)]
             for job in fresh:
-                job.hold = self._services.keeper.hold(job.run)
+                job.hold = self._engine.keeper.hold(job.run)
         self._begin(fresh)
         return len(found)
 
     def _is_new(self, job: _Job) -> bool:
-        """Is a run that was claimed to be executed? Not if an execution of it that may go on is under way here: this
-        worker was asleep for longer than its lease."""
+        """Return whether a claimed run is to be executed: not if an execution that still owns it is running here,
+        because this worker was suspended for longer than its lease."""
         run = job.run
         before = self._active.get(run.id)
-        # In this order: of an execution that is about to begin and this claim, one sees the other.
+        # In this order: either an execution that is about to start sees this claim, or this claim sees the execution.
         self._active[run.id] = job
-        session = self._services.sessions.get(run.id)
-        if session is None:
+        execution = self._engine.executions.get(run.id)
+        if execution is None:
             return True
-        known = session.head.run
+        known = execution.head.run
         if known.owner is not None and run.revision <= known.revision + 1:
             if before is None:
                 del self._active[run.id]
             else:
                 self._active[run.id] = before
             return False
-        if session.leaving and run.revision <= known.revision + 2:
-            # It has given the run back, or is about to learn that it came too late; the next one waits for its end.
-            session.lose()
+        if execution.leaving and run.revision <= known.revision + 2:
+            # It has handed the run back, or is about to find that it came too late; the next execution waits for
+            # its end.
+            execution.lose()
             return True
-        warn("run %s was another's while this worker was asleep", run.id)
-        self._services.abandon(run.id, session)
+        warn("another process owned run %s while this worker was suspended", run.id)
+        self._engine.abandon(run.id, execution)
         self._active[run.id] = job
         return True
 
-    # Executing
-
     def _begin(self, jobs: Sequence[_Job]) -> None:
-        heads = adopt.heads_of(self._services, [job.run for job in jobs]) if jobs else {}
+        heads = claimed_runs.heads_of(self._engine, [job.run for job in jobs]) if jobs else {}
         tasks: list[tuple[_Job, Any]] = []
         for job in jobs:
             run = job.run
             head = heads.pop(run.key, None)
             try:
                 workflow = workflow_of(run.workflow)
-                if run.detail and facts_of(run).undoing is not None:
-                    self._hands.do(partial(self._execute, job, partial(self._roll_back, job)))
+                if run.detail and detail_of(run).undoing is not None:
+                    self._executors.do(partial(self._execute, job, partial(self._roll_back, job)))
                 elif workflow.asynchronous:
                     tasks.append((job, self._flow(workflow, job, head, ahead=run.head == 1)))
                 else:
-                    self._hands.do(partial(self._execute, job, partial(self._drive, workflow, job, head)))
+                    self._executors.do(partial(self._execute, job, partial(self._drive, workflow, job, head)))
             except Exception as error:
-                self._told(run, error)
+                self._report(run, error)
                 self._ended(job)
         try:
             if tasks:
-                self._hands.spawn([self._execute_async(*task) for task in tasks])
+                self._executors.spawn([self._execute_async(*task) for task in tasks])
         except NoThread as error:
             for job, flow in tasks:
                 flow.close()
-                self._told(job.run, error)
+                self._report(job.run, error)
                 self._ended(job)
 
     def _flow(self, workflow: Workflow, job: _Job, head: VersionRecord | None, *, ahead: bool) -> Any:
-        """The execution of a run. What a run that was never begun needs is made ready `ahead`, in this thread."""
-        ready = partial(adopt.adopt, self._services, workflow, job.run, head)
+        """Return the execution of a run. With `ahead`, prepare a run that was never started in this thread."""
+        ready = partial(claimed_runs.adopt, self._engine, workflow, job.run, head)
         newest = partial(self._is_newest, job)
-        return adopt.claimed(self._services, job.run, newest, ready() if ahead else ready)
+        return claimed_runs.claimed(self._engine, job.run, newest, ready() if ahead else ready)
 
     def _is_newest(self, job: _Job) -> bool:
         return self._active.get(job.run.id) is job
@@ -320,22 +463,24 @@ class Worker:
         drive(self._flow(workflow, job, head, ahead=True))
 
     def _roll_back(self, job: _Job) -> None:
-        """Finish a rollback that was begun."""
+        """Finish a rollback that was started."""
         while True:
-            # Whoever advances it here, in a moment or two, does so no longer.
-            claim = drive(adopt.turn(self._services, job.run, partial(self._is_newest, job)))
-            self._services.release(job.run.id, claim)
+            # Wait for the execution of this process, which is about to end.
+            claim = drive(
+                claimed_runs.wait_for_execution(self._engine, job.run, partial(self._is_newest, job))
+            )
+            self._engine.release(job.run.id, claim)
             try:
                 return self._finish_rollback(job.run)
             except AlreadyRunning:
-                if not self._services.claimed(job.run.id):
+                if not self._engine.claimed(job.run.id):
                     raise
 
     def _execute(self, job: _Job, work: Callable[[], None]) -> None:
         try:
             work()
         except BaseException as error:
-            self._told(job.run, error)
+            self._report(job.run, error)
         finally:
             self._ended(job)
 
@@ -343,67 +488,65 @@ class Worker:
         try:
             await adrive(flow)
         except BaseException as error:
-            self._told(job.run, error)
+            self._report(job.run, error)
         finally:
             self._ended(job)
 
-    def _told(self, run: RunRecord, error: BaseException) -> None:
-        """An execution that could not write how it ended. The run is somebody else's, or will be."""
+    def _report(self, run: RunRecord, error: BaseException) -> None:
+        """Handle an execution that could not record how it ended: another process owns the run, or will."""
         if isinstance(error, LeaseExpired):
-            warn("run %s waits for a place in its queue: %s", run.id, error)
+            warn("run %s waits for a free place in its queue: %s", run.id, error)
         elif isinstance(error, LeaseLost | AlreadyRunning):
-            warn("run %s is another's now: %s", run.id, error)
+            warn("another process owns run %s now: %s", run.id, error)
         elif isinstance(error, NoThread):
             self._refusals.hand_back(run, error)
         elif isinstance(error, AWAY):
-            warn("run %s is left until its lease has run out: %s", run.id, error)
+            warn("run %s waits until its lease has expired: %s", run.id, error)
         elif isinstance(error, HoldfastError):
             self._refusals.refuse(run, error)
         else:
             warn("run %s was interrupted by %s", run.id, type(error).__name__, trace=True)
 
     def _ended(self, job: _Job) -> None:
-        self._services.keeper.let_go(job.hold)
-        # If it was taken away, its place is another's.
+        self._engine.keeper.release(job.hold)
+        # If the run was taken away, a newer job has its place.
         if self._active.get(job.run.id) is job:
-            self._services.suspended.discard(job.run.id)
+            self._engine.suspended.discard(job.run.id)
             del self._active[job.run.id]
         with self._counting:
             self.done += 1
         self._news.set()
 
     def _abandoned(self, run_id: str) -> None:
-        """An execution was given up, whatever it still does: its place is free."""
+        """Free the place of an execution that was abandoned, even if its code still runs."""
         job = self._active.pop(run_id, None)
         if job is not None:
-            self._services.keeper.let_go(job.hold)
+            self._engine.keeper.release(job.hold)
         self._news.set()
 
     def _rest(self) -> None:
-        """Wait until a place is free, or something may have come. What comes with time alone is looked for, too."""
+        """Wait until a place is free or the store has changed, but no longer than `poll`: delayed runs become due."""
         if len(self._active) >= self._concurrency:
             self._news.wait(self._poll)
         else:
-            self._services.store.news(self._poll)
-
-    # Stopping
+            self._engine.store.wait_for_change(self._poll)
 
     def _hand_back(self) -> None:
-        """Ask what is under way to end at the next boundary between steps; parts of its runs, too."""
-        services = self._services
-        for session in list(services.sessions.values()):
-            facts = session.facts
-            mine = session.id in self._active or session.head.run.parent is not None
+        """Ask executions, those of child runs included, to end before their next step."""
+        engine = self._engine
+        for execution in list(engine.executions.values()):
+            facts = execution.detail
+            mine = execution.id in self._active or execution.head.run.parent is not None
             if mine and not facts.wish and facts.undoing is None:
                 facts.wish = "hand back"
-                session.end_rests()
+                execution.stop.end_pauses()
 
     def _drain(self) -> None:
-        """Let what is under way end."""
+        """Wait until all executions have ended."""
         while self._active:
             self._hand_back()
             self._news.clear()
             if self._active:
                 self._news.wait(_DRAIN)
-        self._hands.close()
-        self._services.on_abandoned.remove(self._abandoned)
+        self._executors.close()
+        self._engine.on_abandoned.remove(self._abandoned)

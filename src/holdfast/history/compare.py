@@ -1,7 +1,7 @@
-"""What differs between two versions, and between two lines of them.
+"""Compare two versions, or two lines of versions.
 
-A `Diff` covers the state and what is said about a version: step, result, error, status, note, tags,
-metadata. A `Comparison` pairs the steps of two runs or timelines.
+A `Diff` covers the state and the other fields of a version: step, result, error, status, note, tags, annotations. A
+`Comparison` pairs the steps of two runs or timelines.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.history.implementation import Implementation, implementations
+from holdfast.history.version import Implementation, implementations
 from holdfast.tree import diff as trees
 from holdfast.tree.fold import Folder
 from holdfast.tree.portable import to_json
@@ -19,8 +19,8 @@ from holdfast.tree.portable import to_json
 if TYPE_CHECKING:
     from holdfast.history.version import Version
 
-#: What a diff looks at beside the state.
-_FACTS = ("step", "result", "error", "status", "note", "tags", "meta")
+#: Fields that a diff compares, besides the state.
+_FIELDS = ("step", "result", "error", "status", "note", "tags", "annotations")
 
 
 class Diff(msgspec.Struct, frozen=True):
@@ -30,11 +30,11 @@ class Diff(msgspec.Struct, frozen=True):
     b: Version
     #: Changes of the state.
     changes: tuple[trees.Change, ...]
-    #: Changes of step, result, error, status, note, tags, metadata; the path begins with the name of the fact.
+    #: Changes of step, result, error, status, note, tags, annotations; the path starts with the name of the field.
     facts: tuple[trees.Change, ...]
 
     def __bool__(self) -> bool:
-        """Is there any difference?"""
+        """Return whether there is any difference."""
         return bool(self.changes or self.facts)
 
     def __iter__(self) -> Iterator[trees.Change]:
@@ -44,15 +44,15 @@ class Diff(msgspec.Struct, frozen=True):
         return len(self.changes) + len(self.facts)
 
     def summary(self) -> list[str]:
-        """One line for each change."""
+        """Return one line for each change."""
         return [change.summary for change in self.changes] + [f"({change.summary})" for change in self.facts]
 
     def json_patch(self) -> list[dict[str, Any]]:
-        """RFC 6902: applied to the first state as JSON, gives the second."""
+        """Return a JSON Patch (RFC 6902) from the first state as JSON to the second."""
         return trees.json_patch(_state(self.a), _state(self.b), to_json=to_json)
 
     def fields(self) -> dict[str, dict[str, Any]]:
-        """`{field: {"from": …, "to": …}}`, fields of the state under `state.`"""
+        """Return `{field: {"from": …, "to": …}}`; fields of the state start with `state.`."""
         state = {
             "state" + (f".{where}" if where and where[0] != "[" else where): change
             for where, change in trees.fields(self.changes).items()
@@ -64,18 +64,18 @@ class Diff(msgspec.Struct, frozen=True):
 
 
 class StepPair(msgspec.Struct, frozen=True):
-    """A step on the left and its counterpart on the right, either of which may be missing."""
+    """A step on the left and its counterpart on the right; one of them may be missing."""
 
     step: str | None
     left: Version | None
     right: Version | None
-    #: What ran on each side; None where that is not recorded.
+    #: The code that ran on each side; None if not recorded.
     left_code: Implementation | None = None
     right_code: Implementation | None = None
 
     @property
     def same_code(self) -> bool | None:
-        """Did the same code run on both sides? None if that is not known of both. Its module does not count: a program
+        """Whether the same code ran on both sides; None if not recorded for both. The module is not compared: a program
         is `__main__`, and has another name where it is imported."""
         if self.left_code is None or self.right_code is None:
             return None
@@ -83,13 +83,13 @@ class StepPair(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The step, or what kind of version it is."""
+        """The name of the step, or the kind of the version."""
         version = self.left or self.right
         return self.step or f"({version.kind if version is not None else ''})"
 
     @property
     def same(self) -> bool:
-        """Did both give the same result, or fail with the same error?"""
+        """Whether both returned the same result, or failed with the same error."""
         if self.left is None or self.right is None:
             return False
         left, right = self.left, self.right
@@ -99,7 +99,7 @@ class StepPair(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """Two lines of versions, step by step and state by state."""
+    """Two lines of versions: their steps side by side, and the difference of their states."""
 
     left: Version
     right: Version
@@ -119,15 +119,15 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 def diff(a: Version, b: Version) -> Diff:
-    """What changed from `a` to `b`, of one run or of two."""
+    """Return the changes from `a` to `b`, which may be of different runs."""
     changes = trees.changes(_state(a), _state(b))
-    facts = [change for name in _FACTS for change in _changes(_fact(a, name), _fact(b, name), (name,))]
+    facts = [change for name in _FIELDS for change in _changes(_fact(a, name), _fact(b, name), (name,))]
     return Diff(a, b, tuple(changes), tuple(facts))
 
 
 def compare(left: Version, right: Version) -> Comparison:
-    """Two versions and the steps that led to each."""
-    one, two = _line(left), _line(right)
+    """Compare two versions and the steps that led to each."""
+    one, two = list(left.lineage())[::-1], list(right.lineage())[::-1]
     shared = 0
     while shared < min(len(one), len(two)) and _place(one[shared]) == _place(two[shared]):
         shared += 1
@@ -143,19 +143,12 @@ def compare(left: Version, right: Version) -> Comparison:
     return Comparison(left, right, tuple(pairs), diff(left, right))
 
 
-def _line(version: Version) -> list[Version]:
-    """What led to a version, oldest first; of a fork also what it was forked from."""
-    line = list(version._history.ancestors(version))[::-1]
-    origin = version._history.origin if line[0].parent is None else None
-    return line if origin is None else [*_line(origin), *(each for each in line if each.kind != "fork")]
-
-
 def _place(version: Version) -> tuple[str, int]:
     return version.run, version.number
 
 
 def _pair(one: list[Version], two: list[Version]) -> Iterator[StepPair]:
-    """Steps of the same name and occurrence stand beside each other; the rest stand alone."""
+    """Pair steps of the same name and occurrence; the others have no counterpart."""
     waiting: dict[tuple[str | None, int], Version] = {}
     seen: dict[str | None, int] = {}
     for version in two:
@@ -170,11 +163,11 @@ def _pair(one: list[Version], two: list[Version]) -> Iterator[StepPair]:
 
 
 def _state(version: Version) -> Any:
-    return version._reader.state(version.number)
+    return version.reader.state(version.number)
 
 
 def _failure(error: Any) -> Any:
-    """The part of an error that tells one failure from another: not its traceback."""
+    """Return an error without its traceback."""
     return {**error, "traceback": None} if isinstance(error, dict) else error
 
 

@@ -1,53 +1,172 @@
-"""What all histories of one open store share: the store, the clock, the secrets' names, and a reader for each run."""
+"""State that all histories of one open store share: the store, the clock, redaction, and one reader per run.
+
+`Bases` remembers which version a plain state was made from. A plain dict does not know where it came from, so reads
+are remembered per asyncio task, or else per thread. Code that runs in a copy of its caller's context, such as
+`asyncio.to_thread`, commits on behalf of its caller, unless it has read the state itself. All histories of one open
+store share these reads, however the state was read (`log.head.state`, `hf.get(run).state`, …).
+
+Invariant: a state that a task or thread read and commits is compared with the version that it read, not with a later
+one.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
-from weakref import WeakSet, WeakValueDictionary
+from contextvars import ContextVar
+from itertools import count
+from typing import Any, NamedTuple, Protocol
+from weakref import WeakSet, WeakValueDictionary, ref
 
-from holdfast.history.bases import Bases
+from holdfast.event_loop import running_task
 from holdfast.history.reader import Reader
-from holdfast.history.redaction import Secrets
+from holdfast.history.redaction import RedactionPatterns
 from holdfast.model.records import RunRecord
-from holdfast.store.base import Store
-from holdfast.store.unpicklable import Unpicklable
+from holdfast.store.process_fork import ProcessBound
+from holdfast.store.protocol import Store
 from holdfast.tree.fold import Redactor
 
-#: Readers kept at hand for histories that nobody holds any more.
+#: Reads that an open store remembers; the oldest are dropped.
+_REMEMBERED = 10_000
+#: Readers that are cached for runs that no history refers to.
 _READERS = 256
 
 
-class Context(Unpicklable):
-    """What all histories of one open store share."""
+class _ReadingTask:
+    """A task or thread that reads, and the reading task in whose context it was started."""
 
-    def __init__(self, store: Store, clock: Callable[[], int], secrets: Secrets) -> None:
+    __slots__ = ("_owner", "parent", "serial")
+
+    def __init__(self, owner: Any, parent: _ReadingTask | None) -> None:
+        self._owner = ref(owner)
+        self.parent = parent
+        self.serial = next(_serials)
+
+    def is_of(self, owner: Any) -> bool:
+        return self._owner() is owner
+
+
+class _BaseVersion(NamedTuple):
+    """The version that a task has read, or has committed since."""
+
+    number: int
+    is_read: bool
+    #: Identifies the history that was used.
+    by: object
+
+
+class Bases:
+    """The versions that tasks and threads have read, or committed last, by run."""
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[tuple[int, str], _BaseVersion] = OrderedDict()
+        self.reset_lock()
+
+    def reset_lock(self) -> None:
+        """Create the lock; again in the child after a fork, which lacks the thread that may hold it."""
+        self._lock = threading.Lock()
+
+    def note_read(self, run_id: str, number: int, by: object) -> None:
+        """Record that this task or thread has read the state of the head through the history `by`."""
+        owner = running_task() or threading.current_thread()
+        task = _task.get()
+        if task is None or not task.is_of(owner):
+            task = _ReadingTask(owner, task)
+            _task.set(task)
+        self._set(task, run_id, _BaseVersion(number, True, by))
+
+    def note_commit(self, run_id: str, number: int, by: object) -> None:
+        """Record that this task or thread, or the caller on whose behalf it commits, has committed a plain state, or
+        has moved the head."""
+        found = self._find(run_id)
+        if found is not None:
+            self._set(found[0], run_id, _BaseVersion(number, False, by))
+
+    def note_edit(self, run_id: str, number: int, by: object) -> None:
+        """Record that this task or thread has edited the state. A state that was read through another history is not
+        made from the edited one."""
+        found = self._find(run_id)
+        if found is not None and (found[1].by is by or not found[1].is_read):
+            self._set(found[0], run_id, _BaseVersion(number, False, by))
+
+    def base(self, run_id: str, last: int | None) -> int | None:
+        """Return the version that a state was made from: the one that this task or thread has read since its last
+        commit, or `last`, or the one that it committed last; None if there is none."""
+        found = self._find(run_id)
+        if found is None:
+            return last
+        base = found[1]
+        return base.number if base.is_read or last is None else last
+
+    def _find(self, run_id: str) -> tuple[_ReadingTask, _BaseVersion] | None:
+        task = _task.get()
+        while task is not None:
+            base = self._found.get((task.serial, run_id))
+            if base is not None:
+                return task, base
+            task = task.parent
+        return None
+
+    def _set(self, task: _ReadingTask, run_id: str, base: _BaseVersion) -> None:
+        with self._lock:
+            key = (task.serial, run_id)
+            self._found[key] = base
+            self._found.move_to_end(key)
+            if len(self._found) > _REMEMBERED:
+                self._found.popitem(last=False)
+
+
+_serials = count()
+_task: ContextVar[_ReadingTask | None] = ContextVar("holdfast.reading_task", default=None)
+
+
+class ManualRollbacks(Protocol):
+    """Rules for moving the head of a run back by hand."""
+
+    def check(self, run: RunRecord, to: int) -> None:
+        """Raise `InvalidCall` if a rollback to a version must do more than move the head."""
+
+    def carry_over(self, run: RunRecord, to: int) -> bytes:
+        """Return the part of the run's detail that stays when the head moves back to a version."""
+
+
+class StoreContext(ProcessBound):
+    """Shared by all histories of one open store."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Callable[[], int],
+        redaction: RedactionPatterns,
+        rollbacks: ManualRollbacks,
+    ) -> None:
         self.store = store
         self.clock = clock
-        self.secrets = secrets
-        #: Which versions the states were made from that are committed next.
+        self.redaction = redaction
         self.bases = Bases()
-        #: All that somebody still uses, and the latest whether or not.
+        #: Every reader in use, and the latest ones whether in use or not.
         self._readers: WeakValueDictionary[str, Reader] = WeakValueDictionary()
         self._latest: dict[str, Reader] = {}
-        self._lock = threading.Lock()
-        #: What stays of the further facts of a run when its head moves back to a version.
-        self.carry: Callable[[RunRecord, int], bytes] = _nothing
-        #: Refuses to move the head of a run by hand, where that is not all there is to do.
-        self.may_roll_back: Callable[[RunRecord, int], None] = _fine
-        #: One thread looks for a head at a time: threads that let go of the interpreter for a moment queue up for it
-        #: behind all others, each with a connection of its own.
-        self.looking = threading.RLock()
+        self.rollbacks = rollbacks
+        self.reset_locks()
         _contexts.add(self)
+
+    def reset_locks(self) -> None:
+        """Create the locks; again in the child after a fork, which lacks the threads that may hold them."""
+        self._lock = threading.Lock()
+        #: One thread reads a head at a time: concurrent readers would each wait for the interpreter, and hold a
+        #: connection while they do.
+        self.head_lock = threading.RLock()
 
     @property
     def redact(self) -> Redactor | None:
-        """What to redact now."""
-        return self.secrets.redactor
+        """The current redactor; None if nothing is redacted."""
+        return self.redaction.redactor
 
     def reader(self, run: RunRecord) -> Reader:
-        """The reader of a run; a new one if versions were pruned since the last."""
+        """Return the reader of a run; a new one if versions were pruned since it was created."""
         reader = self._readers.get(run.id)
         if reader is not None and reader.run.key == run.key and reader.run.epoch == run.epoch:
             return reader
@@ -61,39 +180,28 @@ class Context(Unpicklable):
                 del self._latest[next(iter(self._latest))]
             return reader
 
-    def known(self, run_id: str) -> Reader | None:
-        """The reader of a run, if there is one at hand."""
+    def cached_reader(self, run_id: str) -> Reader | None:
+        """Return the reader of a run if there is one."""
         return self._readers.get(run_id)
 
-    def forget(self, run_id: str) -> None:
-        """Let go of a run that was deleted."""
+    def drop_reader(self, run_id: str) -> None:
+        """Drop the reader of a run that was deleted."""
         with self._lock:
             reader = self._readers.pop(run_id, None)
             self._latest.pop(run_id, None)
         if reader is not None:
-            # Versions that somebody holds keep the reader, and must not find in it what is gone.
+            # Versions in use keep the reader, which must not serve the deleted head.
             reader.head = None
 
 
-#: All that are in use.
-_contexts: WeakSet[Context] = WeakSet()
+_contexts: WeakSet[StoreContext] = WeakSet()
 
 
-def _start_anew() -> None:
-    """In the child after a fork: the threads that held these locks are not there."""
+def _reset_after_fork() -> None:
     for context in _contexts:
-        context.looking = threading.RLock()
-        context._lock = threading.Lock()
-        context.bases.start_anew()
+        context.reset_locks()
+        context.bases.reset_lock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_start_anew)
-
-
-def _fine(run: RunRecord, to: int) -> None:
-    """Nothing speaks against it."""
-
-
-def _nothing(run: RunRecord, to: int) -> bytes:
-    return b""
+    os.register_at_fork(after_in_child=_reset_after_fork)

@@ -1,47 +1,203 @@
-"""One run's history: commit, go back, merge, mark, prune; what can be read of it is its past.
+"""One run's history: commit, read, compare, roll back, merge, mark, prune.
 
-Each operation has a module of its own; `History` is the door to them.
+`History` checks arguments and calls the module of each operation.
 
-Invariant: history is append-only. No method changes or removes a version, except `prune` and `drop`, which say so.
+Invariant: history is append-only. Only `prune` and `drop` remove versions; no method changes one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import InvalidCall, InvalidReference, NotFound, StaleVersion
-from holdfast.history import retention
-from holdfast.history.advance import Edit, Line, Resolver, check_resolver, refuse_status
-from holdfast.history.commit import Facts
-from holdfast.history.context import Context
-from holdfast.history.follow import follow, patched
-from holdfast.history.marks import set_mark
-from holdfast.history.past import Past
-from holdfast.history.reader import Head
-from holdfast.history.rollback import begin_anew, move_head
-from holdfast.history.telling import Told, check_told, tell
-from holdfast.history.version import Version, segments_of
-from holdfast.model.names import MAX_STEP, check_number, check_tag, check_text, short
-from holdfast.model.public import Pruned, Timeline
-from holdfast.model.records import PIN, RunRecord
+from holdfast.history import blame as blaming
+from holdfast.history import compare, snapshot, verify
+from holdfast.history import prune as retention
+from holdfast.history.branching import append_after, apply_patch, move_head, refuse_workflow, start_timeline
+from holdfast.history.builder import VersionMetadata
+from holdfast.history.committer import Committer, Edit, Resolver, check_resolver
+from holdfast.history.context import StoreContext
+from holdfast.history.journal import NewEvent, append_event, check_events, to_event
+from holdfast.history.reader import Head, check_timelines
+from holdfast.history.version import StepNames, Version, segments_of
+from holdfast.history.version_list import PAGE, VersionFilters, iter_ancestors, list_versions, resolve
+from holdfast.model.checks import check_integer, check_text
+from holdfast.model.names import MAX_STEP, Reference, check_run_id, check_tag, parse_local, short
+from holdfast.model.public import Event, Pruned, Report, Timeline, when
+from holdfast.model.records import KINDS, PIN, RunRecord
 from holdfast.model.retention import Retention
 from holdfast.tree.fold import Folded, Folder
 from holdfast.tree.frozen import FrozenDict
-from holdfast.tree.merge import merge
-from holdfast.tree.reducers import Declared, reducers_of
-
-_PAGE = 256
-#: How often a pruning begins anew because others are writing, before they are given the right of way.
-_TRIES = 9
+from holdfast.tree.merge import Declared, merge, reducers_of
 
 
-class History(Past):
-    """The versions of one run. The run is made by the first commit."""
+class History:
+    """The versions of one run. The first commit creates the run."""
 
-    def __init__(self, context: Context, run_id: str, merge: Declared | None = None) -> None:
-        super().__init__(context, run_id)
-        self._line = Line(context, self.id, reducers_of(merge), self._by)
+    def __init__(self, context: StoreContext, run_id: str, merge: Declared | None = None) -> None:
+        self.id = check_run_id(run_id)
+        self.context = context
+        #: Identifies this history among those of its run (see `Bases`).
+        self._identity = object()
+        self.committer = Committer(context, self.id, reducers_of(merge), self._identity)
+        self._names: StepNames | None = None
+
+    # Reading
+
+    @property
+    def head(self) -> Version:
+        """The version that the next one follows."""
+        return self.at("head")
+
+    @property
+    def head_number(self) -> int:
+        """The number of the head, whose row is not read."""
+        return self.run_record().head
+
+    @property
+    def origin(self) -> Version | None:
+        """The version that the run was forked from; None if it was not forked, or that version was removed."""
+        found = self.run_record().origin
+        run = None if found is None else self.context.store.run_by_key(found[0])
+        if found is None or run is None:
+            return None
+        try:
+            return History(self.context, run.id).at(found[1])
+        except NotFound:
+            return None
+
+    def at(self, ref: int | str | Version | Reference) -> Version:
+        """Return a version by number, `head`, `~2` (two before the head), or tag (the newest version that has it)."""
+        if isinstance(ref, Version):
+            ref = self._own(ref).number
+        run = self.run_record()
+        reader = self.context.reader(run)
+        number = resolve(self, run, ref if isinstance(ref, Reference) else parse_local(ref))
+        return Version(self, reader, reader.record(number), run=run if number == run.head else None)
+
+    def versions(
+        self,
+        *,
+        limit: int = 100,
+        before: int | None = None,
+        timeline: int | None = None,
+        step: str | None = None,
+        tag: str | None = None,
+        kind: str | None = None,
+    ) -> list[Version]:
+        """Return one page of summaries, at most `limit`, newest first, without reading any state.
+
+        For the next page, pass the last one's number as `before`; for all versions, use `iter_versions`. A version
+        whose row in the store is damaged is listed with `is_damaged` set.
+        """
+        check_integer("limit", limit, 1)
+        for name, number in (("before", before), ("timeline", timeline)):
+            if number is not None:
+                check_integer(name, number, 1)
+        check_text("step", step, MAX_STEP)
+        if kind is not None and kind not in KINDS:
+            raise InvalidCall(f"kind is one of {', '.join(KINDS)}, not {short(kind)}")
+        if tag is not None:
+            check_tag(tag)
+        filters = VersionFilters(timeline=timeline, step=step, tag=tag, kind=kind)
+        return list_versions(self, filters, before, limit)
+
+    def iter_versions(
+        self,
+        *,
+        timeline: int | None = None,
+        step: str | None = None,
+        tag: str | None = None,
+        kind: str | None = None,
+    ) -> Iterator[Version]:
+        """Iterate over the summaries of all versions, newest first, with the filters of `versions`. They are read page
+        by page; versions committed after the first page was read are not included."""
+        before: int | None = None
+        while page := self.versions(
+            limit=PAGE, before=before, timeline=timeline, step=step, tag=tag, kind=kind
+        ):
+            yield from page
+            before = page[-1].number
+
+    def ancestors(self, ref: int | str | Version = "head") -> Iterator[Version]:
+        """Iterate over a version and its ancestors, newest first, until the run's first version or a pruned one."""
+        yield from iter_ancestors(self, self.at(ref))
+
+    def timelines(self) -> list[Timeline]:
+        """Return all timelines, oldest first."""
+        run = self.run_record()
+        lines = check_timelines(run, self.context.store.timelines(run.key)) if run.timeline > 1 else []
+        return [
+            Timeline(1, None, when(run.created)),
+            *(Timeline(line.number, line.parent, when(line.at), line.reason, line.actor) for line in lines),
+        ]
+
+    def events(self, *, after: int = 0, limit: int = 1000) -> list[Event]:
+        """Return the run's journal after a cursor, oldest first."""
+        check_integer("after", after, 0)
+        check_integer("limit", limit, 1)
+        run = self.run_record()
+        entries = self.context.store.journal(run=run.key, after=after, limit=limit)
+        return [to_event(run, entry) for entry in entries]
+
+    def step_names(self, version: Version) -> list[str]:
+        """Return the names of the steps completed up to a version, oldest first."""
+        names = self._names
+        if names is None or names.reader is not version.reader:
+            names = self._names = StepNames(version.reader)
+        return names.of(version)
+
+    def note_read(self, number: int) -> None:
+        """Record that this thread or task read the state of the head; its next commit counts as made from it."""
+        self.context.bases.note_read(self.id, number, self._identity)
+
+    def run_record(self) -> RunRecord:
+        """Return the run's record as it is in the store."""
+        run = self.context.store.run(self.id)
+        if run is None:
+            raise NotFound(f"there is no run {self.id!r}: commit to it first", run=self.id)
+        return run
+
+    # Comparing and checking
+
+    def diff(self, a: int | str | Version, b: int | str | Version = "head") -> compare.Diff:
+        """Return the changes from one version to another."""
+        return compare.diff(self.at(a), self.at(b))
+
+    def blame(self, path: str | Sequence[Any] = "", *, at: int | str | Version = "head") -> blaming.Blame:
+        """Return the version that last changed the part of the state at a path."""
+        return blaming.blame(self, self.at(at), path)
+
+    def blame_parts(
+        self, path: str | Sequence[Any] = "", *, at: int | str | Version = "head", depth: int = 1
+    ) -> Iterator[blaming.Blame]:
+        """Iterate over `blame` of each entry or item `depth` levels below a path."""
+        return blaming.blame_parts(self, self.at(at), path, check_integer("depth", depth, 0))
+
+    def bisect(
+        self,
+        check: Callable[[Any], Any],
+        *,
+        good: int | str | Version | None = None,
+        bad: int | str | Version = "head",
+        tried: Callable[[Version, bool], Any] | None = None,
+    ) -> Version | None:
+        """Return the first version among the ancestors of `bad` whose state fails `check`, if all before it pass;
+        None if `bad` itself passes. `tried` is called with each version that was checked and whether it passed."""
+        if not callable(check):
+            raise InvalidCall("bisect takes a function of a state that returns whether it is good")
+        if tried is not None and not callable(tried):
+            raise InvalidCall("tried is a function of a version and whether it passed")
+        return blaming.bisect(self, check, good=good, bad=bad, tried=tried)
+
+    def verify(self) -> Report:
+        """Check every version: hashes, the chain, references, artifacts."""
+        return verify.verify_run(self.context.store, self.run_record())
+
+    def export(self, ref: int | str | Version = "head") -> dict[str, Any]:
+        """Return a version with its state as a JSON document (a snapshot) for people and other tools."""
+        return snapshot.export(self.at(ref))
 
     # Writing
 
@@ -54,38 +210,40 @@ class History(Past):
         tags: Iterable[str] = (),
         note: str | None = None,
         actor: str | None = None,
-        meta: Any = None,
+        annotations: Any = None,
         error: Any = None,
         kind: str | None = None,
         status: str | None = None,
-        events: Iterable[Told] = (),
+        events: Iterable[NewEvent] = (),
         expected: int | Version | None = None,
         resolve: Resolver | None = None,
         after: int | Version | None = None,
         move: bool = True,
     ) -> Version:
-        """Make `state`, an ordinary or a frozen tree, the next version.
+        """Commit `state`, an ordinary or a frozen tree, as the next version.
 
-        Whatever equals the head exactly is shared with it. With `expected`, the head must be that version, or
-        `StaleVersion` is raised. Without, the state counts as made from the head whose state this thread or task read
-        last, or else from its last commit; a change made meanwhile by others is merged, or `MergeConflict`, unless
-        `resolve` decides: a function of the path, the common value, ours and theirs.
+        Parts that equal the head's exactly are shared with it. With `expected`, the head must be that version, or
+        `StaleVersion` is raised. Otherwise the state counts as made from the head whose state this thread or task read
+        last, or else from its last commit. A change that another writer committed since is merged, or
+        `MergeConflict` is raised, unless `resolve` decides: a function of the path, the common value, ours and theirs.
 
-        With `after`, it follows that version, whoever else went on from there: on its timeline, if it is the last
-        one there, and else on a new one. The head moves to it; with `move=False`, a head elsewhere stays.
+        With `after`, the new version follows that version: on its timeline if it is the last one there, otherwise on
+        a new timeline. The head moves to the new version, unless `move=False` and the head is elsewhere.
 
-        Kept with the version: the `step` that made it and its `result` or `error`, `tags`, a `note`, the `actor` who
-        made it, and `meta`: what shaped it (model, prompt, cost, …). `status` is that of a manual run from here on,
-        which otherwise stays as it is; the run of a workflow keeps its status. `events` are entries of your
-        own for the journal, each a kind and its data: `[("agent.woke", {"by": "cron"})]`.
+        Stored with the version: the `step` that made it and its `result` or `error`, `tags`, a `note`, the `actor`,
+        and `annotations` (model, prompt, cost, …). `status` sets the status of a manual run, which otherwise stays as
+        it is; the status of a workflow's run cannot be set. `events` are entries of the application for the journal,
+        each a kind and its data: `[("agent.woke", {"by": "cron"})]`.
         """
-        facts = Facts(step, result, tags, note, actor, meta, error, kind, status, events=events)
-        facts.check()
+        metadata = VersionMetadata(
+            step, result, tags, note, actor, annotations, error, kind, status, events=events
+        )
+        metadata.check()
         check_resolver(resolve)
-        number = self._expected(expected)
+        number = self._number(expected)
         if after is not None:
-            return self._follow(after, number, lambda root: state, facts, move)
-        return self._made(self._line.advance(state, facts, expected=number, resolve=resolve))
+            return self._append_after(after, number, lambda root: state, metadata, move)
+        return self.to_version(self.committer.advance(state, metadata, expected=number, resolve=resolve))
 
     def patch(
         self,
@@ -99,17 +257,21 @@ class History(Past):
         expected: int | Version | None = None,
         move: bool = True,
     ) -> Version:
-        """Make the state of the version `after`, with the values that are given for paths, the version that follows it.
-        The cost follows what is given, whatever else the state holds. A path leads to a key of a dict, new or
-        not, or to an index of a list, its length for one more. The other arguments are those of `commit`."""
-        facts = Facts(step=step, note=note, actor=actor, kind=kind)
-        facts.check()
+        """Commit the state of the version `after` with new values at some paths, as the version that follows it.
+
+        The cost follows the size of the changes, not of the state. A path names a key of a dict, new or not, or an
+        index of a list; the list's length appends. The other arguments are those of `commit`.
+        """
+        metadata = VersionMetadata(step=step, note=note, actor=actor, kind=kind)
+        metadata.check()
         if not isinstance(changes, Mapping):
             raise InvalidCall(
                 f"patch takes a dict of paths and values, such as {{'plan.done': True}}, not {short(changes)}"
             )
-        given = [(segments_of(path), value) for path, value in changes.items()]
-        return self._follow(after, self._expected(expected), lambda root: patched(root, given), facts, move)
+        values = [(segments_of(path), value) for path, value in changes.items()]
+        return self._append_after(
+            after, self._number(expected), lambda root: apply_patch(root, values), metadata, move
+        )
 
     def edit(
         self,
@@ -119,19 +281,21 @@ class History(Past):
         tags: Iterable[str] = (),
         note: str | None = None,
         actor: str | None = None,
-        meta: Any = None,
+        annotations: Any = None,
         error: Any = None,
         status: str | None = None,
-        events: Iterable[Told] = (),
+        events: Iterable[NewEvent] = (),
         expected: int | Version | None = None,
         resolve: Resolver | None = None,
     ) -> Edit:
-        """A draft of the head's state: committed at the end of the block, dropped if it raises. The arguments are those
-        of `commit`."""
-        facts = Facts(step, result, tags, note, actor, meta, error, None, status, events=events)
-        facts.check()
+        """Return a context manager with a draft of the head's state: the end of the block commits it, an exception
+        drops it. The arguments are those of `commit`."""
+        metadata = VersionMetadata(
+            step, result, tags, note, actor, annotations, error, None, status, events=events
+        )
+        metadata.check()
         check_resolver(resolve)
-        return Edit(self._line, facts, self._expected(expected), resolve)
+        return Edit(self.committer, metadata, self._number(expected), resolve)
 
     def update(
         self,
@@ -142,32 +306,32 @@ class History(Past):
         tags: Iterable[str] = (),
         note: str | None = None,
         actor: str | None = None,
-        meta: Any = None,
+        annotations: Any = None,
         attempts: int | None = None,
     ) -> Version:
-        """Apply a function to a draft of the newest state and commit it; if others commit meanwhile, apply it again to
-        what is the newest state then, so that no update is lost. Returns the version.
+        """Apply a function to a draft of the newest state and commit it; return the version.
 
-        The function changes the draft, as the block of `edit` does, and returns nothing. It may be called several
-        times: it should have no effect elsewhere. Every repetition means that another writer has made progress, so
-        they are not bounded, unless `attempts` is given: `StaleVersion` after so many. The other arguments are those
-        of `commit`.
+        If another writer commits first, the function is applied again to the state that is the newest then, so that no
+        update is lost. The function changes the draft, as the block of `edit` does, and returns None. It may be called
+        several times and should have no other effect. Every repetition means that another writer made progress, so
+        repetitions are not limited, unless `attempts` is given: `StaleVersion` after so many. The other arguments are
+        those of `commit`.
         """
         if not callable(function):
             raise InvalidCall(f"update takes a function of the draft of a state, not {short(function)}")
         if attempts is not None:
-            check_number("attempts", attempts, 1)
-        facts = Facts(step, result, tags, note, actor, meta)
-        facts.check()
-        return self._made(self._line.update(function, facts, attempts))
+            check_integer("attempts", attempts, 1)
+        metadata = VersionMetadata(step, result, tags, note, actor, annotations)
+        metadata.check()
+        return self.to_version(self.committer.update(function, metadata, attempts))
 
     def capture(self, value: Any) -> Folded:
-        """A value as it is at this moment, to stand in a state that is committed later, or in another thread; secrets
-        are replaced. `UnsupportedValue` if it cannot be stored."""
-        folder = Folder(None, self._context.redact)
+        """Return a value as it is now, with secrets redacted, for a state that is committed later or in another
+        thread. `UnsupportedValue` if it cannot be stored."""
+        folder = Folder(None, self.context.redact)
         return Folded(folder.fold(value), object(), folder.arrivals)
 
-    def tell(
+    def add_event(
         self,
         kind: str,
         data: Mapping[str, Any] | None = None,
@@ -175,11 +339,11 @@ class History(Past):
         version: int | Version | None = None,
         step: str | None = None,
     ) -> None:
-        """Write an entry of your own into the journal of the run, and no version: what happened, in words with points
-        between them, and what is to be known about it. Subscribers hear of it."""
-        (told,) = check_told([(kind, {} if data is None else data)])
+        """Append an event of the application to the run's journal, without a version. The kind is words separated by
+        points, such as `agent.woke`. Subscribers receive it."""
+        (event,) = check_events([(kind, {} if data is None else data)])
         check_text("step", step, MAX_STEP)
-        tell(self._context, self.id, told, version=self._expected(version), step=step)
+        append_event(self.context, self.id, event, version=self._number(version), step=step)
 
     def rollback(
         self,
@@ -193,15 +357,15 @@ class History(Past):
     ) -> Version:
         """Move the head back to a version, on a new timeline. Nothing is deleted: the versions after it stay.
 
-        With `state`, the new timeline begins with a version of that state in the same moment, made by `step`. With
+        With `state`, the new timeline starts with a version of that state, made by `step`, in the same commit. With
         `expected`, the head must be that version, or `StaleVersion` is raised.
         """
         check_text("reason", reason, 10_000)
-        facts = Facts(step=step, note=reason, actor=actor)
-        facts.check()
-        number = self._expected(expected)
+        metadata = VersionMetadata(step=step, note=reason, actor=actor)
+        metadata.check()
+        number = self._number(expected)
         while True:
-            run = self._run()
+            run = self.run_record()
             if number is not None and number != run.head:
                 raise StaleVersion(
                     f"run {self.id!r} is at version {run.head}, not {number} as expected: look at it, then try again",
@@ -210,15 +374,18 @@ class History(Past):
                     head=run.head,
                 )
             target = self.at(to)
-            self._context.may_roll_back(run, target.number)
+            self.context.rollbacks.check(run, target.number)
             try:
                 if state is None:
-                    move_head(self._context, run, target._record, reason=reason, actor=actor)
+                    move_head(self.context, run, target.record, reason=reason, actor=actor)
                 else:
-                    target = self._begin_anew(run, target, state, facts)
+                    refuse_workflow(run)
+                    at = Head(run, target.record, self.context.reader(run).state(target.number))
+                    made = start_timeline(self.context, self.committer, at, state, metadata)
+                    target = self.to_version(made)
             except StaleVersion:
                 continue
-            self._line.note_moved(target.number)
+            self.committer.note_moved(target.number)
             return target
 
     def merge(
@@ -231,146 +398,120 @@ class History(Past):
         resolve: Resolver | None = None,
         dry_run: bool = False,
     ) -> Version:
-        """Bring what another version, or the last version of another timeline, changed since the common
-        ancestor into the head. With `dry_run`, nothing is written: the head is returned as it is, or
-        `MergeConflict` raised."""
+        """Merge the changes that another version, or the last version of another timeline, has since the common
+        ancestor into the head. With `dry_run`, nothing is written: the head is returned, or `MergeConflict` raised."""
         if isinstance(other, Timeline):
             timeline, other = other.number, None
         if (other is None) == (timeline is None):
             raise InvalidCall("merge takes a version, or timeline=2 for the last version of timeline 2")
         check_resolver(resolve)
-        theirs = self.at(other) if other is not None else self._last_of(check_number("timeline", timeline, 1))
-        head = self._line.fresh_head()
+        if other is not None:
+            theirs = self.at(other)
+        else:
+            found = self.versions(timeline=check_integer("timeline", timeline, 1), limit=1)
+            if not found:
+                raise NotFound(
+                    f"timeline {timeline} of run {self.id!r} has no version of its own", run=self.id
+                )
+            theirs = found[0]
+        head = self.committer.fresh_head()
         assert head is not None
-        reader = self._context.reader(head.run)
-        common = self._common(head.version.number, theirs.number)
-        base = FrozenDict() if common is None else reader.state(common)
-        folder = Folder(reader.space, self._context.redact)
+        reader = self.context.reader(head.run)
+        ours = {version.number for version in self.ancestors(head.version.number)}
+        common = next((each.number for each in self.ancestors(theirs) if each.number in ours), None)
+        folder = Folder(reader.space, self.context.redact)
         merged = merge(
-            base, reader.state(theirs.number), head.root, resolve=resolve, reducers=self._line.reducers, agree=True,
+            FrozenDict() if common is None else reader.state(common),
+            reader.state(theirs.number),
+            head.root,
+            resolve=resolve,
+            reducers=self.committer.reducers,
+            agree=True,
             fold=folder.fold,
-        )  # fmt: skip
-        facts = Facts(note=note, actor=actor, kind="merge", more={"merged": theirs.number})
-        facts.check()
+        )
+        metadata = VersionMetadata(note=note, actor=actor, kind="merge", more={"merged": theirs.number})
+        metadata.check()
         if dry_run:
-            return self._made(head)
-        return self._made(self._line.advance_from(head, merged, facts, resolve=resolve))
+            return self.to_version(head)
+        return self.to_version(self.committer.advance_from(head, merged, metadata, resolve=resolve))
 
     # Marks and retention
 
     def tag(self, ref: int | str | Version, name: str) -> None:
-        """Give a version a name."""
-        set_mark(self._context, self.at(ref), check_tag(name), on=True)
+        """Add a tag to a version."""
+        retention.set_mark(self.context, self.at(ref), check_tag(name), on=True)
 
     def untag(self, ref: int | str | Version, name: str) -> None:
-        """Take a name from a version; `NotFound` if it does not have it."""
-        set_mark(self._context, self.at(ref), check_tag(name), on=False)
+        """Remove a tag from a version; `NotFound` if it does not have it."""
+        retention.set_mark(self.context, self.at(ref), check_tag(name), on=False)
 
     def pin(self, ref: int | str | Version) -> None:
-        """Keep a version from being pruned."""
-        set_mark(self._context, self.at(ref), PIN, on=True)
+        """Protect a version from pruning."""
+        retention.set_mark(self.context, self.at(ref), PIN, on=True)
 
     def unpin(self, ref: int | str | Version) -> None:
-        """Let a version be pruned again."""
-        set_mark(self._context, self.at(ref), PIN, on=False)
+        """Remove the pin of a version; `NotFound` if it has none."""
+        retention.set_mark(self.context, self.at(ref), PIN, on=False)
 
     def prune(self, policy: Retention, *, dry_run: bool = False, quiet: bool = False) -> Pruned:
-        """Remove the versions that a policy does not keep; with `dry_run`, only say which. The journal tells of it,
-        unless it is to be `quiet`: where versions come and go by the minute, it would grow for ever."""
+        """Remove the versions that a policy does not keep; with `dry_run`, only report which. With `quiet`, the journal
+        gets no event: it would grow without limit where versions are pruned every minute."""
         if not isinstance(policy, Retention):
             raise InvalidCall("prune takes a policy, such as holdfast.Retention(last=100)")
-        return self._try_prune(policy, dry_run, quiet)
-
-    def drop(self, versions: Iterable[int | Version], *, dry_run: bool = False) -> Pruned:
-        """Remove versions that are named, but for those that are always kept: the head, tagged and pinned ones, fork
-        points, and whatever a live run needs. With `dry_run`, only say which."""
-        if isinstance(versions, str | Version) or not isinstance(versions, Iterable):
-            raise InvalidCall("drop takes a list of versions, such as [3, 4]")
-        return self._try_prune({self.at(version).number for version in versions}, dry_run)
-
-    def _try_prune(self, policy: Retention | Collection[int], dry_run: bool, quiet: bool = False) -> Pruned:
-        for _ in range(_TRIES):
-            try:
-                return self._prune(policy, dry_run, quiet)
-            except StaleVersion:
-                continue
         return self._prune(policy, dry_run, quiet)
 
-    # How it works
+    def drop(self, versions: Iterable[int | Version], *, dry_run: bool = False) -> Pruned:
+        """Remove the given versions, except those that are always kept: the head, tagged and pinned versions, fork
+        points, and versions that a live run needs. With `dry_run`, only report which."""
+        if isinstance(versions, str | Version) or not isinstance(versions, Iterable):
+            raise InvalidCall("drop takes a list of versions, such as [3, 4]")
+        return self._prune({self.at(version).number for version in versions}, dry_run)
 
-    def _follow(
+    def _prune(self, policy: Retention | Collection[int], dry_run: bool, quiet: bool = False) -> Pruned:
+        attempt = 0
+        while True:
+            now = self.context.clock()
+            try:
+                return retention.prune(
+                    self.context.store, self.run_record(), policy, now=now, dry_run=dry_run, quiet=quiet
+                )
+            except StaleVersion:
+                attempt += 1
+                if attempt == retention.ATTEMPTS:
+                    raise
+
+    # Shared parts
+
+    def to_version(self, head: Head) -> Version:
+        """Return a head of this run as a version."""
+        return Version(self, self.context.reader(head.run), head.version)
+
+    def _append_after(
         self,
         after: int | Version,
         expected: int | None,
         change: Callable[[Any], Any],
-        facts: Facts,
+        metadata: VersionMetadata,
         move: bool,
     ) -> Version:
-        number = self._expected(after)
+        number = self._number(after)
         if not number:
-            raise InvalidReference("after names a version that is followed: 1 or more")
-        head = self._line.known_head()
-        is_fresh = False
-        while True:
-            if head is None:
-                raise NotFound(f"there is no run {self.id!r}: commit to it first", run=self.id)
-            if expected is not None and head.version.number != expected:
-                head = self._line.fresh_head()
-                self._line.expect(head, expected)
-                assert head is not None
-            refuse_status(head, facts)
-            try:
-                if number != head.version.number and head.run.workflow is not None and not is_fresh:
-                    # The head that is known here may have moved: another may have rolled the run back.
-                    is_fresh, head = True, self._line.fresh_head()
-                    continue
-                if number == head.version.number:
-                    drawn = self._line.draw(change(head.root), head, head, facts)
-                    made = self._line.settle(drawn, self._store.append(drawn.change))
-                else:
-                    reader = self._context.reader(head.run)
-                    at = Head(head.run, reader.record(number), reader.state(number))
-                    made = follow(self._context, self._line, at, change(at.root), facts, move=move)
-            except StaleVersion:
-                head = self._line.fresh_head()
-                continue
-            if made.run.head == made.version.number:
-                self._line.note_moved(made.version.number)
-            return self._made(made)
-
-    def _begin_anew(self, run: RunRecord, target: Version, state: Any, facts: Facts) -> Version:
-        if run.workflow is not None:
-            raise InvalidCall(
-                f"run {self.id!r} belongs to a workflow, whose state comes from its steps: fork it with edit=…",
-                run=self.id,
-            )
-        at = Head(run, target._record, self._context.reader(run).state(target.number))
-        return self._made(begin_anew(self._context, self._line, at, state, facts))
-
-    def _made(self, head: Head) -> Version:
-        return Version(self, self._context.reader(head.run), head.version)
-
-    def _expected(self, expected: int | Version | None) -> int | None:
-        if isinstance(expected, Version):
-            return self._own(expected).number
-        return None if expected is None else check_number("expected", expected, 0)
-
-    def _prune(self, policy: Retention | Collection[int], dry_run: bool, quiet: bool) -> Pruned:
-        now = self._context.clock()
-        return retention.prune(
-            self._context.store, self._run(), policy, now=now, dry_run=dry_run, quiet=quiet
+            raise InvalidReference("after is the number of the version to follow: 1 or more")
+        return self.to_version(
+            append_after(self.context, self.committer, number, expected, change, metadata, move=move)
         )
 
-    def _common(self, one: int, other: int) -> int | None:
-        """The newest version that two versions both come from."""
-        line = {version.number for version in self.ancestors(one)}
-        for version in self.ancestors(other):
-            if version.number in line:
-                return version.number
-        return None
+    def _number(self, version: int | Version | None) -> int | None:
+        if isinstance(version, Version):
+            return self._own(version).number
+        return None if version is None else check_integer("expected", version, 0)
 
-    def _last_of(self, timeline: int) -> Version:
-        found = self.versions(timeline=timeline, limit=1)
-        if not found:
-            raise NotFound(f"timeline {timeline} of run {self.id!r} has no version of its own", run=self.id)
-        return found[0]
+    def _own(self, version: Version) -> Version:
+        if version.run != self.id:
+            raise InvalidReference(
+                f"{version!r} is not a version of run {self.id!r}: use the methods of Holdfast across runs"
+            )
+        return version
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id!r}>"

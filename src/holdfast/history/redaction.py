@@ -1,7 +1,7 @@
-"""Which keys hold secrets: patterns that this process was given, and those that the store keeps for all who use it.
+"""Patterns of keys that hold secrets: those given to this process, and those stored for all processes.
 
-Invariant: patterns that are kept hold at once in the process that keeps them, and in every other for what is committed
-a second later; in an event loop, which does not wait for the store, for what is committed soon after that.
+Invariant: a change of the stored patterns applies at once in the process that makes it, and in every other to commits
+a second later; in an event loop, which does not wait for the store, to commits soon after that.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ import msgspec
 from holdfast.errors import CorruptStore, HoldfastError, InvalidCall, StaleVersion
 from holdfast.event_loop import in_event_loop
 from holdfast.model.names import short
-from holdfast.store.base import Store
+from holdfast.store.protocol import Store
 from holdfast.struct_types import resolved
 from holdfast.tree.codec import REDACTED
 from holdfast.tree.fold import Redactor
 
-#: What loops and HTTP redact, unless that is switched off.
-DEFAULTS = ("*password*", "*api_key*", "*secret*", "*token")
-#: Where the store keeps it.
+#: Patterns that loops and HTTP redact, unless that is switched off.
+DEFAULT_PATTERNS = ("*password*", "*api_key*", "*secret*", "*token")
+#: The name of the value in the store.
 _NAME = "config/redact"
 #: Seconds after which it is read again.
-_FRESH = 1.0
-#: Former lists that are kept, by which the arguments of recorded steps are recognised.
-_FORMER = 32
-_LONGEST = 200
-_MOST = 1000
+_MAX_AGE = 1.0
+#: Earlier lists that are stored: arguments of recorded steps were digested with them.
+_MAX_EARLIER = 32
+_MAX_LENGTH = 200
+_MAX_PATTERNS = 1000
 
 _by_default: ContextVar[bool] = ContextVar("holdfast_redacts_by_default", default=False)
 
 
 class Redaction(msgspec.Struct, frozen=True, kw_only=True):
-    """The patterns that a store keeps."""
+    """The patterns that are stored for all processes."""
 
     patterns: tuple[str, ...] = ()
-    #: Whether loops and HTTP redact the usual names, too.
+    #: Whether loops and HTTP also redact `DEFAULT_PATTERNS`.
     defaults: bool = True
 
 
-class _Kept(Redaction, frozen=True, kw_only=True):
+class _StoredRedaction(Redaction, frozen=True, kw_only=True):
     former: tuple[tuple[str, ...], ...] = ()
 
 
-class Secrets:
-    """The patterns of an open store."""
+class RedactionPatterns:
+    """The patterns of this process and of its store."""
 
     def __init__(self, store: Store, given: Sequence[str | re.Pattern[str]]) -> None:
         self._store = store
@@ -62,26 +62,26 @@ class Secrets:
 
     @property
     def redactor(self) -> Redactor | None:
-        """What to redact now; None for nothing."""
-        if time.monotonic() - self._checked > _FRESH:
+        """The current redactor; None if nothing is redacted."""
+        if time.monotonic() - self._checked > _MAX_AGE:
             self._refresh()
-        return self._usual if _by_default.get() else self._plain
+        return self._with_defaults if _by_default.get() else self._plain
 
     @property
-    def kept(self) -> Redaction:
-        """Return what the store keeps."""
+    def stored(self) -> Redaction:
+        """The patterns in the store, read now."""
         kept, _ = self._load()
         return Redaction(patterns=kept.patterns, defaults=kept.defaults)
 
     @property
-    def former(self) -> Iterator[Redactor | None]:
-        """Yield what was redacted before the patterns were changed."""
-        for patterns in reversed(self._kept.former):
-            yield self._made(patterns)
+    def earlier(self) -> Iterator[Redactor | None]:
+        """Yield the redactors of the patterns before each change, newest first."""
+        for patterns in reversed(self._stored.former):
+            yield self._redactor(patterns)
 
     @property
-    def usual(self) -> Redactor | None:
-        """What loops and HTTP redact."""
+    def with_defaults(self) -> Redactor | None:
+        """The redactor of loops and HTTP."""
         token = _by_default.set(True)
         try:
             return self.redactor
@@ -89,8 +89,8 @@ class Secrets:
             _by_default.reset(token)
 
     def change(self, add: Iterable[str], remove: Iterable[str], defaults: bool | None) -> Redaction:
-        """Add and remove patterns, for all who use the store."""
-        added, removed = _checked(add), set(_checked(remove))
+        """Add and remove patterns in the store."""
+        added, removed = _check_patterns(add), set(_check_patterns(remove))
         while True:
             kept, revision = self._load()
             if missing := sorted(removed - set(kept.patterns)):
@@ -100,12 +100,12 @@ class Secrets:
             patterns = tuple(
                 pattern for pattern in dict.fromkeys((*kept.patterns, *added)) if pattern not in removed
             )
-            if len(patterns) > _MOST:
-                raise InvalidCall(f"a store keeps {_MOST} patterns at most")
+            if len(patterns) > _MAX_PATTERNS:
+                raise InvalidCall(f"a store has at most {_MAX_PATTERNS} patterns")
             former = kept.former
             if patterns != kept.patterns:
-                former = (*(each for each in former if each != kept.patterns), kept.patterns)[-_FORMER:]
-            after = _Kept(
+                former = (*(each for each in former if each != kept.patterns), kept.patterns)[-_MAX_EARLIER:]
+            after = _StoredRedaction(
                 patterns=patterns, defaults=kept.defaults if defaults is None else defaults, former=former
             )
             if after == kept:
@@ -119,44 +119,46 @@ class Secrets:
     def _refresh(self) -> None:
         self._checked = time.monotonic()
         if not in_event_loop():
-            self._try()
+            self._try_read()
         else:
-            # A loop waits for no store.
+            # An event loop must not wait for the store.
             with suppress(RuntimeError):
-                threading.Thread(target=self._try, name="holdfast redaction", daemon=True).start()
+                threading.Thread(target=self._try_read, name="holdfast redaction", daemon=True).start()
 
-    def _try(self) -> None:
-        # A store that cannot be read has other ways to say so.
+    def _try_read(self) -> None:
+        # Commits report a store that cannot be read.
         with suppress(HoldfastError):
             self._read()
 
     def _read(self) -> None:
         kept, revision = self._load()
         if revision != self._revision:
-            self._kept = kept
-            self._plain = self._made(kept.patterns)
-            self._usual = self._made((*kept.patterns, *DEFAULTS)) if kept.defaults else self._plain
+            self._stored = kept
+            self._plain = self._redactor(kept.patterns)
+            self._with_defaults = (
+                self._redactor((*kept.patterns, *DEFAULT_PATTERNS)) if kept.defaults else self._plain
+            )
             self._revision = revision
 
-    def _load(self) -> tuple[_Kept, int]:
+    def _load(self) -> tuple[_StoredRedaction, int]:
         found = self._store.value(_NAME)
         if found is None:
-            return _Kept(), 0
+            return _StoredRedaction(), 0
         try:
-            return msgspec.json.decode(found[0], type=resolved(_Kept)), found[1]
+            return msgspec.json.decode(found[0], type=resolved(_StoredRedaction)), found[1]
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise CorruptStore(
-                f"the patterns that the store keeps for redaction cannot be read ({error}): remove the value {_NAME!r}"
+                f"the patterns for redaction in the store cannot be read ({error}): remove the value {_NAME!r}"
             ) from error
 
-    def _made(self, patterns: Iterable[str]) -> Redactor | None:
+    def _redactor(self, patterns: Iterable[str]) -> Redactor | None:
         every = [*self._given, *patterns]
         return Redactor(every) if every else None
 
 
 @contextmanager
 def redacting_by_default() -> Iterator[None]:
-    """Redact the usual names, too, in what is committed within the block, unless the store says otherwise."""
+    """Also redact `DEFAULT_PATTERNS` in commits within the block, unless the store switches that off."""
     token = _by_default.set(True)
     try:
         yield
@@ -164,11 +166,11 @@ def redacting_by_default() -> Iterator[None]:
         _by_default.reset(token)
 
 
-def redacted(value: Any, redactor: Redactor | None) -> Any:
-    """Return JSON without the values that are to be redacted."""
+def redact_json(value: Any, redactor: Redactor | None) -> Any:
+    """Return a JSON value with the values of secret keys replaced."""
     if redactor is None:
         return value
-    # Without recursion: a body nests deeper than Python calls.
+    # Without recursion: a body may nest deeper than the stack.
     root = [value]
     copies: list[Any] = [root]
     while copies:
@@ -183,15 +185,15 @@ def redacted(value: Any, redactor: Redactor | None) -> Any:
     return root[0]
 
 
-def _checked(patterns: Any) -> list[str]:
+def _check_patterns(patterns: Any) -> list[str]:
     if isinstance(patterns, str) or not isinstance(patterns, Iterable):
         raise InvalidCall('patterns are a list, such as ["*password*", "api_key"]')
     found = list(patterns)
     for pattern in found:
         if not isinstance(pattern, str) or not pattern.strip("*? ") or not pattern.isprintable():
             raise InvalidCall(
-                f"a pattern that a store keeps is a name of keys with * and ?, such as *password*, not {short(pattern)}"
+                f"a pattern in a store is a name of keys with * and ?, such as *password*, not {short(pattern)}"
             )
-        if len(pattern) > _LONGEST:
-            raise InvalidCall(f"a pattern has at most {_LONGEST} characters, not {len(pattern)}")
+        if len(pattern) > _MAX_LENGTH:
+            raise InvalidCall(f"a pattern has at most {_MAX_LENGTH} characters, not {len(pattern)}")
     return found

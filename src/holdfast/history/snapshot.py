@@ -1,10 +1,10 @@
 """A version as a JSON document, and back.
 
-The document carries a format name and number, the facts of the version, and its state in the portable form of
-`tree.portable`: readable by people and other tools, exact when read back by us. A check sum over the document
-finds accidents; it is no signature.
+The document has a format name and number, the fields of the version, and its state in the portable form of
+`tree.portable`: readable by people and other tools, and exact when Holdfast reads it back. A checksum over the document
+detects accidental changes; it is not a signature.
 
-Invariant: `validate` never raises; what it passes can be imported; importing never overwrites.
+Invariant: `validate` never raises, and a document that passes it can be imported. Importing never overwrites.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.errors import HoldfastError, InvalidSnapshot
-from holdfast.model.names import MAX_NOTE, MAX_STEP, check_run_id, check_tag, check_text
-from holdfast.model.records import KINDS, STATUSES
+from holdfast.model.checks import check_text
+from holdfast.model.names import MAX_NOTE, MAX_STEP, check_run_id, check_tag
+from holdfast.model.records import KINDS, STATUSES, current_status
 from holdfast.tree.portable import from_json, to_json
 
 if TYPE_CHECKING:
@@ -40,14 +41,16 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "note": (str, type(None)),
     "actor": (str, type(None)),
 }
-#: How many problems are named, and with how many characters each.
-_MOST = 20
-_LINE = 300
+#: Problems that are named, and characters of each.
+_MAX_PROBLEMS = 20
+_MAX_LINE = 300
 _TREES = ("meta", "result", "error", "state")
+#: Keys of a document for which the attribute of a version has another name.
+_READ_AS = {"meta": "annotations"}
 
 
 class Validation(msgspec.Struct, frozen=True):
-    """What is wrong with a document; true if nothing is."""
+    """The problems of a document; true if there are none."""
 
     problems: tuple[str, ...] = ()
 
@@ -56,21 +59,25 @@ class Validation(msgspec.Struct, frozen=True):
 
 
 def export(version: Version) -> dict[str, Any]:
-    """A version as a document that `json.dumps` takes."""
+    """Return a version as a document that `json.dumps` accepts."""
     return document_of(facts_of(version))
 
 
 def facts_of(version: Version) -> dict[str, Any]:
-    """The facts and trees of a version, as `read` gives them from its document."""
+    """Return the fields and trees of a version, as `read` returns them for its document."""
     written = {"version": version.number, "at": version.at.isoformat(), "tags": list(version.tags)}
-    facts = written | {name: getattr(version, name) for name in (*_FIELDS, *_TREES) if name not in written}
-    # As it is stored, whatever a reader has done to the objects in the state that it was given.
+    facts = written | {
+        name: getattr(version, _READ_AS.get(name, name))
+        for name in (*_FIELDS, *_TREES)
+        if name not in written
+    }
+    # As it is stored: a caller may have changed objects in the state that it was given.
     facts["state"] = version.read_state()
     return facts
 
 
 def document_of(facts: dict[str, Any]) -> dict[str, Any]:
-    """Facts and trees as a document; the opposite of `read`."""
+    """Return fields and trees as a document; the inverse of `read`."""
     document: dict[str, Any] = {
         "format": FORMAT,
         "number": NUMBER,
@@ -82,24 +89,26 @@ def document_of(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def validate(document: Any) -> Validation:
-    """Is this a snapshot that can be imported? Never raises."""
+    """Return whether a document is a snapshot that can be imported, with its problems. Never raises."""
     try:
         problems = [
-            problem if len(problem) <= _LINE else problem[:_LINE] + "…" for problem in _problems(document)
+            problem if len(problem) <= _MAX_LINE else problem[:_MAX_LINE] + "…"
+            for problem in _problems(document)
         ]
-        return Validation(tuple(problems[:_MOST]))
+        return Validation(tuple(problems[:_MAX_PROBLEMS]))
     except Exception as error:
-        return Validation((f"cannot be looked at: {type(error).__name__}",))
+        return Validation((f"cannot be checked: {type(error).__name__}",))
 
 
 def read(document: Any) -> dict[str, Any]:
-    """The facts and trees of a document, or `InvalidSnapshot` with all that is wrong with it."""
+    """Return the fields and trees of a document; `InvalidSnapshot` with all problems if it is not valid."""
     found = validate(document)
     if not found:
         raise InvalidSnapshot(
             f"this snapshot cannot be imported: {'; '.join(found.problems)}", problems=found.problems
         )
     document = _parsed(document)
+    document["status"] = current_status(document["status"])
     return {**document, **{name: from_json(document[name]) for name in _TREES}}
 
 
@@ -128,24 +137,24 @@ def _problems(document: Any) -> list[str]:
         return [f"format {number} is newer than this Holdfast knows ({NUMBER}): upgrade Holdfast"]
     problems = [f"{name} is missing" for name in (*_FIELDS, *_TREES, "sum") if name not in document]
     known = {"format", "number", "sum", *_FIELDS, *_TREES}
-    problems += [f"{name!r} is no field of a snapshot" for name in document if name not in known]
+    problems += [f"{name!r} is not a field of a snapshot" for name in document if name not in known]
     for name, kinds in _FIELDS.items():
         if name in document and type(document[name]) not in kinds:
             problems.append(f"{name} is a {type(document[name]).__name__}")
     if problems:
         return problems
-    problems += _facts(document)
+    problems += _field_problems(document)
     for name in _TREES:
         try:
             from_json(document[name])
         except HoldfastError as error:
             problems.append(f"{name}: {error}")
     if not problems and document["sum"] != _sum(document):
-        problems.append("the sum does not fit: the document was changed or cut off")
+        problems.append("the checksum does not match: the document was changed or truncated")
     return problems
 
 
-def _facts(document: dict[str, Any]) -> list[str]:
+def _field_problems(document: dict[str, Any]) -> list[str]:
     problems = []
     for test, value in ((check_run_id, document["run"]), *((check_tag, tag) for tag in document["tags"])):
         try:
@@ -163,12 +172,12 @@ def _facts(document: dict[str, Any]) -> list[str]:
         problems.append(f"parent {document['parent']} does not come before version {document['version']}")
     if document["kind"] not in KINDS:
         problems.append(f"kind is {document['kind']!r}")
-    if document["status"] not in STATUSES:
+    if current_status(document["status"]) not in STATUSES:
         problems.append(f"status is {document['status']!r}")
     try:
         datetime.fromisoformat(document["at"])
     except ValueError:
-        problems.append(f"at is no time: {document['at']!r}")
+        problems.append(f"at is not a time: {document['at']!r}")
     return problems
 
 

@@ -1,31 +1,29 @@
-"""Checking everything: every hash, every link of the chain, every reference, every artifact.
+"""Verify a run or a store: every hash, every link of the chain, every reference, every artifact.
 
-Reading checks what it reads; this reads all. It goes on after a finding, so that one report names all that is
-wrong, and it changes nothing.
+A read checks the rows that it reads; this reads all rows, and continues after a problem.
+
+Invariant: nothing is written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from holdfast.errors import BadData, HoldfastError, InvalidCall, NotFound
-from holdfast.history.complete import whole_lines
-from holdfast.history.reach import Reach
-from holdfast.history.reader import Reader
-from holdfast.history.seal import NO_PARENT, check
+from holdfast.history.hashes import NO_PARENT, check_hash
+from holdfast.history.journal import iter_entries
+from holdfast.history.prune import ReachableNodes, iter_records
+from holdfast.history.reader import Reader, check_timelines
 from holdfast.model.public import Problem, Report
 from holdfast.model.records import RunRecord, VersionRecord
-from holdfast.store.base import Store, every_run
+from holdfast.store.protocol import Store, iter_runs
 
-_PAGE = 256
-
-#: Called with what is done and what there is to do.
+#: Called with the number of versions checked, and of all versions.
 Progress = Callable[[int, int], None]
 
 
 def verify_run(store: Store, run: RunRecord) -> Report:
-    """Check one run, as it was when it was read; afresh if versions were pruned meanwhile."""
+    """Check one run as it was when it was read; again if versions were pruned meanwhile."""
     while True:
         report = _verify_run(store, run)
         if report.ok:
@@ -43,39 +41,39 @@ def verify_run(store: Store, run: RunRecord) -> Report:
 
 def _verify_run(store: Store, run: RunRecord) -> Report:
     problems: list[Problem] = []
-    reach = Reach(Reader(store, run))
+    reachable = ReachableNodes(Reader(store, run))
     hashes: dict[int, bytes] = {}
     seen = 0
     try:
-        for record in _records(store, run):
-            problems += _check_version(reach, run, record, hashes)
+        for record in iter_records(store, run):
+            problems += _check_version(reachable, run, record, hashes)
             seen += not record.pruned
         problems += _check_numbers(run, hashes, seen)
-        whole_lines(run, store.timelines(run.key))
-        for name in sorted(reach.artifacts):
+        check_timelines(run, store.timelines(run.key))
+        for name in sorted(reachable.artifacts):
             if store.artifact(name) is None:
                 problems.append(Problem(run.id, None, f"artifact {name.hex()[:12]} is missing"))
         for mark in store.marks(run.key):
             if mark.number <= run.last and mark.number not in hashes:
-                problems.append(Problem(run.id, mark.number, f"is tagged {mark.name!r} but is not there"))
-        for _ in _journal(store, run):
+                problems.append(Problem(run.id, mark.number, f"is tagged {mark.name!r} but is missing"))
+        for _ in iter_entries(store, run):
             pass
     except HoldfastError as error:
         problems.append(Problem(run.id, error.details.get("version"), str(error)))
-    return Report(1, seen, len(reach.artifacts), tuple(problems))
+    return Report(1, seen, len(reachable.artifacts), tuple(problems))
 
 
 def verify_store(store: Store, progress: Progress | None = None) -> Report:
-    """Check all runs, all artifacts, and what the database knows of itself."""
+    """Check all runs, all artifacts, and the database itself."""
     if progress is not None and not callable(progress):
         raise InvalidCall(
-            "progress is a function that is told how many versions are checked, and of how many"
+            "progress is a function of the number of versions checked and the number of all versions"
         )
     problems = [Problem(None, None, finding) for finding in store.check()]
     runs = versions = 0
     try:
         total = store.stats().versions
-        for run in every_run(store):
+        for run in iter_runs(store):
             report = verify_run(store, run)
             problems += report.problems
             runs += report.runs
@@ -88,22 +86,12 @@ def verify_store(store: Store, progress: Progress | None = None) -> Report:
     return Report(runs, versions, artifacts, (*problems, *found))
 
 
-def _records(store: Store, run: RunRecord) -> Iterator[VersionRecord]:
-    after = -(1 << 62)
-    # Others may be writing: what comes after the run was read is theirs.
-    while page := store.versions(
-        run.key, after=after, before=run.last + 1, limit=_PAGE, ascending=True, pruned=True
-    ):
-        yield from page
-        after = page[-1].number
-
-
 def _check_version(
-    reach: Reach, run: RunRecord, record: VersionRecord, hashes: dict[int, bytes]
+    reachable: ReachableNodes, run: RunRecord, record: VersionRecord, hashes: dict[int, bytes]
 ) -> Iterator[Problem]:
     number = record.number
     try:
-        check(run.id, record)
+        check_hash(run.id, record)
     except BadData as error:
         yield Problem(run.id, number, str(error))
         return
@@ -118,7 +106,7 @@ def _check_version(
     elif not record.parent and run.origin is None and record.kind != "fork" and record.prev != NO_PARENT:
         yield Problem(run.id, number, "claims a parent that it does not name")
     try:
-        reach.add(number)
+        reachable.add(number)
     except (BadData, NotFound) as error:
         yield Problem(run.id, error.details.get("version", number), str(error))
 
@@ -132,14 +120,6 @@ def _check_numbers(run: RunRecord, hashes: dict[int, bytes], seen: int) -> Itera
         yield Problem(run.id, run.head, "is the head but is missing or damaged")
     if seen != run.kept:
         yield Problem(run.id, None, f"has {seen} versions where its record says {run.kept}")
-
-
-def _journal(store: Store, run: RunRecord) -> Iterator[Any]:
-    after = 0
-    while page := store.journal(run=run.key, after=after, limit=_PAGE):
-        yield from page
-        last = page[-1]
-        after = last[1].seq if isinstance(last, tuple) else last.seq
 
 
 def _check_artifacts(store: Store) -> tuple[int, list[Problem]]:

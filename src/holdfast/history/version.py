@@ -1,35 +1,200 @@
-"""A version as a caller holds it: a summary at once, state and result when asked for."""
+"""A version as callers use it: its fields at once, state and result when they are read.
+
+A version of a step also stores the call, as `[positional, keywords, names]`: `names` are the parameters of the
+positional values; the last one is written `*rest` if it takes all further values. Older versions lack the names.
+
+A version records the implementation of its step (`ran` in its detail: qualified name, code, overridden) unless a recent
+version of the run's line recorded the same one for that step; the other versions have the implementation recorded last.
+
+Invariant: reading a call never needs the code of the step. The implementation of a version is found within `LOOK_BACK`
+versions of its line, unless it was pruned.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from holdfast.errors import CorruptVersion, InvalidCall, InvalidReference, NotFound
-from holdfast.history.arguments import by_name
-from holdfast.history.commit import ERROR, INPUT, META, RESULT
-from holdfast.history.implementation import Implementation, implementation_of
+from holdfast.history.builder import ANNOTATIONS, ERROR, INPUT, RESULT
 from holdfast.history.reader import Reader
-from holdfast.model.names import meant, printable
+from holdfast.model.names import printable, short, suggest
 from holdfast.model.public import when
 from holdfast.model.records import PIN, RunRecord, VersionRecord
+from holdfast.tree import diff as trees
 from holdfast.tree import path as paths
-from holdfast.tree.codec import decode
+from holdfast.tree.codec import REDACTED, decode, open_box
 from holdfast.tree.draft import draft
+from holdfast.tree.frozen import Box, FrozenDict, freeze_dict, freeze_list
+from holdfast.tree.values import register
 
 if TYPE_CHECKING:
-    from holdfast.history.past import Past
+    from holdfast.history.history import History
+
+#: Differences that a message names.
+_NAMED = 3
+
+
+@dataclass(frozen=True, repr=False)
+class NotStored:
+    """Placeholder for an argument that cannot be stored, such as an open client."""
+
+    #: Module and name of its type.
+    type: str
+
+    def __repr__(self) -> str:
+        return f"<{self.type}, not stored>"
+
+
+register(NotStored, "holdfast.NotStored")
+
+
+def arguments_by_name(call: Any) -> FrozenDict | None:
+    """Return the values of a stored call by parameter; None if the version stores no call."""
+    if call is None:
+        return None
+    given, keywords, *names = call
+    named = list(names[0]) if names else []
+    found: dict[str, Any] = {}
+    for index, value in enumerate(given):
+        if index >= len(named):
+            found[str(index)] = value
+        elif named[index].startswith("*"):
+            found[named[index]] = freeze_list(list.__getitem__(given, slice(index, None)))
+            break
+        else:
+            found[named[index]] = value
+    for name, value in keywords.items():
+        # `def f(a, /, **more)` takes two values of one name.
+        found[f"**{name}" if name in found else name] = value
+    return freeze_dict(found)
+
+
+def has_placeholders(call: Any) -> bool:
+    """Return whether a stored call has a placeholder for a value that was not stored, or was redacted."""
+    given, keywords, *_ = call
+    values = [open_box(value) if type(value) is Box else value for value in (*given, *keywords.values())]
+    return any(
+        isinstance(value, NotStored) or (isinstance(value, str) and value == REDACTED) for value in values
+    )
+
+
+def call_differences(recorded: Any, now: Any) -> list[tuple[str, str, str]]:
+    """Return where two stored calls differ: the path, starting with the parameter, and both values, shortened."""
+    before: Mapping[str, Any] = arguments_by_name(recorded) or {}
+    after: Mapping[str, Any] = arguments_by_name(now) or {}
+    return [found for name in dict.fromkeys((*before, *after)) for found in _differences(name, before, after)]
+
+
+def describe_differences(found: list[tuple[str, str, str]]) -> str:
+    """Return differences as part of a sentence."""
+    shown = [f"{where} was {was}, is {now}" for where, was, now in found[:_NAMED]]
+    if len(found) > _NAMED:
+        shown.append(f"{len(found) - _NAMED} more differ")
+    return "; ".join(shown)
+
+
+def _differences(
+    name: str, before: Mapping[str, Any], after: Mapping[str, Any]
+) -> Iterator[tuple[str, str, str]]:
+    if name not in after:
+        yield name, short(before[name]), "not given"
+    elif name not in before:
+        yield name, "not given", short(after[name])
+    else:
+        for change in trees.changes(before[name], after[name]):
+            below = paths.show(change.path)
+            where = name + (f".{below}" if below and below[0] != "[" else below)
+            if change.source is not None:
+                yield where, f"at {name}{paths.show(change.source)}", "moved"
+            else:
+                was, now = _shorten(change.old, change.new)
+                yield (
+                    where,
+                    "missing" if change.kind == "added" else was,
+                    "missing" if change.kind == "removed" else now,
+                )
+
+
+def _shorten(old: Any, new: Any) -> tuple[str, str]:
+    """Return two values, shortened so that the difference shows: long texts start shortly before it."""
+    if type(old) is type(new) and isinstance(old, str | bytes) and old[:40] == new[:40]:
+        same = next(
+            (place for place, (one, other) in enumerate(zip(old, new, strict=False)) if one != other),
+            min(len(old), len(new)),
+        )
+        start = max(0, same - 20)
+        more = "…" if start else ""
+        return f"{more}{short(old[start:])}", f"{more}{short(new[start:])}"
+    return short(old), short(new)
+
+
+#: Versions after which an implementation is recorded again.
+LOOK_BACK = 256
+
+
+class Implementation(msgspec.Struct, frozen=True):
+    """The code that ran as a step."""
+
+    #: Module and qualified name of the function.
+    name: str
+    #: The fingerprint of its code.
+    code: str
+    #: Whether it was an override instead of the step's own function.
+    overridden: bool
+
+    def is_same(self, other: Implementation) -> bool:
+        """Return whether this is the same code, wherever it was imported from."""
+        one, two = ((each.name.rpartition(".")[2], each.code, each.overridden) for each in (self, other))
+        return one == two
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.code}{' (override)' if self.overridden else ''}"
+
+
+def implementation_of(version: Version) -> Implementation | None:
+    """Return the implementation that ran as the step of a version; None if it is not recorded."""
+    if version.step is None or "args" not in version.detail:
+        return None
+    for distance, earlier in enumerate(version.lineage()):
+        if earlier.step == version.step and "ran" in earlier.detail:
+            return _read(earlier.detail["ran"])
+        if distance > LOOK_BACK:
+            return None
+    return None
+
+
+def implementations(line: Iterable[Version]) -> dict[tuple[str, int], Implementation]:
+    """Return the implementations of a line of versions, oldest first, by run and number."""
+    last: dict[str, Implementation] = {}
+    found: dict[tuple[str, int], Implementation] = {}
+    for version in line:
+        if version.step is None or "args" not in version.detail:
+            continue
+        if "ran" in version.detail:
+            last[version.step] = _read(version.detail["ran"])
+        if version.step in last:
+            found[version.run, version.number] = last[version.step]
+    return found
+
+
+def _read(ran: Any) -> Implementation:
+    return Implementation(ran[0], ran[1], ran[2])
+
 
 _UNREAD: Any = object()
 #: Kind and status of a version whose row is damaged.
 DAMAGED = "damaged"
 
 
-class Marks:
-    """The marks of a range of versions, read together when those of one of them are asked for."""
+class VersionMarks:
+    """The marks of a range of versions, read together on first use."""
 
     __slots__ = ("_first", "_found", "_last", "_reader")
 
@@ -40,7 +205,7 @@ class Marks:
         self._found: dict[int, tuple[str, ...]] | None = None
 
     def of(self, number: int) -> tuple[str, ...]:
-        """The names that a version has."""
+        """Return the marks of a version."""
         if self._found is None:
             found: dict[int, tuple[str, ...]] = {}
             for mark in self._reader.store.marks(self._reader.run.key, self._first, self._last):
@@ -50,16 +215,16 @@ class Marks:
 
 
 class StepNames:
-    """The names of the completed steps of each version of a run; each version is read once, whichever are asked for.
+    """The names of the completed steps of each version of a run; each version is read once. Thread-safe.
 
-    Versions of one line share one list: a version's names are the first so many of it. Safe to use from many threads.
+    Versions of one line share one list: the names of a version are its first items.
     """
 
     __slots__ = ("_lines", "_lock", "reader")
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
-        #: By number: the list of the version's line, and how many of its names are the version's.
+        #: By number: the list of the version's line, and how many of its items belong to the version.
         self._lines: dict[int, tuple[list[str], int]] = {}
         self._lock = threading.Lock()
 
@@ -76,13 +241,13 @@ class StepNames:
             names, count = known[version.parent]
         else:
             names, count = [], 0
-            for each in islice(version._history.ancestors(version), 1, None):
+            for each in islice(version.history.ancestors(version), 1, None):
                 if each.number in known:
                     names, count = known[each.number]
                     break
                 walked.append(each)
         if count < len(names):
-            # Another line continues from here.
+            # Another line starts here.
             names = names[:count]
         for each in reversed(walked):
             if each.step is not None:
@@ -94,32 +259,33 @@ class StepNames:
 class Version:
     """An immutable, numbered point in a run's history."""
 
-    __slots__ = ("_damage", "_detail", "_history", "_marks", "_reader", "_record", "_run", "_state")
+    __slots__ = ("_damage", "_detail", "_marks", "_run", "_state", "history", "reader", "record")
 
     def __init__(
         self,
-        history: Past,
+        history: History,
         reader: Reader,
         record: VersionRecord,
-        marks: Marks | None = None,
+        marks: VersionMarks | None = None,
         *,
         run: RunRecord | None = None,
         damage: CorruptVersion | None = None,
     ) -> None:
-        self._history = history
-        self._reader = reader
-        self._record = record
+        self.history = history
+        #: Reads the run as it was when the version was read.
+        self.reader = reader
+        self.record = record
         self._state: Any = _UNREAD
         self._detail: dict[str, Any] | None = None
-        self._marks = marks or Marks(reader, record.number, record.number)
+        self._marks = marks or VersionMarks(reader, record.number, record.number)
         #: The run as it was read with this version, if this was its head.
         self._run = run
         self._damage = damage
 
     @classmethod
-    def damaged(cls, history: Past, reader: Reader, run: RunRecord, damage: CorruptVersion) -> Version:
-        """Return the entry of a list for a version whose row in the store is damaged."""
-        # Of a run with a single timeline, the numbers say what a version follows.
+    def damaged(cls, history: History, reader: Reader, run: RunRecord, damage: CorruptVersion) -> Version:
+        """Return the list entry of a version whose row in the store is damaged."""
+        # In a run with a single timeline, the parent of a version is the number before it.
         alone = run.timeline == 1 and run.epoch == 0
         number = damage.details["version"]
         record = VersionRecord(
@@ -139,8 +305,8 @@ class Version:
 
     @property
     def is_damaged(self) -> bool:
-        """Is its row in the store damaged? Then only `run` and `number` are known: its kind and status are `damaged`,
-        other facts are empty, `at` is 1970, and reading its state, result, error or metadata raises
+        """Whether its row in the store is damaged. Then only `run` and `number` are known: its kind and status are
+        `damaged`, other fields are empty, `at` is 1970, and reading its state, result, error or annotations raises
         `CorruptVersion`."""
         return self._damage is not None
 
@@ -152,69 +318,69 @@ class Version:
     @property
     def run(self) -> str:
         """The id of its run."""
-        return self._reader.run.id
+        return self.reader.run.id
 
     @property
     def number(self) -> int:
         """Its number in the run: 1, 2, 3, …"""
-        return self._record.number
+        return self.record.number
 
     @property
     def parent(self) -> int | None:
-        """The version that it followed; None for the first."""
-        return self._record.parent or None
+        """The number of the version that it follows; None for the first."""
+        return self.record.parent or None
 
     @property
     def timeline(self) -> int:
-        """The number of the timeline that it stands on."""
-        return self._record.timeline
+        """The number of its timeline."""
+        return self.record.timeline
 
     @property
     def kind(self) -> str:
-        """What made it: initial, step, manual, timed, merge, import, final or fork."""
-        return self._record.kind
+        """How it was made: initial, step, manual, timed, merge, import, final or fork."""
+        return self.record.kind
 
     @property
     def status(self) -> str:
-        """The status of the run with this version."""
-        return self._record.status
+        """The status of the run at this version."""
+        return self.record.status
 
     @property
     def step(self) -> str | None:
         """The name of the step that made it; None if none did."""
-        return self._record.step
+        return self.record.step
 
     @property
     def steps(self) -> int:
-        """How many steps were completed up to here."""
-        return self._record.steps
+        """The number of steps completed up to this version."""
+        return self.record.steps
 
     @property
     def completed_steps(self) -> list[str]:
-        """The names of the steps completed up to here, oldest first."""
+        """The names of the steps completed up to this version, oldest first."""
         self.check()
-        return self._history.step_names(self)
+        return self.history.step_names(self)
 
     @property
     def at(self) -> datetime:
         """When it was committed, in UTC."""
-        return when(self._record.at)
+        return when(self.record.at)
 
     @property
     def size(self) -> int:
-        """Bytes that it added to the store."""
-        return self._record.size
+        """The bytes that it added to the store."""
+        return self.record.size
 
     @property
     def hash(self) -> str:
-        """The hash over its facts and its pack, in hexadecimal digits."""
-        return self._record.hash.hex()
+        """The hash over its fields and its pack, in hexadecimal digits."""
+        return self.record.hash.hex()
 
     @property
     def detail(self) -> dict[str, Any]:
-        """Further facts: note, actor, and what the writer added."""
+        """Further fields: note, actor, and those that the writer added."""
         if self._detail is None:
-            self._detail = decode(self._record.detail) if self._record.detail else {}
+            self._detail = decode(self.record.detail) if self.record.detail else {}
         return self._detail
 
     @property
@@ -224,38 +390,38 @@ class Version:
 
     @property
     def attempt(self) -> int:
-        """Which try of the step succeeded."""
+        """The number of the attempt that succeeded."""
         return int(self.detail.get("attempt", 1))
 
     @property
     def took(self) -> float | None:
-        """Seconds that the step took, where that is known."""
+        """Seconds that the step took; None if not recorded."""
         took = self.detail.get("took")
         return None if took is None else took / 1_000_000
 
     @property
     def note(self) -> str | None:
-        """What its writer said about it."""
+        """The comment of its writer."""
         return self.detail.get("note")
 
     @property
     def actor(self) -> str | None:
-        """Who made it, if that was said."""
+        """The person or program that made it; None if not recorded."""
         return self.detail.get("actor")
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """The names that it was given."""
+        """Its tags."""
         return tuple(name for name in self._marks.of(self.number) if name != PIN)
 
     @property
     def pinned(self) -> bool:
-        """Is it kept from being pruned?"""
+        """Whether it is protected from pruning."""
         return PIN in self._marks.of(self.number)
 
     @property
     def state(self) -> Any:
-        """The state, frozen. Read from the store when first asked for."""
+        """The state, frozen. It is read from the store on first use."""
         if self._state is _UNREAD:
             self._state = self.read_state()
         else:
@@ -263,91 +429,97 @@ class Version:
         return self._state
 
     def read_state(self) -> Any:
-        """The state, frozen, in containers and objects of the caller's own."""
+        """Return the state, frozen, in containers and objects that no other caller has."""
         self.check()
         self._note_read()
-        return self._reader.show(self._reader.state(self.number))
+        return self.reader.show(self.reader.state(self.number))
+
+    def keep_state(self, root: Any) -> None:
+        """Keep an internal state as the state of this version, which others may prune before it is read."""
+        self._state = self.reader.show(root)
 
     def copy(self, path: str | Sequence[Any] = "") -> Any:
-        """A private, ordinary, mutable copy of the state, or of the part at a path, read without the rest."""
+        """Return a private, ordinary, mutable copy of the state, or of the part at a path, read without the rest."""
         segments = segments_of(path)
         self.check()
         self._note_read()
         if not segments:
             if self._run is None:
-                root = self._reader.state(self.number)
+                root = self.reader.state(self.number)
             else:
-                root = self._reader.state_of_head(self._run, self._record)
-            return self._reader.plain(root)
+                root = self.reader.state_of_head(self._run, self.record)
+            return self.reader.plain(root)
         try:
-            return self._reader.plain(self._reader.find(self.number, segments)[0])
+            return self.reader.plain(self.reader.find(self.number, segments)[0])
         except NotFound as error:
-            raise self._nothing_at(segments) or error from None
+            raise self.missing_at(segments) or error from None
 
     @property
     def arguments(self) -> Mapping[str, Any] | None:
         """The arguments of the step, or of the workflow for a run's first version, by parameter; None if the version
         stores none. Secrets are redacted; a value that cannot be stored is a `NotStored`."""
-        return by_name(self._reader.part(self.number, INPUT))
+        return arguments_by_name(self.reader.part(self.number, INPUT))
 
     @property
     def implementation(self) -> Implementation | None:
-        """Which code ran as the step: qualified name, fingerprint, overridden or not; None if that is not recorded."""
+        """The code that ran as the step: qualified name, fingerprint, overridden or not; None if not recorded."""
         return implementation_of(self)
 
     def _note_read(self) -> None:
         if self._run is not None:
-            self._history.note_read(self.number)
+            self.history.note_read(self.number)
 
-    def line(self) -> Iterator[Version]:
-        """Yield this version and those that it follows, newest first; of a fork also those that it was forked from."""
+    def lineage(self) -> Iterator[Version]:
+        """Yield this version and its ancestors, newest first; a fork continues in the run that it was forked from."""
         last = self
-        for last in self._history.ancestors(self):
-            if last.kind != "fork" or last.parent is not None:
+        for last in self.history.ancestors(self):
+            if last.kind != "fork":
                 yield last
-        origin = self._history.origin if last.parent is None else None
+        origin = self.history.origin if last.parent is None else None
         if origin is not None:
-            yield from origin.line()
+            yield from origin.lineage()
+        elif last.kind == "fork":
+            yield last
 
     @property
     def result(self) -> Any:
-        """What the step returned."""
+        """The return value of the step."""
         self.check()
-        return self._reader.part(self.number, RESULT)
+        return self.reader.part(self.number, RESULT)
 
     @property
-    def meta(self) -> Any:
-        """What shaped its behaviour: model, prompt, tokens, cost, …"""
+    def annotations(self) -> Any:
+        """Model, prompt, tokens, cost, …, as passed to `holdfast.annotate`."""
         self.check()
-        return self._reader.part(self.number, META)
+        return self.reader.part(self.number, ANNOTATIONS)
 
     @property
     def error(self) -> Any:
-        """How the step failed: type, message, traceback; None if it did not."""
+        """The error of the step: type, message, traceback; None if it did not fail."""
         self.check()
-        return self._reader.part(self.number, ERROR)
+        return self.reader.part(self.number, ERROR)
 
     def get(self, path: str | Sequence[Any]) -> Any:
-        """The part of the state at a path, without reading the rest."""
+        """Return the part of the state at a path, without reading the rest."""
         segments = segments_of(path)
         self.check()
         self._note_read()
         try:
-            return self._reader.show(self._reader.find(self.number, segments)[0])
+            return self.reader.show(self.reader.find(self.number, segments)[0])
         except NotFound as error:
-            raise self._nothing_at(segments) or error from None
+            raise self.missing_at(segments) or error from None
 
-    def _nothing_at(self, segments: list[Any]) -> NotFound | None:
-        """Where a path leaves the state, and what was perhaps meant."""
+    def missing_at(self, segments: list[Any]) -> NotFound | None:
+        """Return an error that says where a path leaves the state, with a suggestion; None if the path exists."""
         around: Any = None
         for depth in range(len(segments)):
             try:
-                around = self._reader.find(self.number, segments[:depth])[0]
-                self._reader.find(self.number, segments[: depth + 1])
+                around = self.reader.find(self.number, segments[:depth])[0]
+                self.reader.find(self.number, segments[: depth + 1])
             except NotFound:
                 where, last = paths.show(segments[: depth + 1]), segments[depth]
                 if isinstance(around, dict) and isinstance(last, str):
-                    hint = meant(last, (key for key in around if isinstance(key, str)))
+                    hint = suggest(last, (key for key in around if isinstance(key, str)))
                 elif isinstance(around, list):
                     hint = f": the list has {len(around)} items"
                 else:
@@ -355,10 +527,10 @@ class Version:
                 return NotFound(f"there is nothing at {where}{hint}", path=where)
         return None
 
-    def is_beside(self, other: Version) -> bool:
-        """Were both read of one run as it was: not begun anew in between, and nothing of it pruned? What is known of
-        one then holds for the other."""
-        return self._reader is other._reader
+    def is_comparable_to(self, other: Version) -> bool:
+        """Return whether both versions were read from the same run, which was not recreated or pruned in between, so
+        that facts about one hold for the other."""
+        return self.reader is other.reader
 
     def __repr__(self) -> str:
         step = f" {self.step}" if self.step else ""
@@ -367,7 +539,7 @@ class Version:
 
 
 def segments_of(path: Any) -> list[Any]:
-    """The segments of a path that a caller gave, or `InvalidReference`."""
+    """Return the segments of a path; `InvalidReference` if it is not a path."""
     if not isinstance(path, str | list | tuple):
         raise InvalidReference(
             f"a path is a string such as 'plan.tasks[3]', or its segments, not {path!r:.60}"
@@ -375,20 +547,12 @@ def segments_of(path: Any) -> list[Any]:
     segments = paths.parse(path)
     for segment in segments:
         if not isinstance(segment, Hashable):
-            raise InvalidReference(f"{segment!r:.60} is no key of a dict and no index of a list")
+            raise InvalidReference(f"{segment!r:.60} is neither a key of a dict nor an index of a list")
     return segments
 
 
-def along(versions: Iterator[Version], count: int) -> Version | None:
-    """The version so many further along a line of ancestors."""
-    for passed, version in enumerate(versions):
-        if passed == count:
-            return version
-    return None
-
-
-def edited(root: Any, edit: Callable[[Any], Any] | Mapping[str, Any]) -> Any:
-    """A draft of a state, changed by a function, or by values for paths."""
+def apply_edit(root: Any, edit: Callable[[Any], Any] | Mapping[str, Any]) -> Any:
+    """Return a draft of a state, changed by a function, or by values for paths."""
     state = draft(root)
     if callable(edit):
         edit(state)

@@ -1,13 +1,25 @@
-"""Checkpoints of Microsoft's agent-framework: an execution of a workflow is a run, a checkpoint a version with a tag.
+"""Checkpoint storage for Microsoft's agent-framework: a workflow execution is a run, a checkpoint a tagged
+version.
 
-Invariant: a checkpoint follows the one that it names as its previous. Where others went on from that already, it begins
-a timeline of its own.
+Registers the framework's messages, contents, responses and events as storable values. Their
+`raw_representation`, an object of the model's client library, is left out, as in the framework's own
+checkpoints.
+
+Invariant: a checkpoint follows the one that it names as its previous; if that already has a successor, the
+checkpoint starts a new timeline. Nothing is pickled or imported by name: the framework's own classes are
+registered here, an application allows its own, and any other is refused before anything is written.
 """
 
 from __future__ import annotations
 
+import datetime as dt
+import uuid
 from collections.abc import Iterable
 from contextlib import suppress
+from decimal import Decimal
+from functools import partial
+from types import NoneType, UnionType
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 try:
     import agent_framework as af
@@ -18,45 +30,143 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from error
 
-from holdfast import Holdfast, InvalidCall, InvalidReference, NotFound, Version
-from holdfast.integrations.agent_framework_values import allow_types
-from holdfast.integrations.ledger import Ledger, number_of_head, off_loop, plain, run_id_of
+from holdfast import Holdfast, InvalidCall, InvalidReference, NotFound, UnsupportedValue, Version, register
+from holdfast.integrations.histories import Ledger, number_of_head, off_loop, plain, run_id_of
 from holdfast.model.names import check_tag, short
+
+
+class TypeName(NamedTuple):
+    """A type that an event or a response holds: its name, the names of a generic type and its arguments, or
+    the values of a literal."""
+
+    parts: Any
+
+
+def allow_types(types: Iterable[Any]) -> None:
+    """Allow events and responses to name these types."""
+    _types.update({_name(kind): kind for kind in types})
+
+
+def _name(kind: Any) -> str:
+    return f"{getattr(kind, '__module__', '')}.{getattr(kind, '__qualname__', kind)}"
+
+
+def _parts_of_type(kind: Any) -> Any:
+    origin = get_origin(kind)
+    if origin is Literal:
+        return {"literal": list(get_args(kind))}
+    if origin is not None:
+        kinds = (Union if origin is UnionType else origin, *get_args(kind))
+        return [_parts_of_type(each) for each in kinds]
+    if _types.get(_name(kind)) is not kind:
+        raise UnsupportedValue(f"the type {_name(kind)} is not known: pass it in allow=[…]", type=_name(kind))
+    return _name(kind)
+
+
+def _type_of_parts(parts: Any) -> Any:
+    if isinstance(parts, str):
+        if parts not in _types:
+            raise InvalidCall(f"the type {parts} is not known here: pass it in allow=[…]", type=parts)
+        return _types[parts]
+    if isinstance(parts, dict):
+        return Literal[tuple(parts["literal"])]
+    origin, *arguments = map(_type_of_parts, parts)
+    return origin[tuple(arguments)]
+
+
+def _split(value: Any) -> dict[str, Any]:
+    return {
+        name: TypeName(_parts_of_type(part)) if isinstance(part, type) or get_origin(part) else part
+        for name, part in value.__getstate__().items()
+    }
+
+
+def _join(cls: Any, parts: dict[str, Any]) -> Any:
+    made = cls.__new__(cls)
+    kept = {
+        name: _type_of_parts(part.parts) if type(part) is TypeName else part for name, part in parts.items()
+    }
+    if hasattr(cls, "__setstate__"):
+        made.__setstate__(kept)
+    else:
+        vars(made).update(kept)
+    return made
+
+
+#: Types by name: those that may answer a request.
+_types: dict[str, Any] = {}
+
+_RECORDS: tuple[Any, ...] = (
+    TypeName,
+    af.AgentExecutorRequest,
+    af.AgentExecutorResponse,
+    af.SubWorkflowRequestMessage,
+    af.SubWorkflowResponseMessage,
+    af.WorkflowCheckpoint,
+    af.WorkflowErrorDetails,
+    af.WorkflowEventSource,
+    af.WorkflowMessage,
+    af.WorkflowRunState,
+    type(af.WorkflowMessage.type),
+)
+_OBJECTS: tuple[Any, ...] = (
+    af.AgentResponse,
+    af.AgentResponseUpdate,
+    af.AgentSession,
+    af.ChatResponse,
+    af.ChatResponseUpdate,
+    af.Content,
+    af.Message,
+    af.WorkflowEvent,
+)
+_SIMPLE = (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset, object, NoneType, ...)
+
+# The names leave out the framework's module of a class, because it may change.
+for _cls in _RECORDS:
+    register(_cls, f"agent_framework.{_cls.__name__}")
+for _cls in _OBJECTS:
+    register(_cls, f"agent_framework.{_cls.__name__}", split=_split, join=partial(_join, _cls))
+allow_types(
+    (*_SIMPLE, Any, Union, dt.datetime, dt.date, dt.timedelta, Decimal, uuid.UUID, *_RECORDS, *_OBJECTS)
+)
+
 
 _ROOT = "agent-framework"
 
 
 class HoldfastCheckpointStorage:
-    """For `WorkflowBuilder(checkpoint_storage=…)`. An execution is kept as the run
-    `agent-framework/WORKFLOW_NAME/FIRST_CHECKPOINT_ID`. `allow` lists your own classes that messages and states may
-    hold, or that a request may be answered with."""
+    """Storage for `WorkflowBuilder(checkpoint_storage=…)`.
+
+    An execution is the run `agent-framework/WORKFLOW_NAME/FIRST_CHECKPOINT_ID`. `allow` lists your own
+    classes that messages and states may hold, or that may answer a request.
+    """
 
     def __init__(self, hf: Holdfast, *, allow: Iterable[type] = ()) -> None:
         self._ledger = Ledger(hf, allow)
         allow_types(self._ledger.allowed)
 
     async def save(self, checkpoint: af.WorkflowCheckpoint) -> str:
-        """Make a checkpoint the version that follows that of the checkpoint before it."""
+        """Save a checkpoint as the version after that of its previous checkpoint."""
         return await off_loop(self._save, checkpoint)
 
     async def load(self, checkpoint_id: str) -> af.WorkflowCheckpoint:
-        """The checkpoint of an id, or `WorkflowCheckpointException`."""
+        """Return the checkpoint with an id, or raise `WorkflowCheckpointException`."""
         return await off_loop(self._load, checkpoint_id)
 
     async def list_checkpoints(self, *, workflow_name: str) -> list[af.WorkflowCheckpoint]:
-        """The checkpoints of a workflow on all timelines, oldest first."""
+        """Return the checkpoints of a workflow on all timelines, oldest first."""
         return await off_loop(lambda: [self._read(version) for version in self._kept(workflow_name)])
 
     async def list_checkpoint_ids(self, *, workflow_name: str) -> list[str]:
-        """Their ids."""
+        """Return the ids of the checkpoints of a workflow on all timelines, oldest first."""
         return await off_loop(lambda: [_id(version) for version in self._kept(workflow_name)])
 
     async def get_latest(self, *, workflow_name: str) -> af.WorkflowCheckpoint | None:
-        """The head of the execution that was continued, or rolled back, last."""
+        """Return the head of the execution that was last continued or rolled back."""
         return await off_loop(self._latest, workflow_name)
 
     async def delete(self, checkpoint_id: str) -> bool:
-        """Take its id from a checkpoint; the version stays in history until it is pruned."""
+        """Remove the id of a checkpoint; the version stays in the history until it is pruned."""
         return await off_loop(self._delete, checkpoint_id)
 
     def _save(self, checkpoint: af.WorkflowCheckpoint) -> str:
@@ -119,7 +229,7 @@ class HoldfastCheckpointStorage:
 
 
 def _id(version: Version) -> str:
-    """The id of the checkpoint that a version is; empty if it is none, or was deleted."""
+    """Return the id of the checkpoint in a version; empty if it is not a checkpoint, or was deleted."""
     try:
         name = version.get("checkpoint_id")
     except NotFound:

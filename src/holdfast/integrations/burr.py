@@ -1,6 +1,7 @@
 """Persisters for Burr: an application is a run, each of its actions a version.
 
-Invariant: along a timeline sequence ids only grow. Whoever goes on from an earlier one begins a timeline of their own.
+Invariant: sequence ids increase along a timeline. A writer that continues from an earlier one starts a new
+timeline.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Any, Literal
 from urllib.parse import unquote
 
 from holdfast import Holdfast, InvalidCall, StaleVersion, Version
-from holdfast.integrations.ledger import Ledger, number_of_head, off_loop, plain, run_id_of
-from holdfast.model.names import check_number
+from holdfast.integrations.histories import Ledger, number_of_head, off_loop, plain, run_id_of
+from holdfast.model.checks import check_integer
 
 try:
     from burr.core.persistence import AsyncBaseStatePersister, BaseStatePersister, PersistedStateData
@@ -23,18 +24,21 @@ except ModuleNotFoundError as error:
         "holdfast.integrations.burr needs Burr: pip install 'holdfast[burr]'"
     ) from error
 
-_STATUSES = {"completed": "running", "failed": "failed"}  # how an action ended: what its run is then
+_STATUSES = {"completed": "running", "failed": "failed"}  # status of an action: status of its run
 
 
 class HoldfastPersister(BaseStatePersister):
-    """For `with_state_persister` and `initialize_from` of an application. It is kept as the run `burr/APP_ID`, or
-    `burr/PARTITION_KEY/APP_ID`. `allow` lists your own classes that its state may hold."""
+    """Persister for `with_state_persister` and `initialize_from` of an application.
+
+    An application is the run `burr/APP_ID`, or `burr/PARTITION_KEY/APP_ID`. `allow` lists your own classes
+    that its state may hold.
+    """
 
     def __init__(self, hf: Holdfast, *, allow: Iterable[type] = ()) -> None:
         self._ledger = Ledger(hf, allow)
 
     def is_initialized(self) -> bool:
-        """Nothing is left to do: the store is open."""
+        """Return True: an open store needs no initialization."""
         return True
 
     def save(
@@ -47,8 +51,9 @@ class HoldfastPersister(BaseStatePersister):
         status: Literal["completed", "failed"],
         **kwargs: Any,
     ) -> None:
-        """Make the state after an action a version. `StaleVersion` if this persister is past the sequence id."""
-        check_number("sequence_id", sequence_id, 0)
+        """Save the state after an action as a version. Raise `StaleVersion` if this persister is past the
+        sequence id."""
+        check_integer("sequence_id", sequence_id, 0)
         if status not in _STATUSES or not isinstance(state, State) or not isinstance(position, str):
             raise InvalidCall("save takes the name of an action, a State, and 'completed' or 'failed'")
         own = {key for key in state if key in FIELD_SERIALIZATION}
@@ -63,12 +68,13 @@ class HoldfastPersister(BaseStatePersister):
     def load(
         self, partition_key: str | None, app_id: str | None, sequence_id: int | None = None, **kwargs: Any
     ) -> PersistedStateData | None:
-        """What was saved last, or under a sequence id; without `app_id`, what the application that saved last saved."""
+        """Return the last saved state, or that of a sequence id; without `app_id`, of the application that
+        saved last."""
         if app_id is None and not (app_id := next(iter(self.list_app_ids(partition_key)), None)):
             return None
         run_id = _run_id(partition_key, app_id)
         if sequence_id is not None:
-            check_number("sequence_id", sequence_id, 0)
+            check_integer("sequence_id", sequence_id, 0)
         if (version := self._around(run_id, sequence_id)[1]) is None:
             return None
         entry = plain(version)
@@ -84,13 +90,13 @@ class HoldfastPersister(BaseStatePersister):
         }
 
     def list_app_ids(self, partition_key: str | None, **kwargs: Any) -> list[str]:
-        """The applications of a partition, those that saved last first."""
+        """Return the applications of a partition, most recently saved first."""
         prefix = _run_id(partition_key, "x")[:-1]
         found = sorted(self._ledger.runs(prefix), key=lambda run: run.updated, reverse=True)
         return [unquote(name) for run in found if "/" not in (name := run.id.removeprefix(prefix))]
 
     def _newest_before(self, run_id: str, sequence_id: int) -> int:
-        """The version that the state of a sequence id follows; 0 if it is the first."""
+        """Return the number of the version that the state of a sequence id follows; 0 if it is the first."""
         known = self._ledger.known(run_id)
         if known is None:
             known = self._around(run_id, sequence_id)[0]
@@ -99,21 +105,23 @@ class HoldfastPersister(BaseStatePersister):
         return 0 if known is None else known.number
 
     def _around(self, run_id: str, sequence_id: int | None) -> tuple[Version | None, Version | None]:
-        """The newest version before a sequence id on the head's timeline, and that of it; the head for None."""
+        """Return the newest version before a sequence id on the head's timeline, and the version of that id;
+        the head for None."""
         if not number_of_head(log := self._ledger.hf.history(run_id)):
             return None, None
         if sequence_id is None:
             return None, log.head
         if (back := _sequence(head := log.head) - sequence_id) < 0:
             return head, None
-        # Each version back has a lower sequence id, so it is among so many.
+        # Sequence ids decrease with each version back, so the searched version is within this distance.
         line = list(islice(log.ancestors(), back + 2))[::-1]
         at = bisect_left(line, sequence_id, key=_sequence)
         return line[at - 1] if at else None, line[at] if _sequence(line[at]) == sequence_id else None
 
 
 class AsyncHoldfastPersister(AsyncBaseStatePersister):
-    """The same for an application that is built by `abuild`. The event loop never waits for the store."""
+    """Async persister for an application that is built by `abuild`. The event loop never waits for the
+    store."""
 
     def __init__(self, hf: Holdfast, *, allow: Iterable[type] = ()) -> None:
         self._persister = HoldfastPersister(hf, allow=allow)
@@ -137,13 +145,13 @@ def _run_id(partition_key: str | None, app_id: str) -> str:
 
 def _sequence(version: Version) -> int:
     try:
-        return check_number("sequence_id", version.get("sequence_id"), 0)
+        return check_integer("sequence_id", version.get("sequence_id"), 0)
     except InvalidCall:
         raise InvalidCall(f"run {version.run!r} is no application of Burr: choose another app_id") from None
 
 
 def _field(key: str, value: Any, entry: dict[str, Any]) -> Any:
-    """A value of the state; where `register_field_serde` was called for its field, as those functions make it."""
+    """Return a value of the state, deserialized by its `register_field_serde` function if its field has one."""
     if key in entry["fields"] and key not in FIELD_SERIALIZATION:
         raise InvalidCall(f"{key!r} was written by a function of its own: call register_field_serde first")
     return FIELD_SERIALIZATION[key][1](value) if key in entry["fields"] else value

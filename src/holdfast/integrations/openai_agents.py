@@ -1,7 +1,7 @@
 """Sessions of the OpenAI Agents SDK: a conversation is a run, each change of it a version.
 
-Invariant: items of one `add_items` stay together and in order, whoever else writes; nothing that was said is deleted,
-`pop_item` and `clear_session` are versions too.
+Invariant: items of one `add_items` stay together and in order, also with concurrent writers; no item is
+deleted: `pop_item` and `clear_session` are versions too.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from holdfast import History, Holdfast, InvalidCall, NotFound, StaleVersion, Version, thaw
-from holdfast.integrations.ledger import off_loop, opened, refuse_workflow
+from holdfast.integrations.histories import off_loop, opened, refuse_workflow
 
 try:
     from agents.memory import SessionSettings
@@ -28,7 +28,8 @@ T = TypeVar("T")
 
 
 class HoldfastSession:
-    """A conversation of an agent, for `Runner.run(agent, …, session=…)`. It is kept as the run `session_id`."""
+    """A conversation of an agent, for `Runner.run(agent, …, session=…)`. It is stored as the run
+    `session_id`."""
 
     session_settings: SessionSettings | None = None
 
@@ -45,22 +46,22 @@ class HoldfastSession:
         settings = SessionSettings() if session_settings is None else session_settings
         self.session_settings = coerce_session_settings(settings)
         self._hf = hf
-        #: What the head probably is; the store tells if it is not.
+        #: Expected number of the head; a commit fails if it is outdated.
         self._head = 0
-        #: Is it known that the run is no workflow's?
+        #: Whether the run is known not to belong to a workflow.
         self._own = False
 
-    # What the SDK calls
+    # Called by the SDK
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
-        """The conversation, or its latest `limit` items, oldest first."""
+        """Return the conversation, or its latest `limit` items, oldest first."""
         most = resolve_session_limit(limit, self.session_settings)
         if most is not None and (type(most) is not int or most < 0):
             raise InvalidCall(f"limit is a number of items, 0 or more, not {most!r:.60}")
         return await off_loop(self._read, most)
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
-        """Add items at the end of the conversation, as one version."""
+        """Append items to the conversation, as one version."""
         new = list(items) if isinstance(items, list | tuple) else None
         if new is None or not all(isinstance(item, dict) for item in new):
             raise InvalidCall("add_items takes a list of items, each a dict")
@@ -68,32 +69,33 @@ class HoldfastSession:
             await off_loop(self._change, "add_items", lambda kept: kept.extend(new))
 
     async def pop_item(self) -> TResponseInputItem | None:
-        """Take the latest item from the conversation; None if there is none. History keeps it."""
+        """Remove and return the latest item of the conversation; None if it is empty. The history keeps it."""
         return await off_loop(self._pop)
 
     async def clear_session(self) -> None:
-        """Empty the conversation. History keeps what was said."""
+        """Empty the conversation. The history keeps its items."""
         await off_loop(self._clear)
 
-    # What Holdfast adds
+    # Added by Holdfast
 
     async def versions(self, *, limit: int = 100, before: int | None = None) -> list[Version]:
-        """What happened to the conversation, newest first."""
+        """Return the versions of the conversation, newest first."""
         return await off_loop(self._versions, limit, before)
 
     async def rollback(
         self, to: int | str | Version, *, reason: str | None = None, actor: str | None = None
     ) -> Version:
-        """Go on from an earlier version, on a new timeline. Nothing is deleted."""
+        """Continue from an earlier version, on a new timeline. Nothing is deleted."""
         return await off_loop(self.history.rollback, to, reason=reason, actor=actor)
 
     async def fork(
         self, session_id: str | None = None, *, at: int | str | Version = "head", note: str | None = None
     ) -> HoldfastSession:
-        """Another conversation that begins with this one as it was at a version; both go their own way."""
+        """Return a new conversation that starts as a copy of this one at a version; both are independent
+        afterwards."""
         return await off_loop(self._fork, session_id, at, note)
 
-    # How it works
+    # Internals
 
     def _check(self) -> None:
         if not self._own:
@@ -127,7 +129,7 @@ class HoldfastSession:
                         state["items"] = []
                     done = work(self._items(state))
             except StaleVersion as error:
-                # Somebody else wrote meanwhile: the same change, of what is there now.
+                # Another writer committed meanwhile: apply the same change to the new head.
                 head = error.details["head"]
                 continue
             self._head = edit.number

@@ -87,26 +87,26 @@ class Event(msgspec.Struct, frozen=True):
     saved: bool = False
 
 
-class Prompt(msgspec.Struct, frozen=True):
+class Question(msgspec.Struct, frozen=True):
     """A question to the operator that waits for an answer."""
 
     id: str
     run: str
     #: Where in the run it is asked.
     address: str
-    question: str
+    text: str
     opened: datetime
     #: The JSON Schema that an answer must fit; None for any.
     schema: Any = None
-    #: When the run goes on without an answer.
+    #: When the run continues without an answer.
     due: datetime | None = None
-    #: Of a run that is frozen: why (`symptom`, `why`, `since`), where (`address`, `attempt`, `stack`), the last good
-    #: `version`, the `diff` from it to now, `initial`: what differs from the beginning, and the `choices`.
+    #: Of a stalled run: why (`symptom`, `why`, `since`), where (`address`, `attempt`, `stack`), the last good
+    #: `version`, the `diff` from it to now, `initial`: the differences from the first state, and the `choices`.
     details: dict[str, Any] = {}
     #: When it was answered, and who did; None while it is open.
     answered: datetime | None = None
     actor: str | None = None
-    #: What the answer was; None if it is longer than 512 bytes: then the version of its step tells it.
+    #: The answer; None if it is longer than 512 bytes: then it is the result of the version of its step.
     answer: Any = None
 
 
@@ -178,7 +178,7 @@ class QueueSummary(msgspec.Struct, frozen=True):
     name: str
     #: How many runs it has of each status.
     runs: dict[str, int]
-    #: Runs at once, and runs begun in `per` seconds, at most; None for any number.
+    #: Runs at once, and runs started in `per` seconds, at most; None for any number.
     concurrency: int | None
     rate: int | None
     per: float

@@ -6,21 +6,66 @@ added at the end, none is ever removed or moved.
 
 from __future__ import annotations
 
-from typing import Any
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 #: What made a version.
 KINDS = ("initial", "step", "manual", "timed", "merge", "import", "final", "fork")
 
-#: Where a run stands.
-STATUSES = ("queued", "running", "suspended", "paused", "completed", "failed", "cancelled", "frozen")
 
-#: Statuses of a run that will not go on, unless it is rolled back. One that failed can be resumed.
-ENDED = ("completed", "cancelled")
+class Status(StrEnum):
+    """The status of a run. The order is that of the stored numbers."""
 
-#: Statuses of a run that is under way, or waits for something.
-LIVE = ("queued", "running", "suspended", "paused", "frozen")
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    STALLED = "stalled"
+
+
+STATUSES = tuple(status.value for status in Status)
+
+#: Terminal statuses: no process executes the run, and nothing that arrives for it resumes it.
+ENDED = ("completed", "failed", "cancelled")
+
+#: Statuses of a run that has not ended.
+LIVE = tuple(status for status in STATUSES if status not in ENDED)
+
+#: Terminal statuses that `resume` does not leave: only a rollback or a fork does. A failed run can be resumed.
+CLOSED = ("completed", "cancelled")
+
+#: The statuses by which runs can be listed, with two that follow from others: `interrupted` (running, but no process
+#: advances it) and `manual` (a history written by hand that has not ended).
+STATUS_FILTERS = (*STATUSES, "interrupted", "manual")
+
+if TYPE_CHECKING:
+    StatusFilter = str
+else:
+    #: One of these words, for schemas.
+    StatusFilter = Literal[STATUS_FILTERS]
+
+#: The word under which hashes and bundles keep a status that has been renamed since, by its name of today.
+_STORED_STATUS = {"stalled": "frozen"}
+_FORMER_STATUS = {stored: status for status, stored in _STORED_STATUS.items()}
+STORED_STATUSES = tuple(_STORED_STATUS.get(status, status) for status in STATUSES)
+
+#: Kinds of events that were renamed, by the name under which earlier versions wrote them.
+_FORMER_KINDS = {
+    "event.sent": "signal.sent",
+    "prompt.opened": "question.opened",
+    "prompt.answered": "question.answered",
+    "prompt.outdated": "question.outdated",
+    "prompt.timed_out": "question.timed_out",
+    "run.frozen": "run.stalled",
+    "run.restored": "run.recovered",
+    "run.watched": "run.watchdog_set",
+    "timeline.begun": "timeline.started",
+}
 
 #: The name under which a pin is kept among the marks of a version. No tag can be empty.
 PIN = ""
@@ -149,3 +194,27 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 Detail = dict[str, Any]
+
+
+def stored_status(status: str) -> str:
+    """Return the word under which hashes and bundles keep a status."""
+    return _STORED_STATUS.get(status, status)
+
+
+def current_status(word: str) -> str:
+    """Return the status that a stored word stands for."""
+    return _FORMER_STATUS.get(word, word)
+
+
+def current_kind(word: str) -> str:
+    """Return the kind of event that a stored word stands for."""
+    return _FORMER_KINDS.get(word, word)
+
+
+def display_status(status: str, workflow: str | None, is_alive: bool) -> str:
+    """Return the word of `STATUS_FILTERS` that describes a run best."""
+    if status != "running":
+        return status
+    if workflow is None:
+        return "manual"
+    return status if is_alive else "interrupted"

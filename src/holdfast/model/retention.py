@@ -7,6 +7,7 @@ from datetime import timedelta
 import msgspec
 
 from holdfast.errors import InvalidCall
+from holdfast.model.checks import check_integer
 from holdfast.model.names import short
 
 
@@ -29,9 +30,8 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name in ("last", "hourly", "daily", "weekly"):
-            value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < 0):
-                raise InvalidCall(f"Retention({name}={short(value)}): give a whole number, 0 or more")
+            if getattr(self, name) is not None:
+                check_integer(f"Retention.{name}", getattr(self, name), 0)
         if self.within is not None and not isinstance(self.within, timedelta):
             raise InvalidCall(f"Retention(within={short(self.within)}): give a datetime.timedelta")
         if self.step is not None and not isinstance(self.step, str):

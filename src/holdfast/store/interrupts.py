@@ -1,14 +1,15 @@
 """Survive exceptions that a signal handler raises between any two bytecodes.
 
-A handler runs in the main thread and may raise (Ctrl-C, a timeout based on `signal.alarm`), also in the middle of the
-cleanup after another interrupt. So `finally` alone protects nothing. These rules do:
+A handler runs in the main thread and may raise (Ctrl-C, a timeout based on `signal.alarm`), also during the cleanup
+after another interrupt. So `finally` alone protects nothing. These rules do:
 
-- A lock is one of C (`threading.Lock`, `threading.RLock`) and is held only for the length of a `with`: CPython looks
-  for signals neither between acquiring it and the start of the block, nor between the end of the block and releasing
-  it. `threading.Condition`, `Event` and `Semaphore` are written in Python and can be left locked: use `Flag`.
-- What is held for longer than one such block (leadership, a connection, the right to write) is recorded together with
-  the frame of the function that holds it. A holder that was interrupted has left that frame: `is_gone`.
-- Who waits looks again from time to time: the wake-up may have been lost together with the thread that owed it.
+- A lock is implemented in C (`threading.Lock`, `threading.RLock`) and held only for the length of a `with`: CPython
+  checks for signals neither between acquiring it and the start of the block, nor between the end of the block and the
+  release. `threading.Condition`, `Event` and `Semaphore` are written in Python and can stay locked: use
+  `InterruptSafeEvent`.
+- Anything that is held longer (leadership, a connection, the right to write) is recorded with the frame of the function
+  that holds it. An interrupted holder has left that frame: `has_returned`.
+- A waiting thread polls: the thread that should wake it may have been interrupted.
 
 Invariant: a thread that was interrupted, any number of times, leaves nothing locked that others need.
 """
@@ -16,20 +17,24 @@ Invariant: a thread that was interrupted, any number of times, leaves nothing lo
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
 from collections import deque
 from types import FrameType
 
-#: Seconds after which one who waits looks whether what it waits for is still held; longer each time, up to the second.
-LOOK = 0.05
-LONGEST_LOOK = 0.5
+#: Seconds after which a waiting thread checks whether the holder is still there; doubled each time, up to the maximum.
+POLL_INTERVAL = 0.05
+MAX_POLL_INTERVAL = 0.5
+
+#: Return the frame of the caller, or of the function so many calls above it.
+current_frame = sys._getframe
 
 
-def is_gone(holder: FrameType) -> bool:
-    """Has the function to which a frame belongs ended? If so, its local variables are dropped.
+def has_returned(holder: FrameType) -> bool:
+    """Return whether the function of a frame has ended; if so, clear its local variables.
 
-    Not for the frame of a generator or coroutine that is suspended."""
+    Not for the frame of a suspended generator or coroutine."""
     try:
         holder.clear()
     except RuntimeError:
@@ -37,8 +42,8 @@ def is_gone(holder: FrameType) -> bool:
     return True
 
 
-class Flag:
-    """An event that an interrupted thread cannot leave locked; replaces `threading.Event`."""
+class InterruptSafeEvent:
+    """A `threading.Event` that an interrupted thread cannot leave locked."""
 
     __slots__ = ("_set", "_waiting")
 
@@ -50,35 +55,37 @@ class Flag:
         return self._set
 
     def set(self) -> None:
-        """Wake all who wait, and let no one wait until `clear`."""
+        """Wake all waiting threads; `wait` returns at once until `clear`."""
         self._set = True
         # Each of these operations is atomic: no lock is needed.
         while self._waiting:
             try:
-                bell = self._waiting.popleft()
+                wake = self._waiting.popleft()
             except IndexError:
                 return
-            bell.release()
+            wake.release()
 
     def clear(self) -> None:
         """Let `wait` block again."""
         self._set = False
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until the flag is set, for at most so many seconds; returns whether it is."""
+        """Wait until the event is set, at most `timeout` seconds; return whether it is."""
         if self._set:
             return True
         until = None if timeout is None else time.monotonic() + timeout
-        bell = threading.Lock()
-        bell.acquire()
-        self._waiting.append(bell)
+        wake = threading.Lock()
+        wake.acquire()
+        self._waiting.append(wake)
         try:
             while not self._set:
-                left = LONGEST_LOOK if until is None else min(LONGEST_LOOK, until - time.monotonic())
-                if left <= 0 or bell.acquire(timeout=left):
+                left = (
+                    MAX_POLL_INTERVAL if until is None else min(MAX_POLL_INTERVAL, until - time.monotonic())
+                )
+                if left <= 0 or wake.acquire(timeout=left):
                     break
         finally:
-            # It is there no more if it was rung.
+            # `set` has removed it if it was released.
             with contextlib.suppress(ValueError):
-                self._waiting.remove(bell)
+                self._waiting.remove(wake)
         return self._set

@@ -1,6 +1,6 @@
-"""Records for tests of stores, runs that are driven through the protocol alone, and all that a store holds.
+"""Sample records for tests of stores, and functions that drive runs through the store protocol alone.
 
-Invariant: what is made here from the same arguments is the same, whenever and wherever.
+Invariant: the same arguments give the same records.
 """
 
 from __future__ import annotations
@@ -12,47 +12,42 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.model.records import EventRecord, MarkRecord, RunRecord, TimelineRecord, VersionRecord
-from holdfast.store.base import Append, Imported, Store
+from holdfast.store.protocol import Append, JournalEntry, RunImport, Store, VersionParts
 from holdfast.tree.artifact import PIECE
 from holdfast.tree.pack import Upload
 
 #: More than any test writes.
 ALL = 1_000_000
 
-Entry = EventRecord | tuple[int, VersionRecord]
-#: A version, its blocks, the artifacts that it holds.
-Part = tuple[VersionRecord, Sequence[bytes], Sequence[bytes]]
-
-
 #: In microseconds.
 HOUR = 3_600_000_000
 
 
 def content(name: str, size: int) -> bytes:
-    """Bytes that look random and depend on a name."""
+    """Return pseudo-random bytes that depend on a name."""
     return shake_256(name.encode()).digest(size)
 
 
 def digest(data: bytes) -> bytes:
-    """The name of an artifact with this content."""
+    """Return the digest of an artifact with this content."""
     return sha256(data).digest()
 
 
 def upload(data: bytes, *, becomes: bytes | None = None) -> Upload:
-    """A content on its way into a store; with `becomes`, one whose source changes before it is read."""
+    """Return an upload; with `becomes`, one whose source changes before it is read."""
     given = data if becomes is None else becomes
     pieces = [given[at : at + PIECE] for at in range(0, len(given), PIECE)]
     return Upload(digest(data), len(data), lambda: iter(pieces))
 
 
 def new_run(run_id: str = "run", **fields: Any) -> RunRecord:
-    """A run that is not yet in any store."""
+    """Return a run that is not yet stored."""
     made: dict[str, Any] = {"id": run_id, "created": 1_000, "updated": 1_000}
     return RunRecord(**(made | fields))
 
 
 def version(number: int, **fields: Any) -> VersionRecord:
-    """A version with a pack. Its hashes have the lengths that a store may rely on."""
+    """Return a version with a pack. Its hashes have the lengths that a store may rely on."""
     pack: bytes = fields.get("pack", content(f"pack {number}", 40))
     made: dict[str, Any] = {
         "number": number,
@@ -73,32 +68,32 @@ def version(number: int, **fields: Any) -> VersionRecord:
 
 
 def stub(number: int, **fields: Any) -> VersionRecord:
-    """What is left of a pruned version."""
+    """Return the stub of a pruned version."""
     return version(number, **({"pruned": True, "step": None, "pack": b"stub"} | fields))
 
 
-def stubs(*which: int) -> list[Part]:
-    """Bare stubs, as a pruning takes them."""
+def stubs(*which: int) -> list[VersionParts]:
+    """Return stubs for `Prune.thin`."""
     return [(stub(number), (), ()) for number in which]
 
 
 def event(kind: str = "noted", at: int = 1_000, data: bytes = b"") -> EventRecord:
-    """An event."""
+    """Return an event."""
     return EventRecord(kind=kind, at=at, data=data)
 
 
 def begin(store: Store, run_id: str = "run", **fields: Any) -> RunRecord:
-    """A run without versions."""
+    """Store a run without versions."""
     return store.append(Append(expect=None, run=new_run(run_id, **fields)))
 
 
 def advanced(run: RunRecord, **fields: Any) -> RunRecord:
-    """A run after a change."""
+    """Return a run after a change."""
     return replace(run, revision=run.revision + 1, **fields)
 
 
 def next_version(run: RunRecord, **fields: Any) -> tuple[VersionRecord, RunRecord]:
-    """The version after a run's head, and the run after it."""
+    """Return the version after a run's head, and the run after it."""
     made = version(run.last + 1, **({"parent": run.head, "timeline": run.timeline} | fields))
     after = advanced(
         run,
@@ -113,27 +108,27 @@ def next_version(run: RunRecord, **fields: Any) -> tuple[VersionRecord, RunRecor
 
 
 def change_of(run: RunRecord, **parts: Any) -> Append:
-    """The next version of a run, to be appended with further parts; of a new run, the first."""
+    """Return the change that appends the next version of a run, with further parts."""
     made, after = next_version(run)
     return Append(**{"expect": run if run.key else None, "run": after, "version": made, **parts})
 
 
 def commit(store: Store, run: RunRecord, *, change: dict[str, Any] | None = None, **fields: Any) -> RunRecord:
-    """Append the next version of a run; `fields` are the version's, `change` is more of the `Append`."""
+    """Append the next version of a run; `fields` are the version's, `change` are further parts of the `Append`."""
     made, after = next_version(run, **fields)
     return store.append(Append(expect=run if run.key else None, run=after, version=made, **(change or {})))
 
 
 def history(store: Store, count: int, run_id: str = "run") -> RunRecord:
-    """A run with some versions, one by one."""
+    """Store a run with some versions, one by one."""
     run = new_run(run_id)
     for _ in range(count):
         run = commit(store, run)
     return run
 
 
-def imported(count: int, run_id: str = "run", **parts: Any) -> Imported:
-    """A run with many versions, to be written at once."""
+def imported(count: int, run_id: str = "run", **parts: Any) -> RunImport:
+    """Return a run with many versions for `import_run`."""
     made: dict[str, Any] = {
         "run": new_run(run_id, head=count, last=count, revision=count + 1, kept=count, size=40 * count),
         "versions": ((version(number), (), ()) for number in range(1, count + 1)),
@@ -142,7 +137,7 @@ def imported(count: int, run_id: str = "run", **parts: Any) -> Imported:
         "events": (),
         "uploads": iter(()),
     }
-    return Imported(**(made | parts))
+    return RunImport(**(made | parts))
 
 
 def mark(store: Store, run: RunRecord, number: int, name: str, *, on: bool = True) -> bool:
@@ -153,29 +148,29 @@ def mark(store: Store, run: RunRecord, number: int, name: str, *, on: bool = Tru
 
 
 def numbers(records: Sequence[VersionRecord]) -> list[int]:
-    """The numbers of versions, in their order."""
+    """Return the numbers of versions."""
     return [record.number for record in records]
 
 
-def names(entries: Sequence[Entry]) -> list[str | int]:
-    """Journal entries in short: the kind of an event, the number of a version."""
+def names(entries: Sequence[JournalEntry]) -> list[str | int]:
+    """Return the kind of each event and the number of each version."""
     return [entry.kind if isinstance(entry, EventRecord) else entry[1].number for entry in entries]
 
 
-def place(entry: Entry) -> int:
-    """The position of a journal entry."""
+def place(entry: JournalEntry) -> int:
+    """Return the position of a journal entry."""
     return entry.seq if isinstance(entry, EventRecord) else entry[1].seq
 
 
-def walk(store: Store, *, run: int | None, limit: int, after: int = 0) -> Iterator[Entry]:
-    """The journal, page by page."""
+def walk(store: Store, *, run: int | None, limit: int, after: int = 0) -> Iterator[JournalEntry]:
+    """Yield the journal, read page by page."""
     while page := store.journal(run=run, after=after, limit=limit):
         yield from page
         after = place(page[-1])
 
 
 def everything(store: Store) -> dict[str, Any]:
-    """All that can be read from a store, for comparison."""
+    """Return everything that can be read from a store, for comparison."""
     return {
         "journal": store.journal(run=None, after=0, limit=ALL),
         "artifacts": [
@@ -193,9 +188,9 @@ def belongings(
     list[list[bytes]],
     list[TimelineRecord],
     list[MarkRecord],
-    list[Entry],
+    list[JournalEntry],
 ]:
-    """What belongs to a run: versions with packs, blocks, timelines, marks, journal."""
+    """Return the versions with packs, blocks, timelines, marks and journal of a run."""
     every = numbers(store.versions(run.key, limit=ALL, ascending=True, pruned=True))
     packs = sorted(store.packs(run.key, every), key=lambda record: record.number)
     return (
@@ -208,7 +203,7 @@ def belongings(
 
 
 def blocks(store: Store, run: RunRecord, number: int) -> list[bytes]:
-    """The further blocks of a version's pack."""
+    """Return the further blocks of a version's pack."""
     found: list[bytes] = []
     while (block := store.block(run.key, number, len(found))) is not None:
         found.append(block)

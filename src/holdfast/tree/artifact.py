@@ -1,10 +1,10 @@
-"""A handle on a large value that is kept beside the state, under the hash of its content.
+"""Artifacts: handles of large values that are stored outside of the state, under the hash of their content.
 
-In state lies only the handle: digest, size, name. Its content is read when asked for, in pieces, so that it
-may be larger than memory. `artifact(…)` makes a handle from bytes, a path or an open binary file; the content
-enters the store with the commit that first holds the handle.
+The state contains only the handle: digest, size, name. The content is read on demand, in pieces, and may be larger
+than memory. `artifact(…)` makes a handle from bytes, a path or an open binary file; the commit that first contains
+the handle writes the content to the store.
 
-Invariant: `digest` is the SHA-256 of the content; what does not match is never handed out as if it did.
+Invariant: `digest` is the SHA-256 of the content; content that does not match is never returned.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO
 
+from holdfast.atomic_file import write_atomically
 from holdfast.errors import InvalidCall, NotFound
-from holdfast.whole import whole
 
 PIECE = 1 << 20
 
@@ -26,7 +26,7 @@ Pieces = Callable[[], Iterator[bytes]]
 
 
 class Artifact:
-    """A large value under the hash of its content. Two handles on the same content, under the same name, are equal."""
+    """A handle of a large value. Handles with the same content and name are equal."""
 
     __slots__ = ("_pieces", "arrives", "digest", "name", "size")
 
@@ -43,36 +43,36 @@ class Artifact:
         self.size = size
         self.name = name
         self._pieces = pieces
-        #: Is its content on the way into a store, with the next commit?
+        #: Whether the next commit writes the content to the store.
         self.arrives = arrives
 
     def bind(self, pieces: Pieces) -> None:
-        """Say where the content can be read."""
+        """Set the source of the content."""
         self._pieces = pieces
 
     def pieces(self) -> Iterator[bytes]:
-        """The content in pieces of at most 1 MiB."""
+        """Yield the content in pieces of at most 1 MiB."""
         if self._pieces is None:
             raise NotFound(
-                f"artifact {self.digest[:12]} is bound to no store: read it from a version, "
+                f"artifact {self.digest[:12]} is not bound to a store: read it from a version, "
                 "or with hf.artifact(digest)",
                 artifact=self.digest,
             )
         return self._pieces()
 
     def read(self) -> bytes:
-        """The whole content."""
+        """Return the content."""
         return b"".join(self.pieces())
 
     def open(self) -> BinaryIO:
-        """The content as a binary file, read as it is needed."""
+        """Return the content as a binary file that is read on demand."""
         return io.BufferedReader(_PieceReader(self.pieces()), PIECE)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the content to a file, which takes the place of what is there when it is complete and checked."""
+        """Write the content to a file; an existing file is replaced once the content is complete and verified."""
         pieces = self.pieces()
         try:
-            with whole(Path(path), overwrite=True) as file:
+            with write_atomically(Path(path), overwrite=True) as file:
                 for piece in pieces:
                     file.write(piece)
         except OSError as error:
@@ -90,7 +90,7 @@ class Artifact:
 
 
 def artifact(source: bytes | str | os.PathLike[str] | BinaryIO, name: str | None = None) -> Artifact:
-    """A handle on the content of bytes, of the file at a path, or of an open binary file."""
+    """Return a handle of bytes, of the file at a path, or of an open binary file."""
     if name is not None and not isinstance(name, str):
         raise InvalidCall(f"the name of an artifact is a string, not {type(name).__name__}")
     if isinstance(source, bytes | bytearray | memoryview):
@@ -100,7 +100,7 @@ def artifact(source: bytes | str | os.PathLike[str] | BinaryIO, name: str | None
     if isinstance(source, str | os.PathLike):
         path = Path(source)
         try:
-            # The same file wherever the process goes before it is committed.
+            # The working directory may change before the commit.
             path = path.absolute()
             digest, size = _measure(_read_file(path))
         except (OSError, ValueError) as error:
@@ -120,27 +120,28 @@ def _spool(source: BinaryIO, name: str | None) -> Artifact:
     import tempfile
 
     spool = tempfile.SpooledTemporaryFile(max_size=8 * PIECE)  # noqa: SIM115 - lives as long as the handle
-    hashed = sha256()
-    size = 0
-    while (piece := source.read(PIECE)) != b"":
-        if not isinstance(piece, bytes):
-            raise InvalidCall(_TEXT_MODE)
-        hashed.update(piece)
-        size += len(piece)
-        spool.write(piece)
-    turn = threading.Lock()
+
+    def copy() -> Iterator[bytes]:
+        while (piece := source.read(PIECE)) != b"":
+            if not isinstance(piece, bytes):
+                raise InvalidCall(_TEXT_MODE)
+            spool.write(piece)
+            yield piece
+
+    digest, size = _measure(copy())
+    lock = threading.Lock()
 
     def pieces() -> Iterator[bytes]:
-        """Several readers may be under way: each knows its own place."""
+        """Yield the content; each of several concurrent readers has its own position."""
         at = 0
         while at < size:
-            with turn:
+            with lock:
                 spool.seek(at)
                 piece = spool.read(PIECE)
             at += len(piece)
             yield piece
 
-    return Artifact(hashed.hexdigest(), size, name, pieces, arrives=True)
+    return Artifact(digest, size, name, pieces, arrives=True)
 
 
 def _read_file(path: Path) -> Iterator[bytes]:
@@ -150,23 +151,23 @@ def _read_file(path: Path) -> Iterator[bytes]:
 
 
 def _read_again(path: Path, digest: str) -> Iterator[bytes]:
-    """The file once more; what has changed in the meantime is not passed off as the content."""
+    """Yield the content of the file again; raise before the last piece if the file has changed."""
     hashed = sha256()
-    held = b""
+    last = b""
     try:
         for piece in _read_file(path):
             hashed.update(piece)
-            if held:
-                yield held
-            held = piece
+            if last:
+                yield last
+            last = piece
     except OSError as error:
         raise _unreadable(path, error) from error
     if hashed.hexdigest() != digest:
         raise InvalidCall(
-            f"{path} has changed since it became an artifact: make the artifact anew", path=str(path)
+            f"{path} has changed since it became an artifact: create the artifact again", path=str(path)
         )
-    if held:
-        yield held
+    if last:
+        yield last
 
 
 def _slices(content: bytes) -> Iterator[bytes]:
@@ -188,7 +189,7 @@ def _measure(pieces: Iterator[bytes]) -> tuple[str, int]:
 
 
 class _PieceReader(io.RawIOBase):
-    """Pieces as a raw file."""
+    """A raw file of pieces."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces

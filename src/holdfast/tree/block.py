@@ -1,11 +1,10 @@
-"""Blocks of nodes: the bytes that packs are made of.
+"""Blocks: the compressed lists of nodes that packs consist of.
 
-A block is a list of nodes in msgpack, compressed where that helps. A node is a value, or one of the forms below
-under an extension code of its own: references to other nodes, and the parts of spines. `docs/format.md` is the
-contract for these bytes.
+A node is a value in msgpack, or a reference to other nodes or a part of a spine under an extension code of its own.
+`docs/format.md` specifies the bytes.
 
-Invariant: `unsqueeze(squeeze(nodes))` gives the nodes as they were; a block that claims to be larger than any
-block may be is never decompressed.
+Invariant: `unsqueeze(squeeze(nodes))` equals the nodes; a block that claims to be larger than `MAX_BLOCK` is never
+decompressed.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ from holdfast.tree.codec import (
     freeze_decoded,
     open_key,
     pairs_of,
-    refuse_alike,
+    refuse_collisions,
     to_bytes,
 )
+from holdfast.tree.containers import FAN
 from holdfast.tree.frozen import At, FrozenDict
-from holdfast.tree.spine import FAN
 from holdfast.tree.values import NATIVE
 
-#: No block may claim to be larger than this once decompressed.
+#: Bytes of a block after decompression.
 MAX_BLOCK = 64 * 1024 * 1024
 
-#: No list of items may claim to begin with more references than this.
+#: References at the start of a list of items.
 MAX_REFS = 1024
 
 REF, VECTOR, BRANCH, SEALED, FLAT, TRIE, FORK, BUCKET, LARGE, REFS = range(32, 42)
@@ -53,25 +52,25 @@ _MAX_HEIGHT = 12
 
 
 def digest(data: bytes) -> bytes:
-    """The hash that guards blocks and versions: 128 bits of SHA-256."""
+    """Return the hash of a block or version: 128 bits of SHA-256."""
     return sha256(data).digest()[:16]
 
 
 class Ref(NamedTuple):
-    """A reference as read: versions back from the pack that holds it, and the slot there."""
+    """A reference as read: versions back from the pack that contains it, and the slot there."""
 
     back: int
     slot: int
 
 
 class Refs(NamedTuple):
-    """The references with which a list of items begins, as read."""
+    """The references at the start of a list of items, as read."""
 
     refs: list[Ref]
 
 
 class Large(NamedTuple):
-    """A leaf that is kept as an artifact."""
+    """A leaf that is stored as an artifact."""
 
     digest: bytes
     size: int
@@ -85,21 +84,21 @@ class Raw(NamedTuple):
 
 
 class Sealed(NamedTuple):
-    """A sealed group as read: the items are frozen already; are they all dicts without parts of their own?"""
+    """A sealed group as read, with frozen items; `flat` if all of them are records."""
 
     items: list[Any]
     flat: bool = False
 
 
 def reference(back: int, slot: int) -> Ext:
-    """The bytes of a reference."""
+    """Return the extension of a reference."""
     width = 1 if (back | slot) < 256 else 2 if (back | slot) < 65536 else 4
     return Ext(REF, back.to_bytes(width, "big") + slot.to_bytes(width, "big"))
 
 
 def references(version: int, places: list[At]) -> Ext:
-    """Several references in one. Nodes in the same slot of one version after the other, as appends leave them,
-    make a run: how far back the first is, the slot, how many."""
+    """Return the extension of several references. Nodes in the same slot of consecutive versions, as appends leave
+    them, are one run: versions back to the first, slot, length."""
     _, first, slot = places[0]
     runs: list[int] = []
     following = first
@@ -114,12 +113,12 @@ def references(version: int, places: list[At]) -> Ext:
 
 
 def items_of(raw: list[Any]) -> list[Any]:
-    """The items of a list as read, with the references at its beginning one by one."""
+    """Return the items of a list as read, with the references at its start expanded."""
     return [*raw[0].refs, *raw[1:]] if raw and type(raw[0]) is Refs else raw
 
 
 def thin(data: bytes, blocks: Sequence[bytes], needed: Set[int]) -> tuple[bytes, list[bytes]]:
-    """What is left of a checked pack when only some of its slots are needed: the same slots, the others empty."""
+    """Return a verified pack with all but the needed slots empty."""
     _, packed_directory, *last = open_block(data)
     directory = directory_of(packed_directory)
     if [expected for _, expected in directory] != list(map(digest, blocks)):
@@ -127,7 +126,7 @@ def thin(data: bytes, blocks: Sequence[bytes], needed: Set[int]) -> tuple[bytes,
     nodes: list[Any] = []
     for (end, _), block in zip(directory, blocks, strict=True):
         nodes += open_block(block)
-        # A pack that was thinned before has shorter blocks; its slots keep their numbers.
+        # A pack that was thinned before has shorter blocks; slots keep their numbers.
         nodes += [None] * (end - len(nodes))
     nodes += last
     kept = [node if slot in needed else None for slot, node in enumerate(nodes)]
@@ -145,7 +144,7 @@ def thin(data: bytes, blocks: Sequence[bytes], needed: Set[int]) -> tuple[bytes,
 
 
 def squeeze(nodes: list[Any]) -> bytes:
-    """A block: a marker byte, then msgpack, compressed where that helps."""
+    """Return a block: a marker byte, then msgpack, compressed if that is shorter."""
     data = to_bytes(nodes)
     if len(data) < _SHORT:
         return _PLAIN + data
@@ -154,25 +153,29 @@ def squeeze(nodes: list[Any]) -> bytes:
 
 
 def open_block(block: bytes) -> list[msgspec.Raw]:
-    """The nodes of a block whose hash has been checked, each still encoded."""
+    """Return the nodes of a verified block, each still encoded."""
     try:
         return _splitter.decode(_inflate(block))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise IncompatibleFormat(f"a block that is no list of nodes: {error}") from error
+        raise IncompatibleFormat(f"a block is not a list of nodes: {error}") from error
 
 
 def node_of(raw: msgspec.Raw) -> Any:
-    """A node of an open block."""
+    """Return the decoded node."""
     try:
         return _decoder.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError) as error:
-        raise IncompatibleFormat(f"a block holds what is no node: {error}") from error
+        raise _not_a_node(error) from error
+
+
+def _not_a_node(error: Exception) -> IncompatibleFormat:
+    return IncompatibleFormat(f"a block contains bytes that are not a node: {error}")
 
 
 def refuse_ext_keys(raw: msgspec.Raw) -> None:
-    """Refuse a node in which a map has an extension for a key. Holdfast writes such a dict as a flat list, whose keys
-    are checked before they are made into a dict. The decoder makes a map into a dict at once, and many keys of one
-    hash take quadratic time there."""
+    """Raise `IncompatibleFormat` if a map in a node has an extension for a key. Holdfast writes such a dict as a flat
+    list, whose keys are checked before a dict is made. The decoder makes a dict of a map at once, which takes quadratic
+    time for many keys of one hash."""
     waiting: list[Any] = [raw]
     try:
         while waiting:
@@ -186,11 +189,11 @@ def refuse_ext_keys(raw: msgspec.Raw) -> None:
                 elif value.code not in _NOT_MSGPACK and value.code <= REFS:
                     waiting.append(value.data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise IncompatibleFormat(f"a block holds bytes that are not a node: {error}") from error
+        raise _not_a_node(error) from error
 
 
 def directory_of(raw: msgspec.Raw) -> list[tuple[int, bytes]]:
-    """The directory of a pack: for each further block the slot after its last node, and its hash."""
+    """Return the directory of a pack: for each further block the slot after its last node, and its hash."""
     try:
         found = _directory_decoder.decode(raw)
     except msgspec.DecodeError as error:
@@ -201,7 +204,7 @@ def directory_of(raw: msgspec.Raw) -> list[tuple[int, bytes]]:
 
 
 def unsqueeze(block: bytes) -> list[Any]:
-    """All nodes of a block whose hash has been checked."""
+    """Return the decoded nodes of a verified block."""
     return list(map(node_of, open_block(block)))
 
 
@@ -214,24 +217,21 @@ def _inflate(block: bytes) -> bytes | memoryview:
             f"a block of kind {marker!r} was written by a newer Holdfast: upgrade to read it"
         )
     try:
-        if (
-            not 0
-            <= zstandard.get_frame_parameters(data, zstandard.FORMAT_ZSTD1_MAGICLESS).content_size
-            <= MAX_BLOCK
-        ):
-            raise IncompatibleFormat("a block claims to be larger than any block may be")
+        size = zstandard.get_frame_parameters(data, zstandard.FORMAT_ZSTD1_MAGICLESS).content_size
+        if not 0 <= size <= MAX_BLOCK:
+            raise IncompatibleFormat("a block claims to be larger than the maximum")
         return _decompressor().decompress(data)
     except zstandard.ZstdError as error:
         raise IncompatibleFormat(f"a block cannot be decompressed: {error}") from error
 
 
 _local = threading.local()
-#: Level 1: higher ones gain nothing on texts of this size and cost more. The marker byte makes the magic needless.
+#: Level 1: higher levels cost more and save nothing at this size. The marker byte replaces the magic number.
 _PARAMETERS = zstandard.ZstdCompressionParameters.from_level(1, format=zstandard.FORMAT_ZSTD1_MAGICLESS)
 
 
 def compressor() -> zstandard.ZstdCompressor:
-    """This thread's compressor."""
+    """Return the compressor of this thread."""
     found: zstandard.ZstdCompressor | None = getattr(_local, "compressor", None)
     if found is None:
         found = _local.compressor = zstandard.ZstdCompressor(compression_params=_PARAMETERS)
@@ -271,7 +271,7 @@ def _node_hook(code: int, data: memoryview) -> Any:
 
 def _refs(_: int, runs: list[int]) -> Refs:
     if sum(runs[2::3]) > MAX_REFS:
-        raise IncompatibleFormat("a list claims to begin with more references than any list may")
+        raise IncompatibleFormat("a list claims to start with more references than the maximum")
     return Refs(
         [
             Ref(back - step, slot)
@@ -286,7 +286,7 @@ def _sealed(code: int, items: list[Any]) -> Sealed:
     return Sealed(list(map(FrozenDict if is_flat else freeze_decoded, items)), flat=is_flat)
 
 
-#: What a node is made into, by its code.
+#: Constructors of nodes by code.
 _MADE: dict[int, Callable[[int, list[Any]], Any]] = {
     REFS: _refs,
     FLAT: _sealed,
@@ -296,7 +296,7 @@ _MADE: dict[int, Callable[[int, list[Any]], Any]] = {
 
 
 def _fits(code: int, parts: list[Any]) -> bool:
-    """Are these parts of the number and the types that a node of this kind has?"""
+    """Return whether a node of this code can have these parts."""
     if code == VECTOR:
         return len(parts) == 4 and _are_counts(parts[:2]) and parts[0] <= _MAX_HEIGHT
     if code == TRIE:
@@ -311,7 +311,7 @@ def _fits(code: int, parts: list[Any]) -> bool:
             keys = list(map(open_key, keys))
             for key in keys:
                 check_key(key)
-        refuse_alike(keys, IncompatibleFormat)
+        refuse_collisions(keys, IncompatibleFormat)
         return len(parts) % 3 == 0 and _are_counts(parts[::3])
     if code == REFS:
         return len(parts) % 3 == 0 and _are_counts(parts)
@@ -323,7 +323,7 @@ def _fits(code: int, parts: list[Any]) -> bool:
 
 
 _DICTS = {dict}
-#: Types of values, as decoded with extensions left alone, that may hold others.
+#: Types of values, decoded without a hook for extensions, that can contain others.
 _HOLDERS = frozenset((dict, list, Ext))
 #: Extensions whose bytes are not msgpack.
 _NOT_MSGPACK = frozenset((BIG_INT, TEXT, REF, LARGE))
@@ -335,11 +335,11 @@ def _are_counts(numbers: list[Any]) -> bool:
 
 def _require(is_sound: bool, code: int) -> None:
     if not is_sound:
-        raise IncompatibleFormat(f"a node of kind {code} is made of other parts", kind=code)
+        raise IncompatibleFormat(f"a node of kind {code} has invalid parts", kind=code)
 
 
 _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ext_hook=_node_hook)
-#: Leaves extensions as they are; they cannot be keys.
+#: Keeps extensions encoded; they cannot be keys.
 _opaque_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder()
 _directory_decoder: msgspec.msgpack.Decoder[list[tuple[int, bytes]]] = msgspec.msgpack.Decoder(
     list[tuple[int, bytes]]

@@ -1,10 +1,9 @@
-"""Values to bytes and back: msgpack, with extension codes for what msgpack does not know.
+"""Encoding of values: msgpack, with extension codes for types that msgpack does not have.
 
-`encode` takes any storable tree, plain or frozen, and is deterministic: equal bytes mean an equal value, in
-types, in order, in every bit. `decode` gives plain values; `decode_frozen` gives what a version's state
-holds. Which extension code means what is listed in `docs/format.md`.
+`encode` accepts any storable tree, plain or frozen, and is deterministic. `decode` returns plain values,
+`decode_frozen` the values of a version's state. `docs/format.md` lists the extension codes.
 
-Invariant: `decode(encode(x))` equals `x` exactly; `1`, `1.0` and `True` never share bytes.
+Invariant: `decode(encode(x))` equals `x` exactly; equal bytes mean equal values, in type, order and every bit.
 """
 
 from __future__ import annotations
@@ -19,80 +18,70 @@ from msgspec.msgpack import Ext
 
 from holdfast.errors import HoldfastError, IncompatibleFormat, UnknownTimeZone, UnsupportedValue
 from holdfast.tree.frozen import BOXED, DICTS, LISTS, Box, FrozenDict, FrozenList, freeze_dict, freeze_list
-from holdfast.tree.values import (
-    NATIVE,
-    TAGGED,
-    Opaque,
-    is_constant_tag,
-    kind_of,
-    parts_of,
-    restore,
-    tag_of,
-)
+from holdfast.tree.values import NATIVE, TAGGED, Opaque, is_constant_tag, kind_of, parts_of, restore, tag_of
 
 BIG_INT = 1
 TEXT = 2
 ODD_DICT = 6
 ARTIFACT = 25
 
-#: Deeper trees are refused: they are mistakes or attacks, and would exhaust the stack of whoever reads them.
+#: Levels of nesting. Deeper trees are mistakes or attacks, and would exhaust the stack of a reader.
 MAX_DEPTH = 200
 
-#: Keys of one hash in a dict or a set. Python compares a new key with all of the same hash, and the hashes of numbers
-#: and tuples can be foreseen: a document from elsewhere could be made to take quadratic time.
-MAX_ALIKE = 200
+#: Keys with the same hash in a dict or a set. Python compares a new key with all of them, and the hashes of numbers
+#: and tuples are predictable: a document from elsewhere could take quadratic time.
+MAX_COLLISIONS = 200
 #: Types whose hashes cost the same for each value.
 _NUMBERS = frozenset((int, float, bool, str, bytes, type(None)))
-#: Types whose hashes cannot be foreseen.
+#: Types whose hashes are not predictable.
 RANDOM = frozenset((str, bytes))
 
 _raw = msgspec.msgpack.Encoder()
 
-#: What stands in the place of a secret.
+#: The replacement of a secret.
 REDACTED = "[redacted]"
 
-#: Tells whether the value under a key is a secret.
+#: Returns whether the value of a key is a secret.
 Hides = Callable[[Any], bool]
 
 
 def encode(value: Any, hides: Hides | None = None) -> bytes:
-    """The bytes of a storable tree; `UnsupportedValue` names the path of what cannot be stored."""
+    """Return the bytes of a storable tree; `UnsupportedValue` has the path of a value that cannot be stored."""
     return to_bytes(_prepare(value, 0, hides))
 
 
 def decode(data: bytes | memoryview) -> Any:
-    """The plain value of `encode`'s bytes."""
+    """Return the plain value of `encode`'s bytes."""
     return _decode(_plain, data)
 
 
 def decode_frozen(data: bytes | memoryview) -> Any:
-    """As `decode`, but frozen, with boxes for values that could change."""
+    """Return the frozen value of `encode`'s bytes, with boxes for values that could change."""
     try:
         return freeze_decoded(_decode(_frozen, data))
     except RecursionError as error:
-        raise _no_value(error) from error
+        raise _invalid(error) from error
 
 
 def to_bytes(prepared: Any) -> bytes:
-    """Bytes of a value in which only native values, lists, dicts and `Ext` are left."""
+    """Return the bytes of a value that consists of native values, lists, dicts and `Ext` only."""
     try:
         return _raw.encode(prepared)
     except (OverflowError, UnicodeEncodeError):
-        return _raw.encode(_mend(prepared))
+        return _raw.encode(_extend(prepared))
 
 
 def leaf_ext(value: Any, hides: Hides | None = None, *, depth: int = 0) -> Ext:
-    """The extension that holds a leaf of a type that msgpack does not know. It takes two levels of depth,
-    since reading an extension takes about twice the stack of reading a list."""
+    """Return the extension of a leaf of a type that msgpack does not have. It counts as two levels of depth: reading
+    an extension takes about twice the stack of reading a list."""
     if type(value) is Box:
         return Ext(value.code, value.data)
     kind = kind_of(value)
     if kind.code in _SETS:
         if depth + 1 > MAX_DEPTH:
             raise too_deep()
-        refuse_alike(value, UnsupportedValue)
-        # Each item is encoded once, sorted, and written as it is: sorting in `split` first would double the
-        # work with every set inside a set.
+        refuse_collisions(value, UnsupportedValue)
+        # Each item is encoded once: sorting in `split` would double the work with every set inside a set.
         items = sorted(to_bytes(_prepare(item, depth + 2, hides)) for item in value)
         return Ext(kind.code, _raw.encode([msgspec.Raw(item) for item in items]))
     try:
@@ -105,7 +94,7 @@ def leaf_ext(value: Any, hides: Hides | None = None, *, depth: int = 0) -> Ext:
 
 
 def nested_artifacts(code: int, data: bytes) -> Iterator[bytes]:
-    """The digests of the artifacts that an extension is, or holds."""
+    """Yield the digests of the artifacts that an extension is or contains."""
     if code == ARTIFACT:
         yield bytes.fromhex(restore(code, _decode(_plain, data)).digest)
     elif ARTIFACT in data and code not in (BIG_INT, TEXT):
@@ -124,71 +113,74 @@ def _artifacts_in(value: Any) -> Iterator[bytes]:
 
 
 def open_box(box: Box) -> Any:
-    """A fresh object from its encoded form."""
+    """Return a new object from its encoded form."""
     return restore_checked(box.code, decode(box.data))
 
 
 def restore_checked(code: int, parts: Any) -> Any:
-    """As `restore`, but refuse a set with too many items of one hash."""
+    """Restore a value, but refuse a set with too many hash collisions."""
     if code in _SETS and type(parts) is list:
         # Items without a hash are refused by `restore`.
         with suppress(TypeError):
-            refuse_alike(parts, IncompatibleFormat)
+            refuse_collisions(parts, IncompatibleFormat)
     return restore(code, parts)
 
 
-def refuse_alike(keys: Collection[Any], error: type[HoldfastError]) -> None:
-    """Refuse too many keys of one hash for a dict or a set."""
-    if len(keys) <= MAX_ALIKE or RANDOM.issuperset(map(type, keys)):
+def refuse_collisions(keys: Collection[Any], error: type[HoldfastError]) -> None:
+    """Raise `error` if too many keys for a dict or a set have the same hash."""
+    if len(keys) <= MAX_COLLISIONS or RANDOM.issuperset(map(type, keys)):
         return
-    if _NUMBERS.issuperset(map(type, keys)) and len(keys) - len(set(map(hash, keys))) < MAX_ALIKE:
+    if _NUMBERS.issuperset(map(type, keys)) and len(keys) - len(set(map(hash, keys))) < MAX_COLLISIONS:
         return
     found: Counter[int] = Counter()
     for key in keys:
         number = hash(key)
         found[number] += 1
-        if found[number] > MAX_ALIKE:
-            # At once: a Fraction looks its hash up in a dict, where keys of one hash are compared with all others.
-            raise error(f"a dict or a set has at most {MAX_ALIKE} keys of one hash: use strings for keys")
+        if found[number] > MAX_COLLISIONS:
+            # At once: hashing a Fraction may search a dict, which compares it with all keys of the same hash.
+            raise error(
+                f"a dict or a set has at most {MAX_COLLISIONS} keys of one hash: use strings for keys"
+            )
 
 
 def big_int(value: int) -> Ext:
-    """An integer beyond 64 bits."""
+    """Return the extension of an integer beyond 64 bits."""
     return Ext(BIG_INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
 
 
 def odd_dict(pairs: list[Any]) -> Ext:
-    """A dict with keys that msgpack does not know, as a flat list of prepared keys and values."""
+    """Return the extension of a dict with keys that msgpack does not have, from a flat list of prepared keys and
+    values."""
     return Ext(ODD_DICT, to_bytes(pairs))
 
 
 def prepare_key(key: Any, *, depth: int = 0) -> Any:
-    """A prepared dict key; only immutable, hashable values can be one."""
+    """Return a prepared dict key; raise `UnsupportedValue` if it could change."""
     if type(key) in NATIVE:
         return key
     ext = leaf_ext(key, depth=depth)
-    _refuse_changing(key)
+    _refuse_mutable(key)
     return ext
 
 
 def open_key(key: Any) -> Any:
-    """A dict key as it was decoded frozen: what would be a box elsewhere is a key that can be looked up."""
+    """Return a decoded dict key that can be looked up: a box is opened."""
     return open_box(key) if type(key) is Box else key
 
 
 def under(error: UnsupportedValue, segment: Any) -> UnsupportedValue:
-    """The same refusal as seen from one level further up."""
+    """Prepend a segment to the path of an error."""
     error.details.setdefault("path", []).insert(0, segment)
     return error
 
 
 def too_deep() -> UnsupportedValue:
-    """The refusal of a tree that is too deep, or of a cycle."""
+    """Return the error for a tree that is too deep, or has a cycle."""
     return UnsupportedValue(f"nesting deeper than {MAX_DEPTH} levels, or a cycle: use holdfast.sanitize(…)")
 
 
 def freeze_decoded(value: Any) -> Any:
-    """A freshly decoded plain tree, frozen; other frozen parts in it stay as they are."""
+    """Freeze a decoded plain tree; parts that are frozen already stay unchanged."""
     kind = type(value)
     if kind is dict:
         for item in value.values():
@@ -204,33 +196,33 @@ def freeze_decoded(value: Any) -> Any:
 
 
 def pairs_of(flat: Any) -> dict[Any, Any]:
-    """The dict of a decoded flat list of keys and values."""
+    """Return the dict of a decoded flat list of keys and values."""
     if type(flat) is not list or len(flat) % 2:
-        raise IncompatibleFormat("a stored dict is not made of keys and values")
+        raise IncompatibleFormat("a stored dict does not consist of keys and values")
     keys = list(map(open_key, flat[::2]))
     try:
+        # Before all keys are hashed: see `refuse_collisions`.
         for key in keys:
-            _refuse_changing(key)
-        refuse_alike(keys, IncompatibleFormat)
+            _refuse_mutable(key)
+        refuse_collisions(keys, IncompatibleFormat)
         return dict(zip(keys, flat[1::2], strict=True))
     except (UnsupportedValue, TypeError):
-        # Says which key it is.
         for key in keys:
             check_key(key)
         raise
 
 
 def check_key(key: Any) -> None:
-    """Refuse a decoded key that could change, or is not a value."""
+    """Raise `IncompatibleFormat` if a decoded key could change, or is not a value."""
     try:
-        _refuse_changing(key)
+        _refuse_mutable(key)
         hash(key)
     except (UnsupportedValue, TypeError) as error:
         raise IncompatibleFormat(f"a stored dict has a {type(key).__name__} for a key") from error
 
 
 def ext_hook(freeze: bool) -> Callable[[int, Any], Any]:
-    """A decoder hook for our codes: values, or boxes where `freeze` asks for it."""
+    """Return a decoder hook for extension codes; with `freeze`, values that could change become boxes."""
 
     def hook(code: int, data: memoryview) -> Any:
         if code == BIG_INT:
@@ -271,7 +263,7 @@ def _restore_frozen(code: int, data: memoryview) -> Any:
     except IncompatibleFormat:
         if code != TAGGED:
             raise
-        # What the application's type has become cannot hold it: that is for whoever asks for it to hear.
+        # The application's type has changed: the error is raised when the box is opened.
         return Box(code, bytes(data))
 
 
@@ -282,9 +274,7 @@ def _is_constant(data: memoryview) -> bool:
         # A text with a lone surrogate.
         tag = _decode(_plain, to_bytes(tag))
     if type(tag) is not str:
-        raise IncompatibleFormat(
-            "a stored value of a registered type is not a tag and its parts", kind=TAGGED
-        )
+        raise IncompatibleFormat("a stored value of a registered type has no tag", kind=TAGGED)
     return is_constant_tag(tag)
 
 
@@ -292,8 +282,8 @@ def _holds_box(value: Any) -> bool:
     return type(value) in BOXED or (type(value) is list and any(map(_holds_box, value)))
 
 
-def _refuse_changing(key: Any) -> None:
-    """`UnsupportedValue` if anything in a key could change. An `Opaque` is as constant as its bytes."""
+def _refuse_mutable(key: Any) -> None:
+    """Raise `UnsupportedValue` if a key could change. An `Opaque` is as constant as its bytes."""
     if type(key) in NATIVE or type(key) is Opaque:
         return
     if kind_of(key).boxed:
@@ -303,17 +293,17 @@ def _refuse_changing(key: Any) -> None:
         )
     if isinstance(key, tuple | frozenset):
         for item in key:
-            _refuse_changing(item)
+            _refuse_mutable(item)
 
 
 def _decode(decoder: msgspec.msgpack.Decoder[Any], data: bytes | memoryview) -> Any:
     try:
         return decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _no_value(error) from error
+        raise _invalid(error) from error
 
 
-def _no_value(error: Exception) -> IncompatibleFormat:
+def _invalid(error: Exception) -> IncompatibleFormat:
     return IncompatibleFormat(f"the bytes are not a stored value: {error}")
 
 
@@ -323,8 +313,8 @@ def _prepare(value: Any, depth: int, hides: Hides | None) -> Any:
         return value
     if depth > MAX_DEPTH:
         raise too_deep()
-    if kind is list or kind in LISTS or getattr(kind, "_plain", None) is list:
-        # The memory of a draft or a frozen list is complete; its methods would open every item.
+    if kind is list or kind in LISTS or getattr(kind, "plain_type", None) is list:
+        # The memory of a draft or a reader's copy is complete; its methods would open every item.
         if NATIVE.issuperset(map(type, list.__iter__(value))):
             return list(list.__iter__(value))
         out = []
@@ -334,7 +324,7 @@ def _prepare(value: Any, depth: int, hides: Hides | None) -> Any:
             except UnsupportedValue as error:
                 raise under(error, index) from None
         return out
-    if kind is dict or kind in DICTS or getattr(kind, "_plain", None) is dict:
+    if kind is dict or kind in DICTS or getattr(kind, "plain_type", None) is dict:
         return _prepare_dict(value, depth, hides)
     return leaf_ext(value, hides, depth=depth)
 
@@ -354,12 +344,12 @@ def _prepare_dict(value: dict[Any, Any], depth: int, hides: Hides | None) -> Any
             raise under(error, key) from None
     if not odd_keys:
         return out
-    refuse_alike(out, UnsupportedValue)
+    refuse_collisions(out, UnsupportedValue)
     return odd_dict([part for key, item in out.items() for part in (odd_keys.get(key, key), item)])
 
 
-def _mend(value: Any) -> Any:
-    """As prepared, with huge integers and lone surrogates made extensions."""
+def _extend(value: Any) -> Any:
+    """Replace huge integers and texts with lone surrogates in a prepared value by extensions."""
     kind = type(value)
     if kind is int:
         return value if -(1 << 63) <= value < 1 << 64 else big_int(value)
@@ -370,11 +360,11 @@ def _mend(value: Any) -> Any:
             return Ext(TEXT, value.encode("utf-8", "surrogatepass"))
         return value
     if isinstance(value, list):
-        return [_mend(item) for item in value]
+        return [_extend(item) for item in value]
     if isinstance(value, dict):
-        pairs = [(_mend(key), _mend(item)) for key, item in value.items()]
+        pairs = [(_extend(key), _extend(item)) for key, item in value.items()]
         if any(type(key) is Ext for key, _ in pairs):
-            refuse_alike(value, UnsupportedValue)
+            refuse_collisions(value, UnsupportedValue)
             return Ext(ODD_DICT, _raw.encode([part for pair in pairs for part in pair]))
         return dict(pairs)
     return value
@@ -382,5 +372,5 @@ def _mend(value: Any) -> Any:
 
 _plain: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ext_hook=ext_hook(False))
 _frozen: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ext_hook=ext_hook(True))
-#: Leaves extensions alone, to look at a tag only.
+#: Keeps extensions encoded.
 _plain_parts: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder()

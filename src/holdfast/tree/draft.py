@@ -1,15 +1,11 @@
-"""Drafts: state as a step may change it.
+"""Drafts: mutable views of the state for a step.
 
-A draft is a real `dict` or `list`, physically complete, so everything that takes one takes a draft. Whatever is read
-from it by whatever method is a draft, too; a child becomes one when it is read (see `lazy`). C code writes into lists
-and dicts past their methods (`heapq.heappush`, `dict.__setitem__(x, …)`), so folding does not rely on notes of what
-was changed: it compares what is there, item by item and by identity, with what the draft began from. The only
-exception is a `DraftRecord`, see there.
+A draft is a real `dict` or `list`, complete in memory. Its children become drafts when they are read (see `frozen`).
+C code writes into lists and dicts past their methods (`heapq.heappush`), so folding compares the content with the base,
+item by item and by identity, instead of relying on a log of changes; `DraftRecord` is the exception. Folding ends the
+draft: further changes would be lost and raise `TypeError`.
 
-The code that folds a draft ends it: the draft then refuses every further change, which would be lost.
-
-Invariant: a draft never changes the frozen tree that it began from; folding an untouched draft gives that
-very tree.
+Invariant: a draft never changes its base, the frozen tree; folding an unchanged draft returns the base itself.
 """
 
 from __future__ import annotations
@@ -21,6 +17,7 @@ from operator import is_, is_not
 from typing import Any, ClassVar, SupportsIndex
 
 from holdfast.tree.codec import open_box
+from holdfast.tree.containers import build_dict, build_list
 from holdfast.tree.fold import Folder, same, same_keys_first
 from holdfast.tree.frozen import (
     BOXED,
@@ -29,97 +26,100 @@ from holdfast.tree.frozen import (
     SERVED,
     Box,
     BoxedDict,
+    Copyable,
     FrozenDict,
     FrozenList,
+    LazyDict,
+    LazyList,
+    alone,
     are_records,
     kinds_of,
     map_tuple,
+    opening,
     stored_at,
     thaw,
 )
-from holdfast.tree.lazy import LazyDict, LazyList, alone, opening
-from holdfast.tree.spine import build_dict, build_list
 from holdfast.tree.values import NATIVE, SIMPLE
 
-_OVER = (
-    "this draft is over: its step has ended, or has called another one (take holdfast.state() again); "
-    "a change to it would be lost"
+_ENDED = (
+    "this draft has ended: its step has ended or called another step; the change would be lost: call "
+    "holdfast.state() again"
 )
 _MISSING: Any = object()
 _FROZEN = frozenset((*DICTS, *LISTS, *SERVED))
-#: Types of items that a draft of a list opens when they are read.
+#: Types of items that a list draft opens when they are read, not at once.
 _NOT_HEAPED = SIMPLE | {FrozenDict}
 #: Types of items that are exactly equal if they are equal. (Of dicts, see `DraftRecord`.)
 _EXACT = frozenset((str, bytes, type(None), FrozenDict))
 
 
-class _Whole:
-    """What all containers of one draft share."""
+class _DraftState:
+    """State that all containers of one draft share."""
 
-    __slots__ = ("over", "written")
+    __slots__ = ("ended", "written")
 
     def __init__(self) -> None:
-        self.over = False
-        #: The ids of the containers that a method of theirs has changed.
+        self.ended = False
+        #: The ids of containers that were changed by a method.
         self.written: set[int] = set()
 
 
 def draft(value: Any) -> Any:
-    """A draft of a frozen value; other values as they are."""
-    return _open(value, _Whole())
+    """Return a draft of a frozen value; other values unchanged."""
+    return _open(value, _DraftState())
 
 
 def end_draft(value: Any) -> None:
-    """Let a draft refuse every further change."""
+    """Make a draft refuse further changes."""
     if type(value) in _DRAFTS:
-        value._whole_draft.over = True
+        value.draft_state.ended = True
 
 
-def _open(value: Any, whole: _Whole) -> Any:
-    """The form in which a draft gives a value to its reader."""
+def _open(value: Any, state: _DraftState) -> Any:
+    """Return the form of a value that a draft hands out."""
     kind = type(value)
     if kind in DICTS:
         simple = SIMPLE.issuperset(map(type, value.values()))
         opened: Any = DraftRecord(value) if simple else LazyDraftDict(value)
-        opened._opened = None if simple else {}
+        opened.draft_opened = None if simple else {}
         if kind is BoxedDict:
             for key, item in value.items():
                 if type(item) in BOXED:
-                    child = opened._opened[key] = _open(item, whole)
+                    child = opened.draft_opened[key] = _open(item, state)
                     dict.__setitem__(opened, key, child)
     elif kind in LISTS:
         kinds = kinds_of(value)
         opened = DraftList(value) if SIMPLE.issuperset(kinds) else LazyDraftList(value)
-        opened._opened = {}
-        # `heapq` hands out lists and tuples past the methods of the list that holds them; dicts, which it cannot
-        # compare, only of one item or two.
+        opened.draft_opened = {}
+        # `heapq` returns lists and tuples past the methods of the list; dicts, which it cannot compare, only if the
+        # list has one or two items.
         not_heaped = _NOT_HEAPED if len(value) > 2 else SIMPLE
         if not not_heaped.issuperset(kinds):
-            opened._opened = None
+            opened.draft_opened = None
             for index, item in enumerate(value):
                 if type(item) not in not_heaped:
-                    list.__setitem__(opened, index, _open(item, whole))
+                    list.__setitem__(opened, index, _open(item, state))
     elif kind is Box:
         return open_box(value)
     elif isinstance(value, tuple):
         return map_tuple(value, thaw)
     else:
         return thaw(value) if kind in SERVED else value
-    opened._base = value
-    opened._whole_draft = whole
+    opened.draft_base = value
+    opened.draft_state = state
     return opened
 
 
-class DraftDict(dict[Any, Any]):
-    """A dict that can be changed until its draft is over."""
+class DraftDict(Copyable, dict[Any, Any]):
+    """A dict that can be changed until its draft has ended."""
 
-    __slots__ = ("_base", "_opened", "_whole_draft")
-    _plain = dict
-    _whole: ClassVar[type[Any]]
-    _base: FrozenDict
-    _whole_draft: _Whole
-    #: Values that were opened, by key; None in a record, which has none.
-    _opened: dict[Any, Any] | None
+    __slots__ = ("draft_base", "draft_opened", "draft_state")
+    plain_type = dict
+    opened_type: ClassVar[type[Any]]
+    draft_base: FrozenDict
+    draft_state: _DraftState
+    #: Opened values by key; None in a record.
+    draft_opened: dict[Any, Any] | None
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self._change()
@@ -146,7 +146,7 @@ class DraftDict(dict[Any, Any]):
     def setdefault(self, key: Any, default: Any = None) -> Any:
         if key not in self:
             self._change()
-            # Of several threads that do so, one enters its value, and all get that.
+            # If several threads do this, all get the value of one of them.
             dict.setdefault(self, key, default)
             if type(default) in _FROZEN:
                 self.__class__ = LazyDraftDict
@@ -164,51 +164,40 @@ class DraftDict(dict[Any, Any]):
         self._change()
         dict.clear(self)
 
-    def __copy__(self) -> dict[Any, Any]:
-        return self.copy()
-
-    def __deepcopy__(self, memo: Any) -> Any:
-        return thaw(self)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return dict, (thaw(self),)
-
     def _change(self) -> None:
-        whole = self._whole_draft
-        if whole.over:
-            raise TypeError(_OVER)
-        whole.written.add(id(self))
+        state = self.draft_state
+        if state.ended:
+            raise TypeError(_ENDED)
+        state.written.add(id(self))
 
     def _open_child(self, value: Any) -> Any:
-        return _open(value, self._whole_draft)
+        return _open(value, self.draft_state)
 
     def _put_opened(self, key: Any, opened: Any) -> None:
         dict.__setitem__(self, key, opened)
-        if self._opened is not None:
-            self._opened[key] = opened
+        if self.draft_opened is not None:
+            self.draft_opened[key] = opened
 
-    def _content(self) -> dict[Any, Any]:
-        """A plain dict of what is there, opened or not."""
+    def fold_into(self, folder: Folder, base: Any, depth: int) -> Any:
+        """Return the frozen form; it shares with the base of this draft, wherever the draft is now."""
+        old = self.draft_base
         kind = type(self)
-        if kind is not LazyDraftDict:
-            return self.copy()
-        # A class without methods of its own for reading is copied at the speed of C.
-        self.__class__ = DraftDict
-        content = self.copy()
-        self.__class__ = kind
-        return content
-
-    def _fold(self, folder: Folder, base: Any, depth: int) -> Any:
-        """The frozen form; shares with the frozen dict that this draft began from, wherever it now lies."""
-        old = self._base
-        items = self._content()
-        if not _is_trusted(old, folder, base):
+        if kind is LazyDraftDict:
+            # A class without reading methods of its own is copied at the speed of C.
+            self.__class__ = DraftDict
+            items = self.copy()
+            self.__class__ = kind
+        else:
+            items = self.copy()
+        if old is not base and not _is_stored(old, folder):
             return folder.dict(items, base, depth)
-        in_place = len(items) == len(old) and self._has_keys_of(items, old)
+        in_place = len(items) == len(old) and (
+            all(map(is_, items, old)) if id(self) in self.draft_state.written else list(items) == list(old)
+        )
         if not in_place:
             differing = [key for key, item in items.items() if old.get(key, _MISSING) is not item]
         elif self._holds_only_opened(items):
-            differing = list(self._opened or ())
+            differing = list(self.draft_opened or ())
         else:
             differing = list(compress(items, map(is_not, items.values(), old.values())))
         changed: list[Any] = []
@@ -230,18 +219,12 @@ class DraftDict(dict[Any, Any]):
             return old
         return build_dict(items, old, changed, reordered=reordered)
 
-    def _has_keys_of(self, items: dict[Any, Any], old: FrozenDict) -> bool:
-        """Are the keys those of the base, in their order?"""
-        if id(self) in self._whole_draft.written:
-            return all(map(is_, items, old))
-        return list(items) == list(old)
-
     def _holds_only_opened(self, items: dict[Any, Any]) -> bool:
-        """Are all values those of the base, or opened from them? Few are opened of a wide dict, mostly."""
-        opened, old = self._opened, self._base
+        """Return whether all values are those of the base or opened from them; of a wide dict, usually few are."""
+        opened, old = self.draft_opened, self.draft_base
         if opened is None or any(items.get(key) is not child for key, child in opened.items()):
             return False
-        # In place: a copy of a wide dict costs more than all else here.
+        # In place: copying a wide dict would cost more than the rest of this method.
         items.update((key, old[key]) for key in opened)
         alike = all(map(is_, items.values(), old.values()))
         items.update(opened)
@@ -249,27 +232,27 @@ class DraftDict(dict[Any, Any]):
 
 
 class DraftRecord(DraftDict):
-    """A draft of a dict of simple values. A loop over a long list gives thousands of them, mostly to be read: there,
-    one that no method of its own has changed is compared with what it began from by `==`, at the speed of C. So a
-    value in it that C code replaces by an equal one (1 by 1.0) stays what it was."""
+    """A draft of a dict of simple values. A loop over a long list yields thousands of them, usually only to read: one
+    that no method has changed is compared with its base by `==`, at the speed of C. A value in it that C code replaces
+    by an equal one (1 by 1.0) therefore stays unchanged."""
 
     __slots__ = ()
 
 
 def _is_unchanged(record: DraftRecord) -> bool:
-    """Is a record that no method has changed equal to what it began from?"""
+    """Return whether a record that no method has changed equals its base."""
     try:
-        return bool(record == record._base)
+        return bool(record == record.draft_base)
     except Exception:
-        # C code put an object into it that cannot be compared.
+        # C code inserted an object that cannot be compared.
         return False
 
 
-DraftDict._whole = DraftDict
+DraftDict.opened_type = DraftDict
 
 
 class LazyDraftDict(LazyDict, DraftDict):
-    """The same before all its values were read."""
+    """A dict draft before all its values were read."""
 
     __slots__ = ()
 
@@ -284,17 +267,17 @@ class LazyDraftDict(LazyDict, DraftDict):
     clear = alone(DraftDict.clear)
 
 
-class DraftList(list[Any]):
-    """A list that can be changed until its draft is over."""
+class DraftList(Copyable, list[Any]):
+    """A list that can be changed until its draft has ended."""
 
-    __slots__ = ("_base", "_opened", "_whole_draft")
-    _plain = list
-    _whole: ClassVar[type[Any]]
-    _opened_kinds: ClassVar[frozenset[type]]
-    _base: FrozenList
-    _whole_draft: _Whole
-    #: Items that were opened one by one, by index; None if others were, or if items may have other indices now.
-    _opened: dict[int, Any] | None
+    __slots__ = ("draft_base", "draft_opened", "draft_state")
+    plain_type = list
+    opened_type: ClassVar[type[Any]]
+    opened_kinds: ClassVar[frozenset[type]]
+    draft_base: FrozenList
+    draft_state: _DraftState
+    #: Items opened one by one, by index; None if all were opened, or if indices may have changed.
+    draft_opened: dict[int, Any] | None
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self._change()
@@ -307,13 +290,13 @@ class DraftList(list[Any]):
         list.__delitem__(self, index)
 
     def append(self, value: Any) -> None:
-        self._refuse_if_over()
+        self._refuse_if_ended()
         list.append(self, value)
         if type(value) in _FROZEN:
             self.__class__ = LazyDraftList
 
     def extend(self, values: Iterable[Any]) -> None:
-        self._refuse_if_over()
+        self._refuse_if_ended()
         list.extend(self, values)
         self.__class__ = LazyDraftList
 
@@ -352,49 +335,40 @@ class DraftList(list[Any]):
         self._change()
         list.sort(self, **how)
 
-    def __copy__(self) -> list[Any]:
-        return self.copy()
-
-    def __deepcopy__(self, memo: Any) -> Any:
-        return thaw(self)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return list, (thaw(self),)
-
-    def _refuse_if_over(self) -> None:
-        if self._whole_draft.over:
-            raise TypeError(_OVER)
+    def _refuse_if_ended(self) -> None:
+        if self.draft_state.ended:
+            raise TypeError(_ENDED)
 
     def _change(self) -> None:
-        self._refuse_if_over()
-        self._whole_draft.written.add(id(self))
-        self._opened = None
+        self._refuse_if_ended()
+        self.draft_state.written.add(id(self))
+        self.draft_opened = None
 
     def _open_child(self, value: Any) -> Any:
-        return _open(value, self._whole_draft)
+        return _open(value, self.draft_state)
 
     def _put_opened(self, index: SupportsIndex, opened: Any) -> None:
         list.__setitem__(self, index, opened)
-        if self._opened is not None:
+        if self.draft_opened is not None:
             at = index_of(index)
-            self._opened[at + len(self) if at < 0 else at] = opened
+            self.draft_opened[at + len(self) if at < 0 else at] = opened
 
     def _open_at_once(self) -> None:
-        base, whole = self._base, self._whole_draft
-        if not self._opened and len(self) == len(base):
+        base, state = self.draft_base, self.draft_state
+        if not self.draft_opened and len(self) == len(base):
             items = list.__getitem__(self, slice(None))
             if all(map(is_, items, base)) and are_records(base):
                 records = list(map(DraftRecord, base))
                 for record, item in zip(records, base, strict=True):
-                    record._base, record._opened, record._whole_draft = item, None, whole
+                    record.draft_base, record.draft_opened, record.draft_state = item, None, state
                 list.__setitem__(self, slice(None), records)
-        self._opened = None
+        self.draft_opened = None
 
     def _differing(self, items: list[Any]) -> list[int]:
-        """The indices at which items are not those of the base."""
-        old, opened = self._base, self._opened
+        """Return the indices of items that are not those of the base."""
+        old, opened = self.draft_base, self.draft_opened
         if opened is not None and _EXACT.issuperset(kinds_of(old)) and len(items) >= len(old):
-            # Equal items of these types are exactly equal, and `==` passes over identical ones at the speed of C.
+            # Equal items of these types are exactly equal, and `==` skips identical ones at the speed of C.
             expected: list[Any] = old
             if opened:
                 expected = list.copy(old)
@@ -404,37 +378,42 @@ class DraftList(list[Any]):
                 if (items if len(items) == len(old) else items[: len(old)]) == expected:
                     return [*sorted(opened), *range(len(old), len(items))]
             except Exception:
-                # C code put an object into it that cannot be compared.
-                self._opened = None
+                # C code inserted an object that cannot be compared.
+                self.draft_opened = None
         return [*compress(range(len(items)), map(is_not, items, old)), *range(len(old), len(items))]
 
-    def _fold(self, folder: Folder, base: Any, depth: int) -> Any:
-        """The frozen form; shares with the base of this draft, wherever it now lies."""
-        old = self._base
+    def fold_into(self, folder: Folder, base: Any, depth: int) -> Any:
+        """Return the frozen form; it shares with the base of this draft, wherever the draft is now."""
+        old = self.draft_base
         items = list.__getitem__(self, slice(None))
-        if not _is_trusted(old, folder, base):
+        if old is not base and not _is_stored(old, folder):
             return folder.list(items, base, depth)
-        if self._opened is None and len(items) == len(old) and self._are_unchanged(items):
+        if self.draft_opened is None and len(items) == len(old) and self._are_unchanged(items):
             return old
         differing = self._differing(items)
-        written = self._whole_draft.written
+        written = self.draft_state.written
         known: set[int] | None = None
         changed: list[int] = []
         for index in differing:
             item = items[index]
             kind = type(item)
             was = old[index] if index < len(old) else _MISSING
-            if kind is DraftRecord and item._base is was and id(item) not in written and _is_unchanged(item):
+            if (
+                kind is DraftRecord
+                and item.draft_base is was
+                and id(item) not in written
+                and _is_unchanged(item)
+            ):
                 items[index] = was
                 continue
-            if kind in _MOVABLE and not (kind in _DRAFTS and item._base is was):
-                # Perhaps it had another index in this list.
+            if kind in _MOVABLE and not (kind in _DRAFTS and item.draft_base is was):
+                # It may have had another index in this list.
                 known = known or set(map(id, old))
                 if id(item) in known:
                     changed.append(index)
                     continue
-                if kind in _DRAFTS and id(item._base) in known:
-                    was = item._base
+                if kind in _DRAFTS and id(item.draft_base) in known:
+                    was = item.draft_base
             new = folder.item(item, was, depth, index)
             if new is not was and same(new, was):
                 new = was
@@ -446,34 +425,34 @@ class DraftList(list[Any]):
         return build_list(items, old, min(len(items), len(old), *changed[:1]))
 
     def _are_unchanged(self, items: list[Any]) -> bool:
-        """Are all items records that are what they were? At the speed of C."""
-        written = self._whole_draft.written
+        """Return whether all items are unchanged records, at the speed of C."""
+        written = self.draft_state.written
         if set(map(type, items)) != _RECORD or (
             written and not written.isdisjoint((id(self), *map(id, items)))
         ):
             return False
         try:
-            return items == self._base
+            return items == self.draft_base
         except Exception:
-            # C code put an object into one of them that cannot be compared.
+            # C code inserted an object that cannot be compared.
             return False
 
 
-DraftList._whole = DraftList
+DraftList.opened_type = DraftList
 
 
 class LazyDraftList(LazyList, DraftList):
-    """The same before all its items were read."""
+    """A list draft before all its items were read."""
 
     __slots__ = ()
 
-    def __imul__(self, times: SupportsIndex) -> LazyDraftList:
-        LazyList._open_all(self)
+    def __imul__(self, times: SupportsIndex) -> LazyDraftList:  # type: ignore[misc]  # __mul__ is untyped
+        LazyList.open_all(self)
         DraftList.__imul__(self, times)
         return self
 
     def sort(self, **how: Any) -> None:
-        LazyList._open_all(self)
+        LazyList.open_all(self)
         DraftList.sort(self, **how)
 
     @alone
@@ -491,15 +470,13 @@ class LazyDraftList(LazyList, DraftList):
 
 
 _RECORD = {DraftRecord}
-DraftList._opened_kinds = NATIVE | {DraftDict, DraftRecord, LazyDraftDict, DraftList, LazyDraftList}
+DraftList.opened_kinds = NATIVE | {DraftDict, DraftRecord, LazyDraftDict, DraftList, LazyDraftList}
 _DRAFTS = frozenset((DraftDict, DraftRecord, LazyDraftDict, DraftList, LazyDraftList))
 _MOVABLE = _DRAFTS | {*DICTS, *LISTS}
 
 
-def _is_trusted(old: Any, folder: Folder, base: Any) -> bool:
-    """Is what a draft began from a part of the tree that is folded? A caller can put a frozen container of its own
-    into a draft."""
-    if old is base:
-        return True
+def _is_stored(old: Any, folder: Folder) -> bool:
+    """Return whether the base of a draft is stored in the folder's run. A caller can put a draft of another tree into
+    this one."""
     at = stored_at(old)
     return at is not None and at[0] is folder.space

@@ -1,22 +1,29 @@
-"""Ordinary values and drafts into frozen trees that share all they can with a base.
+"""Folding: ordinary values and drafts become frozen trees that share nodes with a base.
 
-`Folder.fold(value, base)` walks an ordinary tree beside the frozen tree it probably came from. Whatever is
-exactly equal (type, value, order of keys) is taken from the base, so that storing the result writes the
-difference only; whatever is new is checked, copied and frozen. The secrets named by `redact` are replaced
-here, before a value is hashed, stored or logged.
+`Folder.fold(value, base)` compares an ordinary tree with a frozen one. Exactly equal parts (type, value, order of
+keys) are taken from the base, so that storing the result writes only the difference; new parts are checked, copied
+and frozen. Secrets are redacted here, before a value is hashed, stored or logged.
 
-Invariant: the result equals the value and shares no mutable part with it; `fold(thaw(t), t) is t`.
+A program that commits its whole state again and again passes the same objects each time. `FoldCache` caches the box
+of each object with a *witness*: its mutable containers and a copy of their content. If the content is identical, the
+object is unchanged and is not encoded again.
+
+Invariant: the result equals the value and shares no mutable part with it; `fold(thaw(t), t) is t`. A cached box is
+the box that encoding the object now would give.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import fields
 from fnmatch import translate
-from itertools import chain
-from operator import eq, is_
+from itertools import chain, compress, count
+from operator import eq, is_, is_not, itemgetter
 from struct import pack
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.errors import InvalidCall, UnsupportedValue
 from holdfast.tree import path as paths
@@ -34,25 +41,172 @@ from holdfast.tree.codec import (
     too_deep,
     under,
 )
+from holdfast.tree.containers import build_dict, build_list
 from holdfast.tree.frozen import DICTS, LISTS, SERVED, Box, FrozenDict, FrozenList, source_of, stored_at
-from holdfast.tree.recall import Recall
-from holdfast.tree.spine import build_dict, build_list
-from holdfast.tree.values import NATIVE, Opaque, kind_of
+from holdfast.tree.values import MODEL_STATE, NATIVE, Opaque, kind_of, split_dataclass, split_model
+
+#: Cache entries up to this number are always kept.
+_MIN_CACHED = 256
+
+
+class Witness(NamedTuple):
+    """The mutable content of an object, as parallel lists: owners, names and values of attributes; dicts and their
+    copies; other containers and lists of their items."""
+
+    owners: list[Any]
+    names: list[str]
+    held: list[Any]
+    dicts: list[Any]
+    dict_copies: list[dict[Any, Any]]
+    others: list[Any]
+    other_copies: list[list[Any]]
+
+
+class CachedBox(NamedTuple):
+    """An object, its box, its content at that time, and its depth in the tree."""
+
+    value: Any
+    box: Box
+    witness: Witness
+    depth: int
+
+
+class FoldCache:
+    """The boxes of a run's objects as last folded; holds the objects of the last states only."""
+
+    def __init__(self) -> None:
+        self._new: dict[int, CachedBox] = {}
+        self._old: dict[int, CachedBox] = {}
+
+    def expire(self) -> None:
+        """Drop objects that earlier states did not contain; called before a state is folded."""
+        if len(self._new) >= max(len(self._old) // 2, _MIN_CACHED):
+            self._old, self._new = self._new, {}
+
+    def find(self, value: Any, depth: int) -> Box | None:
+        """Return the box of an unchanged object that is not deeper in the tree than before; otherwise None."""
+        number = id(value)
+        known = self._new.get(number) or self._old.get(number)
+        if known is None or known.value is not value or depth > known.depth or not _are_unchanged([known]):
+            return None
+        self._new[number] = known
+        return known.box
+
+    def matches(self, values: Sequence[Any], boxes: Sequence[Any], depth: int) -> bool:
+        """Return whether `find` would give these boxes for these objects, at the speed of C."""
+        numbers = list(map(id, values))
+        entries: list[Any] = list(map(self._new.get, numbers))
+        if None in entries:
+            entries = list(map(self._old.get, numbers))
+            if None in entries:
+                return False
+        if not (
+            all(map(is_, map(_VALUE, entries), values))
+            and all(map(is_, map(_BOX, entries), boxes))
+            and min(map(_DEPTH, entries)) >= depth
+            and _are_unchanged(entries)
+        ):
+            return False
+        self._new.update(zip(numbers, entries, strict=True))
+        return True
+
+    def add(self, value: Any, box: Box, depth: int) -> Box:
+        """Cache the box of an object; return the earlier box instead, if it is equal."""
+        known = self._new.get(id(value)) or self._old.get(id(value))
+        if (
+            known is not None
+            and known.value is value
+            and (known.box.code, known.box.data) == (box.code, box.data)
+        ):
+            box, depth = known.box, max(depth, known.depth)
+        witness = Witness([], [], [], [], [], [], [])
+        with suppress(RecursionError):
+            if _observe(value, witness):
+                self._new[id(value)] = CachedBox(value, box, witness, depth)
+        return box
+
+
+_VALUE, _BOX, _WITNESS, _DEPTH = map(itemgetter, range(4))
+_OWNERS, _NAMES, _HELD, _DICTS, _DICT_COPIES, _OTHERS, _OTHER_COPIES = map(itemgetter, range(7))
+_chained = chain.from_iterable
+
+
+def _are_unchanged(entries: list[CachedBox]) -> bool:
+    """Return whether objects have the content of their witnesses. An unchanged set iterates in the same order."""
+    witnesses = list(map(_WITNESS, entries))
+
+    def all_of(part: Any) -> list[Any]:
+        return list(_chained(map(part, witnesses)))
+
+    if not all(map(is_, map(getattr, all_of(_OWNERS), all_of(_NAMES)), all_of(_HELD))):
+        return False
+    dicts, copies = all_of(_DICTS), all_of(_DICT_COPIES)
+    others, lists = all_of(_OTHERS), all_of(_OTHER_COPIES)
+    return (
+        all(map(eq, map(len, dicts), map(len, copies)))
+        and all(map(eq, map(len, others), map(len, lists)))
+        and all(map(is_, _chained(map(dict.values, dicts)), _chained(map(dict.values, copies))))
+        and all(map(is_, _chained(dicts), _chained(copies)))
+        and all(map(is_, _chained(others), _chained(lists)))
+    )
+
+
+def _observe(value: Any, witness: Witness) -> bool:
+    """Add the mutable content of a value to a witness; return False if some of it cannot be observed."""
+    kind = type(value)
+    if kind in NATIVE:
+        return True
+    copy = _COPIES.get(kind)
+    if copy is not None:
+        held = copy(value)
+        inner = held.values() if type(held) is dict else held
+        (witness.dicts if type(held) is dict else witness.others).append(value)
+        (witness.dict_copies if type(held) is dict else witness.other_copies).append(held)
+        if type(held) is dict and not all(type(key) in NATIVE or _observe(key, witness) for key in held):
+            return False
+        return all(type(item) in NATIVE or _observe(item, witness) for item in inner)
+    if isinstance(value, tuple | frozenset):
+        return all(_observe(item, witness) for item in value)
+    known = kind_of(value)
+    if not known.boxed:
+        return True
+    if known.split is split_model:
+        names: Iterable[str] = MODEL_STATE
+    elif known.split is split_dataclass:
+        names = ("__dict__",) if hasattr(value, "__dict__") else (field.name for field in fields(value))
+    else:
+        return False
+    for name in names:
+        held = getattr(value, name)
+        witness.owners.append(value)
+        witness.names.append(name)
+        witness.held.append(held)
+        if not _observe(held, witness):
+            return False
+    return True
+
+
+_COPIES: dict[type, Callable[[Any], Any]] = {
+    dict: dict,
+    OrderedDict: dict,
+    list: list,
+    set: list,
+    deque: list,
+}
 
 _MISSING: Any = object()
-#: Lists that are shorter than this are looked at item by item.
-_FEW = 8
+#: Shorter lists are compared item by item.
+_MIN_BULK = 8
 _DICT = {dict}
 _FROZEN_DICT = frozenset((FrozenDict,))
-_chained = chain.from_iterable
-#: Characters of a path in a message; a cycle has a long one.
-_SHOWN = 120
-#: Keys lie within nodes, whatever their size; longer ones are mistakes.
+#: Characters of a path in a message; a cycle has a long path.
+_MAX_PATH = 120
+#: Characters of a key: nodes contain their keys, whatever the size.
 _MAX_KEY = 64 * 1024
 
 
 class Redactor:
-    """Knows which keys hold secrets: shell patterns without regard to case, or compiled expressions."""
+    """The keys whose values are secrets: shell patterns, case-insensitive, or compiled expressions."""
 
     def __init__(self, patterns: Iterable[str | re.Pattern[str]]) -> None:
         if isinstance(patterns, str):
@@ -64,9 +218,11 @@ class Redactor:
         self._known: dict[str, bool] = {}
 
     def hides(self, key: Any) -> bool:
-        """Is the value under this key a secret?"""
+        """Return whether the value of this key is a secret."""
+        if isinstance(key, bytes):
+            key = key.decode(errors="replace")
         if not isinstance(key, str):
-            return self._hides_within(key)
+            return isinstance(key, tuple | frozenset) and any(map(self.hides, key))
         key = str.__str__(key)
         known = self._known.get(key)
         if known is None:
@@ -74,12 +230,6 @@ class Redactor:
             if len(self._known) < 10_000:
                 self._known[key] = known
         return known
-
-    def _hides_within(self, key: Any) -> bool:
-        """Is the value under a key a secret that is not a text, but holds one?"""
-        if isinstance(key, bytes):
-            return self.hides(key.decode(errors="replace"))
-        return isinstance(key, tuple | frozenset) and any(map(self.hides, key))
 
 
 class Folder:
@@ -89,39 +239,35 @@ class Folder:
         self,
         space: object,
         redact: Redactor | None = None,
-        recall: Recall | None = None,
+        cache: FoldCache | None = None,
         *,
         consume: bool = True,
     ) -> None:
         self.space = space
-        self._redact = redact
-        #: Whether drafts end when they are folded, which is cheaper.
+        self.redact = redact
+        #: Whether folding ends drafts, which is cheaper.
         self._consume = consume
-        #: What objects were when they were folded last.
-        self._recall = recall
-        #: Artifacts that came with the value and are not in the store yet.
+        self._cache = cache
+        #: Artifacts in folded values that are not in the store yet.
         self.arrivals: list[Any] = []
 
-    @property
-    def redact(self) -> Redactor | None:
-        """Which keys hold secrets."""
-        return self._redact
-
     def fold(self, value: Any, base: Any = _MISSING, *, part: str = "") -> Any:
-        """The frozen form of `value`; `UnsupportedValue` names the path of what cannot be stored, and of which part of
-        a version, if it is not the state."""
+        """Return the frozen form of `value`. `UnsupportedValue` has the path of the value that cannot be stored, and
+        the `part` of the version, if it is not the state."""
+        if base is _MISSING and type(value) in NATIVE:
+            return value
         try:
             return self.value(value, base, 0)
         except UnsupportedValue as error:
             where = paths.show(error.details.get("path", []))
-            shown = where if len(where) <= _SHOWN else f"{where[:_SHOWN]}…"
+            shown = where if len(where) <= _MAX_PATH else f"{where[:_MAX_PATH]}…"
             of = f" of the {part}" if part else ""
             raise UnsupportedValue(
                 f"at {shown or 'the root'}{of}: {error}", **{**error.details, "path": where}
             ) from None
 
     def value(self, value: Any, base: Any, depth: int) -> Any:
-        """As `fold`, with paths of refusals still relative to `value`."""
+        """Fold a value; paths in `UnsupportedValue` are relative to it."""
         if value is base:
             return base
         kind = type(value)
@@ -148,27 +294,25 @@ class Folder:
             return self.dict(value, base, depth) if kind in DICTS else self.list(value, base, depth)
         if kind is Box:
             return base if same(value, base) else value
-        fold = getattr(kind, "_fold", None)
-        if fold is not None:
-            return fold(value, self, base, depth) if self._consume else self._copied(value, base, depth)
-        return self.leaf(value, base, depth)
-
-    def _copied(self, value: Any, base: Any, depth: int) -> Any:
-        """The frozen form of a draft that is used further."""
-        if type(value)._plain is dict:
+        fold = getattr(kind, "fold_into", None)
+        if fold is None:
+            return self.leaf(value, base, depth)
+        if self._consume:
+            return fold(value, self, base, depth)
+        if kind.plain_type is dict:
             return self.dict(dict.copy(value), base, depth)
         return self.list(list.copy(value), base, depth)
 
     def dict(self, value: dict[Any, Any], base: Any, depth: int) -> FrozenDict:
-        """An ordinary dict beside its base."""
+        """Fold an ordinary dict."""
         old: FrozenDict | None = base if type(base) in DICTS else None
         if (
             old is not None
             and len(old) == len(value)
             and all(map(is_, value.values(), old.values()))
             and all(map(is_, value, old))
-            # What is there may have been stored before its key was redacted.
-            and (self._redact is None or not any(map(self._redact.hides, value)))
+            # The base may have been stored before a key was redacted.
+            and (self.redact is None or not any(map(self.redact.hides, value)))
         ):
             return old
         out: dict[Any, Any] = {}
@@ -182,7 +326,7 @@ class Folder:
             return build_dict(out)
         if _same_keys(out, old):
             if any(key not in old for key in touched):
-                # NaN is a key that no other NaN finds: the old one stays.
+                # NaN keys are not equal: keep the old one.
                 out = {
                     key: new if not same(new, old[key]) else old[key]
                     for key, new in zip(old, out.values(), strict=True)
@@ -190,52 +334,47 @@ class Folder:
                 touched = [key for key, new in out.items() if new is not old[key]]
             return build_dict(out, old, touched) if touched else old
         touched += [key for key in old if key not in out]
-        return build_dict(out, old, touched, reordered=not _only_grown(out, old))
+        left = [key for key in old if key in out]
+        return build_dict(out, old, touched, reordered=not same_keys_first(out, left))
 
     def list(self, value: list[Any], base: Any, depth: int) -> FrozenList:
-        """An ordinary list beside its base."""
+        """Fold an ordinary list."""
         old: FrozenList | None = base if type(base) in LISTS else None
         out: list[Any] = []
         keep = 0
-        if old is not None and (_begins_with(value, old) or self._recalled(value, old, depth)):
+        if old is not None and (_starts_with(value, old) or self._is_cached(value, old, depth)):
             if len(value) == len(old):
                 return old
             out = list.copy(old)
             keep = len(old)
         elif old is not None:
-            same = True
             for was, item in zip(old, value, strict=False):
-                new = self.item(item, was, depth, len(out))
-                out.append(new)
-                if same:
-                    if new is was:
-                        keep += 1
-                    else:
-                        same = False
+                out.append(self.item(item, was, depth, len(out)))
+            keep = next(compress(count(), map(is_not, out, old)), len(out))
             if keep == len(old) == len(value):
                 return old
         for item in value[len(out) :]:
             out.append(self.item(item, _MISSING, depth, len(out)))
         return build_list(out, old, keep)
 
-    def _recalled(self, value: Sequence[Any], old: FrozenList, depth: int) -> bool:
-        """Is a list of objects what it was, perhaps with more at its end?"""
-        count = len(old)
-        if self._recall is None or not _FEW <= count <= len(value) or type(old[0]) is not Box:
+    def _is_cached(self, value: Sequence[Any], old: FrozenList, depth: int) -> bool:
+        """Return whether a list starts with the unchanged objects of its base."""
+        size = len(old)
+        if self._cache is None or not _MIN_BULK <= size <= len(value) or type(old[0]) is not Box:
             return False
-        return self._recall.are(value if len(value) == count else value[:count], old, depth + 1)
+        return self._cache.matches(value if len(value) == size else value[:size], old, depth + 1)
 
     def leaf(self, value: Any, base: Any, depth: int) -> Any:
-        """A value that is neither native nor a plain container."""
-        if self._recall is not None:
-            known = self._recall.box(value, depth)
+        """Fold a value that is neither native nor a plain container."""
+        if self._cache is not None:
+            known = self._cache.find(value, depth)
             if known is not None:
                 return base if known is base or same(known, base) else known
         kind = kind_of(value)
-        ext = leaf_ext(value, None if self._redact is None else self._redact.hides, depth=depth)
+        ext = leaf_ext(value, None if self.redact is None else self.redact.hides, depth=depth)
         if ext.code == ARTIFACT or ARTIFACT in bytes(ext.data):
             stored = {digest.hex() for digest in nested_artifacts(ext.code, bytes(ext.data))}
-            # Not those of fields that are redacted.
+            # Without the artifacts of redacted fields.
             self.arrivals += [
                 artifact
                 for artifact in artifacts_within(value)
@@ -243,9 +382,9 @@ class Folder:
             ]
         if kind.boxed:
             box = base if _is_box(base, ext) else Box(ext.code, bytes(ext.data))
-            if self._recall is not None and not self.arrivals:
-                noted = self._recall.note(value, box, depth)
-                return box if box is base else noted
+            if self._cache is not None and not self.arrivals:
+                known = self._cache.add(value, box, depth)
+                return box if box is base else known
             return box
         if _is_box(base, ext):
             return base
@@ -254,28 +393,26 @@ class Folder:
         return decode_frozen(to_bytes(ext)) if isinstance(value, tuple) else value
 
     def entry(self, key: Any, item: Any, was: Any, depth: int) -> Any:
-        """A dict's value beside what stood under the same key."""
-        if self._redact is not None and type(key) not in NATIVE:
-            self._refuse_secret(key)
+        """Fold a dict's value; `was` is the base's value of the same key."""
+        redact = self.redact
+        if redact is not None and type(key) not in NATIVE and leaf_ext(key, redact.hides) != leaf_ext(key):
+            # Outside of `try`: the path in a message must not show the key.
+            raise UnsupportedValue(
+                "a key contains a value that must be redacted: use another key", type="key"
+            )
         try:
             if type(key) is not str:
                 _check_key_size(len(to_bytes(prepare_key(key, depth=depth + 1))))
             elif len(key) > _MAX_KEY:
                 _check_key_size(len(key))
-            if self._redact is not None and self._redact.hides(key):
+            if redact is not None and redact.hides(key):
                 return was if type(was) is str and was == REDACTED else REDACTED
             return self.value(item, was, depth + 1)
         except UnsupportedValue as error:
             raise under(error, key) from None
 
-    def _refuse_secret(self, key: Any) -> None:
-        """A key cannot be redacted; nor may a refusal name it."""
-        assert self._redact is not None
-        if leaf_ext(key, self._redact.hides) != leaf_ext(key):
-            raise UnsupportedValue("a key holds a value that is to be redacted: use another key", type="key")
-
     def item(self, item: Any, was: Any, depth: int, index: int) -> Any:
-        """A list's item beside what stood in the same place."""
+        """Fold a list's item; `was` is the base's item at the same index."""
         if item is was and type(item) in NATIVE:
             return was
         try:
@@ -285,25 +422,26 @@ class Folder:
 
 
 class Folded:
-    """A value that was folded beside a base before, perhaps in another thread, on its way into a tree."""
+    """A value that was folded with a base before, perhaps in another thread."""
 
     __slots__ = ("_arrivals", "_base", "root")
 
     def __init__(self, root: Any, base: Any, arrivals: Sequence[Any]) -> None:
         self.root, self._base, self._arrivals = root, base, arrivals
 
-    def _fold(self, folder: Folder, base: Any, depth: int) -> Any:
+    def fold_into(self, folder: Folder, base: Any, depth: int) -> Any:
+        """Return the folded value; fold it again if the base is another one now."""
         folder.arrivals += self._arrivals
         return self.root if base is self._base else folder.value(self.root, base, depth)
 
 
-def _begins_with(value: list[Any], old: FrozenList) -> bool:
-    """Is a list what it was, perhaps with more at its end? Tells so, at the speed of C, of lists of small dicts with
-    the very same keys and values; of others it does not know."""
-    count = len(old)
-    if len(value) < count or count < _FEW or type(value[0]) is not dict:
+def _starts_with(value: list[Any], old: FrozenList) -> bool:
+    """Return whether a list starts with the dicts of its base, with identical keys and values, at the speed of C.
+    False means unknown."""
+    size = len(old)
+    if len(value) < size or size < _MIN_BULK or type(value[0]) is not dict:
         return False
-    first = value if len(value) == count else value[:count]
+    first = value if len(value) == size else value[:size]
     return (
         set(map(type, first)) == _DICT
         and _FROZEN_DICT.issuperset(map(type, old))
@@ -318,7 +456,7 @@ def _is_box(base: Any, ext: Any) -> bool:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Are two frozen values exactly equal? Cheap where they share nodes."""
+    """Return whether two frozen values are exactly equal; cheap where they share nodes."""
     if one is other:
         return True
     kind = type(one)
@@ -342,7 +480,7 @@ def _same_items(one: Iterable[Any], other: Iterable[Any]) -> bool:
 
 
 def artifacts_within(value: Any) -> Iterator[Artifact]:
-    """The artifacts that a leaf is, or holds."""
+    """Yield the artifacts that a leaf is or contains."""
     kind = type(value)
     if kind is Artifact:
         yield value
@@ -358,7 +496,7 @@ def artifacts_within(value: Any) -> Iterator[Artifact]:
 
 def _check_key_size(size: int) -> None:
     if size > _MAX_KEY:
-        raise UnsupportedValue(f"a key of {size} characters: {_MAX_KEY} are the most", type="key")
+        raise UnsupportedValue(f"a key has {size} characters; the maximum is {_MAX_KEY}", type="key")
 
 
 def _same_float(one: float, other: float) -> bool:
@@ -366,7 +504,7 @@ def _same_float(one: float, other: float) -> bool:
 
 
 def _same_keys(one: dict[Any, Any], other: dict[Any, Any]) -> bool:
-    """Exactly the same keys in the same order?"""
+    """Return whether two dicts have exactly the same keys in the same order."""
     return len(one) == len(other) and (all(map(is_, one, other)) or all(map(_same_key, one, other)))
 
 
@@ -379,11 +517,6 @@ def _same_key(one: Any, other: Any) -> bool:
     return one is other or encode(one) == encode(other)
 
 
-def _only_grown(new: dict[Any, Any], old: dict[Any, Any]) -> bool:
-    """Do the old keys that are left come first, in their old order and of their old types?"""
-    return same_keys_first(new, [key for key in old if key in new])
-
-
 def same_keys_first(new: dict[Any, Any], left: list[Any]) -> bool:
-    """Does a dict begin with exactly these keys?"""
+    """Return whether a dict starts with exactly these keys."""
     return all(map(is_, new, left)) or all(map(_same_key, new, left))

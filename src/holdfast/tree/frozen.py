@@ -1,41 +1,179 @@
-"""Deeply immutable dicts and lists: what a version's state is made of.
+"""Deeply immutable dicts and lists, of which a version's state consists, and the copies that readers get.
 
-They are real subclasses of `dict` and `list`, physically complete, so `json.dumps`, pydantic and model
-clients take them as they are. Every mutator raises and says how to change state instead.
+Frozen containers subclass `dict` and `list` and are complete in memory, so `json.dumps`, pydantic and model clients
+accept them. Their slot `at` is the place of a stored container as `(space, version, slot)`; `aux` is the spine of a
+wide container or the places of its long leaves (see `containers` and `pack`).
 
-Two private slots tie a container to its storage: `_at`, where it is stored as `(space, version, slot)`,
-and `_aux`, the spine of a wide container or the places of its long leaves (see `spine` and `pack`).
-A container without `_at` is stored inside its parent, or not yet.
+C code can write into a list past its methods (`heapq.heappush`), so a reader never gets a container of a version's
+tree: `reveal` returns a copy (`Served…`). A value that could change, such as a set or a dataclass, is in the tree as a
+`Box`, its encoded form; the containers above a box are `Boxed…`.
 
-C code can write into a list past its methods (`heapq.heappush`, `list.append(x, 1)`), so the containers of a
-version's tree are never handed to a caller. `reveal` gives each reader containers of its own (`Served…`), made when
-they are read, and new objects for what could change: a set or a dataclass lies in the tree as a `Box`, its encoded
-form, and the containers above a box are of the `Boxed…` kinds. A served container knows which one it was made from;
-`source_of` refuses it if its memory was written to.
+A copy opens its children lazily: it starts with the frozen children and replaces each by the reader's own when it is
+read. Reading all of them (a loop, `values()`) changes the class of the copy to one that reads at the speed of a plain
+dict or list. C code that reads the memory directly sees frozen children, which are complete. One lock for the process
+makes sure that all threads get the same child.
 
-Invariant: nothing in a version's tree ever changes, whatever a reader does to the containers that it was given.
+Invariant: nothing in a version's tree ever changes, whatever a reader does with its copy. No method of a copy returns a
+child that is not opened, or a different one than before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
+from functools import wraps
 from itertools import chain
 from operator import is_
-from typing import Any, ClassVar, NoReturn, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, SupportsIndex, TypeAlias, TypeVar, cast
 
 from holdfast.errors import FrozenStateChanged
-from holdfast.tree.lazy import LazyDict, LazyList
-from holdfast.tree.records import join_error, split_error
-from holdfast.tree.values import NATIVE, SIMPLE
+from holdfast.operating_system import fork_safe_lock
+from holdfast.tree.values import NATIVE, SIMPLE, join_error, split_error
 
-#: Where a node is stored: the address space of its run, the version, the slot in the version's pack.
+if TYPE_CHECKING:
+    _Dict = dict[Any, Any]
+    _List = list[Any]
+else:
+    _Dict = _List = object
+
+M = TypeVar("M", bound=Callable[..., Any])
+
+#: Held while a child is opened, replaced or moved. Reentrant: methods that hold it call others.
+opening = fork_safe_lock()
+
+
+def alone(method: M) -> M:
+    """Return the method, run under the lock `opening`."""
+
+    @wraps(method)
+    def call(*args: Any, **options: Any) -> Any:
+        with opening:
+            return method(*args, **options)
+
+    return cast("M", call)
+
+
+def _after(open_all: Callable[[Any], None], method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the method of `dict` or `list`, called after all children were opened."""
+
+    @wraps(method)
+    def call(self: Any, *args: Any) -> Any:
+        open_all(self)
+        return method(self, *args)
+
+    return call
+
+
+class LazyDict(_Dict):
+    """Reading methods of a dict whose values are not all opened. Another thread may open the last value and change the
+    class in the middle of a method, so methods use only attributes that both classes have."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        #: The class of the container once all values are opened.
+        opened_type: type[Any]
+
+        def _open_child(self, value: Any) -> Any: ...
+        def _put_opened(self, key: Any, opened: Any) -> None: ...
+
+    def open_all(self) -> None:
+        with opening:
+            for key, value in list(dict.items(self)):
+                if type(value) not in NATIVE:
+                    opened = self._open_child(value)
+                    if opened is not value:
+                        self._put_opened(key, opened)
+            self.__class__ = self.opened_type
+
+    def __getitem__(self, key: Any) -> Any:
+        value = dict.__getitem__(self, key)
+        if type(value) in NATIVE:
+            return value
+        with opening:
+            value = dict.__getitem__(self, key)
+            opened = self._open_child(value)
+            if opened is not value:
+                self._put_opened(key, opened)
+            return opened
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        value = dict.get(self, key, default)
+        if type(value) in NATIVE:
+            return value
+        with opening:
+            return LazyDict.__getitem__(self, key) if key in self else default
+
+    def __iter__(self) -> Iterator[Any]:
+        # C code that copies a dict (`dict(x)`, `{**x}`) reads its memory unless iteration is overridden.
+        return dict.__iter__(self)
+
+    values: Any = _after(open_all, dict.values)
+    items: Any = _after(open_all, dict.items)
+    copy: Any = _after(open_all, dict.copy)
+    __or__: Any = _after(open_all, dict.__or__)
+    __ror__: Any = _after(open_all, dict.__ror__)
+
+
+class LazyList(_List):
+    """Reading methods of a list whose items are not all opened; as with `LazyDict`, threads may change the class."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        #: The class of the container once all items are opened.
+        opened_type: type[Any]
+        #: Types of items that need not be opened.
+        opened_kinds: frozenset[type]
+
+        def _open_child(self, value: Any) -> Any: ...
+        def _put_opened(self, index: SupportsIndex, opened: Any) -> None: ...
+        def _open_at_once(self) -> None: ...
+
+    def open_all(self) -> None:
+        with opening:
+            self._open_at_once()
+            open_child, opened_already = self._open_child, self.opened_kinds
+            for index, value in enumerate(list.__getitem__(self, slice(None))):
+                if type(value) not in opened_already:
+                    opened = open_child(value)
+                    if opened is not value:
+                        list.__setitem__(self, index, opened)
+            self.__class__ = self.opened_type
+
+    def __getitem__(self, index: Any) -> Any:
+        value = list.__getitem__(self, index)
+        if type(value) in NATIVE:
+            return value
+        with opening:
+            if isinstance(index, slice):
+                return [LazyList.__getitem__(self, at) for at in range(*index.indices(len(self)))]
+            value = list.__getitem__(self, index)
+            opened = self._open_child(value)
+            if opened is not value:
+                self._put_opened(index, opened)
+            return opened
+
+    __iter__: Any = _after(open_all, list.__iter__)
+    __reversed__: Any = _after(open_all, list.__reversed__)
+    copy: Any = _after(open_all, list.copy)
+    __add__: Any = _after(open_all, list.__add__)
+    __mul__: Any = _after(open_all, list.__mul__)
+    __rmul__: Any = __mul__
+
+    def __radd__(self, other: Any) -> Any:
+        if not isinstance(other, list):
+            return NotImplemented
+        LazyList.open_all(self)
+        return list.__add__(other, self)
+
+
+#: The place of a node: the address space of its run, the version, the slot in the version's pack.
 At: TypeAlias = tuple[object, int, int]
-#: Places of long leaves: `id` of a value in a container → where it is stored: the `At` of its slot, or
-#: `(space, extension)` for one that is kept as an artifact.
+#: Places of long leaves by `id` of the value: the `At` of a slot, or `(space, extension)` for an artifact.
 Long: TypeAlias = dict[int, Any]
 
-#: Makes a new object of a box.
+#: Returns a new object from a box.
 OpenBox: TypeAlias = "Callable[[Box], Any]"
 
 _HOW = (
@@ -48,123 +186,114 @@ def _refuse(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
     raise TypeError(_HOW)
 
 
-class FrozenDict(dict[Any, Any]):
+class Copyable:
+    """Copies of a container, and its pickle, are ordinary and mutable."""
+
+    __slots__ = ()
+    #: `dict` or `list`.
+    plain_type: ClassVar[type[Any]]
+
+    def __copy__(self) -> Any:
+        return self.plain_type(self)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return thaw(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.plain_type, (thaw(self),)
+
+
+class FrozenDict(Copyable, dict[Any, Any]):
     """A dict that refuses to be changed."""
 
-    __slots__ = ("__weakref__", "_at", "_aux")
-    _plain = dict
-    _at: At
-    _aux: Any
+    __slots__ = ("__weakref__", "at", "aux")
+    plain_type = dict
+    at: At
+    aux: Any
 
     __setitem__ = __delitem__ = __ior__ = _refuse
     clear = pop = popitem = setdefault = update = _refuse
 
-    def __repr__(self) -> str:
-        return dict.__repr__(self)
 
-    def __copy__(self) -> dict[Any, Any]:
-        return dict(self)
-
-    def __deepcopy__(self, memo: Any) -> dict[Any, Any]:
-        copied: dict[Any, Any] = thaw(self)
-        return copied
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return dict, (thaw(self),)
-
-
-class FrozenList(list[Any]):
+class FrozenList(Copyable, list[Any]):
     """A list that refuses to be changed."""
 
-    __slots__ = ("__weakref__", "_at", "_aux", "_kinds")
-    _plain = list
-    _at: At
-    _aux: Any
-    #: The types of its items, and perhaps of some that it once had.
-    _kinds: frozenset[type]
+    __slots__ = ("__weakref__", "at", "aux", "kinds")
+    plain_type = list
+    at: At
+    aux: Any
+    #: The types of its items, and perhaps of items of earlier versions.
+    kinds: frozenset[type]
 
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
     append = clear = extend = insert = pop = remove = reverse = sort = _refuse
 
-    def __repr__(self) -> str:
-        return list.__repr__(self)
-
-    def __copy__(self) -> list[Any]:
-        return list(self)
-
-    def __deepcopy__(self, memo: Any) -> list[Any]:
-        copied: list[Any] = thaw(self)
-        return copied
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return list, (thaw(self),)
-
 
 class BoxedDict(FrozenDict):
-    """A frozen dict with a box somewhere below it; never handed to a caller."""
+    """A frozen dict with a box somewhere below it."""
 
     __slots__ = ()
 
 
 class BoxedList(FrozenList):
-    """A frozen list with a box somewhere below it; never handed to a caller."""
+    """A frozen list with a box somewhere below it."""
 
     __slots__ = ()
 
 
 class ServedDict(FrozenDict):
-    """A reader's own copy of a frozen dict, with values of the reader's own."""
+    """A reader's copy of a frozen dict."""
 
-    __slots__ = ("_open", "_source")
-    _open: OpenBox
-    _source: FrozenDict
-    _whole: ClassVar[type[Any]]
+    __slots__ = ("box_opener", "served_from")
+    box_opener: OpenBox
+    served_from: FrozenDict
+    opened_type: ClassVar[type[Any]]
 
     def _open_child(self, value: Any) -> Any:
-        return reveal(value, self._open)
+        return reveal(value, self.box_opener)
 
     def _put_opened(self, key: Any, opened: Any) -> None:
         dict.__setitem__(self, key, opened)
 
 
-ServedDict._whole = ServedDict
+ServedDict.opened_type = ServedDict
 
 
 class LazyServedDict(LazyDict, ServedDict):
-    """The same before all its values were read."""
+    """A reader's copy of a frozen dict before all its values were read."""
 
     __slots__ = ()
 
 
 class ServedList(FrozenList):
-    """A reader's own copy of a frozen list, with items of the reader's own."""
+    """A reader's copy of a frozen list."""
 
-    __slots__ = ("_open", "_source")
-    _open: OpenBox
-    _source: FrozenList
-    _whole: ClassVar[type[Any]]
-    _opened_kinds: ClassVar[frozenset[type]]
+    __slots__ = ("box_opener", "served_from")
+    box_opener: OpenBox
+    served_from: FrozenList
+    opened_type: ClassVar[type[Any]]
+    opened_kinds: ClassVar[frozenset[type]]
 
     def _open_child(self, value: Any) -> Any:
-        return reveal(value, self._open)
+        return reveal(value, self.box_opener)
 
     def _put_opened(self, index: SupportsIndex, opened: Any) -> None:
         list.__setitem__(self, index, opened)
 
     def _open_at_once(self) -> None:
-        source = self._source
+        source = self.served_from
         if all(map(is_, list.__iter__(self), source)) and are_records(source):
             records = list(map(ServedDict, source))
             for record, item in zip(records, source, strict=True):
-                record._open, record._source = self._open, item
+                record.box_opener, record.served_from = self.box_opener, item
             list.__setitem__(self, slice(None), records)
 
 
-ServedList._whole = ServedList
+ServedList.opened_type = ServedList
 
 
 class LazyServedList(LazyList, ServedList):
-    """The same before all its items were read."""
+    """A reader's copy of a frozen list before all its items were read."""
 
     __slots__ = ()
 
@@ -183,88 +312,88 @@ DICTS = (FrozenDict, BoxedDict)
 LISTS = (FrozenList, BoxedList)
 BOXED = frozenset((Box, BoxedDict, BoxedList))
 _RECORDS = {FrozenDict}
-#: One object for each set of types that items of lists have.
+#: One object for each set of types of list items.
 _shared_kinds: dict[frozenset[type], frozenset[type]] = {}
 SERVED = frozenset((ServedDict, LazyServedDict, ServedList, LazyServedList))
-ServedList._opened_kinds = NATIVE | SERVED
+ServedList.opened_kinds = NATIVE | SERVED
 
 
 def freeze_dict(items: dict[Any, Any], new: Iterable[Any] | None = None) -> FrozenDict:
-    """Wrap a dict whose values are frozen already; only `new` ones, if given, could be boxes."""
+    """Freeze a dict of frozen values; only `new` values, if given, could be boxes."""
     values = items.values() if new is None else new
     return FrozenDict(items) if BOXED.isdisjoint(map(type, values)) else BoxedDict(items)
 
 
 def freeze_list(items: list[Any], base: FrozenList | None = None, keep: int = 0) -> FrozenList:
-    """Wrap a list whose items are frozen already; the first `keep` of them are those of `base`."""
+    """Freeze a list of frozen items; the first `keep` of them are those of `base`."""
     if type(base) is FrozenList:
         known, kinds = kinds_of(base), frozenset(map(type, items[keep:]))
         kinds = known if known.issuperset(kinds) else known | kinds
     else:
         kinds = frozenset(map(type, items))
     frozen = FrozenList(items) if BOXED.isdisjoint(kinds) else BoxedList(items)
-    frozen._kinds = _shared_kinds.setdefault(kinds, kinds)
+    frozen.kinds = _shared_kinds.setdefault(kinds, kinds)
     return frozen
 
 
 def kinds_of(value: FrozenList) -> frozenset[type]:
-    """The types of the items of a frozen list, and perhaps further ones."""
-    kinds: frozenset[type] | None = getattr(value, "_kinds", None)
+    """Return the types of the items of a frozen list, and perhaps further ones."""
+    kinds: frozenset[type] | None = getattr(value, "kinds", None)
     if kinds is None:
         kinds = frozenset(map(type, value))
-        value._kinds = kinds = _shared_kinds.setdefault(kinds, kinds)
+        value.kinds = kinds = _shared_kinds.setdefault(kinds, kinds)
     return kinds
 
 
 def are_flat(items: Iterable[Any]) -> bool:
-    """Are all items dicts that hold nothing which has parts? Most long lists are of such records."""
+    """Return whether all items are records: frozen dicts of native values, as in most long lists."""
     return set(map(type, items)) == _RECORDS and NATIVE.issuperset(
         map(type, chain.from_iterable(map(dict.values, items)))
     )
 
 
 def are_records(value: FrozenList) -> bool:
-    """The same of a frozen list; the spine of a long one knows it of most of its items."""
+    """Return whether all items of a frozen list are records; the spine of a long list caches the answer."""
     spine = aux_of(value)
     return bool(spine.is_flat()) if hasattr(spine, "is_flat") else are_flat(value)
 
 
 def stored_at(value: Any) -> At | None:
-    """Where a frozen container is stored, if it is."""
-    return getattr(value, "_at", None)
+    """Return the place of a frozen container; None if it is not stored in a slot of its own."""
+    return getattr(value, "at", None)
 
 
 def aux_of(value: Any) -> Any:
-    """The spine or the long leaves of a frozen container, if it has any."""
-    return getattr(value, "_aux", None)
+    """Return the spine or the places of long leaves of a frozen container; None if it has neither."""
+    return getattr(value, "aux", None)
 
 
 def leaves(aux: Any) -> Long:
-    """The places of long leaves that a container without a spine has noted."""
+    """Return the places of long leaves from the `aux` of a container without a spine."""
     if type(aux) is tuple:
         return {id(aux[0]): aux[1:]}
     return aux or {}
 
 
-def note_leaves(container: Any, long: Long) -> None:
-    """Have a container without a spine note the places of its long leaves. A single one, as most have, is noted as
-    itself and its place: a dict would often be larger than the container."""
+def set_leaves(container: Any, long: Long) -> None:
+    """Set the places of long leaves of a container without a spine. A single leaf, the usual case, is stored as a tuple
+    of itself and its place: a dict would often be larger than the container."""
     if len(long) == 1:
         ((number, place),) = long.items()
         values = container.values() if isinstance(container, dict) else container
-        container._aux = (next(value for value in values if id(value) == number), *place)
+        container.aux = (next(value for value in values if id(value) == number), *place)
     else:
-        container._aux = long
+        container.aux = long
 
 
 def thaw(value: Any) -> Any:
-    """A private, ordinary, mutable copy of a frozen tree, or of a draft."""
+    """Return an ordinary, mutable copy of a frozen tree or of a draft."""
     kind = type(value)
     if kind in NATIVE:
         return value
     if kind in SERVED:
         _check_content(value)
-    plain = getattr(kind, "_plain", None)
+    plain = getattr(kind, "plain_type", None)
     if plain is dict:
         return {key: thaw(item) for key, item in dict.items(value)}
     if plain is list:
@@ -274,17 +403,17 @@ def thaw(value: Any) -> Any:
         return tuple(items) if kind is tuple else tuple.__new__(kind, items)
     try:
         if isinstance(value, BaseException):
-            # `deepcopy` would run its __init__ again, and forget what Python keeps beside `args`.
+            # `deepcopy` would call __init__ again and lose attributes outside of `args`.
             return join_error(kind, *deepcopy(split_error(value)))
         return deepcopy(value)
     except Exception:
-        # Not all can be copied: think of a lock in a draft.
+        # Not everything can be copied, such as a lock in a draft.
         return value
 
 
 def reveal(value: Any, open_box: OpenBox) -> Any:
-    """A reader's own form of a value of a version's tree. Costs as much as the container is wide; what lies below is
-    opened when it is read, except for boxes."""
+    """Return a reader's copy of a value of a version's tree. The cost follows the width of the container: children
+    are opened when they are read, except for boxes."""
     kind = type(value)
     if kind in DICTS:
         simple = SIMPLE.issuperset(map(type, value.values()))
@@ -303,13 +432,13 @@ def reveal(value: Any, open_box: OpenBox) -> Any:
         return map_tuple(value, lambda item: reveal(item, open_box))
     else:
         return open_box(value) if kind is Box else value
-    served._open = open_box
-    served._source = value
+    served.box_opener = open_box
+    served.served_from = value
     return served
 
 
 def map_tuple(value: tuple[Any, ...], change: Callable[[Any], Any]) -> tuple[Any, ...]:
-    """A tuple of the same class with changed items; the very tuple if no item is changed."""
+    """Return a tuple of the same class with changed items; the tuple itself if no item is changed."""
     items = [item if type(item) in NATIVE else change(item) for item in value]
     if all(map(is_, items, value)):
         return value
@@ -317,23 +446,23 @@ def map_tuple(value: tuple[Any, ...], change: Callable[[Any], Any]) -> tuple[Any
 
 
 def source_of(value: Any) -> Any:
-    """The frozen container that a served one was made from; other values as they are. `FrozenStateChanged` if its
-    memory, or that of a container below it, was written to. A served container with objects in it stays what it is:
-    the objects are the reader's own, and may have changed."""
+    """Return the frozen container of a reader's copy; other values unchanged. Raise `FrozenStateChanged` if C code
+    wrote into the copy or into one below it. A copy with opened boxes is returned itself: the reader may have changed
+    those objects."""
     if type(value) not in SERVED:
         return value
     _check_content(value)
-    if type(value._source) in BOXED:
+    if type(value.served_from) in BOXED:
         return value
     for item in dict.values(value) if isinstance(value, dict) else list.__iter__(value):
         if type(item) in SERVED:
             source_of(item)
-    return value._source
+    return value.served_from
 
 
 def _check_content(served: Any) -> None:
-    """Refuse a served container if it does not hold what it was made with."""
-    source = served._source
+    """Raise `FrozenStateChanged` if C code wrote into a reader's copy."""
+    source = served.served_from
     if len(served) == len(source):
         if isinstance(served, dict):
             now, then = dict.values(served), dict.values(source)
@@ -343,15 +472,15 @@ def _check_content(served: Any) -> None:
         if intact:
             return
     raise FrozenStateChanged(
-        f"a {served._plain.__name__} of a version's state was written to past its methods (heapq, or "
-        f"{served._plain.__name__}'s own methods called on it); {_HOW}"
+        f"a {served.plain_type.__name__} of a version's state was changed past its methods (by heapq, or by "
+        f"methods of {served.plain_type.__name__} called on it); {_HOW}"
     )
 
 
 def _is_copy(item: Any, source: Any) -> bool:
-    """Is an item of a served container the one that it was made with, or the reader's own form of that one?"""
+    """Return whether an item of a reader's copy is the original item or was opened from it."""
     if item is source:
         return True
     if type(item) in SERVED:
-        return bool(item._source is source)
+        return bool(item.served_from is source)
     return type(source) is Box or isinstance(source, tuple)

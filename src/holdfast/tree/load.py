@@ -1,12 +1,11 @@
-"""Stored nodes back to frozen trees.
+"""Loading: stored nodes become frozen trees.
 
-A `Loader` serves one run. It asks for the nodes of a whole level at once, so that a tree that is spread over
-many packs is read in few rounds, but for no more at a time than memory should hold beside the tree; and it
-remembers, weakly, which frozen object stands for which stored node: two versions that share a node share the
-object, which makes comparing them cheap.
+A `Loader` reads the trees of one run. It fetches the nodes of a level at once, up to a limit, so that a tree that is
+spread over many packs takes few rounds. It caches the frozen object of each stored node by weak reference: versions
+that share a node share the object, which makes comparing them cheap.
 
-Invariant: a tree that is loaded equals the tree that was written; a node is decoded only after its block's
-hash has been checked (by whoever implements `fetch`).
+Invariant: a loaded tree equals the tree that was written; a node is decoded only after `fetch` has checked the hash of
+its block.
 """
 
 from __future__ import annotations
@@ -34,6 +33,20 @@ from holdfast.tree.block import (
     items_of,
 )
 from holdfast.tree.codec import decode_frozen, nested_artifacts, open_key
+from holdfast.tree.containers import (
+    MAX_LEVEL,
+    Bucket,
+    Group,
+    Trie,
+    TrieBranch,
+    TrieNode,
+    Vector,
+    assemble_dict,
+    assemble_list,
+    child_index,
+    hash_key,
+    levels_over,
+)
 from holdfast.tree.frozen import (
     DICTS,
     LISTS,
@@ -44,64 +57,51 @@ from holdfast.tree.frozen import (
     Long,
     freeze_dict,
     freeze_list,
-    note_leaves,
+    set_leaves,
 )
-from holdfast.tree.keys import hash_key
 from holdfast.tree.path import show
-from holdfast.tree.spine import (
-    MAX_LEVEL,
-    Bucket,
-    Fork,
-    Group,
-    Trie,
-    Vector,
-    assemble_dict,
-    assemble_list,
-    levels_over,
-    step_down,
-)
 from holdfast.tree.values import NATIVE
 
-#: Nodes that are read ahead of building the tree from them.
+#: Nodes that are read before the tree is built from them.
 _AHEAD = 4096
 
-Place = tuple[int, int]
-#: Nodes by (version, slot), verified and decoded.
-Fetch = Callable[[Sequence[Place]], dict[Place, Any]]
-#: Builds what a decoded node of a version stands for.
+#: Version and slot of a node.
+Slot = tuple[int, int]
+#: Returns nodes, verified and decoded.
+Fetch = Callable[[Sequence[Slot]], dict[Slot, Any]]
+#: Returns the content of an artifact.
+FetchLarge = Callable[[bytes], bytes]
+#: Builds the object of a decoded node of a version.
 Make = Callable[[Any, int], Any]
 
 
-#: What was read or written and is still used, by the very tuples that the objects carry, which saves a second one for
-#: each.
+#: Objects that were read or written and are still used. The keys are the tuples that the objects hold.
 Known = WeakValueDictionary[At, Any]
 
 
 class Loader:
-    """Reads the trees of one run, and has what is known of them at hand."""
+    """Reads the trees of one run."""
 
     __slots__ = ("_fetch", "_fetch_large", "_known", "space")
 
-    def __init__(
-        self, space: object, known: Known, fetch: Fetch, fetch_large: Callable[[bytes], bytes]
-    ) -> None:
+    def __init__(self, space: object, known: Known, fetch: Fetch, fetch_large: FetchLarge) -> None:
         self.space = space
         self._known = known
         self._fetch = fetch
         self._fetch_large = fetch_large
 
     def load(self, root: Any, version: int) -> Any:
-        """The whole tree below a root of a version's pack."""
+        """Return the tree below a root of a version's pack."""
         if type(root) in NATIVE:
             return root
         try:
-            return _Builder(self).tree(root, version)
+            return _Builder(self.space, self._known, self._fetch, self._fetch_large).tree(root, version)
         except RecursionError as error:
             raise _too_deep() from error
 
     def find(self, root: Any, version: int, path: Sequence[Any]) -> tuple[Any, int]:
-        """The value at `path` below a root, and the version that stored the innermost node around it.
-        Reads only the nodes on the way."""
+        """Return the value at `path` below a root, and the version that stored the innermost node around it. Reads
+        only the nodes of the path."""
         raw, stored = self._follow(root, version)
         for depth, segment in enumerate(path):
             found = self._step(raw, stored, segment)
@@ -121,9 +121,9 @@ class Loader:
     def _step(self, raw: Any, version: int, segment: Any) -> tuple[Any, int] | None:
         kind = type(raw)
         if kind is Raw and raw.code == VECTOR and type(segment) is int:
-            return self._pick(raw.parts, version, segment)
+            return self._find_item(raw.parts, version, segment)
         if kind is Raw and raw.code == TRIE:
-            return self._look_up(raw.parts[2], version, segment, hash_key(segment), 0)
+            return self._find_key(raw.parts[2], version, segment, hash_key(segment), 0)
         if kind is list:
             raw = items_of(raw)
         if (kind is list or kind is FrozenList or kind is tuple) and type(segment) is int:
@@ -132,7 +132,7 @@ class Loader:
             return self._follow(raw[segment], version) if segment in raw else None
         return None
 
-    def _pick(self, parts: list[Any], version: int, index: int) -> tuple[Any, int] | None:
+    def _find_item(self, parts: list[Any], version: int, index: int) -> tuple[Any, int] | None:
         _, count, raw, tail = parts
         if index < 0:
             end, _ = self._follow(tail, version)
@@ -155,13 +155,13 @@ class Loader:
         items = raw.items if type(raw) is Sealed else items_of(raw)
         return self._follow(items[index], version) if index < len(items) else None
 
-    def _look_up(self, raw: Any, version: int, key: Any, hashed: int, level: int) -> tuple[Any, int] | None:
+    def _find_key(self, raw: Any, version: int, key: Any, hashed: int, level: int) -> tuple[Any, int] | None:
         raw, version = self._follow(raw, version)
         if raw is None:
             return None
         _require(type(raw) is Raw and raw.code in (FORK, BUCKET) and level <= MAX_LEVEL)
         if raw.code == FORK:
-            return self._look_up(raw.parts[step_down(hashed, level)], version, key, hashed, level + 1)
+            return self._find_key(raw.parts[child_index(hashed, level)], version, key, hashed, level + 1)
         for held, value in zip(raw.parts[1::3], raw.parts[2::3], strict=True):
             if open_key(held) == key:
                 return self._follow(value, version)
@@ -170,16 +170,16 @@ class Loader:
 
 def _require(is_sound: bool) -> None:
     if not is_sound:
-        raise IncompatibleFormat("a node is not of the kind that is needed where it is referred to")
+        raise IncompatibleFormat("a reference leads to a node of the wrong kind")
 
 
 def _too_deep() -> IncompatibleFormat:
-    return IncompatibleFormat("nodes nest deeper than what is left of the stack")
+    return IncompatibleFormat("nodes nest deeper than the rest of the stack allows")
 
 
-def refs(raw: Any, version: int) -> list[Place]:
-    """The places that a decoded node of a version refers to."""
-    found: list[Place] = []
+def refs(raw: Any, version: int) -> list[Slot]:
+    """Return the slots that a decoded node of a version refers to."""
+    found: list[Slot] = []
     try:
         _gather(raw, version, found)
     except RecursionError as error:
@@ -187,98 +187,89 @@ def refs(raw: Any, version: int) -> list[Place]:
     return found
 
 
-def _gather(raw: Any, version: int, found: list[Place]) -> None:
-    kind = type(raw)
-    if kind is Ref:
+def _gather(raw: Any, version: int, found: list[Slot]) -> None:
+    if type(raw) is Ref:
         found.append((version - raw.back, raw.slot))
-    elif kind is dict:
-        _gather_all(raw.values(), version, found)
-    elif kind is list:
-        _gather_all(items_of(raw), version, found)
-    elif kind is Raw:
-        _gather_all(items_of(raw.parts), version, found)
-
-
-def _gather_all(items: Iterable[Any], version: int, found: list[Place]) -> None:
-    for item in items:
+        return
+    for item in _children(raw):
         if type(item) not in NATIVE:
             _gather(item, version, found)
 
 
+def _children(raw: Any) -> Iterable[Any]:
+    kind = type(raw)
+    if kind is dict:
+        return raw.values()  # type: ignore[no-any-return]  # narrowed by `kind`
+    return items_of(raw if kind is list else raw.parts) if kind is list or kind is Raw else ()
+
+
 def artifacts(raw: Any) -> Iterator[bytes]:
-    """The digests of the artifacts that a decoded node refers to."""
+    """Yield the digests of the artifacts that a decoded node refers to."""
     kind = type(raw)
     if kind is Large:
         yield raw.digest
     elif kind is Box:
         yield from nested_artifacts(raw.code, raw.data)
-    elif kind is dict:
-        for item in raw.values():
-            if type(item) not in NATIVE:
-                yield from artifacts(item)
-    elif kind is list:
-        for item in raw:
-            if type(item) not in NATIVE:
-                yield from artifacts(item)
-    elif kind is Raw:
-        yield from artifacts(raw.parts)
+    for item in _children(raw):
+        if type(item) not in NATIVE:
+            yield from artifacts(item)
 
 
 class _Builder:
-    """Builds a tree from decoded nodes, each of which it lets go when it has been built."""
+    """Builds one tree from decoded nodes, and drops each node when it has been built."""
 
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-        self._fetch = loader._fetch
-        self._known = loader._known
-        self._space = loader.space
-        self._nodes: dict[Place, Any] = {}
-        #: Has all that lies below what is being built been read?
+    def __init__(self, space: object, known: Known, fetch: Fetch, fetch_large: FetchLarge) -> None:
+        self._space = space
+        self._known = known
+        self._fetch = fetch
+        self._fetch_large = fetch_large
+        self._nodes: dict[Slot, Any] = {}
+        #: Whether all nodes below the current one have been read.
         self._complete = False
 
     def tree(self, raw: Any, version: int) -> Any:
-        """The whole tree below a decoded node of a version."""
+        """Return the tree below a decoded node of a version."""
         self._complete = self._read_ahead(raw, version)
         return self._item(raw, version, {})
 
     def _read_ahead(self, raw: Any, version: int) -> bool:
-        """Read what lies below a node, level by level; not all of it if that is much."""
+        """Read the nodes below a node, level by level; return False if there are too many to read all."""
         nodes, known, space = self._nodes, self._known, self._space
         wanted = set(refs(raw, version))
-        seen: set[Place] = set()
+        seen: set[Slot] = set()
         count = 0
         while wanted:
             seen |= wanted
-            missing = [place for place in wanted if place not in nodes and (space, *place) not in known]
+            missing = [slot for slot in wanted if slot not in nodes and (space, *slot) not in known]
             count += len(missing)
             if count > _AHEAD:
                 return False
             if missing:
                 nodes.update(self._fetch(missing))
-            below: list[Place] = []
-            for place in wanted:
-                if place in nodes:
-                    found = refs(nodes[place], place[0])
-                    # Children are laid before their parents: a node that comes back to itself could not be built.
-                    _require(not found or max(found) < place)
+            below: list[Slot] = []
+            for slot in wanted:
+                if slot in nodes:
+                    found = refs(nodes[slot], slot[0])
+                    # Children are written before their parents; a cycle could not be built.
+                    _require(not found or max(found) < slot)
                     below += found
             wanted = set(below) - seen
         return True
 
     def _open(self, at: At) -> Any:
-        """A stored node, to be built now, and what lies below it read ahead. Whoever calls puts `_complete` back as it
-        was, when the node has been built."""
-        place = at[1:]
-        raw = self._nodes.pop(place, _MISSING)
+        """Return a stored node, with the nodes below it read ahead. The caller restores `_complete` when the node has
+        been built."""
+        slot = at[1:]
+        raw = self._nodes.pop(slot, _MISSING)
         if raw is _MISSING:
-            raw = self._fetch([place])[place]
+            raw = self._fetch([slot])[slot]
         if not self._complete:
             self._complete = self._read_ahead(raw, at[1])
         return raw
 
     def _part(self, raw: Any, version: int, make: Make, fits: Callable[[Any], bool]) -> Any:
-        """A group, bucket or fork, by itself or by reference. A part that is known already has to fit: it may have been
-        read as something else."""
+        """Return a part of a spine, from its node or a reference. A cached part must fit: it may have been read as
+        something else."""
         if type(raw) is not Ref:
             return make(raw, version)
         at = (self._space, version - raw.back, raw.slot)
@@ -294,7 +285,7 @@ class _Builder:
         return part
 
     def _item(self, raw: Any, version: int, long: Long) -> Any:
-        """A value in a container that keeps the places of its long leaves in `long`. Every level of a tree takes three
+        """Return a value of a container; the places of its long leaves go to `long`. A level of the tree takes three
         frames of the stack, which has to hold 200 levels."""
         kind = type(raw)
         if kind is Ref:
@@ -307,7 +298,7 @@ class _Builder:
                 value = self._item(self._open(at), at[1], {})
                 self._complete = complete
                 if type(value) in DICTS or type(value) in LISTS:
-                    value._at = at
+                    value.at = at
                     self._known[at] = value
                 else:
                     long[id(value)] = at
@@ -323,7 +314,7 @@ class _Builder:
                 }
             )
             if below:
-                note_leaves(frozen, below)
+                set_leaves(frozen, below)
             return frozen
         if kind is list:
             below = {}
@@ -331,7 +322,7 @@ class _Builder:
                 [item if type(item) in NATIVE else self._item(item, version, below) for item in items_of(raw)]
             )
             if below:
-                note_leaves(frozen, below)
+                set_leaves(frozen, below)
             return frozen
         if kind is Raw and raw.code == VECTOR:
             return self._vector(raw.parts, version)
@@ -339,7 +330,7 @@ class _Builder:
             _require(raw.code == TRIE)
             return self._trie(raw.parts, version)
         if kind is Large:
-            value = decode_frozen(self._loader._fetch_large(raw.digest))
+            value = decode_frozen(self._fetch_large(raw.digest))
             long[id(value)] = (self._space, Ext(LARGE, raw.digest + raw.size.to_bytes(8, "big")))
             return value
         _require(kind is not Sealed and kind is not Refs)
@@ -357,7 +348,7 @@ class _Builder:
         return assemble_list(vector)
 
     def _child(self, level: int, raw: Any, version: int) -> Group:
-        """A group with so many levels of groups below it."""
+        """Return a group with `level` levels of groups below it."""
         group: Group = self._part(
             raw, version, partial(self._group, level), lambda part: _height(part) == level
         )
@@ -378,21 +369,19 @@ class _Builder:
 
     def _trie(self, parts: list[Any], version: int) -> FrozenDict:
         next_, count, root = parts
-        frozen = assemble_dict(Trie(self._branch(root, version), next_))
+        frozen = assemble_dict(Trie(self._trie_part(root, version), next_))
         _require(len(frozen) == count)
         return frozen
 
-    def _branch(self, raw: Any, version: int) -> Fork | Bucket:
-        found: Fork | Bucket = self._part(
-            raw, version, self._way, lambda part: type(part) is Fork or type(part) is Bucket
-        )
+    def _trie_part(self, raw: Any, version: int) -> TrieNode:
+        found: TrieNode = self._part(raw, version, self._trie_node, lambda part: isinstance(part, TrieNode))
         return found
 
-    def _way(self, raw: Any, version: int) -> Fork | Bucket:
+    def _trie_node(self, raw: Any, version: int) -> TrieNode:
         _require(type(raw) is Raw and raw.code in (FORK, BUCKET))
         parts = raw.parts
         if raw.code == FORK:
-            return Fork([None if way is None else self._branch(way, version) for way in parts], None)
+            return TrieBranch([None if child is None else self._trie_part(child, version) for child in parts])
         long: Long = {}
         keys = list(map(open_key, parts[1::3]))
         items = dict(zip(keys, self._items(parts[2::3], version, long), strict=True))
@@ -401,12 +390,12 @@ class _Builder:
 
 
 _MISSING: Any = object()
-#: The inner parts of long lists and wide dicts; they are not values.
-_PARTS = frozenset((Group, Bucket, Fork))
+#: The parts of spines; they are not values.
+_PARTS = frozenset((Group, Bucket, TrieBranch))
 
 
 def _height(part: Any) -> int:
-    """The number of levels of groups below a group; -1 if it is not a group."""
+    """Return the number of levels of groups below a group; -1 for anything else."""
     if type(part) is not Group:
         return -1
     height = 0

@@ -1,16 +1,15 @@
-"""A version's new nodes as bytes: the *pack* that its commit writes, and the way back.
+"""Packs: the new nodes of a version as bytes, written by its commit.
 
-A pack is a list of nodes in numbered slots. A node refers to another by `(how many versions back, slot)`.
-Containers and leaves beyond a small size get a slot of their own, so that a change beside them does not
-write them again; smaller ones lie inside their parent. A full group of a list is *sealed*: written once
-more as one node with all that lies below it, so that reading a long list touches few packs.
+A pack is a list of nodes in numbered slots. A node refers to another by `(versions back, slot)`. Containers and
+leaves beyond a small size get a slot of their own, so that a change next to them does not write them again; smaller
+ones are part of their parent. A full group of a list is *sealed*: written once more as one node with everything below
+it, so that reading a long list needs few packs.
 
-Nodes are laid into blocks of about 64 KiB, each compressed and hashed. The last block, with the roots, is
-the pack proper and travels in the version's row; further blocks stand beside it and are read when needed.
-The pack names the hash of each block: whoever trusts the pack can trust all of it.
+Nodes are written into blocks of about 64 KiB, each compressed and hashed. The last block, with the roots, is the data
+of the pack in the version's row; further blocks are stored separately and read when needed. The data contains the
+hash of each block.
 
-Invariant: a node once written is never changed, moved to another slot, or referred to by a later slot of
-another version number than its own. `docs/format.md` is the contract for these bytes.
+Invariant: a written node is never changed or moved to another slot. `docs/format.md` specifies the bytes.
 """
 
 from __future__ import annotations
@@ -45,9 +44,10 @@ from holdfast.tree.codec import (
     nested_artifacts,
     odd_dict,
     prepare_key,
-    refuse_alike,
+    refuse_collisions,
     to_bytes,
 )
+from holdfast.tree.containers import Bucket, Group, Trie, TrieBranch, TrieNode, Vector
 from holdfast.tree.frozen import (
     BOXED,
     DICTS,
@@ -59,43 +59,42 @@ from holdfast.tree.frozen import (
     are_flat,
     aux_of,
     leaves,
-    note_leaves,
+    set_leaves,
     stored_at,
 )
-from holdfast.tree.spine import Bucket, Fork, Group, Trie, Vector
 from holdfast.tree.values import NATIVE
 
 #: Containers beyond this many bytes get a slot of their own.
 OWN_SLOT = 96
-#: Leaves beyond this many bytes get a slot of their own; in a small dict, such as a message, twice as many:
-#: it is mostly written once, as a whole.
+#: Leaves beyond this many bytes get a slot of their own; in a small dict, such as a message, beyond twice as many: it
+#: is usually written once, as a whole.
 OWN_LEAF = 512
 SMALL_DICT = 4
 #: Leaves beyond this many bytes become artifacts.
 LARGE_LEAF = 64 * 1024
 #: Bytes of nodes in a block, and of a sealed group.
 BLOCK = 64 * 1024
-#: A group whose items are stored already is sealed only if it shrinks to this part of its size.
+#: A group whose items are stored already is sealed only if it shrinks to this fraction of its size.
 SEAL_RATIO = 0.7
 
 
 class Upload(NamedTuple):
-    """A large value on its way into the store."""
+    """A large value that a commit writes to the store."""
 
     digest: bytes
     size: int
-    #: Gives the content from its start, in pieces.
+    #: Returns the content from its start, in pieces.
     pieces: Callable[[], Any]
 
 
 class Prepared(NamedTuple):
-    """A root of small plain values as the pack holds it: a value without parts of other types, or its bytes."""
+    """A root of small plain values as the pack contains it: a value without parts of other types, or its bytes."""
 
     node: Any
 
 
 class Pack(msgspec.Struct, frozen=True, gc=False):
-    """What a commit writes."""
+    """The data of a commit."""
 
     data: bytes
     blocks: Sequence[bytes]
@@ -105,12 +104,13 @@ class Pack(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def size(self) -> int:
+        """Return the number of bytes."""
         return len(self.data) + sum(map(len, self.blocks))
 
 
 class Writer:
-    """Lays the new nodes of one version into a pack. `stamp` tells the nodes where they are, once the
-    commit has succeeded; until then nothing in the tree has changed."""
+    """Writes the new nodes of one version into a pack. The tree is unchanged until `stamp`, after the commit, sets the
+    places of the nodes."""
 
     __slots__ = (
         "_blocks", "_directory", "_holds", "_long_stamps", "_nodes", "_size", "_slots", "_stamps", "_uploads", "loose",
@@ -130,49 +130,46 @@ class Writer:
         self._long_stamps: list[tuple[Any, Any, Any]] | None = None
         self._uploads: list[Upload] | None = None
         self._holds: set[bytes] | None = None
-        #: Long leaves that are roots, and where they are stored, once that is known.
+        #: Long leaves that are roots, and their places, set by `stamp`.
         self.loose: Sequence[tuple[Any, Any]] = ()
 
     def upload(self, upload: Upload) -> None:
-        """Send an artifact along with the pack."""
+        """Add an artifact that the commit writes with the pack."""
         self._uploads = self._uploads or []
         self._uploads.append(upload)
 
     def hold(self, artifact: bytes) -> None:
-        """Note that the pack refers to an artifact."""
+        """Record that the pack refers to an artifact."""
         self._holds = self._holds or set()
         self._holds.add(artifact)
 
     def root(self, value: Any) -> Any:
-        """Lay a whole tree; gives what `finish` takes as its root."""
-        if type(value) is Prepared:
+        """Write a tree; return the root for `finish`."""
+        kind = type(value)
+        if kind is Prepared:
             return value.node
-        return self._child(value, None, {})[0]
+        return value if kind in _CONSTANTS else self._child(value, None, {})[0]
 
     def finish(self, roots: list[Any]) -> Pack:
-        """The pack; `roots` are what the version is made of (state, result, …)."""
+        """Return the pack; `roots` are the parts of the version (state, result, …)."""
         data = squeeze([roots, self._directory or (), *self._nodes])
         self._nodes = []
         return Pack(data, self._blocks or (), self._uploads or (), self._holds or ())
 
     def stamp(self, cache: Callable[[Any, At], None]) -> None:
-        """After the commit: every new node learns where it is stored. The notes of it are let go on the way: a
-        large state leaves little room beside it."""
+        """Set the places of the new nodes, after the commit. Frees its own records on the way: a large state leaves
+        little memory."""
         space, version = self.space, self.version
         stamps, long_stamps = self._stamps or [], self._long_stamps or []
         while stamps:
             node, slot = stamps.pop()
-            at = (space, version, slot)
-            if type(node) in _HAVE_AT:
-                node._at = at
-            else:
-                node.at = at
+            node.at = at = (space, version, slot)
             cache(node, at)
         while long_stamps:
             owner, leaf, place = long_stamps.pop()
             at_leaf = (space, place) if type(place) is Ext else (space, version, place)
             if owner is not None:
-                _note(owner, leaf, at_leaf)
+                _set_leaf(owner, leaf, at_leaf)
             else:
                 self.loose = (*self.loose, (leaf, at_leaf))
 
@@ -195,8 +192,8 @@ class Writer:
         return reference(self.version - at[1], at[2])
 
     def _child(self, value: Any, owner: Any, long: Long, most: int = OWN_LEAF) -> tuple[Any, int]:
-        """A value inside `owner`, whose long leaves stored so far are `long`: prepared, and its size. Leaves of
-        up to `most` bytes stay inside."""
+        """Return a value prepared as part of `owner`, and its size. `long` are the places of the owner's stored long
+        leaves; leaves of up to `most` bytes get no slot of their own."""
         kind = type(value)
         if kind is str or kind is bytes:
             size = len(value)
@@ -209,9 +206,8 @@ class Writer:
             return (node, size) if size <= OWN_SLOT else (self._own(value, node, size), 6)
         if kind is int and not _SMALLEST <= value <= _LARGEST:
             size = value.bit_length() // 8 + 4
-            return (
-                (big_int(value), size) if size <= OWN_LEAF else self._leaf(value, big_int(value), owner, long)
-            )
+            prepared = big_int(value)
+            return (prepared, size) if size <= OWN_LEAF else self._leaf(value, prepared, owner, long)
         if kind in NATIVE:
             return value, 9
         ext = leaf_ext(value)
@@ -225,17 +221,17 @@ class Writer:
         place = long.get(id(value))
         if place is not None and place[0] is self.space:
             if len(place) == 3:
-                return self._ref(place), _BESIDE_LEAF
+                return self._ref(place), _LONG_LEAF
             self.hold(bytes(place[1].data[:32]))
-            return place[1], _BESIDE_LEAF
+            return place[1], _LONG_LEAF
         size = len(bytes(prepared.data) if type(prepared) is Ext else prepared)
         if size > LARGE_LEAF:
             large = self._large(prepared)
             self._stamp_long(owner, value, large)
-            return large, _BESIDE_LEAF
+            return large, _LONG_LEAF
         slot = self._add(prepared, size)
         self._stamp_long(owner, value, slot)
-        return reference(0, slot), _BESIDE_LEAF
+        return reference(0, slot), _LONG_LEAF
 
     def _stamp_long(self, owner: Any, leaf: Any, place: Any) -> None:
         self._long_stamps = self._long_stamps or []
@@ -251,7 +247,7 @@ class Writer:
     def _dict(self, value: FrozenDict) -> tuple[Any, int]:
         spine = aux_of(value)
         if type(spine) is Trie:
-            return Ext(TRIE, to_bytes([spine.next, len(value), self._way(spine.root)])), OWN_SLOT + 1
+            return Ext(TRIE, to_bytes([spine.next, len(value), self._trie_node(spine.root)])), OWN_SLOT + 1
         long: Long = {} if spine is None else leaves(spine)
         most = 2 * OWN_LEAF if len(value) <= SMALL_DICT else OWN_LEAF
         node: dict[Any, Any] = {}
@@ -274,7 +270,7 @@ class Writer:
         space, version = self.space, self.version
         stored: list[At] = []
         for item in items:
-            at = getattr(item, "_at", None)
+            at = getattr(item, "at", None)
             if at is None or at[0] is not space:
                 break
             stored.append(at)
@@ -319,7 +315,7 @@ class Writer:
         return reference(0, slot)
 
     def _seal(self, group: Group) -> tuple[Any, int] | None:
-        """A full group with everything below it in one node, where that pays."""
+        """Return a full group with everything below it as one node, or None if that does not pay."""
         items = group.items
         if not BOXED.isdisjoint(map(type, items)) or sum(map(_rough, items)) > BLOCK:
             return None
@@ -331,17 +327,16 @@ class Writer:
             return None
         return Ext(FLAT if are_flat(items) else SEALED, data), len(data)
 
-    def _way(self, node: Fork | Bucket | None) -> Ext | None:
+    def _trie_node(self, node: TrieNode | None) -> Ext | None:
         if node is None:
             return None
         if node.at is not None and node.at[0] is self.space:
             return self._ref(node.at)
-        if type(node) is Fork:
-            return self._own(
-                node, Ext(FORK, to_bytes([self._way(way) for way in node.ways])), 6 * len(node.ways)
-            )
+        if type(node) is TrieBranch:
+            children = [self._trie_node(child) for child in node.children]
+            return self._own(node, Ext(FORK, to_bytes(children)), 6 * len(children))
         assert type(node) is Bucket
-        refuse_alike(node.items, UnsupportedValue)
+        refuse_collisions(node.items, UnsupportedValue)
         long = node.long or {}
         flat: list[Any] = []
         size = 0
@@ -352,18 +347,19 @@ class Writer:
         return self._own(node, Ext(BUCKET, to_bytes(flat)), size)
 
 
-#: Counted for a long leaf, so that the container around it gets a slot too: a message should be written with
+#: The size that is counted for a long leaf, so that its container gets a slot, too: a message should be written with
 #: its text, not again with every message after it.
-_BESIDE_LEAF = OWN_SLOT + 1
-#: Integers that msgpack knows.
+_LONG_LEAF = OWN_SLOT + 1
+#: The range of integers in msgpack.
 _SMALLEST, _LARGEST = -(1 << 63), (1 << 64) - 1
-_HAVE_AT = frozenset((*DICTS, *LISTS))
+_CONSTANTS = frozenset((type(None), bool, float))
+_CONTAINERS = frozenset((*DICTS, *LISTS))
 
 
-def _note(owner: Any, leaf: Any, place: Any) -> None:
-    """Have a container, group or bucket note where a long leaf of it is stored."""
-    if type(owner) in _HAVE_AT:
-        note_leaves(owner, {**leaves(aux_of(owner)), id(leaf): place})
+def _set_leaf(owner: Any, leaf: Any, place: Any) -> None:
+    """Set the place of a long leaf in its container, group or bucket."""
+    if type(owner) in _CONTAINERS:
+        set_leaves(owner, {**leaves(aux_of(owner)), id(leaf): place})
     elif owner.long is None:
         owner.long = {id(leaf): place}
     else:
@@ -371,7 +367,7 @@ def _note(owner: Any, leaf: Any, place: Any) -> None:
 
 
 def _rough(item: Any) -> int:
-    """About how large an item is, seen from outside."""
+    """Return the approximate size of an item, without its nested containers."""
     kind = type(item)
     if kind is str or kind is bytes:
         return len(item)

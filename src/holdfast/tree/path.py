@@ -1,11 +1,10 @@
 """Paths into state: `plan.tasks[3].title`, `["odd key"]`, `[(1, 2)]`.
 
-A path is a list of segments: dict keys and list indices. A name of letters, digits, `_` and `-` is written
-bare; any other key is written in brackets as a Python literal.
+A path is a list of segments: dict keys and list indices. A name of letters, digits, `_` and `-` is written bare; any
+other key in brackets, as a Python literal.
 
-Invariant: `parse(show(segments)) == segments` for every path of keys that have a Python literal: names,
-numbers but NaN and infinity, bytes, None, and tuples of them. Other keys (a date, an enum) can be shown, and
-looked up by giving the segments themselves.
+Invariant: `parse(show(segments)) == segments` for keys with a Python literal: names, finite numbers, bytes, None, and
+tuples of them. Other keys (a date, an enum) can be shown, and looked up by passing the segments.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ _NAME = re.compile(r"[^\W\d][\w-]*")
 _DOT = re.compile(r"\.?([^\W\d][\w-]*)")
 #: The usual content of brackets.
 _INDEX = re.compile(r"\[(0|-?[1-9][0-9]{0,17})\]")
-#: Quoted texts, which may hold brackets, and brackets.
+#: Quoted texts, which may contain brackets, and brackets.
 _TOKEN = re.compile(r"""'(?:[^'\\]++|\\.)*+'?|"(?:[^"\\]++|\\.)*+"?|[\[({})\]]""", re.S)
-#: Characters of a path that is given as text.
+#: Characters of a path as text.
 _MAX_TEXT = 100_000
 _STAR = re.compile(r"\.\*|\[\*\]|\A\*")
 
@@ -36,12 +35,12 @@ class _Any:
         return "*"
 
 
-#: The segment of a pattern that stands for every key and every index.
+#: The segment of a pattern that matches every key and every index.
 ANY: Any = _Any()
 
 
 def parse(path: str | Sequence[Any]) -> list[Any]:
-    """The segments of a path. Takes segments as they are; an empty path is the root."""
+    """Return the segments of a path, given as text or as segments; an empty path is the root."""
     return _segments(path, wild=False) if isinstance(path, str) else _checked(path)
 
 
@@ -54,7 +53,7 @@ def parse_pattern(pattern: str) -> list[Any]:
 def _segments(path: str, *, wild: bool) -> list[Any]:
     if len(path) > _MAX_TEXT:
         raise InvalidReference(
-            f"a path has at most {_MAX_TEXT:,} characters, not {len(path):,}: give its keys and indices as a list"
+            f"a path has at most {_MAX_TEXT:,} characters, not {len(path):,}: pass its keys and indices as a list"
         )
     segments: list[Any] = []
     at = 0
@@ -78,11 +77,11 @@ def _segments(path: str, *, wild: bool) -> list[Any]:
 
 
 def show(segments: Sequence[Any]) -> str:
-    """A path as a person writes it."""
+    """Return a path as text."""
     out: list[str] = []
     for segment in segments:
         if isinstance(segment, str) and _NAME.fullmatch(segment):
-            # The text itself: an enum of strings would write its name.
+            # The text itself: an enum of strings would show its name.
             out.append(("." if out else "") + str.__str__(segment))
         else:
             out.append(f"[{_literal(segment)}]")
@@ -90,12 +89,12 @@ def show(segments: Sequence[Any]) -> str:
 
 
 def pointer(segments: Sequence[Any]) -> str:
-    """A path as a JSON pointer (RFC 6901)."""
+    """Return a path as a JSON pointer (RFC 6901)."""
     return "".join("/" + _text(segment).replace("~", "~0").replace("/", "~1") for segment in segments)
 
 
 def get(value: Any, path: str | Sequence[Any]) -> Any:
-    """The part of a loaded tree at a path, or `NotFound`."""
+    """Return the value at a path of a loaded tree, or raise `NotFound`."""
     segments = parse(path)
     for depth, segment in enumerate(segments):
         try:
@@ -114,7 +113,7 @@ def _checked(path: Any) -> list[Any]:
             hash(segment)
         except Exception as error:
             name = type(segment).__name__
-            raise InvalidReference(f"a {name} in a path can be no key and no index") from error
+            raise InvalidReference(f"a {name} in a path cannot be a key or an index") from error
     return list(path)
 
 
@@ -133,16 +132,16 @@ def _bracket(path: str, start: int) -> tuple[Any, int]:
             if depth == 0:
                 break
     else:
-        raise _no_key(path, start)
+        raise _invalid_key(path, start)
     try:
         segment = ast.literal_eval(syntax.parse(path[start + 1 : match.start()].strip(), "eval"))
         hash(segment)
     except (ValueError, SyntaxError, TypeError, ArithmeticError, MemoryError, RecursionError):
-        raise _no_key(path, start) from None
+        raise _invalid_key(path, start) from None
     return segment, match.end()
 
 
-def _no_key(path: str, start: int) -> InvalidReference:
+def _invalid_key(path: str, start: int) -> InvalidReference:
     return InvalidReference(
         f'path {path!r:.200} has no valid key in the brackets at character {start}: quote names, as in ["a b"]'
     )
@@ -162,8 +161,8 @@ def _literal(segment: Any) -> str:
 
 
 def safe_repr(value: Any) -> str:
-    """Return the `repr` of a value; its type where that fails: Python writes no integers of very many digits, and an
-    application's class may have a fault."""
+    """Return the `repr` of a value; its type if that fails, as for integers of very many digits or for a class of the
+    application."""
     try:
         return repr(value)
     except Exception:

@@ -1,14 +1,13 @@
-"""Exact values as JSON, for people and other tools, and back.
+"""Exact conversion of values to JSON and back, for people and other tools.
 
-What JSON can say stands as it is; everything else is marked: `{"$holdfast": "tuple", "value": [1, 2]}`, or,
-for a registered type, `{"$holdfast": "registered", "tag": "app.Plan", "value": {…}}`. How a type turns into
-parts is known to `values` alone; here is only what it is called. A document from elsewhere is checked before
-anything is made of it: nothing is imported, nothing is called but what `values` knows and what the
-application has registered.
+Values that JSON has are written unchanged; others are marked: `{"$holdfast": "tuple", "value": [1, 2]}`, or, for a
+registered type, `{"$holdfast": "registered", "tag": "app.Plan", "value": {…}}`. `values` splits a type into parts; this
+module names the types. A document from elsewhere is checked before it is used: nothing is imported, and only functions
+of `values` and of registered types are called.
 
-Invariant: `from_json(json.loads(json.dumps(to_json(x))))` equals `x` exactly, and no integer in the document
-is too large for a tool that reads numbers as doubles. What `from_json` cannot make sense of is an
-`InvalidSnapshot` that names the path in the document.
+Invariant: `from_json(json.loads(json.dumps(to_json(x))))` equals `x` exactly, and no integer in the document is too
+large for a tool that reads numbers as doubles. `from_json` raises `InvalidSnapshot`, with the path in the document, for
+anything that it cannot read.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from uuid import UUID
 from holdfast.errors import IncompatibleFormat, InvalidSnapshot, UnknownTimeZone, UnsupportedValue
 from holdfast.tree import path as paths
 from holdfast.tree.codec import (
-    MAX_ALIKE,
+    MAX_COLLISIONS,
     MAX_DEPTH,
     RANDOM,
     decode,
@@ -37,38 +36,21 @@ from holdfast.tree.codec import (
 from holdfast.tree.frozen import Box
 from holdfast.tree.values import TAGGED, kind_of, parts_of, tag_of
 
-#: The key that tells a marked value from a dict. A dict that has it is written as pairs.
+#: The key of a marked value. A dict with this key is written as pairs.
 MARK = "$holdfast"
 
 _REGISTERED = "registered"
 _PAIRS = "dict"
 
-#: What the kinds of `values` are called.
+#: The codes of `values` by the names of types.
 _KINDS = {
-    "tuple": 3,
-    "set": 4,
-    "frozenset": 5,
-    "datetime": 7,
-    "date": 8,
-    "time": 9,
-    "timedelta": 10,
-    "timezone": 11,
-    "decimal": 12,
-    "fraction": 13,
-    "complex": 14,
-    "path": 16,
-    "bytearray": 17,
-    "deque": 18,
-    "ordereddict": 19,
-    "range": 20,
-    "exception": 21,
-    "array": 22,
-    "scalar": 23,
-    "artifact": 25,
-}
+    "tuple": 3, "set": 4, "frozenset": 5, "datetime": 7, "date": 8, "time": 9, "timedelta": 10, "timezone": 11,
+    "decimal": 12, "fraction": 13, "complex": 14, "path": 16, "bytearray": 17, "deque": 18, "ordereddict": 19,
+    "range": 20, "exception": 21, "array": 22, "scalar": 23, "artifact": 25,
+}  # fmt: skip
 _NAMES = {code: name for name, code in _KINDS.items()}
 
-#: Integers from here on are written as text, since many tools read numbers as doubles.
+#: Integers from here on are written as texts: many tools read numbers as doubles.
 _EXACT = 1 << 53
 #: Larger integers are written in hexadecimal digits: Python refuses to read very long decimals.
 _DECIMAL_BITS = 2048
@@ -79,8 +61,8 @@ _NAN = struct.pack(">d", math.nan)
 
 
 def to_json(value: Any) -> Any:
-    """A storable value, plain, frozen or draft, as dicts with str keys, lists, str, int, finite float, bool
-    and None. `UnsupportedValue` names the path of what cannot be stored."""
+    """Return a storable value, plain, frozen or draft, as dicts with str keys, lists, str, int, finite float, bool and
+    None. `UnsupportedValue` has the path of a value that cannot be stored."""
     try:
         return _write(value, 0)
     except UnsupportedValue as error:
@@ -91,12 +73,12 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(doc: Any) -> Any:
-    """The plain value that a document of `to_json` describes, or `InvalidSnapshot`."""
-    reader = _Reader()
+    """Return the plain value of a document of `to_json`, or raise `InvalidSnapshot`."""
+    reader = _DocumentReader()
     try:
         return reader.read(doc, 0)
     except RecursionError as error:
-        reader.refuse("nesting deeper than what is left of the stack", error)
+        reader.refuse("nesting deeper than the rest of the stack allows", error)
 
 
 def _write(value: Any, depth: int) -> Any:
@@ -106,7 +88,7 @@ def _write(value: Any, depth: int) -> Any:
         return native(value)
     if depth > MAX_DEPTH:
         raise too_deep()
-    plain = getattr(kind, "_plain", None)
+    plain = getattr(kind, "plain_type", None)
     if kind is list or plain is list:
         out = []
         for index, item in enumerate(value):
@@ -136,7 +118,6 @@ def _write_dict(value: dict[Any, Any], depth: int) -> dict[str, Any]:
             pairs.append([_write(key, depth + 1), _write(item, depth + 1)])
         except UnsupportedValue as error:
             raise under(error, key) from None
-    # A key that JSON can say is written as itself.
     if MARK not in value and all(type(key) is str for key, _ in pairs):
         return dict(pairs)
     return _marked(_PAIRS, pairs)
@@ -157,7 +138,7 @@ def _marked(name: str, value: Any) -> dict[str, Any]:
 
 
 def _write_str(text: str) -> Any:
-    # JSON joins two lone surrogates in a row into one character, and UTF-8 has no lone ones.
+    # JSON joins two lone surrogates to one character, and UTF-8 cannot encode one.
     if text.isascii() or _SURROGATE.search(text) is None:
         return text
     return _marked("str", _ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
@@ -176,24 +157,20 @@ def _write_float(number: float) -> Any:
     return _marked("float", f"nan:{bits.hex()}" if math.isnan(number) and bits != _NAN else str(number))
 
 
-def _itself(value: Any) -> Any:
-    return value
-
-
 _NATIVE: dict[type, Callable[[Any], Any]] = {
-    type(None): _itself,
-    bool: _itself,
+    type(None): lambda value: value,
+    bool: lambda value: value,
     int: _write_int,
     float: _write_float,
     str: _write_str,
     bytes: lambda data: _marked("bytes", b64encode(data).decode("ascii")),
-    # Its parts are bytes, which nobody would recognise.
+    # More readable than its parts, which are bytes.
     UUID: lambda value: _marked("uuid", str(value)),
 }
 
 
-class _Reader:
-    """Reads one document, up to the first thing in it that is wrong; `path` then says where that is."""
+class _DocumentReader:
+    """Reads one document, up to the first error; `path` is the current position."""
 
     def __init__(self) -> None:
         self.path: list[Any] = []
@@ -203,9 +180,9 @@ class _Reader:
         if doc is None or kind in (str, int, float, bool):
             return doc
         if kind is not list and kind is not dict:
-            self.refuse(f"{kind.__name__} is no type of JSON")
+            self.refuse(f"{kind.__name__} is not a type of JSON")
         is_marked = kind is dict and MARK in doc
-        # What is a leaf for `to_json`, however it is written, takes no level.
+        # A leaf takes no level, however it is written.
         if depth > MAX_DEPTH and not (is_marked and type(doc[MARK]) is str and doc[MARK] in _SCALARS):
             self.refuse(f"nesting deeper than {MAX_DEPTH} levels")
         if is_marked:
@@ -219,7 +196,7 @@ class _Reader:
             elif type(segment) is str:
                 out[segment] = value
             else:
-                self.refuse(f"a key of type {type(segment).__name__}: JSON has only text")
+                self.refuse(f"a key of type {type(segment).__name__}: keys of JSON are texts")
             self.path.pop()
         return out
 
@@ -230,24 +207,27 @@ class _Reader:
             self.refuse(f"a marked value has exactly the keys {', '.join(sorted(keys))}")
         value = doc["value"]
         if type(name) is not str:
-            self.refuse(f"{MARK} names a type by a text")
-        if name == _REGISTERED:
-            if type(doc["tag"]) is not str:
-                self.refuse("the tag of a registered type is a text")
-            self.path.append("value")
-            parts = self.read(value, depth + 1)
-            self.path.pop()
-            return self.restore(TAGGED, [doc["tag"], parts])
+            self.refuse(f"{MARK} is the name of a type, a text")
         if name == _PAIRS:
             return self.pairs(value, depth)
         if name in _SCALARS:
             return self.scalar(name, value)
-        if name not in _KINDS:
-            self.refuse(f"{_short(name)} is no type that this Holdfast knows: upgrade, or correct the name")
+        if name == _REGISTERED:
+            if type(doc["tag"]) is not str:
+                self.refuse("the tag of a registered type is a text")
+        elif name not in _KINDS:
+            self.refuse(
+                f"{_short(name)} is not a type of this version of Holdfast: upgrade, or correct the name"
+            )
         self.path.append("value")
         parts = self.read(value, depth + 1)
         self.path.pop()
-        return self.restore(_KINDS[name], parts)
+        try:
+            if name == _REGISTERED:
+                return restore_checked(TAGGED, [doc["tag"], parts])
+            return restore_checked(_KINDS[name], parts)
+        except (IncompatibleFormat, UnknownTimeZone, RecursionError) as error:
+            self.refuse(str(error), error)
 
     def pairs(self, pairs: Any, depth: int) -> dict[Any, Any]:
         if type(pairs) is not list or not all(type(pair) is list and len(pair) == 2 for pair in pairs):
@@ -260,11 +240,11 @@ class _Reader:
             key = self.read(key_doc, depth + 1)
             try:
                 prepare_key(key)
-                # Before the key is compared with all that have its hash.
+                # Before the key is compared with all others of its hash.
                 if type(key) not in RANDOM:
                     alike[hash(key)] += 1
-                    if alike[hash(key)] > MAX_ALIKE:
-                        self.refuse(f"more than {MAX_ALIKE:,} keys of one hash")
+                    if alike[hash(key)] > MAX_COLLISIONS:
+                        self.refuse(f"more than {MAX_COLLISIONS:,} keys of one hash")
                 known = key in out
             except (UnsupportedValue, TypeError):
                 self.refuse(f"a {type(key).__name__} cannot be a key")
@@ -282,13 +262,7 @@ class _Reader:
         try:
             return _SCALARS[name](text)
         except (ValueError, OverflowError):
-            self.refuse(f"{_short(text)} is no {name}")
-
-    def restore(self, code: int, parts: Any) -> Any:
-        try:
-            return restore_checked(code, parts)
-        except (IncompatibleFormat, UnknownTimeZone, RecursionError) as error:
-            self.refuse(str(error), error)
+            self.refuse(f"{_short(text)} is not a valid {name}")
 
     def refuse(self, why: str, cause: Exception | None = None) -> NoReturn:
         where = paths.show(self.path)

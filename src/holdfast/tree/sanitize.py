@@ -1,12 +1,10 @@
-"""Anything at all as a tree that can be stored, with a list of what had to be replaced.
+"""Conversion of any value to a storable tree, with a list of the parts that were replaced.
 
-For state that is not yours: a framework's context, the locals of a frame, the arguments of a failed call.
-What can be stored stays exactly as it is. A cycle, an open file, a function becomes a short text that says
-what it was; an object of an unregistered class becomes a dict of its public fields; a subclass of a built-in
-type becomes that type.
+For values of other owners: a framework's context, the locals of a frame, the arguments of a failed call. Storable
+values stay unchanged. A cycle, an open file or a function becomes a short description; an object of an unregistered
+class becomes a dict of its public fields; an object of a subclass of a built-in type becomes that type.
 
-Invariant: never raises, never goes deeper than the codec does; the result can be stored; if the value could
-be stored as it is, the result equals it exactly and nothing is reported.
+Invariant: never raises; the result can be stored; a storable value is returned exactly, with no replacements.
 """
 
 from __future__ import annotations
@@ -25,46 +23,44 @@ from holdfast.tree.codec import MAX_DEPTH, leaf_ext, open_box, prepare_key
 from holdfast.tree.frozen import Box
 from holdfast.tree.values import CONTENT, NATIVE, TAGGED, Kind, kind_of, parts_of, restore, tag_of
 
-#: Objects inside objects inside objects are opened this far: beyond lies the application, not its state.
+#: Levels of objects within objects whose fields are read: deeper objects are the application, not its state.
 MAX_OBJECTS_DEEP = 8
-#: So many objects are opened in all.
+#: Objects whose fields are read in all.
 MAX_OBJECTS = 10_000
-#: So often something is written out again that was written before: a few shared lists can make up a tree of
-#: astronomic size.
+#: Repetitions of values: a few shared lists can make up a tree of astronomic size.
 MAX_REPEATS = 1_000_000
 
-#: The key under which the dict that stands for an object has the name of its class.
+#: The key of the class name in the dict that replaces an object.
 TYPE_KEY = "<type>"
 
 _SETS = (4, 5)
-#: Of these there can be any number, so long as they are empty.
+#: Types whose empty values do not count as repetitions.
 _MAY_BE_EMPTY = (list, dict, tuple, set, frozenset)
 _LONGEST_TEXT = 200
 
 
 def sanitize(value: Any, *, instead: Callable[[Any], Any] | None = None) -> tuple[Any, list[str]]:
-    """A storable, plain copy of `value`, and the paths at which something was replaced. Lossy by intent; use
-    it where having most of a state is better than having none.
+    """Return a storable, plain copy of `value`, and the paths of replaced parts. Lossy by intent; use it where most of
+    a state is better than none.
 
-    `instead` is asked about each thing that is to be replaced: what it gives stands there, unless that is
-    `NotImplemented`.
+    `instead` is called with each value that is to be replaced; its result is used, unless it is `NotImplemented`.
     """
-    work = _Work(instead)
+    sanitizer = _Sanitizer(instead)
     try:
-        return work.visit(value, 0), work.replaced
+        return sanitizer.visit(value, 0), sanitizer.replaced
     except Exception:
-        # Only where the stack was all but used up before we began.
+        # Only if the stack was almost exhausted before.
         return "<unreadable>", [""]
 
 
-class _Work:
-    """One pass over one value. A level takes two frames of the stack, or three with an object in it."""
+class _Sanitizer:
+    """One pass over one value. A level takes two frames of the stack, or three for an object."""
 
     def __init__(self, instead: Callable[[Any], Any] | None = None) -> None:
         self._instead = instead
         self.replaced: list[str] = []
         self._path: list[Any] = []
-        #: The containers around the place where we are, by identity, with the length of their paths.
+        #: The containers around the current value, by identity, with the length of their paths.
         self._around: dict[int, int] = {}
         self._seen: set[int] = set()
         self._repeats = 0
@@ -72,7 +68,7 @@ class _Work:
         self._objects_deep = 0
 
     def visit(self, value: Any, depth: int) -> Any:
-        """The storable form of a value that the codec would meet at this depth."""
+        """Return the storable form of a value at this depth of the tree."""
         if _is_native(value):
             return value
         cls = type(value)
@@ -84,10 +80,10 @@ class _Work:
         length, count = len(self._path), len(self.replaced)
         self._around[id(value)] = length
         try:
-            plain = getattr(cls, "_plain", cls)
+            plain = getattr(cls, "plain_type", cls)
             if plain is not dict and plain is not list:
                 return self._leaf(value, cls, depth)
-            if self._is_too_often(value):
+            if self._repeats_too_often(value):
                 return self._replace(f"<repeated {_name(cls)}>")
             return self._dict(value, depth) if plain is dict else self._list(value, depth)
         except Exception:
@@ -110,7 +106,7 @@ class _Work:
         for key, (was, item) in zip(_storable_keys([key for key, _ in items], depth + 1), items, strict=True):
             self._path.append(key)
             if key is not was:
-                self._note()
+                self._record()
             out[key] = self.visit(item, depth + 1)
             self._path.pop()
         return out
@@ -120,7 +116,7 @@ class _Work:
             return self.visit(open_box(value), depth)
         kind = _kind(value)
         constant = kind is not None and not kind.boxed and not issubclass(cls, tuple | frozenset)
-        if not constant and self._is_too_often(value):
+        if not constant and self._repeats_too_often(value):
             return self._replace(f"<repeated {_name(cls)}>")
         if kind is not None:
             length, count = len(self._path), len(self.replaced)
@@ -133,7 +129,7 @@ class _Work:
             count = len(self.replaced)
             made = self._part(other, depth)
             del self.replaced[count:]
-            self._note()
+            self._record()
             return made
         text = _describe(value, cls)
         if text is not None:
@@ -142,7 +138,7 @@ class _Work:
         return self._builtin(value, cls, depth) if fields is None else self._object(cls, fields, depth)
 
     def _known(self, value: Any, kind: Kind, depth: int) -> Any:
-        """A value of a kind that can be stored, if only its parts can."""
+        """Return a value of a storable type whose parts may not be storable."""
         if kind.code in _SETS:
             return self._set(value, type(value), depth)
         count = len(self.replaced)
@@ -153,7 +149,7 @@ class _Work:
             parts = self._replace(_too_deep(type(value)))
         else:
             parts = [self._part(part, depth + 2) for part in parts]
-        # A tuple is made anew even if nothing was replaced, for there may be frozen parts in it.
+        # A tuple may contain frozen parts, so it is copied even if nothing was replaced.
         if len(self.replaced) == count and not isinstance(value, tuple):
             return value
         made = restore(kind.code, [tag_of(kind, value), parts] if kind.code == TAGGED else parts)
@@ -162,7 +158,7 @@ class _Work:
         return made
 
     def _part(self, part: Any, depth: int) -> Any:
-        """As `visit`, for what was made just now and has no identity to remember."""
+        """Visit a new value, whose identity does not matter."""
         if depth <= MAX_DEPTH and type(part) is dict:
             return self._dict(part, depth)
         if depth <= MAX_DEPTH and type(part) is list:
@@ -175,16 +171,16 @@ class _Work:
         kept: list[Any] = []
         lost: list[Any] = []
         for item in list(cls.__iter__(value)):
-            fits = _is_native(item) or (depth + 2 <= MAX_DEPTH and _is_storable(item, depth + 2))
+            fits = _is_native(item) or (depth + 2 <= MAX_DEPTH and _accepts(leaf_ext, item, depth + 2))
             (kept if fits else lost).append(item)
         if lost:
-            self._note()
-            return cls([*kept, *_stand_ins(lost, set(kept), depth + 2)])
+            self._record()
+            return cls([*kept, *_replacements(lost, set(kept), depth + 2)])
         return value if type(value) is cls else cls(kept)
 
     def _builtin(self, value: Any, cls: type, depth: int) -> Any:
-        """An object of a subclass of a built-in type, as that type, by no method of its own."""
-        self._note()
+        """Return an object of a subclass of a built-in type as that type, without calling its methods."""
+        self._record()
         for scalar, convert in _SCALARS.items():
             if issubclass(cls, scalar):
                 return convert(value)
@@ -202,18 +198,18 @@ class _Work:
         return self._known(made, kind_of(made), depth)
 
     def _object(self, cls: type, fields: dict[str, Any], depth: int) -> Any:
-        """A dict of the public fields of an object, and the name of its class."""
+        """Return a dict of the public fields of an object, and the name of its class."""
         self._objects += 1
         if self._objects_deep == MAX_OBJECTS_DEEP or self._objects > MAX_OBJECTS or not fields:
             return self._replace(f"<{_name(cls)}>")
-        self._note()
+        self._record()
         self._objects_deep += 1
         try:
             return {TYPE_KEY: _name(cls), **self._dict(fields, depth)}
         finally:
             self._objects_deep -= 1
 
-    def _is_too_often(self, value: Any) -> bool:
+    def _repeats_too_often(self, value: Any) -> bool:
         if id(value) not in self._seen:
             self._seen.add(id(value))
             return False
@@ -221,11 +217,11 @@ class _Work:
             self._repeats += 1
         return self._repeats > MAX_REPEATS
 
-    def _note(self) -> None:
+    def _record(self) -> None:
         self.replaced.append(_show(self._path))
 
     def _replace(self, text: str) -> str:
-        self._note()
+        self._record()
         return _short(text)
 
 
@@ -233,7 +229,7 @@ def _is_native(value: Any) -> bool:
     try:
         return type(value) in NATIVE
     except Exception:
-        # The class of a class may make it unhashable.
+        # A metaclass may make a class unhashable.
         return False
 
 
@@ -244,38 +240,30 @@ def _kind(value: Any) -> Kind | None:
         return None
 
 
-def _is_storable(value: Any, depth: int) -> bool:
+def _accepts(encode: Callable[..., Any], value: Any, depth: int) -> bool:
     try:
-        leaf_ext(value, depth=depth)
-    except Exception:
-        return False
-    return True
-
-
-def _is_key(value: Any, depth: int) -> bool:
-    try:
-        prepare_key(value, depth=depth)
+        encode(value, depth=depth)
     except Exception:
         return False
     return True
 
 
 def _storable_keys(keys: list[Any], depth: int) -> list[Any]:
-    """The keys, with others in the place of those that cannot be stored; no two of them equal."""
-    good = [_is_native(key) or _is_key(key, depth) for key in keys]
+    """Return the keys, with replacements for those that cannot be stored; all are different."""
+    good = [_is_native(key) or _accepts(prepare_key, key, depth) for key in keys]
     if all(good):
         return keys
     lost = [key for key, fine in zip(keys, good, strict=True) if not fine]
     taken = {key for key, fine in zip(keys, good, strict=True) if fine}
-    others = iter(_stand_ins(lost, taken, depth))
+    others = iter(_replacements(lost, taken, depth))
     return [key if fine else next(others) for key, fine in zip(keys, good, strict=True)]
 
 
-def _stand_ins(lost: Iterable[Any], taken: set[Any], depth: int) -> list[Any]:
-    """A hashable, storable value for each that is not; none of them twice, none that is taken."""
+def _replacements(lost: Iterable[Any], taken: set[Any], depth: int) -> list[Any]:
+    """Return a hashable, storable value for each lost one; all are different, and not among the taken ones."""
     out = []
     for value in lost:
-        made = first = _stand_in(value, depth)
+        made = first = _replacement(value, depth)
         number = 2
         while made in taken:
             made = f"{first} ({number})"
@@ -285,7 +273,7 @@ def _stand_ins(lost: Iterable[Any], taken: set[Any], depth: int) -> list[Any]:
     return out
 
 
-def _stand_in(value: Any, depth: int) -> Any:
+def _replacement(value: Any, depth: int) -> Any:
     cls = type(value)
     try:
         text = _describe(value, cls)
@@ -293,7 +281,9 @@ def _stand_in(value: Any, depth: int) -> Any:
             return _short(text)
         if issubclass(cls, tuple):
             made: Any = tuple(
-                item if _is_key(item, depth) else _describe(item, type(item)) or f"<{_name(type(item))}>"
+                item
+                if _accepts(prepare_key, item, depth)
+                else _describe(item, type(item)) or f"<{_name(type(item))}>"
                 for item in tuple.__iter__(value)
             )
         else:
@@ -304,7 +294,7 @@ def _stand_in(value: Any, depth: int) -> Any:
         return _short(f"<{_name(cls)}>")
 
 
-#: How an object of a subclass becomes one of the class itself, whatever methods the subclass has.
+#: Conversions from a subclass to the class itself that call no method of the subclass.
 _SCALARS: dict[type, Callable[[Any], Any]] = {
     str: str.__str__,
     int: int.__int__,
@@ -323,7 +313,7 @@ _PAUSED = {
 
 
 def _describe(value: Any, cls: type) -> str | None:
-    """What can be said in a few words of a thing that has no fields worth keeping."""
+    """Return a short description of a value without useful fields; None for other values."""
     if issubclass(cls, enum.Enum):
         return f"<{_name(cls)}.{value.name}>"
     if cls in _FUNCTIONS:
@@ -346,8 +336,8 @@ def _describe(value: Any, cls: type) -> str | None:
 
 
 def public_fields(value: Any, cls: Any) -> dict[str, Any] | None:
-    """What an object of a class holds under names without a leading underscore, asking none of its own code for it;
-    None for a built-in container or scalar, whose content is something else."""
+    """Return the public attributes of an object without calling its code; None for a built-in container or scalar and
+    for subclasses, which have other content."""
     names = [*getattr(cls, "__struct_fields__", ())]
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
         return dict(zip(cls._fields, tuple.__iter__(value), strict=False))
@@ -364,7 +354,7 @@ def public_fields(value: Any, cls: Any) -> dict[str, Any] | None:
             continue
     with suppress(Exception):
         found.update(object.__getattribute__(value, "__dict__"))
-        # What a pydantic model was given beyond its fields.
+        # Extra attributes of a pydantic model.
         found.update(object.__getattribute__(value, "__pydantic_extra__") or {})
     return {name: item for name, item in found.items() if type(name) is str and not name.startswith("_")}
 

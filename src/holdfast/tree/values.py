@@ -1,24 +1,29 @@
-"""Which Python values can be stored, and how each turns into plain parts and back.
+"""The types that can be stored, and the conversion of their values to plain parts and back.
 
-A *kind* knows one type: its extension code, how an object becomes parts (values that the codec can encode)
-and how parts become an object again. Built-in types have kinds of their own; an application's types share
-the code `TAGGED` and are told apart by the tag under which they were registered. Nothing is ever imported
-by a name found in data: an unknown tag reads as `Opaque`, which survives being written back.
+A `Kind` describes one type: its extension code, a function from object to parts (values that the codec can encode) and
+one back. Built-in types have codes of their own; types of the application share the code `TAGGED` and are identified by
+the tag of their registration. Nothing is imported by a name found in data: an unknown tag reads as `Opaque`, which can
+be written back.
+
+Objects of the application's classes are restored without calling their constructors, except for msgspec structs. Fields
+that the class gained since get their default; fields that it lost are dropped.
 
 Invariant: `restore(split(x))` equals `x` in type and value, or `split` raises `UnsupportedValue`.
 """
 
 from __future__ import annotations
 
+import builtins
 import datetime as dt
 import enum
 import pathlib
 import zoneinfo
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from types import UnionType
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
@@ -26,8 +31,127 @@ from uuid import UUID
 import msgspec
 
 from holdfast.errors import IncompatibleFormat, InvalidCall, UnknownTimeZone, UnsupportedValue
-from holdfast.tree import records
 from holdfast.tree.artifact import Artifact
+
+
+def _split_named(obj: Any) -> dict[str, Any]:
+    _refuse_extra(obj, getattr(obj, "__dict__", {}).keys())
+    return dict(zip(obj._fields, obj, strict=True))
+
+
+def _join_named(cls: Any, parts: dict[str, Any]) -> Any:
+    known = {**cls._field_defaults, **parts}
+    return tuple.__new__(cls, [known[name] for name in cls._fields])
+
+
+def _split_struct(obj: Any) -> dict[str, Any]:
+    return {name: getattr(obj, name) for name in obj.__struct_fields__}
+
+
+def _join_struct(cls: Any, parts: dict[str, Any]) -> Any:
+    return cls(**{name: parts[name] for name in cls.__struct_fields__ if name in _mapping(parts)})
+
+
+def split_dataclass(obj: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass instance; attributes beyond them are refused."""
+    parts = {field.name: getattr(obj, field.name) for field in fields(obj)}
+    _refuse_extra(obj, getattr(obj, "__dict__", {}).keys() - parts.keys())
+    return parts
+
+
+def join_dataclass(cls: Any, parts: dict[str, Any]) -> Any:
+    """Return an instance of a dataclass with these fields."""
+    obj = object.__new__(cls)
+    for field in fields(cls):
+        if field.name in _mapping(parts):
+            value = parts[field.name]
+        elif field.default is not MISSING:
+            value = field.default
+        elif field.default_factory is not MISSING:
+            value = field.default_factory()
+        else:
+            raise TypeError(f"the field {field.name!r} is missing and has no default")
+        object.__setattr__(obj, field.name, value)
+    return obj
+
+
+#: Attributes that hold the state of a pydantic model.
+MODEL_STATE = ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
+
+
+def split_model(obj: Any) -> list[Any]:
+    """Return the state of a pydantic model."""
+    values, *others = (getattr(obj, name) for name in MODEL_STATE)
+    return [dict(values), *others]
+
+
+def _join_model(cls: Any, parts: list[Any]) -> Any:
+    values = parts[0]
+    obj = object.__new__(cls)
+    for name, field in cls.__pydantic_fields__.items():
+        if name not in _mapping(values):
+            if field.is_required():
+                raise TypeError(f"the field {name!r} is missing and has no default")
+            values[name] = field.get_default(call_default_factory=True, validated_data=values)
+    for name, value in zip(MODEL_STATE, parts, strict=True):
+        object.__setattr__(obj, name, value)
+    return obj
+
+
+#: Python's own exceptions, by name.
+BUILTIN_ERRORS: dict[str, type[BaseException]] = {
+    cls.__name__: cls
+    for cls in vars(builtins).values()
+    if isinstance(cls, type) and issubclass(cls, BaseException)
+}
+_ERROR_TYPES = frozenset(BUILTIN_ERRORS.values())
+
+#: Members of exceptions outside of `args` and `__dict__`. Without `AttributeError.obj`, which need not be storable.
+_MEMBERS = ((ImportError, ("name", "path")), (NameError, ("name",)), (AttributeError, ("name",)))
+
+
+def split_error(error: BaseException) -> list[Any]:
+    """Return an exception's arguments and attributes, with its notes, without traceback, cause and context."""
+    args: Any = _builtin_base(type(error)).__reduce__(error)[1]
+    attributes = dict(error.__dict__)
+    for base, names in _MEMBERS:
+        if isinstance(error, base):
+            members = {name: vars(base)[name].__get__(error) for name in names}
+            attributes.update({name: value for name, value in members.items() if value is not None})
+    return [list(args), attributes]
+
+
+def join_error(cls: Any, args: list[Any], attributes: dict[str, Any]) -> Any:
+    """Return an exception; only the constructor of its built-in base is called."""
+    base = _builtin_base(cls)
+    error = base.__new__(cls, *args)
+    base.__init__(error, *args)
+    for owner, names in _MEMBERS:
+        if isinstance(error, owner):
+            for name in names & attributes.keys():
+                vars(owner)[name].__set__(error, attributes.pop(name))
+    error.__dict__.update(attributes)
+    return error
+
+
+def _builtin_base(cls: Any) -> Any:
+    while cls not in _ERROR_TYPES:
+        cls = cls.__base__
+    return cls
+
+
+def _refuse_extra(obj: Any, extra: Any) -> None:
+    if extra:
+        raise UnsupportedValue(
+            f"{type(obj).__name__} has attributes beyond its fields: {sorted(extra)}", type=_name(type(obj))
+        )
+
+
+def _mapping(parts: Any) -> dict[str, Any]:
+    if not isinstance(parts, dict):
+        raise TypeError(f"the fields are a {type(parts).__name__}, not a dict")
+    return parts
+
 
 T = TypeVar("T")
 
@@ -36,28 +160,28 @@ NATIVE = frozenset((type(None), bool, int, float, str, bytes))
 
 TAGGED = 24
 
-#: What parts look like: one type, or a list of so many parts of these types.
+#: The type of parts, or the types of the items of a list of parts.
 Shape: TypeAlias = type | UnionType | tuple[type | UnionType, ...]
 
 
 class Kind(NamedTuple):
-    """How one type is stored."""
+    """The storage of one type."""
 
     code: int
     #: Object to parts.
     split: Callable[[Any], Any]
     #: Parts to object.
     join: Callable[[Any], Any]
-    #: Can an object of it change, or hold something that can? Then a tree keeps it boxed.
+    #: Whether an object can change, or contain something that can: a tree stores it as a `Box`.
     boxed: bool
     #: Set for registered types only.
     tag: str | None = None
-    #: Are the parts a list around what the object's own keys and indices name? Paths leave that list out.
+    #: Whether the parts are a list around the object's own keys and indices, which paths leave out.
     wrapped: bool = False
 
 
 def _hash_parts(parts: Any) -> int:
-    """Return a hash of parts that may hold lists and dicts; equal parts have one hash."""
+    """Return a hash of parts that may contain lists and dicts; equal parts have equal hashes."""
     if isinstance(parts, dict):
         return hash(frozenset((key, _hash_parts(item)) for key, item in parts.items()))
     if isinstance(parts, list | tuple):
@@ -74,7 +198,7 @@ def _hash_parts(parts: Any) -> int:
 
 
 class Opaque:
-    """A stored value of a type that this program has not registered; written back as it was read."""
+    """A stored value of a type that this program has not registered; it is written back unchanged."""
 
     __slots__ = ("parts", "tag")
 
@@ -101,42 +225,42 @@ def register(
     split: Callable[[T], Any] | None = None,
     join: Callable[[Any], T] | None = None,
 ) -> type[T]:
-    """Let values of `cls` be stored, under `tag` (default: module and name). Usable as a decorator.
+    """Make values of `cls` storable, under `tag` (default: module and name). Usable as a decorator.
 
-    Dataclasses, enums, named tuples, msgspec structs, pydantic models and exceptions need nothing more;
-    for another class give `split` (object to storable parts) and `join` (parts to object). Registering the
-    same class again under the same tag is harmless.
+    Dataclasses, enums, named tuples, msgspec structs, pydantic models and exceptions need nothing more; for another
+    class pass `split` (object to storable parts) and `join` (parts to object). Registering a class again under the
+    same tag has no effect.
     """
     if not isinstance(cls, type):
         raise InvalidCall(f"register takes a class, not {cls!r:.60}")
     if cls in NATIVE or cls in (dict, list) or (cls in _by_type and _by_type[cls].tag is None):
-        raise InvalidCall(f"{cls.__name__} is stored as it is: there is nothing to register")
+        raise InvalidCall(f"{cls.__name__} is storable already: it need not be registered")
     if tag is not None and not isinstance(tag, str):
         raise InvalidCall(f"register({cls.__name__}): a tag is a string, not {tag!r:.60}")
-    tag = tag or f"{cls.__module__}.{cls.__qualname__}"
+    tag = tag or _name(cls)
     if tag == _NUMPY:
         raise InvalidCall(f"the tag {tag!r} is taken by arrays: register {cls!r} under another")
     if (split is None) != (join is None):
-        raise InvalidCall(f"register({cls.__name__}): give both split and join, or neither")
+        raise InvalidCall(f"register({cls.__name__}): pass both split and join, or neither")
     if split is not None and not (callable(split) and callable(join)):
         raise InvalidCall(f"register({cls.__name__}): split and join are functions")
     taken = _by_tag.get(tag)
-    if taken is not None and taken[0] is not cls and _identity(taken[0]) != _identity(cls):
+    if taken is not None and taken[0] is not cls and _name(taken[0]) != _name(cls):
         raise InvalidCall(f"the tag {tag!r} is taken by {taken[0]!r}: register {cls!r} under another")
-    kind = _custom(tag, split, join) if split and join else _derive(cls, tag)
+    kind = Kind(TAGGED, split, join, True, tag) if split and join else _derive(cls, tag)
     _by_type[cls] = kind
     _by_tag[tag] = (cls, kind)
     return cls
 
 
 def kind_of(value: Any) -> Kind:
-    """The kind that stores `value`, or `UnsupportedValue`."""
+    """Return the kind of a value, or raise `UnsupportedValue`."""
     cls = type(value)
     kind = _by_type.get(cls)
     if kind is None and cls.__module__ == "numpy":
-        from holdfast.tree import arrays
+        from holdfast.tree import numpy_values
 
-        kind = arrays.kind(value)
+        kind = numpy_values.kind(value)
         if kind is not None:
             _by_type[cls] = kind
     if kind is None:
@@ -145,30 +269,30 @@ def kind_of(value: Any) -> Kind:
 
 
 def parts_of(kind: Kind, value: Any) -> Any:
-    """The parts of `value`, or `UnsupportedValue` if it cannot be taken apart."""
+    """Return the parts of a value, or raise `UnsupportedValue` if `split` fails."""
     try:
         return kind.split(value)
     except UnsupportedValue:
         raise
     except Exception as error:
         name = _name(type(value))
-        raise UnsupportedValue(f"{name} cannot be taken apart: {error!r}", type=name) from error
+        raise UnsupportedValue(f"{name} cannot be split into parts: {error!r}", type=name) from error
 
 
 def tag_of(kind: Kind, value: Any) -> str | None:
-    """The tag under which `value` is stored, if it has one."""
+    """Return the tag of a value's type; None if it has none."""
     return value.tag if type(value) is Opaque else kind.tag
 
 
 def restore(code: int, parts: Any) -> Any:
-    """The object that `parts` of an extension code describe; `IncompatibleFormat` if they describe none,
+    """Return the object of an extension code and its parts. Raise `IncompatibleFormat` if they do not fit, and
     `UnknownTimeZone` if this machine lacks the zone of a time."""
     if code not in _by_code and code not in (TAGGED, *_ARRAYS):
         raise IncompatibleFormat(
             f"a value of kind {code} was written by a newer Holdfast: upgrade to read it", kind=code
         )
-    if not _fits(parts, SHAPES[code]):
-        raise IncompatibleFormat(f"a stored value of kind {code} is made of other parts", kind=code)
+    if not _fits(parts, _SHAPES[code]):
+        raise IncompatibleFormat(f"a stored value of kind {code} has invalid parts", kind=code)
     try:
         return _restore(code, parts)
     except (RecursionError, UnknownTimeZone):
@@ -176,7 +300,7 @@ def restore(code: int, parts: Any) -> Any:
     except Exception as error:
         what = f"kind {code}" if code != TAGGED else f"type {parts[0]!r:.200}"
         raise IncompatibleFormat(
-            f"a stored value of {what} does not fit what this program knows of it: {error!r}", kind=code
+            f"a stored value of {what} does not fit this program's definition of it: {error!r}", kind=code
         ) from error
 
 
@@ -202,7 +326,7 @@ def _restore(code: int, parts: Any) -> Any:
 
 
 def is_constant_tag(tag: str) -> bool:
-    """Is this the tag of a registered type whose objects cannot change?"""
+    """Return whether this is the tag of a registered type whose objects cannot change."""
     known = _by_tag.get(tag)
     return known is not None and not known[1].boxed
 
@@ -213,10 +337,10 @@ _ARRAYS = (22, 23)
 
 def _restore_array(code: int, parts: Any) -> Any:
     try:
-        from holdfast.tree import arrays
+        from holdfast.tree import numpy_values
     except ImportError:
         return Opaque(_NUMPY, [code, parts])
-    return arrays.BY_CODE[code].join(parts)
+    return numpy_values.BY_CODE[code].join(parts)
 
 
 def _name(cls: type) -> str:
@@ -237,47 +361,28 @@ def _why_not(value: Any) -> str:
     for kind in (str, int, float, bytes, dict, list, tuple, set):
         if isinstance(value, kind):
             return (
-                f"{name} is a subclass of {kind.__name__} and would not come back as itself: {register}, or store "
+                f"{name} is a subclass of {kind.__name__} and would be read as {kind.__name__}: {register}, or store "
                 f"{kind.__name__}(…) of it"
             )
     return f"{name} cannot be stored: {register}, or use holdfast.sanitize(…)"
 
 
-def _identity(cls: type) -> tuple[str, str]:
-    return cls.__module__, cls.__qualname__
-
-
-def _custom(tag: str, split: Callable[[Any], Any], join: Callable[[Any], Any]) -> Kind:
-    return Kind(TAGGED, split, join, True, tag)
-
-
 def _derive(cls: type, tag: str) -> Kind:
     if issubclass(cls, enum.Flag):
-        # A combination of flags has no name that the class could be asked for.
+        # A combination of flags has no name.
         return Kind(TAGGED, lambda member: member.value, cls, False, tag)
     if issubclass(cls, enum.Enum):
         return Kind(TAGGED, lambda member: member.name, lambda name: cls[name], False, tag)
     if issubclass(cls, msgspec.Struct):
-        return Kind(TAGGED, records.split_struct, lambda parts: records.join_struct(cls, parts), True, tag)
+        return Kind(TAGGED, _split_struct, partial(_join_struct, cls), True, tag)
     if issubclass(cls, BaseException):
-        return Kind(
-            TAGGED,
-            records.split_error,
-            lambda parts: records.join_error(cls, *parts),
-            True,
-            tag,
-            wrapped=True,
-        )
+        return Kind(TAGGED, split_error, lambda parts: join_error(cls, *parts), True, tag, wrapped=True)
     if is_dataclass(cls) and not issubclass(cls, CONTENT):
-        return Kind(
-            TAGGED, records.split_dataclass, lambda parts: records.join_dataclass(cls, parts), True, tag
-        )
+        return Kind(TAGGED, split_dataclass, partial(join_dataclass, cls), True, tag)
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
-        return Kind(TAGGED, records.split_named, lambda parts: records.join_named(cls, parts), False, tag)
+        return Kind(TAGGED, _split_named, partial(_join_named, cls), False, tag)
     if hasattr(cls, "__pydantic_fields__"):
-        return Kind(
-            TAGGED, records.split_model, lambda parts: records.join_model(cls, parts), True, tag, wrapped=True
-        )
+        return Kind(TAGGED, split_model, partial(_join_model, cls), True, tag, wrapped=True)
     raise InvalidCall(
         f"{cls.__name__} is neither a dataclass, enum, named tuple, msgspec struct, pydantic model "
         f"nor exception: call holdfast.register({cls.__name__}, split=…, join=…)"
@@ -297,7 +402,7 @@ def _split_zone(zone: dt.tzinfo | None) -> Any:
 
 
 def _is_known(key: str) -> bool:
-    """Is there a time zone of this name? One that was read from a file may have any."""
+    """Return whether there is a time zone of this name; one that was read from a file can have any name."""
     try:
         _zone(key)
     except UnknownTimeZone:
@@ -311,7 +416,7 @@ def _zone(key: str) -> zoneinfo.ZoneInfo:
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise UnknownTimeZone(
             f"the time zone {key!r:.60} is not known on this machine, so a stored time cannot be read: install or "
-            "upgrade the package tzdata (pip install -U tzdata); all else stays readable",
+            "upgrade the package tzdata (pip install -U tzdata); other values stay readable",
             zone=key,
         ) from error
 
@@ -322,10 +427,9 @@ def _join_zone(parts: Any) -> dt.tzinfo | None:
     if isinstance(parts, str):
         return _zone(parts)
     offset, name = parts
-    if name is None:
-        zero = offset == [0, 0, 0]
-        return dt.UTC if zero else dt.timezone(dt.timedelta(*offset))
-    return dt.timezone(dt.timedelta(*offset), name)
+    if name is not None:
+        return dt.timezone(dt.timedelta(*offset), name)
+    return dt.UTC if offset == [0, 0, 0] else dt.timezone(dt.timedelta(*offset))
 
 
 def _split_delta(delta: dt.timedelta) -> list[int]:
@@ -341,26 +445,26 @@ def _join_time(cls: Any) -> Callable[[Any], Any]:
 
 
 def _split_set(value: Any) -> list[Any]:
-    """In an order of its own, so that equal sets have equal bytes."""
+    """Return the items in the order of their bytes, so that equal sets have equal bytes."""
     from holdfast.tree.codec import encode
 
     return sorted(value, key=encode)
 
 
-#: The names under which paths are stored: a `Path` of a POSIX system is called "Path".
+#: The stored names of path classes.
 _PATH_NAMES = {
     pathlib.PosixPath: "Path",
     pathlib.WindowsPath: "WindowsPath",
     pathlib.PurePosixPath: "PurePosixPath",
     pathlib.PureWindowsPath: "PureWindowsPath",
 }
-#: Built-in types: a class of the application that derives from one of these holds more than its fields.
+#: Built-in types with content: an instance of a subclass holds more than its fields.
 CONTENT = (dict, list, tuple, set, frozenset, str, bytes, bytearray, int, float, complex, deque)
 
 
 def path_classes(own: type[pathlib.Path]) -> dict[str, type[pathlib.PurePath]]:
-    """Return the class for each name of a stored path, on a system whose own paths are of the class `own`. A path of
-    the other kind of system keeps its flavour and is pure: it means nothing here."""
+    """Return the class for each name of a stored path, on a system whose paths are of the class `own`. A path of the
+    other kind of system becomes a pure path of its flavour."""
     posix, windows = pathlib.PurePosixPath, pathlib.PureWindowsPath
     return {
         "Path": own if issubclass(own, posix) else posix,
@@ -370,13 +474,12 @@ def path_classes(own: type[pathlib.Path]) -> dict[str, type[pathlib.PurePath]]:
     }
 
 
-_plain_path = type(pathlib.Path())
-_paths = path_classes(_plain_path)
+_own_path = type(pathlib.Path())
+_paths = path_classes(_own_path)
 
 
 def _join_path(parts: list[str]) -> pathlib.PurePath:
-    name, text = parts
-    return _paths[name](text)
+    return _paths[parts[0]](parts[1])
 
 
 def _split_path(value: pathlib.PurePath) -> list[str]:
@@ -384,8 +487,8 @@ def _split_path(value: pathlib.PurePath) -> list[str]:
 
 
 def _split_artifact(value: Artifact) -> list[Any]:
-    """What cannot be read back is not written, either: a handle can be made by hand."""
     parts = [value.digest, value.size, value.name]
+    # Raises for a handle, made by hand, that could not be read.
     _join_artifact(parts)
     return parts
 
@@ -410,58 +513,36 @@ _by_type: dict[type, Kind] = {
     dt.timezone: Kind(11, _split_zone, _join_zone, False),
     zoneinfo.ZoneInfo: Kind(11, _split_zone, _join_zone, False),
     Decimal: Kind(12, str, Decimal, False),
-    Fraction: Kind(
-        13, lambda value: [value.numerator, value.denominator], lambda parts: Fraction(*parts), False
-    ),
+    Fraction: Kind(13, lambda value: list(value.as_integer_ratio()), lambda parts: Fraction(*parts), False),
     complex: Kind(14, lambda value: [value.real, value.imag], lambda parts: complex(*parts), False),
     UUID: Kind(15, lambda value: value.bytes, lambda parts: UUID(bytes=parts), False),
-    _plain_path: Kind(16, _split_path, _join_path, False),
-    pathlib.PurePosixPath: Kind(16, _split_path, _join_path, False),
-    pathlib.PureWindowsPath: Kind(16, _split_path, _join_path, False),
-    bytearray: Kind(17, bytes, bytearray, True),
-    deque: Kind(
-        18, lambda value: [list(value), value.maxlen], lambda parts: deque(*parts), True, wrapped=True
+    **dict.fromkeys(
+        (_own_path, pathlib.PurePosixPath, pathlib.PureWindowsPath), Kind(16, _split_path, _join_path, False)
     ),
+    bytearray: Kind(17, bytes, bytearray, True),
+    deque: Kind(18, lambda value: [[*value], value.maxlen], lambda parts: deque(*parts), True, wrapped=True),
     OrderedDict: Kind(19, dict, OrderedDict, True),
     range: Kind(20, lambda value: [value.start, value.stop, value.step], lambda parts: range(*parts), False),
     Artifact: Kind(25, _split_artifact, _join_artifact, True),
     Opaque: Kind(TAGGED, lambda value: value.parts, lambda parts: parts, True),
 }
-#: What the parts of each kind must look like. Checked before anything is made of them: a few bytes from elsewhere must
-#: not become a large object, nor another than the kind's own.
-SHAPES: dict[int, Shape] = {
-    3: list,
-    4: list,
-    5: list,
-    7: (str, int, object),
-    8: str,
-    9: (str, int, object),
-    10: (int, int, int),
-    11: str | list,
-    12: str,
-    13: (int, int),
-    14: (float | int, float | int),
-    15: bytes,
-    16: (str, str),
-    17: bytes,
-    18: (list, int | None),
-    19: dict,
-    20: (int, int, int),
-    21: (str, list, dict),
-    22: (str | list, list, bytes),
-    23: (str, bytes | str),
-    TAGGED: (str, object),
-    25: (str, int, str | None),
-}
-#: Types whose values cannot change and hold nothing that could.
+#: The shape of the parts of each kind. Checked before they are used: a few bytes from elsewhere must not become a large
+#: object or one of another type.
+_SHAPES: dict[int, Shape] = {
+    3: list, 4: list, 5: list, 7: (str, int, object), 8: str, 9: (str, int, object), 10: (int, int, int),
+    11: str | list, 12: str, 13: (int, int), 14: (float | int, float | int), 15: bytes, 16: (str, str), 17: bytes,
+    18: (list, int | None), 19: dict, 20: (int, int, int), 21: (str, list, dict), 22: (str | list, list, bytes),
+    23: (str, bytes | str), TAGGED: (str, object), 25: (str, int, str | None),
+}  # fmt: skip
+#: Types whose values cannot change and contain nothing that could.
 SIMPLE = NATIVE | {cls for cls, kind in _by_type.items() if not kind.boxed and cls is not tuple}
 _error_kind = Kind(
     21,
-    lambda error: [type(error).__name__, *records.split_error(error)],
-    lambda parts: records.join_error(records.BUILTIN_ERRORS[parts[0]], *parts[1:]),
+    lambda error: [type(error).__name__, *split_error(error)],
+    lambda parts: join_error(BUILTIN_ERRORS[parts[0]], *parts[1:]),
     True,
     wrapped=True,
 )
-_by_type.update(dict.fromkeys(records.BUILTIN_ERRORS.values(), _error_kind))
+_by_type.update(dict.fromkeys(BUILTIN_ERRORS.values(), _error_kind))
 _by_code = {kind.code: kind for kind in _by_type.values() if kind.code != TAGGED}
 _by_tag: dict[str, tuple[type, Kind]] = {}

@@ -1,11 +1,11 @@
-"""Who calls: tokens for programs, one-time codes and sessions for browsers, and the role of each.
+"""Authentication: tokens for programs, one-time codes and sessions for browsers, their roles, and limits per role.
 
-Only hashes of tokens, codes and sessions are kept. A code is good once, for a short while; it is the only secret that
-ever appears in a URL. Codes and sessions belong to the token or session that asked for them: they end with it, and only
-so many belong to one.
+Only hashes of tokens, codes and sessions are stored. A code is valid once, for a few minutes; it is the only secret
+that appears in a URL. Codes and sessions belong to the token or session that requested them: they end with it, and
+their number per owner is limited.
 
-Invariant: secrets are compared in constant time, and none is logged; no caller ends a session or voids a code that does
-not belong to it.
+Invariant: secrets are compared in constant time and never logged; no caller ends a session or code of another owner.
+Callers of a role never take capacity that is reserved for the roles above it.
 """
 
 from __future__ import annotations
@@ -13,43 +13,43 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
 from hmac import compare_digest
 from typing import NamedTuple
 
 from holdfast.errors import InvalidCall
+from holdfast.web.errors import RequestRefused
 from holdfast.web.operation import Role
-from holdfast.web.problems import Refused
 
-#: Seconds.
-CODE_LIVES = 300.0
-SESSION_LIVES = 12 * 3600.0
-#: Of one caller; another takes the place of its oldest.
-CODES_EACH = 32
-SESSIONS_EACH = 64
-#: Who hands out codes hands them to people: a session that came from the code of a session hands out none.
-_DEEPEST = 2
-#: The name of callers that opened the URL that the server printed.
-LAUNCH = "launch"
-#: Whose the codes are that the server itself made.
+#: Lifetimes.
+CODE_SECONDS = 300.0
+SESSION_SECONDS = 12 * 3600.0
+#: Per caller; a new one replaces the oldest.
+MAX_CODES = 32
+MAX_SESSIONS = 64
+#: A session that came from the code of another session cannot create codes.
+_MAX_DEPTH = 2
+#: The name of callers that opened the URL printed by the server.
+LAUNCH_NAME = "launch"
+#: Owner of the codes that the server itself created.
 _SERVER = b""
 
 
 class Token(NamedTuple):
-    """A secret that a program sends, and what it is good for."""
+    """Secret of a program, with its role and name."""
 
     secret: str
     role: Role
-    #: Whose it is; kept with what is done with it. That of its role, if it is empty.
+    #: Recorded as the actor of its changes; by default the name of its role.
     name: str = ""
 
 
 class Caller(NamedTuple):
-    """An authenticated caller."""
+    """Authenticated caller."""
 
     role: Role
-    #: The name of the token that it has, or that its session came from.
+    #: The name of its token, or of the token that its session came from.
     name: str = ""
     #: The hash of its token or session.
     key: bytes = b""
@@ -57,19 +57,19 @@ class Caller(NamedTuple):
     session: bytes | None = None
 
 
-class _Granted(NamedTuple):
+class _Grant(NamedTuple):
     role: Role
     until: float
     name: str
-    #: The hash of the token or session that asked for it.
+    #: The hash of the token or session that requested it.
     owner: bytes
-    #: How many codes lie between it and the token or the server.
+    #: The number of codes between it and the token or the server.
     depth: int
     used: Callable[[], None] | None = None
 
 
-class Keys:
-    """The secrets that open the door."""
+class Credentials:
+    """Tokens, codes and sessions of a server."""
 
     def __init__(
         self,
@@ -86,45 +86,45 @@ class Keys:
             other = self._tokens.setdefault(_hash(token.secret), token)
             if other is not token:
                 raise InvalidCall(
-                    f"the tokens {other.name!r:.60} and {token.name!r:.60} are the same text: give each its own"
+                    f"the tokens {other.name!r:.60} and {token.name!r:.60} have the same text: give each its own"
                 )
-        self._codes: dict[bytes, _Granted] = {}
-        self._sessions: dict[bytes, _Granted] = {}
+        self._codes: dict[bytes, _Grant] = {}
+        self._sessions: dict[bytes, _Grant] = {}
 
     @property
     def highest(self) -> Role:
-        """The highest role that a token gives."""
+        """Return the highest role that a token has."""
         return self._capped(max((token.role for token in self._tokens.values()), default=Role.ADMIN))
 
     def code(self, role: Role, by: Caller | None = None, used: Callable[[], None] | None = None) -> str:
-        """Return a new one-time code: the server's own, or one that a caller asked for, which ends with that caller's
-        session. `used` is called when it becomes a session."""
+        """Return a new one-time code: the server's own, or one for a caller, which ends with the caller's session.
+        `used` is called when the code becomes a session."""
         made = secrets.token_urlsafe(24)
-        until = self._clock() + CODE_LIVES
+        until = self._clock() + CODE_SECONDS
         with self._lock:
             self._expire()
             if by is None:
-                granted = _Granted(role, until, LAUNCH, _SERVER, 0, used)
+                granted = _Grant(role, until, LAUNCH_NAME, _SERVER, 0, used)
             else:
                 depth = 0
                 if by.session is not None:
                     parent = self._sessions.get(by.session)
                     if parent is None:
-                        raise Refused(401, "unknown_caller", "your session has ended")
+                        raise RequestRefused(401, "unknown_caller", "your session has ended")
                     depth, until = parent.depth + 1, min(until, parent.until)
-                    if depth >= _DEEPEST:
-                        raise Refused(
+                    if depth >= _MAX_DEPTH:
+                        raise RequestRefused(
                             403,
                             "handed_on",
-                            "your session came from a link that another session handed out: ask there for another link",
+                            "your session came from the link of another session: ask that one for another link",
                         )
-                granted = _Granted(role, until, by.name, by.key, depth, used)
-            self._make_room(self._codes, granted.owner, CODES_EACH)
+                granted = _Grant(role, until, by.name, by.key, depth, used)
+            self._make_room(self._codes, granted.owner, MAX_CODES)
             self._codes[_hash(made)] = granted
         return made
 
     def redeem(self, code: str) -> str | None:
-        """Return a session for a code, which is worth nothing from now on; None for one that is not good."""
+        """Exchange a code for a session; return None if the code is not valid."""
         given = _hash(code)
         with self._lock:
             self._expire()
@@ -132,19 +132,19 @@ class Keys:
             if found is None:
                 return None
             granted = self._codes.pop(found)
-            until = self._clock() + SESSION_LIVES
+            until = self._clock() + SESSION_SECONDS
             parent = self._sessions.get(granted.owner)
             if parent is not None:
                 until = min(until, parent.until)
             made = secrets.token_urlsafe(32)
-            self._make_room(self._sessions, granted.owner, SESSIONS_EACH)
+            self._make_room(self._sessions, granted.owner, MAX_SESSIONS)
             self._sessions[_hash(made)] = granted._replace(until=until, used=None)
         if granted.used is not None:
             granted.used()
         return made
 
     def program(self, token: str) -> Caller | None:
-        """Return the caller that has a token."""
+        """Return the caller with a token."""
         given = _hash(token)
         found = None
         for kept, each in self._tokens.items():
@@ -153,21 +153,21 @@ class Keys:
         return found
 
     def browser(self, session: str) -> Caller | None:
-        """Return the caller that has a session."""
+        """Return the caller with a session."""
         return self._in_session(_hash(session))
 
-    def still(self, caller: Caller) -> bool:
-        """Return whether a caller that was let in may stay."""
+    def is_valid(self, caller: Caller) -> bool:
+        """Return whether the session of a caller is still valid."""
         return caller.session is None or self._in_session(caller.session) is not None
 
     def end(self, caller: Caller) -> None:
-        """End a session, and all that came from it."""
+        """End a session, and those that came from it."""
         if caller.session is not None:
             with self._lock:
                 self._drop(self._sessions, caller.session)
 
     def seconds_left(self, session: str) -> float:
-        """Return for how long a session is good."""
+        """Return the seconds until a session expires."""
         with self._lock:
             granted = self._sessions.get(_hash(session))
             return 0.0 if granted is None else max(0.0, granted.until - self._clock())
@@ -189,14 +189,14 @@ class Keys:
             for name in [name for name, granted in kept.items() if granted.until <= now]:
                 self._drop(kept, name)
 
-    def _make_room(self, kept: dict[bytes, _Granted], owner: bytes, most: int) -> None:
-        """End the oldest of an owner's, if it has as many as it may."""
+    def _make_room(self, kept: dict[bytes, _Grant], owner: bytes, most: int) -> None:
+        """End the oldest entries of an owner that has reached its limit."""
         own = [name for name, granted in kept.items() if granted.owner == owner]
         for name in own[: max(0, len(own) - most + 1)]:
             self._drop(kept, name)
 
-    def _drop(self, kept: dict[bytes, _Granted], name: bytes) -> None:
-        """End a code or a session, with the codes and sessions that it owns."""
+    def _drop(self, kept: dict[bytes, _Grant], name: bytes) -> None:
+        """End a code or a session, with the codes and sessions that belong to it."""
         if kept.pop(name, None) is None or kept is self._codes:
             return
         for below in (self._codes, self._sessions):
@@ -205,12 +205,12 @@ class Keys:
 
 
 def new_token() -> str:
-    """Return a token that cannot be guessed."""
+    """Return a new random token."""
     return secrets.token_urlsafe(32)
 
 
 def _named(tokens: Iterable[Token]) -> list[Token]:
-    """Give each token a name of its own: those without one are `viewer`, `viewer-2`, …, in their order."""
+    """Give each token a unique name: by default `viewer`, `viewer-2`, …, in their order."""
     given = list(tokens)
     taken = {token.name for token in given if token.name}
     found = []
@@ -227,3 +227,21 @@ def _named(tokens: Iterable[Token]) -> list[Token]:
 
 def _hash(secret: str) -> bytes:
     return sha256(secret.encode("utf-8", "surrogatepass")).digest()
+
+
+#: For each role, the limit for callers of that role and the roles below it together.
+RoleLimits = Mapping[Role, int]
+
+
+def role_limits(most: int, *, viewer: int, operator: int) -> RoleLimits:
+    """Return the limits of all roles, at least 1 each; admins have all."""
+    found = {Role.PUBLIC: viewer // 2, Role.VIEWER: viewer, Role.OPERATOR: operator, Role.ADMIN: most}
+    return {role: max(1, each) for role, each in found.items()}
+
+
+def limit_reached(of: RoleLimits, held: Mapping[Role, int], role: Role) -> int | None:
+    """Return the limit that one more for a role would exceed; None if it fits."""
+    for each in Role:
+        if each >= role and sum(count for other, count in held.items() if other <= each) >= of[each]:
+            return of[each]
+    return None

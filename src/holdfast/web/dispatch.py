@@ -1,9 +1,9 @@
-"""From a request to an answer: who calls, from where, what they may do, what they ask, what is done.
+"""From a request to a response: authenticate, authorize, read, run the handler, respond.
 
-Handlers block, so they run in threads. There are only so many threads, requests and streams at once, and each role
-leaves some of them to the roles above it.
+Handlers block, so they run in threads. Threads, requests and streams are limited, and each role leaves some of them to
+the roles above it.
 
-Invariant: nothing of a request but its method, path and headers is looked at before its caller may do what it asks.
+Invariant: only the method, path and headers of a request are read before its caller is authorized.
 """
 
 from __future__ import annotations
@@ -21,47 +21,45 @@ import anyio.to_thread
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
-from holdfast.desk.words import dumps
+from holdfast.compat.loop_engine.project import control_run, name_of
 from holdfast.engine import Holdfast
 from holdfast.errors import HoldfastError
-from holdfast.loops.names import control_run, name_of
-from holdfast.web.auth import Caller
-from holdfast.web.gate import same_origin
+from holdfast.operator_view.text import dumps
+from holdfast.web.auth import Caller, RoleLimits, limit_reached, role_limits
+from holdfast.web.errors import RequestRefused, log, problem_for
 from holdfast.web.operation import Attachment, Operation, Role, Stream
-from holdfast.web.problems import Refused, log, told
-from holdfast.web.reading import Elsewhere, read_body, read_cookie, read_cursor, read_parts, read_query
-from holdfast.web.service import Service
-from holdfast.web.shares import Shares, limit_reached, shares
-from holdfast.web.tasks import Task
+from holdfast.web.request import RunInThread, read_body, read_cookie, read_cursor, read_parts, read_query
+from holdfast.web.security import same_origin
+from holdfast.web.service import BackgroundTask, Service
 
-#: Handlers that are at work at once.
-THREADS = shares(16, viewer=8, operator=12)
-#: Seconds that an answer waits for a task to end, unless the call says otherwise.
-_PATIENCE = 2.0
+#: Concurrent handlers.
+THREADS = role_limits(16, viewer=8, operator=12)
+#: Seconds that a response waits for a task to end by default.
+_DEFAULT_WAIT = 2.0
 _SAFE = ("GET", "HEAD", "OPTIONS", "TRACE")
 _PROBLEM = "application/problem+json"
 EVENTS = "text/event-stream"
-#: The entry of a journal that says whom a caller claimed to act for. Its actor is the name of the caller's token.
+#: Journal entry with the actor that a caller claimed to act for; its own actor is the name of the caller's token.
 CLAIMED = "http.claimed_actor"
 
 T = TypeVar("T")
 
 
-class Threads:
-    """A bounded number of threads that run blocking functions."""
+class ThreadLimits:
+    """Limits for threads that run blocking functions."""
 
-    def __init__(self, most: Shares = THREADS) -> None:
+    def __init__(self, most: RoleLimits = THREADS) -> None:
         self._most = most
 
-    def of(self, role: Role) -> Elsewhere:
-        """Return a function that runs another one in a thread, when there is one for callers of a role."""
+    def for_role(self, role: Role) -> RunInThread:
+        """Return a function that runs another one in a thread, when one is free for callers of a role."""
         return partial(self._run, role)
 
     @cached_property
     def _limiters(self) -> dict[Role, anyio.CapacityLimiter]:
-        # Made in the event loop.
+        # Must be created in the event loop.
         return {role: anyio.CapacityLimiter(most) for role, most in self._most.items()}
 
     async def _run(self, role: Role, function: Callable[..., T], *args: Any) -> T:
@@ -69,22 +67,22 @@ class Threads:
         async with AsyncExitStack() as held:
             for limiter in below:
                 await held.enter_async_context(limiter)
-            # A server that ends does not wait for an answer that no client will get.
+            # A server that stops does not wait for a response without a client.
             return await anyio.to_thread.run_sync(
                 lambda: function(*args), limiter=top, abandon_on_cancel=True
             )
 
 
-class Place:
-    """A path and what can be done there, as an application of its own."""
+class PathHandler:
+    """ASGI application for the operations of one path."""
 
     def __init__(
         self,
         service: Service,
-        threads: Threads,
+        threads: ThreadLimits,
         operations: Mapping[str, Operation],
-        requests: Requests,
-        streams: Streams,
+        requests: RequestSlots,
+        streams: StreamSlots,
     ) -> None:
         self._service = service
         self._threads = threads
@@ -97,34 +95,37 @@ class Place:
         try:
             response = await self._answer(request)
         except Exception as error:
-            response = refusal(error)
+            response = error_response(error)
         try:
             await response(scope, receive, send)
         except OSError:
-            log.debug("a caller went away")
+            log.debug("the client closed the connection")
 
     async def _answer(self, request: Request) -> Response:
         operation = self._operations.get(request.method)
         if request.method == "HEAD":
             read = self._operations.get("GET")
-            # Whoever only looks ahead changes nothing.
+            # HEAD must not change anything.
             operation = None if read is None or read.changes else read
-        caller = admit(self._service, request, operation)
+        caller = authorize(self._service, request, operation)
         if operation is None:
             allowed = ", ".join(sorted(self._operations))
-            raise Refused(
-                405, "wrong_method", f"{request.method} is not for this path: {allowed}", allow=allowed
+            raise RequestRefused(
+                405,
+                "wrong_method",
+                f"{request.method} is not allowed for this path: use {allowed}",
+                allow=allowed,
             )
         with self._requests.answering(caller.role):
-            return await self._carry_out(request, operation, caller, self._threads.of(caller.role))
+            return await self._execute(request, operation, caller, self._threads.for_role(caller.role))
 
-    async def _carry_out(
-        self, request: Request, operation: Operation, caller: Caller, elsewhere: Elsewhere
+    async def _execute(
+        self, request: Request, operation: Operation, caller: Caller, run_in_thread: RunInThread
     ) -> Response:
         given: dict[str, Any] = dict(read_parts(request, operation))
         if operation.query is not None or request.query_params:
             given["query"] = read_query(request, operation.query)
-        body = await read_body(request, operation, elsewhere)
+        body = await read_body(request, operation, run_in_thread)
         if operation.body is not None or operation.upload is not None:
             given["body"] = body
         claimed = _bind_actor(given, caller)
@@ -133,94 +134,94 @@ class Place:
         if operation.wants_last:
             given["last_event_id"] = read_cursor(request)
         try:
-            answer = await elsewhere(lambda: operation.handler(self._service, **given))
+            answer = await run_in_thread(lambda: operation.handler(self._service, **given))
         finally:
             if operation.upload is not None:
                 body.close()
         if claimed is not None:
-            await elsewhere(self._keep_claim, operation, given, answer, caller, claimed)
-        if isinstance(answer, Task):
-            return await _of_task(answer, getattr(given.get("body"), "wait", _PATIENCE))
+            await run_in_thread(self._record_claim, operation, given, answer, caller, claimed)
+        if isinstance(answer, BackgroundTask):
+            return await _task_response(answer, getattr(given.get("body"), "wait", _DEFAULT_WAIT))
         if isinstance(answer, Stream) and request.method == "HEAD":
             return Response(media_type=EVENTS)
-        return await self._sent(operation, answer, caller, elsewhere)
+        return await self._respond(operation, answer, caller, run_in_thread)
 
-    def _keep_claim(
+    def _record_claim(
         self, operation: Operation, given: dict[str, Any], answer: Any, caller: Caller, claimed: str
     ) -> None:
-        """Write into the run's journal who a caller claims to act for."""
+        """Record in the run's journal the actor that a caller claims to act for."""
         hf = self._service.hf
         facts = {"operation": operation.name, "actor": caller.name, "claimed_actor": claimed}
         try:
-            hf.history(_run_of(hf, given, answer)).tell(CLAIMED, facts)
+            hf.history(_run_of(hf, given, answer)).add_event(CLAIMED, facts)
         except HoldfastError as error:
-            log.warning("the claimed actor of %s was not kept: %s", operation.name, error)
+            log.warning("the claimed actor of %s was not recorded: %s", operation.name, error)
 
-    async def _sent(
-        self, operation: Operation, answer: Any, caller: Caller, elsewhere: Elsewhere
+    async def _respond(
+        self, operation: Operation, answer: Any, caller: Caller, run_in_thread: RunInThread
     ) -> Response:
         if isinstance(answer, Response):
             return answer
         if isinstance(answer, Stream):
             return self._streams.open(answer, caller)
         if isinstance(answer, Attachment):
-            return await _attached(answer, elsewhere)
+            return await _attachment_response(answer, run_in_thread)
         if answer is None:
             return Response(status_code=204)
         status = 200 if operation.status is None else operation.status(answer)
-        written = await elsewhere(_written, answer)
+        written = await run_in_thread(lambda: dumps(answer).encode())
         return Response(written, media_type="application/json", status_code=status)
 
 
-class Requests:
-    """The requests that are being answered: so many at most for each role."""
+class RequestSlots:
+    """Limits for concurrent requests, by role."""
 
     def __init__(self, most: int) -> None:
-        self._most = shares(most, viewer=most // 2, operator=most * 3 // 4)
-        self._held: Counter[Role] = Counter()
+        self._most = role_limits(most, viewer=most // 2, operator=most * 3 // 4)
+        self._active: Counter[Role] = Counter()
 
     @contextmanager
     def answering(self, role: Role) -> Iterator[None]:
-        """Count a request until it has been carried out, or refuse it."""
-        limit = limit_reached(self._most, self._held, role)
+        """Count a request while it is handled, or refuse it."""
+        limit = limit_reached(self._most, self._active, role)
         if limit is not None:
-            raise Refused(
+            raise RequestRefused(
                 429,
                 "too_many_requests",
-                f"{limit} requests of your role are being answered: try again in a moment",
+                f"{limit} requests of your role are in progress: try again in a moment",
                 retry_after="1",
             )
-        self._held[role] += 1
+        self._active[role] += 1
         try:
             yield
         finally:
-            self._held[role] -= 1
+            self._active[role] -= 1
 
 
-class Streams:
-    """The streams that are open: so many at most for each role, half of all for one name in one role, and none longer
-    than its caller may listen."""
+class StreamSlots:
+    """Limits for open streams: by role, and half of all for one name in one role. A stream ends with its session."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         most = service.settings.streams
-        self._most = shares(most, viewer=most - most // 10, operator=most - most // 20)
+        self._most = role_limits(most, viewer=most - most // 10, operator=most - most // 20)
         self._own = max(1, most // 2)
-        #: By the name of the token that they are open for, its sessions included, and by role: a session that came from
-        #: a code can have a lesser role than the token.
+        #: By token name, its sessions included, and role: a session from a code can have a lower role than the token.
         self._open: Counter[tuple[str, Role]] = Counter()
 
     def open(self, stream: Stream, caller: Caller) -> Response:
-        """A stream as a response."""
+        """Return a stream as a response."""
         key = (caller.name, caller.role)
         held: Counter[Role] = Counter()
         for (_, role), count in self._open.items():
             held[role] += count
         limit = limit_reached(self._most, held, caller.role)
         if limit is not None:
-            raise Refused(503, "too_many_streams", f"{limit} streams are open: close one", retry_after="5")
+            raise RequestRefused(
+                503, "too_many_streams", f"{limit} streams are open: close one", retry_after="5"
+            )
         if self._open[key] >= self._own:
-            raise Refused(
+            raise RequestRefused(
                 503,
                 "too_many_streams",
                 f"{self._own} streams of {caller.name!r:.60} are open: close one",
@@ -228,7 +229,7 @@ class Streams:
             )
         self._open[key] += 1
         headers = {"x-accel-buffering": "no"}
-        return _Counted(
+        return _CountedResponse(
             self._while_allowed(stream.chunks, caller),
             media_type=EVENTS,
             headers=headers,
@@ -237,7 +238,7 @@ class Streams:
 
     async def _while_allowed(self, chunks: AsyncIterator[bytes], caller: Caller) -> AsyncIterator[bytes]:
         async for chunk in chunks:
-            if not self._service.keys.still(caller):
+            if not self._service.credentials.is_valid(caller):
                 return
             yield chunk
 
@@ -247,8 +248,8 @@ class Streams:
             del self._open[key]
 
 
-class _Counted(StreamingResponse):
-    """Says when it is over, however it ends."""
+class _CountedResponse(StreamingResponse):
+    """Response that calls `ended` when it is over, however it ends."""
 
     def __init__(self, *args: Any, ended: Callable[[], None], **more: Any) -> None:
         super().__init__(*args, **more)
@@ -261,14 +262,14 @@ class _Counted(StreamingResponse):
             self._over()
 
 
-def admit(service: Service, request: Request, operation: Operation | None) -> Caller:
-    """Who calls, if they may; or `Refused`. For what is not there, whoever calls must at least be known."""
+def authorize(service: Service, request: Request, operation: Operation | None) -> Caller:
+    """Return the caller if it may call the operation. An unknown path (None) needs any authenticated caller."""
     role = Role.VIEWER if operation is None else operation.role
     if role is Role.PUBLIC:
         return Caller(Role.PUBLIC)
     caller = _caller(service, request)
     if caller is None:
-        raise Refused(
+        raise RequestRefused(
             401,
             "unknown_caller",
             "open the URL that `holdfast serve` prints, or send its token as Authorization: Bearer …",
@@ -276,14 +277,14 @@ def admit(service: Service, request: Request, operation: Operation | None) -> Ca
         )
     changes = request.method not in _SAFE or (operation is not None and operation.changes)
     here = same_origin(request, service.settings.https)
-    # A program says nothing of where it comes from; it has shown a token, which no browser sends by itself.
-    if here is False and (changes or caller.session is not None) and not _typed(request, changes):
-        raise Refused(403, "other_origin", "a page of another origin cannot call this")
+    # A program sends no origin; it has sent a token, which a browser never does by itself.
+    if here is False and (changes or caller.session is not None) and not _is_typed(request, changes):
+        raise RequestRefused(403, "other_origin", "requests from pages of another origin are refused")
     if here is None and changes and caller.session is not None:
-        raise Refused(403, "no_origin", "with a session, a change needs Sec-Fetch-Site or Origin")
+        raise RequestRefused(403, "no_origin", "with a session, a change needs Sec-Fetch-Site or Origin")
     if caller.role < role:
-        why = " (the server is read-only)" if service.keys.read_only else ""
-        raise Refused(
+        why = " (the server is read-only)" if service.credentials.read_only else ""
+        raise RequestRefused(
             403,
             "wrong_role",
             f"this needs the role {role.name.lower()}, yours is {caller.role.name.lower()}{why}",
@@ -291,21 +292,16 @@ def admit(service: Service, request: Request, operation: Operation | None) -> Ca
     return caller
 
 
-def refusal(error: BaseException) -> Response:
-    """An error as a response."""
-    problem, headers = told(error)
+def error_response(error: BaseException) -> Response:
+    """Return an error as a response."""
+    problem, headers = problem_for(error)
     return Response(
         dumps(problem).encode(), status_code=problem["status"], media_type=_PROBLEM, headers=headers
     )
 
 
-def refusing(error: Refused) -> ASGIApp:
-    """A response that refuses, as an application."""
-    return refusal(error)
-
-
 def _bind_actor(given: dict[str, Any], caller: Caller) -> str | None:
-    """Put the name of the caller's token in the place of the actor that it named; return that one if it is another."""
+    """Replace the actor in the request with the name of the caller's token; return the claimed one if it differs."""
     for part in ("query", "body"):
         found = given.get(part)
         if isinstance(found, msgspec.Struct) and hasattr(found, "actor"):
@@ -316,25 +312,25 @@ def _bind_actor(given: dict[str, Any], caller: Caller) -> str | None:
 
 def _run_of(hf: Holdfast, given: dict[str, Any], answer: Any) -> str:
     """Return the run that an operation was about."""
-    if isinstance(answer, Task) and answer.run is not None:
+    if isinstance(answer, BackgroundTask) and answer.run is not None:
         return answer.run
     if "project_id" in given:
         return control_run(name_of(given["project_id"]))
     if isinstance(answer, dict) and isinstance(answer.get("run"), str):
         return str(answer["run"])
-    return hf.find(given["run"])
+    return hf.get(given["run"]).id
 
 
-async def _of_task(task: Task, patience: float) -> Response:
-    """A task that ended while one waited, or how it stands."""
+async def _task_response(task: BackgroundTask, patience: float) -> Response:
+    """Return the task as a response when it has ended, or its current state after `patience` seconds."""
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
-    task.when_over(lambda: loop.call_soon_threadsafe(ended.set))
+    task.call_when_done(lambda: loop.call_soon_threadsafe(ended.set))
     with suppress(TimeoutError):
         async with asyncio.timeout(patience):
             await ended.wait()
     if task.failure is not None:
-        return refusal(task.failure)
+        return error_response(task.failure)
     record = task.record()
     status = 202 if record["status"] == "running" else 200
     return Response(dumps(record).encode(), status_code=status, media_type="application/json")
@@ -344,36 +340,36 @@ def _caller(service: Service, request: Request) -> Caller | None:
     given = request.headers.get("authorization")
     if given is not None:
         scheme, _, token = given.partition(" ")
-        return service.keys.program(token.strip()) if scheme.lower() == "bearer" else None
+        return service.credentials.program(token.strip()) if scheme.lower() == "bearer" else None
     session = read_cookie(request, service.settings.cookie)
-    return None if session is None else service.keys.browser(session)
+    return None if session is None else service.credentials.browser(session)
 
 
-def _typed(request: Request, changes: bool) -> bool:
-    """Did somebody type the address, or follow a bookmark?"""
+def _is_typed(request: Request, changes: bool) -> bool:
+    """Return whether the address was typed, or opened from a bookmark."""
     return not changes and request.headers.get("sec-fetch-site") == "none"
 
 
-async def _attached(answer: Attachment, elsewhere: Elsewhere) -> Response:
+async def _attachment_response(answer: Attachment, run_in_thread: RunInThread) -> Response:
     pieces = iter(answer.pieces)
     # Read the first piece now: a failure can still become a problem.
-    first = await elsewhere(_next, pieces)
+    first = await run_in_thread(_next, pieces)
     headers = {
         "content-disposition": f"attachment; filename*=UTF-8''{quote(answer.name, safe='', errors='replace')}"
     }
     if answer.size is not None:
         headers["content-length"] = str(answer.size)
-    return StreamingResponse(_pieces(first, pieces, elsewhere), media_type=answer.media_type, headers=headers)
+    return StreamingResponse(
+        _pieces(first, pieces, run_in_thread), media_type=answer.media_type, headers=headers
+    )
 
 
-async def _pieces(piece: bytes | None, rest: Iterator[bytes], elsewhere: Elsewhere) -> AsyncIterator[bytes]:
+async def _pieces(
+    piece: bytes | None, rest: Iterator[bytes], run_in_thread: RunInThread
+) -> AsyncIterator[bytes]:
     while piece is not None:
         yield piece
-        piece = await elsewhere(_next, rest)
-
-
-def _written(answer: Any) -> bytes:
-    return dumps(answer).encode()
+        piece = await run_in_thread(_next, rest)
 
 
 def _next(pieces: Iterator[bytes]) -> bytes | None:

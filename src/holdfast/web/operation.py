@@ -1,9 +1,9 @@
-"""An operation of the API, declared once: the table serves from it and is described from it.
+"""Operations of the API, each declared once for serving and for describing it, and the types of their parameters.
 
-A handler is a plain function: it gets the service, the parts of its path, and, where it declares them, `query`,
-`body` and `caller`. The types that it declares are what is checked on the way in and described in the document.
+A handler is a plain function: it gets the service, the parts of its path, and, if it declares them, `query`, `body` and
+`caller`. Requests are checked against the declared types, and the OpenAPI document describes them.
 
-Invariant: an operation has a role, or says that it is public.
+Invariant: every operation has a role, or is declared public.
 """
 
 from __future__ import annotations
@@ -12,19 +12,77 @@ import inspect
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from enum import IntEnum
-from typing import Any, NamedTuple, TypeVar, get_type_hints
+from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
+from msgspec import Meta
+
+from holdfast.execution.limits import Limits
+
+#: The largest integer that every JSON reader represents exactly.
+_EXACT = (1 << 53) - 1
+
+Limit = Annotated[int, Meta(ge=1, le=1000, description="The maximum number of items.")]
+Cursor = Annotated[int, Meta(ge=0, le=_EXACT, description="Only entries after this cursor.")]
+Number = Annotated[int, Meta(ge=1, le=_EXACT)]
+Offset = Annotated[int, Meta(ge=0, le=_EXACT)]
+Ref = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=1000,
+        description="A version: `RUN@12`, `RUN~2`, `RUN:tag`; `RUN` is its head.",
+    ),
+]
+Path = Annotated[
+    str, Meta(max_length=10_000, description='A part of the state: `plan.tasks[3]`, `["any key"]`.')
+]
+Name = Annotated[str, Meta(min_length=1, max_length=1000)]
+Tags = Annotated[tuple[Name, ...], Meta(max_length=50)]
+Text = Annotated[str, Meta(max_length=10_000)]
+Actor = Annotated[
+    str,
+    Meta(
+        max_length=500,
+        description="The person you act for. Recorded in the journal as claimed_actor; the actor is your token's name.",
+    ),
+]
+Wait = Annotated[
+    float,
+    Meta(ge=0, le=30, description="Seconds to wait for the task to end; then its current state is returned."),
+]
+
+
+class SpendingLimits(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Limits of a run, its children included. Each limit that is given replaces the current one."""
+
+    cost: Annotated[float, Meta(ge=0, lt=1e12)] | None = None
+    tokens: Annotated[int, Meta(ge=0, lt=10**12)] | None = None
+    steps: Annotated[int, Meta(ge=0, lt=10**12)] | None = None
+    seconds: Annotated[float, Meta(ge=0, lt=1e12)] | None = None
+
+    def limits(self) -> Limits:
+        """Return the limits as the engine takes them."""
+        return Limits(**msgspec.to_builtins(self))
+
+
+class Query(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Query parameters of an operation."""
+
+
+class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """JSON body of an operation."""
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _PART = re.compile(r"\{(\w+)\}")
-#: Bytes of a body, unless an operation says otherwise.
+#: Default limit of a body, in bytes.
 BODY = 1 << 20
 
 
 class Role(IntEnum):
-    """What a caller may do; each may do what those before it may."""
+    """Role of a caller; each includes the roles before it."""
 
     PUBLIC = 0
     VIEWER = 1
@@ -33,7 +91,7 @@ class Role(IntEnum):
 
 
 class Attachment(NamedTuple):
-    """A file as an answer: never shown by a browser, always saved."""
+    """File as a response: browsers save it, and never display it."""
 
     name: str
     pieces: Iterator[bytes]
@@ -42,15 +100,15 @@ class Attachment(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """Server-sent events as an answer."""
+    """Server-sent events as a response."""
 
     chunks: AsyncIterator[bytes]
 
 
-class Upload(NamedTuple):
-    """A body that is taken as it comes, into a file."""
+class UploadBody(NamedTuple):
+    """Body that is not parsed but written to a file."""
 
-    #: Media types, the first of which is meant where the request does not say.
+    #: Accepted media types.
     media_types: tuple[str, ...] = ("application/octet-stream",)
 
 
@@ -66,33 +124,33 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     subject: str
     query: type | None = None
     body: type | None = None
-    #: Of a body that is no JSON.
-    upload: Upload | None = None
-    #: Bytes of a body.
+    #: For a body that is not JSON.
+    upload: UploadBody | None = None
+    #: Limit of the body in bytes.
     most: int = BODY
     answer: Any = None
-    #: The status of an answer, where that is not always 200.
+    #: Returns the status of a response, if it is not always 200.
     status: Callable[[Any], int] | None = None
-    #: Is the answer a task, which may still be under way?
+    #: Whether it returns a task, which may still be running.
     long: bool = False
-    #: Does it change something, whatever its method?
+    #: Whether it changes something, whatever its method.
     changes: bool = True
     wants_caller: bool = False
-    #: Does it go on after the cursor in `Last-Event-ID`?
+    #: Whether it takes the cursor in `Last-Event-ID`.
     wants_last: bool = False
 
     @property
     def name(self) -> str:
-        """Its name in the document."""
+        """Return its name in the OpenAPI document."""
         return self.handler.__name__
 
     @property
     def parts(self) -> list[str]:
-        """The names of the variable parts of its path."""
+        """Return the names of the variable parts of its path."""
         return _PART.findall(self.path)
 
 
-class Table(list[Operation]):
+class OperationTable(list[Operation]):
     """Operations of one subject."""
 
     def __init__(
@@ -109,12 +167,12 @@ class Table(list[Operation]):
         path: str,
         role: Role,
         *,
-        upload: Upload | None = None,
+        upload: UploadBody | None = None,
         most: int = BODY,
         long: bool = False,
         changes: bool | None = None,
     ) -> Callable[[F], F]:
-        """Declare a handler as an operation."""
+        """Return a decorator that declares a handler as an operation."""
 
         def declare(handler: F) -> F:
             hints = get_type_hints(handler, include_extras=True)

@@ -1,6 +1,6 @@
-"""The page's files, read once; or, in an installation without the page, how to get it.
+"""The files of the page, read at the start; without them, a text that says how to install them.
 
-Invariant: only files that were there at the start are served, by the name that they were found under.
+Invariant: only files that were found at the start are served, by the names under which they were found.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-#: Where the build hook and `make page` put it.
+#: Output folder of the build hook and `make page`.
 FOLDER = Path(__file__).parent / "page"
 REMEDY = (
     "install Node.js 20 or newer, then run `pip install --force-reinstall --no-deps .` in a checkout of Holdfast "
@@ -23,7 +23,7 @@ MISSING = (
     f"To get the page: {REMEDY}.\n"
 )
 _INDEX = "index.html"
-#: Names with a hash in them: what they hold never changes.
+#: For names with a hash: the content never changes.
 _FOREVER = "public, max-age=31536000, immutable"
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
 
@@ -34,8 +34,8 @@ class _File(NamedTuple):
     forever: bool
 
 
-class Page:
-    """Serves the page."""
+class PageFiles:
+    """Files of the page."""
 
     def __init__(self, folder: Path = FOLDER) -> None:
         self._files = {
@@ -45,22 +45,20 @@ class Page:
         }
 
     @property
-    def there(self) -> bool:
-        """Was it built?"""
+    def is_built(self) -> bool:
+        """Return whether the page was built."""
         return f"/{_INDEX}" in self._files
 
     def __call__(self, request: Request) -> Response:
-        """The file that a request names."""
+        """Return the file that a request names."""
         path = request.scope["path"]
         file = self._files.get(f"/{_INDEX}" if path == "/" else path)
         if file is None:
             if path == "/":
                 return PlainTextResponse(MISSING)
-            return PlainTextResponse("There is no such file.\n", status_code=404)
+            return PlainTextResponse("Not found.\n", status_code=404)
         if request.method not in ("GET", "HEAD"):
-            return PlainTextResponse(
-                "Files can only be read.\n", status_code=405, headers={"allow": "GET, HEAD"}
-            )
+            return PlainTextResponse("Method not allowed.\n", status_code=405, headers={"allow": "GET, HEAD"})
         headers = {"cache-control": _FOREVER if file.forever else "no-cache"}
         return Response(file.content, media_type=file.media_type, headers=headers)
 

@@ -1,7 +1,7 @@
-"""A socket, uvicorn, and signals: from a store to a server that can be called.
+"""The server of a store: a socket, uvicorn, and signals.
 
-Invariant: without being told a token and a name to be called by, it listens on this machine only; when it is told to
-end, open streams end at once.
+Invariant: without a token and an allowed host name, the server listens on a loopback address only; open streams end as
+soon as it stops.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ import uvicorn
 from holdfast.engine import Holdfast
 from holdfast.errors import InvalidCall
 from holdfast.operating_system import is_port_taken, most_open_files, own_port, stop_signals
-from holdfast.web.app import App
-from holdfast.web.auth import Keys, Token, new_token
-from holdfast.web.connection import Config, Deadlines, Room
-from holdfast.web.gate import ALWAYS, MOST_HEADERS
+from holdfast.web.app import WebApp
+from holdfast.web.auth import Credentials, Token, new_token
+from holdfast.web.connection import ConnectionSlots, Deadlines, UvicornConfig
 from holdfast.web.operation import Role
-from holdfast.web.page import Page
+from holdfast.web.page import PageFiles
 from holdfast.web.routes.session import launch_url
-from holdfast.web.service import Settings
+from holdfast.web.security import MAX_HEADER_BYTES, SECURITY_HEADERS
+from holdfast.web.service import ServerSettings
 
-#: Seconds that answers which are under way get to end.
+#: Seconds for running requests to end.
 _GRACE = 5
-#: Connections that wait to be accepted, and that are accepted at once.
+#: Connections that wait to be accepted.
 _BACKLOG = 128
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How to serve."""
+class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of a server."""
 
     host: str = "127.0.0.1"
-    #: 0 for any that is free.
+    #: 0 for any free port.
     port: int = 0
-    #: Take any that is free if that one is taken.
+    #: Use any free port if that one is taken.
     any_port: bool = False
-    #: Other names, as a browser writes them, by which the server may be called.
+    #: Further accepted Host headers.
     allowed_hosts: Sequence[str] = ()
-    #: Tokens that are given, with their roles; without any, one is made.
+    #: Without any, one is generated.
     tokens: Sequence[Token] = ()
     read_only: bool = False
     legacy_get: bool = False
@@ -58,88 +58,88 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Server(uvicorn.Server):
-    """Serves a store."""
+    """HTTP server of a store."""
 
     def __init__(
         self,
         hf: Holdfast,
-        options: Options,
+        options: ServeOptions,
         *,
         store: str,
         where: str,
         started: Callable[[], None] = lambda: None,
-        page: Page | None = None,
+        page: PageFiles | None = None,
     ) -> None:
         refuse_unsafe(options)
         self.token = None if options.tokens else new_token()
-        self._socket = _bound(options)
+        self._socket = _bind(options)
         port = self._socket.getsockname()[1]
         hosts = _hosts(options, port)
         self.origin = f"{'https' if options.https else 'http'}://{hosts[0]}"
         given = options.tokens or [Token(self.token or "", Role.ADMIN)]
-        self.keys = Keys(given, read_only=options.read_only)
-        places = _places(options)
+        self.credentials = Credentials(given, read_only=options.read_only)
+        count = _slot_count(options)
         wanted = max(1, options.streams + options.connections)
-        settings = Settings(
+        settings = ServerSettings(
             store=store,
             where=where,
             hosts=hosts,
             origin=self.origin,
-            # Cookies know no ports: two servers on one machine must not share one.
+            # Cookies ignore ports: two servers on one host must not share one.
             cookie=f"{'__Host-' if options.https else ''}holdfast-{port}",
             https=options.https,
             legacy_get=options.legacy_get,
             heartbeat=options.heartbeat,
-            streams=options.streams * places // wanted,
-            requests=options.connections * places // wanted,
+            streams=options.streams * count // wanted,
+            requests=options.connections * count // wanted,
         )
-        room = Room(places, options.deadlines)
-        self.app = App(hf, self.keys, settings, page, lambda: room.is_full)
-        self._tell = started
+        slots = ConnectionSlots(count, options.deadlines)
+        self.app = WebApp(hf, self.credentials, settings, page, lambda: slots.is_full)
+        self._on_start = started
         super().__init__(
-            Config(
+            UvicornConfig(
                 self.app,
-                room=room,
-                headers=[(name.encode(), value.encode()) for name, value in ALWAYS.items()],
+                slots=slots,
+                headers=[(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()],
                 ws="none",
                 loop="asyncio",
                 lifespan="on",
                 log_config=None,
-                # Paths and queries are nobody's business.
+                # Paths and queries may hold secrets.
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                h11_max_incomplete_event_size=MOST_HEADERS,
+                h11_max_incomplete_event_size=MAX_HEADER_BYTES,
                 timeout_graceful_shutdown=_GRACE,
                 backlog=_BACKLOG,
             )
         )
 
     def launch(self, used: Callable[[], None] | None = None) -> str:
-        """Return a URL that opens the page once, with the highest role that a token gives. `used` is called when that
-        happens."""
-        return launch_url(self.origin, self.keys.code(self.keys.highest, used=used))
+        """Return a URL that opens the page once, with the highest role of a token. `used` is called when it is
+        opened."""
+        return launch_url(self.origin, self.credentials.code(self.credentials.highest, used=used))
 
-    def serve_until_told(self) -> None:
-        """Serve until a signal comes, or `stop` is called."""
+    def serve_until_stopped(self) -> None:
+        """Serve until a signal arrives, or `stop` is called."""
         try:
             self.run(sockets=[self._socket])
         finally:
             self._socket.close()
 
-    def left(self) -> list[str]:
-        """The runs that it is going on with: what becomes of them if it ends now, others have to see to."""
+    def unfinished_runs(self) -> list[str]:
+        """Return the runs that tasks are advancing; they are interrupted if the server stops now."""
         return self.app.service.tasks.runs()
 
     def stop(self) -> None:
-        """End, from another thread."""
+        """Stop the server, from any thread."""
         self.should_exit = True
-        self.app.hub.end_streams()
+        self.app.broadcaster.end_streams()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
-            self._tell()
+            self._on_start()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit:
@@ -148,7 +148,7 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """As uvicorn does, but a signal that was obeyed is not raised again."""
+        """Handle signals as uvicorn does, but do not raise a handled signal again."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -160,20 +160,20 @@ class Server(uvicorn.Server):
                 signal.signal(sig, handler)
 
 
-def refuse_unsafe(options: Options) -> None:
-    """Refuse to be reached from elsewhere without a token and a name."""
+def refuse_unsafe(options: ServeOptions) -> None:
+    """Refuse to listen on other addresses without a token and an allowed host name."""
     if is_loopback(options.host):
         return
     if not options.tokens or not options.allowed_hosts:
         raise InvalidCall(
-            f"listening on {options.host} lets other machines in: give a token (--token-file or HOLDFAST_TOKEN) and "
-            "the name that they call it by (--allowed-host)",
+            f"listening on {options.host} makes the server reachable from other machines: give a token "
+            "(--token-file or HOLDFAST_TOKEN) and the host name that they use (--allowed-host)",
             host=options.host,
         )
 
 
 def is_loopback(host: str) -> bool:
-    """Is it an address of this machine only?"""
+    """Return whether an address is reachable from this machine only."""
     if host == "localhost":
         return True
     try:
@@ -182,14 +182,14 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _bound(options: Options) -> socket.socket:
+def _bind(options: ServeOptions) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         made = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise InvalidCall(f"{options.host!r:.80} is no address: {error.strerror or error}") from None
+        raise InvalidCall(f"{options.host!r:.80} is not an address: {error.strerror or error}") from None
     own_port(made)
     try:
         try:
@@ -206,16 +206,15 @@ def _bound(options: Options) -> socket.socket:
     return made
 
 
-def _places(options: Options) -> int:
-    """Return for how many connections there is room, at most three quarters of the files that this process may have
-    open."""
+def _slot_count(options: ServeOptions) -> int:
+    """Return the number of connection slots, at most three quarters of the files that this process may open."""
     wanted = options.streams + options.connections
     files = most_open_files()
     return wanted if files is None else min(wanted, files * 3 // 4)
 
 
-def _hosts(options: Options, port: int) -> list[str]:
-    """The names by which it may be called; the first is for its own URL."""
+def _hosts(options: ServeOptions, port: int) -> list[str]:
+    """Return the accepted Host headers; the first is used for launch URLs."""
     own = ["127.0.0.1", "localhost", "[::1]"] if is_loopback(options.host) else []
     if is_loopback(options.host) and options.host in ("::1", "localhost"):
         own.sort(key=lambda name: name.strip("[]") != options.host)

@@ -19,12 +19,7 @@ from hypothesis import strategies as st
 from stageflow.api import Pipeline, StageContext, StageKind, StageOutput
 from stageflow.context import ContextSnapshot, ExtensionBundle, Message, RoutingDecision, RunIdentity
 from stageflow.context.conversation import Conversation
-from stageflow.context.enrichments import (
-    DocumentEnrichment,
-    Enrichments,
-    MemoryEnrichment,
-    ProfileEnrichment,
-)
+from stageflow.context.enrichments import DocumentEnrichment, Enrichments, MemoryEnrichment, ProfileEnrichment
 from stageflow.core import StageArtifact, StageEvent, StageStatus
 from stageflow.stages.context import PipelineContext
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from holdfast.cli.call import Call, command
-from holdfast.desk.words import size
+from holdfast.cli.context import CommandContext, command
+from holdfast.operator_view.text import size
 
 
 @command("backup")
@@ -16,14 +16,14 @@ from holdfast.desk.words import size
     "--artifacts",
     metavar="FOLDER",
     type=click.Path(path_type=Path),
-    help="Where copies of large values go, if the store keeps them in a folder.",
+    help="The folder for copies of artifacts, if the store keeps them in a folder.",
 )
-def backup_command(call: Call, *, file: str, artifacts: Path | None) -> None:
-    """Copy the store, while it is in use, to a new file, FILE, that needs no other. Never overwrites."""
+def backup_command(ctx: CommandContext, *, file: str, artifacts: Path | None) -> None:
+    """Copy the store to a new file while it is in use. Never overwrites."""
     if file == "-":
         raise click.UsageError(
-            "a backup goes into a file, not to standard output: name one; for a file called -, say ./-"
+            "a backup is written to a file, not to standard output; for a file called -, write ./-"
         )
-    call.hf.backup(file, artifacts=artifacts)
+    ctx.hf.backup(file, artifacts=artifacts)
     written = Path(file).stat().st_size
-    call.out.done({"file": file, "bytes": written}, f"{file} holds the store as it is now, {size(written)}")
+    ctx.out.done({"file": file, "bytes": written}, f"backed up to {file}, {size(written)}")

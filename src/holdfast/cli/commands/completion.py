@@ -5,13 +5,13 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from holdfast.cli.call import Call, command
+from holdfast.cli.context import CommandContext, command
 
 
 @command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion_command(call: Call, shell: str) -> None:
-    """Print what makes your shell complete commands, options and runs.
+def completion_command(ctx: CommandContext, shell: str) -> None:
+    """Print the script that completes commands, options and runs in your shell.
 
     \b
     bash:  eval "$(holdfast completion bash)"   in ~/.bashrc
@@ -23,7 +23,7 @@ def completion_command(call: Call, shell: str) -> None:
     found = get_completion_class(shell)
     assert found is not None
     script = found(program, {}, "holdfast", "_HOLDFAST_COMPLETE").source()
-    if call.out.json:
-        call.out.document({"shell": shell, "script": script})
+    if ctx.out.json:
+        ctx.out.document({"shell": shell, "script": script})
     else:
         print(script)

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from holdfast.cli import exits
-from holdfast.cli.call import Call, command
-from holdfast.cli.completing import REF
+from holdfast.cli import exit_codes
+from holdfast.cli.context import REF, CommandContext, command
 from holdfast.cli.output import Column, Output
-from holdfast.desk.lookup import below, sides
-from holdfast.desk.records import change_record, changes_of, name_of
-from holdfast.desk.words import as_json, brief, count, dumps, plain
 from holdfast.errors import InvalidCall
 from holdfast.history.compare import Diff
+from holdfast.operator_view.lookup import changes_below, versions_to_compare
+from holdfast.operator_view.records import change_view, changes_of, reference_to
+from holdfast.operator_view.text import as_json, brief, count, dumps, plain
 from holdfast.tree import path as paths
 from holdfast.tree.diff import Change
 
@@ -32,26 +31,26 @@ _SIGNS = {
 }
 
 
-class Shown(NamedTuple):
-    """A change, and what it is of: the state, or what is said about the version."""
+class DiffLine(NamedTuple):
+    """A change of the state, or of the version's metadata (`of`)."""
 
     change: Change
     of: str
 
     @property
     def where(self) -> str:
-        """The path; in parentheses where it is not of the state."""
+        """The path, in parentheses if it is not part of the state."""
         where = plain(self.change.where) or "(all)"
         return where if self.of == "state" else f"({where})"
 
     @property
     def top(self) -> str:
-        """The part of the state in which it lies."""
+        """The top-level part of the state that contains it."""
         first = plain(str(self.change.path[0])) if self.change.path else "(all)"
         return first if self.of == "state" else f"({first})"
 
     def fields(self) -> Iterator[str]:
-        """In a line for programs: values as JSON, empty where there is none."""
+        """Yield the fields for programs: values as JSON, empty if there is none."""
         change = self.change
         yield change.kind
         yield self.where
@@ -59,7 +58,7 @@ class Shown(NamedTuple):
         yield "" if change.kind == "removed" else dumps(as_json(change.new))
 
     def line(self, out: Output) -> Text:
-        """In a line for people."""
+        """Return the line for people."""
         change = self.change
         sign, colour = _SIGNS[change.kind]
         line = out.styled(f"{sign} ", colour).append(self.where, "bold")
@@ -75,43 +74,54 @@ class Shown(NamedTuple):
         return line
 
 
-def shown(found: Diff) -> list[Shown]:
-    """All changes of a diff."""
-    return [Shown(*each) for each in changes_of(found)]
+def diff_lines(found: Diff) -> list[DiffLine]:
+    """Return all changes of a diff."""
+    return [DiffLine(*each) for each in changes_of(found)]
 
 
 @command("diff")
 @click.argument("a", type=REF)
 @click.argument("b", required=False, type=REF)
-@click.option("--stat", is_flag=True, help="Count the changes of each part of the state.")
-@click.option("--path", metavar="PATH", help="Only what changed below this part of the state.")
-@click.option("--json-patch", is_flag=True, help="As a JSON patch (RFC 6902).")
+@click.option("--stat", is_flag=True, help="Count the changes in each part of the state.")
+@click.option("--path", metavar="PATH", help="Only changes below this path of the state.")
+@click.option("--json-patch", is_flag=True, help="Print a JSON patch (RFC 6902).")
 @click.option("--exit-code", is_flag=True, help="Exit with 1 if there is any difference.")
 def diff_command(
-    call: Call, a: str, b: str | None, *, stat: bool, path: str | None, json_patch: bool, exit_code: bool
+    ctx: CommandContext,
+    a: str,
+    b: str | None,
+    *,
+    stat: bool,
+    path: str | None,
+    json_patch: bool,
+    exit_code: bool,
 ) -> int:
-    """What changed from version A to version B, of one run or of two.
+    """Show the changes from version A to version B, of the same run or of two runs.
 
-    Without B, it is the head of A's run; if A is the head, what the head itself changed. B may leave out the run, as in
-    @4, ~1 or :tag.
+    Without B, compare with the head of A's run; if A is the head, with its parent. B may omit the run, as in @4, ~1 or
+    :tag.
     """
-    one, other = sides(call.hf, a, b)
-    found = call.hf.diff(one, other)
-    changes = shown(found) if path is None else [Shown(each, "state") for each in below(found, path)]
-    out = call.out
+    one, other = versions_to_compare(ctx.hf, a, b)
+    found = ctx.hf.diff(one, other)
+    changes = (
+        diff_lines(found)
+        if path is None
+        else [DiffLine(each, "state") for each in changes_below(found, path)]
+    )
+    out = ctx.out
     if json_patch:
         if path is not None:
-            raise InvalidCall("a JSON patch is of the whole state: leave out --path or --json-patch")
+            raise InvalidCall("a JSON patch covers the whole state: omit --path or --json-patch")
         out.document(found.json_patch())
-        # A patch tells nothing else.
+        # A patch contains no metadata.
         changes = [each for each in changes if each.of == "state"]
     elif stat:
         _stat(out, changes)
     elif out.json:
-        records = [change_record(*each) for each in changes]
-        out.document({"a": name_of(one), "b": name_of(other), "changes": records})
-    elif out.for_people:
-        out.text(out.styled(f"{name_of(one)} → {name_of(other)}", "bold"))
+        records = [change_view(*each) for each in changes]
+        out.document({"a": reference_to(one), "b": reference_to(other), "changes": records})
+    elif out.is_for_people:
+        out.text(out.styled(f"{reference_to(one)} → {reference_to(other)}", "bold"))
         for change in changes:
             out.text(change.line(out))
         if not changes:
@@ -119,10 +129,10 @@ def diff_command(
     else:
         for change in changes:
             out.fields(change.fields())
-    return exits.FINDINGS if exit_code and changes else exits.DONE
+    return exit_codes.FINDINGS if exit_code and changes else exit_codes.DONE
 
 
-def _stat(out: Output, changes: Sequence[Shown]) -> None:
+def _stat(out: Output, changes: Sequence[DiffLine]) -> None:
     tops: Counter[tuple[str, str]] = Counter((each.top, each.change.kind) for each in changes)
     names = sorted({name for name, _ in tops})
     kinds = list(_SIGNS)
@@ -132,5 +142,5 @@ def _stat(out: Output, changes: Sequence[Shown]) -> None:
     ]
     rows = [{"part": name, **{kind: tops[name, kind] for kind in kinds}} for name in names]
     out.rows(rows, columns, lambda row: row, empty="no difference")
-    if out.for_people and changes:
+    if out.is_for_people and changes:
         out.text(count(len(changes), "change"))

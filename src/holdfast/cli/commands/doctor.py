@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.checkup import Finding, checkup
-from holdfast.cli import exits
-from holdfast.cli.call import Call, command
+from holdfast.cli import exit_codes
+from holdfast.cli.context import CommandContext, command
 from holdfast.cli.settings import find_app, load_app
-from holdfast.desk.words import plain
+from holdfast.doctor import CheckResult, run_checks
 from holdfast.errors import InvalidCall
+from holdfast.operator_view.text import plain
 
 
 @command("doctor")
-def doctor_command(call: Call) -> int:
-    """Look for what could become a problem: interrupted runs, space, questions that wait, the linked SQLite.
+def doctor_command(ctx: CommandContext) -> int:
+    """Look for problems with the store and this installation: interrupted runs, space, open questions, SQLite.
 
-    Exits with 1 if there is something to be done. `holdfast verify` checks the data itself.
+    Exits with 1 if it finds one. `holdfast verify` checks the data itself.
     """
     found = [
-        Finding("store", True, f"{call.place.shown}, named by {call.place.source}"),
-        *checkup(call.hf, call.place.where),
-        _app(call),
+        CheckResult("store", True, f"{ctx.location.public}, named by {ctx.location.source}"),
+        *run_checks(ctx.hf, ctx.location.where),
+        _app(ctx),
     ]
-    out = call.out
+    out = ctx.out
     if out.json:
         out.document([msgspec.structs.asdict(each) for each in found])
     for each in () if out.json else found:
@@ -31,21 +31,23 @@ def doctor_command(call: Call) -> int:
         line.append(f"{each.check:11} ", "bold").append(plain(each.what))
         if each.advice:
             line.append(f"\n  {'':11} → {plain(each.advice)}", "cyan")
-        if out.for_people:
+        if out.is_for_people:
             out.text(line)
         else:
-            out.fields(("ok" if each.ok else "look", each.check, each.what, each.advice))
-    return exits.DONE if all(each.ok for each in found) else exits.FINDINGS
+            out.fields(("ok" if each.ok else "warning", each.check, each.what, each.advice))
+    return exit_codes.DONE if all(each.ok for each in found) else exit_codes.FINDINGS
 
 
-def _app(call: Call) -> Finding:
-    name = find_app(call.app)
+def _app(ctx: CommandContext) -> CheckResult:
+    name = find_app(ctx.app)
     if name is None:
-        return Finding("app", True, "none is named", "resume and rollback need --app, or [tool.holdfast] app")
+        return CheckResult(
+            "app", True, "none is named", "resume and rollback need --app, or [tool.holdfast] app"
+        )
     try:
         engine = load_app(name)
     except InvalidCall as error:
-        return Finding("app", False, str(error), "mend the module, or name another")
+        return CheckResult("app", False, str(error), "fix the module, or name another")
     if engine is not None:
         engine.close()
-    return Finding("app", True, f"{name} can be imported")
+    return CheckResult("app", True, f"{name} can be imported")

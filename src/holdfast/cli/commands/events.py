@@ -7,35 +7,40 @@ from fnmatch import fnmatchcase
 
 import click
 
-from holdfast.cli.call import Call, command
-from holdfast.cli.completing import RUN
-from holdfast.desk.records import event_record
-from holdfast.desk.words import as_json, brief, plain
+from holdfast.cli.context import RUN, CommandContext, command
 from holdfast.model.public import Event
+from holdfast.operator_view.records import event_view
+from holdfast.operator_view.text import as_json, brief, plain
 
 _PAGE = 500
 
 
 @command("events")
 @click.argument("run", type=RUN, required=False)
-@click.option("-f", "--follow", is_flag=True, help="Go on with those to come, until interrupted.")
+@click.option("-f", "--follow", is_flag=True, help="Wait for new events until interrupted.")
 @click.option(
-    "--kind", "kinds", multiple=True, metavar="PATTERN", help="Only these: 'run.*', step.failed. Repeatable."
+    "--kind",
+    "kinds",
+    multiple=True,
+    metavar="PATTERN",
+    help="Only these kinds: 'run.*', step.failed. Repeatable.",
 )
 @click.option(
-    "--after", type=click.IntRange(0), metavar="CURSOR", default=0, help="Only those after this cursor."
+    "--after", type=click.IntRange(0), metavar="CURSOR", default=0, help="Only events after this cursor."
 )
-def events_command(call: Call, run: str | None, *, follow: bool, kinds: tuple[str, ...], after: int) -> None:
-    """What happened to a run, or in the whole store, oldest first.
+def events_command(
+    ctx: CommandContext, run: str | None, *, follow: bool, kinds: tuple[str, ...], after: int
+) -> None:
+    """List the events of a run or of the whole store, oldest first.
 
-    With --json each event is a line; its `cursor` is where to go on with --after.
+    With --json each event is one line; pass its `cursor` to --after to continue from there.
     """
-    hf = call.hf
-    run_id = None if run is None else hf.find(run)
+    hf = ctx.hf
+    run_id = None if run is None else hf.get(run).id
     if follow:
         with hf.subscribe(run_id=run_id, kinds=kinds, after=after) as subscription:
             for event in subscription:
-                _tell(call, event)
+                _print_event(ctx, event)
     while not follow:
         page = (
             hf.events(after=after, limit=_PAGE)
@@ -44,14 +49,14 @@ def events_command(call: Call, run: str | None, *, follow: bool, kinds: tuple[st
         )
         for event in page:
             if not kinds or any(fnmatchcase(event.kind, pattern) for pattern in kinds):
-                _tell(call, event)
+                _print_event(ctx, event)
         if not page:
             return
         after = page[-1].cursor
 
 
-def _tell(call: Call, event: Event) -> None:
-    out = call.out
+def _print_event(ctx: CommandContext, event: Event) -> None:
+    out = ctx.out
     at = event.at.astimezone()
     time = (
         f"{at:%H:%M:%S}" if at.date() == datetime.now(UTC).astimezone().date() else f"{at:%Y-%m-%d %H:%M:%S}"
@@ -63,8 +68,8 @@ def _tell(call: Call, event: Event) -> None:
     rest = {
         name: value
         for name, value in event.data.items()
-        if name in ("error", "reason", "tag", "fork", "prompt")
+        if name in ("error", "reason", "tag", "fork", "question")
     }
     line.append(plain(str(what))).append(f"  {brief(rest, 80)}" if rest else "", "bright_black")
     values = (event.cursor, event.at, event.run, event.kind, event.version, event.step, as_json(event.data))
-    out.line(event_record(event), values, line)
+    out.line(event_view(event), values, line)

@@ -7,39 +7,39 @@ from typing import Any
 
 import click
 
-from holdfast.cli import exits
-from holdfast.cli.call import Call, command
-from holdfast.desk.words import count, plain
+from holdfast.cli import exit_codes
+from holdfast.cli.context import CommandContext, command
 from holdfast.errors import InvalidCall
+from holdfast.operator_view.text import count, plain
 
 
 @command("import-langgraph")
 @click.argument("file", metavar="FILE")
 @click.option(
-    "--allow", multiple=True, metavar="MODULE.CLASS", help="A class of yours that stands in channels."
+    "--allow", multiple=True, metavar="MODULE.CLASS", help="An application class that channels contain."
 )
-def import_langgraph_command(call: Call, file: str, *, allow: tuple[str, ...]) -> int:
-    """Copy the threads of a database of LangGraph's SqliteSaver, and compare each checkpoint with its copy.
+def import_langgraph_command(ctx: CommandContext, file: str, *, allow: tuple[str, ...]) -> int:
+    """Copy the threads of a LangGraph SqliteSaver database, and compare each checkpoint with its copy.
 
-    The file is only read. What is there already is compared, not written again: a second call goes on where the first
-    was cut short.
+    The file is only read. Checkpoints that were copied before are compared, not written again, so an interrupted import
+    can be repeated.
 
     \b
     holdfast import-langgraph old.sqlite --store runs.db
     """
     try:
         from holdfast.integrations.langgraph import HoldfastSaver
-        from holdfast.integrations.langgraph.importing import import_sqlite, opened
+        from holdfast.integrations.langgraph.import_sqlite import import_sqlite, opened
     except ImportError as error:
         raise InvalidCall(f"this needs LangGraph: pip install 'holdfast[langgraph]' ({error})") from None
     classes = [_class(name) for name in allow]
     with opened(file):
-        # What cannot be read makes no store.
-        saver = HoldfastSaver(call.make(), allow=classes)
-    with call.out.progress("importing") as advance:
+        # Create no store for a file that cannot be read.
+        saver = HoldfastSaver(ctx.create_store(), allow=classes)
+    with ctx.out.progress("importing") as advance:
         done = import_sqlite(file, saver, allow=classes, progress=advance)
     for thread, namespace, why in done.refused:
-        call.out.say(plain(f"thread {thread!r}{f', namespace {namespace!r}' if namespace else ''}: {why}"))
+        ctx.out.say(plain(f"thread {thread!r}{f', namespace {namespace!r}' if namespace else ''}: {why}"))
     record = {
         "threads": done.threads,
         "checkpoints": done.checkpoints,
@@ -49,11 +49,9 @@ def import_langgraph_command(call: Call, file: str, *, allow: tuple[str, ...]) -
             for thread, namespace, why in done.refused
         ],
     }
-    told = (
-        f"{count(done.checkpoints, 'checkpoint')} of {count(done.threads, 'thread')} copied, each as it was"
-    )
-    call.out.done(record, told)
-    return exits.code_of(done.refused[0][2]) if done.refused else exits.DONE
+    total = f"{count(done.checkpoints, 'checkpoint')} of {count(done.threads, 'thread')}"
+    ctx.out.done(record, f"copied {total}, all verified")
+    return exit_codes.code_of(done.refused[0][2]) if done.refused else exit_codes.DONE
 
 
 def _class(name: str) -> type:

@@ -6,59 +6,58 @@ from pathlib import Path
 
 import click
 
-from holdfast.cli import exits
-from holdfast.cli.call import Call, command
-from holdfast.cli.files import whole
-from holdfast.cli.plan import careful, go_ahead
-from holdfast.cli.settings import DEFAULT, project
-from holdfast.desk.words import dumps
+from holdfast.cli import exit_codes
+from holdfast.cli.context import CommandContext, command, confirm, confirm_options, open_output_file
+from holdfast.cli.settings import DEFAULT_STORE, find_project_config
 from holdfast.errors import InvalidCall, StoreUnavailable
-from holdfast.opening import file_of, formats, is_server
+from holdfast.operator_view.text import dumps
+from holdfast.store_url import file_of, formats, is_server
 
 
 @command("init")
 @click.argument("path", required=False)
-@careful
-def init_command(call: Call, path: str | None, *, yes: bool, dry_run: bool) -> int:
-    """Make a store, and tell this project where it is.
+@confirm_options
+def init_command(ctx: CommandContext, path: str | None, *, yes: bool, dry_run: bool) -> int:
+    """Create a store and record its location in pyproject.toml.
 
-    That is written into pyproject.toml, if there is one here that does not speak of Holdfast yet.
-
-    PATH is ./holdfast.db, unless --store or HOLDFAST_STORE names another.
+    pyproject.toml is changed only if it is in this folder and has no [tool.holdfast] table yet. PATH defaults to
+    ./holdfast.db, --store or HOLDFAST_STORE.
     """
     if path is not None:
-        call.store = path
-    where = call.place.shown
+        ctx.store = path
+    where = ctx.location.public
     if where == ":memory:":
-        raise InvalidCall("a store at :memory: ends with the program that opens it: name a file or a server")
-    there = _is_there(call)
+        raise InvalidCall("a store at :memory: is lost when the program ends: name a file or a server")
+    exists = _store_exists(ctx)
     config = Path("pyproject.toml")
-    writes = config.exists() and project() is None and "://" not in where and where.isprintable()
-    record = {"store": where, "made": not there}
-    lines = [f"{where} is there already" if there else f"a store is made at {where}"]
+    writes = config.exists() and find_project_config() is None and "://" not in where and where.isprintable()
+    record = {"store": where, "created": not exists}
+    lines = [f"{where} exists already" if exists else f"create a store at {where}"]
     if writes:
-        lines.append(f"{config} gets a table [tool.holdfast] that names it")
-    # Where nobody is asked, what was done says it all.
-    silent = not call.out.can_ask or (there and not writes)
-    if not go_ahead(call, lines, record, yes=yes or silent, dry_run=dry_run):
-        return exits.DONE
-    call.make()
+        lines.append(f"add a table [tool.holdfast] with its location to {config}")
+    # Without a question, the result says enough.
+    silent = not ctx.out.can_ask or (exists and not writes)
+    if not confirm(ctx, lines, record, yes=yes or silent, dry_run=dry_run):
+        return exit_codes.DONE
+    ctx.create_store()
     if writes:
         _append(config, f"[tool.holdfast]\nstore = {dumps(where)}\n")
-    named = f"; {config} names it" if writes else ""
+    recorded = f" and recorded it in {config}" if writes else ""
     hint = (
-        "" if where == DEFAULT or writes or call.place.source != "--store" else f" (HOLDFAST_STORE={where})"
+        ""
+        if where == DEFAULT_STORE or writes or ctx.location.source != "--store"
+        else f" (HOLDFAST_STORE={where})"
     )
-    call.out.done(
+    ctx.out.done(
         record,
-        f"{where} is {'there' if there else 'made'}{named}: hf = holdfast.open({dumps(where)}), then "
+        f"{'found' if exists else 'created'} {where}{recorded}: hf = holdfast.open({dumps(where)}), then "
         f"`holdfast runs`{hint}",
     )
-    return exits.DONE
+    return exit_codes.DONE
 
 
-def _is_there(call: Call) -> bool:
-    where = call.place.where
+def _store_exists(ctx: CommandContext) -> bool:
+    where = ctx.location.where
     if not is_server(where):
         return Path(file_of(where)).exists()
     try:
@@ -71,11 +70,11 @@ def _is_there(call: Call) -> bool:
 
 
 def _append(config: Path, table: str) -> None:
-    """Put a table at the end of a file, which is left as it is otherwise."""
+    """Append a table to a file without changing the rest."""
     before = config.read_bytes()
     newline = b"\r\n" if b"\r\n" in before else b"\n"
     added = table.encode().replace(b"\n", newline)
     if before.strip():
         added = (b"" if before.endswith(b"\n") else newline) + newline + added
-    with whole(config, overwrite=True) as file:
+    with open_output_file(config, overwrite=True) as file:
         file.write(before + added)

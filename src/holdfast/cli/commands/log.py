@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli import lanes
-from holdfast.cli.call import Call, command
-from holdfast.cli.completing import RUN
+from holdfast.cli import drawing
+from holdfast.cli.context import RUN, CommandContext, command
 from holdfast.cli.output import Column, Output
-from holdfast.desk.lookup import run_of
-from holdfast.desk.records import has_failed, version_record
-from holdfast.desk.words import age, brief, places, plain, size, span
 from holdfast.history.history import History
 from holdfast.history.version import Version
+from holdfast.operator_view.lookup import resolve_run
+from holdfast.operator_view.records import has_failed, version_view
+from holdfast.operator_view.text import age, brief, display_width, plain, size, span
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -25,38 +24,40 @@ def _took(version: Version) -> str:
     return "" if version.took is None else span(version.took)
 
 
-#: The list without lanes.
+#: Columns of the list without a graph.
 _COLUMNS = (
     Column("version", lambda version: version.number, right=True, style="bold"),
-    Column("timeline", lambda version: version.timeline, right=True, spare=3),
-    Column("step", lambda version: version.address or version.kind, least=12),
-    Column("kind", lambda version: version.kind, spare=4),
+    Column("timeline", lambda version: version.timeline, right=True, drop_order=3),
+    Column("step", lambda version: version.address or version.kind, min_width=12),
+    Column("kind", lambda version: version.kind, drop_order=4),
     Column("status", lambda version: version.status),
-    Column("at", lambda version: version.at, lambda version: age(version.at), spare=1),
-    Column("took", lambda version: version.took, _took, right=True, spare=2),
-    Column("size", lambda version: version.size, lambda version: size(version.size), right=True, spare=5),
-    Column("tags", lambda version: version.tags, style="yellow", least=8, spare=7),
-    Column("note", lambda version: version.note, style="italic", least=8, spare=6),
+    Column("at", lambda version: version.at, lambda version: age(version.at), drop_order=1),
+    Column("took", lambda version: version.took, _took, right=True, drop_order=2),
+    Column(
+        "size", lambda version: version.size, lambda version: size(version.size), right=True, drop_order=5
+    ),
+    Column("tags", lambda version: version.tags, style="yellow", min_width=8, drop_order=7),
+    Column("note", lambda version: version.note, style="italic", min_width=8, drop_order=6),
 )
-#: Places that the name of a step gets in a list that is aligned.
-_NAME = 32
-#: Colours of timelines, in turn.
+#: The widest name of a step to which the others are aligned.
+_MAX_NAME = 32
+#: Colours of lanes, in turn.
 _LANES = ("cyan", "magenta", "yellow", "green", "blue", "red")
 
 
 @command("log")
 @click.argument("run", type=RUN)
 @click.option(
-    "-n", "--limit", default=100, show_default=True, type=click.IntRange(1), help="So many at most."
+    "-n", "--limit", default=100, show_default=True, type=click.IntRange(1), help="At most N versions."
 )
 @click.option("--before", type=click.IntRange(1), metavar="N", help="Only versions before this one.")
 @click.option("--step", metavar="NAME", help="Only versions of this step.")
 @click.option("--tag", metavar="TAG", help="Only versions with this tag.")
 @click.option("--timeline", type=click.IntRange(1), metavar="N", help="Only versions of this timeline.")
-@click.option("--oneline", is_flag=True, help="Short: number and step.")
-@click.option("--graph/--no-graph", default=None, help="Draw timelines as lanes; on a terminal by default.")
+@click.option("--oneline", is_flag=True, help="Only number and step.")
+@click.option("--graph/--no-graph", default=None, help="Draw timelines as a graph; default on a terminal.")
 def log_command(
-    call: Call,
+    ctx: CommandContext,
     run: str,
     *,
     limit: int,
@@ -67,42 +68,39 @@ def log_command(
     oneline: bool,
     graph: bool | None,
 ) -> None:
-    """The versions of a run, newest first.
-
-    RUN is the id of a run, or its beginning. The filled dot is the head.
-    """
-    log = call.hf.history(
-        run_of(call.hf, run, "--before N lists the versions before one, `holdfast show` shows one")
+    """List the versions of a run, newest first. The filled dot is the head."""
+    log = ctx.hf.history(
+        resolve_run(ctx.hf, run, "--before N lists the versions before one, `holdfast show` shows one")
     )
     found = log.versions(limit=limit + 1, before=before, step=step, tag=tag, timeline=timeline)
     versions = found[:limit]
-    out = call.out
+    out = ctx.out
     if out.json:
-        out.document([version_record(version) for version in versions])
-    elif graph or (graph is None and out.for_people):
-        for line in picture(out, log, versions, oneline=oneline, lines=step is None and tag is None):
+        out.document([version_view(version) for version in versions])
+    elif graph or (graph is None and out.is_for_people):
+        for line in version_graph(out, log, versions, oneline=oneline, lines=step is None and tag is None):
             out.text(line)
         if not versions:
             out.say("no such versions")
     else:
-        out.rows(versions, _COLUMNS[:3] if oneline else _COLUMNS, version_record, empty="no such versions")
-    if len(found) > limit and out.for_people:
+        out.rows(versions, _COLUMNS[:3] if oneline else _COLUMNS, version_view, empty="no such versions")
+    if len(found) > limit and out.is_for_people:
         out.say(
-            out.styled(f"there are more: -n {limit * 10}, or --before {versions[-1].number}", "bright_black")
+            out.styled(f"more versions: -n {limit * 10}, or --before {versions[-1].number}", "bright_black")
         )
 
 
-def picture(
+def version_graph(
     out: Output, log: History, versions: Sequence[Version], *, oneline: bool = False, lines: bool = True
 ) -> list[Text]:
-    """The list with its lanes. Where versions were chosen by what they are, no lines lead from one to the other."""
+    """Return the lines of the list with its graph; without `lines`, versions are not connected."""
     head = log.head_number
     reasons = {line.number: line for line in log.timelines()}
     by_number = {version.number: version for version in versions}
-    points = [lanes.Point(version.number, _parents(version) if lines else ()) for version in versions]
-    rows = list(lanes.draw(points, head))
+    points = [drawing.GraphNode(version.number, _parents(version) if lines else ()) for version in versions]
+    rows = list(drawing.draw_graph(points, head))
     width = max((len(row.text) for row in rows), default=0)
-    wide = min(_NAME, max((places(_name(version)) for version in versions), default=0))
+    wide = min(_MAX_NAME, max((display_width(_name(version)) for version in versions), default=0))
     drawn = []
     for row in rows:
         line = out.styled("")
@@ -114,7 +112,7 @@ def picture(
             first = version.timeline > 1 and version.parent == reasons[version.timeline].parent
             reason = reasons[version.timeline].reason if first else None
             _describe(line, version, head=row.number == head, wide=0 if oneline else wide, reason=reason)
-        if out.for_people:
+        if out.is_for_people:
             line.truncate(out.width, overflow="ellipsis")
         line.rstrip()
         drawn.append(line)
@@ -131,7 +129,7 @@ def _name(version: Version) -> str:
 
 
 def _describe(line: Text, version: Version, *, head: bool, wide: int, reason: str | None) -> None:
-    """What is said of a version; in short if its name has no width."""
+    """Append the description of a version; only number and name if `wide` is 0."""
     line.append(f"{version.number:>4}  ", "bold")
     name = _name(version)
     line.append(name, "red" if has_failed(version) or version.is_damaged else "")
@@ -140,7 +138,7 @@ def _describe(line: Text, version: Version, *, head: bool, wide: int, reason: st
     if version.is_damaged:
         line.append("  cannot be read: run `holdfast verify`", "red")
         return
-    line.append(" " * (wide - places(name)))
+    line.append(" " * (wide - display_width(name)))
     line.append(f"  {age(version.at)}", "bright_black")
     if version.took is not None:
         line.append(f", took {span(version.took)}", "bright_black")

@@ -8,17 +8,15 @@ from typing import Any
 
 import click
 
-from holdfast.cli import exits
-from holdfast.cli.call import Call, command
-from holdfast.cli.completing import RUN
-from holdfast.cli.plan import careful, go_ahead
-from holdfast.desk.lookup import behind, run_of, within
-from holdfast.desk.records import name_of
-from holdfast.desk.words import as_json, brief, count
+from holdfast.cli import exit_codes
+from holdfast.cli.context import RUN, CommandContext, command, confirm, confirm_options
 from holdfast.errors import InvalidCall, MergeConflict, NotFound
-from holdfast.tree.edits import MISSING
+from holdfast.operator_view.lookup import ancestor_numbers, resolve_run, version_in_run
+from holdfast.operator_view.records import reference_to
+from holdfast.operator_view.text import as_json, brief, count
+from holdfast.tree.list_alignment import MISSING
 
-#: Which of the two values stays: the path, the common one, ours, theirs.
+#: Resolvers of a conflict: functions of the path and the common, our and their value.
 _SIDES: dict[str, Callable[[tuple[Any, ...], Any, Any, Any], Any]] = {
     "head": lambda path, base, ours, theirs: theirs,
     "other": lambda path, base, ours, theirs: ours,
@@ -28,14 +26,16 @@ _SIDES: dict[str, Callable[[tuple[Any, ...], Any, Any, Any], Any]] = {
 @command("merge")
 @click.argument("run", type=RUN)
 @click.argument("other", required=False, metavar="[REF]")
-@click.option("--timeline", type=click.IntRange(1), metavar="N", help="The last version of this timeline.")
 @click.option(
-    "--prefer", type=click.Choice(list(_SIDES)), help="Whose value stays where both changed the same place."
+    "--timeline", type=click.IntRange(1), metavar="N", help="Merge the last version of this timeline."
 )
-@click.option("--note", metavar="TEXT", help="Kept with the new version.")
-@careful
+@click.option(
+    "--prefer", type=click.Choice(list(_SIDES)), help="Which value to keep where both changed the same path."
+)
+@click.option("--note", metavar="TEXT", help="A note for the new version.")
+@confirm_options
 def merge_command(
-    call: Call,
+    ctx: CommandContext,
     run: str,
     other: str | None,
     *,
@@ -45,50 +45,49 @@ def merge_command(
     yes: bool,
     dry_run: bool,
 ) -> int:
-    """Bring what another version or timeline of a run changed into its head.
+    """Merge the changes of another version or timeline into a run's head.
 
-    What changed in one of them only is taken; where both changed the same place, it is a conflict (exit code 4), unless
-    --prefer says which one stays.
+    If both changed the same path, it is a conflict (exit code 4), unless --prefer names the side to keep.
     """
-    hf = call.hf
-    log = hf.history(run_of(hf, run, "name the other version after it"))
+    hf = ctx.hf
+    log = hf.history(resolve_run(hf, run, "pass the other version as the second argument"))
     if (other is None) == (timeline is None):
         raise click.UsageError("name a version, or --timeline N")
-    found = log.versions(timeline=timeline, limit=1) if other is None else [within(hf, log.id, other)]
+    found = log.versions(timeline=timeline, limit=1) if other is None else [version_in_run(hf, log.id, other)]
     if not found:
         raise NotFound(
-            f"run {log.id!r} has no timeline {timeline} with a version of its own: `holdfast log {log.id}` shows them",
+            f"run {log.id!r} has no timeline {timeline} with a version of its own: `holdfast log {log.id}` lists them",
             run=log.id,
             timeline=timeline,
         )
     theirs = found[0]
     head = log.head
-    if theirs.number in behind(log, head):
+    if theirs.number in ancestor_numbers(log, head):
         raise InvalidCall(
-            f"nothing to merge: {name_of(head)} comes from {name_of(theirs)} already",
+            f"nothing to merge: {reference_to(head)} already contains {reference_to(theirs)}",
             run=log.id,
             version=theirs.number,
         )
     how: dict[str, Any] = {"note": note, "resolve": None if prefer is None else _SIDES[prefer]}
-    with _told_here(name_of(head), name_of(theirs)):
+    with _explain_conflict(reference_to(head), reference_to(theirs)):
         log.merge(theirs, **how, dry_run=True)
     lines = [
-        f"{name_of(theirs)} is merged into {name_of(head)}, which differ in "
-        f"{count(len(hf.diff(head, theirs).changes), 'place')}"
+        f"merge {reference_to(theirs)} into {reference_to(head)}; they differ in "
+        f"{count(len(hf.diff(head, theirs).changes), 'path')}"
     ]
     record = {"run": log.id, "head": head.number, "other": theirs.number}
-    if not go_ahead(call, lines, record, yes=yes, dry_run=dry_run):
-        return exits.DONE
-    with _told_here(name_of(head), name_of(theirs)):
+    if not confirm(ctx, lines, record, yes=yes, dry_run=dry_run):
+        return exit_codes.DONE
+    with _explain_conflict(reference_to(head), reference_to(theirs)):
         made = log.merge(theirs, **how)
-    call.out.done(
-        {**record, "version": made.number}, f"{name_of(made)} joins {head.number} and {theirs.number}"
+    ctx.out.done(
+        {**record, "version": made.number}, f"{reference_to(made)} merges {head.number} and {theirs.number}"
     )
-    return exits.DONE
+    return exit_codes.DONE
 
 
 @contextmanager
-def _told_here(head: str, other: str) -> Iterator[None]:
+def _explain_conflict(head: str, other: str) -> Iterator[None]:
     try:
         yield
     except MergeConflict as error:
@@ -96,18 +95,18 @@ def _told_here(head: str, other: str) -> Iterator[None]:
 
 
 def _conflict(error: MergeConflict, head: str, other: str) -> MergeConflict:
-    """A conflict in the words of the command line."""
+    """Return a conflict that names the options of the command."""
     details = error.details
     more = len(details["paths"]) - 1
-    place = (details["path"] or "the root") + (f" (and {count(more, 'other place')})" if more else "")
+    where = (details["path"] or "the root") + (f" (and {count(more, 'other path')})" if more else "")
     return MergeConflict(
-        f"both changed {place}: {head} {_has(details['theirs'])}, {other} {_has(details['ours'])}; say --prefer head "
+        f"both changed {where}: {head} {_has(details['theirs'])}, {other} {_has(details['ours'])}; use --prefer head "
         "or --prefer other",
         path=details["path"],
         paths=details["paths"],
-        base=_kept(details["base"]),
-        head=_kept(details["theirs"]),
-        other=_kept(details["ours"]),
+        base=_json_or_none(details["base"]),
+        head=_json_or_none(details["theirs"]),
+        other=_json_or_none(details["ours"]),
     )
 
 
@@ -115,5 +114,5 @@ def _has(value: Any) -> str:
     return "deletes it" if value is MISSING else f"has {brief(value)}"
 
 
-def _kept(value: Any) -> Any:
+def _json_or_none(value: Any) -> Any:
     return None if value is MISSING else as_json(value)

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from holdfast.cli import exits
-from holdfast.cli.call import Call, command
-from holdfast.cli.plan import careful, go_ahead
-from holdfast.opening import formats
+from holdfast.cli import exit_codes
+from holdfast.cli.context import CommandContext, command, confirm, confirm_options
+from holdfast.store_url import formats
 
 
 @command("migrate")
-@careful
-def migrate_command(call: Call, *, yes: bool, dry_run: bool) -> int:
-    """Bring a store to this Holdfast's format. Every command that opens an older store does so, too.
+@confirm_options
+def migrate_command(ctx: CommandContext, *, yes: bool, dry_run: bool) -> int:
+    """Upgrade a store to the current format, as every command that opens an older store does.
 
-    An older Holdfast cannot open it afterwards.
+    Older releases of Holdfast cannot open it afterwards.
     """
-    where = call.place.shown
-    before, newest = call.checked(lambda: formats(call.place.where))
+    where = ctx.location.public
+    before, newest = ctx.explain_missing_store(lambda: formats(ctx.location.where))
     record = {"store": where, "format": before, "newest": newest}
     if before == newest:
-        call.out.done(record, f"{where} has format {before}, the newest")
-        return exits.DONE
-    lines = [f"{where} goes from format {before} to {newest}; an older Holdfast cannot open it afterwards"]
-    if not go_ahead(call, lines, record, yes=yes, dry_run=dry_run):
-        return exits.DONE
-    call.hf.stats()
-    call.out.done({**record, "format": newest}, f"{where} has format {newest} now")
-    return exits.DONE
+        ctx.out.done(record, f"{where} has format {before}, which is current")
+        return exit_codes.DONE
+    lines = [
+        f"upgrade {where} from format {before} to {newest}; older releases of Holdfast cannot open it afterwards"
+    ]
+    if not confirm(ctx, lines, record, yes=yes, dry_run=dry_run):
+        return exit_codes.DONE
+    ctx.hf.stats()
+    ctx.out.done({**record, "format": newest}, f"upgraded {where} to format {newest}")
+    return exit_codes.DONE

@@ -5,18 +5,17 @@ from __future__ import annotations
 import click
 import msgspec
 
-from holdfast.cli import exits
-from holdfast.cli.call import Call, command
-from holdfast.cli.plan import go_ahead
-from holdfast.desk.words import count, plain, span
+from holdfast.cli import exit_codes
+from holdfast.cli.context import CommandContext, command, confirm
+from holdfast.operator_view.text import count, plain, span
 
-#: What each action would be.
-_WOULD = {
-    "restore": "it would go back to its last good version, and on from there",
-    "freeze": "it would be frozen, and you would be asked",
-    "hand over": "others would go on with it",
-    "report": "that would be noted in its journal, as nobody has said what to do",
-    "resume": "it would be gone on with here",
+#: Descriptions of actions for `--dry-run`.
+_ACTIONS = {
+    "recover": "it would be rolled back to its last good version and resumed",
+    "stall": "it would be stalled, with a question in the inbox",
+    "hand over": "it would be left to a process that has its code",
+    "report": "an event would be written, as it has no watchdog that says what to do",
+    "resume": "it would be resumed here",
 }
 
 
@@ -28,42 +27,44 @@ _WOULD = {
     default=2.0,
     show_default=True,
     metavar="SECONDS",
-    help="The time between two looks.",
+    help="The time between two checks.",
 )
 @click.option(
     "--once",
     is_flag=True,
-    help="Look once, act, tell what was found and done, and end when the runs that it went on with have.",
+    help="Check once, act, report, and exit when the resumed runs have ended.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what a look would do now.")
-def monitor_command(call: Call, module: str | None, *, interval: float, once: bool, dry_run: bool) -> int:
-    """Look after runs that are dead, silent, looping or too expensive, until a signal comes.
+@click.option("--dry-run", is_flag=True, help="Only describe what a check would do now.")
+def monitor_command(
+    ctx: CommandContext, module: str | None, *, interval: float, once: bool, dry_run: bool
+) -> int:
+    """Detect runs that are dead, silent, looping or over budget, and act on them, until interrupted.
 
-    What is done about them is what their workflow's `watch` says. Workers do this, too; of all that look, one acts.
-    Runs that are to be resumed here need their code: MODULE, --app, or [tool.holdfast] app in pyproject.toml.
+    The watchdog of each workflow decides the action. Workers monitor, too; of all monitors of a store, one acts.
+    Resuming runs here needs their code: MODULE, --app, or [tool.holdfast] app in pyproject.toml.
     """
-    call.app = module or call.app
-    monitor = call.with_code().monitor(interval=interval)
+    ctx.app = module or ctx.app
+    monitor = ctx.open_with_app().monitor(interval=interval)
     if dry_run:
         planned = monitor.plan()
         lines = [
-            plain(f"{alert.run} is {alert.symptom} ({alert.why}): {_WOULD[alert.action]}")
+            plain(f"{alert.run} is {alert.symptom} ({alert.why}): {_ACTIONS[alert.action]}")
             for alert in planned
         ]
         record = {"runs": [msgspec.structs.asdict(alert) for alert in planned]}
-        go_ahead(call, lines or ["there is nothing to be done"], record, yes=False, dry_run=True)
-        return exits.DONE
+        confirm(ctx, lines or ["nothing to do"], record, yes=False, dry_run=True)
+        return exit_codes.DONE
     if once:
         found = monitor.look()
         monitor.wait()
-        if call.out.json:
-            call.out.document([msgspec.structs.asdict(alert) for alert in found])
-        for alert in () if call.out.json else found:
+        if ctx.out.json:
+            ctx.out.document([msgspec.structs.asdict(alert) for alert in found])
+        for alert in () if ctx.out.json else found:
             values = (alert.run, alert.symptom, alert.action, alert.why)
-            call.out.line({}, values, f"{alert.run} is {alert.symptom}: {alert.action} ({alert.why})")
-        call.out.say(f"{count(len(found), 'run')} to be looked after")
-        return exits.FINDINGS if found else exits.DONE
-    ready = f"looks after the store every {span(interval)}; Ctrl-C ends it"
-    monitor.serve(ready=lambda: call.out.say(ready))
-    call.out.done({"stopped": True}, "stopped")
-    return exits.DONE
+            ctx.out.line({}, values, f"{alert.run} is {alert.symptom}: {alert.action} ({alert.why})")
+        ctx.out.say(f"{count(len(found), 'run')} needed action")
+        return exit_codes.FINDINGS if found else exit_codes.DONE
+    ready = f"monitoring the store every {span(interval)}; Ctrl-C stops it"
+    monitor.serve(ready=lambda: ctx.out.say(ready))
+    ctx.out.done({"stopped": True}, "stopped")
+    return exit_codes.DONE

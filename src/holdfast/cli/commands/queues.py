@@ -7,23 +7,21 @@ from typing import Any
 
 import click
 
-from holdfast.cli import exits
-from holdfast.cli.call import Call, command
-from holdfast.cli.completing import RUN
+from holdfast.cli import exit_codes
+from holdfast.cli.context import RUN, CommandContext, command, limit_option
 from holdfast.cli.output import Column
 from holdfast.cli.settings import find_app
-from holdfast.cli.spending import limited
-from holdfast.desk.plan import names
-from holdfast.desk.records import queue_record
-from holdfast.desk.words import length, parsed, plain, span
 from holdfast.errors import InvalidCall, NotFound
-from holdfast.model.names import meant
+from holdfast.model.names import suggest
 from holdfast.model.public import QueueSummary
 from holdfast.model.records import STATUSES
-from holdfast.runtime.definition import workflows
+from holdfast.operator_view.actions import join_names
+from holdfast.operator_view.records import queue_view
+from holdfast.operator_view.text import parse_duration, parse_json, plain, span
+from holdfast.workflow.definition import workflows
 
 _NONE = "none"
-#: Arguments that are for `enqueue` and not for the workflow.
+#: Parameters of `enqueue` itself.
 _OWN = {
     "workflow",
     "queue",
@@ -41,123 +39,114 @@ _OWN = {
 
 @command("queues")
 @click.argument("name", required=False)
-@click.option(
-    "--concurrency", metavar="N", help="Let workers execute N runs of NAME at once, at most; or none."
-)
-@click.option(
-    "--rate", metavar="N/TIME", help="Let workers begin N runs in TIME, at most, as in 100/60s; or none."
-)
-def queues_command(call: Call, name: str | None, *, concurrency: str | None, rate: str | None) -> None:
-    """The queues, what waits in them, and their limits.
+@click.option("--concurrency", metavar="N", help="Execute at most N runs of the queue at once; or none.")
+@click.option("--rate", metavar="N/TIME", help="Start at most N runs per TIME, as in 100/60s; or none.")
+def queues_command(
+    ctx: CommandContext, name: str | None, *, concurrency: str | None, rate: str | None
+) -> None:
+    """List the queues, their runs and their limits; or change the limits of the queue NAME.
 
     \b
     holdfast queues mail --concurrency 5 --rate 100/60s
     holdfast queues mail --rate none
     """
-    hf = call.hf
+    hf = ctx.hf
     if concurrency is not None or rate is not None:
         if name is None:
-            raise click.UsageError("say whose limits these are: holdfast queues NAME --concurrency N")
-        _limit(call, name, concurrency, rate)
+            raise click.UsageError("name the queue to limit: holdfast queues NAME --concurrency N")
+        _limit(ctx, name, concurrency, rate)
     found = hf.queues()
     if name is not None:
         one = hf.queue(name)
-        if (
-            not one.runs
-            and one.concurrency is None
-            and one.rate is None
-            and concurrency is None
-            and rate is None
-        ):
-            hint = (
-                meant(name, [queue.name for queue in found])
-                or ": `holdfast queues` lists those that there are"
-            )
+        if not one.runs and all(each is None for each in (one.concurrency, one.rate, concurrency, rate)):
+            hint = suggest(name, [queue.name for queue in found]) or ": `holdfast queues` lists the queues"
             raise NotFound(f"there is no queue {name!r:.120}{hint}", queue=name)
         found = [one]
-    call.out.rows(
+    ctx.out.rows(
         found,
-        _for_people(found) if call.out.for_people else _FIELDS,
-        queue_record,
-        empty="no runs were put into a queue",
+        _for_people(found) if ctx.out.is_for_people else _FIELDS,
+        queue_view,
+        empty="no queues",
     )
 
 
 @command("enqueue")
 @click.argument("workflow")
 @click.argument("args", nargs=-1, metavar="[JSON]…")
+@click.option("--with", "named", multiple=True, metavar="NAME=JSON", help="A keyword argument. Repeatable.")
+@click.option("--queue", default="default", show_default=True, metavar="NAME", help="The queue.")
+@click.option("--priority", type=int, default=0, metavar="N", help="Higher priorities run first.")
+@click.option("--delay", metavar="TIME", help="Start after this time, as in 90s or 2h.")
 @click.option(
-    "--with", "named", multiple=True, metavar="NAME=JSON", help="An argument by its name. Repeatable."
+    "--dedupe", metavar="KEY", help="Return the run that was enqueued with the same key, if there is one."
 )
-@click.option(
-    "--queue", default="default", show_default=True, metavar="NAME", help="The queue to put it into."
-)
-@click.option("--priority", type=int, default=0, metavar="N", help="Runs of a higher one go first.")
-@click.option("--delay", metavar="TIME", help="Not before so much time has passed, as in 90s or 2h.")
-@click.option("--dedupe", metavar="TEXT", help="If a run was put in with this text, give that one instead.")
 @click.option("--run-id", metavar="RUN", help="The id of the run.")
 @click.option("--tag", "tags", multiple=True, metavar="NAME", help="A tag for its first version. Repeatable.")
-@limited
+@limit_option
 def enqueue_command(
-    call: Call, workflow: str, args: tuple[str, ...], *, named: tuple[str, ...], delay: str | None, **how: Any
+    ctx: CommandContext,
+    workflow: str,
+    args: tuple[str, ...],
+    *,
+    named: tuple[str, ...],
+    delay: str | None,
+    **how: Any,
 ) -> int:
-    """Let a worker run a workflow.
+    """Add a run of a workflow to a queue.
 
-    Arguments are JSON (3, true, {"a": 1}); what is no JSON is a text. The workflow's code is not needed here; where
-    --app or pyproject.toml names it, the workflow's name and the arguments are checked.
+    Arguments are JSON (3, true, {"a": 1}); anything else is a text. The workflow's code is not needed, but if --app or
+    pyproject.toml names it, the workflow's name and the arguments are checked.
 
     \b
     holdfast enqueue trip Oslo --with days=3 --delay 10m
     """
-    hf = call.with_code()
-    seconds = 0.0 if delay is None else length(delay).total_seconds()
-    given = dict(_named(text) for text in named)
+    hf = ctx.open_with_app()
+    seconds = 0.0 if delay is None else parse_duration(delay).total_seconds()
+    given = dict(_parse_named(text) for text in named)
     if taken := sorted(given.keys() & _OWN):
-        raise click.UsageError(
-            f"--with {taken[0]} cannot be given: enqueue has an argument of that name itself"
-        )
-    _check_defined(call, workflow)
-    run = hf.enqueue(workflow, *map(_value, args), delay=seconds, **how, **given)
-    text = f"{run.id} is {run.status}" if run.status != "queued" else f"{run.id} waits in {how['queue']}"
-    call.out.done({"run": run.id, "status": run.status}, plain(text))
-    return exits.DONE
+        raise click.UsageError(f"--with {taken[0]} is not possible: enqueue has a parameter of that name")
+    _check_defined(ctx, workflow)
+    run = hf.enqueue(workflow, *map(_parse_value, args), delay=seconds, **how, **given)
+    text = f"{run.id} is {run.status}" if run.status != "queued" else f"queued {run.id} on {how['queue']}"
+    ctx.out.done({"run": run.id, "status": run.status}, plain(text))
+    return exit_codes.DONE
 
 
 @command("requeue")
 @click.argument("run", type=RUN)
-@click.option("--queue", metavar="NAME", help="Another queue than the one that it was in.")
-@click.option("--priority", type=int, metavar="N", help="Another priority than the one that it had.")
-@click.option("--delay", metavar="TIME", help="Not before so much time has passed, as in 90s or 2h.")
-@click.option("--reason", metavar="TEXT", help="Why; kept with the run.")
-@limited
-def requeue_command(call: Call, run: str, *, delay: str | None, **how: Any) -> int:
-    """Let a worker go on with a run that has stopped: paused, failed, frozen, interrupted, or rolled back."""
-    seconds = 0.0 if delay is None else length(delay).total_seconds()
-    found = call.hf.requeue(call.hf.find(run), delay=seconds, **how)
-    call.out.done({"run": found.id, "status": found.status}, plain(f"{found.id} waits for a worker"))
-    return exits.DONE
+@click.option("--queue", metavar="NAME", help="Another queue; default: its last one.")
+@click.option("--priority", type=int, metavar="N", help="Another priority; default: its last one.")
+@click.option("--delay", metavar="TIME", help="Start after this time, as in 90s or 2h.")
+@click.option("--reason", metavar="TEXT", help="The reason, recorded with the run.")
+@limit_option
+def requeue_command(ctx: CommandContext, run: str, *, delay: str | None, **how: Any) -> int:
+    """Put a stopped run back into a queue: paused, failed, stalled, interrupted, or rolled back."""
+    seconds = 0.0 if delay is None else parse_duration(delay).total_seconds()
+    found = ctx.hf.requeue(ctx.hf.get(run).id, delay=seconds, **how)
+    ctx.out.done({"run": found.id, "status": found.status}, plain(f"queued {found.id}"))
+    return exit_codes.DONE
 
 
-def _check_defined(call: Call, workflow: str) -> None:
-    """Refuse the name of a workflow that the application does not define, if one is named."""
-    app = find_app(call.app)
+def _check_defined(ctx: CommandContext, workflow: str) -> None:
+    """Raise `InvalidCall` if an application is named and does not define the workflow."""
+    app = find_app(ctx.app)
     known = workflows()
     if app is None or not workflow or workflow in known:
         return
-    hint = meant(workflow, known) or f": it defines {names(sorted(known)) or 'none'}"
+    hint = suggest(workflow, known) or f": it defines {join_names(sorted(known)) or 'none'}"
     raise InvalidCall(f"the app {app!r} defines no workflow {workflow!r:.120}{hint}", workflow=workflow)
 
 
-def _limit(call: Call, name: str, concurrency: str | None, rate: str | None) -> None:
-    """Change the limits that are named; the other stays."""
-    before = call.hf.queue(name)
+def _limit(ctx: CommandContext, name: str, concurrency: str | None, rate: str | None) -> None:
+    """Change the limits that are given."""
+    before = ctx.hf.queue(name)
     most = before.concurrency if concurrency is None else _number("--concurrency", concurrency)
-    begun, per = before.rate, before.per
+    started, per = before.rate, before.per
     if rate is not None:
         number, _, time = rate.partition("/")
-        begun = _number("--rate", number)
-        per = length(time).total_seconds() if time else 1.0
-    call.hf.limit(name, concurrency=most, rate=begun, per=per)
+        started = _number("--rate", number)
+        per = parse_duration(time).total_seconds() if time else 1.0
+    ctx.hf.limit_queue(name, concurrency=most, rate=started, per=per)
 
 
 def _number(option: str, text: str) -> int | None:
@@ -169,20 +158,20 @@ def _number(option: str, text: str) -> int | None:
         raise InvalidCall(f"{option} takes a whole number or none, not {text!r:.60}") from None
 
 
-def _named(text: str) -> tuple[str, Any]:
+def _parse_named(text: str) -> tuple[str, Any]:
     name, found, value = text.partition("=")
     if not found or not name.isidentifier():
         raise click.UsageError(f"--with takes NAME=JSON, not {text!r:.60}")
-    return name, _value(value)
+    return name, _parse_value(value)
 
 
-def _value(text: str) -> Any:
-    """JSON as a value, or the text itself."""
+def _parse_value(text: str) -> Any:
+    """Parse JSON; return anything else as text."""
     try:
         json.loads(text)
     except ValueError:
         return text
-    return parsed(text, "an argument")
+    return parse_json(text, "an argument")
 
 
 def _of_status(status: str) -> Column:
@@ -191,13 +180,13 @@ def _of_status(status: str) -> Column:
     )
 
 
-#: For programs: whatever is in the store, a field has its place.
+#: For programs: the same fields whatever the store holds.
 _FIELDS = [
     Column("queue", lambda queue: queue.name),
     *(_of_status(status) for status in STATUSES),
     Column("concurrency", lambda queue: queue.concurrency),
     Column("rate", lambda queue: queue.rate),
-    Column("per", lambda queue: queue_record(queue)["per"]),
+    Column("per", lambda queue: queue_view(queue)["per"]),
 ]
 
 
@@ -206,12 +195,14 @@ def _for_people(found: list[QueueSummary]) -> list[Column]:
     return [
         Column("queue", lambda queue: queue.name, style="bold"),
         *(_of_status(status) for status in seen or ["queued"]),
-        Column("at once", lambda queue: queue.concurrency, lambda queue: _shown(queue.concurrency)),
+        Column(
+            "concurrency", lambda queue: queue.concurrency, lambda queue: _format_limit(queue.concurrency)
+        ),
         Column("rate", _rate),
     ]
 
 
-def _shown(number: int | None) -> str:
+def _format_limit(number: int | None) -> str:
     return "" if number is None else f"{number:,}"
 
 

@@ -4,51 +4,52 @@ from __future__ import annotations
 
 import click
 
-from holdfast.cli import exits
-from holdfast.cli.call import Call, command
-from holdfast.cli.completing import RUN
-from holdfast.cli.outcome import ended, followed
+from holdfast.cli import exit_codes
+from holdfast.cli.context import RUN, CommandContext, command, confirm, confirm_options
+from holdfast.cli.outcome import report_outcome, show_progress
 from holdfast.cli.output import Column
-from holdfast.cli.plan import careful, go_ahead
-from holdfast.desk.plan import need_workflow
-from holdfast.desk.words import as_json, brief, count
+from holdfast.operator_view.actions import require_workflow
+from holdfast.operator_view.text import as_json, brief, count
 
 
 @command("replay")
 @click.argument("run", type=RUN)
 @click.option(
-    "--validate", is_flag=True, help="Run the recorded steps again and compare; the run is not changed."
+    "--validate",
+    is_flag=True,
+    help="Run the recorded steps again and compare the results; does not change the run.",
 )
-@click.option("--republish", is_flag=True, help="Write an event for each recorded step again, then resume.")
-@careful
-def replay_command(call: Call, run: str, *, validate: bool, republish: bool, yes: bool, dry_run: bool) -> int:
-    """Run the recorded steps of a run again beside the record, or tell of them again.
+@click.option("--republish", is_flag=True, help="Write the events of the recorded steps again, then resume.")
+@confirm_options
+def replay_command(
+    ctx: CommandContext, run: str, *, validate: bool, republish: bool, yes: bool, dry_run: bool
+) -> int:
+    """Run the recorded steps of a run again to validate them, or republish their events.
 
-    With --validate, exits with 1 if a step gave another result, changed the state otherwise, or was called otherwise.
+    With --validate, exits with 1 if the result, the changes or the arguments of a step differ.
     """
     if validate == republish:
-        raise click.UsageError("say --validate or --republish")
-    hf = call.with_code()
-    run = hf.find(run)
+        raise click.UsageError("use --validate or --republish")
+    hf = ctx.open_with_app()
+    run = hf.get(run).id
     preview = hf.preview(run)
-    need_workflow(preview, "there are no steps to replay")
+    require_workflow(preview, "there are no steps to replay")
     if not dry_run:
-        call.need_code(preview, "replay")
+        ctx.require_code(preview, "replay")
     steps = count(len(preview.passed), "recorded step")
     line = (
-        f"the recorded steps of {preview.workflow} ({len(preview.passed)}) really run again, with what they do to the "
-        "world; nothing of it is kept"
+        f"run {steps} of {preview.workflow} again, side effects included; nothing is recorded"
         if validate
-        else f"the journal gets an event step.replayed for {steps}, then the run is resumed"
+        else f"write an event step.replayed for {steps}, then resume the run"
     )
     record = {"run": run, "steps": list(preview.passed)}
-    if not go_ahead(call, [line], record, yes=yes, dry_run=dry_run):
-        return exits.DONE
-    with followed(call, hf, run):
+    if not confirm(ctx, [line], record, yes=yes, dry_run=dry_run):
+        return exit_codes.DONE
+    with show_progress(ctx, hf, run):
         resumed = hf.resume(run, mode="validate" if validate else "republish", raises=False)
     if republish:
-        call.out.say(f"published {steps} again")
-        return ended(call, resumed)
+        ctx.out.say(f"republished {steps}")
+        return report_outcome(ctx, resumed)
     columns = [
         Column("step", lambda each: each.address or "(workflow)", style="bold"),
         Column("what", lambda each: each.what),
@@ -57,7 +58,7 @@ def replay_command(call: Call, run: str, *, validate: bool, republish: bool, yes
         ),
         Column("now", lambda each: as_json(each.now), lambda each: brief(each.now), style="green"),
     ]
-    call.out.rows(
+    ctx.out.rows(
         resumed.differences,
         columns,
         lambda each: {
@@ -66,6 +67,6 @@ def replay_command(call: Call, run: str, *, validate: bool, republish: bool, yes
             "recorded": as_json(each.recorded),
             "now": as_json(each.now),
         },
-        empty=f"{steps} gave what is recorded",
+        empty=f"no difference in {steps}",
     )
-    return exits.FINDINGS if resumed.differences else exits.DONE
+    return exit_codes.FINDINGS if resumed.differences else exit_codes.DONE

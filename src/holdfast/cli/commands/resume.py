@@ -6,39 +6,38 @@ from typing import Any
 
 import click
 
-from holdfast.cli import exits
-from holdfast.cli.call import Call, command
-from holdfast.cli.completing import RUN
-from holdfast.cli.outcome import advised, ended, followed
-from holdfast.cli.plan import careful, go_ahead
-from holdfast.cli.spending import limited
-from holdfast.desk.lookup import run_of
-from holdfast.desk.plan import need_workflow, told
-from holdfast.desk.records import preview_record
+from holdfast.cli import exit_codes
+from holdfast.cli.context import RUN, CommandContext, command, confirm, confirm_options, limit_option
+from holdfast.cli.outcome import explain_refusal, report_outcome, show_progress
 from holdfast.errors import InvalidCall
+from holdfast.operator_view.actions import describe_preview, require_workflow
+from holdfast.operator_view.lookup import resolve_run
+from holdfast.operator_view.records import preview_view
 
 
 @command("resume")
 @click.argument("run", type=RUN)
-@click.option("--from", "from_address", metavar="ADDRESS", help="Run this step, and all after it, anew.")
+@click.option("--from", "from_address", metavar="ADDRESS", help="Run this step and all later steps again.")
 @click.option(
     "--on-divergence",
     type=click.Choice(["raise", "rerun"]),
     default="raise",
     show_default=True,
-    help="What to do where a step is called with other arguments than it was recorded with.",
+    help="What to do if a step is called with other arguments than recorded.",
 )
 @click.option(
     "--changed",
     type=click.Choice(["warn", "refuse", "allow", "accept"]),
-    help="What to do if the workflow's code has changed since the run began; accept also drops recorded steps that do "
-    "not fit it, from the first on.",
+    help="What to do if the workflow's code has changed since the run started; accept also discards the recorded steps "
+    "from the first that does not match.",
 )
-@limited
-@click.option("--clear-overrides", is_flag=True, help="Run the steps' own code where the run has overrides.")
-@careful
+@limit_option
+@click.option(
+    "--clear-overrides", is_flag=True, help="Run the steps' own code instead of the run's overrides."
+)
+@confirm_options
 def resume_command(
-    call: Call,
+    ctx: CommandContext,
     run: str,
     *,
     from_address: str | None,
@@ -47,27 +46,26 @@ def resume_command(
     dry_run: bool,
     **how: Any,
 ) -> int:
-    """Go on with a run from its head: recorded steps are not run again.
+    """Resume a run from its head; completed steps are replayed from history.
 
     Needs the workflow's code: --app, or [tool.holdfast] app in pyproject.toml.
     """
-    hf = call.with_code()
-    run = run_of(hf, run, "`holdfast rollback RUN --to VERSION` goes on from a version")
+    hf = ctx.open_with_app()
+    run = resolve_run(hf, run, "use `holdfast rollback RUN --to VERSION`")
     preview = hf.preview(run, from_address=from_address)
-    need_workflow(preview, "there is no workflow to resume")
+    require_workflow(preview, "there is no workflow to resume")
     if preview.status == "completed" and from_address is None and not dry_run:
-        return ended(call, hf.get(run))
+        return report_outcome(ctx, hf.get(run))
     if preview.status == "cancelled" and from_address is None and not preview.left:
         raise InvalidCall(
-            f"run {run!r} was cancelled: `holdfast rollback {run} --to VERSION` or `holdfast fork {run}@VERSION` goes "
-            "on from a version",
+            f"run {run!r} was cancelled: use `holdfast rollback {run} --to VERSION` or `holdfast fork {run}@VERSION`",
             run=run,
         )
     if not dry_run:
-        call.need_code(preview, "resume")
-    if not go_ahead(call, told(preview), preview_record(preview), yes=yes, dry_run=dry_run):
-        return exits.DONE
+        ctx.require_code(preview, "resume")
+    if not confirm(ctx, describe_preview(preview), preview_view(preview), yes=yes, dry_run=dry_run):
+        return exit_codes.DONE
     overrides: dict[str, None] | None = {} if clear_overrides else None
-    with followed(call, hf, run), advised(preview):
+    with show_progress(ctx, hf, run), explain_refusal(preview):
         resumed = hf.resume(run, from_address=from_address, overrides=overrides, raises=False, **how)
-    return ended(call, resumed)
+    return report_outcome(ctx, resumed)

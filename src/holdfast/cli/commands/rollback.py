@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import click
 
-from holdfast.cli import exits
-from holdfast.cli.call import Call, command
-from holdfast.cli.completing import RUN
-from holdfast.cli.outcome import advised, ended, followed, refuse_changed
-from holdfast.cli.plan import careful, go_ahead
-from holdfast.desk.lookup import run_of, within
-from holdfast.desk.plan import told
-from holdfast.desk.records import preview_record
+from holdfast.cli import exit_codes
+from holdfast.cli.context import RUN, CommandContext, command, confirm, confirm_options
+from holdfast.cli.outcome import explain_refusal, refuse_changed_code, report_outcome, show_progress
+from holdfast.operator_view.actions import describe_preview
+from holdfast.operator_view.lookup import resolve_run, version_in_run
+from holdfast.operator_view.records import preview_view
 
 
 @command("rollback")
 @click.argument("run", type=RUN)
-@click.option("--to", required=True, metavar="REF", help="The version to go back to: 12, ~2, a tag, RUN@12.")
-@click.option("--resume/--no-resume", default=True, help="Go on from there, or leave the run paused.")
+@click.option("--to", required=True, metavar="REF", help="The version: 12, ~2, a tag, RUN@12.")
+@click.option("--resume/--no-resume", default=True, help="Resume the run, or leave it paused.")
 @click.option(
     "--changed",
     type=click.Choice(["warn", "refuse", "allow"]),
-    help="What to do if the workflow's code has changed since the run began.",
+    help="What to do if the workflow's code has changed since the run started.",
 )
-@click.option("--reason", metavar="TEXT", help="Why; kept with the new timeline.")
-@click.option("--actor", metavar="NAME", help="Who; kept with the new timeline.")
-@careful
+@click.option("--reason", metavar="TEXT", help="The reason, recorded with the new timeline.")
+@click.option("--actor", metavar="NAME", help="Your name, recorded with the new timeline.")
+@confirm_options
 def rollback_command(
-    call: Call,
+    ctx: CommandContext,
     run: str,
     *,
     to: str,
@@ -38,35 +36,39 @@ def rollback_command(
     yes: bool,
     dry_run: bool,
 ) -> int:
-    """Move a run back to a version, on a new timeline, and go on from there.
+    """Move a run back to a version, on a new timeline, and resume it.
 
-    Steps after the version that have a compensation are undone first. Nothing is deleted: what was left stays readable.
+    The compensations of later steps run first. Nothing is deleted: the abandoned timeline stays readable.
     """
-    hf = call.with_code()
-    run = run_of(hf, run, "name the version with --to")
-    target = within(hf, run, to)
+    hf = ctx.open_with_app()
+    run = resolve_run(hf, run, "name the version with --to")
+    target = version_in_run(hf, run, to)
     preview = hf.preview(run, target)
     if not dry_run and (resume or preview.undo):
-        call.need_code(preview, "rollback")
+        ctx.require_code(preview, "rollback")
         if resume:
-            refuse_changed(preview, changed)
-    if not go_ahead(
-        call, told(preview, resume=resume, back=True), preview_record(preview), yes=yes, dry_run=dry_run
+            refuse_changed_code(preview, changed)
+    if not confirm(
+        ctx,
+        describe_preview(preview, resume=resume, back=True),
+        preview_view(preview),
+        yes=yes,
+        dry_run=dry_run,
     ):
-        return exits.DONE
-    with followed(call, hf, run), advised(preview):
+        return exit_codes.DONE
+    with show_progress(ctx, hf, run), explain_refusal(preview):
         rolled = hf.rollback(
             run, target, resume=resume, reason=reason, actor=actor, changed=changed, raises=False
         )
     if preview.workflow is not None and resume:
-        return ended(call, rolled)
-    call.out.done(
+        return report_outcome(ctx, rolled)
+    ctx.out.done(
         {
             "run": run,
             "status": rolled.status,
             "version": target.number,
             "timeline": rolled.history().timelines()[-1].number,
         },
-        f"{run} is at version {target.number} again",
+        f"rolled back {run} to version {target.number}",
     )
-    return exits.DONE
+    return exit_codes.DONE

@@ -7,59 +7,67 @@ from typing import Any
 
 import click
 
-from holdfast.cli.call import Call, command
-from holdfast.cli.records import run_columns
-from holdfast.desk.lookup import find_runs
-from holdfast.desk.records import SEEN, run_record, status_of
-from holdfast.desk.words import age, moment
+from holdfast.cli.context import CommandContext, command
+from holdfast.cli.output import run_columns
 from holdfast.model.public import RunSummary
+from holdfast.model.records import STATUS_FILTERS
+from holdfast.operator_view.lookup import find_runs
+from holdfast.operator_view.records import run_view, status_of
+from holdfast.operator_view.text import age, parse_time
 
-_EVERY = 1.0
+_INTERVAL = 1.0
 
 
 @command("runs")
-@click.option("--status", multiple=True, type=click.Choice(SEEN), help="Only runs of this status.")
+@click.option(
+    "--status",
+    multiple=True,
+    type=click.Choice(STATUS_FILTERS),
+    help="Only runs with this status. Repeatable.",
+)
 @click.option("--workflow", metavar="NAME", help="Only runs of this workflow.")
-@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only runs with a version of this tag.")
+@click.option(
+    "--tag", "tags", multiple=True, metavar="TAG", help="Only runs with a version of this tag. Repeatable."
+)
 @click.option("--since", metavar="WHEN", help="Only runs changed since: 2h, 3d, 2026-11-15.")
-@click.option("-n", "--limit", default=50, show_default=True, type=click.IntRange(1), help="So many at most.")
-@click.option("--watch", is_flag=True, help="Go on showing them as they change.")
-def runs_command(call: Call, *, watch: bool, **wanted: Any) -> None:
+@click.option("-n", "--limit", default=50, show_default=True, type=click.IntRange(1), help="At most N runs.")
+@click.option("--watch", is_flag=True, help="Keep updating the list.")
+def runs_command(ctx: CommandContext, *, watch: bool, **wanted: Any) -> None:
     """List runs, newest first."""
-    if watch and call.out.for_people:
-        _watch(call, wanted)
+    if watch and ctx.out.is_for_people:
+        _watch(ctx, wanted)
     elif watch:
-        _stream(call, wanted)
+        _stream(ctx, wanted)
     else:
         limit = wanted["limit"]
-        found = _find(call, {**wanted, "limit": limit + 1})
-        out = call.out
-        out.rows(found[:limit], run_columns(out), run_record, empty="no runs")
-        if len(found) > limit and out.for_people:
-            out.say(out.styled(f"there are more: -n {limit * 10}", "bright_black"))
+        found = _find(ctx, {**wanted, "limit": limit + 1})
+        out = ctx.out
+        out.rows(found[:limit], run_columns(out), run_view, empty="no runs")
+        if len(found) > limit and out.is_for_people:
+            out.say(out.styled(f"more runs: -n {limit * 10}", "bright_black"))
 
 
-def _find(call: Call, wanted: dict[str, Any]) -> list[RunSummary]:
+def _find(ctx: CommandContext, wanted: dict[str, Any]) -> list[RunSummary]:
     since = wanted["since"]
-    return find_runs(call.hf, **{**wanted, "since": None if since is None else moment(since)})
+    return find_runs(ctx.hf, **{**wanted, "since": None if since is None else parse_time(since)})
 
 
-def _watch(call: Call, wanted: dict[str, Any]) -> None:
+def _watch(ctx: CommandContext, wanted: dict[str, Any]) -> None:
     from rich.live import Live
 
-    with Live(console=call.out.console, screen=False, auto_refresh=False) as live:
+    with Live(console=ctx.out.console, screen=False, auto_refresh=False) as live:
         while True:
-            live.update(call.out.table(_find(call, wanted), run_columns(call.out)), refresh=True)
-            time.sleep(_EVERY)
+            live.update(ctx.out.table(_find(ctx, wanted), run_columns(ctx.out)), refresh=True)
+            time.sleep(_INTERVAL)
 
 
-def _stream(call: Call, wanted: dict[str, Any]) -> None:
-    """In a pipe: each run once, and again whenever it has changed."""
+def _stream(ctx: CommandContext, wanted: dict[str, Any]) -> None:
+    """Print each run once, and again whenever it changes."""
     known: dict[str, RunSummary] = {}
     while True:
-        for run in reversed(_find(call, wanted)):
+        for run in reversed(_find(ctx, wanted)):
             if known.get(run.id) != run:
                 known[run.id] = run
-                values = [column.value(run) for column in run_columns(call.out)]
-                call.out.line(run_record(run), values, f"{run.id} {status_of(run)} {age(run.updated)}")
-        time.sleep(_EVERY)
+                values = [column.value(run) for column in run_columns(ctx.out)]
+                ctx.out.line(run_view(run), values, f"{run.id} {status_of(run)} {age(run.updated)}")
+        time.sleep(_INTERVAL)

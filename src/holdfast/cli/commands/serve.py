@@ -12,51 +12,49 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from holdfast.cli import exits
-from holdfast.cli.call import Call, command
+from holdfast.cli import exit_codes
+from holdfast.cli.context import CommandContext, command
 from holdfast.cli.settings import find_app
-from holdfast.desk.words import plain
 from holdfast.errors import InvalidCall
 from holdfast.operating_system import has_file_modes
+from holdfast.operator_view.text import plain
 
 if TYPE_CHECKING:
     from holdfast.web.auth import Token
     from holdfast.web.server import Server
 
 F = TypeVar("F", bound=Callable[..., Any])
-#: Characters of a token; fewer could be guessed.
-_SHORTEST = 20
-_LONGEST_NAME = 100
+#: Characters of a token; shorter ones could be guessed.
+_MIN_TOKEN = 20
+_MAX_NAME = 100
 _PORT = 7433
 
 
-def _served(function: F) -> F:
-    """The options of both commands."""
+def _serve_options(function: F) -> F:
+    """Add the options of both commands."""
     for option in (
+        click.option("--https", is_flag=True, help="It runs behind an HTTPS proxy: set Secure on cookies."),
         click.option(
-            "--https", is_flag=True, help="It stands behind a proxy that speaks HTTPS: cookies are Secure."
+            "--legacy-get", is_flag=True, help="Also accept GET on debug routes that change something."
         ),
-        click.option(
-            "--legacy-get", is_flag=True, help="Also take debug routes that change something by GET."
-        ),
-        click.option("--read-only", is_flag=True, help="Let nobody change anything, whatever their role."),
+        click.option("--read-only", is_flag=True, help="Refuse all changes, whatever the role."),
         click.option(
             "--token-file",
             metavar="FILE",
-            help="Tokens, one a line: role (viewer, operator, admin), token, name; made if it is not there.",
+            help="Tokens, one per line: role (viewer, operator, admin), token, name. Created if it does not exist.",
         ),
         click.option(
             "--allowed-host",
             "allowed_hosts",
             multiple=True,
             metavar="HOST[:PORT]",
-            help="Another name by which it may be called, as a browser writes it. Repeatable.",
+            help="Another host name to accept, as a browser sends it. Repeatable.",
         ),
         click.option(
             "--port",
             type=click.IntRange(0, 65535),
             show_default=str(_PORT),
-            help="0 for any that is free. Where it is not said and taken, `ui` takes another.",
+            help="The port; 0 for any free one. If the default port is in use, `ui` chooses another.",
         ),
         click.option(
             "--host",
@@ -71,62 +69,62 @@ def _served(function: F) -> F:
 
 
 @command("serve")
-@_served
-def serve_command(call: Call, **how: Any) -> int:
-    """Serve the page and the API, for this machine, until a signal comes.
+@_serve_options
+def serve_command(ctx: CommandContext, **how: Any) -> int:
+    """Serve the web page and the HTTP API until interrupted.
 
-    Prints a URL that opens the page once. Programs send the token as Authorization: Bearer. Elsewhere than on this
-    machine it listens only if it has a token (--token-file, or HOLDFAST_TOKEN) and a name (--allowed-host). To go on
-    with runs here, it needs their code: --app, or HOLDFAST_APP. An app that pyproject.toml names is not imported.
+    Prints a URL that opens the page once. Programs send the token as Authorization: Bearer. Listening beyond this
+    machine requires a token (--token-file or HOLDFAST_TOKEN) and a host name (--allowed-host). Resuming runs here
+    requires their code: --app or HOLDFAST_APP. An app that only pyproject.toml names is not imported.
     """
-    return _serve(call, how, opens=False)
+    return _serve(ctx, how, opens=False)
 
 
 @command("ui")
-@_served
-def ui_command(call: Call, **how: Any) -> int:
-    """Serve the page, as `serve` does, and open it in a browser."""
-    return _serve(call, how, opens=True)
+@_serve_options
+def ui_command(ctx: CommandContext, **how: Any) -> int:
+    """Serve the web page as `serve` does, and open it in a browser."""
+    return _serve(ctx, how, opens=True)
 
 
-def _serve(call: Call, how: dict[str, Any], *, opens: bool) -> int:
+def _serve(ctx: CommandContext, how: dict[str, Any], *, opens: bool) -> int:
     from holdfast.web import server as server_module
 
-    # To look at the store in a folder is not to ask for the code in it.
-    hf = call.with_code(asked=True)
-    hf.listen()
-    place = call.place
+    # Opening the store of a folder does not permit running the code in it.
+    hf = ctx.open_with_app(explicit=True)
+    hf.start_triggers()
+    location = ctx.location
     token_file = how.pop("token_file")
     port = how.pop("port")
-    options = server_module.Options(
-        tokens=_tokens(token_file),
+    options = server_module.ServeOptions(
+        tokens=_load_tokens(token_file),
         port=_PORT if port is None else port,
         any_port=opens and port is None,
         **how,
     )
 
     def started() -> None:
-        _tell(call, server, place.shown, redirect, token_file)
+        _print_start(ctx, server, location.public, redirect, token_file)
 
     server: Server = server_module.Server(
-        hf, options, store=place.shown, where=hf.where or place.where, started=started
+        hf, options, store=location.public, where=hf.where or location.where, started=started
     )
     redirect = Redirect() if opens else None
     try:
-        server.serve_until_told()
+        server.serve_until_stopped()
     finally:
         if redirect is not None:
             redirect.remove()
-    if not call.out.json:
-        for run in server.left():
-            call.out.say(plain(f"{run} was under way here: `holdfast resume {run}` goes on with it"))
-        call.out.say("stopped")
-    return exits.DONE
+    if not ctx.out.json:
+        for run in server.unfinished_runs():
+            ctx.out.say(plain(f"{run} was running here: continue it with `holdfast resume {run}`"))
+        ctx.out.say("stopped")
+    return exit_codes.DONE
 
 
 class Redirect:
-    """A file that leads a browser to the launch URL. The command line of a browser, which others on this machine can
-    read, names the file, which only its owner can read. It is removed when the code in it has been used."""
+    """A private file that redirects a browser to the launch URL. Other users can read the command line of the browser,
+    which therefore names the file, not the URL. The file is removed when the code in it has been used."""
 
     def __init__(self) -> None:
         self._folder: str | None = None
@@ -137,7 +135,7 @@ class Redirect:
         import webbrowser
         from html import escape
 
-        # For its owner alone, and so is what lies in it.
+        # Readable by its owner only.
         self._folder = tempfile.mkdtemp(prefix="holdfast-")
         path = Path(self._folder) / "open.html"
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -153,9 +151,11 @@ class Redirect:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _tell(call: Call, server: Server, store: str, redirect: Redirect | None, token_file: str | None) -> None:
-    """Print where it is. Secrets are printed on a terminal or as JSON only: never into a log."""
-    out = call.out
+def _print_start(
+    ctx: CommandContext, server: Server, store: str, redirect: Redirect | None, token_file: str | None
+) -> None:
+    """Print the URL. Secrets are printed only to a terminal or as JSON, never to a log."""
+    out = ctx.out
     if out.json:
         launch = server.launch()
         record = {
@@ -163,21 +163,21 @@ def _tell(call: Call, server: Server, store: str, redirect: Redirect | None, tok
             "launch": launch,
             "store": store,
             "pid": os.getpid(),
-            "page": server.app.page.there,
+            "page": server.app.page.is_built,
         }
         out.document({**record, "token": server.token} if server.token else record)
     else:
-        out.say(plain(f"serves {store} at {server.origin}; Ctrl-C ends it"))
-        if not server.app.page.there:
+        out.say(plain(f"serving {store} at {server.origin}; Ctrl-C stops it"))
+        if not server.app.page.is_built:
             from holdfast.web.page import REMEDY
 
             out.say(f"this installation does not include the web page, only the API is served: {REMEDY}")
-        named, meant = find_app(call.app, asked=True), find_app(call.app)
+        named, meant = find_app(ctx.app, explicit=True), find_app(ctx.app)
         if named is None and meant is not None:
             out.say(
-                plain(f"the code that pyproject.toml names is not imported: say --app {meant} to run it here")
+                plain(f"the app of pyproject.toml is not imported: use --app {meant} to run its code here")
             )
-        if out.for_people:
+        if out.is_for_people:
             out.text(f"open   {server.launch()}")
             if server.token:
                 out.text(f"token  {server.token}")
@@ -185,42 +185,42 @@ def _tell(call: Call, server: Server, store: str, redirect: Redirect | None, tok
             missing = "" if token_file is None and server.token else "; or POST /api/v1/codes with your token"
             out.say(f"the URL that opens the page is printed on a terminal, or with --json{missing}")
             if server.token:
-                out.say("programs need a token: say --token-file FILE, or --json")
+                out.say("programs need a token: use --token-file FILE, or --json")
     sys.stdout.flush()
     if redirect is not None and not redirect.open(server.launch(used=redirect.remove)):
         out.say("no browser could be opened: open the URL yourself")
 
 
-def _tokens(file: str | None) -> list[Token]:
-    """The tokens that are given: those in a file, and the one in the environment, which is an admin's."""
+def _load_tokens(file: str | None) -> list[Token]:
+    """Return the tokens of a file, and the admin token of the environment."""
     from holdfast.web.auth import Token, new_token
     from holdfast.web.operation import Role
 
     found: list[Token] = []
     named = os.environ.get("HOLDFAST_TOKEN")
     if named:
-        found.append(Token(_checked(named, "HOLDFAST_TOKEN"), Role.ADMIN))
+        found.append(Token(_check_token(named, "HOLDFAST_TOKEN"), Role.ADMIN))
     if file is None:
         return found
     path = Path(file)
     try:
         opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        return [*found, *_read(path, found)]
+        return [*found, *_read_tokens(path, found)]
     token = new_token()
     with os.fdopen(opened, "w", encoding="utf-8") as made:
         made.write(f"admin {token}\n")
     return [*found, Token(token, Role.ADMIN)]
 
 
-def _read(path: Path, known: list[Token]) -> list[Token]:
-    """Return the tokens in a file, each of which must differ from the others and from those that are known."""
-    from holdfast.web.auth import LAUNCH, Token
+def _read_tokens(path: Path, known: list[Token]) -> list[Token]:
+    """Return the tokens in a file; each must be unique, also among the known ones."""
+    from holdfast.web.auth import LAUNCH_NAME, Token
     from holdfast.web.operation import Role
 
     sources = {token.secret: "HOLDFAST_TOKEN" for token in known}
     found: list[Token] = []
-    for number, line in enumerate(_content(path).splitlines(), 1):
+    for number, line in enumerate(_read_private_text(path).splitlines(), 1):
         role, _, rest = line.strip().partition(" ")
         if not role or role.startswith("#"):
             continue
@@ -230,24 +230,22 @@ def _read(path: Path, known: list[Token]) -> list[Token]:
             )
         secret, _, name = rest.strip().partition(" ")
         name = name.strip()
-        if name == LAUNCH or any(name == token.name for token in found if name):
+        if name == LAUNCH_NAME or any(name == token.name for token in found if name):
             raise InvalidCall(f"{path}, line {number}: the name {name!r:.60} is taken: choose another")
-        if len(name) > _LONGEST_NAME or not name.isprintable():
-            raise InvalidCall(
-                f"{path}, line {number}: a name has at most {_LONGEST_NAME} printable characters"
-            )
+        if len(name) > _MAX_NAME or not name.isprintable():
+            raise InvalidCall(f"{path}, line {number}: a name has at most {_MAX_NAME} printable characters")
         if secret in sources:
             raise InvalidCall(
                 f"{path}, line {number}: the token is the same as in {sources[secret]}: use a different one"
             )
         sources[secret] = f"line {number}"
-        found.append(Token(_checked(secret, f"{path}, line {number}"), Role[role.upper()], name))
+        found.append(Token(_check_token(secret, f"{path}, line {number}"), Role[role.upper()], name))
     if not found:
-        raise InvalidCall(f"{path} holds no token: write a role and a token in a line, or delete the file")
+        raise InvalidCall(f"{path} has no tokens: write a role and a token on a line, or delete the file")
     return found
 
 
-def _content(path: Path) -> str:
+def _read_private_text(path: Path) -> str:
     """Return the text of a file that only its owner can read."""
     # Opening a named pipe must not wait for a writer.
     opened = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
@@ -265,9 +263,9 @@ def _content(path: Path) -> str:
         os.close(opened)
 
 
-def _checked(token: str, where: str) -> str:
-    if len(token) < _SHORTEST or not token.isascii() or not token.isprintable() or " " in token:
+def _check_token(token: str, where: str) -> str:
+    if len(token) < _MIN_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
         raise InvalidCall(
-            f"{where}: a token has at least {_SHORTEST} letters, digits and signs, without spaces"
+            f"{where}: a token has at least {_MIN_TOKEN} letters, digits and signs, without spaces"
         )
     return token

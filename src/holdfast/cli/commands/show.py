@@ -7,32 +7,40 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli import outline
-from holdfast.cli.call import Call, command
-from holdfast.cli.completing import REF
+from holdfast.cli import drawing
+from holdfast.cli.context import REF, CommandContext, command
 from holdfast.cli.output import Output
-from holdfast.desk.errors import full_traceback
-from holdfast.desk.records import (
-    name_of,
-    spending_lines,
-    spending_record,
-    status_of,
-    version_record,
-    whole_record,
-)
-from holdfast.desk.words import age, as_json, brief, dumps, plain, plain_lines, size, span
 from holdfast.errors import InvalidCall
+from holdfast.execution.run import Run
 from holdfast.history.version import Version
-from holdfast.runtime.run import Run
+from holdfast.operator_view.records import (
+    full_version_view,
+    reference_to,
+    spending_lines,
+    spending_view,
+    status_of,
+    version_view,
+)
+from holdfast.operator_view.text import (
+    age,
+    as_json,
+    brief,
+    dumps,
+    full_traceback,
+    plain,
+    printable_lines,
+    size,
+    span,
+)
 from holdfast.tree.artifact import Artifact
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-#: More than any state has of anything.
-_ALL = 1 << 40
-#: Facts that are values of the user's: in a pipe they are JSON, so that 3 and "3" differ.
-_VALUES = ("arguments", "result", "error", "meta", "failure", "totals", "limits")
+#: Larger than any state.
+_UNLIMITED = 1 << 40
+#: Application values: in a pipe they are JSON, so that 3 and "3" differ.
+_VALUES = ("arguments", "result", "error", "annotations", "failure", "totals", "limits")
 _COLOURS = {"string": "green", "number": "cyan", "none": "magenta", "more": "bright_black", "other": ""}
 
 
@@ -40,80 +48,89 @@ _COLOURS = {"string": "green", "number": "cyan", "none": "magenta", "more": "bri
 @click.argument("ref", type=REF)
 @click.argument("path", required=False)
 @click.option("--state", "only", flag_value="state", help="Only the state.")
-@click.option("--meta", "only", flag_value="meta", help="Only what shaped the step: model, tokens, cost, …")
+@click.option(
+    "--annotations",
+    "only",
+    flag_value="annotations",
+    help="Only the annotations of the step: model, tokens, cost, …",
+)
 @click.option(
     "--arguments",
     "only",
     flag_value="arguments",
-    help="Only what the step, or the workflow, was called with.",
+    help="Only the arguments of the step, or of the workflow.",
 )
-@click.option("--result", "only", flag_value="result", help="Only what the step returned.")
+@click.option("--result", "only", flag_value="result", help="Only the result of the step.")
 @click.option(
-    "--raw", is_flag=True, help="The value itself: a text as text, bytes as bytes, all else as JSON."
+    "--raw", is_flag=True, help="Print the value itself: text as text, bytes as bytes, anything else as JSON."
 )
 @click.option("--all", "everything", is_flag=True, help="Do not shorten the state.")
 def show_command(
-    call: Call, ref: str, path: str | None, *, only: str | None, raw: bool, everything: bool
+    ctx: CommandContext, ref: str, path: str | None, *, only: str | None, raw: bool, everything: bool
 ) -> None:
-    """A version: step, arguments, result, error, state; or the part of the state at PATH.
+    """Show a version: step, arguments, result, error, state; or a part of the state, at PATH.
 
-    Of a run that failed, the head tells why, with the traceback and those of its causes.
+    The head of a failed run includes the failure, with the tracebacks of all causes.
 
     \b
     holdfast show RUN                    the head
     holdfast show RUN@12 plan.tasks[3]   a part of the state
     holdfast show RUN~1 --state --json   the state as JSON
     """
-    version = call.hf.version(ref)
-    out = call.out
+    version = ctx.hf.version(ref)
+    out = ctx.out
     if path is None and only is None and not raw:
-        run = call.hf.get(version.run)
+        run = ctx.hf.get(version.run)
         stands = status_of(run) if run.head.number == version.number else None
         # The step that failed left no version.
         failure = run.failure if stands == "failed" else None
         if out.json:
-            spending = None if stands is None else spending_record(run)
-            out.document({**whole_record(version), "failure": as_json(failure), "spending": spending})
+            spending = None if stands is None else spending_view(run)
+            out.document({**full_version_view(version), "failure": as_json(failure), "spending": spending})
         else:
-            _whole(out, version, stands, failure, everything, None if stands is None else run)
+            _print_version(out, version, stands, failure, everything, None if stands is None else run)
         return
     value = version.get(path) if path is not None else getattr(version, only or "state")
     if raw:
-        _raw(value)
-    elif out.json or not out.for_people:
+        _print_raw(value)
+    elif out.json or not out.is_for_people:
         out.document(as_json(value))
     else:
         tree(out, value, everything)
 
 
 def tree(out: Output, value: Any, everything: bool = False) -> None:
-    """A value drawn as a tree."""
-    limits = {"width": _ALL, "entries": _ALL, "levels": _ALL} if everything else {"width": out.width}
-    for line in outline.draw(value, **limits):
+    """Print a value as a tree."""
+    limits = (
+        {"width": _UNLIMITED, "entries": _UNLIMITED, "levels": _UNLIMITED}
+        if everything
+        else {"width": out.width}
+    )
+    for line in drawing.draw_tree(value, **limits):
         text = out.styled(line.guide, "bright_black").append(line.name, "bold")
         text.append("  " if line.name else "").append(line.value, _COLOURS[line.kind])
         out.text(text)
 
 
-def _whole(
+def _print_version(
     out: Output, version: Version, stands: str | None, failure: Any, everything: bool, run: Run | None
 ) -> None:
-    """A version; if it is the head of its run, the run's status, its failure, and what it may spend and has spent."""
+    """Print a version; for the head of a run, also the run's status, failure, limits and spending."""
     error, arguments, ran = version.error, version.arguments, version.implementation
-    spending = None if run is None else spending_record(run)
+    spending = None if run is None else spending_view(run)
     facts = {
-        **{name: value for name, value in version_record(version).items() if name != "run"},
-        "version": name_of(version),
+        **{name: value for name, value in version_view(version).items() if name != "run"},
+        "version": reference_to(version),
         "ran": ran and str(ran),
         "arguments": as_json(arguments),
         "result": as_json(version.result),
         "error": as_json(error),
-        "meta": as_json(version.meta),
+        "annotations": as_json(version.annotations),
         "failure": as_json(failure),
         "totals": spending and spending["totals"],
         "limits": spending and spending["limits"] and spending,
     }
-    if not out.for_people:
+    if not out.is_for_people:
         values = {name: dumps(facts[name]) for name in _VALUES if facts[name] is not None}
         out.facts({**facts, **values, "state": dumps(as_json(version.state))})
         return
@@ -125,19 +142,19 @@ def _whole(
         "attempt": "" if version.attempt == 1 else str(version.attempt),
         "pinned": "yes" if version.pinned else "",
         "failed": "yes" if facts["failed"] else "",
-        # A damaged version is refused before it is shown.
+        # Reading a damaged version has failed before.
         "damaged": "",
         "steps": f"{version.steps} completed",
         "step": "" if version.step == version.address else str(version.step),
         "arguments": "",
         "result": "" if version.result is None else brief(version.result, out.width - 12),
-        "error": "" if error is None else _told(error),
-        "meta": "" if version.meta is None else brief(version.meta, out.width - 12),
+        "error": "" if error is None else _error_line(error),
+        "annotations": "" if version.annotations is None else brief(version.annotations, out.width - 12),
         "totals": brief(spending["totals"], out.width - 12) if spending and spending["totals"] else "",
         "limits": "" if run is None else "; ".join(spending_lines(run)),
         "failure": ""
         if failure is None
-        else out.styled("the run failed after this: ", "red").append(_told(failure)),
+        else out.styled("the run failed after this: ", "red").append(_error_line(failure)),
     }
     out.facts(facts, shown)
     if arguments:
@@ -146,17 +163,17 @@ def _whole(
     for each in (error, failure):
         if isinstance(each, dict):
             out.text(out.styled("\ntraceback", "bright_black"))
-            out.text(out.styled(plain_lines(full_traceback(each)).rstrip(), "red"))
+            out.text(out.styled(printable_lines(full_traceback(each)).rstrip(), "red"))
     out.text(out.styled("\nstate", "bright_black"))
     tree(out, version.state, everything)
 
 
-def _raw(value: Any) -> None:
+def _print_raw(value: Any) -> None:
     if isinstance(value, str):
-        _raw_text(value)
+        _print_raw_text(value)
     elif isinstance(value, bytes | Artifact) and sys.stdout.isatty():
         raise click.UsageError(
-            "bytes would spoil the terminal: use a pipe, or `holdfast artifacts get -o FILE`"
+            "bytes are not written to a terminal: use a pipe, or `holdfast artifacts get -o FILE`"
         )
     elif isinstance(value, bytes):
         sys.stdout.buffer.write(value)
@@ -167,20 +184,20 @@ def _raw(value: Any) -> None:
         print(dumps(as_json(value)))
 
 
-def _raw_text(text: str) -> None:
+def _print_raw_text(text: str) -> None:
     if sys.stdout.isatty():
-        sys.stdout.write(plain_lines(text) + "\n")
+        sys.stdout.write(printable_lines(text) + "\n")
         return
     try:
         written = text.encode()
     except UnicodeEncodeError as error:
         raise InvalidCall(
-            f"the text holds a lone surrogate (at {error.start}), which no file can: leave out --raw, that gives JSON"
+            f"the text contains a lone surrogate (at {error.start}), which UTF-8 cannot encode: omit --raw to get JSON"
         ) from None
     sys.stdout.buffer.write(written)
 
 
-def _told(error: Any) -> str:
+def _error_line(error: Any) -> str:
     if isinstance(error, dict) and "message" in error:
         return plain(f"{error.get('type', 'error')}: {error['message']}")
     return brief(error, 200)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.cli.call import Call, command
-from holdfast.desk.census import census
-from holdfast.desk.words import size
+from holdfast.cli.context import CommandContext, command
+from holdfast.operator_view.lookup import store_overview
+from holdfast.operator_view.text import size
 
 
 @command("stats")
-def stats_command(call: Call) -> None:
-    """What the store holds, and how large it is."""
-    stats = call.hf.stats()
-    statuses, largest = census(call.hf, 3)
-    facts = {"store": call.place.shown, **msgspec.structs.asdict(stats)}
-    if call.out.json:
-        call.out.document({**facts, "statuses": statuses})
+def stats_command(ctx: CommandContext) -> None:
+    """Show what the store holds and how large it is."""
+    stats = ctx.hf.stats()
+    statuses, largest = store_overview(ctx.hf, 3)
+    facts = {"store": ctx.location.public, **msgspec.structs.asdict(stats)}
+    if ctx.out.json:
+        ctx.out.document({**facts, "statuses": statuses})
         return
     facts.update({f"{status}_runs": number for status, number in statuses.items()})
     shown = {
@@ -35,4 +35,4 @@ def stats_command(call: Call) -> None:
         "largest": ", ".join(f"{run.id} ({size(run.size)})" for run in largest),
         **{f"{status}_runs": "" for status in statuses},
     }
-    call.out.facts(facts, shown)
+    ctx.out.facts(facts, shown)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from holdfast.cli import exits
-from holdfast.cli.call import Call, command
-from holdfast.desk.words import count, plain
+from holdfast.cli import exit_codes
+from holdfast.cli.context import CommandContext, command
 from holdfast.errors import InvalidCall
-from holdfast.runtime.definition import workflows
+from holdfast.operator_view.text import count, plain
+from holdfast.workflow.definition import workflows
 
-_SIGNS = {1: "stopping: steps that are under way may end (once more ends them at once)", 2: "stopped at once"}
+_STOPPING = {1: "stopping after the current steps (repeat to stop at once)", 2: "stopped at once"}
 
 
 @command("worker")
@@ -22,7 +22,7 @@ _SIGNS = {1: "stopping: steps that are under way may end (once more ends them at
     metavar="NAME",
     default=["default"],
     show_default="default",
-    help="A queue to work on. Repeatable.",
+    help="A queue to serve. Repeatable.",
 )
 @click.option(
     "--concurrency",
@@ -30,31 +30,33 @@ _SIGNS = {1: "stopping: steps that are under way may end (once more ends them at
     default=10,
     show_default=True,
     metavar="N",
-    help="Runs that are executed at once, at most.",
+    help="Execute at most N runs at once.",
 )
-def worker_command(call: Call, module: str | None, *, queues: tuple[str, ...], concurrency: int) -> int:
-    """Execute runs of queues until a signal comes.
+def worker_command(
+    ctx: CommandContext, module: str | None, *, queues: tuple[str, ...], concurrency: int
+) -> int:
+    """Execute the runs of queues until interrupted.
 
-    MODULE is the module with the workflows' code; --app and [tool.holdfast] app in pyproject.toml name it, too. SIGTERM
-    and Ctrl-C let steps end and hand back what is not finished; a second one ends everything at once.
+    MODULE is the module with the workflows' code; --app and [tool.holdfast] app in pyproject.toml work, too. SIGTERM
+    and Ctrl-C let the current steps end and return unfinished runs to the queue; a second one stops at once.
     """
-    call.app = module or call.app
-    hf = call.with_code()
+    ctx.app = module or ctx.app
+    hf = ctx.open_with_app()
     known = workflows()
     if not known:
         raise InvalidCall(
-            "a worker needs the code of workflows: name the module that defines them, as in holdfast worker flows, or "
-            'in pyproject.toml: [tool.holdfast] app = "flows"'
+            "a worker needs the code of workflows: name their module, as in holdfast worker flows, or in "
+            'pyproject.toml: [tool.holdfast] app = "flows"'
         )
     worker = hf.worker(queues=queues, concurrency=concurrency)
-    waiting = [f"{name} ({count(hf.queue(name).runs.get('queued', 0), 'run')} waiting)" for name in queues]
+    waiting = [f"{name} ({count(hf.queue(name).runs.get('queued', 0), 'run')} queued)" for name in queues]
     ready = plain(
-        f"works on {', '.join(waiting)}: {count(len(known), 'workflow')}, {count(concurrency, 'run')} at once; "
-        "Ctrl-C ends it"
+        f"serving {', '.join(waiting)}: {count(len(known), 'workflow')}, {count(concurrency, 'run')} at once; "
+        "Ctrl-C stops it"
     )
-    # Said when it is true: before, a signal would end the process at once.
-    worker.serve(lambda number: call.out.say(_SIGNS[min(number, 2)]), lambda: call.out.say(ready))
-    call.out.done(
+    # Printed when it is ready: an earlier signal would end the process at once.
+    worker.serve(lambda number: ctx.out.say(_STOPPING[min(number, 2)]), lambda: ctx.out.say(ready))
+    ctx.out.done(
         {"executed": worker.done, "queues": list(queues)}, f"stopped; {count(worker.done, 'execution')}"
     )
-    return exits.DONE
+    return exit_codes.DONE

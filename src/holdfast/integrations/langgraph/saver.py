@@ -1,8 +1,10 @@
-"""The saver itself: LangGraph's protocol, once, for blocking and asynchronous callers.
+"""The saver: LangGraph's checkpointer protocol for blocking and asynchronous callers.
 
-The blocking methods are the implementation; each asynchronous one calls its twin in another thread.
+The blocking methods are the implementation; each asynchronous one calls its blocking counterpart in another
+thread.
 
-Invariant: a call that returned is durable; one that raised has changed nothing, unless it says `CommitUnknown`.
+Invariant: a call that returned is durable; one that raised has changed nothing, unless it raised
+`CommitUnknown`.
 """
 
 from __future__ import annotations
@@ -30,28 +32,30 @@ from langgraph.checkpoint.base import (
 import holdfast
 from holdfast import Holdfast, Retention
 from holdfast.errors import AlreadyExists, InvalidCall, NotFound
-from holdfast.integrations.langgraph import names, types
+from holdfast.integrations.histories import off_loop
+from holdfast.integrations.langgraph import layout, types
 from holdfast.integrations.langgraph.layout import config_of, history_of, tuple_of
-from holdfast.integrations.langgraph.places import Found, part, said, stream, versions
-from holdfast.integrations.langgraph.strand import Strand
-from holdfast.integrations.ledger import off_loop
+from holdfast.integrations.langgraph.lookup import Found, part, said, stream, versions
+from holdfast.integrations.langgraph.thread import Strand
 
-#: Ids of runs. In the class, `list` is a method.
+#: Ids of runs. Defined here because `list` is a method in the class.
 Runs = list[str]
-#: A checkpoint's id, the place of its run in an order, itself, whose it is.
+#: A checkpoint's id, the rank of its run, the checkpoint, its thread and namespace.
 Candidate = tuple[str, int, Found, tuple[str, str]]
-#: Runs whose state of affairs is kept at hand.
+#: Maximum number of runs that are cached.
 _STRANDS = 256
-#: Checkpoints that an asynchronous list reads at once.
+#: Checkpoints per batch of an asynchronous list.
 _BATCH = 8
 
 
 class HoldfastSaver(BaseCheckpointSaver[Any]):
-    """Keeps LangGraph's checkpoints in a store. Safe to use from many threads and tasks.
+    """Checkpointer that stores LangGraph's checkpoints in a store. Safe to use from several threads and
+    tasks.
 
-    `store` is an open `Holdfast`, or what `holdfast.open` takes; what it opens itself is closed by `close()`. `allow`
-    are classes of yours that stand in channels, or their names. With `single_writer`, a writer that does not go on
-    from the latest checkpoint is refused with `StaleVersion`; else it gets a timeline of its own.
+    `store` is an open `Holdfast`, or an argument for `holdfast.open`; a store that the saver opened is closed
+    by `close()`. `allow` lists your own classes that channels may hold, or their names. With `single_writer`,
+    a writer that does not continue from the latest checkpoint is refused with `StaleVersion`; otherwise it
+    gets a new timeline.
     """
 
     def __init__(
@@ -74,11 +78,11 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
 
     @staticmethod
     def run_id(thread_id: Any, checkpoint_ns: str = "") -> str:
-        """The id of the run that a thread, or one of its namespaces, is in the store."""
-        return names.run_id(names.thread_of(thread_id), checkpoint_ns)
+        """Return the id of the run of a thread, or of one of its namespaces."""
+        return layout.run_id(layout.thread_of(thread_id), checkpoint_ns)
 
     def close(self) -> None:
-        """Close the store, if this saver has opened it."""
+        """Close the store, if this saver opened it."""
         if self._own:
             self.hf.close()
 
@@ -91,7 +95,7 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
     # Reading
 
     def get_tuple(self, config: Any) -> CheckpointTuple | None:
-        place = names.place_of(config)
+        place = layout.place_of(config)
         while True:
             found = self.strand(place).read(place.checkpoint)
             if found is None:
@@ -113,14 +117,14 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         wanted = _wanted(filter)
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
             raise InvalidCall(f"limit is a number, not {limit!r:.60}")
-        place = None if config is None else names.place_of(config)
-        until = None if before is None else names.checkpoint_of(before)
+        place = None if config is None else layout.place_of(config)
+        until = None if before is None else layout.checkpoint_of(before)
         return self._listed(place, wanted, until, limit)
 
     def get_delta_channel_history(
         self, *, config: Any, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        place = names.place_of(config)
+        place = layout.place_of(config)
         version = self.strand(place).find(place.checkpoint)
         found: dict[str, Any] = {}
         for channel in channels:
@@ -137,10 +141,10 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
     def put(
         self, config: Any, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
     ) -> Any:
-        place = names.place_of(config)
+        place = layout.place_of(config)
         if not isinstance(checkpoint, Mapping) or not isinstance(checkpoint.get("channel_values"), Mapping):
             raise InvalidCall("put takes a checkpoint: a dict with an id and channel_values")
-        name = names.check_id(checkpoint.get("id"))
+        name = layout.check_id(checkpoint.get("id"))
         if not isinstance(metadata, Mapping):
             raise InvalidCall(f"metadata is a dict, not {type(metadata).__name__}")
         about = get_checkpoint_metadata(config, metadata)
@@ -150,7 +154,7 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
     def put_writes(
         self, config: Any, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        place = names.place_of(config)
+        place = layout.place_of(config)
         if place.checkpoint is None:
             raise InvalidCall("put_writes needs a config that names a checkpoint: put one first")
         for name, text in (("task_id", task_id), ("task_path", task_path)):
@@ -159,20 +163,21 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         self.strand(place).put_writes(place.checkpoint, writes, task_id, task_path)
 
     def get_next_version(self, current: Any, channel: None) -> Any:
-        """Whole numbers; where a thread was begun by another saver, texts that grow like its own."""
+        """Return the next whole number; if another saver started the thread, a text that sorts after its
+        texts."""
         if isinstance(current, str):
             return f"{int(current.split('.')[0]) + 1:032}.0"
         return 1 if current is None else current + 1
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> HoldfastSaver:
-        """LangGraph names the classes of a graph's schemas, if it runs in strict mode."""
+        """Register the classes of a graph's schemas, which LangGraph names in strict mode."""
         types.register_schema(extra_allowlist)
         return self
 
-    # Removing and copying
+    # Deleting and copying
 
     def delete_thread(self, thread_id: str) -> None:
-        for run in self._runs(names.thread_of(thread_id)):
+        for run in self._runs(layout.thread_of(thread_id)):
             self._delete(run)
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
@@ -185,7 +190,7 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
             self._delete_from(run, doomed)
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        source, target = names.thread_of(source_thread_id), names.thread_of(target_thread_id)
+        source, target = layout.thread_of(source_thread_id), layout.thread_of(target_thread_id)
         runs = self._runs(source)
         if self._runs(target):
             raise AlreadyExists(f"thread {target!r} is there already: copy to another, or delete it first")
@@ -198,14 +203,14 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         if strategy not in ("keep_latest", "delete"):
             raise InvalidCall(f"strategy is 'keep_latest' or 'delete', not {strategy!r:.60}")
         for thread in thread_ids:
-            for run in self._runs(names.thread_of(thread)):
+            for run in self._runs(layout.thread_of(thread)):
                 if strategy == "delete":
                     self._delete(run)
                 else:
                     self.hf.history(run).prune(Retention(last=0))
                     self._forget(run)
 
-    # The same for asyncio
+    # Asynchronous counterparts
 
     async def aget_tuple(self, config: Any) -> CheckpointTuple | None:
         return await off_loop(self.get_tuple, config)
@@ -250,15 +255,15 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         await off_loop(self.prune, thread_ids, strategy=strategy)
 
-    # How it works
+    # Internals
 
-    def strand(self, place: names.Place) -> Strand:
-        """The run of a thread's namespace, at hand."""
+    def strand(self, place: layout.Place) -> Strand:
+        """Return the cached object for the run of a thread's namespace."""
         run = place.run
         with self._lock:
             strand = self._strands.pop(run, None)
             if strand is None:
-                long = None in names.names_of(run)
+                long = None in layout.names_of(run)
                 whose = (place.thread, place.namespace or "")
                 strand = Strand(self.hf.history(run), whose, long=long, single_writer=self._single)
             self._strands[run] = strand
@@ -273,7 +278,7 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
             strand.forget()
 
     def _listed(
-        self, place: names.Place | None, wanted: dict[str, Any], until: str | None, limit: int | None
+        self, place: layout.Place | None, wanted: dict[str, Any], until: str | None, limit: int | None
     ) -> Iterator[CheckpointTuple]:
         if limit is not None and limit <= 0:
             return
@@ -287,15 +292,15 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
                     continue
                 item = tuple_of(found, *whose)
             except NotFound:
-                # Pruned since the list was begun.
+                # Pruned since the list was started.
                 continue
             yield item
             count += 1
             if count == limit:
                 return
 
-    def _candidates(self, place: names.Place | None) -> Iterator[Candidate]:
-        """The checkpoints that may be meant, the highest id first."""
+    def _candidates(self, place: layout.Place | None) -> Iterator[Candidate]:
+        """Yield the checkpoints that may match, the highest id first."""
         if place is not None and place.checkpoint is not None and place.namespace is not None:
             found = self.strand(place).read(place.checkpoint)
             if found is not None:
@@ -319,13 +324,16 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         )
 
     def _runs(self, thread: str) -> Runs:
-        """The runs of a thread."""
-        found = [names.run_id(thread), *self.hf.ids(names.beginning(thread))]
+        """Return the runs of a thread."""
+        found = [
+            layout.run_id(thread),
+            *(run.id for run in self.hf.iter_runs(prefix=layout.beginning(thread))),
+        ]
         return [run for run in found if self._is_thread(run)]
 
     def _threads(self) -> Runs:
-        """The runs of all threads."""
-        return [run for run in self.hf.ids() if self._is_thread(run)]
+        """Return the runs of all threads."""
+        return [run.id for run in self.hf.iter_runs() if self._is_thread(run.id)]
 
     def _is_thread(self, run: str) -> bool:
         try:
@@ -337,8 +345,8 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         return part(head, "channel_values") is not None or part(head, "ahead") is not None
 
     def _whose(self, run: str) -> tuple[str, str]:
-        """The thread and the namespace of a run."""
-        thread, namespace = names.names_of(run)
+        """Return the thread and the namespace of a run."""
+        thread, namespace = layout.names_of(run)
         if thread is None or namespace is None:
             thread, namespace = self.hf.history(run).head.copy("thread")
         return thread, namespace
@@ -349,7 +357,7 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         self._forget(run)
 
     def _delete_from(self, run: str, doomed: set[str]) -> None:
-        """Remove the checkpoints of some runs of LangGraph from one of ours."""
+        """Delete the checkpoints of some LangGraph runs from a Holdfast run."""
         history = self.hf.history(run)
         about: dict[str | None, bool] = {}
         gone: list[int] = []
@@ -371,12 +379,12 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
 
     def _copy(self, run: str, target: str) -> None:
         _, namespace = self._whose(run)
-        name = names.run_id(target, namespace)
+        name = layout.run_id(target, namespace)
         with tempfile.TemporaryFile() as file:
             self.hf.export_run(run, file)
             file.seek(0)
             copy = self.hf.import_run(file, run_id=name, secrets="keep")
-        if None in names.names_of(name):
+        if None in layout.names_of(name):
             copy.patch({("thread",): [target, namespace]}, after=copy.head, note=copy.head.note)
 
 

@@ -1,9 +1,9 @@
-"""The classes that stand in LangGraph's checkpoints, registered under tags of their own.
+"""The classes in LangGraph's checkpoints, registered under stable tags.
 
-Messages, documents, and what LangGraph itself puts into channels are known here; an application's own classes are
-registered by it, or given to the saver as `allow`.
+Messages, documents, and LangGraph's own channel values are registered here; an application registers its own
+classes, or passes them to the saver as `allow`.
 
-Invariant: a class is found because this program has it and says so, never because data names it.
+Invariant: a class is used only if this program has registered it, never because data names it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _ADDRESSES = (
 
 
 def register_known() -> None:
-    """Make the classes of LangChain and LangGraph storable. Harmless when done twice."""
+    """Make the classes of LangChain and LangGraph storable. Idempotent."""
     for message in _MESSAGES:
         holdfast.register(message, f"langchain.{message.__name__}")
     for record in (Command, Interrupt, Overwrite, PregelTask, StateSnapshot, TimeoutPolicy):
@@ -72,8 +72,8 @@ def register_known() -> None:
 
 
 def register_allowed(allow: Any) -> None:
-    """Make classes of the application storable: given as they are, or by the names that they have in modules that are
-    imported already."""
+    """Make classes of the application storable, given as classes or by their names in modules that are
+    already imported."""
     if isinstance(allow, str | type) or not isinstance(allow, Iterable):
         raise InvalidCall(
             "allow takes a list of classes, or of their names: allow=[Order, 'shop.models.Cart']"
@@ -86,8 +86,8 @@ def register_allowed(allow: Any) -> None:
 
 
 def register_schema(names: Iterable[tuple[str, ...]]) -> None:
-    """Make the classes of a graph's schemas storable, as LangGraph lists them: module and name. Those that are no
-    records (a TypedDict, a type of Python's own) need nothing."""
+    """Make the classes of a graph's schemas storable, as LangGraph lists them: module and name. Classes that
+    are not records (a TypedDict, a built-in type) need no registration."""
     for module, *name in names:
         found: Any = sys.modules.get(module)
         for part in name:

@@ -1,16 +1,16 @@
-"""Stageflow pipelines that survive: each stage's output and the context's snapshot are a version of a run.
+"""Durable Stageflow pipelines: each stage's output and the context's snapshot are a version of a run.
 
     flow = durable(pipeline, hf, "order-7")
-    results = await flow.run(input_text="…")    # a second time, in whatever process: completed stages are passed
+    results = await flow.run(input_text="…")    # run again, in any process: completed stages are replayed
 
-`records` turns Stageflow's records into trees and back, `session` is one execution on a run, `pipeline` is what
-`durable` gives. Needs `pip install 'holdfast[stageflow]'`.
+`records` converts Stageflow's records to trees and back, `session` is one execution on a run, `pipeline`
+defines `durable` and its result. Needs `pip install 'holdfast[stageflow]'`.
 """
 
 from __future__ import annotations
 
 try:
-    import stageflow as _stageflow  # noqa: F401 - told by name if it is not there
+    import stageflow as _stageflow  # noqa: F401 - the error below names it if it is not installed
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         "holdfast.integrations.stageflow needs Stageflow: pip install 'holdfast[stageflow]'", name=error.name

@@ -1,7 +1,9 @@
-"""A pipeline whose stages are recorded: run it again, and those that are completed are passed.
+"""A pipeline with recorded stages: when it runs again, completed stages are replayed.
 
-Its stages are wrapped when it is built, so that whatever Stageflow does with a pipeline (run, invoke, runners, guard
-retries, interceptors, subpipelines) does it with the record. An interceptor alone would not see skips and artifacts.
+`build` wraps the stages, so that everything Stageflow does with a pipeline (run, invoke, runners, guard
+retries, interceptors, subpipelines) uses the record. An interceptor alone would not see skips and artifacts.
+
+Invariant: a replayed output was recorded for the same stage, of the same pipeline, for the same task.
 """
 
 from __future__ import annotations
@@ -30,22 +32,23 @@ from holdfast.engine import Holdfast
 from holdfast.errors import InvalidCall, NotFound
 from holdfast.history.history import History
 from holdfast.history.version import Version
-from holdfast.integrations.ledger import off_loop, refuse_workflow
-from holdfast.integrations.stageflow.plan import Plan
-from holdfast.integrations.stageflow.session import Session
-from holdfast.model.names import MAX_STEP, check_run_id, check_text, meant, short
-from holdfast.runtime.definition import CHANGED
+from holdfast.integrations.histories import off_loop, refuse_workflow
+from holdfast.integrations.stageflow.session import Plan, Session
+from holdfast.model.checks import check_text
+from holdfast.model.names import MAX_STEP, check_run_id, short, suggest
+from holdfast.workflow.definition import CHANGED
 
-#: The execution that a stage belongs to.
+#: The execution of the current stage.
 _current: ContextVar[Session] = ContextVar("holdfast_stageflow_session")
 
 
 def durable(pipeline: Pipeline, hf: Holdfast, run_id: str, *, changed: str = "refuse") -> DurablePipeline:
-    """The same pipeline, recorded as run `run_id`: each stage's output and the context's snapshot are a version.
+    """Return the same pipeline, recorded as run `run_id`: each stage's output and the context's snapshot are
+    a version.
 
-    Run it as any pipeline. Run it again, also after a crash and in another process, and stages that are completed are
-    not executed; those that failed are. `changed` says what to do if the run was begun with other stages: refuse, warn
-    (and pass the stages that are the same) or allow.
+    Run it like any pipeline. When it runs again, also after a crash and in another process, completed stages
+    are not executed; failed ones are. `changed` is the reaction if the run was started with other stages:
+    refuse, warn (and replay the stages that are the same) or allow.
     """
     if not isinstance(pipeline, Pipeline):
         raise InvalidCall(f"durable takes a stageflow.Pipeline, before build(), not {short(pipeline)}")
@@ -57,7 +60,7 @@ def durable(pipeline: Pipeline, hf: Holdfast, run_id: str, *, changed: str = "re
 
 
 class DurablePipeline(Pipeline):
-    """A pipeline and the run that it is recorded as. Made by `durable`."""
+    """A pipeline and the run that records it. Created by `durable`."""
 
     def __init__(self, pipeline: Pipeline, hf: Holdfast, run_id: str, changed: str) -> None:
         super().__init__(name=pipeline.name, stages=dict(pipeline.stages))
@@ -65,7 +68,7 @@ class DurablePipeline(Pipeline):
 
     @property
     def history(self) -> History:
-        """The versions of its run."""
+        """Return the history of its run."""
         return self._hf.history(self._run_id)
 
     def rollback(
@@ -76,8 +79,8 @@ class DurablePipeline(Pipeline):
         reason: str | None = None,
         actor: str | None = None,
     ) -> Version:
-        """Move the run back to when a stage had ended (`to`), or to before it was run at first (`before`), on a new
-        timeline. Nothing is deleted; run it again to go on from there."""
+        """Roll the run back to the end of a stage (`to`), or to before its first execution (`before`), on a
+        new timeline. Nothing is deleted; run the pipeline again to continue from there."""
         name = to if before is None else before
         if (to is None) == (before is None) or not isinstance(name, str):
             raise InvalidCall(
@@ -88,7 +91,7 @@ class DurablePipeline(Pipeline):
         found = [version for version in line if version.step == name]
         if not found:
             done = dict.fromkeys(version.step or "" for version in reversed(line))
-            hint = meant(name, done) or (f"; it has {', '.join(done)}"[:1000] if done else "")
+            hint = suggest(name, done) or (f"; it has {', '.join(done)}"[:1000] if done else "")
             raise NotFound(
                 f"run {log.id!r} has not completed a stage {short(name)}{hint}", run=log.id, stage=name
             )
@@ -108,7 +111,7 @@ class DurablePipeline(Pipeline):
         emit_pipeline_wide_event: bool = False,
         wide_event_emitter: WideEventEmitter | None = None,
     ) -> Any:
-        """The graph that executes it."""
+        """Return the graph that executes the pipeline."""
         for name in self.stages:
             check_text("the name of a stage", name, MAX_STEP)
         specs = Pipeline(name=self.name, stages=self.stages).build().stage_specs
@@ -133,14 +136,14 @@ class DurablePipeline(Pipeline):
         conditional: bool = False,
         config: dict[str, Any] | None = None,
     ) -> DurablePipeline:
-        """With one more stage, recorded as the others."""
+        """Return the pipeline with one more stage, also recorded."""
         more = super().with_stage(
             name, runner, kind, dependencies, after=after, conditional=conditional, config=config
         )
         return self._again(more)
 
     def compose(self, other: Pipeline) -> DurablePipeline:
-        """With the stages of another pipeline, recorded as the others."""
+        """Return the pipeline with the stages of another one, also recorded."""
         return self._again(super().compose(other))
 
     def _again(self, pipeline: Pipeline) -> DurablePipeline:
@@ -151,7 +154,7 @@ class DurablePipeline(Pipeline):
 
 
 class _DurableGraph(UnifiedStageGraph):
-    """Executes the stages of a durable pipeline, or passes them."""
+    """Graph that executes or replays the stages of a durable pipeline."""
 
     def __init__(
         self,
@@ -209,14 +212,14 @@ class _DurableGraph(UnifiedStageGraph):
             raise
         finally:
             session.close()
-            # One who drops the coroutine half-way, and never awaits it again, does so from another context.
+            # A coroutine that is dropped halfway is closed in another context.
             with suppress(ValueError):
                 _current.reset(token)
 
 
 def _recorded(spec: UnifiedStageSpec) -> UnifiedStageSpec:
-    """A stage around which the record is kept. Whether a conditional one is skipped is decided there, too: Stageflow
-    would do so without asking it."""
+    """Return a stage that runs through the session. The session also decides whether a conditional stage is
+    skipped: Stageflow would skip it without calling the runner."""
     run: Callable[[StageContext], Awaitable[Any]] = spec.runner
 
     async def runner(ctx: StageContext) -> Any:

@@ -1,11 +1,11 @@
-"""Stageflow's records as trees, and back.
+"""Conversion of Stageflow's records to trees, and back.
 
-A snapshot and an output lie in the state as dicts of their fields, so that a diff, a blame or a path can name a part
-(`snapshot.conversation.messages[3].content`) and equal parts are stored once. Values that an application puts into
-them (metadata, data, payloads, extensions) stand there as they are; what stands in the place of a record without
-being exactly that record is kept whole.
+A snapshot and an output are stored in the state as dicts of their fields, so that a diff, a blame or a path
+can name a part (`snapshot.conversation.messages[3].content`) and equal parts are stored once. Values of the
+application in them (metadata, data, payloads, extensions) are stored unchanged; a value in the place of a
+record that is not exactly that record is stored whole.
 
-Invariant: `unfold(fold(x))` equals `x` in type and value, whatever its fields hold.
+Invariant: `unfold(fold(x))` equals `x` in type and value, for any values of its fields.
 """
 
 from __future__ import annotations
@@ -15,12 +15,7 @@ from typing import Any
 
 from stageflow.context import ContextSnapshot
 from stageflow.context.conversation import Conversation
-from stageflow.context.enrichments import (
-    DocumentEnrichment,
-    Enrichments,
-    MemoryEnrichment,
-    ProfileEnrichment,
-)
+from stageflow.context.enrichments import DocumentEnrichment, Enrichments, MemoryEnrichment, ProfileEnrichment
 from stageflow.context.identity import RunIdentity
 from stageflow.context.types import Message, RoutingDecision
 from stageflow.core import StageArtifact, StageEvent, StageKind, StageOutput, StageStatus
@@ -31,13 +26,12 @@ from stageflow.stages.payloads import StagePayloadResult
 from holdfast.errors import HoldfastError, IncompatibleFormat, InvalidCall
 from holdfast.history.version import Version
 from holdfast.tree.frozen import thaw
-from holdfast.tree.records import join_dataclass
-from holdfast.tree.values import Opaque, register
+from holdfast.tree.values import Opaque, join_dataclass, register
 
-#: The number of the layout of a state; another one is not read.
+#: Layout number of a state; a state with another number is not read.
 FORMAT = 1
 
-#: What stands in the fields of records: a record, a list of them, a status, or (not named here) any value.
+#: Types of record fields: a record, a list of them, a status, or (not listed) any value.
 _SHAPES: dict[type, dict[str, Any]] = {
     ContextSnapshot: {"run_id": RunIdentity, "enrichments": Enrichments, "conversation": Conversation},
     Enrichments: {
@@ -52,12 +46,12 @@ _SHAPES: dict[type, dict[str, Any]] = {
 
 @dataclass
 class AsIs:
-    """What would be taken for a record, a list of records or a status, and is none."""
+    """Wrapper of a value that would otherwise be read as a record, a list of records or a status."""
 
     value: Any
 
 
-#: Stageflow's types wherever an application puts them: into metadata, an output, an artifact.
+#: Stageflow's types that an application may put into metadata, an output, or an artifact.
 for _cls in (
     *_SHAPES,
     RunIdentity,
@@ -79,9 +73,9 @@ register(AsIs, "stageflow.AsIs")
 
 
 def fold(value: Any, shape: Any) -> Any:
-    """A record, or a list of records, as a tree. It may share parts with the record."""
+    """Return a record, or a list of records, as a tree. It may share parts with the record."""
     if shape is StageStatus and type(value) is StageStatus:
-        # A word that can be read where Stageflow is not installed.
+        # A word that can be read without Stageflow.
         return value.value
     if isinstance(shape, list) and type(value) is list:
         return [fold(item, shape[0]) for item in value]
@@ -97,7 +91,7 @@ def fold(value: Any, shape: Any) -> Any:
 
 
 def unfold(tree: Any, shape: Any) -> Any:
-    """The record that a tree was made from; the tree must be nobody else's."""
+    """Return the record of a tree; the tree must not be used elsewhere."""
     if isinstance(tree, AsIs):
         return tree.value
     if shape is StageStatus:
@@ -113,7 +107,7 @@ def unfold(tree: Any, shape: Any) -> Any:
 
 
 def snapshot_of(version: Version) -> ContextSnapshot[Any]:
-    """The context's snapshot as it was with a version of a durable pipeline's run."""
+    """Return the context's snapshot at a version of a durable pipeline's run."""
     found = restored(version, ("snapshot",), ContextSnapshot)
     if isinstance(found.extensions, Opaque):
         raise InvalidCall(
@@ -125,13 +119,14 @@ def snapshot_of(version: Version) -> ContextSnapshot[Any]:
 
 
 def results_of(version: Version) -> PipelineResults:
-    """The outputs of all stages that had ended with a version of a durable pipeline's run, those that failed too."""
+    """Return the outputs of all stages that had ended at a version of a durable pipeline's run, including
+    failed ones."""
     names = list(layout(version)["stages"])
     return PipelineResults({name: restored(version, ("stages", name), StageOutput) for name in names})
 
 
 def layout(version: Version) -> dict[str, Any]:
-    """The state of a version, if it is one of a durable pipeline's."""
+    """Return the state of a version, or raise if it is not of a durable pipeline."""
     state = version.state
     pipeline = state.get("pipeline") if isinstance(state, dict) else None
     if not isinstance(pipeline, dict) or "format" not in pipeline:
@@ -156,7 +151,7 @@ def layout(version: Version) -> dict[str, Any]:
 
 
 def restored(version: Version, path: tuple[str, ...], shape: type) -> Any:
-    """A record from a part of a state; every call gives another."""
+    """Return a new record from a part of a state."""
     part: Any = layout(version)
     for name in path:
         part = part[name]

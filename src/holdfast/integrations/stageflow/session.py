@@ -1,70 +1,73 @@
-"""One execution of a pipeline on a run: what was recorded before, what it records, and who else writes.
+"""One execution of a pipeline on a run: replayed outputs, new records, and concurrent writers.
 
-The state of a version is `pipeline` (which stages, and what the run was begun with), `snapshot` (the context as it was
-then) and `stages` (the output of each stage that has ended). An output is taken down in the event loop, in the moment
-in which its stage ends; it is written in a thread.
+The state of a version has `pipeline` (the stages, and the task that the run was started with), `snapshot`
+(the context at that time) and `stages` (the output of each stage that has ended). An output is captured in
+the event loop when its stage ends; it is written in a thread.
 
-Invariant: a stage whose output was recorded is passed, unless something that it depends on was run again; what ends
-after the run was rolled back, or taken over by another process, is refused.
+Invariant: a stage with a recorded output is replayed, unless a stage that it depends on ran again; the output
+of a stage that ends after the run was rolled back, or taken over by another process, is refused.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from stageflow.context import ContextSnapshot
 from stageflow.core import StageCancellationRequested, StageContext, StageOutput, StageStatus
 from stageflow.pipeline.results import PipelineResults
 
 from holdfast.errors import (
+    CodeChanged,
     HoldfastError,
+    InvalidCall,
     LeaseLost,
     NotFound,
+    ReplayDiverged,
     StaleVersion,
     UnsupportedValue,
 )
+from holdfast.execution.call_arguments import digest_of
+from holdfast.execution.exception_codec import describe
 from holdfast.history.history import History
 from holdfast.history.version import Version
-from holdfast.integrations.ledger import off_loop
-from holdfast.integrations.stageflow.plan import DONE, Asked, Plan, ask
+from holdfast.integrations.histories import off_loop
 from holdfast.integrations.stageflow.records import FORMAT, fold, layout, restored, snapshot_of
-from holdfast.runtime.failure import describe
-from holdfast.runtime.log import warn
+from holdfast.log import warn
 from holdfast.tree.fold import Folded
 
 SAVED, RESTORED = "pipeline.checkpoint_saved", "pipeline.checkpoint_restored"
 
 
 class Session:
-    """One execution."""
+    """One execution of a pipeline."""
 
     def __init__(self, log: History, plan: Plan, emit: Callable[[str, dict[str, Any]], None]) -> None:
         self.log, self._plan, self._emitter = log, plan, emit
-        #: The version that this execution stands on, and the run's status with it.
+        #: The version that this execution is based on, and the run's status at it.
         self._at, self._told = 0, ""
-        #: Whoever writes next waits for whoever writes now.
+        #: Serializes writes.
         self._writing = threading.Lock()
         self._head: Version | None = None
-        #: Stages whose outputs were recorded before, and may be passed; those that were; those that were called.
+        #: Stages with recorded outputs that may be replayed; those that were replayed; those that were called.
         self._known: set[str] = set()
         self._passed: set[str] = set()
         self._called: set[str] = set()
         self._statuses: dict[str, StageStatus] = {}
         self._durations: dict[str, int | None] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-        #: Was the run taken away from this execution? Has the execution ended?
+        #: Whether this execution has lost the run; whether it has ended.
         self._lost = self._over = False
 
-    # Beginning and end
+    # Start and end
 
     async def open(self, given: ContextSnapshot[Any]) -> None:
-        """Begin the run, or find where it stands."""
+        """Create the run, or read its head."""
         self._plan.check_names(self.log.id, lambda value: self.log.capture(value).root)
         tree = self._capture("the context", fold(given, ContextSnapshot))
         asked = ask(given, self._plan.name, lambda value: self._capture("the context", value).root)
@@ -79,7 +82,7 @@ class Session:
         self._emit(RESTORED, {"version": self._at, "stages": names})
 
     async def ended(self) -> None:
-        """The pipeline has come to its end: the run's status says so, whatever was said before."""
+        """Record the end of the pipeline in the run's status, unless the status is already recorded."""
         status = self._status()
         if status == "running":
             missing = sorted(set(self._plan.stages) - set(self._statuses))
@@ -88,21 +91,22 @@ class Session:
             await self._note(None, status)
 
     async def cancelled(self, reason: str) -> None:
-        """The pipeline was cancelled: by a stage's output, which is recorded, or from outside."""
+        """Record a cancellation from outside, unless a stage's output has already recorded it."""
         if self._told != "cancelled":
             await self._note(f"cancelled: {reason}"[:1000], "cancelled")
 
     async def failed(self, stage: str | None, error: BaseException) -> None:
-        """The pipeline has failed: by a stage, which has recorded that, or before or around one."""
+        """Record a failure of the pipeline that a stage has not recorded itself."""
         status = None if stage is None else self._statuses.get(stage)
         if status in DONE:
-            # It was recorded, and then too late, or something around it failed: what is recorded stands.
+            # The stage was recorded, and then timed out, or something around it failed: its output stays
+            # valid.
             await self._record(None, error)
         elif status is not StageStatus.FAIL:
             await self._record(stage, error)
 
     async def _record(self, stage: str | None, error: BaseException) -> None:
-        """Record a failure. Never hides the error by one of its own."""
+        """Record a failure. An error while recording never hides the original one."""
         if self._lost:
             return
         try:
@@ -114,28 +118,28 @@ class Session:
             warn("run %r: how its pipeline failed could not be recorded: %s", self.log.id, trouble)
 
     async def stop(self) -> None:
-        """End the stages that are under way. Stageflow, when it is itself cancelled, lets them go on."""
+        """Cancel the running stages. Stageflow does not cancel them when it is itself cancelled."""
         self.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def close(self) -> None:
-        """Let no stage begin, or go on, from now on."""
+        """Prevent stages from starting or continuing."""
         self._over = True
         self._head = None
         for task in self._tasks:
             task.cancel()
 
     def timed(self, results: PipelineResults) -> PipelineResults:
-        """Results with the time that each stage took when it was run, not when it was passed."""
+        """Return results with the time that each stage took when it ran, not when it was replayed."""
         for name, took in self._durations.items():
             if name in results and took is not None:
                 results[name] = results[name].with_duration(took)
         return results
 
-    # A stage
+    # Stages
 
     async def stage(self, name: str, run: Callable[[StageContext], Awaitable[Any]], ctx: StageContext) -> Any:
-        """Pass a stage, or run and record it."""
+        """Replay a stage, or run and record it."""
         if self._over:
             raise asyncio.CancelledError("the pipeline has ended without this stage")
         task = asyncio.current_task()
@@ -176,7 +180,7 @@ class Session:
         if output is None or isinstance(output, dict):
             output = StageOutput.ok(data=output)
         if not isinstance(output, StageOutput):
-            return output  # Stageflow says what is wrong with it
+            return output  # Stageflow reports the error
         if output.duration_ms is None and type(output) is StageOutput:
             output = output.with_duration(int((perf_counter() - began) * 1000))
         self._durations[name] = output.duration_ms
@@ -190,7 +194,7 @@ class Session:
     # Writing
 
     async def _save(self, name: str, output: StageOutput, error: BaseException | None = None) -> None:
-        """Record how a stage ended."""
+        """Record the end of a stage."""
         done = output.status in DONE
         tree = self._capture(f"the output of stage {name!r}", fold(output, StageOutput))
         snapshot = self._capture("the context", fold(self.snapshot, ContextSnapshot))
@@ -209,7 +213,7 @@ class Session:
         self._emit(SAVED, {"version": version, **told})
 
     async def _note(self, note: str | None, status: str, error: BaseException | None = None) -> None:
-        """Record what became of the run, where no stage says so."""
+        """Record the status of the run when no stage records it."""
         facts: dict[str, Any] = {"note": note, "error": None if error is None else describe(error)}
         await off_loop(self._write, _unchanged, facts, {}, None, status)
 
@@ -238,8 +242,8 @@ class Session:
                 return edit.number
 
     def _look(self, name: str | None) -> None:
-        """Somebody else wrote: go on from there, unless what this execution stands on is not there any more, or the
-        stage was recorded by another."""
+        """Handle a concurrent write: continue from the new head, or raise `LeaseLost` if the version that
+        this execution is based on was rolled back, or another execution recorded the stage."""
         head = self.log.head
         for version in self.log.ancestors(head):
             if version.number <= self._at:
@@ -263,7 +267,7 @@ class Session:
         self._at = head.number
 
     def _status(self) -> str:
-        """The run's status, as the stages of this execution have ended so far."""
+        """Return the run's status, from the stages of this execution that have ended so far."""
         ended = dict(self._statuses)
         found = set(ended.values())
         if StageStatus.CANCEL in found:
@@ -281,10 +285,10 @@ class Session:
                 **{**error.details, "run": self.log.id},
             ) from None
 
-    # Where the run stands
+    # Position of the run
 
     def _begin(self, snapshot: Folded, asked: Asked) -> bool:
-        """Make the run, or read its head; whether it was made."""
+        """Create the run, or read its head; return whether it was created."""
         plan = self._plan
         while True:
             try:
@@ -314,7 +318,7 @@ class Session:
             return False
 
     def _adopt(self, head: Version, good: set[str]) -> None:
-        """Have the run be one of this pipeline from now on, without the outputs that do not stand in it."""
+        """Assign the run to this pipeline, without the outputs that are not valid in it."""
         plan = self._plan
         events = [(SAVED, {"pipeline": plan.name})]
         note = f"goes on with pipeline {plan.name}"[:1000]
@@ -323,13 +327,13 @@ class Session:
             for name in [name for name in state["stages"] if name not in good]:
                 del state["stages"][name]
 
-    # Telling
+    # Events
 
     def _tell_restored(self, count: int) -> None:
-        self.log.tell(RESTORED, {"pipeline": self._plan.name, "stages": count}, version=self._at)
+        self.log.add_event(RESTORED, {"pipeline": self._plan.name, "stages": count}, version=self._at)
 
     def _emit(self, kind: str, data: dict[str, Any]) -> None:
-        """Through Stageflow's own sink, whose failures are nobody's here."""
+        """Emit an event through Stageflow's own sink; a failure of the sink only logs a warning."""
         try:
             self._emitter(kind, {"run": self.log.id, "pipeline": self._plan.name, **data})
         except Exception:
@@ -337,4 +341,128 @@ class Session:
 
 
 def _unchanged(state: Any) -> None:
-    """Leave a state as it is."""
+    """Leave a state unchanged."""
+
+
+#: Statuses of valid outputs: such a stage is replayed the next time.
+DONE = (StageStatus.OK, StageStatus.SKIP, StageStatus.CANCEL)
+
+
+#: Fields of a snapshot that describe the task; the others, ids and times, identify the request.
+_GIVEN = (
+    "input_text",
+    "input_audio_duration_ms",
+    "topology",
+    "execution_mode",
+    "metadata",
+    "extensions",
+    "conversation",
+    "enrichments",
+)
+
+
+#: Keys that are required to read a state.
+_KEYS = (
+    *("pipeline", "format", "name", "stages", "given", "kind", "after", "conditional"),
+    *("snapshot", "run_id", "status", "data"),
+)
+
+
+#: Maximum characters of a list of names in a message.
+_SHOWN = 300
+
+
+class Asked(NamedTuple):
+    """The task that a context describes."""
+
+    #: Digests of the fields, in order, separated by spaces.
+    digests: str
+    #: Whether the context is empty. If so, the recorded task is used.
+    empty: bool
+
+
+def ask(given: ContextSnapshot[Any], pipeline: str, freeze: Callable[[Any], Any]) -> Asked:
+    """Return the task of a context; `freeze` returns a value as it would be stored."""
+    values = {name: getattr(given, name) for name in _GIVEN}
+    if values["topology"] == pipeline:
+        # Stageflow's default, if the caller sets none.
+        values["topology"] = None
+    empty = values["metadata"] == {} and all(values[name] is None for name in _GIVEN if name != "metadata")
+    return Asked(" ".join(digest_of((freeze(value),), {}).hex() for value in values.values()), empty)
+
+
+class Plan(NamedTuple):
+    """A pipeline as recorded in a run."""
+
+    name: str
+    #: For each stage: `kind`, the stages that it comes `after`, and whether it is `conditional`.
+    stages: Mapping[str, Mapping[str, Any]]
+    #: Reaction if the run was started with other stages: refuse, warn or allow.
+    changed: str
+
+    def check_names(self, run_id: str, freeze: Callable[[Any], Any]) -> None:
+        """Refuse stages whose names match the redaction patterns: their outputs would be hidden."""
+        names = freeze(dict.fromkeys([*self.stages, *_KEYS], 0))
+        hidden = [name for name, value in names.items() if value != 0]
+        if hidden:
+            raise InvalidCall(
+                f"run {run_id!r}: {', '.join(hidden)[:_SHOWN]} would be hidden by the patterns that the store was "
+                "opened with (redact=…): rename the stages, or choose narrower patterns",
+                run=run_id,
+                names=hidden,
+            )
+
+    def compare(self, run_id: str, begun: Mapping[str, Any], asked: Asked) -> None:
+        """Refuse another pipeline, and another task."""
+        if self.changed != "allow" and self.differs(begun):
+            self._object(run_id, begun)
+        if asked.empty:
+            return
+        pairs = zip(_GIVEN, begun["given"].split(), asked.digests.split(), strict=False)
+        other = [name for name, then, now in pairs if then != now]
+        if other:
+            raise ReplayDiverged(
+                f"run {run_id!r} was begun with another {', '.join(other)}: use another run id, or run it without a "
+                "context to go on with the one that is recorded",
+                run=run_id,
+                fields=other,
+            )
+
+    def differs(self, begun: Mapping[str, Any]) -> bool:
+        """Return whether this is not the pipeline that the run was started, or last continued, with."""
+        return bool((begun["name"], begun["stages"]) != (self.name, self.stages))
+
+    def good(self, state: Mapping[str, Any]) -> set[str]:
+        """Return the stages with valid recorded outputs: unchanged, and all stages that they come after are
+        unchanged."""
+        begun = state["pipeline"]["stages"]
+        left = {
+            name
+            for name, output in state["stages"].items()
+            if name in self.stages and begun.get(name) == self.stages[name] and _status(output) in DONE
+        }
+        good: set[str] = set()
+        while found := {name for name in left if good.issuperset(self.stages[name]["after"])}:
+            good |= found
+            left -= found
+        return good
+
+    def _object(self, run_id: str, begun: Mapping[str, Any]) -> None:
+        names = [
+            name
+            for name in {**begun["stages"], **self.stages}
+            if begun["stages"].get(name) != self.stages.get(name)
+        ]
+        what = f"other stages ({', '.join(names)[:_SHOWN]})" if names else "another name"
+        message = f"run {run_id!r} was begun with pipeline {begun['name']!r}; {self.name!r} has {what}"
+        if self.changed == "refuse":
+            raise CodeChanged(
+                f"{message}: use another run id, or durable(…, changed='allow') to pass the stages that are the same",
+                run=run_id,
+                stages=names,
+            )
+        warn("%s: the stages that are the same are passed", message)
+
+
+def _status(output: Any) -> Any:
+    return output.get("status") if isinstance(output, dict) else getattr(output, "status", None)

@@ -1,9 +1,8 @@
-"""Routes for agent loops that keep their own state, as the "loop resume engine" had them, over `LoopEngine`.
+"""Routes of the "loop resume engine", for agent loops that manage their own state, on `LoopEngine`.
 
-A change needs POST. The old GET forms are there only with `--legacy-get`, and even then not for a page of another
-origin.
+A change needs POST. The old GET forms exist only with `--legacy-get`, and even then not for pages of another origin.
 
-Invariant: an answer is what `LoopEngine` says, with the HTTP status that goes with its `code`.
+Invariant: a response is the reply of `LoopEngine`, with the HTTP status for its `code`.
 """
 
 from __future__ import annotations
@@ -13,28 +12,27 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta
 
 from holdfast.tree.portable import from_json
-from holdfast.web.fields import Actor, Body, Limit, Name, Query, Tags, Text
-from holdfast.web.operation import Role, Table
-from holdfast.web.problems import status_for
+from holdfast.web.errors import status_for
+from holdfast.web.operation import Actor, Body, Limit, Name, OperationTable, Query, Role, Tags, Text
 from holdfast.web.service import Service
 
 Reply = dict[str, Any]
 
 
 def _status(reply: Reply) -> int:
-    """The HTTP status that goes with what the engine says."""
+    """Return the HTTP status for a reply of the engine."""
     return 200 if reply["status"] != "error" else status_for(str(reply.get("code", "")))
 
 
-TABLE = Table("debug", "/api/debug/loop", status=_status)
+TABLE = OperationTable("debug", "/api/debug/loop", status=_status)
 #: The GET forms.
-LEGACY = Table("debug", "/api/debug/loop", status=_status)
+LEGACY = OperationTable("debug", "/api/debug/loop", status=_status)
 
 Seconds = Annotated[float, Meta(gt=0, le=3_000_000_000)]
 
 
 class SaveBody(Body):
-    """A state to be set with the snapshot; without one, it is of the project's state as it is."""
+    """State to set with the snapshot; by default, the current state of the project."""
 
     state: Any = UNSET
     tags: Tags = ()
@@ -43,7 +41,7 @@ class SaveBody(Body):
 
 
 class RestoreBody(Body):
-    """Which version, else the last good snapshot; and why."""
+    """Version to restore, by default the last good snapshot, and the reason."""
 
     version: Annotated[int, Meta(ge=1, le=1 << 53)] | Name | None = None
     reason: Text | None = None
@@ -52,7 +50,7 @@ class RestoreBody(Body):
 
 
 class StartBody(Body):
-    """The agent that begins, and after how many seconds of silence it counts as frozen."""
+    """Agent that starts, and the seconds of silence after which it counts as stalled."""
 
     agent: Name
     timeout: Seconds | None = None
@@ -60,7 +58,7 @@ class StartBody(Body):
 
 
 class CompleteBody(Body):
-    """The agent that ends, and how. If it is completed, a snapshot is saved."""
+    """Agent that ends, and its status. If that is completed, a snapshot is saved."""
 
     agent: Name
     status: Name = "completed"
@@ -70,7 +68,7 @@ class CompleteBody(Body):
 
 
 class TimeoutBody(Body):
-    """The agent that is taken for frozen now; without one, those whose time has run out are looked for."""
+    """Agent to treat as stalled; by default, all agents whose timeout has expired."""
 
     agent: Name | None = None
     reason: Text = "timeout"
@@ -78,39 +76,39 @@ class TimeoutBody(Body):
 
 
 class HistoryQuery(Query):
-    """How many."""
+    """Number of snapshots."""
 
     limit: Limit = 100
 
 
 class StartQuery(Query):
-    """The agent that begins."""
+    """Agent that starts."""
 
     agent: Name
 
 
 class CompleteQuery(Query):
-    """The agent that ends, and how."""
+    """Agent that ends, and its status."""
 
     agent: Name
     status: Name = "completed"
 
 
 class TimeoutQuery(Query):
-    """The agent that is taken for frozen."""
+    """Agent to treat as stalled."""
 
     agent: Name | None = None
 
 
 @TABLE.add("GET", "/snapshot/history/{project_id}", Role.VIEWER)
 def snapshot_history(service: Service, project_id: str, query: HistoryQuery) -> Reply:
-    """The snapshots of a project, oldest first."""
+    """List the snapshots of a project, oldest first."""
     return service.loops.get_snapshot_history(project_id, limit=query.limit)
 
 
 @TABLE.add("POST", "/snapshot/save/{project_id}", Role.OPERATOR, most=16 << 20)
 def save_snapshot(service: Service, project_id: str, body: SaveBody) -> Reply:
-    """Save a snapshot of a project's state, or of the state that is given."""
+    """Save a snapshot of a project's state, or of the given state."""
     return service.loops.save_loop_snapshot(
         project_id, _state(body.state), tags=body.tags, note=body.note, actor=body.actor
     )
@@ -118,7 +116,7 @@ def save_snapshot(service: Service, project_id: str, body: SaveBody) -> Reply:
 
 @TABLE.add("POST", "/snapshot/restore/{project_id}", Role.OPERATOR)
 def restore_snapshot(service: Service, project_id: str, body: RestoreBody) -> Reply:
-    """Put a project back to its last good snapshot, or to a version. Nothing is deleted."""
+    """Restore a project to its last good snapshot, or to a version. Nothing is deleted."""
     how: dict[str, Any] = {"reason": body.reason, "actor": body.actor, "keep_unknown": body.keep_unknown}
     if body.version is None:
         return service.loops.restore_last_snapshot(project_id, **how)
@@ -127,13 +125,13 @@ def restore_snapshot(service: Service, project_id: str, body: RestoreBody) -> Re
 
 @TABLE.add("POST", "/agent/start/{project_id}", Role.OPERATOR)
 def start_agent(service: Service, project_id: str, body: StartBody) -> Reply:
-    """An agent begins."""
+    """Record the start of an agent."""
     return service.loops.log_agent_start(project_id, body.agent, timeout=body.timeout, actor=body.actor)
 
 
 @TABLE.add("POST", "/agent/complete/{project_id}", Role.OPERATOR, most=16 << 20)
 def complete_agent(service: Service, project_id: str, body: CompleteBody) -> Reply:
-    """An agent ends; if it is completed, a snapshot is saved."""
+    """Record the end of an agent; if it is completed, save a snapshot."""
     return service.loops.log_agent_complete(
         project_id, body.agent, body.status, state=_state(body.state), token=body.token, actor=body.actor
     )
@@ -141,9 +139,9 @@ def complete_agent(service: Service, project_id: str, body: CompleteBody) -> Rep
 
 @TABLE.add("POST", "/agent/timeout/{project_id}", Role.OPERATOR)
 def time_out_agent(service: Service, project_id: str, body: TimeoutBody) -> Reply:
-    """An agent is frozen: the last snapshot is restored, or the operator asked, as the project is configured.
+    """Treat an agent as stalled: restore the last snapshot, or ask the operator, as the project is configured.
 
-    Without `agent`, those whose time has run out are looked for."""
+    Without `agent`, check all agents whose timeout has expired."""
     if body.agent is None:
         return service.loops.check_timeouts(project_id)
     ended = service.loops.reset_agent(project_id, body.agent, reason=body.reason, actor=body.actor)
@@ -160,25 +158,25 @@ def save_snapshot_by_get(service: Service, project_id: str) -> Reply:
 
 @LEGACY.add("GET", "/snapshot/restore/{project_id}", Role.OPERATOR, changes=True)
 def restore_snapshot_by_get(service: Service, project_id: str) -> Reply:
-    """Put a project back to its last good snapshot."""
+    """Restore a project to its last good snapshot."""
     return service.loops.restore_last_snapshot(project_id)
 
 
 @LEGACY.add("GET", "/agent/start/{project_id}", Role.OPERATOR, changes=True)
 def start_agent_by_get(service: Service, project_id: str, query: StartQuery) -> Reply:
-    """An agent begins."""
+    """Record the start of an agent."""
     return start_agent(service, project_id, StartBody(agent=query.agent))
 
 
 @LEGACY.add("GET", "/agent/complete/{project_id}", Role.OPERATOR, changes=True)
 def complete_agent_by_get(service: Service, project_id: str, query: CompleteQuery) -> Reply:
-    """An agent ends."""
+    """Record the end of an agent."""
     return complete_agent(service, project_id, CompleteBody(agent=query.agent, status=query.status))
 
 
 @LEGACY.add("GET", "/agent/timeout/{project_id}", Role.OPERATOR, changes=True)
 def time_out_agent_by_get(service: Service, project_id: str, query: TimeoutQuery) -> Reply:
-    """An agent is frozen."""
+    """Treat an agent as stalled."""
     return time_out_agent(service, project_id, TimeoutBody(agent=query.agent))
 
 

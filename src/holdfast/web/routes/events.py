@@ -1,4 +1,4 @@
-"""What happened, and what happens."""
+"""Events: pages of the journal, and the live stream."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ from typing import Annotated, TypedDict
 
 from msgspec import Meta
 
-from holdfast.desk.records import event_record
-from holdfast.desk.shapes import EventShown
-from holdfast.web.fields import Cursor, Limit, Name, Query
-from holdfast.web.live import Kinds, Wanted
-from holdfast.web.operation import Role, Stream, Table
+from holdfast.operator_view.records import EventView, event_view
+from holdfast.web.live import EventFilter, KindFilter
+from holdfast.web.operation import Cursor, Limit, Name, OperationTable, Query, Role, Stream
 from holdfast.web.service import Service
 
-TABLE = Table("events")
+TABLE = OperationTable("events")
 
 Patterns = Annotated[
     tuple[Name, ...],
-    Meta(max_length=50, description="Patterns such as `run.*`, 1,000 characters together."),
+    Meta(max_length=50, description="Patterns such as `run.*`, at most 1,000 characters together."),
 ]
 
 
@@ -30,16 +28,17 @@ class EventsQuery(Query):
     limit: Limit = 1000
 
 
-class Events(TypedDict):
-    """Entries of the journal, oldest first. `cursor` is where to read on; `more` tells whether to do so at once."""
+class EventPage(TypedDict):
+    """Entries of the journal, oldest first. `cursor` is the `after` of the next page; `more` says whether there is
+    one."""
 
-    events: list[EventShown]
+    events: list[EventView]
     cursor: int
     more: bool
 
 
 class StreamQuery(Query):
-    """What to listen to."""
+    """Which events, from which cursor on."""
 
     run: Name | None = None
     kind: Patterns = ()
@@ -47,16 +46,16 @@ class StreamQuery(Query):
 
 
 @TABLE.add("GET", "/events", Role.VIEWER)
-def list_events(service: Service, query: EventsQuery) -> Events:
-    """What happened to a run, or in the whole store, oldest first."""
+def list_events(service: Service, query: EventsQuery) -> EventPage:
+    """List the events of a run, or of the whole store, oldest first."""
     hf = service.hf
-    kinds = Kinds(query.kind)
+    kinds = KindFilter(query.kind)
     if query.run is None:
         page = hf.events(after=query.after, limit=query.limit)
     else:
-        page = hf.history(hf.find(query.run)).events(after=query.after, limit=query.limit)
+        page = hf.history(hf.get(query.run).id).events(after=query.after, limit=query.limit)
     return {
-        "events": [event_record(event) for event in page if kinds.has([event.kind])],
+        "events": [event_view(event) for event in page if kinds.matches([event.kind])],
         "cursor": page[-1].cursor if page else query.after,
         "more": len(page) == query.limit,
     }
@@ -64,12 +63,12 @@ def list_events(service: Service, query: EventsQuery) -> Events:
 
 @TABLE.add("GET", "/events/stream", Role.VIEWER)
 def stream_events(service: Service, query: StreamQuery, last_event_id: int | None = None) -> Stream:
-    """What happens, as it happens: server-sent events.
+    """Stream events as they happen: server-sent events.
 
-    Goes on after the cursor in `Last-Event-ID`, else in `after`, else from now. The data of an event is an entry of
-    the journal, its id the entry's cursor; what has no id (progress, a step that begins) passes by and is not
-    repeated. First comes an event named `ready` with the cursor; `reset` says that the cursor is not of this store,
-    and to load anew."""
-    run = None if query.run is None else service.hf.find(query.run)
+    Starts after the cursor in `Last-Event-ID`, else in `after`, else from now. The data of an event is an entry of the
+    journal, its id the cursor of the entry; events without an id (progress, a started step) are not stored or
+    repeated. The first event is named `ready` and has the cursor; `reset` says that the cursor is not from this store,
+    and that the client must reload."""
+    run = None if query.run is None else service.hf.get(query.run).id
     after = query.after if last_event_id is None else last_event_id
-    return Stream(service.hub.follow(Wanted(Kinds(query.kind), run), after))
+    return Stream(service.broadcaster.follow(EventFilter(KindFilter(query.kind), run), after))

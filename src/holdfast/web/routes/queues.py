@@ -1,4 +1,4 @@
-"""Queues: what waits in them, their limits, and runs for them."""
+"""Queues: their runs and limits; enqueue and requeue."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from holdfast.desk.records import queue_record
-from holdfast.desk.shapes import QueueShown
-from holdfast.desk.standing import Standing, standing
-from holdfast.desk.words import length
 from holdfast.errors import InvalidCall
-from holdfast.web.fields import Actor, Body, Name, SpendingLimits, Tags, Text
-from holdfast.web.incoming import Incoming
-from holdfast.web.operation import Role, Table
+from holdfast.operator_view.actions import RunOutcome, run_outcome
+from holdfast.operator_view.records import QueueView, queue_view
+from holdfast.operator_view.text import parse_duration
+from holdfast.web.operation import Actor, Body, Name, OperationTable, Role, SpendingLimits, Tags, Text
+from holdfast.web.request import RequestValues
 from holdfast.web.service import Service
 
-TABLE = Table("queues")
+TABLE = OperationTable("queues")
 
 QueueName = Annotated[str, Meta(min_length=1, max_length=100)]
 Priority = Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
@@ -25,7 +23,7 @@ Delay = Annotated[str, Meta(min_length=1, max_length=20, description="`90s`, `2h
 
 
 class LimitsBody(Body):
-    """Runs at once, and runs begun in `per` seconds, at most; null for any number."""
+    """Limits: concurrent runs, and runs started in `per` seconds; null for no limit."""
 
     concurrency: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     rate: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
@@ -33,7 +31,7 @@ class LimitsBody(Body):
 
 
 class EnqueueBody(Body):
-    """A workflow by its name, and what it is called with."""
+    """Workflow by name, with its arguments."""
 
     workflow: Name
     args: Annotated[tuple[Any, ...], Meta(max_length=50)] = ()
@@ -49,7 +47,7 @@ class EnqueueBody(Body):
 
 
 class RequeueBody(Body):
-    """Where it is to wait, if not where it was."""
+    """Queue and options, by default those that the run had."""
 
     queue: QueueName | None = None
     priority: Priority | None = None
@@ -59,7 +57,7 @@ class RequeueBody(Body):
     actor: Actor | None = None
 
 
-#: Arguments that are for `enqueue` and not for the workflow.
+#: Parameters of `enqueue` itself.
 _OWN = {
     "workflow",
     "queue",
@@ -71,39 +69,37 @@ _OWN = {
     "state",
     "note",
     "actor",
-    "watch",
+    "watchdog",
     "limits",
 }
 
 
 @TABLE.add("GET", "/queues", Role.VIEWER)
-def list_queues(service: Service) -> list[QueueShown]:
-    """The queues, how many runs of each status they have, and their limits."""
-    return [queue_record(queue) for queue in service.hf.queues()]
+def list_queues(service: Service) -> list[QueueView]:
+    """List the queues, with their runs by status and their limits."""
+    return [queue_view(queue) for queue in service.hf.queues()]
 
 
 @TABLE.add("GET", "/queues/{queue}", Role.VIEWER)
-def get_queue(service: Service, queue: str) -> QueueShown:
-    """One queue, even if it has no runs yet."""
-    return queue_record(service.hf.queue(queue))
+def get_queue(service: Service, queue: str) -> QueueView:
+    """Return a queue, even if it has no runs yet."""
+    return queue_view(service.hf.queue(queue))
 
 
 @TABLE.add("PUT", "/queues/{queue}", Role.ADMIN)
-def set_limits(service: Service, queue: str, body: LimitsBody) -> QueueShown:
-    """Set both limits of a queue; they hold for all workers at once."""
-    service.hf.limit(queue, concurrency=body.concurrency, rate=body.rate, per=body.per)
-    return queue_record(service.hf.queue(queue))
+def set_limits(service: Service, queue: str, body: LimitsBody) -> QueueView:
+    """Set both limits of a queue; they apply to all workers together."""
+    service.hf.limit_queue(queue, concurrency=body.concurrency, rate=body.rate, per=body.per)
+    return queue_view(service.hf.queue(queue))
 
 
 @TABLE.add("POST", "/enqueue", Role.OPERATOR)
-def enqueue_run(service: Service, body: EnqueueBody) -> Standing:
-    """Let a worker run a workflow: the run is in the store when this is answered."""
+def enqueue_run(service: Service, body: EnqueueBody) -> RunOutcome:
+    """Enqueue a run for a worker. The run is stored when this returns."""
     if taken := sorted(body.kwargs.keys() & _OWN):
-        raise InvalidCall(
-            f"{taken[0]!r} cannot be given by name: enqueue has an argument of that name itself"
-        )
+        raise InvalidCall(f"{taken[0]!r} cannot be passed by name: enqueue has a parameter of that name")
     hf = service.hf
-    given = Incoming(hf)
+    given = RequestValues(hf)
     run = hf.enqueue(
         body.workflow,
         *map(given.value, body.args),
@@ -117,15 +113,15 @@ def enqueue_run(service: Service, body: EnqueueBody) -> Standing:
         limits=None if body.limits is None else body.limits.limits(),
         **given.named(body.kwargs),
     )
-    return standing(hf, run)
+    return run_outcome(hf, run)
 
 
 @TABLE.add("POST", "/runs/{run}/requeue", Role.OPERATOR)
-def requeue_run(service: Service, run: str, body: RequeueBody) -> Standing:
-    """Let a worker go on with a run that has stopped: paused, failed, frozen, interrupted, or rolled back."""
+def requeue_run(service: Service, run: str, body: RequeueBody) -> RunOutcome:
+    """Enqueue a stopped run again: paused, failed, stalled, interrupted, or rolled back."""
     hf = service.hf
     requeued = hf.requeue(
-        hf.find(run),
+        hf.get(run).id,
         queue=body.queue,
         priority=body.priority,
         delay=_seconds(body.delay),
@@ -133,8 +129,8 @@ def requeue_run(service: Service, run: str, body: RequeueBody) -> Standing:
         reason=body.reason,
         actor=body.actor,
     )
-    return standing(hf, requeued)
+    return run_outcome(hf, requeued)
 
 
 def _seconds(delay: str | None) -> float:
-    return 0.0 if delay is None else length(delay).total_seconds()
+    return 0.0 if delay is None else parse_duration(delay).total_seconds()

@@ -1,4 +1,4 @@
-"""Runs: the list, one of them, its versions, timelines and tags."""
+"""Runs: list, details, versions, timelines and tags."""
 
 from __future__ import annotations
 
@@ -6,76 +6,67 @@ from typing import Annotated, Any, Literal, TypedDict, cast
 
 from msgspec import Meta
 
-from holdfast.desk.lookup import find_runs
-from holdfast.desk.records import (
-    has_failed,
-    prompt_record,
-    run_record,
-    spending_record,
-    timeline_record,
-    version_record,
-)
-from holdfast.desk.shapes import PromptShown, RunShown, SpendingShown, TimelineShown, VersionShown
-from holdfast.desk.standing import waits
-from holdfast.desk.words import as_json, moment
 from holdfast.history.version import Version
-from holdfast.web.cutting import sent
-from holdfast.web.fields import Limit, Name, Number, Query, Tags, Text
-from holdfast.web.operation import Role, Table
+from holdfast.model.records import StatusFilter
+from holdfast.operator_view.actions import pending_waits
+from holdfast.operator_view.lookup import find_runs
+from holdfast.operator_view.records import (
+    QuestionView,
+    RunView,
+    SpendingView,
+    TimelineView,
+    VersionView,
+    has_failed,
+    question_view,
+    run_view,
+    spending_view,
+    timeline_view,
+    version_view,
+)
+from holdfast.operator_view.text import as_json, parse_time
+from holdfast.operator_view.truncate import result_value
+from holdfast.web.operation import Limit, Name, Number, OperationTable, Query, Role, Tags, Text
 from holdfast.web.service import Service
 
-TABLE = Table("runs")
-
-Status = Literal[
-    "queued",
-    "running",
-    "suspended",
-    "paused",
-    "completed",
-    "failed",
-    "cancelled",
-    "frozen",
-    "interrupted",
-    "kept",
-]
+TABLE = OperationTable("runs")
 
 
 class RunsQuery(Query):
     """Which runs."""
 
-    status: Annotated[tuple[Status, ...], Meta(max_length=50)] = ()
+    status: Annotated[tuple[StatusFilter, ...], Meta(max_length=50)] = ()
     workflow: Name | None = None
     tag: Tags = ()
     since: Annotated[Text, Meta(description="`2h`, `3d` (ago), `2026-11-15`.")] | None = None
-    search: Annotated[Text, Meta(description="Stands in the id, the workflow, the step or a tag.")] = ""
-    asking: Annotated[bool, Meta(description="Only those that wait for somebody's answer.")] = False
+    search: Annotated[Text, Meta(description="Text in the id, the workflow, the step or a tag.")] = ""
+    asking: Annotated[bool, Meta(description="Only runs with an open question.")] = False
     limit: Limit = 100
-    after: Annotated[Name, Meta(description="The id of the last run of the page before.")] | None = None
+    after: Annotated[Name, Meta(description="The id of the last run of the previous page.")] | None = None
 
 
-class Runs(TypedDict):
-    """Runs, newest first. `next` is what to pass as `after` for the next page; null if there is none."""
+class RunPage(TypedDict):
+    """Runs, newest first. `next` is the `after` of the next page; null on the last page."""
 
-    runs: list[RunShown]
+    runs: list[RunView]
     next: str | None
 
 
-class RunQuery(Query):
-    """How much of what the run gave."""
+class RunDetailQuery(Query):
+    """Whether the result is truncated."""
 
-    cut: Annotated[bool, Meta(description="`result` cut into nodes, as a state with `depth`.")] = False
+    cut: Annotated[bool, Meta(description="`result` truncated to nodes, as a state with `depth`.")] = False
 
 
-class RunWhole(RunShown, SpendingShown):
-    """A run with its result, failure, waits, spending, parent and children. `totals` are tokens and costs, added up."""
+class FullRunView(RunView, SpendingView):
+    """Run with its result, failure, waits, spending, parent and children. `totals` are the sums of tokens and costs."""
 
     result: Any
     failure: Any
     waits: list[str]
-    prompts: list[PromptShown]
+    questions: list[QuestionView]
     parent: str | None
     children: list[str]
-    timelines: list[TimelineShown]
+    timelines: list[TimelineView]
 
 
 class VersionsQuery(Query):
@@ -87,27 +78,29 @@ class VersionsQuery(Query):
     step: Name | None = None
     tag: Name | None = None
     kind: Literal["initial", "step", "manual", "timed", "merge", "import", "final", "fork"] | None = None
-    meta: Annotated[bool, Meta(description="With metadata (tokens, cost, …) and errors.")] = False
+    annotations: Annotated[bool, Meta(description="Include annotations (tokens, cost, …) and errors.")] = (
+        False
+    )
 
 
-class VersionListed(VersionShown, total=False):
-    """A version in a list; with metadata and error if that was asked for."""
+class VersionRow(VersionView, total=False):
+    """Version in a list; with annotations and error if requested."""
 
-    meta: Any
+    annotations: Any
     error: Any
 
 
-class Versions(TypedDict):
-    """Versions, newest first. `next` is what to pass as `before` for the next page; null if there is none."""
+class VersionPage(TypedDict):
+    """Versions, newest first. `next` is the `before` of the next page; null on the last page."""
 
     run: str
     head: int
-    versions: list[VersionListed]
+    versions: list[VersionRow]
     next: int | None
 
 
-class Tagged(TypedDict):
-    """A tag and the newest version that has it."""
+class TagView(TypedDict):
+    """Tag, with the newest version that has it."""
 
     tag: str
     version: int
@@ -115,14 +108,14 @@ class Tagged(TypedDict):
 
 
 @TABLE.add("GET", "/runs", Role.VIEWER)
-def list_runs(service: Service, query: RunsQuery) -> Runs:
+def list_runs(service: Service, query: RunsQuery) -> RunPage:
     """List runs, newest first."""
     found = find_runs(
         service.hf,
         status=query.status,
         workflow=query.workflow,
         tags=query.tag,
-        since=None if query.since is None else moment(query.since),
+        since=None if query.since is None else parse_time(query.since),
         search=query.search,
         asking=query.asking,
         limit=query.limit + 1,
@@ -130,52 +123,52 @@ def list_runs(service: Service, query: RunsQuery) -> Runs:
     )
     page = found[: query.limit]
     return {
-        "runs": [run_record(run) for run in page],
+        "runs": [run_view(run) for run in page],
         "next": page[-1].id if len(found) > query.limit else None,
     }
 
 
 @TABLE.add("GET", "/runs/{run}", Role.VIEWER)
-def get_run(service: Service, run: str, query: RunQuery) -> RunWhole:
-    """A run. Its id may be shortened to a unique beginning. What it gave may be large: `cut` shortens it."""
+def get_run(service: Service, run: str, query: RunDetailQuery) -> FullRunView:
+    """Return a run. Its id may be shortened to a unique prefix. Its result may be large: `cut` truncates it."""
     hf = service.hf
-    handle = hf.get(hf.find(run))
+    handle = hf.get(run)
     status = handle.status
     head = handle.head
     return {
-        **run_record(hf.summary(handle.id)),
-        "result": sent(head.result, cut=query.cut) if status == "completed" else None,
+        **run_view(hf.get(handle.id).summary),
+        "result": result_value(head.result, cut=query.cut) if status == "completed" else None,
         "failure": as_json(handle.failure) if status == "failed" else None,
-        "waits": waits(handle)[0] if status == "suspended" else [],
-        "prompts": [prompt_record(prompt) for prompt in handle.prompts()],
+        "waits": pending_waits(handle)[0] if status == "suspended" else [],
+        "questions": [question_view(prompt) for prompt in handle.questions()],
         "parent": handle.parent,
         "children": handle.children,
-        **spending_record(handle),
-        "timelines": [timeline_record(line) for line in handle.history().timelines()],
+        **spending_view(handle),
+        "timelines": [timeline_view(line) for line in handle.history().timelines()],
     }
 
 
 @TABLE.add("GET", "/runs/{run}/timelines", Role.VIEWER)
-def list_timelines(service: Service, run: str) -> list[TimelineShown]:
-    """The timelines of a run, oldest first."""
-    return [timeline_record(line) for line in service.hf.history(service.hf.find(run)).timelines()]
+def list_timelines(service: Service, run: str) -> list[TimelineView]:
+    """List the timelines of a run, oldest first."""
+    return [timeline_view(line) for line in service.hf.history(service.hf.get(run).id).timelines()]
 
 
 @TABLE.add("GET", "/runs/{run}/tags", Role.VIEWER)
-def list_tags(service: Service, run: str) -> list[Tagged]:
-    """The tags of a run, each with the newest version that has it."""
-    log = service.hf.history(service.hf.find(run))
-    found: list[Tagged] = []
-    for name in service.hf.summary(log.id).tags:
+def list_tags(service: Service, run: str) -> list[TagView]:
+    """List the tags of a run, each with the newest version that has it."""
+    log = service.hf.history(service.hf.get(run).id)
+    found: list[TagView] = []
+    for name in service.hf.get(log.id).summary.tags:
         version = log.at(f":{name}")
         found.append({"tag": name, "version": version.number, "step": version.step})
     return found
 
 
 @TABLE.add("GET", "/runs/{run}/versions", Role.VIEWER)
-def list_versions(service: Service, run: str, query: VersionsQuery) -> Versions:
-    """The versions of a run, newest first, without their states."""
-    log = service.hf.history(service.hf.find(run))
+def list_versions(service: Service, run: str, query: VersionsQuery) -> VersionPage:
+    """List the versions of a run, newest first, without their states."""
+    log = service.hf.history(service.hf.get(run).id)
     found = log.versions(
         limit=query.limit + 1,
         before=query.before,
@@ -188,13 +181,13 @@ def list_versions(service: Service, run: str, query: VersionsQuery) -> Versions:
     return {
         "run": log.id,
         "head": log.head_number,
-        "versions": [_listed(version, query.meta) for version in page],
+        "versions": [_listed(version, query.annotations) for version in page],
         "next": page[-1].number if len(found) > query.limit else None,
     }
 
 
-def _listed(version: Version, meta: bool) -> VersionListed:
-    if not meta or version.is_damaged:
-        return cast(VersionListed, version_record(version))
+def _listed(version: Version, annotations: bool) -> VersionRow:
+    if not annotations or version.is_damaged:
+        return cast(VersionRow, version_view(version))
     error = as_json(version.error) if has_failed(version) else None
-    return {**version_record(version), "meta": as_json(version.meta), "error": error}
+    return {**version_view(version), "annotations": as_json(version.annotations), "error": error}

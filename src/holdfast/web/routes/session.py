@@ -1,4 +1,4 @@
-"""Who is here: the session of a browser, codes for others, the description of the API."""
+"""Sessions: the current caller, launch codes, and the launch URL."""
 
 from __future__ import annotations
 
@@ -7,28 +7,27 @@ from typing import Literal, TypedDict
 
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
-from holdfast.runtime.definition import workflows
-from holdfast.web.auth import CODE_LIVES, Caller
-from holdfast.web.fields import Body, Name, Query
-from holdfast.web.operation import Role, Table
-from holdfast.web.problems import Refused
+from holdfast.web.auth import CODE_SECONDS, Caller
+from holdfast.web.errors import RequestRefused
+from holdfast.web.operation import Body, Name, OperationTable, Query, Role
 from holdfast.web.service import Service
+from holdfast.workflow.definition import workflows
 
-TABLE = Table("session")
-#: What a browser opens first.
-LAUNCH = Table("session", "")
+TABLE = OperationTable("session")
+#: The operation that a browser opens first.
+LAUNCH = OperationTable("session", "")
 
 _TOO_LATE = (
-    "This link was used already, or is too old: it opens the page once, within a few minutes.\n\n"
+    "This link has been used already, or has expired: it opens the page once, within a few minutes.\n\n"
     "Start `holdfast ui` again for another one, or ask the server with its token: POST /api/v1/codes\n"
 )
 
 
-class Session(TypedDict):
-    """Who you are to the server, and what it serves. `workflows` are those whose code it knows."""
+class SessionView(TypedDict):
+    """Current caller, and the server. `workflows` are those whose code the server has."""
 
     role: str
-    #: Kept as the actor of what you do.
+    #: Recorded as the actor of your changes.
     name: str
     read_only: bool
     store: str
@@ -38,13 +37,13 @@ class Session(TypedDict):
 
 
 class CodeBody(Body):
-    """The role that the code gives; yours, if it is not said."""
+    """Role of the code; by default your own."""
 
     role: Literal["viewer", "operator", "admin"] | None = None
 
 
-class Code(TypedDict):
-    """A URL that opens the page once, and for how many seconds."""
+class LaunchCode(TypedDict):
+    """URL that opens the page once, and the seconds for which it is valid."""
 
     code: str
     url: str
@@ -52,18 +51,18 @@ class Code(TypedDict):
 
 
 class LaunchQuery(Query):
-    """The code that `holdfast serve` printed."""
+    """Code of the URL that `holdfast serve` printed."""
 
     code: Name
 
 
 @TABLE.add("GET", "/session", Role.VIEWER)
-def get_session(service: Service, caller: Caller) -> Session:
-    """Who you are, and what is served."""
+def get_session(service: Service, caller: Caller) -> SessionView:
+    """Return the current caller, and facts about the server."""
     return {
         "role": caller.role.name.lower(),
         "name": caller.name,
-        "read_only": service.keys.read_only,
+        "read_only": service.credentials.read_only,
         "store": service.settings.store,
         "version": version("holdfast"),
         "workflows": sorted(workflows()),
@@ -73,35 +72,35 @@ def get_session(service: Service, caller: Caller) -> Session:
 
 @TABLE.add("DELETE", "/session", Role.VIEWER)
 def end_session(service: Service, caller: Caller) -> None:
-    """End the session of this browser, and those that came from codes of it. A token stays as it is."""
-    service.keys.end(caller)
+    """End the session of this browser, and those that came from its codes. A token stays valid."""
+    service.credentials.end(caller)
 
 
 @TABLE.add("POST", "/codes", Role.VIEWER)
-def make_code(service: Service, body: CodeBody, caller: Caller) -> Code:
-    """A one-time code that opens the page in another browser, with your role or a lesser one.
+def make_code(service: Service, body: CodeBody, caller: Caller) -> LaunchCode:
+    """Create a one-time code that opens the page in another browser, with your role or a lower one.
 
-    The session that it becomes ends when yours does. A session that came from the code of another session gets none."""
+    Its session ends with yours. A session that came from the code of another session cannot create codes."""
     role = caller.role if body.role is None else Role[body.role.upper()]
     if role > caller.role:
-        raise Refused(
-            403, "wrong_role", f"you cannot give the role {role.name.lower()}, which you do not have"
+        raise RequestRefused(
+            403, "wrong_role", f"you cannot grant the role {role.name.lower()}, which you do not have"
         )
-    code = service.keys.code(role, caller)
-    return {"code": code, "url": launch_url(service.settings.origin, code), "seconds": CODE_LIVES}
+    code = service.credentials.code(role, caller)
+    return {"code": code, "url": launch_url(service.settings.origin, code), "seconds": CODE_SECONDS}
 
 
 @LAUNCH.add("GET", "/launch", Role.PUBLIC, changes=True)
 def launch(service: Service, query: LaunchQuery) -> Response:
-    """Open the page: the code becomes a session, and leaves the URL."""
-    session = service.keys.redeem(query.code)
+    """Open the page: exchange the code for a session, and redirect to a URL without it."""
+    session = service.credentials.redeem(query.code)
     if session is None:
         return PlainTextResponse(_TOO_LATE, status_code=403)
     response = RedirectResponse("/", status_code=303)
     response.set_cookie(
         service.settings.cookie,
         session,
-        max_age=int(service.keys.seconds_left(session)),
+        max_age=int(service.credentials.seconds_left(session)),
         httponly=True,
         samesite="strict",
         secure=service.settings.https,
@@ -111,5 +110,5 @@ def launch(service: Service, query: LaunchQuery) -> Response:
 
 
 def launch_url(origin: str, code: str) -> str:
-    """The URL that opens the page once."""
+    """Return the URL that opens the page once."""
     return f"{origin}/launch?code={code}"

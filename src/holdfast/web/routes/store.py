@@ -1,4 +1,4 @@
-"""Care for the store: what it holds, whether it is sound, what can go; and tasks."""
+"""The store: statistics, checks, garbage collection, pruning; and tasks."""
 
 from __future__ import annotations
 
@@ -6,21 +6,18 @@ from typing import Annotated, TypedDict
 
 from msgspec import Meta
 
-from holdfast.checkup import checkup
-from holdfast.desk.census import census
-from holdfast.desk.records import pruned_record, report_record, run_record
-from holdfast.desk.shapes import PrunedShown, ReportShown, RunShown
-from holdfast.desk.words import length
+from holdfast.doctor import run_checks
 from holdfast.errors import InvalidCall
 from holdfast.model.retention import Retention
+from holdfast.operator_view.lookup import store_overview
+from holdfast.operator_view.records import PrunedView, ReportView, RunView, pruned_view, report_view, run_view
+from holdfast.operator_view.text import parse_duration
 from holdfast.web.auth import Caller
-from holdfast.web.fields import Body, Name, Wait
-from holdfast.web.operation import Role, Table
-from holdfast.web.service import Service
-from holdfast.web.tasks import Progress, Task, TaskShown
+from holdfast.web.operation import Body, Name, OperationTable, Role, Wait
+from holdfast.web.service import BackgroundTask, Progress, Service, TaskView
 
-TABLE = Table("store")
-#: Runs that are named as the largest.
+TABLE = OperationTable("store")
+#: Number of the largest runs in the statistics.
 _LARGEST = 100
 
 Count = Annotated[int, Meta(ge=0, le=1_000_000)]
@@ -29,8 +26,8 @@ Length = Annotated[
 ]
 
 
-class Stats(TypedDict):
-    """What the store holds: counts, bytes, runs by status, and the largest runs."""
+class StatsView(TypedDict):
+    """Contents of the store: counts, bytes, runs by status, and the largest runs."""
 
     store: str
     runs: int
@@ -41,11 +38,11 @@ class Stats(TypedDict):
     pack_bytes: int
     file_bytes: int | None
     statuses: dict[str, int]
-    largest: list[RunShown]
+    largest: list[RunView]
 
 
-class FindingShown(TypedDict):
-    """What a check found, and what to do about it."""
+class FindingView(TypedDict):
+    """Finding of a check, and what to do about it."""
 
     check: str
     ok: bool
@@ -54,30 +51,30 @@ class FindingShown(TypedDict):
 
 
 class VerifyBody(Body):
-    """One run; else the whole store."""
+    """One run, or the whole store."""
 
     run: Name | None = None
     wait: Wait = 0.0
 
 
 class GcBody(Body):
-    """What is younger than `grace` is left alone; `compact` gives space back to the system."""
+    """Artifacts younger than `grace` are kept; `compact` returns free space to the operating system."""
 
     grace: Length = "1h"
     compact: bool = False
     wait: Wait = 0.0
 
 
-class Gone(TypedDict):
-    """Large values that went, and the size of the file after it."""
+class GarbageCollected(TypedDict):
+    """Removed artifacts, and the size of the file afterwards."""
 
     artifacts: int
     bytes: int
     file_bytes: int | None
 
 
-class ForgetBody(Body):
-    """A version stays if any of the rules keeps it. With `dry_run`, which is the default, nothing goes."""
+class PruneBody(Body):
+    """Retention rules: a version is kept if any rule keeps it. With `dry_run`, the default, nothing is removed."""
 
     runs: Annotated[tuple[Name, ...], Meta(max_length=1000)] = ()
     all: bool = False
@@ -90,20 +87,20 @@ class ForgetBody(Body):
     wait: Wait = 2.0
 
 
-class Forgotten(TypedDict):
-    """What goes, or would go, run by run."""
+class PruneView(TypedDict):
+    """Versions that are, or would be, removed, by run."""
 
     dry_run: bool
     versions: int
     bytes: int
-    runs: list[PrunedShown]
+    runs: list[PrunedView]
 
 
 @TABLE.add("GET", "/stats", Role.VIEWER)
-def get_stats(service: Service) -> Stats:
-    """What the store holds, and how large it is."""
+def get_stats(service: Service) -> StatsView:
+    """Return the contents and the size of the store."""
     stats = service.hf.stats()
-    statuses, largest = census(service.hf, _LARGEST)
+    statuses, largest = store_overview(service.hf, _LARGEST)
     return {
         "store": service.settings.store,
         "runs": stats.runs,
@@ -114,83 +111,83 @@ def get_stats(service: Service) -> Stats:
         "pack_bytes": stats.pack_bytes,
         "file_bytes": stats.file_bytes,
         "statuses": statuses,
-        "largest": [run_record(run) for run in largest],
+        "largest": [run_view(run) for run in largest],
     }
 
 
 @TABLE.add("GET", "/doctor", Role.VIEWER)
-def get_checkup(service: Service) -> list[FindingShown]:
-    """What could become a problem: interrupted runs, space, questions that wait, the linked SQLite."""
+def get_checkup(service: Service) -> list[FindingView]:
+    """Check for likely problems: interrupted runs, space, old questions, the linked SQLite."""
     return [
         {"check": each.check, "ok": each.ok, "what": each.what, "advice": each.advice}
-        for each in checkup(service.hf, service.settings.where)
+        for each in run_checks(service.hf, service.settings.where)
     ]
 
 
 @TABLE.add("POST", "/verify", Role.VIEWER, long=True, changes=True)
-def verify_store(service: Service, body: VerifyBody, caller: Caller) -> Task:
-    """Check every version, every hash, every large value, and the database itself; or one run. Changes nothing.
+def verify_store(service: Service, body: VerifyBody, caller: Caller) -> BackgroundTask:
+    """Verify every version, hash and artifact, and the database itself; or one run. Changes nothing.
 
-    If one is under way, it is answered instead of another."""
+    If a verification is running, it is returned instead of a new one."""
     hf = service.hf
-    run = None if body.run is None else hf.find(body.run)
+    run = None if body.run is None else hf.get(body.run).id
 
-    def work(progress: Progress) -> ReportShown:
-        return report_record(hf.verify(progress) if run is None else hf.history(run).verify())
+    def work(progress: Progress) -> ReportView:
+        return report_view(hf.verify(progress) if run is None else hf.history(run).verify())
 
-    return service.tasks.begin("verify", work, caller.role, run=run, alone=True)
+    return service.tasks.start("verify", work, caller.role, run=run, alone=True)
 
 
 @TABLE.add("POST", "/gc", Role.ADMIN, long=True)
-def collect_garbage(service: Service, body: GcBody, caller: Caller) -> Task:
-    """Remove large values that no version holds any more."""
+def collect_garbage(service: Service, body: GcBody, caller: Caller) -> BackgroundTask:
+    """Remove artifacts that no version refers to."""
     hf = service.hf
-    grace = length(body.grace).total_seconds()
+    grace = parse_duration(body.grace).total_seconds()
 
-    def work(progress: Progress) -> Gone:
+    def work(progress: Progress) -> GarbageCollected:
         progress(0, 1)
         found = hf.gc(grace=grace, compact=body.compact)
         progress(1, 1)
         return {"artifacts": found.artifacts, "bytes": found.bytes, "file_bytes": hf.stats().file_bytes}
 
-    return service.tasks.begin("gc", work, caller.role, alone=True)
+    return service.tasks.start("gc", work, caller.role, alone=True)
 
 
-@TABLE.add("POST", "/forget", Role.ADMIN, long=True)
-def forget_versions(service: Service, body: ForgetBody, caller: Caller) -> Task:
-    """Remove versions that a policy does not keep, or, unless `dry_run` is false, only tell which."""
+@TABLE.add("POST", "/prune", Role.ADMIN, long=True)
+def prune_versions(service: Service, body: PruneBody, caller: Caller) -> BackgroundTask:
+    """Remove versions that a policy does not keep; unless `dry_run` is false, only list them."""
     hf = service.hf
     if body.all == bool(body.runs):
-        raise InvalidCall("name runs, or say all")
+        raise InvalidCall("give either runs, or all")
     rules = {name: getattr(body, name) for name in ("last", "hourly", "daily", "weekly")}
-    policy = Retention(**rules, within=None if body.within is None else length(body.within))
-    wanted = list(dict.fromkeys(hf.find(run) for run in body.runs))
+    policy = Retention(**rules, within=None if body.within is None else parse_duration(body.within))
+    wanted = list(dict.fromkeys(hf.get(run).id for run in body.runs))
 
-    def work(progress: Progress) -> Forgotten:
+    def work(progress: Progress) -> PruneView:
         runs = wanted or [run.id for run in hf.iter_runs()]
-        plans: list[PrunedShown] = []
+        plans: list[PrunedView] = []
         for done, run in enumerate(runs, 1):
             plan = hf.history(run).prune(policy, dry_run=body.dry_run)
             if plan.versions or wanted:
-                plans.append(pruned_record(run, plan))
+                plans.append(pruned_view(run, plan))
             progress(done, len(runs))
         return {
             "dry_run": body.dry_run,
-            "versions": sum(len(plan["forget"]) for plan in plans),
+            "versions": sum(len(plan["prune"]) for plan in plans),
             "bytes": sum(plan["bytes"] for plan in plans),
             "runs": plans,
         }
 
-    return service.tasks.begin("forget", work, caller.role)
+    return service.tasks.start("prune", work, caller.role)
 
 
 @TABLE.add("GET", "/tasks", Role.VIEWER)
-def list_tasks(service: Service) -> list[TaskShown]:
-    """The tasks that are under way, and the last that ended; newest first."""
+def list_tasks(service: Service) -> list[TaskView]:
+    """List the running tasks and the most recent ended ones, newest first."""
     return [task.record() for task in service.tasks.all()]
 
 
 @TABLE.add("GET", "/tasks/{task}", Role.VIEWER)
-def get_task(service: Service, task: str) -> TaskShown:
-    """A task: how far it is, what it gave, what it failed with."""
+def get_task(service: Service, task: str) -> TaskView:
+    """Return a task: its progress, and its result or error."""
     return service.tasks.get(task).record()

@@ -1,4 +1,4 @@
-"""Taking along: snapshots, bundles, large values."""
+"""Export and import: snapshots, bundles, artifacts."""
 
 from __future__ import annotations
 
@@ -10,23 +10,19 @@ from typing import Annotated, Any, BinaryIO, TypedDict
 
 from msgspec import Meta
 
-from holdfast.desk.lookup import run_of, within
-from holdfast.desk.putting import place_for, put
-from holdfast.desk.records import version_record
-from holdfast.desk.shapes import VersionShown
 from holdfast.errors import InvalidSnapshot
 from holdfast.history.snapshot import validate
+from holdfast.operator_view.lookup import find_artifact_target, resolve_run, store_artifact, version_in_run
+from holdfast.operator_view.records import VersionView, version_view
 from holdfast.tree.artifact import artifact
-from holdfast.web.fields import Limit, Name, Query
-from holdfast.web.incoming import Incoming
-from holdfast.web.operation import Attachment, Role, Table, Upload
-from holdfast.web.reading import check_depth
+from holdfast.web.operation import Attachment, Limit, Name, OperationTable, Query, Role, UploadBody
+from holdfast.web.request import RequestValues, check_depth
 from holdfast.web.service import Service
 
-TABLE = Table("transfer")
+TABLE = OperationTable("transfer")
 
 _PIECE = 1 << 20
-#: Bytes of what is sent here, and of a snapshot among it, which is read into memory.
+#: Limits in bytes of an upload, and of a snapshot, which is read into memory.
 _MOST = 1 << 30
 _SNAPSHOT = 64 << 20
 _MAGIC = b"holdfast.bundle "
@@ -34,51 +30,51 @@ _MAGIC = b"holdfast.bundle "
 Digest = Annotated[str, Meta(pattern="^[0-9a-fA-F]{64}$")]
 
 
-class Imported(TypedDict):
-    """The run that was made."""
+class ImportedRun(TypedDict):
+    """Imported run."""
 
     run: str
 
 
 class ImportQuery(Query):
-    """Under which id."""
+    """Id of the new run."""
 
     run: Name | None = None
 
 
 class ArtifactsQuery(Query):
-    """Which page."""
+    """Page of the artifacts."""
 
     limit: Limit = 100
     after: Digest | None = None
 
 
-class ArtifactListed(TypedDict):
-    """A large value in the store."""
+class ArtifactView(TypedDict):
+    """Artifact in the store."""
 
     digest: str
     size: int
     at: datetime
 
 
-class Artifacts(TypedDict):
-    """Large values in order of their digests. `next` is what to pass as `after`; null if there are no more."""
+class ArtifactPage(TypedDict):
+    """Artifacts in order of their digests. `next` is the `after` of the next page; null on the last page."""
 
-    artifacts: list[ArtifactListed]
+    artifacts: list[ArtifactView]
     next: str | None
 
 
 @TABLE.add("GET", "/runs/{run}/versions/{version}/snapshot", Role.VIEWER)
 def export_snapshot(service: Service, run: str, version: str) -> dict[str, Any]:
-    """A version with its state as a document, for people and other tools, and for `POST /imports`."""
-    found = within(service.hf, service.hf.find(run), version)
+    """Export a version with its state as a document, for people, other tools, and `POST /imports`."""
+    found = version_in_run(service.hf, service.hf.get(run).id, version)
     return service.hf.history(found.run).export(found)
 
 
 @TABLE.add("GET", "/runs/{run}/bundle", Role.VIEWER)
 def export_bundle(service: Service, run: str) -> Attachment:
-    """A whole run with all its versions, as a file."""
-    run = run_of(service.hf, run, "a bundle holds a whole run")
+    """Export a run with all its versions, as a file."""
+    run = resolve_run(service.hf, run, "a bundle holds a whole run")
     file = tempfile.TemporaryFile()  # noqa: SIM115 - closed when it has been sent
     try:
         service.hf.export_run(run, file)
@@ -94,23 +90,23 @@ def export_bundle(service: Service, run: str) -> Attachment:
     "POST",
     "/imports",
     Role.OPERATOR,
-    upload=Upload(("application/octet-stream", "application/json")),
+    upload=UploadBody(("application/octet-stream", "application/json")),
     most=_MOST,
 )
-def import_run(service: Service, query: ImportQuery, body: BinaryIO) -> Imported:
-    """Read a bundle or a snapshot. Never overwrites."""
+def import_run(service: Service, query: ImportQuery, body: BinaryIO) -> ImportedRun:
+    """Import a bundle or a snapshot. Never overwrites a run."""
     start = body.read(len(_MAGIC))
     body.seek(0)
     if start == _MAGIC:
         return {"run": service.hf.import_run(body, run_id=query.run).id}
     text = body.read(_SNAPSHOT + 1)
     if len(text) > _SNAPSHOT:
-        raise InvalidSnapshot(f"a snapshot has at most {_SNAPSHOT:,} bytes: send a bundle")
+        raise InvalidSnapshot(f"a snapshot may have at most {_SNAPSHOT:,} bytes: send a bundle")
     check_depth(text)
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidSnapshot(f"this is no bundle, and no snapshot: {error}") from None
+        raise InvalidSnapshot(f"this is neither a bundle nor a snapshot: {error}") from None
     problems = validate(document).problems
     if problems:
         raise InvalidSnapshot(f"this snapshot cannot be imported: {'; '.join(problems)}", problems=problems)
@@ -118,25 +114,25 @@ def import_run(service: Service, query: ImportQuery, body: BinaryIO) -> Imported
 
 
 class PutQuery(Query):
-    """Where in the state, under which name, and what the new version's step is called."""
+    """Path in the state, name of the artifact, and step name of the new version."""
 
     path: Annotated[str, Meta(min_length=1, max_length=10_000)]
     name: Name | None = None
     step: Name = "put"
 
 
-@TABLE.add("PUT", "/runs/{run}/artifacts", Role.OPERATOR, upload=Upload(), most=_MOST)
-def put_artifact(service: Service, run: str, query: PutQuery, body: BinaryIO) -> VersionShown:
-    """Put a file into the state of a run that is kept by hand: a new version. The run is made if need be."""
-    found, segments = place_for(service.hf, run, query.path)
-    Incoming(service.hf).refuse_secret(segments)
+@TABLE.add("PUT", "/runs/{run}/artifacts", Role.OPERATOR, upload=UploadBody(), most=_MOST)
+def put_artifact(service: Service, run: str, query: PutQuery, body: BinaryIO) -> VersionView:
+    """Put a file into the state of a manual run: a new version. The run is created if it does not exist."""
+    found, segments = find_artifact_target(service.hf, run, query.path)
+    RequestValues(service.hf).refuse_secret(segments)
     content = artifact(body, query.name)
-    return version_record(put(service.hf, found, segments, content, step=query.step))
+    return version_view(store_artifact(service.hf, found, segments, content, step=query.step))
 
 
 @TABLE.add("GET", "/artifacts", Role.VIEWER)
-def list_artifacts(service: Service, query: ArtifactsQuery) -> Artifacts:
-    """The large values of the store."""
+def list_artifacts(service: Service, query: ArtifactsQuery) -> ArtifactPage:
+    """List the artifacts of the store."""
     found = service.hf.artifacts(after=query.after, limit=query.limit + 1)
     page = found[: query.limit]
     return {
@@ -147,7 +143,7 @@ def list_artifacts(service: Service, query: ArtifactsQuery) -> Artifacts:
 
 @TABLE.add("GET", "/artifacts/{digest}", Role.VIEWER)
 def get_artifact(service: Service, digest: str) -> Attachment:
-    """A large value as a file, by its whole digest."""
+    """Return an artifact as a file, by its complete digest."""
     found = service.hf.artifact(digest)
     return Attachment(found.name or found.digest, found.pieces(), size=found.size)
 

@@ -1,0 +1,177 @@
+"""`holdfast inbox`, `holdfast answer` and `holdfast signal`"""
+
+from __future__ import annotations
+
+import click
+
+from holdfast.cli import exit_codes
+from holdfast.cli.context import RUN, CommandContext, command
+from holdfast.cli.outcome import explain_changed_code, report_outcome, show_progress
+from holdfast.cli.output import Column
+from holdfast.errors import InvalidAnswer
+from holdfast.execution.run import Run
+from holdfast.model.public import Question
+from holdfast.operator_view.actions import expected_answer, find_question, parse_answer
+from holdfast.operator_view.records import question_view
+from holdfast.operator_view.text import age, brief, parse_json, plain
+
+_actor_option = click.option("--actor", metavar="NAME", help="Your name, recorded with the run.")
+_resume_option = click.option(
+    "--resume/--no-resume", default=True, help="Resume the run at once if its code is available."
+)
+
+
+@command("inbox")
+@click.option("--run", "run", type=RUN, help="Only questions of this run.")
+@click.option("--answered", is_flag=True, help="List answered questions instead, newest first.")
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(1),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="With --answered: at most N questions.",
+)
+def inbox_command(ctx: CommandContext, *, run: str | None, answered: bool, limit: int) -> None:
+    """List the questions that wait for an answer, oldest first."""
+    only = None if run is None else ctx.hf.get(run).id
+    found = ctx.hf.inbox(open=not answered, run_id=only, limit=limit)
+    columns = [
+        Column("id", lambda each: each.id, style="bold"),
+        Column("run", lambda each: each.run, min_width=12, drop_order=3),
+        Column("asked", lambda each: each.opened, lambda each: age(each.opened), drop_order=2),
+        Column("due", lambda each: each.due, lambda each: age(each.due) if each.due else "", drop_order=4),
+        Column("question", lambda each: each.text, min_width=16),
+    ]
+    if answered:
+        columns += [
+            Column(
+                "answer",
+                lambda each: each.details.get("choice", each.answer),
+                lambda each: each.details.get("choice") or brief(each.answer),
+                min_width=8,
+            ),
+            Column("by", lambda each: each.actor, min_width=8, drop_order=1),
+            Column("at", lambda each: each.answered, lambda each: age(each.answered)),
+        ]
+    else:
+        columns.append(
+            Column("answer", lambda each: each.schema, expected_answer, min_width=12, drop_order=1)
+        )
+    ctx.out.rows(found, columns, question_view, empty=f"no {'answered' if answered else 'open'} questions")
+
+
+@command("answer")
+@click.argument("question_id", metavar="ID")
+@click.argument("value", required=False)
+@click.option(
+    "--to", "version", type=int, metavar="N", help="With rollback: the version; default: the last good one."
+)
+@click.option(
+    "--keep", multiple=True, metavar="PATH", help="With reinitialise: a part of the state. Repeatable."
+)
+@_actor_option
+@_resume_option
+def answer_command(
+    ctx: CommandContext,
+    question_id: str,
+    *,
+    value: str | None,
+    version: int | None,
+    keep: tuple[str, ...],
+    actor: str | None,
+    resume: bool,
+) -> int:
+    """Answer a question. ID is the question's id from `holdfast inbox`, or its run if that has only one question.
+
+    VALUE is JSON (true, 3, {"ok": true}), or plain text if the question expects a text. Without it, you are prompted.
+
+    For a stalled run, VALUE is resume, rollback (--to 3), reinitialise (restart from version 1, --keep plan) or cancel;
+    without it, the diagnosis is shown first.
+    """
+    hf = ctx.open_with_app() if resume else ctx.hf
+    question = _find(ctx, question_id)
+    if value is None:
+        if not ctx.out.can_ask:
+            raise click.UsageError("pass the answer as the second argument")
+        for line in _describe_stall(question):
+            ctx.out.say(plain(line))
+        ctx.out.say(f"{plain(question.text)}  [{expected_answer(question)}]")
+        value = click.prompt("answer", err=True)
+    answer = parse_answer(question, str(value))
+    with show_progress(ctx, hf, question.run), explain_changed_code(question.run):
+        run = hf.answer(
+            question.id, answer, version=version, keep=keep, actor=actor, resume=resume, raises=False
+        )
+    return _report_delivery(ctx, run, f"answered {question.id}", resume)
+
+
+@command("signal")
+@click.argument("run", type=RUN)
+@click.argument("name")
+@click.argument("data", required=False, metavar="[JSON]")
+@_actor_option
+@_resume_option
+def signal_command(
+    ctx: CommandContext, run: str, name: str, *, data: str | None, actor: str | None, resume: bool
+) -> int:
+    """Send a signal to a run that waits for it, now or later."""
+    hf = ctx.open_with_app() if resume else ctx.hf
+    run = hf.get(run).id
+    value = None if data is None else parse_json(data, name)
+    with show_progress(ctx, hf, run), explain_changed_code(run):
+        found = hf.signal(run, name, value, actor=actor, resume=resume, raises=False)
+    return _report_delivery(ctx, found, f"sent {name}", resume)
+
+
+def _report_delivery(ctx: CommandContext, run: Run, done: str, resume: bool) -> int:
+    """Print the outcome of the run that received an answer or a signal; of a child, that of the topmost parent."""
+    while run.parent is not None:
+        run = ctx.hf.get(run.parent)
+    preview = ctx.hf.preview(run.id)
+    if preview.status == "cancelled" or (
+        resume and preview.known and preview.status not in ("running", "paused", "queued")
+    ):
+        return report_outcome(ctx, run)
+    resume_it = f"holdfast resume {run.id}{'' if preview.known else ' --app MODULE'}"
+    if preview.status == "queued":
+        done = f"{done}; a worker or monitor with its code will resume {run.id}, or use {resume_it}"
+    elif preview.status != "running":
+        done = f"{done}; continue the run with {resume_it}"
+    ctx.out.done({"run": run.id, "status": preview.status}, plain(done))
+    return exit_codes.DONE
+
+
+def _find(ctx: CommandContext, question_id: str) -> Question:
+    try:
+        return find_question(ctx.hf, question_id)
+    except InvalidAnswer as error:
+        raise exit_codes.AlreadyAnswered(str(error), **error.details) from None
+
+
+def _describe_stall(question: Question) -> list[str]:
+    """Return the diagnosis of a stalled run; nothing for a question of a workflow."""
+    details = question.details
+    if not details:
+        return []
+    attempt = f", attempt {details['attempt']}" if details["attempt"] else ""
+    lines = [
+        f"{question.run} is stalled: {details['why']}",
+        f"  since              {age(details['since'])}",
+        f"  step               {details['address'] + attempt if details['address'] else 'between two steps'}",
+        f"  recoveries         {details['restores']}",
+        f"  last good version  {details['version']}",
+    ]
+    if details["stack"]:
+        lines += ["  stack:", *(f"    {line}" for line in details["stack"].splitlines())]
+    if details["diff"]:
+        lines += [
+            f"  changes since version {details['version']}:",
+            *(f"    {line}" for line in details["diff"]),
+        ]
+    if details["initial"]:
+        lines.append("  changes since the start, by the parts that --keep accepts:")
+        for part in details["initial"]:
+            lines += [f"    {part['path']}", *(f"      {line}" for line in part["changes"][:5])]
+    return lines

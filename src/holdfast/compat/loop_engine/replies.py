@@ -1,0 +1,107 @@
+"""Results of the engine's calls: a dict with a `status`, also for errors.
+
+Invariant: a `reported` call raises no `Exception`. Exceptions that end the program (`KeyboardInterrupt`,
+`SystemExit`) pass through.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from datetime import datetime
+from functools import wraps
+from typing import Any, ParamSpec
+
+from holdfast.errors import HoldfastError
+from holdfast.log import warn
+from holdfast.model.public import when
+from holdfast.tree.diff import Change
+
+P = ParamSpec("P")
+Reply = dict[str, Any]
+
+NO_SNAPSHOT = "no snapshot available"
+
+#: Maximum number of changes listed in a reply; the rest are only counted.
+MOST_CHANGES = 1000
+
+
+def reported(method: Callable[P, Reply]) -> Callable[P, Reply]:
+    """Wrap a method to return errors as replies."""
+
+    @wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Reply:
+        try:
+            return method(*args, **kwargs)
+        except Exception as error:
+            return failure(error, wrong_call=_is_wrong(method, error, args, kwargs))
+
+    return call
+
+
+def failure(error: BaseException, *, wrong_call: bool = False) -> Reply:
+    """Return an error as a reply: `message` for people, `code` for programs."""
+    message = type(error).__name__
+    with suppress(Exception):
+        message = str(error) or message
+    if isinstance(error, HoldfastError):
+        reply = {"status": "error", "message": message, "code": error.code}
+        paths = error.details.get("paths")
+        return reply | {"paths": paths} if isinstance(paths, list) else reply
+    if wrong_call:
+        return {"status": "error", "message": message, "code": "invalid"}
+    with suppress(Exception):
+        warn("a loop engine could not do what it was asked to: %s", message, trace=True)
+    return {"status": "error", "message": f"{type(error).__name__}: {message}", "code": "unexpected"}
+
+
+def no_snapshot(project_id: str, why: str = "no snapshot of it was saved") -> Reply:
+    """Return the reply for a project without a snapshot to restore."""
+    return {
+        "status": NO_SNAPSHOT,
+        "project_id": project_id,
+        "message": f"project {project_id!r} cannot be restored: {why}",
+    }
+
+
+def difference(changes: Iterable[Change]) -> Reply:
+    """Return changes in the form of a reply: one line per change, values shortened."""
+    found = list(changes)
+    shown = [
+        {"path": change.where, "change": change.kind, "summary": change.summary}
+        for change in found[:MOST_CHANGES]
+    ]
+    return {"diff": shown, "diff_count": len(found)}
+
+
+def stamp(at: datetime | int) -> str:
+    """Return a time in the form of a reply."""
+    return (when(at) if isinstance(at, int) else at).isoformat()
+
+
+def packed(facts: Reply) -> str:
+    """Encode facts as the text of a version's annotations: as text, their names are not redacted like keys
+    of a state."""
+    return json.dumps(facts, separators=(",", ":"))
+
+
+def unpacked(text: Any) -> Reply:
+    """Return the facts encoded in a text; an empty dict if it does not encode any."""
+    with suppress(ValueError, TypeError, RecursionError):
+        facts = json.loads(text)
+        if isinstance(facts, dict):
+            return facts
+    return {}
+
+
+def _is_wrong(method: Callable[..., Any], error: BaseException, args: Any, kwargs: Any) -> bool:
+    """Return whether the method was called with arguments that do not match its signature."""
+    if not isinstance(error, TypeError):
+        return False
+    try:
+        inspect.signature(method).bind(*args, **kwargs)
+    except TypeError:
+        return True
+    return False

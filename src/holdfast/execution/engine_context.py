@@ -1,0 +1,297 @@
+"""The state that all executions of one open store share, and the overrides of a run's steps.
+
+The run's record holds the names of its overrides, so that a process that lacks the functions does not run the steps'
+own code.
+
+Invariant: a run with recorded overrides is executed with a function for each of them, or not at all.
+Invariant: at most one thread or task of an engine advances a run.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from holdfast.errors import AlreadyRunning, InvalidCall, NotFound, OverridesMissing
+from holdfast.event_loop import running_loop
+from holdfast.execution.effects import AsyncCommitter
+from holdfast.execution.frame import current
+from holdfast.execution.heartbeat import Heartbeats
+from holdfast.execution.lease import LeaseKeeper
+from holdfast.execution.run_endings import Endings
+from holdfast.execution.write_lock import current_holder, has_holder_ended
+from holdfast.history.builder import build_event
+from holdfast.history.context import StoreContext
+from holdfast.history.history import History
+from holdfast.model.names import check_run_id, short, suggest
+from holdfast.model.records import RunRecord
+from holdfast.tree.merge import Declared
+from holdfast.workflow.definition import implementation, step_named
+from holdfast.workflow.subscriptions import Publisher
+
+if TYPE_CHECKING:
+    from holdfast.execution.execution import Execution
+
+
+Overrides = Mapping[str, Callable[..., Any]]
+#: As a caller gives them: None is for the step's own function.
+Given = Mapping[str, Callable[..., Any] | None]
+
+
+def check_overrides(given: Given | None) -> Given | None:
+    """Return the functions behind what a caller gives, or raise `InvalidCall`."""
+    if given is None:
+        return None
+    if not isinstance(given, Mapping) or not all(each is None or callable(each) for each in given.values()):
+        raise InvalidCall("overrides maps names of steps to functions, or to None for the step's own")
+    for name in given:
+        if step_named(name) is None:
+            raise InvalidCall(f"overrides names {name!r:.60}, which is not a step that this process knows")
+    return {name: getattr(getattr(each, "holdfast", None), "function", each) for name, each in given.items()}
+
+
+def merged(recorded: Mapping[str, Any], given: Given | None, known: Overrides) -> tuple[Overrides, list[str]]:
+    """Return the overrides of a run: those recorded, of which this process knows functions, with those given; and the
+    names of those whose functions are missing. An empty mapping clears all."""
+    if given is not None and not given:
+        return {}, []
+    functions = {name: known[name] for name in recorded if name in known}
+    given = given or {}
+    functions.update({name: each for name, each in given.items() if each is not None})
+    for name, each in given.items():
+        if each is None:
+            functions.pop(name, None)
+    return functions, [name for name in recorded if name not in functions and name not in given]
+
+
+def settled(run_id: str, recorded: Mapping[str, Any], given: Given | None, known: Overrides) -> Overrides:
+    """Return the functions with which a run is to be executed, or raise `OverridesMissing`."""
+    functions, missing = merged(recorded, given, known)
+    if missing:
+        shown = ", ".join(f"{name} ({recorded[name]})" for name in missing)
+        raise OverridesMissing(
+            f"run {run_id!r} runs other functions in the place of steps, which this process does not know: {shown}; "
+            "resume it with overrides={name: function, …}, or with overrides={} (--clear-overrides) to run the steps' "
+            "own code",
+            run=run_id,
+            steps=missing,
+        )
+    return functions
+
+
+def described(functions: Given) -> dict[str, str]:
+    """Return overrides as the run's record keeps them."""
+    return {name: " ".join(implementation(each)) for name, each in functions.items() if each is not None}
+
+
+#: Microseconds for which a run is its owner's without word from it.
+LEASE = 15_000_000
+#: Ids among which a similar one is searched for.
+_PAGE = 256
+
+
+def unlimited(queue: str) -> int | None:
+    """Any number of runs of a queue may be owned at once."""
+    return None
+
+
+class _Claim:
+    """That a thread or task of this engine advances a run; the event loop of the task, and what holds the claim."""
+
+    __slots__ = ("holder", "loop")
+
+    def __init__(self, loop: Any, holder: Any) -> None:
+        self.loop = loop
+        self.holder = holder
+
+
+class EngineContext:
+    """What executions share."""
+
+    def __init__(
+        self,
+        context: StoreContext,
+        chance: Callable[[], float] = random.random,
+        lease: int = LEASE,
+        room: Callable[[str], int | None] = unlimited,
+    ) -> None:
+        self.context = context
+        #: Gives how many runs of a queue may be owned at once; None for any number.
+        self._room = room
+        self.store = context.store
+        self.chance = chance
+        self.lease = lease
+        self.committer = AsyncCommitter(context.store)
+        self.publisher = Publisher(context)
+        self.endings = Endings(context)
+        self.heartbeats = Heartbeats(self)
+        self.keeper = LeaseKeeper(context, lease, self._claim_expired, self.heartbeats)
+        #: Called with the run id of each execution that was abandoned because its run was taken away.
+        self.on_abandoned: list[Callable[[str], object]] = []
+        #: Held while runs are claimed from queues. An execution that has to look whose its run is does so before or
+        #: after: it never takes a run for its own that this engine has lost and claimed once more.
+        self.claiming = threading.Lock()
+        #: Functions that take the place of steps, by run and step, as far as this process was given them.
+        self.overrides: dict[str, Mapping[str, Callable[..., Any]]] = {}
+        #: The executions under way, by run.
+        self.executions: dict[str, Execution] = {}
+        #: Runs whose execution ended suspended, until its caller has checked whether an answer or signal has arrived.
+        self.suspended: set[str] = set()
+        self._claims: dict[str, _Claim] = {}
+        #: What is to be called when a run is free, and the lock under which that is looked at.
+        self._waiting: dict[str, list[Callable[[], object]]] = {}
+        self._freeing = threading.Lock()
+        _engine.add(self)
+
+    @property
+    def owner(self) -> str:
+        """The name under which this engine owns runs."""
+        return self.keeper.owner
+
+    def record(self, run_id: str) -> RunRecord:
+        """Return the record of a run; raise `NotFound`."""
+        run = self.store.run(check_run_id(run_id))
+        if run is None:
+            raise self.no_run(run_id)
+        return run
+
+    def no_run(self, text: str) -> NotFound:
+        """Return the error for a run that does not exist, with a similar id if there is one."""
+        hint = suggest(text, (run.id for run in self.store.runs(limit=_PAGE)))
+        return NotFound(f"there is no run {short(text)}{hint}", run=text)
+
+    def history(self, run_id: str, merge: Declared | None = None) -> History:
+        """Return the history of a run."""
+        return History(self.context, run_id, merge)
+
+    def start_anew(self) -> None:
+        """In the child after a fork: what the threads of the parent were doing is not done here."""
+        for execution in self.executions.values():
+            execution.lose()
+        self.keeper.start_anew()
+        self.claiming = threading.Lock()
+        self.committer = AsyncCommitter(self.store)
+        self.executions, self.suspended, self._claims = {}, set(), {}
+        self._waiting, self._freeing = {}, threading.Lock()
+        self.publisher.start_anew()
+        self.endings.start_anew()
+        self.heartbeats.start_anew()
+
+    def claim(self, run_id: str) -> object:
+        """Let no other thread or task of this engine advance a run; `AlreadyRunning` if one does. Gives what releases
+        it."""
+        own = _Claim(running_loop(), current_holder(2))
+        self.claimed(run_id)
+        if self._claims.setdefault(run_id, own) is not own:
+            raise AlreadyRunning(f"run {run_id!r} is being advanced by this process: wait for it", run=run_id)
+        return own
+
+    def release(self, run_id: str, claim: object = None) -> None:
+        """Free the run, unless this claim was abandoned and another execution has the run."""
+        if claim is None or self._claims.get(run_id) is claim:
+            self._free(run_id)
+
+    def when_free(self, run_id: str, then: Callable[[], object]) -> None:
+        """Call something as soon as no thread or task of this engine advances a run: now, if none does."""
+        self.claimed(run_id)
+        with self._freeing:
+            if run_id in self._claims:
+                self._waiting.setdefault(run_id, []).append(then)
+                return
+        then()
+
+    def _free(self, run_id: str) -> None:
+        with self._freeing:
+            self._claims.pop(run_id, None)
+            waiting = self._waiting.pop(run_id, ())
+        for then in waiting:
+            then()
+        self.endings.wake(run_id)
+
+    def abandon(self, run_id: str, execution: Execution | None) -> None:
+        """Abandon an execution whose run was taken away: its further commits are refused, and the run may be executed
+        here again."""
+        if self.executions.get(run_id) is execution:
+            self.executions.pop(run_id, None)
+            self._free(run_id)
+        if execution is not None:
+            execution.lose()
+            execution.stop.end_pauses()
+            self.keeper.release(execution.lease_handle)
+            for frame in [execution.root, *execution.active.values()]:
+                if frame is not None and frame.home is not None:
+                    with suppress(RuntimeError):
+                        frame.home.get_loop().call_soon_threadsafe(frame.home.cancel)
+        for callback in list(self.on_abandoned):
+            callback(run_id)
+
+    def claimed(self, run_id: str) -> bool:
+        """Does this engine advance a run? Not any more if the event loop in which it did was closed, or if its thread
+        was interrupted."""
+        claim = self._claims.get(run_id)
+        if claim is not None and (
+            (claim.loop is not None and claim.loop.is_closed()) or has_holder_ended(claim.holder)
+        ):
+            execution = self.executions.pop(run_id, None)
+            if execution is not None:
+                execution.lose()
+                self.keeper.release(execution.lease_handle)
+            self.release(run_id)
+            return False
+        return claim is not None
+
+    def claim_again(self, run: RunRecord) -> bool:
+        """Claim a run of this engine again after its lease expired, its parents first; return whether this engine owns
+        it. False if another process owns it, or if its queue is full."""
+        store = self.store
+        above = None if run.parent is None else store.run_by_key(run.parent)
+        late = above is not None and above.owner == self.owner and above.until <= store.now()
+        if above is not None and late and not self.claim_again(above):
+            return False
+        place = store.queue_place(run.key)
+        most = None if place is None else self._room(place.queue)
+        entry = build_event("run.claimed", self.context.clock(), owner=self.owner)
+        return store.claim_again(run.key, self.owner, self.lease, most, entry) is not None
+
+    def _claim_expired(self, key: int) -> None:
+        """Claim a run again whose lease was not renewed in time, while its execution continues."""
+        run = self.store.run_by_key(key)
+        if run is None or run.owner != self.owner or not self.claim_again(run):
+            return
+        execution = self.executions.get(run.id)
+        if execution is not None:
+            execution.writer.learn_of_claim()
+
+    def advances(self, run: RunRecord) -> bool:
+        """Is a run, whose record was read from the store, this engine's, and on its way or under way here? Then it is
+        not dead, even if its lease has run out: a machine that slept renews late."""
+        if run.owner != self.owner:
+            return False
+        with self.claiming:
+            return self.claimed(run.id) or self.keeper.holds(run)
+
+    def close(self) -> None:
+        """Stop the threads that listen and renew."""
+        self.publisher.close()
+        self.keeper.close()
+        self.heartbeats.close()
+        self.committer.close()
+
+
+#: All that are in use.
+_engine: WeakSet[EngineContext] = WeakSet()
+
+
+def _in_child() -> None:
+    current.set(None)
+    for engine in list(_engine):
+        engine.start_anew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

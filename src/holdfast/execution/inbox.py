@@ -1,0 +1,451 @@
+"""Word for a run from outside: answers, events, wishes to stop. Each is one compare-and-set of the run's record.
+
+Invariant: a prompt is answered once; an event is taken by one wait; what reaches a run belongs to its present timeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import (
+    HoldfastError,
+    InvalidAnswer,
+    InvalidCall,
+    InvalidReference,
+    NotFound,
+    StaleVersion,
+)
+from holdfast.execution import questions
+from holdfast.execution.limits import Limits, limits_of, updated_limits
+from holdfast.execution.questions import asked
+from holdfast.execution.replay_log import lineage
+from holdfast.history.builder import build_event
+from holdfast.history.context import StoreContext
+from holdfast.model.names import check_run_id, short
+from holdfast.model.public import Question, when
+from holdfast.model.records import CLOSED, EventRecord, RunRecord
+from holdfast.model.run_detail import RunDetail, Signal, Wait, detail_of, encode_detail
+from holdfast.store.protocol import Append, Store
+from holdfast.tree.codec import decode, encode
+from holdfast.tree.fold import Folder
+from holdfast.tree.frozen import thaw
+from holdfast.workflow.schema import check_answer
+
+_PAGE = 1000
+#: Events in the life of a question.
+_QUESTION_EVENTS = ("question.opened", "question.answered", "question.outdated")
+#: Bytes of a value that the run's record keeps.
+_LIGHT = 512
+
+
+def run_of(question_id: Any) -> str:
+    """Return the id of the run that asks a question; empty if this is not the id of a question."""
+    try:
+        return check_run_id(question_id.rpartition("#")[0]) if isinstance(question_id, str) else ""
+    except InvalidReference:
+        return ""
+
+
+def answer(context: StoreContext, question_id: str, value: Any, actor: str | None) -> RunRecord:
+    """Answer a question; `InvalidAnswer` if the answer does not fit or comes a second time."""
+    run_id = run_of(question_id)
+
+    def change(run: RunRecord, facts: RunDetail) -> list[EventRecord]:
+        wait = next(
+            (wait for wait in facts.waits if wait.kind == "prompt" and wait.name == question_id), None
+        )
+        if wait is None or wait.filled:
+            raise no_question(context.store, run, question_id)
+        _refuse_if_late(wait, context.clock())
+        check_answer(value, wait.schema)
+        wait = msgspec.structs.replace(wait, filled=True, value=kept(context, value), actor=actor)
+        facts.put(wait)
+        return [
+            build_event("question.answered", context.clock(), prompt=question_id, actor=actor, **asked(wait))
+        ]
+
+    missing = f"there is no question {short(question_id)}: the inbox lists the open ones"
+    if not run_id:
+        raise NotFound(missing)
+    return amend(context, run_id, change, missing=missing)
+
+
+def check_answers(context: StoreContext, run: RunRecord, answers: Mapping[str, Any]) -> None:
+    """Refuse answers, by id or address, that do not fit the open questions of a run, that come a second time or late,
+    or that are for another run. A run that waits must wait for one of them; others may be for questions to come."""
+    waits = [wait for wait in detail_of(run).waits if wait.kind == "prompt"]
+    is_for_open = False
+    for name, value in answers.items():
+        wait = next((wait for wait in waits if name in (wait.name, wait.address)), None)
+        if wait is not None and not wait.filled:
+            _refuse_if_late(wait, context.clock())
+            check_answer(value, wait.schema)
+            kept(context, value)
+            is_for_open = True
+        elif wait is not None or (isinstance(name, str) and name.startswith(f"{run.id}#")):
+            raise no_question(context.store, run, name if wait is None else wait.name)
+        elif (other := context.store.run(run_of(name))) is not None and any(
+            wait.name == name for wait in detail_of(other).waits
+        ):
+            if not _is_part_of(context.store, other, run):
+                raise InvalidAnswer(
+                    f"prompt {name!r} is a question of run {other.id!r}, not of {run.id!r}", prompt=name
+                )
+            is_for_open = True
+    if run.status == "suspended" and answers and not is_for_open:
+        raise InvalidAnswer(
+            f"run {run.id!r} does not ask {', '.join(map(repr, answers))}; it waits for "
+            f"{', '.join(repr(wait.name) for wait in waits if not wait.filled) or 'no answer'}",
+            run=run.id,
+        )
+
+
+def _is_part_of(store: Store, run: RunRecord, whole: RunRecord) -> bool:
+    above: RunRecord | None = run
+    while above is not None and above.key != whole.key:
+        above = None if above.parent is None else store.run_by_key(above.parent)
+    return above is not None
+
+
+def _is_late(wait: Wait, now: int) -> bool:
+    """Is the time of a question over?"""
+    return wait.due is not None and wait.due <= now
+
+
+def _refuse_if_late(wait: Wait, now: int) -> None:
+    """Refuse an answer to a question whose time is over, whether or not the run has been resumed since."""
+    if _is_late(wait, now):
+        assert wait.due is not None
+        raise InvalidAnswer(
+            f"question {wait.name!r} was to be answered by {when(wait.due):%Y-%m-%d %H:%M:%S} UTC: it has timed out",
+            prompt=wait.name,
+        )
+
+
+def signal(context: StoreContext, run_id: str, name: str, value: Any, actor: str | None) -> RunRecord:
+    """Send an event to a run: it fills a wait for it, or is kept until the run waits for it."""
+    if not isinstance(name, str) or not name:
+        raise InvalidCall("an event has a name")
+
+    def change(run: RunRecord, facts: RunDetail) -> list[EventRecord]:
+        if run.status in CLOSED:
+            raise InvalidCall(
+                f"run {run_id!r} is {run.status}: nothing waits for events there any more", run=run_id
+            )
+        facts.sent += 1
+        stored = kept(context, value)
+        wait = next(
+            (wait for wait in facts.waits if wait.kind == "event" and wait.name == name and not wait.filled),
+            None,
+        )
+        if wait is not None:
+            facts.put(
+                msgspec.structs.replace(wait, filled=True, value=stored, actor=actor, number=facts.sent)
+            )
+        else:
+            sent = Signal(
+                name=name, value=stored, head=run.head, number=facts.sent, timeline=run.timeline, actor=actor
+            )
+            facts.signals = [*facts.signals, _light(sent)]
+        return [
+            build_event(
+                "signal.sent",
+                context.clock(),
+                name=name,
+                value=stored,
+                head=run.head,
+                number=facts.sent,
+                timeline=run.timeline,
+                actor=actor,
+            )
+        ]
+
+    return amend(context, run_id, change)
+
+
+def wish(context: StoreContext, run_id: str, what: str, reason: str | None, actor: str | None) -> RunRecord:
+    """Request that a run stops before its next step."""
+
+    def change(run: RunRecord, facts: RunDetail) -> list[EventRecord]:
+        facts.wish, facts.reason, facts.actor = what, reason, actor
+        return [build_event(f"run.{what}_requested", context.clock(), reason=reason, actor=actor)]
+
+    return amend(context, run_id, change)
+
+
+def pause(context: StoreContext, run: RunRecord, reason: str | None, actor: str | None) -> RunRecord:
+    """Pause a run that no process advances."""
+
+    def change(now: RunRecord, facts: RunDetail) -> list[EventRecord]:
+        if now.revision != run.revision:
+            raise StaleVersion(f"run {run.id!r} has moved on: look at it again")
+        return [build_event("run.paused", context.clock(), reason=reason, actor=actor)]
+
+    return amend(context, run.id, change, status="paused", owner=None, until=0)
+
+
+def drop_wait(context: StoreContext, run: RunRecord, address: str) -> bool:
+    """Drop what a run waits for at an address, with what has come for it; return whether there is such a wait."""
+    if detail_of(run).wait_at(address) is None:
+        return False
+
+    def change(_run: RunRecord, facts: RunDetail) -> list[EventRecord]:
+        wait = facts.wait_at(address)
+        facts.drop(address)
+        if wait is None or wait.kind != "prompt":
+            return []
+        return [
+            build_event(
+                "question.outdated", context.clock(), prompt=wait.name, question=wait.question, address=address,
+                answered=wait.filled,
+            )
+        ]  # fmt: skip
+
+    amend(context, run.id, change)
+    return True
+
+
+def limit(context: StoreContext, run_id: str, given: Limits, workflow: Limits | None) -> RunRecord:
+    """Replace limits of a run."""
+
+    def change(_run: RunRecord, facts: RunDetail) -> list[EventRecord]:
+        facts.limits = updated_limits(facts.limits, workflow, given)
+        return [
+            build_event("run.limited", context.clock(), limits=msgspec.to_builtins(limits_of(facts.limits)))
+        ]
+
+    return amend(context, run_id, change)
+
+
+def amend(
+    context: StoreContext,
+    run_id: str,
+    change: Callable[[RunRecord, RunDetail], list[EventRecord]],
+    *,
+    missing: str | None = None,
+    fresh: bool = False,
+    **fields: Any,
+) -> RunRecord:
+    """Change the detail of a run, retrying on concurrent writes; with `fresh`, from an empty detail."""
+    while True:
+        run = context.store.run(run_id)
+        if run is None:
+            raise NotFound(missing or f"there is no run {run_id!r}", run=run_id)
+        facts = RunDetail() if fresh else detail_of(run)
+        events = change(run, facts)
+        now = context.clock()
+        due = now if run.status == "suspended" and facts.has_come() else run.due
+        after = msgspec.structs.replace(
+            run,
+            **{
+                "updated": now,
+                "revision": run.revision + 1,
+                "detail": encode_detail(facts),
+                "due": due,
+                **fields,
+            },
+        )
+        try:
+            return context.store.append(Append(expect=run, run=after, events=events))
+        except StaleVersion:
+            continue
+
+
+def call(context: StoreContext, run: RunRecord) -> None:
+    """Let a run be looked at, now or when it is suspended: something came for a run that is a part of it."""
+
+    def change(_run: RunRecord, facts: RunDetail) -> list[EventRecord]:
+        facts.called = True
+        return []
+
+    amend(context, run.id, change)
+
+
+def open_questions(context: StoreContext, run: RunRecord) -> list[Question]:
+    """The open questions of a run, without those whose time is over: the run's next execution closes them."""
+    facts = detail_of(run)
+    now = context.clock()
+    frozen = (
+        [questions.shown(context, run, facts.question)] if facts.question and run.status == "stalled" else []
+    )
+    return frozen + [
+        Question(
+            wait.name,
+            run.id,
+            wait.address,
+            wait.question,
+            when(wait.opened),
+            wait.schema,
+            None if wait.due is None else when(wait.due),
+        )
+        for wait in facts.waits
+        if wait.kind == "prompt" and not wait.filled and not _is_late(wait, now)
+    ]
+
+
+def question(context: StoreContext, question_id: str) -> Question:
+    """An open question by its id; says why if there is none."""
+    run = context.store.run(run_of(question_id))
+    if run is None:
+        raise NotFound(
+            f"there is no question {short(question_id)}: the inbox lists the open ones",
+            prompt=question_id,
+        )
+    found = next((each for each in open_questions(context, run) if each.id == question_id), None)
+    if found is None:
+        for wait in detail_of(run).waits:
+            if wait.name == question_id and not wait.filled:
+                _refuse_if_late(wait, context.clock())
+        raise no_question(context.store, run, question_id)
+    return found
+
+
+def kept(context: StoreContext, value: Any) -> Any:
+    """The value as it may be stored: `UnsupportedValue` if it cannot be, secrets replaced."""
+    return thaw(Folder(None, context.redact).fold(value))
+
+
+def adopt(context: StoreContext, run: RunRecord) -> None:
+    """A run was imported: what its record says must make sense, and its prompts bear its id."""
+    if not run.detail:
+        return
+    try:
+        detail_of(run)
+    except (msgspec.ValidationError, HoldfastError):
+        amend(context, run.id, lambda _, facts: _renamed(run, facts), fresh=True)
+    else:
+        amend(context, run.id, lambda _, facts: _renamed(run, facts))
+
+
+def _renamed(run: RunRecord, facts: RunDetail) -> list[EventRecord]:
+    facts.waits = [
+        msgspec.structs.replace(wait, name=f"{run.id}#{wait.name.rpartition('#')[2]}")
+        if wait.kind == "prompt"
+        else wait
+        for wait in facts.waits
+    ]
+    if facts.question:
+        number = facts.question.id.rpartition("#")[2]
+        facts.question = msgspec.structs.replace(facts.question, id=f"{run.id}#{number}")
+    return []
+
+
+def carried(context: StoreContext, run: RunRecord, to: int) -> bytes:
+    """What stays when the head moves back: sums, numbers that were given, and events that were sent before the version
+    and not taken by then."""
+    before = detail_of(run)
+    if before.question:
+        # A person has decided.
+        questions.settled(context.store, run, before, 0)
+    facts = RunDetail(
+        code=before.code, totals=before.totals, asked=before.asked, sent=before.sent, failed=before.failed,
+        undone=before.undone, queue=before.queue, watchdog=before.watchdog, fence=before.fence,
+        restores=before.restores, dead=before.dead, worked=before.worked, spent=before.spent, used=before.used,
+        limits=before.limits,
+        discarded=before.discarded + _discarded(context, run, to),
+        overrides=before.overrides,
+    )  # fmt: skip
+    if before.sent:
+        line = dict(lineage(context.reader(run), to))
+        # Those before the first version are of the run that this one was forked from, which counts its own events.
+        own = [version for number, version in line.items() if number > 0]
+        taken = {decode(version.detail).get("mail") for version in own if version.detail}
+        # The timeline on which the line continues after each version: signals sent on another one do not belong to it.
+        continued = {version.parent: version.timeline for version in own}
+        facts.signals = [
+            _light(each)
+            for each in _signals(context.store, run)
+            if continued.get(each.head) == each.timeline and each.number not in taken
+        ]
+    return encode_detail(facts)
+
+
+def _discarded(context: StoreContext, run: RunRecord, to: int) -> int:
+    """Return how many steps of a workflow a rollback leaves behind; those of a manual run are not limited."""
+    if run.workflow is None:
+        return 0
+    reader = context.reader(run)
+    return reader.record(run.head).steps - reader.record(to).steps
+
+
+def value_of(store: Store, run: RunRecord, sent: Signal) -> Any:
+    """Return the value of a signal."""
+    if not sent.apart:
+        return sent.value
+    return next(each.value for each in _signals(store, run) if each.number == sent.number)
+
+
+def _light(sent: Signal) -> Signal:
+    """Return a signal as the run's record keeps it, which every commit of the run writes again."""
+    if len(encode(sent.value)) <= _LIGHT:
+        return sent
+    return msgspec.structs.replace(sent, value=None, apart=True)
+
+
+def _signals(store: Store, run: RunRecord) -> list[Signal]:
+    found: list[Signal] = []
+    after = 0
+    while page := store.journal(run=run.key, after=after, limit=_PAGE):
+        for entry in page:
+            after = entry.seq if isinstance(entry, EventRecord) else entry[1].seq
+            if isinstance(entry, EventRecord) and entry.kind == "signal.sent":
+                data = decode(entry.data)
+                found.append(
+                    Signal(
+                        name=data["name"],
+                        value=data.get("value"),
+                        head=data["head"],
+                        number=data["number"],
+                        timeline=data.get("timeline", 1),
+                        actor=data.get("actor"),
+                    )
+                )
+    return found
+
+
+def no_question(store: Store, run: RunRecord, question_id: str) -> NotFound | InvalidAnswer:
+    """Return the error for a question that is not open: who answered it and when, if it was answered."""
+    after = 0
+    opened = False
+    answered: EventRecord | None = None
+    while page := store.journal(run=run.key, after=after, limit=_PAGE):
+        for entry in page:
+            after = entry.seq if isinstance(entry, EventRecord) else entry[1].seq
+            if not isinstance(entry, EventRecord) or entry.kind not in _QUESTION_EVENTS:
+                continue
+            if decode(entry.data).get("prompt") != question_id:
+                continue
+            if entry.kind == "question.outdated":
+                return InvalidAnswer(
+                    f"question {question_id!r} is outdated: the workflow of run {run.id!r} asks another question now; "
+                    "`prompts` lists those that are open",
+                    prompt=question_id,
+                )
+            opened = True
+            if entry.kind == "question.answered":
+                answered = entry
+    if answered is not None:
+        return _answered(question_id, answered)
+    if opened:
+        return InvalidAnswer(
+            f"question {question_id!r} is no longer open: its run was rolled back, cancelled, or continued without it",
+            prompt=question_id,
+        )
+    return NotFound(
+        f"there is no question {question_id!r}: the inbox lists the open ones", prompt=question_id
+    )
+
+
+def _answered(question_id: str, entry: EventRecord) -> InvalidAnswer:
+    data = decode(entry.data)
+    choice = f", with {data['choice']}" if "choice" in data else ""
+    return InvalidAnswer(
+        f"question {question_id!r} has been answered already, by {data.get('actor') or 'an unnamed actor'} at "
+        f"{when(entry.at):%Y-%m-%d %H:%M:%S} UTC{choice}",
+        prompt=question_id,
+        actor=data.get("actor"),
+        at=when(entry.at),
+    )

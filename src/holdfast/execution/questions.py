@@ -1,0 +1,277 @@
+"""Questions: that of a stalled run, its choices and their meaning; and answered questions, as the journal records them.
+
+Invariant: nothing is written here: the commit that carries out an answer settles its question. The journal is read from
+its end, and only as far back as needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import HoldfastError, InvalidAnswer, NotFound
+from holdfast.execution.limits import spent_by
+from holdfast.history.builder import build_event
+from holdfast.history.context import StoreContext
+from holdfast.history.version import segments_of
+from holdfast.model.names import MAX_NOTE
+from holdfast.model.public import Question, when
+from holdfast.model.records import EventRecord, RunRecord
+from holdfast.model.run_detail import RunDetail, StalledQuestion, Wait
+from holdfast.store.protocol import Store
+from holdfast.tree import path as paths
+from holdfast.tree.codec import decode, encode
+from holdfast.tree.diff import Change, changes
+from holdfast.tree.draft import draft
+
+_PAGE = 1000
+#: Bytes of an answer that its entry in the journal has room for; the version of its step has any.
+_SHORT = 512
+
+
+def asked(prompt: Wait | StalledQuestion) -> dict[str, Any]:
+    """Return the fields of a question for the event of its answer; for a wait, with the answer if it is short."""
+    if isinstance(prompt, Wait):
+        fields = {"question": prompt.question, "address": prompt.address, "opened": prompt.opened}
+        is_short = prompt.filled and len(encode(prompt.value)) <= _SHORT
+        return {**fields, "answer": prompt.value} if is_short else fields
+    return {"question": prompt.why, "address": prompt.address, "opened": prompt.opened}
+
+
+def answered(store: Store, run: RunRecord | None, after: str | None, limit: int) -> list[Question]:
+    """Questions that have been answered, of one run or of all, the newest answer first; those after a prompt in this
+    order, if one is given."""
+    found: list[Question] = []
+    names: dict[int, str] = {}
+    for entry in _of_run(store, run) if run is not None else _backwards(store):
+        if entry.kind != "question.answered":
+            continue
+        data = decode(entry.data)
+        if after is not None:
+            after = None if data.get("prompt") == after else after
+            continue
+        if entry.run not in names:
+            record = store.run_by_key(entry.run)
+            names[entry.run] = "" if record is None else record.id
+        found.append(_prompt(store, entry, data, names[entry.run]))
+        if len(found) >= limit:
+            break
+    return found
+
+
+def _prompt(store: Store, entry: EventRecord, data: dict[str, Any], run_id: str) -> Question:
+    if "opened" not in data:
+        # Written when an answer did not say yet what was asked.
+        data = {**_opening(store, entry, data.get("prompt")), **data}
+    return Question(
+        data.get("prompt", ""),
+        run_id,
+        data.get("address") or "",
+        data.get("question", ""),
+        when(data.get("opened", entry.at)),
+        details={name: data[name] for name in ("choice", "version", "keep") if name in data},
+        answered=when(entry.at),
+        actor=data.get("actor"),
+        answer=data.get("answer"),
+    )
+
+
+def _opening(store: Store, answer: EventRecord, prompt: Any) -> dict[str, Any]:
+    for entry in _events(store, run=answer.run, after=0, until=answer.seq):
+        if entry.kind == "question.opened":
+            data = decode(entry.data)
+            if data.get("prompt") == prompt:
+                return {**data, "opened": entry.at}
+    return {}
+
+
+def _of_run(store: Store, run: RunRecord) -> Iterable[EventRecord]:
+    return reversed(list(_events(store, run=run.key, after=0, until=None)))
+
+
+def _backwards(store: Store) -> Iterator[EventRecord]:
+    """The events of all runs, newest first."""
+    end = store.journal_end()
+    while end > 0:
+        start = max(0, end - _PAGE)
+        yield from reversed(list(_events(store, run=None, after=start, until=end)))
+        end = start
+
+
+def _events(store: Store, *, run: int | None, after: int, until: int | None) -> Iterator[EventRecord]:
+    """Events after a position, oldest first."""
+    while page := store.journal(run=run, after=after, limit=_PAGE):
+        for entry in page:
+            after = entry.seq if isinstance(entry, EventRecord) else entry[1].seq
+            if until is not None and after > until:
+                return
+            if isinstance(entry, EventRecord):
+                yield entry
+        if after == until:
+            return
+
+
+CHOICES = ("resume", "rollback", "reinitialise", "cancel")
+#: The version from which a run starts over.
+FIRST = 1
+#: Lines of a difference that a question shows.
+_LINES = 200
+
+
+def shown(context: StoreContext, run: RunRecord, asked: StalledQuestion) -> Question:
+    """Return the open question of a stalled run."""
+    good = asked.good
+    details = {
+        "symptom": asked.symptom,
+        "why": asked.why,
+        "since": when(asked.since),
+        "address": asked.address,
+        "attempt": asked.attempt,
+        "stack": asked.stack or None,
+        "restores": asked.restores,
+        "version": good,
+        "diff": _lines(_changes(context, run, good)),
+        "initial": _parts(_changes(context, run, FIRST)),
+        "choices": list(CHOICES),
+    }
+    return Question(
+        id=asked.id,
+        run=run.id,
+        address=asked.address or "",
+        text=f"{asked.why}: resume, roll back (to version {good}), reinitialise or cancel?",
+        opened=when(asked.opened),
+        schema={"enum": list(CHOICES)},
+        details=details,
+    )
+
+
+def settled(
+    store: Store,
+    run: RunRecord,
+    facts: RunDetail,
+    now: int,
+    *,
+    choice: str = "resume",
+    actor: str | None = None,
+    **more: Any,
+) -> list[EventRecord]:
+    """A person decided what becomes of a run: its prompt is closed, and what is allowed is counted from here."""
+    if facts.question is None:
+        return []
+    prompt, question = facts.question.id, asked(facts.question)
+    facts.question, facts.restores = None, 0
+    spent = msgspec.to_builtins(spent_by(store, run))
+    facts.spent = {"last": run.last, **spent}
+    return [
+        build_event("question.answered", now, prompt=prompt, choice=choice, actor=actor, **question, **more)
+    ]
+
+
+def check_choice(
+    context: StoreContext, run: RunRecord, facts: RunDetail, choice: Any, version: Any, keep: Any
+) -> dict[str, Any] | None:
+    """The rollback that an answer asks for, as a run's record keeps it; None if it asks for none. `InvalidAnswer` if it
+    does not fit."""
+    assert facts.question is not None
+    prompt = facts.question.id
+    if choice not in CHOICES:
+        raise InvalidAnswer(
+            f"the answer to {prompt!r} is one of {', '.join(CHOICES)}, not {choice!r:.60}", prompt=prompt
+        )
+    if version is not None and choice != "rollback":
+        raise InvalidAnswer(f"a version goes with the choice rollback, not with {choice}", prompt=prompt)
+    if keep and choice != "reinitialise":
+        raise InvalidAnswer(f"keep goes with the choice reinitialise, not with {choice}", prompt=prompt)
+    if choice == "rollback":
+        return {"to": _target(context, run, facts, version), "then": "queued"}
+    if choice == "reinitialise":
+        wanted = [keep] if isinstance(keep, str) else list(keep or ())
+        restarted_state(context, run, run.head, wanted, prompt)
+        return {"to": FIRST, "then": "queued", "keep": wanted, "of": run.head}
+    return None
+
+
+def restarted_state(
+    context: StoreContext, run: RunRecord, of: int, keep: Sequence[str], prompt: str = ""
+) -> Any:
+    """The state of the first version with parts of a later one in it; `InvalidAnswer` if there is no such part."""
+    reader = context.reader(run)
+    try:
+        first, current = reader.state(FIRST), reader.state(of)
+    except NotFound as error:
+        raise InvalidAnswer(f"run {run.id!r} cannot start over: {error}", prompt=prompt) from error
+    state = draft(first)
+    for path in keep:
+        segments = segments_of(path)
+        if not segments:
+            return current
+        there, value = _find(current, segments)
+        before, _ = _find(first, segments)
+        place = state
+        try:
+            if not there and not before:
+                raise KeyError(path)
+            for segment in segments[:-1]:
+                place = place[segment]
+            if there:
+                place[segments[-1]] = value
+            else:
+                del place[segments[-1]]
+        except (LookupError, TypeError):
+            possible = [part["path"] for part in _parts(changes(first, current))]
+            raise InvalidAnswer(
+                f"{path!r} cannot be kept: the state of run {run.id!r} has no such part, or its beginning has no place "
+                f"for it; what differs from the beginning is: {', '.join(possible[:30]) or 'nothing'}",
+                prompt=prompt,
+                path=path,
+            ) from None
+    return state
+
+
+def _target(context: StoreContext, run: RunRecord, facts: RunDetail, version: Any) -> int:
+    assert facts.question is not None
+    number = facts.question.good if version is None else getattr(version, "number", version)
+    fine = isinstance(number, int) and not isinstance(number, bool)
+    if fine:
+        try:
+            context.reader(run).record(number)
+        except HoldfastError:
+            fine = False
+    if not fine:
+        raise InvalidAnswer(
+            f"run {run.id!r} has no version {number!r:.40} to roll back to: give one from 1 to {run.last} that was not "
+            f"pruned; the last good one is {facts.question.good}",
+            prompt=facts.question.id,
+        )
+    return int(number)
+
+
+def _find(root: Any, segments: Sequence[Any]) -> tuple[bool, Any]:
+    try:
+        return True, paths.get(root, segments)
+    except NotFound:
+        return False, None
+
+
+def _changes(context: StoreContext, run: RunRecord, number: int) -> list[Change]:
+    """What differs between a version and the head; nothing where one cannot be read any more."""
+    reader = context.reader(run)
+    try:
+        return changes(reader.state(number), reader.state(run.head))
+    except HoldfastError:
+        return []
+
+
+def _lines(found: Sequence[Change]) -> list[str]:
+    lines = [change.summary[:MAX_NOTE] for change in found[:_LINES]]
+    return lines if len(found) <= _LINES else [*lines, f"… and {len(found) - _LINES} more"]
+
+
+def _parts(found: Sequence[Change]) -> list[dict[str, Any]]:
+    """What differs, by the part of the state that an operator can keep as a whole."""
+    parts: dict[str, list[Change]] = {}
+    for change in found:
+        parts.setdefault(paths.show(change.path[:1]), []).append(change)
+    return [{"path": path, "changes": _lines(within)} for path, within in parts.items()]

@@ -1,0 +1,236 @@
+"""Replay for comparison: run recorded steps again and report differences, or check new code without running a step.
+
+Invariant: nothing is written to the run, and the workflow continues with the recorded results, so that one difference
+does not hide the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import HoldfastError, ReplayDiverged
+from holdfast.execution import step_machine
+from holdfast.execution.effects import CallFunction, Flow, RunBlocking, unwrap_error
+from holdfast.execution.engine_context import EngineContext
+from holdfast.execution.exception_codec import revive, unpack
+from holdfast.execution.execution import Execution
+from holdfast.execution.frame import Frame
+from holdfast.execution.replay_log import RecordedStep, ReplayLog
+from holdfast.execution.state_view import BranchView
+from holdfast.execution.stop_control import StopExecution
+from holdfast.history.builder import RESULT
+from holdfast.history.committer import Committer
+from holdfast.history.reader import Head
+from holdfast.model.records import RunRecord
+from holdfast.model.run_detail import detail_of
+from holdfast.tree import diff as trees
+from holdfast.tree.fold import Folder
+from holdfast.tree.frozen import FrozenDict, thaw
+from holdfast.tree.merge import merge
+from holdfast.workflow.definition import Step, Workflow, is_unknown_here, workflow_of
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """A difference between a step and its record."""
+
+    #: Of the step; empty for the workflow itself.
+    address: str
+    #: arguments, result, state or error.
+    what: str
+    recorded: Any
+    now: Any
+
+    def __str__(self) -> str:
+        return (
+            f"{self.address or 'the workflow'}: {self.what} was {self.recorded!r:.200}, is {self.now!r:.200}"
+        )
+
+
+class ReplayCheck:
+    """Runs recorded steps again and collects the differences."""
+
+    #: Must the calls be those that are recorded?
+    strict = False
+
+    def __init__(self) -> None:
+        self.differences: list[Difference] = []
+        self.steps = 0
+        self.passed: set[str] = set()
+
+    def run_again(
+        self,
+        execution: Execution,
+        entry: RecordedStep,
+        definition: Step | Workflow | None,
+        digest: bytes,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        view: BranchView,
+    ) -> Flow[None]:
+        """Run a recorded step again; a wait or a child is taken as recorded. `view` is that of its caller."""
+        if definition is not None and step_machine.is_other(execution, entry, digest, args, kwargs):
+            error = yield RunBlocking(
+                partial(step_machine.diverged, execution, entry, definition, args, kwargs)
+            )
+            if error is not None:
+                self._note(entry.address, "arguments", error.details["recorded"], error.details["now"])
+        self.passed.add(entry.address)
+        if not isinstance(definition, Step):
+            return
+        self.steps += 1
+        before = entry.number - (entry.version.number - entry.version.parent)
+        before = execution.replay_log.begun.get(entry.address, before)
+        reader = execution.engine.context.reader(execution.head.run)
+        root = reader.state(before) if entry.version.parent else FrozenDict()
+        frame = Frame.enter(execution, entry.address, asynchronous=definition.asynchronous, attempt=1)
+        frame.base = (
+            Head(execution.head.run, entry.version, root)
+            if view.follows
+            else execution.state.as_base(view.now())
+        )
+        function = execution.overrides.get(definition.name, definition.function)
+        try:
+            value = yield CallFunction(function, args, kwargs, frame, definition.timeout)
+        except StopExecution:
+            raise
+        except Exception as error:
+            recorded = _error_text(execution.replay_log.error(entry)) if entry.failed else None
+            if recorded != _error_text(unwrap_error(error)):
+                self._note(entry.address, "error", recorded, _error_text(unwrap_error(error)))
+            return
+        finally:
+            frame.over = True
+        if entry.failed:
+            self._note(entry.address, "error", _error_text(execution.replay_log.error(entry)), None)
+            return
+        self._compare(entry.address, "result", execution.replay_log.result(entry)[0], value)
+        if frame.held is not None:
+            folder = execution.state.folder()
+            mine = folder.fold(frame.held, frame.base.root)
+            last = reader.state(entry.number - (entry.version.number - entry.version.parent))
+            merged = merge(
+                frame.base.root,
+                mine,
+                last,
+                resolve=definition.on_conflict,
+                reducers=execution.state.reducers,
+                fold=folder.fold,
+            )
+            after = reader.show(merged)
+        else:
+            after = reader.show(reader.state(entry.number - (entry.version.number - entry.version.parent)))
+        self._compare(entry.address, "state", reader.show(reader.state(entry.number)), after)
+
+    def ended(self, execution: Execution, value: Any, error: BaseException | None) -> None:
+        """Compare the end of the workflow's function with the recorded one."""
+        head = execution.head
+        failed = head.run.status == "failed"
+        recorded = _error_text(revive(unpack(detail_of(head.run).error))) if failed else None
+        now = None if error is None else _error_text(error)
+        for address in execution.replay_log.steps:
+            if address not in self.passed and not any(address.startswith(f"{each}/") for each in self.passed):
+                self._note(address, "step", "recorded", "not called")
+        if recorded != now:
+            self._note("", "error", recorded, now)
+        elif error is None and head.version.kind == "final" and head.version.status == "completed":
+            reader = execution.engine.context.reader(head.run)
+            self._compare("", "result", thaw(reader.part(head.version.number, RESULT)), value)
+
+    def beyond(self, execution: Execution, address: str) -> None:
+        """Note a call that is not recorded."""
+        if address and execution.head.version.kind == "final":
+            self._note(address, "step", "not called", "called")
+
+    def _compare(self, address: str, what: str, recorded: Any, now: Any) -> None:
+        folder = Folder(None)
+        one = folder.fold(recorded)
+        other = folder.fold(now, one)
+        if one is not other and trees.changes(one, other):
+            self._note(address, what, recorded, now)
+
+    def differs(self, address: str, what: str, recorded: Any, now: Any) -> None:
+        """Note a difference at an address."""
+        self._note(address, what, recorded, now)
+
+    def _note(self, address: str, what: str, recorded: Any, now: Any) -> None:
+        self.differences.append(Difference(address, what, recorded, now))
+
+
+def _error_text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+class CodeProblem(msgspec.Struct, frozen=True):
+    """A run that the code of this process cannot resume."""
+
+    run: str
+    workflow: str | None
+    status: str
+    #: diverges, missing (its workflow is not known), fails (its workflow's code raises), or unreadable.
+    kind: str
+    message: str
+    #: The first recorded step that the code does not fit, its version, and the call that the code makes instead.
+    address: str | None = None
+    version: int | None = None
+    called: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.run}: {self.message}"
+
+
+class CodeReplay(ReplayCheck):
+    """Replays recorded steps, and stops where the record ends."""
+
+    strict = True
+
+    def beyond(self, execution: Execution, address: str) -> None:
+        """Ignore a call that is not recorded."""
+
+
+def check(
+    engine: EngineContext, run: RunRecord, drive: Callable[[Workflow, Flow[Any]], Any]
+) -> CodeProblem | None:
+    """Return what keeps the code of this process from resuming a run; None if nothing does."""
+
+    def problem(kind: str, error: BaseException) -> CodeProblem:
+        found = error.details if isinstance(error, HoldfastError) else {}
+        named = "" if isinstance(error, HoldfastError) else f"{type(error).__name__}: "
+        return CodeProblem(
+            run.id, run.workflow, run.status, kind, f"{named}{error}",
+            found.get("address"), found.get("version"), found.get("called"),
+        )  # fmt: skip
+
+    try:
+        workflow = workflow_of(run.workflow)
+        return drive(workflow, _replayed(engine, workflow, run)) and None
+    except ReplayDiverged as error:
+        return problem("diverges", error)
+    except HoldfastError as error:
+        return problem("missing" if is_unknown_here(error) else "unreadable", error)
+    except Exception as error:
+        return problem("fails", error)
+
+
+def _replayed(engine: EngineContext, workflow: Workflow, run: RunRecord) -> Flow[None]:
+    line = Committer(engine.context, run.id)
+    head = yield RunBlocking(partial(line.head_of, run))
+    facts = detail_of(run)
+    record = ReplayLog(engine.context.reader(run))
+    yield RunBlocking(partial(record.load, run.head, facts.failed, facts.retried))
+    execution = Execution(engine, workflow, line, head, record)
+    execution.replay_check = CodeReplay()
+    args, kwargs = yield RunBlocking(record.given)
+    frame = Frame.enter(execution, asynchronous=workflow.asynchronous)
+    try:
+        yield CallFunction(workflow.function, tuple(args), kwargs, frame)
+        frame.finish()
+    except StopExecution:
+        pass  # The log ends, or does not fit.
+    finally:
+        execution.stop.close()
+    if execution.replay.diverged is not None:
+        raise execution.replay.diverged

@@ -1,0 +1,315 @@
+"""A run as a caller holds it, and its summary.
+
+Invariant: every attribute is read from the store when it is asked for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from holdfast.errors import (
+    AlreadyRunning,
+    Cancelled,
+    InvalidCall,
+    NotFinished,
+    NotFound,
+    StepTimeout,
+    Suspended,
+)
+from holdfast.event_loop import in_event_loop
+from holdfast.execution import inbox
+from holdfast.execution.exception_codec import revive, unpack
+from holdfast.execution.failures import add_run_note, without_engine_frames
+from holdfast.execution.lease import is_alive
+from holdfast.execution.lifecycle import result_of
+from holdfast.execution.limits import Limits, Spent, limits_of, spent_by, totals_of
+from holdfast.execution.options import DEFAULTS
+from holdfast.execution.replay_validation import Difference
+from holdfast.execution.run_endings import can_go_on
+from holdfast.history.context import StoreContext
+from holdfast.history.history import History
+from holdfast.history.version import Version
+from holdfast.model.checks import check_seconds
+from holdfast.model.names import printable
+from holdfast.model.public import Event, Question, RunSummary, when
+from holdfast.model.records import ENDED, PIN, RunRecord
+from holdfast.model.run_detail import detail_of
+from holdfast.store.protocol import iter_runs
+from holdfast.tree.frozen import thaw
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from holdfast.execution.runner import Runner
+
+
+#: Seconds between looks at a run in a thread that waits for it.
+_POLL = 0.05
+
+
+class Run:
+    """A run of a workflow, or a manual run. Its attributes are read from the store each time."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        run_id: str,
+        error: BaseException | None = None,
+        differences: tuple[Difference, ...] = (),
+    ) -> None:
+        self.id = run_id
+        #: The differences that `resume(mode="validate")` found.
+        self.differences = differences
+        self._runner = runner
+        self._engine = runner.engine
+        #: The error with which the execution behind this object ended, and the run's detail at that time.
+        self._error = error
+        self._error_detail = None if error is None else self._record().detail
+
+    def __reduce__(self) -> NoReturn:
+        raise InvalidCall(
+            f"run {self.id!r} cannot be pickled or copied, because it belongs to an open store: pass its id, and call "
+            "hf.get(id) in the other process"
+        )
+
+    @property
+    def summary(self) -> RunSummary:
+        """Its entry in `hf.runs()`."""
+        return summary_of(self._engine.context, self._record())
+
+    @property
+    def status(self) -> str:
+        """queued, running, suspended, paused, completed, failed, cancelled or stalled."""
+        return self._record().status
+
+    @property
+    def workflow(self) -> str | None:
+        """The name of its workflow."""
+        return self._record().workflow
+
+    @property
+    def alive(self) -> bool:
+        """Does a process advance it now? A run that is running and not alive was interrupted."""
+        return is_alive(self._record(), self._clock())
+
+    @property
+    def result(self) -> Any:
+        """The value that the workflow returned. Raises the error it failed with, or why there is no result (yet)."""
+        run = self._record()
+        if run.status == "completed":
+            return result_of(self._engine, run)
+        if run.status == "failed":
+            error = self.error
+            assert error is not None
+            add_run_note(error, self.id, detail_of(run).failed_step)
+            raise error
+        if run.status == "cancelled":
+            raise Cancelled(f"run {self.id!r} was cancelled", run=self.id)
+        if run.status == "suspended":
+            waits = [wait.name or wait.address for wait in detail_of(run).waits]
+            raise Suspended(
+                f"run {self.id!r} waits for {', '.join(waits)}",
+                run=self.id,
+                waits=waits,
+                until=None if run.due is None else when(run.due),
+            )
+        if run.status == "running" and not is_alive(run, self._clock()):
+            raise NotFinished(
+                f"run {self.id!r} was interrupted and has no result yet: resume it", run=self.id
+            )
+        how = f"; hf.resume({self.id!r}) resumes it" if run.status == "paused" else ""
+        raise NotFinished(f"run {self.id!r} is {run.status}: it has no result yet{how}", run=self.id)
+
+    @property
+    def error(self) -> BaseException | None:
+        """The error it failed with, also in a process that lacks the exception's class; None if it did not fail."""
+        run = self._record()
+        if run.status != "failed":
+            return None
+        if self._error is None or self._error_detail != run.detail:
+            self._error, self._error_detail = revive(unpack(detail_of(run).error)), run.detail
+        return self._error
+
+    @property
+    def failure(self) -> dict[str, Any] | None:
+        """The error as data: type, message, traceback, …"""
+        packed = detail_of(self._record()).error
+        return thaw(unpack(packed)) if packed else None
+
+    @property
+    def state(self) -> Any:
+        """The state at its head, frozen."""
+        return self.head.state
+
+    @property
+    def head(self) -> Version:
+        """The newest version of its current timeline."""
+        return self.history().head
+
+    @property
+    def totals(self) -> dict[str, Any]:
+        """The sums of tokens and costs that its steps and its children's steps annotated, failed steps included."""
+        return totals_of(self._engine.store, self._record())
+
+    @property
+    def limits(self) -> Limits | None:
+        """Its limits; None if nothing is limited."""
+        return limits_of(detail_of(self._record()).limits)
+
+    @property
+    def spent(self) -> Spent:
+        """Cost, tokens and steps, its children included, and the seconds of its own executions that have ended, without
+        those of less than 10 ms."""
+        return spent_by(self._engine.store, self._record())
+
+    @property
+    def parent(self) -> str | None:
+        """The id of the run whose child it is."""
+        key = self._record().parent
+        found = None if key is None else self._engine.store.run_by_key(key)
+        return None if found is None else found.id
+
+    @property
+    def children(self) -> list[str]:
+        """The ids of its child runs, oldest first."""
+        found = [run.id for run in iter_runs(self._engine.store, parent=self._record().key)]
+        return found[::-1]
+
+    def questions(self) -> list[Question]:
+        """Its open questions."""
+        return inbox.open_questions(self._engine.context, self._record())
+
+    def history(self) -> History:
+        """Its versions."""
+        return self._engine.history(self.id)
+
+    def events(self, *, after: int = 0, limit: int = 1000) -> list[Event]:
+        """Its events after a cursor, oldest first."""
+        return self.history().events(after=after, limit=limit)
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """Wait until it has ended, and return it; resume it when a time that it waits for has come. Raise `StepTimeout`
+        after `timeout` seconds. In an event loop, await it: `await run.wait()`.
+
+        `await run` waits, too, and returns the result, or raises the error that the run failed with."""
+        if timeout is not None:
+            check_seconds("timeout", timeout)
+        if in_event_loop():
+            return self._await_end(timeout)
+        until = None if timeout is None else time.monotonic() + timeout
+        while True:
+            run = self._record()
+            now = self._clock()
+            if run.status in ENDED:
+                return self
+            if can_go_on(self._engine.store, run, now):
+                # Another thread or process may resume it first.
+                with suppress(AlreadyRunning):
+                    self._runner.resume(self.id, DEFAULTS)
+                    continue
+            if until is not None and time.monotonic() >= until:
+                raise self._late(run, timeout)
+            time.sleep(_POLL if run.due is None else min(_POLL, max(0.001, (run.due - now) / 1e6)))
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._await_result().__await__()
+
+    async def _await_result(self) -> Any:
+        import asyncio
+
+        while True:
+            await self._await_end(None)
+            value, error = await asyncio.to_thread(self._outcome)
+            if error is None:
+                return value
+            if not isinstance(error, NotFinished):
+                raise error
+            # It was resumed or rolled back in the same moment.
+
+    async def _await_end(self, timeout: float | None) -> Run:
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        until = None if timeout is None else loop.time() + timeout
+        runner, woken = self._runner, asyncio.Event()
+        wake = partial(_call_in_loop, loop, woken.set)
+        self._engine.endings.add(self.id, wake)
+        try:
+            while True:
+                woken.clear()
+                run, goes_on, rest = await asyncio.to_thread(self._look)
+                if run.status in ENDED:
+                    return self
+                if goes_on:
+                    try:
+                        await runner.aresume(self.id, DEFAULTS)
+                        continue
+                    except AlreadyRunning:
+                        # Another thread or process has resumed it.
+                        rest = _POLL
+                left = None if until is None else until - loop.time()
+                if left is not None and left <= 0:
+                    raise self._late(run, timeout)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(
+                        woken.wait(), min((each for each in (left, rest) if each is not None), default=None)
+                    )
+        finally:
+            self._engine.endings.remove(self.id, wake)
+
+    def _look(self) -> tuple[RunRecord, bool, float | None]:
+        """Return the record, whether it can be resumed here, and the seconds until a time that it waits for."""
+        run = self._record()
+        now = self._clock()
+        due = None if run.due is None else max(0.001, (run.due - now) / 1e6)
+        return run, can_go_on(self._engine.store, run, now), due
+
+    def _outcome(self) -> tuple[Any, BaseException | None]:
+        """Return the result, and the error that reading it raises. A future cannot carry every exception."""
+        try:
+            return self.result, None
+        except BaseException as error:
+            return None, error
+
+    def _late(self, run: RunRecord, timeout: float | None) -> StepTimeout:
+        return StepTimeout(f"run {self.id!r} is still {run.status} after {timeout:g} s", run=self.id)
+
+    def _clock(self) -> int:
+        return self._engine.context.clock()
+
+    def _record(self) -> RunRecord:
+        run = self._engine.store.run(self.id)
+        if run is None:
+            raise NotFound(f"run {self.id!r} was deleted", run=self.id)
+        return run
+
+    def raise_failure(self) -> Run:
+        """Raise the error with which the execution that made this object failed, if it did; else return the run."""
+        error = self._error
+        if error is None:
+            return self
+        add_run_note(error, self.id, detail_of(self._record()).failed_step)
+        raise error.with_traceback(without_engine_frames(error.__traceback__))
+
+    def __repr__(self) -> str:
+        return printable(f"<Run {self.id} {self.status}>")
+
+
+def summary_of(context: StoreContext, record: RunRecord) -> RunSummary:
+    """Return the summary of a run."""
+    tags = sorted({mark.name for mark in context.store.marks(record.key) if mark.name != PIN})
+    origin = None
+    if record.origin is not None:
+        source = context.store.run_by_key(record.origin[0])
+        origin = None if source is None else f"{source.id}@{record.origin[1]}"
+    return RunSummary.of(record, tuple(tags), origin, is_alive(record, context.clock()))
+
+
+def _call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
+    # Nothing waits in a loop that was closed.
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(call)

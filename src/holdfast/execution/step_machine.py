@@ -1,0 +1,582 @@
+"""The step machine: a call of a step in a run, from replay to commit.
+
+It does no I/O: it yields effects that a driver carries out (see `effects`).
+
+Invariant: a step that is recorded is not run; a step that returned is recorded, with all that it changed in the
+state, in one commit; an attempt that failed has changed nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from inspect import iscoroutinefunction
+from types import CoroutineType
+from typing import Any
+
+from holdfast.errors import (
+    CommitUnknown,
+    InvalidCall,
+    LeaseLost,
+    LimitExceeded,
+    ReplayDiverged,
+    StoreBusy,
+    StoreUnavailable,
+)
+from holdfast.event_loop import running_task
+from holdfast.execution import circuit_breaker
+from holdfast.execution.awaitable import refuse_behind_wait
+from holdfast.execution.call_arguments import CapturedCall, digest_and_size, digest_of, former_digest
+from holdfast.execution.effects import (
+    CallFunction,
+    Flow,
+    Pause,
+    RunBlocking,
+    is_cancellation,
+    is_interrupt,
+    raise_unchanged,
+    unwrap_error,
+    wrap_error,
+)
+from holdfast.execution.execution import Execution
+from holdfast.execution.failures import Failure
+from holdfast.execution.frame import Frame
+from holdfast.execution.limits import Budget, amounts, count_replayed, innermost_budget, is_run_limit
+from holdfast.execution.replay_log import RecordedStep
+from holdfast.execution.replay_order import AwaitReplay, ResultTurn
+from holdfast.execution.state_view import BranchView, ViewedState, is_same
+from holdfast.execution.stop_control import StopExecution
+from holdfast.history.builder import VersionMetadata
+from holdfast.history.reader import Head
+from holdfast.history.version import call_differences, describe_differences, has_placeholders
+from holdfast.tree.draft import DraftDict, DraftList
+from holdfast.tree.frozen import FrozenDict, FrozenList, thaw
+from holdfast.tree.values import NATIVE
+from holdfast.workflow.definition import Step, Workflow
+from holdfast.workflow.policy import Retry, asked_delay
+
+#: Seconds that code has to cancel a call that it abandoned before, beyond twice the time that it took then.
+_CANCELLING = 10.0
+#: Seconds after which a branch checks again whether another has recorded a failure.
+_MOMENT = 0.002
+#: Prefix of the recorded values that hold how long a call took which code has abandoned.
+_ABANDONED = "abandoned:"
+#: Containers that are frozen, or drafts.
+_OURS = (DraftDict, DraftList, FrozenDict, FrozenList)
+
+
+def step_in_task(
+    execution: Execution,
+    frame: Frame,
+    definition: Step,
+    address: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    start: ViewedState | Head,
+) -> Flow[Any]:
+    """Call a step in a frame of a task. It starts from the state that its caller saw when it called, whatever the task
+    that waits for it has recorded since."""
+    driver = frame.driver()
+    view = driver.view
+    if is_same(start, view.now()):
+        return (yield from step(execution, frame, definition, address, args, kwargs, start, view))
+    # The caller, or the task that waits for the step, has recorded other changes since.
+    view = view.branch(start)
+    try:
+        return (yield from step(execution, frame, definition, address, args, kwargs, start, view))
+    finally:
+        newer = view.join()
+        if newer is not None and driver.owner is not None:
+            driver.owner.newer = newer
+
+
+def step(
+    execution: Execution,
+    frame: Frame,
+    definition: Step,
+    address: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    start: ViewedState | Head,
+    view: BranchView,
+) -> Flow[Any]:
+    """Call a step, which starts from the state that its caller saw when it called."""
+    stop = execution.stop
+    if stop.ending or execution.detail.wish:
+        stop.check(frame)
+    context = execution.engine.context
+    redact = context.redact
+    digest, size = digest_and_size(args, kwargs, redact)
+    entry = execution.replay_log.steps.get(address)
+    if entry is not None:
+        return (yield from replay(execution, frame, entry, definition, digest, args, kwargs, view=view))
+    if execution.unawaited_waits:
+        refuse_behind_wait(execution.unawaited_waits, frame, definition.name)
+    if execution.replay.frames or execution.order is not None:
+        # Otherwise nothing is recorded: there is nothing to wait for, or to contradict.
+        yield from before_live(execution, frame, address)
+    budget = innermost_budget(execution)
+    if budget is not None and execution.replay_check is None:
+        admit(execution, budget, definition.name, address, digest)
+    execution.start_step(address, frame)
+    head = None
+    try:
+        failures = execution.failures
+        if (
+            failures.pending
+            or failures.handled
+            or execution.cancelled_calls
+            or execution.replay_check is not None
+        ):
+            yield from go_live(execution, address)
+        # Before it runs: a step may change its arguments. A compensation needs all of them.
+        strict = definition.compensate is not None
+        given = execution.capture(definition, args, kwargs, redact, size, strict=strict)
+        attempt, value = yield from _attempts(
+            execution, frame, definition, address, args, kwargs, digest, given, start, view
+        )
+        if isinstance(value, CoroutineType):
+            value.close()
+            raise InvalidCall(
+                f"step {definition.name!r} returned a coroutine: it called something asynchronous without await"
+            )
+        more = _version_detail(definition, attempt, digest, context.clock())
+        ran = execution.implementation_of(definition)
+        if ran is not None:
+            more["ran"] = ran
+        metadata = VersionMetadata(definition.name, value, annotations=attempt.notes, kind="step", more=more)
+        if address in execution.detail.retried:
+            execution.detail.retried = {
+                name: number for name, number in execution.detail.retried.items() if name != address
+            }
+            execution.writer.mark_changed()
+        try:
+            if attempt.over or attempt.caller is not None:
+                attempt.refuse_if_over()
+            if attempt.newer is not None and attempt.held is not None and not view.follows:
+                attempt.rebase()
+            turn = None
+            if execution.order is None:
+                head = yield from execution.writer.commit(metadata, frame=attempt, view=view, input=given)
+            else:
+                head, turn = yield from commit(execution, metadata, frame=attempt, view=view, input=given)
+        except CommitUnknown:
+            # It may be recorded: this execution, which does not know, must not contradict that.
+            execution.over = True
+            raise
+        except (LeaseLost, StoreBusy, StoreUnavailable):
+            raise
+        except Exception as error:
+            execution.lose_attempt(attempt)
+            failures.add(
+                Failure(
+                    definition.name, address, digest, error, attempt.attempt, given=given, ran=ran, spent=attempt.spent,
+                )
+            )  # fmt: skip
+            raise
+        finally:
+            attempt.over = True
+        if budget is not None:
+            budget.spend(*amounts(attempt.notes))
+    finally:
+        execution.end_step(address)
+        if budget is not None and head is None:
+            budget.give_back()
+    execution.note_recorded(frame, view, head, more)
+    if turn is not None:
+        yield from in_order(turn)
+    return value if type(value) in NATIVE else plain(value)
+
+
+def go_live(execution: Execution, address: str) -> Flow[None]:
+    """Record the failures that code has handled before it makes a call that is not recorded: they are results."""
+    stop, check = execution.stop, execution.replay_check
+    frame = address.rpartition("/")[0]
+    if check is not None:
+        if execution.order is not None and execution.order.is_replaying:
+            yield AwaitReplay(execution.order)
+        check.beyond(execution, address)
+        if check.strict:
+            # Only its own frame ends here: others may have more to replay.
+            stop.stop_frame(frame)
+        stop.stop("rehearsed")
+    _note_abandoned(execution, frame)
+    failures = execution.failures
+    failures.moved_on(frame)
+    while True:
+        failure = failures.take_handled(frame)
+        if failure is not None:
+            yield from _record_failure(execution, failure)
+        elif failures.is_awaited(frame):
+            # Another branch is recording it.
+            yield Pause(_MOMENT, stop.event, execution.writer.refuse_if_ended)
+            if address:
+                stop.refuse_if_closed()
+        else:
+            return
+
+
+def _note_abandoned(execution: Execution, frame: str) -> None:
+    """Record the calls that the code of a frame has abandoned: it makes another call after they were cancelled, and is
+    not being cancelled itself."""
+    task = running_task() if execution.cancelled_calls else None
+    if task is None or task.cancelling():
+        return
+    within = f"{frame}/" if frame else ""
+    for address in [each for each in execution.cancelled_calls if each.startswith(within)]:
+        took = execution.cancelled_calls.pop(address)
+        execution.value(_ABANDONED + address, partial(int, took))
+
+
+def _record_failure(execution: Execution, failure: Failure) -> Flow[None]:
+    more = {"args": failure.args, "failed": True, **execution.replay.described(failure.address)}
+    if failure.after is not None:
+        more["after"] = list(failure.after)
+    if failure.spent:
+        more["spent"] = failure.spent
+    if failure.address != failure.name:
+        more["address"] = failure.address
+    if failure.ran is not None:
+        more["ran"] = failure.ran
+    metadata = VersionMetadata(failure.name, error=failure.described, kind="step", done=False, more=more)
+    number = 0
+    try:
+        head = yield from execution.writer.commit(metadata, input=failure.given)
+        number = head.version.number
+    finally:
+        execution.failures.written(failure, number)
+    execution.replay_log.enter(head.version, more)
+    execution.replay.paths.pop(failure.address, None)
+
+
+def before_live(execution: Execution, frame: Frame, address: str) -> Flow[None]:
+    """Wait for recorded results before a call that is not recorded starts, and refuse it if the code was beyond it. A
+    call that the code had abandoned is not started again: the code cancels it again."""
+    name = _ABANDONED + address
+    seconds = execution.value(name, int) / 1e6 if execution.has_value(name) else None
+    after = None if seconds is None else execution.replay.recorded_after(frame)
+    if seconds is not None and after is not None:
+        if frame.home is not None:
+            yield Pause(2 * seconds + _CANCELLING, execution.stop.event, execution.writer.read_requests)
+            execution.stop.check(frame)
+        execution.replay.refuse_abandoned(frame, address, seconds, after)
+    if execution.order is not None and execution.order.is_replaying:
+        yield AwaitReplay(execution.order)
+        execution.stop.check(frame)
+    execution.replay.refuse_beyond(frame, address)
+
+
+def replay(
+    execution: Execution,
+    frame: Frame,
+    entry: RecordedStep,
+    definition: Step | Workflow | None,
+    digest: bytes,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    view: BranchView | None = None,
+) -> Flow[Any]:
+    """Return the recorded result of a step, or raise its failure, without running it."""
+    view = frame.driver().view if view is None else view
+    if execution.replay_check is not None and not execution.replay_check.strict:
+        yield from execution.replay_check.run_again(execution, entry, definition, digest, args, kwargs, view)
+    elif definition is not None and is_other(execution, entry, digest, args, kwargs):
+        refused: ReplayDiverged | None = yield RunBlocking(
+            partial(diverged, execution, entry, definition, args, kwargs)
+        )
+        if refused is not None:
+            if frame.owner is not None and frame.owner.attempt > 1:
+                # Another attempt recorded it: this one fails.
+                raise refused
+            execution.replay.refuse(refused, frame)
+    turn = None
+    if execution.order is None:
+        execution.returned.append(entry.address)
+    else:
+        turn = execution.order.turn_at(entry)
+    try:
+        if turn is not None:
+            yield turn
+            if execution.detail.wish or execution.stop.status:
+                execution.stop.check(frame)
+        if not execution.replay_log.is_cached(entry):
+            yield RunBlocking(partial(execution.replay_log.fetch, entry))
+        resolve = definition.on_conflict if isinstance(definition, Step) else None
+        execution.note_replayed(frame, view, entry, resolve)
+        count_replayed(execution, entry)
+        if entry.failed:
+            error = execution.replay_log.error(entry)
+            failure = Failure(entry.version.step or "", entry.address, entry.args, error, 1, entry.number)
+            execution.failures.recorded(failure)
+            raise_unchanged(wrap_error(error))
+        value, frozen = execution.replay_log.result(entry)
+        execution.stored.note_result(value, frozen)
+        return value
+    finally:
+        if turn is not None:
+            turn.end()
+
+
+def commit(execution: Execution, facts: VersionMetadata, **how: Any) -> Flow[tuple[Head, ResultTurn | None]]:
+    """Record a result; return its version, and the turn to return it to code (see `replay_order`), if it needs one."""
+    order = execution.order
+    turn = None if order is None else order.reserve()
+    if turn is not None:
+        facts.more["after"] = list(turn.place)
+    try:
+        head = yield from execution.writer.commit(facts, **how)
+    except BaseException:
+        if turn is not None:
+            turn.cancel()
+        raise
+    if turn is None and order is not None:
+        turn = order.turn_after(head.version.number)
+    return head, turn
+
+
+def in_order(turn: ResultTurn | None) -> Flow[tuple[int, int] | None]:
+    """Wait for the turn to return a result to code, or to raise a failure; return its place in the order."""
+    if turn is None:
+        return None
+    try:
+        yield turn
+    except BaseException:
+        turn.cancel()
+        raise
+    turn.end()
+    return turn.place
+
+
+def _attempts(
+    execution: Execution,
+    frame: Frame,
+    definition: Step,
+    address: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    digest: bytes,
+    given: CapturedCall,
+    start: ViewedState | Head,
+    view: BranchView,
+) -> Flow[tuple[Frame, Any]]:
+    """Try until an attempt succeeds or no further one is made; return the successful attempt and its result."""
+    engine = execution.engine
+    clock = engine.context.clock
+    function = _implementation(execution, definition) if execution.overrides else definition.function
+    caller = frame if frame.attempt else frame.outer
+    path = execution.replay.paths.get(address)
+    frames = execution.replay.frames
+    began = clock()
+    number = 0
+    #: Spent by failed attempts. Steps that they called are replayed, and count again then.
+    lost: dict[str, Any] = {}
+    while True:
+        number += 1
+        started = began if number == 1 else clock()
+        if number > 1 and view.follows and execution.has_only_been_edited(address, start):
+            # An operator may have corrected the state meanwhile.
+            start = view.now()
+        attempt = Frame(
+            execution, address, view, frames.get(address) if frames and number == 1 else None, definition.asynchronous,
+            number, None, caller, path, started, started, definition.heartbeat_timeout, definition.timeout,
+            execution.state.start_of_step(address, view, start),
+        )  # fmt: skip
+        attempt.resolve = definition.on_conflict
+        attempt.spent = lost or None
+        if caller is not None:
+            caller.report_alive(started)
+        execution.beat = started
+        execution.active[address] = attempt
+        if engine.publisher.subscriptions:
+            engine.publisher.publish(
+                execution.id, "step.started", definition.name, address=address, attempt=number
+            )
+        timeout = definition.timeout
+        if execution.deadline is not None:
+            timeout = execution.time_left(timeout)
+        try:
+            if definition.breaker is not None:
+                yield from circuit_breaker.admit(engine, definition)
+            value = yield CallFunction(function, args, kwargs, attempt, timeout)
+            if execution.stop.ending:
+                execution.stop.check_caught(attempt)
+            if execution.unawaited:
+                execution.refuse_unawaited(attempt)
+            if attempt.expected is not None:
+                attempt.finish()
+            if execution.exceeded is not None:
+                execution.check_limits_within(attempt)
+        except (StopExecution, GeneratorExit):
+            # A GeneratorExit of user code is wrapped: this one closes the flow.
+            execution.lose_attempt(attempt)
+            raise
+        except BaseException as raised:
+            lost = _sums(lost, execution.lose_attempt(attempt))
+            error = unwrap_error(raised)
+            if isinstance(error, LeaseLost) or is_interrupt(error):
+                if is_cancellation(error):
+                    execution.cancelled_calls[address] = clock() - began
+                raise
+            if definition.breaker is not None:
+                yield from circuit_breaker.note(engine, definition, error)
+            execution.attempt_failed(address)
+            execution.stop.check(attempt)
+            delay = wait_before_next(definition.retry, error, number, (clock() - began) / 1e6, engine.chance)
+            if (
+                delay is not None
+                and execution.deadline is not None
+                and clock() + delay * 1e6 > execution.deadline
+            ):
+                delay = None
+            if delay is None:
+                after = None
+                if execution.order is not None:
+                    after = yield from in_order(execution.order.turn_of_failure())
+                failure = Failure(definition.name, address, digest, error, number, given=given, after=after)
+                execution.failures.add(
+                    failure._replace(spent=attempt.spent, ran=execution.implementation_of(definition))
+                )
+                raise
+            budget = innermost_budget(execution)
+            if budget is not None:
+                admit(execution, budget, definition.name, address, digest, number, error)
+            execution.drop_failures(error)
+            execution.writer.add_event(
+                "step.retried", step=definition.name, address=address, attempt=number,
+                error=f"{type(error).__name__}: {error}"[:1000], delay=delay,
+            )  # fmt: skip
+            # Written at once: the pause may be long, and monitors should know of it.
+            yield from execution.writer.save()
+            yield Pause(delay, execution.stop.event, execution.writer.read_requests)
+            execution.stop.check(attempt)
+        else:
+            if definition.breaker is not None:
+                yield from circuit_breaker.note(engine, definition, None)
+            return attempt, value
+
+
+def admit(
+    execution: Execution,
+    budget: Budget,
+    name: str,
+    address: str,
+    digest: bytes,
+    attempts: int = 0,
+    cause: BaseException | None = None,
+) -> None:
+    """Admit a step or child, or its next attempt; `LimitExceeded` if a limit is used up. The limit of a block fails
+    like a step: the failure is recorded if the code around the block handles it."""
+    try:
+        budget.admit(execution, address, 0 if attempts else 1)
+    except LimitExceeded as error:
+        if not is_run_limit(execution, error):
+            execution.failures.add(Failure(name, address, digest, error, attempts))
+        raise error from cause
+
+
+def wait_before_next(
+    retry: Retry | None, error: BaseException, attempt: int, spent: float, chance: Callable[[], float]
+) -> float | None:
+    """Return the seconds until the next attempt; None if none is made."""
+    if retry is None or attempt >= retry.attempts or not retry.wants(error):
+        return None
+    delay = retry.delay_before(attempt + 1, chance(), asked_delay(error))
+    return delay if retry.allows(spent, delay) else None
+
+
+def is_other(
+    execution: Execution, entry: RecordedStep, digest: bytes, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> bool:
+    """Return whether a recorded step is called with other arguments now. Digests made with earlier redaction patterns,
+    or by earlier versions of Holdfast, are compared as well."""
+    if not entry.args or not digest or entry.args == digest:
+        return False
+    patterns = execution.engine.context.redaction
+    return not any(
+        entry.args in (digest_of(args, kwargs, redact), former_digest(args, kwargs, redact))
+        for redact in (patterns.redactor, *patterns.earlier)
+    )
+
+
+def diverged(
+    execution: Execution,
+    entry: RecordedStep,
+    definition: Step | Workflow,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> ReplayDiverged | None:
+    """Return the refusal to replay a step with other arguments, which names those that differ; None if each parameter
+    has the same value, and some are passed by name now that were passed by position, or vice versa."""
+    recorded = execution.replay_log.call(entry)
+    if recorded is None:
+        found, difference = [], "they were not stored with that version"
+    else:
+        now = execution.capture(definition, args, kwargs, execution.engine.context.redact).call
+        found = call_differences(recorded, now)
+        if not found and not has_placeholders(recorded):
+            return None
+        difference = (
+            describe_differences(found) or "the difference is in a value that is not stored, or redacted"
+        )
+    return ReplayDiverged(
+        f"step {entry.address!r} was recorded (version {entry.number}) with other arguments ({difference}): the "
+        f"workflow's code or what it depends on has changed; resume with from_address={entry.address!r} to run it "
+        "and all after it again",
+        address=entry.address,
+        version=entry.number,
+        recorded={where: was for where, was, _ in found},
+        now={where: now for where, _, now in found},
+    )
+
+
+def plain(value: Any) -> Any:
+    """Return a step's result for its caller, without frozen containers and ended drafts."""
+    return thaw(value) if _holds_ours(value) else value
+
+
+def _implementation(execution: Execution, definition: Step) -> Callable[..., Any]:
+    """Return the step's function, or its override in this run."""
+    function = execution.overrides.get(definition.name)
+    if function is None:
+        return definition.function
+    if iscoroutinefunction(function) and not definition.asynchronous:
+        raise InvalidCall(
+            f"the override of step {definition.name!r} is asynchronous and the step is not: make it a plain def"
+        )
+    return function
+
+
+def _holds_ours(value: Any) -> bool:
+    kind = type(value)
+    if kind is dict or kind is list or kind is tuple:
+        items = value.values() if kind is dict else value
+        return not NATIVE.issuperset(map(type, items)) and any(map(_holds_ours, items))
+    return isinstance(value, _OURS)
+
+
+def _version_detail(definition: Step, attempt: Frame, digest: bytes, now: int) -> dict[str, Any]:
+    more: dict[str, Any] = {"args": digest, "took": now - attempt.began}
+    path = attempt.path
+    if path is not None:
+        more["call"] = path[0] if len(path) == 1 else list(path)
+    if attempt.address != definition.name:
+        more["address"] = attempt.address
+    if attempt.attempt > 1:
+        more["attempt"] = attempt.attempt
+    if definition.compensate is not None:
+        more["undo"] = True
+    if attempt.notes or attempt.spent:
+        cost, tokens = amounts(attempt.notes)
+        attempt.count({"cost": cost, "tokens": tokens})
+        more |= spent_in(attempt.spent)
+    return more
+
+
+def _sums(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
+
+
+def spent_in(spent: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the spending of a step as its version stores it; empty if there was none."""
+    found = {name: value for name, value in (spent or {}).items() if value}
+    return {"spent": found} if found else {}

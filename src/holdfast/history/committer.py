@@ -1,0 +1,417 @@
+"""Commit states as the next version of a run while others write to it.
+
+A plain state was made from the version that its thread or task read (see `Bases`), or else from the version that it
+committed before, or else from the head. If the run has advanced since, a three-way merge applies the change, not the
+whole state, to the new head.
+
+Invariant: a version that was acknowledged is in the store; a change is either part of it, or was refused with an error.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from inspect import iscoroutine
+from typing import Any, NamedTuple
+
+import msgspec
+
+from holdfast.errors import InvalidCall, MergeConflict, NotFound, StaleVersion
+from holdfast.history.blame import explain_conflict, has_moved_nodes
+from holdfast.history.builder import VersionMetadata, VersionTrees, build_version, last_move
+from holdfast.history.context import StoreContext
+from holdfast.history.journal import encode_event
+from holdfast.history.reader import BaseState, Head, Reader
+from holdfast.model.names import short
+from holdfast.model.records import EventRecord, RunRecord, VersionRecord
+from holdfast.store.protocol import Append
+from holdfast.tree.draft import draft, end_draft
+from holdfast.tree.fold import FoldCache, Folder
+from holdfast.tree.frozen import FrozenDict
+from holdfast.tree.merge import Reducers, check_plain_function, merge
+from holdfast.tree.pack import Prepared, Writer
+
+#: Resolves a conflict: a function of path, common value, ours and theirs that returns the value to keep.
+Resolver = Callable[[tuple[Any, ...], Any, Any, Any], Any]
+
+#: Seconds before the first retry of an update that lost a race, and the longest wait.
+_WAIT = 0.001
+_LONGEST_WAIT = 0.1
+
+
+class VersionDraft(NamedTuple):
+    """A version that is not committed yet."""
+
+    change: Append
+    writer: Writer
+    root: Any
+    space: object
+    #: The state before it was merged with the head's.
+    own: Any
+    #: The frozen result.
+    result: Any
+    #: The newest version, this one included, that moved nodes of the state; 0 if none did.
+    moved: int
+
+
+class Committer:
+    """Builds and commits the next versions of one run."""
+
+    def __init__(
+        self, context: StoreContext, run_id: str, reducers: Reducers | None = None, by: object = None
+    ) -> None:
+        self.id = run_id
+        #: Identifies the history that commits (see `Bases`).
+        self._by = by or self
+        #: How concurrent changes of one path are merged.
+        self.reducers = reducers
+        self._context = context
+        self._store = context.store
+        #: The version committed last, by whichever thread: threads of a pool take turns with a state that they share.
+        self._last: int | None = None
+        #: A strong reference: the context keeps a reader only while it is used.
+        self._reader: Reader | None = None
+        self._fold_cache = FoldCache()
+        self._redact = context.redaction.redactor
+
+    def advance(
+        self,
+        state: Any,
+        metadata: VersionMetadata,
+        *,
+        expected: int | None = None,
+        resolve: Resolver | None = None,
+    ) -> Head:
+        """Commit a plain state, made from the version that this thread or task read, or else from the last one."""
+        if expected is not None:
+            head = self.known_head()
+            if head is None or head.number != expected:
+                head = self.fresh_head()
+            self.expect(head, expected)
+            base = head
+        else:
+            number = self._context.bases.base(self.id, self._last)
+            # Without a read or a commit, the base is the head in the store, not the one that others here have cached.
+            head = self.fresh_head() if number is None else self.known_head()
+            if head is not None and number is not None and number != head.number:
+                # The cached head may be the older of the two: a rollback moves it without a commit.
+                head = self.fresh_head()
+            base = self._base(head, number)
+        made = self._write(state, base, head, metadata, expected=expected, resolve=resolve)
+        self._context.bases.note_commit(self.id, made.number, self._by)
+        return made
+
+    def advance_from(
+        self,
+        base: Head | None,
+        state: Any,
+        metadata: VersionMetadata,
+        *,
+        expected: int | None = None,
+        resolve: Resolver | None = None,
+    ) -> Head:
+        """Commit a state, or a draft, that was made from `base`."""
+        return self._write(state, base, base, metadata, expected=expected, resolve=resolve)
+
+    def update(
+        self, function: Callable[[Any], object], metadata: VersionMetadata, attempts: int | None
+    ) -> Head:
+        """Apply a function to a draft of the newest state until it is committed, at most `attempts` times."""
+        tried = 0
+        while True:
+            head = self.fresh_head()
+            state = self.draft_of(head)
+            returned = function(state)
+            if returned is not None and returned is not state:
+                if iscoroutine(returned):
+                    returned.close()
+                raise InvalidCall(
+                    f"the function of update changes the draft that it is given and returns nothing, not "
+                    f"{short(returned)}: nothing was committed"
+                )
+            try:
+                return self.advance_from(head, state, metadata, expected=0 if head is None else head.number)
+            except StaleVersion:
+                tried += 1
+                if tried == attempts:
+                    raise
+            # Random waits that grow keep writers from colliding again.
+            time.sleep(random.random() * min(_LONGEST_WAIT, _WAIT * 2 ** min(tried, 10)))
+
+    def draft_of(self, head: Head | None) -> Any:
+        """Return a draft of the state of a head; of an empty state if there is no run yet."""
+        root = FrozenDict() if head is None else head.root
+        state = draft(root)
+        if state is root:
+            raise InvalidCall(
+                f"the state of run {self.id!r} is not a dict or list and cannot be edited: use commit"
+            )
+        return state
+
+    def fresh_head(self) -> Head | None:
+        """Return the head that is in the store; None if there is no run yet."""
+        with self._context.head_lock:
+            cached = self._context.cached_reader(self.id)
+            head = None if cached is None else cached.head
+            if head is not None and self._store.revision(self.id) == (head.run.key, head.run.revision):
+                return head
+            run = self._store.run(self.id)
+            if run is None:
+                return None
+            reader = self._reader_of(run)
+            reader.head = head = Head(run, reader.record(run.head), reader.state(run.head))
+            return head
+
+    def known_head(self) -> Head | None:
+        """Return the newest head that this process knows; a commit detects that it is not the newest."""
+        reader = self._context.cached_reader(self.id)
+        if reader is not None and reader.head is not None:
+            return reader.head
+        return self.fresh_head()
+
+    def head_of(self, run: RunRecord, version: VersionRecord | None = None) -> Head:
+        """Return the head of a run's record that was read just now, perhaps with its version."""
+        reader = self._reader_of(run)
+        head = Head(run, reader.read(run.head, version), reader.state(run.head))
+        reader.note_head(head)
+        return head
+
+    def expect(self, head: Head | None, expected: int) -> None:
+        """Raise `StaleVersion` if the head is not the expected version; 0 is a run that does not exist."""
+        number = 0 if head is None else head.number
+        if number != expected:
+            raise StaleVersion(
+                f"run {self.id!r} is at version {number}, not {expected} as expected: read the head, then try again",
+                run=self.id,
+                expected=expected,
+                head=number,
+            )
+
+    def note_moved(self, number: int) -> None:
+        """Record that the head is this version now: the next commit is made from it."""
+        self._context.bases.note_commit(self.id, number, self._by)
+        self._last = number
+
+    def _write(
+        self,
+        state: Any,
+        base: Head | None,
+        head: Head | None,
+        metadata: VersionMetadata,
+        *,
+        expected: int | None,
+        resolve: Resolver | None,
+    ) -> Head:
+        known: object | None = None
+        while True:
+            check_status(head, metadata)
+            drafted = self.build(state, base, head, metadata, resolve=resolve, known=known)
+            known = known or drafted.space
+            try:
+                run = self._store.append(drafted.change)
+            except StaleVersion:
+                head = self.fresh_head()
+                if expected is not None:
+                    self.expect(head, expected)
+                continue
+            made = self.note_committed(drafted, run)
+            self._last = max(made.number, self._last or 0)
+            self._context.bases.note_edit(self.id, self._last, self._by)
+            return made
+
+    def build(
+        self,
+        state: Any,
+        base: Head | BaseState | None,
+        head: Head | None,
+        metadata: VersionMetadata,
+        *,
+        resolve: Resolver | None = None,
+        known: object | None = None,
+        run: RunRecord | None = None,
+        input: Any = None,  # noqa: A002 - as the root is called
+        events: Sequence[EventRecord] = (),
+        timeline: int | None = None,
+        view: str | None = None,
+        leased: bool = False,
+        now: int | None = None,
+    ) -> VersionDraft:
+        """Build the version of a state, made from `base`, that follows `head`; nothing is written yet.
+
+        `known` is the address space for which the state was folded before. `run` is the run's record if the commit
+        changes more of it than the version does, or creates it. `timeline` overrides the timeline of the version. With
+        `view`, the state before merging is stored too if merging changes it, and the metadata have that name set.
+        `leased` says that the owner of the run's lease commits it.
+        """
+        context = self._context
+        space = object() if head is None else self._reader_of(head.run).space
+        redact = context.redaction.redactor
+        if redact is not self._redact:
+            # Values that were folded with other patterns may hold secrets.
+            self._fold_cache, self._redact = FoldCache(), redact
+        self._fold_cache.expire()
+        folder = Folder(space, redact, self._fold_cache)
+        if base is not None and state is base.root:
+            root = state
+        else:
+            root = folder.fold(state, None if base is None else base.root)
+            end_draft(state)
+        if head is not None and known is not None and known is not space:
+            # The run was created or pruned meanwhile: shared nodes have other places now.
+            root = folder.fold(root, head.root)
+        own = root
+        if head is not None and base is not head and (base is None or base.number != head.version.number):
+            was = FrozenDict() if base is None else base.root
+            try:
+                root = merge(was, own, head.root, resolve=resolve, reducers=self.reducers, fold=folder.fold)
+            except MergeConflict as error:
+                number = None if base is None else base.number
+                raise explain_conflict(error, self._reader_of(head.run), number, head, metadata) from None
+        trees = VersionTrees(root)
+        if view is not None:
+            metadata.more.pop(view, None)
+            if own is not root:
+                trees.view = own
+                metadata.more[view] = True
+        if metadata.result is not None:
+            trees.result = folder.fold(metadata.result, part="result")
+        if metadata.annotations is not None:
+            trees.annotations = folder.fold(metadata.annotations, part="annotations")
+        if metadata.error is not None:
+            trees.error = folder.fold(metadata.error, part="error")
+        if input is not None:
+            trees.input = input if type(input) is Prepared else folder.fold(input, part="arguments")
+        trees.arrivals = folder.arrivals
+        now = context.clock() if now is None else now
+        if run is None:
+            run = RunRecord(id=self.id, created=now, updated=now) if head is None else head.run
+        if head is not None:
+            moves = root is not head.root and has_moved_nodes(root, head.root, space)
+            trees.moved = run.last + 1 if moves else last_move(head)
+        if metadata.events:
+            own_events = (
+                encode_event(event, now, redact, version=run.last + 1, step=metadata.step)
+                for event in metadata.events
+            )
+            events = [*events, *own_events]
+        if timeline is None and head is not None and head.version.timeline != run.timeline:
+            timeline = self._timeline_after(head)
+        change, writer = build_version(
+            space, head, run, trees, metadata, now=now, events=events, timeline=timeline, leased=leased
+        )
+        return VersionDraft(change, writer, root, space, own, trees.result, trees.moved)
+
+    def _timeline_after(self, head: Head) -> int:
+        """Return the timeline of the version that follows a head that is not on the newest one: a timeline that started
+        at it and has no version yet (after a rollback), or else its own."""
+        lines = self._store.timelines(head.run.key)
+        started = [line.number for line in lines if line.parent == head.number]
+        if started and not self._store.versions(head.run.key, timeline=started[-1], limit=1, pruned=True):
+            return started[-1]
+        return head.version.timeline
+
+    def note_committed(self, drafted: VersionDraft, run: RunRecord) -> Head:
+        """Return a draft that the store committed as a head, and share its nodes with later commits."""
+        change = drafted.change
+        assert change.version is not None
+        reader = self._reader_of(run)
+        if change.expect is None:
+            # The run's first version was written in this address space.
+            reader.space = drafted.space
+        if reader.space is drafted.space:
+            drafted.writer.stamp(reader.remember)
+        made = Head(run, msgspec.structs.replace(change.version, pack=None), drafted.root, drafted.moved)
+        if run.head == made.version.number:
+            reader.note_head(made)
+        elif reader.head is not None and reader.head.run.revision == run.revision - 1:
+            reader.head = reader.head._replace(run=run)
+        return made
+
+    def note_run_changed(self, head: Head, run: RunRecord) -> Head:
+        """Return a head with the run's changed record."""
+        head = head._replace(run=run)
+        self._reader_of(run).note_head(head)
+        return head
+
+    def _reader_of(self, run: RunRecord) -> Reader:
+        reader = self._reader
+        if reader is None or reader.run.key != run.key or reader.run.epoch != run.epoch:
+            self._reader = reader = self._context.reader(run)
+        return reader
+
+    def _base(self, head: Head | None, number: int | None) -> Head | None:
+        if head is None or number is None or number == head.number:
+            return head
+        reader = self._reader_of(head.run)
+        try:
+            return Head(head.run, reader.record(number), reader.state(number))
+        except NotFound:
+            raise StaleVersion(
+                f"version {number} of run {self.id!r}, which this state was made from, was removed, so the state "
+                "cannot be merged with the head: read the head, then try again",
+                run=self.id,
+                expected=number,
+                head=head.number,
+            ) from None
+
+
+class Edit:
+    """Context manager of `History.edit`."""
+
+    __slots__ = ("_committer", "_expected", "_head", "_metadata", "_resolve", "_state", "number")
+
+    #: The number of the committed version, once the block has ended.
+    number: int
+
+    def __init__(
+        self,
+        committer: Committer,
+        metadata: VersionMetadata,
+        expected: int | None,
+        resolve: Resolver | None,
+    ) -> None:
+        self._committer = committer
+        self._metadata = metadata
+        self._expected = expected
+        self._resolve = resolve
+
+    def __enter__(self) -> Any:
+        self._head = head = self._committer.fresh_head()
+        if self._expected is not None:
+            self._committer.expect(head, self._expected)
+        self._state = self._committer.draft_of(head)
+        return self._state
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        try:
+            if kind is None:
+                made = self._committer.advance_from(
+                    self._head, self._state, self._metadata, expected=self._expected, resolve=self._resolve
+                )
+                self.number = made.number
+        finally:
+            end_draft(self._state)
+
+
+def check_status(head: Head | None, metadata: VersionMetadata) -> None:
+    """Raise `InvalidCall` if a commit by hand would change the status of a workflow's run."""
+    status = metadata.status
+    if status is None or head is None or head.run.workflow is None or status == head.run.status:
+        return
+    raise InvalidCall(
+        f"run {head.run.id!r} of workflow {head.run.workflow!r} is {head.run.status}, and a commit by hand cannot make "
+        f"it {status}: leave out status=, and use pause, cancel, resume or rollback",
+        run=head.run.id,
+        status=head.run.status,
+    )
+
+
+def check_resolver(resolve: Any) -> None:
+    """Raise `InvalidCall` if `resolve` is not a function of path, base, ours and theirs."""
+    if resolve is not None and not callable(resolve):
+        raise InvalidCall(
+            "resolve is a function of path, base, ours and theirs that returns the value to keep"
+        )
+    if resolve is not None:
+        check_plain_function("resolve", resolve, "path", "base", "ours", "theirs")

@@ -1,0 +1,188 @@
+"""Entries that a framework saves under its own keys, written to the histories of a store.
+
+An entry becomes the version after the entry that it was derived from. If that already has a successor, the
+entry starts a new timeline: two writers are never mixed, and neither is lost.
+
+Invariant: an entry is written whole by one commit; a started call has ended when its caller continues, even
+if the caller was cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import holdfast
+from holdfast import (
+    AlreadyExists,
+    History,
+    Holdfast,
+    InvalidCall,
+    NotFound,
+    Opaque,
+    StaleVersion,
+    Version,
+    thaw,
+)
+from holdfast.log import warn
+from holdfast.model.public import RunSummary
+
+T = TypeVar("T")
+
+#: Maximum number of entries whose location a ledger remembers.
+_REMEMBERED = 10_000
+#: Escapes for characters that have a meaning in a run id.
+_WRITTEN = str.maketrans({sign: f"%{ord(sign):02X}" for sign in "%/@~\\"})
+
+
+class Ledger:
+    """The runs of an integration in a store. Safe to use from several threads."""
+
+    def __init__(self, hf: Holdfast, allow: Iterable[type] = ()) -> None:
+        self.hf = opened(hf)
+        if isinstance(allow, type | str) or not isinstance(allow, Iterable):
+            raise InvalidCall("allow takes a list of classes, such as allow=[Order]")
+        #: The application's own classes.
+        self.allowed = tuple(allow)
+        for cls in self.allowed:
+            holdfast.register(cls)
+        #: Run and number of entries that were read or written, by the framework's keys.
+        self._places: OrderedDict[str, tuple[str, int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def known(self, key: str) -> Version | None:
+        """Return the entry of a key, if it is remembered and still exists."""
+        run_id, number = self._places.get(key, ("", 0))
+        try:
+            return self.hf.history(run_id).at(number) if number else None
+        except NotFound:
+            return None
+
+    def remember(self, key: str, version: Version) -> None:
+        """Remember the location of an entry that was read or written."""
+        with self._lock:
+            self._places.pop(key, None)
+            self._places[key] = version.run, version.number
+            if len(self._places) > _REMEMBERED:
+                self._places.popitem(last=False)
+
+    def runs(self, prefix: str) -> list[RunSummary]:
+        """Return all runs whose ids start with a prefix, newest first."""
+        return list(self.hf.iter_runs(prefix=prefix))
+
+    def enter(
+        self,
+        run_id: str,
+        entry: Any,
+        *,
+        after: int,
+        step: str,
+        tags: Iterable[str] = (),
+        status: str | None = None,
+    ) -> Version:
+        """Commit an entry as the version after version `after`; 0 if it must be the first of its run."""
+        log = self.hf.history(run_id)
+        facts: dict[str, Any] = {"step": step, "tags": tags, "status": status}
+        if after:
+            return log.commit(entry, after=after, **facts)
+        try:
+            return log.commit(entry, expected=0, **facts)
+        except StaleVersion as error:
+            raise AlreadyExists(
+                f"run {run_id!r} is there already: go on from it, or choose another id", run=run_id
+            ) from error
+
+
+def opened(hf: Any) -> Holdfast:
+    """Return an open store, or raise `InvalidCall`."""
+    if not isinstance(hf, Holdfast):
+        raise InvalidCall(f"give an open store, such as holdfast.open('runs.db'), not {type(hf).__name__}")
+    return hf
+
+
+def refuse_workflow(hf: Holdfast, run_id: str) -> bool:
+    """Raise `InvalidCall` if a run belongs to a workflow, whose state comes from its steps. Return whether
+    the run exists."""
+    try:
+        workflow = hf.get(run_id).workflow
+    except NotFound:
+        return False
+    if workflow is not None:
+        raise InvalidCall(
+            f"run {run_id!r} is one of workflow {workflow!r}: choose another run id",
+            run=run_id,
+            workflow=workflow,
+        )
+    return True
+
+
+def plain(version: Version) -> Any:
+    """Return the state of a version as ordinary values; raise `InvalidCall` if it holds an unregistered
+    class."""
+    state = thaw(version.state)
+    seen: set[int] = set()
+    left = [state]
+    while left:
+        value = left.pop()
+        if isinstance(value, Opaque):
+            raise InvalidCall(
+                f"{version!r} holds a {value.tag}, which is not known here: pass allow=[…] with that class",
+                run=version.run,
+                type=value.tag,
+            )
+        if id(value) in seen or isinstance(value, str | bytes | int | float | type | None):
+            continue
+        seen.add(id(value))
+        if isinstance(value, Mapping):
+            left += value.values()
+        elif isinstance(value, list | tuple | set | frozenset | deque):
+            left += value
+        elif is_dataclass(value):
+            left += [getattr(value, field.name) for field in fields(value)]
+        else:
+            left += getattr(value, "__dict__", {}).values()
+    return state
+
+
+def number_of_head(log: History) -> int:
+    """Return the number of a run's head; 0 if the run does not exist."""
+    try:
+        return log.head.number
+    except NotFound:
+        return 0
+
+
+def run_id_of(*names: str) -> str:
+    """Return a readable run id for a framework's names, distinct for distinct names. The engine checks
+    whether it is valid."""
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise InvalidCall(f"an id is a string that is not empty, not {name!r:.60}")
+    return "/".join(
+        name.translate(_WRITTEN) if name.strip(".") else name.replace(".", "%2E") for name in names
+    )
+
+
+async def off_loop(function: Callable[..., T], *args: Any, **options: Any) -> T:
+    """Call a function that waits for a store in another thread, so that the event loop is not blocked."""
+    call = partial(contextvars.copy_context().run, function, *args, **options)
+    # A future, not a task: a loop that ends would cancel a task, without waiting for the call it started.
+    future = asyncio.get_running_loop().run_in_executor(None, call)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        while not future.done():
+            try:
+                await asyncio.wait([future])
+            except asyncio.CancelledError:
+                continue
+        if not future.cancelled() and future.exception() is not None:
+            # No caller will retrieve this exception.
+            warn("what was under way when a task was cancelled failed: %s", future.exception())
+        raise

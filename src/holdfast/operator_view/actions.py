@@ -1,0 +1,221 @@
+"""Describe actions on runs before they are done, find and answer questions, and report the outcome of a run.
+
+Invariant: nothing here changes a run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, NotRequired, TypedDict
+
+from holdfast.engine import Holdfast
+from holdfast.errors import AlreadyExists, InvalidCall, InvalidReference, NotFound, Suspended
+from holdfast.execution.preview import Preview
+from holdfast.execution.run import Run
+from holdfast.history.version import Version
+from holdfast.model.names import check_run_id
+from holdfast.model.public import Question
+from holdfast.operator_view.records import reference_to, status_of
+from holdfast.operator_view.text import as_json, brief, count, cut, dumps, parse_json, plain
+
+
+class RunOutcome(TypedDict):
+    """The status of a run after an action, with its result, its failure, or what it waits for."""
+
+    run: str
+    status: str
+    version: int
+    timeline: int
+    result: NotRequired[Any]
+    error: NotRequired[Any]
+    questions: NotRequired[list[str]]
+    waits: NotRequired[list[str]]
+    until: NotRequired[datetime | None]
+
+
+def run_outcome(hf: Holdfast, run: Run) -> RunOutcome:
+    """Return the outcome of a run."""
+    status = run.status
+    head = run.head
+    found: RunOutcome = {
+        "run": run.id,
+        "status": status_of(run),
+        "version": head.number,
+        "timeline": _timeline(run, head),
+    }
+    if status == "completed":
+        found["result"] = as_json(run.result) if run.workflow is not None else as_json(head.result)
+    elif status == "failed":
+        found["error"] = as_json(run.failure or {})
+    elif status == "suspended":
+        found["questions"] = [question.id for question in open_questions(hf, run)]
+        found["waits"], found["until"] = pending_waits(run)
+    elif status == "stalled":
+        found["questions"] = [question.id for question in run.questions()]
+    return found
+
+
+def _timeline(run: Run, head: Version) -> int:
+    """Return the timeline of the next version: after a rollback, one without versions yet."""
+    log = run.history()
+    newest = log.timelines()[-1]
+    is_empty = newest.parent == head.number and not log.versions(timeline=newest.number, limit=1)
+    return newest.number if is_empty else head.timeline
+
+
+def open_questions(hf: Holdfast, run: Run) -> list[Question]:
+    """Return the open questions of a run and its children."""
+    return [*run.questions(), *(each for child in run.children for each in open_questions(hf, hf.get(child)))]
+
+
+def pending_waits(run: Run) -> tuple[list[str], datetime | None]:
+    """Return what a suspended run waits for, and until when; nothing if it has been resumed since."""
+    with suppress(Exception):
+        try:
+            _ = run.result
+        except Suspended as error:
+            return error.details["waits"], error.details["until"]
+    return [], None
+
+
+#: Answers to a yes-or-no question.
+_BOOLEANS = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}
+
+
+def find_question(hf: Holdfast, question_id: str) -> Question:
+    """Return an open question by its id, or by its run if that has only one. `InvalidAnswer` if it was answered."""
+    found = hf.inbox()
+    for question in found:
+        if question.id == question_id:
+            return question
+    # A full id may be that of an answered question, which raises an error that says so.
+    if "#" in question_id:
+        try:
+            return hf.question(question_id)
+        except NotFound:
+            pass
+    try:
+        own = open_questions(hf, hf.get(question_id))
+    except NotFound:
+        own = []
+    except InvalidReference:
+        own = [question for question in found if question.run.startswith(question_id)]
+    if len(own) == 1:
+        return own[0]
+    if len(own) > 1:
+        several = ", ".join(question.id for question in own[:5])
+        raise InvalidReference(f"{question_id!r} could be any of {several}: name one", question=question_id)
+    from difflib import get_close_matches
+
+    near = get_close_matches(question_id, [question.id for question in found], 1)
+    hint = f"did you mean {near[0]!r}?" if near else "`holdfast inbox` lists the open questions"
+    raise NotFound(f"there is no open question {question_id!r:.80}: {hint}", question=question_id)
+
+
+def parse_answer(question: Question, text: str) -> Any:
+    """Parse an answer: JSON, or plain text if the question expects a text."""
+    kind = question.schema.get("type") if isinstance(question.schema, dict) else None
+    options = question.schema.get("enum", ()) if isinstance(question.schema, dict) else ()
+    if kind == "string" or text in options:
+        try:
+            found = json.loads(text)
+        except ValueError:
+            return text
+        return found if isinstance(found, str) else text
+    if kind is None:
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+    if kind not in ("boolean", "integer", "number"):
+        return parse_json(text, question.id)
+    if kind == "boolean" and text.strip().lower() in _BOOLEANS:
+        return _BOOLEANS[text.strip().lower()]
+    try:
+        if kind != "boolean":
+            # The engine checks it against the schema.
+            return json.loads(text)
+    except ValueError:
+        pass
+    raise InvalidCall(
+        f"{text!r:.80} is not an answer to {question.id}: expected {expected_answer(question)}",
+        question=question.id,
+    )
+
+
+def expected_answer(question: Question) -> str:
+    """Return a short description of the expected answer."""
+    schema = question.schema
+    if not isinstance(schema, dict):
+        return "anything"
+    if "enum" in schema:
+        return " | ".join(brief(option, 30) for option in schema["enum"])
+    if schema.get("type") == "boolean":
+        return "true | false"
+    return (
+        plain(str(schema["type"]))
+        if set(schema) <= {"type", "title", "description"}
+        else cut(dumps(schema), 80)
+    )
+
+
+#: Names that are listed; the rest is counted.
+_MAX_NAMES = 8
+
+
+def describe_preview(preview: Preview, *, resume: bool = True, back: bool = False) -> list[str]:
+    """Describe the effects of resuming a run or rolling it back."""
+    lines = []
+    if preview.left:
+        lines.append(f"{preview.run} will be rolled back to version {preview.version}, on a new timeline.")
+        lines.append(f"{count(len(preview.left), 'later version')} will stay readable.")
+    elif back:
+        lines.append(f"{preview.run} will stay at version {preview.version}, on a new timeline.")
+    if preview.undo:
+        lines.append(f"Compensations will run first, in this order: {join_names(preview.undo)}.")
+    if preview.rewound:
+        lines.append(f"Children will be rolled back, too: {join_names(preview.rewound)}.")
+    if preview.cancelled:
+        lines.append(f"Children will be cancelled: {join_names(preview.cancelled)}.")
+    if resume and preview.workflow is not None:
+        lines.append(f"{count(len(preview.passed), 'completed step')} will be replayed from history.")
+        if preview.again:
+            lines.append(f"These steps will run again: {join_names(preview.again)}.")
+        if preview.waits:
+            lines.append(f"The run waits for: {join_names(preview.waits)}.")
+    return [plain(line) for line in lines]
+
+
+def describe_fork(
+    source: Version, new: str | None, changes: Mapping[str, Any], *, written: bool = False, resume: bool
+) -> list[str]:
+    """Describe the effects of a fork: changed values, or a state `written` as a whole."""
+    lines = [f"A new run{f' {new}' if new else ''} will start with the state of {reference_to(source)}."]
+    lines += ["Its state will be the one that you edited."] if written else []
+    lines += [f"{path} will be {brief(value)}." for path, value in changes.items()]
+    lines += ["It will be resumed at once."] if resume else []
+    return lines
+
+
+def require_workflow(run: Run | Preview, problem: str) -> None:
+    """Raise `InvalidCall` if a run is manual."""
+    if run.workflow is None:
+        name = run.id if isinstance(run, Run) else run.run
+        raise InvalidCall(f"run {name!r} is a manual run: {problem}", run=name)
+
+
+def check_run_id_is_free(hf: Holdfast, new: str) -> None:
+    """Raise an error if an id is invalid or belongs to a run."""
+    check_run_id(new)
+    with suppress(NotFound, InvalidReference):
+        if hf.get(new).id == new:
+            raise AlreadyExists(f"run {new!r} exists: choose another id", run=new)
+
+
+def join_names(found: Sequence[str]) -> str:
+    """Return names as a list, shortened if it is long."""
+    more = len(found) - _MAX_NAMES
+    return ", ".join(found[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,495 @@
+"""Views of runs, versions, changes and questions for programs: what `--json` and the HTTP API return.
+
+Invariant: the types describe exactly what is sent; the API's description is generated from them.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, NotRequired, TypedDict
+
+import msgspec
+
+from holdfast.execution.preview import Preview
+from holdfast.execution.run import Run
+from holdfast.history.blame import Blame
+from holdfast.history.compare import Diff, StepPair
+from holdfast.history.version import Implementation, Version
+from holdfast.model.public import Event, Pruned, Question, QueueSummary, Report, RunSummary, Timeline
+from holdfast.model.records import display_status
+from holdfast.operator_view.text import as_json
+from holdfast.tree import path as paths
+from holdfast.tree.diff import Change
+
+
+class RunView(TypedDict):
+    """A run, as a list shows it. One whose process is gone is `interrupted`, a history written by hand is `manual`."""
+
+    id: str
+    status: str
+    workflow: str | None
+    step: str | None
+    head: int
+    versions: int
+    timeline: int
+    created: datetime
+    updated: datetime
+    size: int
+    tags: list[str]
+    origin: str | None
+    alive: bool
+
+
+class VersionView(TypedDict):
+    """The summary of a version."""
+
+    run: str
+    version: int
+    parent: int | None
+    #: The version that was merged into its parent.
+    merged: int | None
+    timeline: int
+    kind: str
+    status: str
+    step: str | None
+    address: str | None
+    attempt: int
+    #: Whether the step failed and the workflow handled it.
+    failed: bool
+    #: Whether its row in the store is damaged; then only its number is known.
+    damaged: bool
+    steps: int
+    at: datetime
+    took: float | None
+    size: int
+    tags: list[str]
+    pinned: bool
+    note: str | None
+    actor: str | None
+    hash: str
+
+
+class ImplementationView(TypedDict):
+    """The code that ran as a step: an override, or the step's own."""
+
+    name: str
+    code: str
+    overridden: bool
+
+
+class VersionDetailView(TypedDict):
+    """The arguments, result, error and annotations of a version."""
+
+    implementation: ImplementationView | None
+    #: By parameter: of the step, or in a first version of the workflow; null if the version stores none.
+    arguments: Any
+    result: Any
+    error: Any
+    annotations: Any
+
+
+class LimitsView(TypedDict, total=False):
+    """The limits of a run, children included; limits that are not set are omitted."""
+
+    cost: float
+    tokens: int
+    steps: int
+    seconds: float
+
+
+class SpentView(TypedDict):
+    """The spending of a run, children included. Seconds count ended executions, if they are limited."""
+
+    cost: float
+    tokens: float
+    steps: int
+    seconds: float
+
+
+class SpendingView(TypedDict):
+    """The limits and spending of a run. `totals` are the tokens and costs that its steps annotated, by name."""
+
+    totals: dict[str, Any]
+    limits: LimitsView | None
+    spent: SpentView
+
+
+class EventView(TypedDict):
+    """An event. Its cursor is 0 if it is not stored in the journal, such as progress."""
+
+    cursor: int
+    run: str
+    kind: str
+    at: datetime
+    version: int | None
+    step: str | None
+    data: dict[str, Any]
+
+
+class TimelineView(TypedDict):
+    """A line of versions."""
+
+    number: int
+    parent: int | None
+    at: datetime
+    reason: str | None
+    actor: str | None
+
+
+class QuestionView(TypedDict):
+    """A question to the operator."""
+
+    id: str
+    run: str
+    address: str
+    text: str
+    opened: datetime
+    due: datetime | None
+    schema: Any
+    details: NotRequired[dict[str, Any]]
+    answered: NotRequired[datetime]
+    actor: NotRequired[str | None]
+    #: Null if it is long: it is the result of the step's version.
+    answer: NotRequired[Any]
+
+
+class ChangeView(TypedDict):
+    """A difference between two versions: in their states or their metadata."""
+
+    kind: str
+    of: str
+    path: str
+    #: Its previous path, if it was moved.
+    source: str | None
+    old: Any
+    new: Any
+    summary: str
+
+
+class StepPairView(TypedDict):
+    """A step of one timeline and its counterpart on another."""
+
+    step: str | None
+    address: str | None
+    kind: str
+    a: int | None
+    b: int | None
+    same: bool
+    #: The code that ran on each side, and whether it is the same; null if not recorded.
+    a_code: ImplementationView | None
+    b_code: ImplementationView | None
+    same_code: bool | None
+
+
+class BlameView(TypedDict):
+    """A part of a state and the version that last changed it."""
+
+    path: str
+    version: int
+    ref: str
+    step: str | None
+    address: str | None
+    at: datetime
+    value: NotRequired[Any]
+
+
+class PreviewView(TypedDict):
+    """The effects of resuming or rolling back a run."""
+
+    run: str
+    status: str
+    workflow: str | None
+    version: int
+    left: list[int]
+    replayed: list[str]
+    again: list[str]
+    undo: list[str]
+    cancelled: list[str]
+    rewound: list[str]
+    waits: list[str]
+    known: bool
+
+
+class ProblemView(TypedDict):
+    """A damaged part of a store."""
+
+    run: str | None
+    version: int | None
+    what: str
+
+
+class ReportView(TypedDict):
+    """The result of verifying a store or a run."""
+
+    ok: bool
+    runs: int
+    versions: int
+    artifacts: int
+    problems: list[ProblemView]
+
+
+class PrunedView(TypedDict):
+    """The versions of a run that a policy prunes and keeps."""
+
+    run: str
+    prune: list[int]
+    keep: list[int]
+    bytes: int
+
+
+class QueueView(TypedDict):
+    """A queue and its limits."""
+
+    queue: str
+    runs: dict[str, int]
+    concurrency: int | None
+    rate: int | None
+    per: float | None
+
+
+def status_of(run: RunSummary | Run) -> str:
+    """Return a run's status as an operator reads it: `interrupted` and `manual` included."""
+    return display_status(run.status, run.workflow, run.alive)
+
+
+def run_view(run: RunSummary) -> RunView:
+    """Return the view of a run."""
+    return {
+        "id": run.id,
+        "status": status_of(run),
+        "workflow": run.workflow,
+        "step": run.step,
+        "head": run.head,
+        "versions": run.versions,
+        "timeline": run.timeline,
+        "created": run.created,
+        "updated": run.updated,
+        "size": run.size,
+        "tags": list(run.tags),
+        "origin": run.origin,
+        "alive": run.alive,
+    }
+
+
+def version_view(version: Version) -> VersionView:
+    """Return the view of a version."""
+    return {
+        "run": version.run,
+        "version": version.number,
+        "parent": version.parent,
+        "merged": version.detail.get("merged"),
+        "timeline": version.timeline,
+        "kind": version.kind,
+        "status": version.status,
+        "step": version.step,
+        "address": version.address,
+        "attempt": version.attempt,
+        "failed": has_failed(version),
+        "damaged": version.is_damaged,
+        "steps": version.steps,
+        "at": version.at,
+        "took": version.took,
+        "size": version.size,
+        "tags": list(version.tags),
+        "pinned": version.pinned,
+        "note": version.note,
+        "actor": version.actor,
+        "hash": version.hash,
+    }
+
+
+def has_failed(version: Version) -> bool:
+    """Return whether a version records a failed step or run."""
+    return "failed" in version.detail or version.status == "failed"
+
+
+def version_detail_view(version: Version) -> VersionDetailView:
+    """Return the arguments, result, error and annotations of a version."""
+    return {
+        "implementation": implementation_view(version.implementation),
+        "arguments": as_json(version.arguments),
+        "result": as_json(version.result),
+        "error": as_json(version.error),
+        "annotations": as_json(version.annotations),
+    }
+
+
+def full_version_view(version: Version) -> dict[str, Any]:
+    """Return a version with its arguments, result, error, annotations and state."""
+    return {**version_view(version), **version_detail_view(version), "state": as_json(version.state)}
+
+
+def spending_view(run: Run) -> SpendingView:
+    """Return the limits and spending of a run."""
+    limits = run.limits
+    return {
+        "totals": as_json(run.totals),
+        "limits": None if limits is None else msgspec.to_builtins(limits),
+        "spent": msgspec.to_builtins(run.spent),
+    }
+
+
+def spending_lines(run: Run) -> list[str]:
+    """Return the spending of a run, one line per limit."""
+    limits = run.limits
+    if limits is None:
+        return []
+    spent = msgspec.to_builtins(run.spent)
+    return [
+        f"{name}: {spent[name]:,.6g} of {most:,.6g}" for name, most in msgspec.to_builtins(limits).items()
+    ]
+
+
+def event_view(event: Event) -> EventView:
+    """Return the view of an event."""
+    return {
+        "cursor": event.cursor,
+        "run": event.run,
+        "kind": event.kind,
+        "at": event.at,
+        "version": event.version,
+        "step": event.step,
+        "data": as_json(event.data),
+    }
+
+
+def timeline_view(line: Timeline) -> TimelineView:
+    """Return the view of a timeline."""
+    return {
+        "number": line.number,
+        "parent": line.parent,
+        "at": line.at,
+        "reason": line.reason,
+        "actor": line.actor,
+    }
+
+
+def question_view(prompt: Question) -> QuestionView:
+    """Return the view of a question."""
+    found: QuestionView = {
+        "id": prompt.id,
+        "run": prompt.run,
+        "address": prompt.address,
+        "text": prompt.text,
+        "opened": prompt.opened,
+        "due": prompt.due,
+        "schema": prompt.schema,
+    }
+    if prompt.details:
+        found["details"] = prompt.details
+    if prompt.answered:
+        found["answered"], found["actor"] = prompt.answered, prompt.actor
+        found["answer"] = as_json(prompt.answer)
+    return found
+
+
+def change_view(change: Change, of: str = "state") -> ChangeView:
+    """Return the view of a change; `of` is "state", or "version" for metadata."""
+    return {
+        "kind": change.kind,
+        "of": of,
+        "path": change.where,
+        "source": None if change.source is None else paths.show(change.source),
+        "old": as_json(change.old),
+        "new": as_json(change.new),
+        "summary": change.summary,
+    }
+
+
+def step_pair_view(pair: StepPair) -> StepPairView:
+    """Return the view of a pair of steps."""
+    version = pair.left or pair.right
+    assert version is not None
+    return {
+        "step": pair.step,
+        "address": version.address,
+        "kind": version.kind,
+        "a": None if pair.left is None else pair.left.number,
+        "b": None if pair.right is None else pair.right.number,
+        "same": pair.same,
+        "a_code": implementation_view(pair.left_code),
+        "b_code": implementation_view(pair.right_code),
+        "same_code": pair.same_code,
+    }
+
+
+def implementation_view(found: Implementation | None) -> ImplementationView | None:
+    """Return the view of the code that ran as a step."""
+    if found is None:
+        return None
+    return {"name": found.name, "code": found.code, "overridden": found.overridden}
+
+
+def blame_view(part: Blame, *, value: bool = True) -> BlameView:
+    """Return the view of a part of a state and its last change."""
+    found: BlameView = {
+        "path": part.path,
+        "version": part.version.number,
+        "ref": reference_to(part.version),
+        "step": part.version.step,
+        "address": part.version.address,
+        "at": part.version.at,
+    }
+    if value:
+        found["value"] = as_json(part.value)
+    return found
+
+
+def preview_view(preview: Preview) -> PreviewView:
+    """Return the view of a preview."""
+    return {
+        "run": preview.run,
+        "status": preview.status,
+        "workflow": preview.workflow,
+        "version": preview.version,
+        "left": list(preview.left),
+        "replayed": list(preview.passed),
+        "again": list(preview.again),
+        "undo": list(preview.undo),
+        "cancelled": list(preview.cancelled),
+        "rewound": list(preview.rewound),
+        "waits": list(preview.waits),
+        "known": preview.known,
+    }
+
+
+def report_view(report: Report) -> ReportView:
+    """Return the view of a verification."""
+    return {
+        "ok": report.ok,
+        "runs": report.runs,
+        "versions": report.versions,
+        "artifacts": report.artifacts,
+        "problems": [
+            {"run": each.run, "version": each.version, "what": each.what} for each in report.problems
+        ],
+    }
+
+
+def pruned_view(run: str, plan: Pruned) -> PrunedView:
+    """Return the view of a prune plan."""
+    return {"run": run, "prune": list(plan.versions), "keep": list(plan.kept), "bytes": plan.bytes}
+
+
+def queue_view(queue: QueueSummary) -> QueueView:
+    """Return the view of a queue."""
+    return {
+        "queue": queue.name,
+        "runs": queue.runs,
+        "concurrency": queue.concurrency,
+        "rate": queue.rate,
+        "per": queue.per if queue.rate is not None else None,
+    }
+
+
+def changes_of(found: Diff) -> list[tuple[Change, str]]:
+    """Return all changes of a diff, each with "state" or "version"."""
+    return [
+        *((change, "state") for change in found.changes),
+        *((change, "version") for change in found.facts),
+    ]
+
+
+def reference_to(version: Version) -> str:
+    """Return the reference to a version."""
+    return f"{version.run}@{version.number}"

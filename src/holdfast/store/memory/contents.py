@@ -1,0 +1,137 @@
+"""The contents of a store in memory: runs, and artifacts. Callers hold the store's lock.
+
+Invariant: `MemoryArtifacts.holders` has exactly the artifacts that a version holds, with those versions.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import nsmallest
+from itertools import islice
+from operator import attrgetter
+from typing import NamedTuple, TypeAlias, Unpack
+
+from holdfast.model.records import ArtifactRecord, MarkRecord, RunRecord, TimelineRecord, VersionRecord
+from holdfast.store.artifact_folder import checked, verified
+from holdfast.store.protocol import QueuePlace, VersionQuery, missing_artifact
+from holdfast.tree.artifact import PIECE
+from holdfast.tree.pack import Upload
+
+#: Contents of artifacts by digest.
+Contents: TypeAlias = dict[bytes, bytes]
+#: The key of a version's run, and the version's number.
+VersionKey: TypeAlias = tuple[int, int]
+
+
+def read_uploads(uploads: Iterable[Upload]) -> Contents:
+    """Read the contents of uploads; `CorruptStore` if one does not match its hash."""
+    return {upload.digest: b"".join(checked(upload)) for upload in uploads}
+
+
+class MemoryArtifacts:
+    """The artifacts of a store in memory."""
+
+    def __init__(self) -> None:
+        self.records: dict[bytes, ArtifactRecord] = {}
+        self.holders: dict[bytes, set[VersionKey]] = {}
+        self._contents: Contents = {}
+
+    def require(self, holds: Iterable[bytes], uploads: Contents) -> None:
+        """Refuse a version that refers to an artifact that is neither stored nor in `uploads`."""
+        for digest in holds:
+            if digest not in uploads and digest not in self.records:
+                raise missing_artifact(digest, ": commit holdfast.artifact(…) of its content")
+
+    def keep(self, uploads: Contents, at: int) -> bool:
+        """Store uploads; return whether any is new."""
+        any_new = not uploads.keys() <= self.records.keys()
+        for digest, content in uploads.items():
+            self._contents.setdefault(digest, content)
+            known = self.records.get(digest)
+            newest = at if known is None else max(at, known.at)
+            self.records[digest] = ArtifactRecord(digest=digest, size=len(content), at=newest)
+        return any_new
+
+    def hold(self, holds: Iterable[bytes], holder: VersionKey) -> None:
+        """Record that a version refers to artifacts."""
+        for digest in holds:
+            self.holders.setdefault(digest, set()).add(holder)
+
+    def release(self, holds: Iterable[bytes], holder: VersionKey) -> None:
+        """Record that a version no longer refers to the artifacts that it held."""
+        for digest in set(holds):
+            self.holders[digest].discard(holder)
+            if not self.holders[digest]:
+                del self.holders[digest]
+
+    def pieces(self, digest: bytes) -> Iterator[bytes]:
+        """Return a content in pieces."""
+        content = self._contents.get(digest)
+        if content is None:
+            raise missing_artifact(digest)
+        return verified(digest, (content[at : at + PIECE] for at in range(0, len(content), PIECE)))
+
+    def page(self, after: bytes, limit: int) -> list[ArtifactRecord]:
+        """Return artifacts in the order of their digests."""
+        later = (record for record in self.records.values() if record.digest > after)
+        return nsmallest(limit, later, key=attrgetter("digest"))
+
+    def collect(self, before: int) -> tuple[int, int]:
+        """Delete artifacts that no version holds and that were stored before a time; return their number and size."""
+        unheld = [self.records[digest] for digest in self.records.keys() - self.holders.keys()]
+        gone = [record for record in unheld if record.at < before]
+        for record in gone:
+            del self.records[record.digest], self._contents[record.digest]
+        return len(gone), sum(record.size for record in gone)
+
+
+class StoredVersion(NamedTuple):
+    """A version: its record without the pack, the pack, its further blocks, and the artifacts that it holds."""
+
+    record: VersionRecord
+    pack: bytes
+    blocks: Sequence[bytes]
+    holds: Sequence[bytes]
+
+
+class MemoryRun:
+    """A run and everything that belongs to it alone."""
+
+    def __init__(self, record: RunRecord) -> None:
+        self.record = record
+        self.versions: dict[int, StoredVersion] = {}
+        #: The numbers of the versions, in order.
+        self.numbers: list[int] = []
+        self.timelines: dict[int, TimelineRecord] = {}
+        self.marks: dict[tuple[int, str], MarkRecord] = {}
+        #: Its positions in the journal, in order.
+        self.positions: list[int] = []
+        self.queue: QueuePlace | None = None
+        #: Whether it was claimed before from its queue.
+        self.was_claimed = False
+
+    def page(self, limit: int, ascending: bool, **filters: Unpack[VersionQuery]) -> list[VersionRecord]:
+        """Return versions as `VersionStore.versions` does."""
+        before, after = filters.get("before"), filters.get("after")
+        timeline, step, kind = filters.get("timeline"), filters.get("step"), filters.get("kind")
+        tag, pruned = filters.get("tag"), filters.get("pruned")
+
+        def matches(record: VersionRecord) -> bool:
+            return (
+                (pruned or not record.pruned)
+                and (timeline is None or record.timeline == timeline)
+                and (step is None or record.step == step)
+                and (kind is None or record.kind == kind)
+                and (tag is None or (record.number, tag) in self.marks)
+            )
+
+        start = 0 if after is None else bisect_right(self.numbers, after)
+        end = len(self.numbers) if before is None else bisect_left(self.numbers, before)
+        order = range(start, end) if ascending else range(end - 1, start - 1, -1)
+        every = (self.versions[self.numbers[index]].record for index in order)
+        return list(islice(filter(matches, every), limit))
+
+
+#: Represents a run that does not exist.
+EMPTY_RUN = MemoryRun(RunRecord(id="", created=0, updated=0))

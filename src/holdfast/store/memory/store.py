@@ -1,0 +1,516 @@
+"""The store in memory: for tests, for experiments, for runs that need not outlive the process. The contracts are those
+of `protocol.Store`.
+
+Contents of artifacts and the parts of an import are read before the lock is taken: a source that fails has changed
+nothing.
+
+Invariant: everything is read and changed under one lock, and a change is checked completely before it is applied.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from bisect import bisect_right, insort
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from heapq import nsmallest
+from itertools import islice
+from operator import attrgetter
+from typing import NoReturn, Unpack
+
+from msgspec.structs import replace
+
+from holdfast.errors import (
+    AlreadyExists,
+    CorruptStore,
+    HoldfastError,
+    InvalidCall,
+    NotFound,
+    StaleVersion,
+    StoreUnavailable,
+)
+from holdfast.model import records
+from holdfast.model.records import ArtifactRecord, EventRecord, MarkRecord, RunRecord, VersionRecord
+from holdfast.store.memory.contents import (
+    EMPTY_RUN,
+    Contents,
+    MemoryArtifacts,
+    MemoryRun,
+    StoredVersion,
+    read_uploads,
+)
+from holdfast.store.process_fork import ProcessBound
+from holdfast.store.protocol import (
+    Append,
+    Claim,
+    JournalEntry,
+    Prune,
+    QueuePlace,
+    RunFilters,
+    RunImport,
+    VersionParts,
+    VersionQuery,
+    build_claimed_run,
+    build_reclaimed_run,
+    lease_expired,
+    ready_at,
+    stale_new_run,
+    stale_run,
+    stale_value,
+    wall_clock,
+)
+from holdfast.tree.pack import Upload
+
+#: Seconds after which a waiting reader polls.
+_POLL_INTERVAL = 0.25
+
+
+class _ClosedLock:
+    """Replaces the lock of a closed store."""
+
+    def __enter__(self) -> NoReturn:
+        raise StoreUnavailable("this store in memory is closed: open another")
+
+    def __exit__(self, *_: object) -> None:
+        """Never called."""
+
+
+class MemoryStore(ProcessBound):
+    """A store in memory."""
+
+    def __init__(self, *, clock: Callable[[], int] | None = None) -> None:
+        self.now = clock or wall_clock
+        self._lock: AbstractContextManager[object] = threading.Lock()
+        self._artifacts = MemoryArtifacts()
+        self._values: dict[str, tuple[bytes, int]] = {}
+        self._ids: dict[str, MemoryRun] = {}
+        #: By key, in the order of keys.
+        self._runs: dict[int, MemoryRun] = {}
+        self._last_key = 0
+        #: The entry at position n has index n - 1; None where it was deleted.
+        self._journal: list[JournalEntry | None] = []
+
+    # Runs
+
+    def append(self, change: Append) -> RunRecord:
+        uploads = read_uploads(change.uploads)
+        with self._lock:
+            return self._append(change, uploads)
+
+    def append_many(self, changes: Sequence[Append]) -> list[RunRecord | HoldfastError]:
+        uploads = [_try_read_uploads(change) for change in changes]
+        with self._lock:
+            return [self._try_append(*both) for both in zip(changes, uploads, strict=True)]
+
+    def _try_append(self, change: Append, uploads: Contents | HoldfastError) -> RunRecord | HoldfastError:
+        if isinstance(uploads, HoldfastError):
+            return uploads
+        try:
+            return self._append(change, uploads)
+        except HoldfastError as error:
+            return error
+
+    def _append(self, change: Append, uploads: Contents) -> RunRecord:
+        version, timeline = change.version, change.timeline
+        self._artifacts.require(change.holds, uploads)
+        if change.expect is not None:
+            run = self._expected(change.expect)
+            if change.leased and run.record.until <= self.now():
+                raise lease_expired(run.record)
+        elif change.run.id not in self._ids:
+            run = MemoryRun(change.run)
+        else:
+            raise stale_new_run(change.run)
+        if (version and version.number in run.versions) or (timeline and timeline.number in run.timelines):
+            raise CorruptStore(f"run {change.run.id!r} has a version or timeline that contradicts its record")
+        if change.expect is None:
+            self._add_run(run)
+        else:
+            run.record = change.run
+        if change.queue is not None:
+            run.queue, run.was_claimed = change.queue, run.was_claimed and run.queue == change.queue
+        self._artifacts.keep(uploads, change.run.updated)
+        if version is not None:
+            self._add_version(run, (version, change.blocks, change.holds))
+            for name in change.tags:
+                mark = MarkRecord(number=version.number, name=name, at=version.at)
+                run.marks.setdefault((version.number, name), mark)
+        if timeline is not None:
+            run.timelines[timeline.number] = timeline
+        self._add_events(run, change.events)
+        return run.record
+
+    def run(self, run_id: str) -> RunRecord | None:
+        with self._lock:
+            return self._ids[run_id].record if run_id in self._ids else None
+
+    def revision(self, run_id: str) -> tuple[int, int] | None:
+        run = self.run(run_id)
+        return None if run is None else (run.key, run.revision)
+
+    def run_by_key(self, key: int) -> RunRecord | None:
+        with self._lock:
+            return self._runs[key].record if key in self._runs else None
+
+    def run_ids(self, prefix: str, limit: int) -> list[str]:
+        with self._lock:
+            return nsmallest(limit, (run_id for run_id in self._ids if run_id.startswith(prefix)))
+
+    def runs(
+        self, *, before: int | None = None, limit: int = 100, **filters: Unpack[RunFilters]
+    ) -> list[RunRecord]:
+        statuses, workflow, tags = filters.get("statuses"), filters.get("workflow"), filters.get("tags")
+        since, due, parent = filters.get("since"), filters.get("due"), filters.get("parent")
+        prefix, live = filters.get("prefix", ""), filters.get("live")
+
+        def matches(run: MemoryRun) -> bool:
+            record = run.record
+            return (
+                (due is None or (record.due is not None and record.due <= due))
+                and (parent is None or record.parent == parent)
+                and record.id.startswith(prefix)
+                and (before is None or record.key < before)
+                and (statuses is None or record.status in statuses)
+                and (workflow is None or record.workflow == workflow)
+                and (since is None or record.updated >= since)
+                and (not tags or {name for _, name in run.marks}.issuperset(tags))
+                and (not live or (record.workflow is not None and record.status in records.LIVE))
+            )
+
+        with self._lock:
+            return [run.record for run in islice(filter(matches, reversed(self._runs.values())), limit)]
+
+    def forks_of(self, key: int) -> list[RunRecord]:
+        with self._lock:
+            every = [run.record for run in self._runs.values()]
+        return [run for run in every if run.origin is not None and run.origin[0] == key]
+
+    def delete_run(self, run: RunRecord) -> None:
+        with self._lock:
+            gone = self._expected(run)
+            for number, stored in gone.versions.items():
+                self._artifacts.release(stored.holds, (run.key, number))
+            for position in gone.positions:
+                self._journal[position - 1] = None
+            del self._ids[gone.record.id], self._runs[run.key]
+
+    def import_run(self, imported: RunImport) -> RunRecord:
+        uploads = read_uploads(imported.uploads)
+        versions = list(imported.versions)
+        if len({version.number for version, _, _ in versions}) < len(versions):
+            raise CorruptStore(f"run {imported.run.id!r} has two versions with one number")
+        run = MemoryRun(imported.run)
+        run.timelines = {timeline.number: timeline for timeline in imported.timelines}
+        run.marks = {(mark.number, mark.name): mark for mark in imported.marks}
+        with self._lock:
+            if run.record.id in self._ids:
+                raise AlreadyExists(
+                    f"run {run.record.id!r} exists: import under another id, or delete it first"
+                )
+            for _, _, holds in versions:
+                self._artifacts.require(holds, uploads)
+            self._add_run(run)
+            self._artifacts.keep(uploads, run.record.created)
+            for parts in versions:
+                self._add_version(run, parts)
+            self._add_events(run, imported.events)
+            return run.record
+
+    # Versions
+
+    def versions(
+        self, run: int, *, limit: int = 100, ascending: bool = False, **filters: Unpack[VersionQuery]
+    ) -> list[VersionRecord]:
+        with self._lock:
+            return self._runs.get(run, EMPTY_RUN).page(limit, ascending, **filters)
+
+    def packs(self, run: int, numbers: Sequence[int]) -> list[VersionRecord]:
+        return list(self.packs_of([(run, number) for number in numbers]).values())
+
+    def pack_bytes(self, run: int, numbers: Sequence[int]) -> dict[int, bytes]:
+        with self._lock:
+            versions = self._runs.get(run, EMPTY_RUN).versions
+            return {number: versions[number].pack for number in numbers if number in versions}
+
+    def packs_of(self, places: Sequence[tuple[int, int]]) -> dict[tuple[int, int], VersionRecord]:
+        with self._lock:
+            found = {
+                (run, number): stored
+                for run, number in places
+                if (stored := self._runs.get(run, EMPTY_RUN).versions.get(number)) is not None
+            }
+        return {place: replace(stored.record, pack=stored.pack) for place, stored in found.items()}
+
+    def block(self, run: int, number: int, index: int) -> bytes | None:
+        with self._lock:
+            stored = self._runs.get(run, EMPTY_RUN).versions.get(number)
+        return None if stored is None or index >= len(stored.blocks) else stored.blocks[index]
+
+    def timelines(self, run: int) -> list[records.TimelineRecord]:
+        with self._lock:
+            return sorted(self._runs.get(run, EMPTY_RUN).timelines.values(), key=attrgetter("number"))
+
+    def marks(self, run: int, first: int | None = None, last: int | None = None) -> list[MarkRecord]:
+        with self._lock:
+            marks = sorted(self._runs.get(run, EMPTY_RUN).marks.items())
+        return [
+            mark
+            for (number, _), mark in marks
+            if (first is None or number >= first) and (last is None or number <= last)
+        ]
+
+    def set_mark(self, run: int, mark: MarkRecord, *, on: bool, event: EventRecord) -> bool:
+        place = (mark.number, mark.name)
+        with self._lock:
+            found = self._runs.get(run, EMPTY_RUN)
+            stored = found.versions.get(mark.number)
+            if on and (stored is None or stored.record.pruned):
+                raise NotFound(f"version {mark.number} no longer exists: mark another")
+            if on is (place in found.marks):
+                return False
+            if on:
+                found.marks[place] = mark
+            else:
+                del found.marks[place]
+            self._add_events(found, (event,))
+            return True
+
+    def journal(self, *, run: int | None, after: int, limit: int) -> list[JournalEntry]:
+        with self._lock:
+            if run is None:
+                every = (self._journal[index] for index in range(max(after, 0), len(self._journal)))
+                return list(islice((entry for entry in every if entry is not None), limit))
+            positions = self._runs.get(run, EMPTY_RUN).positions
+            start = bisect_right(positions, after)
+            entries = (self._journal[position - 1] for position in positions[start : start + limit])
+            return [entry for entry in entries if entry is not None]
+
+    def journal_end(self) -> int:
+        with self._lock:
+            return len(self._journal)
+
+    def prune(self, plan: Prune) -> RunRecord:
+        gone = {*plan.drop, *(version.number for version, _, _ in plan.thin)}
+        with self._lock:
+            run = self._expected(plan.expect)
+            if any(number in gone for number, _ in run.marks):
+                raise StaleVersion(f"run {plan.run.id!r} was marked since: plan the pruning again")
+            run.record = plan.run
+            positions = {}
+            for number in gone & run.versions.keys():
+                stored = run.versions.pop(number)
+                self._artifacts.release(stored.holds, (plan.run.key, number))
+                self._journal[stored.record.seq - 1] = None
+                positions[number] = stored.record.seq
+            run.numbers = [number for number in run.numbers if number not in gone]
+            run.positions = [
+                position for position in run.positions if self._journal[position - 1] is not None
+            ]
+            for parts in plan.thin:
+                self._add_version(run, parts, positions.get(parts[0].number))
+            self._add_events(run, plan.events)
+            return run.record
+
+    # Artifacts
+
+    def put_artifact(self, upload: Upload, at: int) -> bool:
+        uploads = read_uploads((upload,))
+        with self._lock:
+            return self._artifacts.keep(uploads, at)
+
+    def artifact(self, digest: bytes) -> ArtifactRecord | None:
+        with self._lock:
+            return self._artifacts.records.get(digest)
+
+    def artifact_pieces(self, digest: bytes) -> Iterator[bytes]:
+        with self._lock:
+            return self._artifacts.pieces(digest)
+
+    def artifacts(self, *, after: bytes = b"", limit: int = 1000) -> list[ArtifactRecord]:
+        with self._lock:
+            return self._artifacts.page(after, limit)
+
+    def collect(self, *, before: int) -> tuple[int, int]:
+        with self._lock:
+            return self._artifacts.collect(before)
+
+    # Values and leases
+
+    def value(self, name: str) -> tuple[bytes, int] | None:
+        with self._lock:
+            return self._values.get(name)
+
+    def set_value(self, name: str, data: bytes, expect: int) -> int:
+        with self._lock:
+            if self._values.get(name, (b"", 0))[1] != expect:
+                raise stale_value(name)
+            self._values[name] = (data, expect + 1)
+            return expect + 1
+
+    def drop_value(self, name: str, expect: int) -> None:
+        with self._lock:
+            if name not in self._values or self._values[name][1] != expect:
+                raise stale_value(name)
+            del self._values[name]
+
+    def value_names(self, prefix: str, *, after: str = "", limit: int = 1000) -> list[str]:
+        with self._lock:
+            return sorted(name for name in self._values if name.startswith(prefix) and name > after)[:limit]
+
+    def renew(self, runs: Sequence[int], owner: str, until: int) -> list[int]:
+        with self._lock:
+            now, expired = self.now(), []
+            for run in filter(None, map(self._runs.get, runs)):
+                if run.record.owner != owner:
+                    continue
+                if run.record.until <= now:
+                    expired.append(run.record.key)
+                elif run.record.until < until:
+                    run.record = replace(run.record, until=until)
+            return expired
+
+    # Queues
+
+    def claim(self, request: Claim) -> list[RunRecord]:
+        with self._lock:
+            room = request.limit
+            if request.most is not None:
+                room = min(room, request.most - self._count_owned(request.queues, request.now))
+            claimed = sorted(self._ready(request), key=_turn)[: max(0, room)]
+            for run in claimed:
+                run.record = build_claimed_run(run.record, request)
+                run.was_claimed = True
+                if request.event is not None:
+                    self._add_events(run, [request.event])
+            return [run.record for run in claimed]
+
+    def claim_again(
+        self, run: int, owner: str, lease: int, most: int | None, event: EventRecord
+    ) -> RunRecord | None:
+        with self._lock:
+            found, now = self._runs.get(run), self.now()
+            if found is None or found.record.owner != owner:
+                return None
+            if found.record.until > now:
+                return found.record
+            queues = [] if found.queue is None else [found.queue.queue]
+            if queues and most is not None and self._count_owned(queues, now) >= most:
+                return None
+            found.record = build_reclaimed_run(found.record, now, lease)
+            self._add_events(found, [event])
+            return found.record
+
+    def has_claimable(self, request: Claim) -> bool:
+        with self._lock:
+            return any(True for _ in self._ready(request))
+
+    def queue_place(self, run: int) -> QueuePlace | None:
+        with self._lock:
+            return self._runs.get(run, EMPTY_RUN).queue
+
+    def queues(self) -> dict[str, dict[str, int]]:
+        found: dict[str, dict[str, int]] = {}
+        with self._lock:
+            for run in self._runs.values():
+                if run.queue is not None:
+                    counts = found.setdefault(run.queue.queue, {})
+                    counts[run.record.status] = counts.get(run.record.status, 0) + 1
+        return found
+
+    def _ready(self, request: Claim) -> Iterator[MemoryRun]:
+        for run in self._runs.values():
+            when = ready_at(run.record)
+            if (
+                run.queue is not None
+                and run.queue.queue in request.queues
+                and run.record.workflow in request.workflows
+                and when is not None
+                and when <= request.now
+            ):
+                yield run
+
+    def _count_owned(self, queues: Sequence[str], now: int) -> int:
+        return sum(
+            run.record.status == "running" and run.record.until > now
+            for run in self._runs.values()
+            if run.queue is not None and run.queue.queue in queues
+        )
+
+    # The whole store
+
+    def wait_for_change(self, timeout: float) -> bool:
+        time.sleep(min(timeout, _POLL_INTERVAL))
+        return True
+
+    def stats(self) -> records.StoreStats:
+        with self._lock:
+            runs = [run.record for run in self._runs.values()]
+            return records.StoreStats(
+                runs=len(runs),
+                versions=sum(run.kept for run in runs),
+                events=sum(isinstance(entry, EventRecord) for entry in self._journal),
+                artifacts=len(self._artifacts.records),
+                artifact_bytes=sum(record.size for record in self._artifacts.records.values()),
+                pack_bytes=sum(run.size for run in runs),
+            )
+
+    def check(self) -> list[str]:
+        with self._lock:
+            return []
+
+    def backup(self, path: str | os.PathLike[str], artifacts: str | os.PathLike[str] | None) -> None:
+        raise InvalidCall("a store in memory has no backup: export its runs with export_run")
+
+    def compact(self) -> None:
+        # Deleted data is freed at once; a closed store refuses.
+        with self._lock:
+            pass
+
+    def close(self) -> None:
+        self._lock = _ClosedLock()
+
+    # With the lock held
+
+    def _expected(self, expect: RunRecord) -> MemoryRun:
+        run = self._runs.get(expect.key)
+        if run is None or run.record.revision != expect.revision:
+            raise stale_run(expect)
+        return run
+
+    def _add_run(self, run: MemoryRun) -> None:
+        self._last_key += 1
+        run.record = replace(run.record, key=self._last_key)
+        self._ids[run.record.id] = self._runs[self._last_key] = run
+
+    def _add_version(self, run: MemoryRun, parts: VersionParts, position: int | None = None) -> None:
+        version, blocks, holds = parts
+        if position is None:
+            self._journal.append(None)
+            position = len(self._journal)
+        key, number = run.record.key, version.number
+        record = replace(version, seq=position, pack=None)
+        run.versions[number] = StoredVersion(record, version.pack or b"", tuple(blocks), tuple(holds))
+        insort(run.numbers, number)
+        if not version.pruned:
+            self._journal[position - 1] = (key, record)
+            run.positions.append(position)
+        self._artifacts.hold(holds, (key, number))
+
+    def _add_events(self, run: MemoryRun, events: Iterable[EventRecord]) -> None:
+        for event in events:
+            run.positions.append(len(self._journal) + 1)
+            self._journal.append(replace(event, seq=run.positions[-1], run=run.record.key))
+
+
+def _try_read_uploads(change: Append) -> Contents | HoldfastError:
+    try:
+        return read_uploads(change.uploads)
+    except HoldfastError as error:
+        return error
+
+
+def _turn(run: MemoryRun) -> tuple[int, bool, int, int]:
+    assert run.queue is not None
+    return -run.queue.priority, not run.was_claimed, ready_at(run.record) or 0, run.record.key

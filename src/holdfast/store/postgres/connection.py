@@ -1,0 +1,163 @@
+"""A connection to a PostgreSQL server, and the server's clock.
+
+All machines of a fleet share the server's clock. It is measured when a connection is opened and when leases are
+renewed; in between, this machine's monotonic clock continues from there, so this machine's own time has no effect.
+
+Connection pools in transaction mode, such as PgBouncer's `pool_mode = transaction`, may run each transaction in another
+session of the server, but this store relies on settings, prepared statements and LISTEN, which belong to a session.
+
+Invariant: `ServerTime.now` differs from the server's time at most by one round trip and the drift since the last
+measurement. A connection through a pool is used only if it keeps its session.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Any, TypeAlias
+
+import psycopg
+from psycopg import generators
+
+from holdfast.errors import StoreUnavailable
+
+Row: TypeAlias = tuple[Any, ...]
+
+#: The time in a statement, by which leases expire.
+SERVER_NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+#: A clock that also runs while the machine is suspended, where there is one.
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+class ServerTime:
+    """The server's time, in microseconds since 1970, or the time of a given clock instead."""
+
+    def __init__(self, clock: Callable[[], int] | None = None) -> None:
+        self._clock = clock
+        #: The difference to the monotonic clock; None before the first measurement.
+        self._ahead: int | None = None
+
+    def now(self) -> int:
+        """Return the time."""
+        return _ticks() + (self._ahead or 0) if self._clock is None else self._clock()
+
+    def stated(self) -> int | None:
+        """Return the time for a statement that compares leases; None for the server's own, `SERVER_NOW`."""
+        return None if self._clock is None else self._clock()
+
+    def measure(self, connection: PostgresConnection) -> None:
+        """Ask the server for its time."""
+        before = _ticks()
+        time_there = int(connection.value(f"SELECT {SERVER_NOW}"))
+        after = _ticks()
+        ahead = time_there - (before + after) // 2
+        # A difference within the round trip does not change the clock.
+        if self._ahead is None or abs(ahead - self._ahead) > after - before:
+            self._ahead = ahead
+
+
+def _ticks() -> int:
+    return (time.monotonic_ns() if _CLOCK is None else time.clock_gettime_ns(_CLOCK)) // 1000
+
+
+class PostgresConnection(psycopg.Connection[Row]):
+    """A connection with a time limit for answers: a network may lose one without an error."""
+
+    #: Seconds to wait for an answer.
+    limit: float | None = None
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        #: Whether its last error was an answer that did not come within the limit.
+        self.was_slow = False
+        #: Statements that the server has prepared, and their names (see `prepared`).
+        self.prepared: dict[bytes, bytes] = {}
+
+    def roll_back(self, to: str = "") -> None:
+        """Roll back a transaction, or to a savepoint. Bypass psycopg, which would deallocate prepared statements."""
+        with self.lock:
+            self.pgconn.send_query(f"ROLLBACK TO {to}".encode() if to else b"ROLLBACK")
+            self.wait(generators.execute(self.pgconn))
+
+    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        limit = self.limit if timeout is None else timeout
+        began = time.monotonic()
+        try:
+            return super().wait(gen, interval, limit)
+        except psycopg.Error:
+            self.was_slow = limit is not None and time.monotonic() - began >= limit
+            raise
+
+    def rows(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
+        """Return all rows of a query. None matches a text with NUL, which PostgreSQL cannot store."""
+        if any(isinstance(value, str) and "\0" in value for value in values):
+            return []
+        return self.execute(statement, values, binary=True).fetchall()
+
+    def row(self, statement: str, values: Sequence[Any] = ()) -> Row | None:
+        """Return the first row of a query; None if there is none."""
+        rows = self.rows(statement, values)
+        return rows[0] if rows else None
+
+    def value(self, statement: str, values: Sequence[Any] = ()) -> Any:
+        """Return the first value of the only row of a query."""
+        return self.rows(statement, values)[0][0]
+
+    def change(self, statement: str, values: Sequence[Any] = ()) -> int:
+        """Run a statement; return the number of rows that it changed."""
+        return self.execute(statement, values).rowcount
+
+    def change_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Run a statement once for each row of values."""
+        if rows:
+            with self.cursor() as cursor:
+                cursor.executemany(statement, rows)
+
+
+def refuse_transaction_pool(
+    first: PostgresConnection, connect: Callable[[], PostgresConnection], shown: str
+) -> None:
+    """Raise `StoreUnavailable`, and close the connection, if it does not keep its session of the server."""
+    session = _session(first)
+    # A pool reports a process number of its own: a direct connection needs no further check.
+    if session == first.info.backend_pid:
+        return
+    try:
+        with closing(connect()) as second:
+            second.execute("BEGIN")
+            kept = _session(second) != session and _session(first) == session
+            second.roll_back()
+        if not kept:
+            raise StoreUnavailable(
+                f"{shown} is a connection pool in transaction mode, in which settings and prepared statements of a "
+                "connection do not last: open the server itself, or a pool in session mode (PgBouncer: pool_mode = "
+                "session)"
+            )
+    except BaseException:
+        first.close()
+        raise
+
+
+def _session(connection: PostgresConnection) -> int:
+    return int(connection.value("SELECT pg_backend_pid()"))
+
+
+class RetryDeadline:
+    """The time for which an operation is repeated, with growing pauses."""
+
+    def __init__(self, seconds: float) -> None:
+        self._until = time.monotonic() + seconds
+        self._pause = 0.01
+
+    def left(self) -> float:
+        """Return the number of seconds left."""
+        return max(0.0, self._until - time.monotonic())
+
+    def pause(self) -> bool:
+        """Pause before the next try; return False at once if there is no time for one."""
+        if self.left() <= self._pause:
+            return False
+        time.sleep(self._pause)
+        self._pause = min(self._pause * 2, 0.5)
+        return True

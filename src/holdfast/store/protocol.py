@@ -1,0 +1,395 @@
+"""The store protocol: what a database must do for Holdfast, and nothing more.
+
+A store appends, compares-and-sets, and gives runs to workers. It deletes only on request and makes no decisions: it
+knows neither states nor rollbacks and never looks into a pack. All methods are synchronous and may be called from any
+thread. A store raises Holdfast's errors, never a driver's.
+
+Contracts of all stores:
+
+- `append` is atomic, and durable when it returns. It compares the run's `revision` with the expected one; if they
+  differ, or if a run that should be new exists, it raises `StaleVersion` and writes nothing.
+- The store's own clock decides whether a lease has expired, in the statement or under the lock that writes: a process
+  that was suspended cannot write with a lease that expired meanwhile.
+- A record that is read equals the record that was written, or the read raises `CorruptStore`. `history` checks the
+  hashes of versions.
+- A read sees every append that returned before the read started.
+- Lists are in the order that the method documents and are never truncated silently.
+
+Invariant: a run is claimed only if it has no owner with a valid lease, and only in a status in which it can advance.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol, TypeAlias, TypedDict, Unpack
+
+import msgspec
+
+from holdfast.errors import HoldfastError, LeaseExpired, NotFound, StaleVersion
+from holdfast.model.records import (
+    ArtifactRecord,
+    EventRecord,
+    MarkRecord,
+    RunRecord,
+    StoreStats,
+    TimelineRecord,
+    VersionRecord,
+)
+from holdfast.tree.pack import Upload
+
+#: A version with its pack, the further blocks of the pack, and the digests of the artifacts that the pack refers to.
+VersionParts: TypeAlias = tuple[VersionRecord, Sequence[bytes], Sequence[bytes]]
+#: An entry of the journal: an event, or a version with the key of its run.
+JournalEntry: TypeAlias = EventRecord | tuple[int, VersionRecord]
+
+
+class QueuePlace(NamedTuple):
+    """The queue in which a run waits for a worker."""
+
+    queue: str
+    #: Runs of higher priority are claimed first.
+    priority: int = 0
+
+
+class Claim(NamedTuple):
+    """A worker's request for runs."""
+
+    queues: Sequence[str]
+    workflows: Sequence[str]
+    owner: str
+    now: int
+    #: When the leases of the claimed runs expire unless they are renewed.
+    until: int
+    limit: int
+    #: The number of runs of these queues that may be owned at once, by all workers together.
+    most: int | None = None
+    #: An event for the journal of each claimed run.
+    event: EventRecord | None = None
+
+
+class Append(msgspec.Struct, frozen=True, gc=False):
+    """One atomic change of one run."""
+
+    #: The run as the writer has read it; None for a new run.
+    expect: RunRecord | None
+    #: The run after the change. The store assigns `key`.
+    run: RunRecord
+    version: VersionRecord | None = None
+    blocks: Sequence[bytes] = ()
+    tags: Sequence[str] = ()
+    timeline: TimelineRecord | None = None
+    events: Sequence[EventRecord] = ()
+    uploads: Sequence[Upload] = ()
+    #: Artifacts that the version's pack refers to; `NotFound` if one is neither stored nor in `uploads`.
+    holds: Sequence[bytes] = ()
+    #: The queue from which workers claim the run from now on. A run that is there with the same priority keeps its
+    #: turn.
+    queue: QueuePlace | None = None
+    #: Whether the owner of the run's lease writes. `LeaseExpired` if the lease has expired.
+    leased: bool = False
+
+
+class Prune(NamedTuple):
+    """Versions to remove, and versions of which only some nodes remain."""
+
+    expect: RunRecord
+    run: RunRecord
+    #: Numbers of the versions to remove.
+    drop: Sequence[int]
+    #: Stubs that replace versions.
+    thin: Sequence[VersionParts]
+    events: Sequence[EventRecord] = ()
+
+
+class RunImport(NamedTuple):
+    """A complete run to import; versions and uploads are read as they are needed."""
+
+    run: RunRecord
+    versions: Iterator[VersionParts]
+    timelines: Sequence[TimelineRecord]
+    marks: Sequence[MarkRecord]
+    events: Sequence[EventRecord]
+    uploads: Iterator[Upload]
+
+
+class RunFilters(TypedDict, total=False):
+    """Filters of `RunStore.runs`; a run must match all of them."""
+
+    statuses: Sequence[str] | None
+    workflow: str | None
+    #: Tags each of which some version of the run has.
+    tags: Sequence[str]
+    #: Runs that were changed at or after this time.
+    since: int | None
+    #: Runs that are due at or before this time.
+    due: int | None
+    #: Children of the run with this key.
+    parent: int | None
+    prefix: str
+    #: Only runs of workflows that have not ended (`records.LIVE`), found by an index.
+    live: bool
+
+
+class VersionQuery(TypedDict, total=False):
+    """Filters of `VersionStore.versions`; a version must match all of them."""
+
+    #: Numbers strictly between `after` and `before`.
+    before: int | None
+    after: int | None
+    timeline: int | None
+    step: str | None
+    kind: str | None
+    tag: str | None
+    #: Include the stubs of pruned versions.
+    pruned: bool
+
+
+class RunStore(Protocol):
+    """Runs and the operations that change them."""
+
+    def append(self, change: Append) -> RunRecord:
+        """Apply one change; return the run as stored, with its key."""
+
+    def append_many(self, changes: Sequence[Append]) -> list[RunRecord | HoldfastError]:
+        """Apply changes of different runs together, each of them atomically; return for each the stored run or the
+        error. An exception means that nothing was written."""
+
+    def run(self, run_id: str) -> RunRecord | None:
+        """Return the run with an id."""
+
+    def revision(self, run_id: str) -> tuple[int, int] | None:
+        """Return the key and the revision of a run: the cheapest check whether it has changed."""
+
+    def run_by_key(self, key: int) -> RunRecord | None:
+        """Return the run with a key."""
+
+    def run_ids(self, prefix: str, limit: int) -> list[str]:
+        """Return ids that start with a prefix, sorted."""
+
+    def runs(
+        self, *, before: int | None = None, limit: int = 100, **filters: Unpack[RunFilters]
+    ) -> list[RunRecord]:
+        """Return runs that match the filters, newest first, with keys below `before`."""
+
+    def forks_of(self, key: int) -> list[RunRecord]:
+        """Return the runs that were forked from a run."""
+
+    def delete_run(self, run: RunRecord) -> None:
+        """Delete a run and everything that belongs to it alone. `StaleVersion` if it has changed."""
+
+    def import_run(self, imported: RunImport) -> RunRecord:
+        """Write a complete run; `AlreadyExists`, with nothing written, if its id exists."""
+
+
+def iter_runs(store: RunStore, *, page: int = 500, **filters: Unpack[RunFilters]) -> Iterator[RunRecord]:
+    """Yield all runs that match the filters, newest first. Runs may be changed and deleted meanwhile; runs that are
+    created after the first page was read are not included."""
+    before: int | None = None
+    while found := store.runs(before=before, limit=page, **filters):
+        yield from found
+        before = found[-1].key
+
+
+class VersionStore(Protocol):
+    """Versions, their packs, timelines, marks and events."""
+
+    def versions(
+        self, run: int, *, limit: int = 100, ascending: bool = False, **filters: Unpack[VersionQuery]
+    ) -> list[VersionRecord]:
+        """Return versions without packs, newest first or `ascending`."""
+
+    def packs(self, run: int, numbers: Sequence[int]) -> list[VersionRecord]:
+        """Return versions with packs, stubs included, in any order; missing ones are omitted."""
+
+    def pack_bytes(self, run: int, numbers: Sequence[int]) -> dict[int, bytes]:
+        """Return only the packs, by number, for a reader that knows the versions; missing ones are omitted."""
+
+    def packs_of(self, places: Sequence[tuple[int, int]]) -> dict[tuple[int, int], VersionRecord]:
+        """Return versions of many runs with packs, by run key and number; missing and damaged ones are omitted."""
+
+    def block(self, run: int, number: int, index: int) -> bytes | None:
+        """Return a further block of a version's pack."""
+
+    def timelines(self, run: int) -> list[TimelineRecord]:
+        """Return all timelines, oldest first."""
+
+    def marks(self, run: int, first: int | None = None, last: int | None = None) -> list[MarkRecord]:
+        """Return the tags and pins of a range of versions, by number and name."""
+
+    def set_mark(self, run: int, mark: MarkRecord, *, on: bool, event: EventRecord) -> bool:
+        """Add or remove a mark; return whether that changed anything. The event is written only if so. `NotFound` if
+        the version to mark does not exist or is pruned."""
+
+    def journal(self, *, run: int | None, after: int, limit: int) -> list[JournalEntry]:
+        """Return the entries after a position, of one run or of all, oldest first; pruned versions are omitted."""
+
+    def journal_end(self) -> int:
+        """Return the last position in the journal; 0 if it is empty."""
+
+    def prune(self, plan: Prune) -> RunRecord:
+        """Prune atomically, with the same comparison as `append`; `StaleVersion` too if a version to remove has a
+        mark, which must have been set after the pruning was planned."""
+
+
+class ArtifactStore(Protocol):
+    """Large values by the hash of their content."""
+
+    def put_artifact(self, upload: Upload, at: int) -> bool:
+        """Store an artifact that no version holds yet; return whether it is new."""
+
+    def artifact(self, digest: bytes) -> ArtifactRecord | None:
+        """Return the record of an artifact."""
+
+    def artifact_pieces(self, digest: bytes) -> Iterator[bytes]:
+        """Return the content in pieces; `NotFound`, or `CorruptStore` if the content does not match its hash."""
+
+    def artifacts(self, *, after: bytes = b"", limit: int = 1000) -> list[ArtifactRecord]:
+        """Return artifacts in the order of their digests."""
+
+    def collect(self, *, before: int) -> tuple[int, int]:
+        """Delete artifacts that no version holds and that were stored before a time; return their number and size."""
+
+
+class ValueStore(Protocol):
+    """Small values that belong to no run, and the leases of runs."""
+
+    def value(self, name: str) -> tuple[bytes, int] | None:
+        """Return a value and its revision."""
+
+    def set_value(self, name: str, data: bytes, expect: int) -> int:
+        """Create or replace a value whose revision is `expect`, 0 for none; return the new revision. `StaleVersion` if
+        the revision differs."""
+
+    def drop_value(self, name: str, expect: int) -> None:
+        """Delete a value whose revision is `expect`; `StaleVersion` if it differs. The revisions of a value that is
+        created again start from the beginning: delete only values that have a single writer."""
+
+    def value_names(self, prefix: str, *, after: str = "", limit: int = 1000) -> list[str]:
+        """Return the names that start with a prefix and sort after a name, in the order of their code points."""
+
+    def renew(self, runs: Sequence[int], owner: str, until: int) -> list[int]:
+        """Extend to `until` the leases that this owner has and that have not expired; revisions stay. Return the runs
+        of this owner whose leases have expired: they must be claimed again."""
+
+
+class QueueStore(Protocol):
+    """Queues of runs. A run stays in its queue; it is not claimed after it has ended, unless it is resumed."""
+
+    def claim(self, request: Claim) -> list[RunRecord]:
+        """Give runs of queues to an owner: by priority; then runs that were claimed before; then the ones that have
+        been ready longest. A run is ready if it is queued and not due later, suspended and due, or running with an
+        expired lease. A claimed run is running, with the owner, `until` and the next revision, so the `append` of a
+        previous owner is refused. No run is given to two owners."""
+
+    def claim_again(
+        self, run: int, owner: str, lease: int, most: int | None, event: EventRecord
+    ) -> RunRecord | None:
+        """Renew an expired lease for `lease` microseconds from now, with the next revision and an event. Return the
+        run; None, with nothing written, if it has another owner or `most` runs of its queue are owned. Return a run
+        whose lease has not expired unchanged."""
+
+    def has_claimable(self, request: Claim) -> bool:
+        """Return whether a claim may find a run, as far as a read can say."""
+
+    def queue_place(self, run: int) -> QueuePlace | None:
+        """Return the queue of a run, also after the run has ended; None if it was never in a queue."""
+
+    def queues(self) -> dict[str, dict[str, int]]:
+        """Return the number of runs by queue and status."""
+
+
+class Store(RunStore, VersionStore, ArtifactStore, ValueStore, QueueStore, Protocol):
+    """All of it."""
+
+    def wait_for_change(self, timeout: float) -> bool:
+        """Wait until any process may have written since this thread's last call, at most `timeout` seconds; return
+        whether one may have. A notification can be late or missing: a caller that must not miss a change polls too."""
+
+    def now(self) -> int:
+        """Return the time, in microseconds since 1970, that all users of the store share: leases are compared by it."""
+
+    def stats(self) -> StoreStats:
+        """Return counts and sizes."""
+
+    def check(self) -> list[str]:
+        """Return what is wrong with the database apart from its runs: files, rows that belong to no run."""
+
+    def backup(self, path: str | os.PathLike[str], artifacts: str | os.PathLike[str] | None) -> None:
+        """Copy the store, as of one moment, to a new file, and the contents of its artifact folder, if it has one, to
+        another folder."""
+
+    def compact(self) -> None:
+        """Return unused space to the system."""
+
+    def close(self) -> None:
+        """Close files and connections; a second call has no effect."""
+
+
+# Rules that all stores share
+
+
+def wall_clock() -> int:
+    """Return this machine's time, in microseconds since 1970."""
+    return time.time_ns() // 1000
+
+
+def ready_at(run: RunRecord) -> int | None:
+    """Return when a run can be claimed, according to its record; None if not before the record changes."""
+    if run.status == "queued":
+        return run.due or 0
+    if run.status == "suspended":
+        return run.due
+    return run.until if run.status == "running" else None
+
+
+def changes_readiness(expect: RunRecord, run: RunRecord) -> bool:
+    """Return whether a change of a run changes when it can be claimed. The next claim notices renewed leases."""
+    return (expect.status, expect.due, expect.owner) != (run.status, run.due, run.owner)
+
+
+def build_claimed_run(run: RunRecord, request: Claim) -> RunRecord:
+    """Return the record of a run after a claim."""
+    return msgspec.structs.replace(
+        run,
+        status="running",
+        owner=request.owner,
+        until=request.until,
+        updated=request.now,
+        due=None,
+        revision=run.revision + 1,
+    )
+
+
+def build_reclaimed_run(run: RunRecord, now: int, lease: int) -> RunRecord:
+    """Return the record of a run after its owner renewed an expired lease."""
+    return msgspec.structs.replace(run, until=now + lease, updated=now, revision=run.revision + 1)
+
+
+def lease_expired(run: RunRecord) -> LeaseExpired:
+    """Return the error for a change that the owner of an expired lease makes."""
+    return LeaseExpired(
+        f"the lease of run {run.id!r} expired before the change was written: claim the run again", run=run.id
+    )
+
+
+def stale_run(run: RunRecord) -> StaleVersion:
+    """Return the error for a change that was made from an older record of a run."""
+    return StaleVersion(f"run {run.id!r} has changed since it was read: read its head, then try again")
+
+
+def stale_new_run(run: RunRecord) -> StaleVersion:
+    """Return the error for a new run whose id exists."""
+    return StaleVersion(f"run {run.id!r} was created by another writer: read it, then try again")
+
+
+def stale_value(name: str) -> StaleVersion:
+    """Return the error for a value whose revision is not the expected one."""
+    return StaleVersion(f"the value {name!r} was changed by another writer: read it, then try again")
+
+
+def missing_artifact(digest: bytes, hint: str = "") -> NotFound:
+    """Return the error for an artifact that is not stored."""
+    name = digest.hex()
+    return NotFound(f"artifact {name[:12]} is not in this store{hint}", artifact=name)

@@ -1,0 +1,55 @@
+"""The tests that every store must pass, for the authors of stores.
+
+Subclass `StoreConformance` in a test module and give it a fixture `store` that yields an empty store:
+
+    import pytest
+    from holdfast.testing.conformance import StoreConformance
+
+    class TestMyStore(StoreConformance):
+        @pytest.fixture
+        def store(self, tmp_path):
+            store = MyStore(tmp_path / "runs")
+            yield store
+            store.close()
+
+Invariant: the tests check the promises of `holdfast.store.protocol`, and nothing that only one store does.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.register_assert_rewrite(
+    "holdfast.testing.conformance.concurrency",
+    "holdfast.testing.conformance.queues",
+    "holdfast.testing.conformance.runs",
+    "holdfast.testing.conformance.whole_store",
+    "holdfast.testing.conformance.values",
+    "holdfast.testing.conformance.versions",
+)
+
+# After the registration, which only affects modules that are imported later.
+from holdfast.testing.conformance.concurrency import ManyContract, ThreadContract  # noqa: E402
+from holdfast.testing.conformance.queues import LeaseContract, QueueContract  # noqa: E402
+from holdfast.testing.conformance.runs import FindContract, RunContract  # noqa: E402
+from holdfast.testing.conformance.values import ArtifactContract, ValueContract  # noqa: E402
+from holdfast.testing.conformance.versions import JournalContract, VersionContract  # noqa: E402
+from holdfast.testing.conformance.whole_store import WholeContract  # noqa: E402
+
+__all__ = ["RunContract", "StoreConformance", "WholeContract"]
+
+
+class StoreConformance(
+    RunContract,
+    FindContract,
+    ManyContract,
+    VersionContract,
+    JournalContract,
+    ArtifactContract,
+    ValueContract,
+    QueueContract,
+    LeaseContract,
+    WholeContract,
+    ThreadContract,
+):
+    """All contracts of a store. Subclasses provide the fixture `store`, an empty store for each test."""

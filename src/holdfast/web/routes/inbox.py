@@ -1,0 +1,102 @@
+"""The operator's inbox: open questions, answered ones, and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from holdfast.engine import Holdfast
+from holdfast.errors import InvalidAnswer, NotFound
+from holdfast.model.public import Question
+from holdfast.operator_view.actions import RunOutcome, find_question, run_outcome
+from holdfast.operator_view.records import QuestionView, question_view
+from holdfast.web.auth import Caller
+from holdfast.web.errors import RequestRefused
+from holdfast.web.operation import Actor, Body, Name, Number, OperationTable, Path, Query, Role, Wait
+from holdfast.web.request import RequestValues
+from holdfast.web.service import BackgroundTask, Service
+
+TABLE = OperationTable("inbox")
+#: Answered questions that are read at a time.
+_PAGE = 1000
+
+
+class InboxQuery(Query):
+    """Which questions."""
+
+    run: Name | None = None
+    answered: Annotated[bool, Meta(description="List answered questions instead of open ones.")] = False
+
+
+class AnswerBody(Body):
+    """An answer. For a stalled run, `value` is resume, rollback (`to` a version), reinitialise (`keep` parts of the
+    state, by their paths) or cancel."""
+
+    value: Any
+    to: Number | None = None
+    keep: Annotated[tuple[Path, ...], Meta(max_length=50)] = ()
+    actor: Actor | None = None
+    resume: bool = True
+    wait: Wait = 2.0
+
+
+@TABLE.add("GET", "/inbox", Role.VIEWER)
+def list_questions(service: Service, query: InboxQuery) -> list[QuestionView]:
+    """List open questions, oldest first."""
+    run = None if query.run is None else service.hf.get(query.run).id
+    return [question_view(each) for each in service.hf.inbox(open=not query.answered, run_id=run)]
+
+
+@TABLE.add("GET", "/inbox/{question}", Role.VIEWER)
+def get_question(service: Service, question: str) -> QuestionView:
+    """Return a question by its id, or by its run if that asks only one."""
+    try:
+        return question_view(find_question(service.hf, question))
+    except InvalidAnswer:
+        for each in _answered(service.hf, question.rpartition("#")[0]):
+            if each.id == question:
+                return question_view(each)
+        raise NotFound(f"question {question!r:.80} is no longer open", question=question) from None
+
+
+@TABLE.add("POST", "/inbox/{question}/answer", Role.OPERATOR, long=True)
+def answer_question(service: Service, question: str, body: AnswerBody, caller: Caller) -> BackgroundTask:
+    """Answer a question, and resume the run if the server has its code. The first answer counts."""
+    hf = service.hf
+    found = _find_open(hf, question)
+    value = RequestValues(hf).value(body.value)
+
+    def work(_: Any) -> RunOutcome:
+        try:
+            run = hf.answer(
+                found.id,
+                value,
+                version=body.to,
+                keep=tuple(body.keep),
+                actor=body.actor,
+                resume=body.resume,
+                raises=False,
+            )
+        except InvalidAnswer:
+            # Another caller may have answered in the meantime.
+            _find_open(hf, found.id)
+            raise
+        return run_outcome(hf, run)
+
+    return service.tasks.start("answer", work, caller.role, run=found.run)
+
+
+def _find_open(hf: Holdfast, question: str) -> Question:
+    try:
+        return find_question(hf, question)
+    except InvalidAnswer as error:
+        raise RequestRefused(409, error.code, str(error)) from None
+
+
+def _answered(hf: Holdfast, run: str) -> Iterator[Question]:
+    after: str | None = None
+    while page := hf.inbox(open=False, run_id=run, limit=_PAGE, after=after):
+        yield from page
+        after = page[-1].id

@@ -1,0 +1,336 @@
+"""Policies: when a failed attempt is tried again, when a step is not called any more, when a run is considered stalled.
+
+`Retry` and `Breaker` belong to a step; callers wait and store. Errors of other packages are recognised by class names
+and attributes: none of those packages is imported.
+
+Invariant: nothing here reads a clock or a random number, and a question about an error never raises. A policy never
+changes; that of a run is in the run's record, where rollbacks, recoveries and restarts leave it.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.errors import BadData, DecisionNeeded, HoldfastError, InvalidCall, TryAgain
+from holdfast.model.checks import check_integer, check_number, check_seconds
+from holdfast.model.names import short
+from holdfast.struct_types import resolved
+
+#: Marks, in a run's record, a policy that was given for that run and not with its workflow.
+_OWN = "own"
+
+
+#: The words under which stores keep the fields of a `Watchdog` whose names have changed since.
+_STORED_AS = {
+    "heartbeat_timeout": "silent",
+    "idle_timeout": "between",
+    "max_repeats": "repeats",
+    "max_unchanged": "unchanged",
+    "max_seconds": "max_time",
+    "max_recoveries": "max_restores",
+}
+
+
+class Watchdog(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename=_STORED_AS):
+    """The policy by which the monitor calls a run stalled, and what it does then. None leaves something unwatched."""
+
+    #: Seconds that a step may take without a word: without `holdfast.progress()`, and without calling a step. A step
+    #: may have its own: `@step(heartbeat_timeout=…)`.
+    heartbeat_timeout: float | None = None
+    #: Seconds that may pass between two steps.
+    idle_timeout: float | None = None
+    #: A loop: so many times the same step with equal arguments and result, or back and forth between two.
+    max_repeats: int | None = None
+    #: So many versions without a change of the state are a loop.
+    max_unchanged: int | None = None
+    #: Seconds of execution; waiting does not count.
+    max_seconds: float | None = None
+    #: Completed steps, those of children included.
+    max_steps: int | None = None
+    #: What steps, those of children included, have noted with `holdfast.annotate(tokens=…, cost=…)`. The monitor finds
+    #: that a budget was exceeded; `Limits` keep a run from exceeding it.
+    max_tokens: int | None = None
+    max_cost: float | None = None
+    #: Roll a stalled run back to its last good version and resume it, before a person is asked?
+    autoresume: bool = False
+    #: How often that is done, at most, until a person has answered.
+    max_recoveries: int = 3
+
+    def __post_init__(self) -> None:
+        for name in ("heartbeat_timeout", "idle_timeout", "max_seconds", "max_cost"):
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name), above_zero=True)
+        for name, least in (("max_repeats", 2), ("max_unchanged", 2), ("max_steps", 1), ("max_tokens", 1)):
+            if getattr(self, name) is not None:
+                check_integer(name, getattr(self, name), least)
+        check_integer("max_recoveries", self.max_recoveries, 0)
+        if type(self.autoresume) is not bool:
+            raise InvalidCall(f"autoresume is True or False, not {short(self.autoresume)}")
+
+    @property
+    def has_budget(self) -> bool:
+        """Return whether any spending of a run is watched."""
+        budgets = (self.max_seconds, self.max_steps, self.max_tokens, self.max_cost)
+        return any(each is not None for each in budgets)
+
+
+def check_watchdog(watchdog: Any) -> Watchdog | None:
+    """Return a policy, or raise `InvalidCall`."""
+    if watchdog is not None and not isinstance(watchdog, Watchdog):
+        raise InvalidCall(
+            f"watchdog is Watchdog(…), such as Watchdog(heartbeat_timeout=60), not {short(watchdog)}"
+        )
+    return watchdog
+
+
+def store_watchdog(run: Watchdog | None, workflow: Watchdog | None) -> dict[str, Any]:
+    """Return the policy of a run for its record: its own, or else that of its workflow."""
+    if run is not None:
+        return {**msgspec.to_builtins(run), _OWN: True}
+    return {} if workflow is None else {**msgspec.to_builtins(workflow), _OWN: False}
+
+
+def follow_workflow(kept: dict[str, Any], workflow: Watchdog | None) -> dict[str, Any]:
+    """Return the policy of a run whose workflow may have changed: the run's own stays."""
+    return kept if kept.get(_OWN) else store_watchdog(None, workflow)
+
+
+def watchdog_of(kept: dict[str, Any]) -> Watchdog | None:
+    """Return the policy in a record; None if there is none, or none that this version understands."""
+    try:
+        return msgspec.convert(kept, resolved(Watchdog)) if kept else None
+    except (msgspec.ValidationError, HoldfastError):
+        return None
+
+
+#: Which errors are tried again: of these classes, or those for which a function says so.
+On = type[Exception] | tuple[type[Exception], ...] | Callable[[BaseException], bool] | Literal["transient"]
+
+#: A server's wish is granted up to this many seconds.
+LONGEST_ASKED = 3600.0
+
+_HEADERS = (("retry-after-ms", 0.001), ("Retry-After", 1.0), ("retry-after", 1.0))
+_BACKOFFS = ("exponential", "constant", "fibonacci")
+#: Trying again would do the same again.
+_MISTAKES = (
+    TypeError,
+    NameError,
+    AttributeError,
+    SyntaxError,
+    ImportError,
+    AssertionError,
+    NotImplementedError,
+)
+_PERMANENT = (*_MISTAKES, InvalidCall, DecisionNeeded, BadData)
+_TRANSIENT_STATUS = frozenset((408, 425, 429, 500, 502, 503, 504, 529))
+#: Of the statuses that blame the request, these may pass.
+_MAY_PASS = frozenset((408, 409, 425, 429))
+_ERRNOS = """EAGAIN EWOULDBLOCK EINTR EBUSY EPIPE ETIMEDOUT EMFILE ENFILE ENOBUFS ECONNABORTED ECONNREFUSED
+    ECONNRESET ENOTCONN EHOSTDOWN EHOSTUNREACH ENETDOWN ENETRESET ENETUNREACH ESTALE"""
+_TRANSIENT_ERRNO = frozenset(getattr(errno, name, None) for name in _ERRNOS.split()) - {None}
+#: Names that httpx, requests, urllib3, aiohttp, model clients and database drivers give to what may pass.
+_NAMES = """Timeout TimeoutError TimeoutException APITimeoutError DeadlineExceeded PoolTimeout ConnectTimeout
+    ReadTimeout WriteTimeout ConnectTimeoutError ReadTimeoutError ConnectionError APIConnectionError ConnectError
+    NetworkError ReadError WriteError RemoteProtocolError ProtocolError NewConnectionError ClientConnectionError
+    ServerDisconnectedError ConnectionClosedError EndpointConnectionError IncompleteRead ChunkedEncodingError
+    RemoteDisconnected gaierror RateLimitError TooManyRequests ServiceUnavailable ServiceUnavailableError
+    InternalServerError OverloadedError DeadlockDetected DeadlockDetectedError SerializationFailure
+    SerializationError"""
+_TRANSIENT_NAMES = frozenset(_NAMES.split())
+_DATABASES = ("psycopg", "psycopg2", "pymysql", "MySQLdb", "mysql")
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """How often, when and for which errors a step is tried again."""
+
+    #: Tries in all, the first one included.
+    attempts: int = 3
+    #: How delays grow: "exponential", "constant" or "fibonacci".
+    backoff: str = "exponential"
+    #: Seconds before the second attempt.
+    delay: float = 0.5
+    #: By how much an exponential delay grows each time.
+    factor: float = 2.0
+    #: The most seconds before any attempt, unless the server asked for more.
+    max_delay: float = 60.0
+    #: Share of the delay by which chance lengthens or shortens it.
+    jitter: float = 0.1
+    #: Seconds since the start of the first attempt after which no other starts.
+    budget: float | None = None
+    #: Which errors to try again after: a class, a tuple of them, a function of the error, or "transient" (timeouts,
+    #: lost connections, busy servers). None: every `Exception` but mistakes in the program and requests that a server
+    #: refused for good.
+    on: On | None = None
+
+    def __post_init__(self) -> None:
+        check_integer("attempts", self.attempts, 1)
+        if self.backoff not in _BACKOFFS:
+            raise InvalidCall(f"backoff is one of {_BACKOFFS}, not {self.backoff!r}", field="backoff")
+        check_seconds("delay", self.delay)
+        check_number("factor", self.factor, least=1)
+        check_seconds("max_delay", self.max_delay, least=self.delay)
+        check_number("jitter", self.jitter, most=1)
+        if self.budget is not None:
+            check_seconds("budget", self.budget)
+        classes = self.on if isinstance(self.on, tuple) else (self.on,)
+        fits = all(isinstance(each, type) and issubclass(each, Exception) for each in classes)
+        function = callable(self.on) and not isinstance(self.on, type)
+        if not (fits or function or self.on in (None, "transient")):
+            wanted = 'an Exception class, a tuple of them, a function or "transient"'
+            raise InvalidCall(f"on is {wanted}, not {self.on!r}", field="on")
+
+    def delay_before(self, attempt: int, chance: float, asked: float | None = None) -> float:
+        """Return the seconds to wait before `attempt` (2, 3, …), with `chance` in [0, 1) for the jitter; not fewer than
+        the server `asked` for, even beyond `max_delay`."""
+        if attempt < 2 or not 0 <= chance < 1:
+            raise InvalidCall(f"a delay is before attempt 2 or later, not {attempt!r} by {chance!r}")
+        spread = 1 + self.jitter * (2 * chance - 1)
+        return max(min(self._steady(attempt - 2) * spread, self.max_delay), asked or 0.0)
+
+    def wants(self, error: BaseException) -> bool:
+        """Return whether to try again after an error, if attempts are left."""
+        cls = type(error)
+        if issubclass(cls, KeyboardInterrupt | SystemExit):
+            return False
+        if self.on is None:
+            status = _status(error) or 500
+            return (status >= 500 or status in _MAY_PASS) and not issubclass(cls, _PERMANENT)
+        if self.on == "transient":
+            return transient(error)
+        if isinstance(self.on, type | tuple):
+            return issubclass(cls, self.on)
+        try:
+            return bool(self.on(error))
+        except Exception as problem:
+            with suppress(Exception):
+                error.add_note(f"not tried again: Retry.on raised {problem!r}")
+            return False
+
+    def allows(self, spent: float, wait: float) -> bool:
+        """Return whether a wait may start, `spent` seconds after the first attempt started."""
+        return self.budget is None or spent + wait <= self.budget
+
+    def _steady(self, step: int) -> float:
+        if self.backoff == "constant" or self.delay == 0:
+            return self.delay
+        if self.backoff == "exponential":
+            with suppress(OverflowError):
+                return min(self.delay * float(self.factor) ** step, self.max_delay)
+            return self.max_delay
+        this, following = self.delay, self.delay
+        while step and this < self.max_delay:
+            step, this, following = step - 1, following, this + following
+        return min(this, self.max_delay)
+
+
+def transient(error: BaseException) -> bool:
+    """Return whether an error passes by itself: a timeout, a lost connection, a busy server. Also true of an error that
+    was raised from such a one, unless it has an HTTP status of its own."""
+    with suppress(Exception):
+        own = _transient(error)
+        return bool(_transient(error.__cause__) if own is None and error.__cause__ is not None else own)
+    return False
+
+
+def asked_delay(error: BaseException) -> float | None:
+    """Return the seconds that the server asked to wait (`Retry-After` in seconds, `retry-after-ms`, `retry_after`)."""
+    for holder in (error, _read(error, "response")):
+        found = [(_read(holder, "retry_after"), 1.0)]
+        with suppress(Exception):
+            headers = _read(holder, "headers")
+            found += [(headers.get(name), unit) for name, unit in _HEADERS]
+        for value, unit in found:
+            with suppress(Exception):
+                seconds = float(value) * unit
+                if seconds >= 0:
+                    return min(seconds, LONGEST_ASKED)
+    return None
+
+
+class Breaker(msgspec.Struct, frozen=True):
+    """After so many failures in a row, refuse calls for `reset` seconds, then let one through to see."""
+
+    #: Failures in a row that open it.
+    failures: int = 5
+    #: Seconds before one call is let through again.
+    reset: float = 30.0
+
+    def __post_init__(self) -> None:
+        check_integer("failures", self.failures, 1)
+        check_seconds("reset", self.reset)
+
+
+class BreakerState(msgspec.Struct, frozen=True):
+    """The state of a breaker: open `since` then, half open with a `probe` that started then (microseconds)."""
+
+    status: Literal["closed", "open", "half_open"] = "closed"
+    failures: int = 0
+    since: int = 0
+    probe: int = 0
+
+
+CLOSED = BreakerState()
+
+
+def admit(policy: Breaker, state: BreakerState, now: int) -> tuple[bool, BreakerState]:
+    """Return whether a call may start, and the state then; the same object where nothing is to be stored."""
+    if state.status == "closed":
+        return True, state
+    # A probe that takes longer than that was made by a process that died. A moment far ahead of now was
+    # written by a clock that was wrong.
+    began = state.since if state.status == "open" else state.probe
+    if abs(now - began) < policy.reset * 1_000_000:
+        return False, state
+    return True, BreakerState("half_open", state.failures, state.since, now)
+
+
+def after_success(policy: Breaker, state: BreakerState, now: int) -> BreakerState:
+    """Return the state after a call succeeded. One that started before the breaker opened does not close it."""
+    unmoved = state.status == "open" or (state.status == "closed" and state.failures == 0)
+    return state if unmoved else CLOSED
+
+
+def after_failure(policy: Breaker, state: BreakerState, now: int) -> BreakerState:
+    """Return the state after a call failed. One that started before the breaker opened does not keep it open."""
+    if state.status == "open":
+        return state
+    fewer = state.status == "closed" and state.failures + 1 < policy.failures
+    return BreakerState("closed" if fewer else "open", state.failures + 1, 0 if fewer else now)
+
+
+def _transient(error: BaseException) -> bool | None:
+    """Return None if the error itself does not say."""
+    status = _status(error)
+    if status is not None:
+        return status in _TRANSIENT_STATUS
+    cls = type(error)
+    by_number = issubclass(cls, OSError) and _read(error, "errno") in _TRANSIENT_ERRNO
+    if by_number or issubclass(cls, TimeoutError | ConnectionError | TryAgain):
+        return True
+    for base in cls.__mro__:
+        if base.__name__ in _TRANSIENT_NAMES:
+            return True
+        if base.__name__ == "OperationalError":
+            root = base.__module__.partition(".")[0]
+            return root in _DATABASES or (root == "sqlite3" and "locked" in str(error)) or None
+    return None
+
+
+def _status(error: BaseException) -> int | None:
+    holders, names = (error, _read(error, "response")), ("status_code", "status", "code")
+    for found in [_read(holder, name) for holder in holders for name in names]:
+        with suppress(Exception):
+            if isinstance(found, int) and 400 <= found < 600:
+                return int(found)
+    return None
+
+
+def _read(holder: Any, name: str) -> Any:
+    with suppress(Exception):
+        return getattr(holder, name, None)
+    return None

@@ -1,0 +1,197 @@
+"""`holdfast fork`."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import flows
+import place as places
+import pytest
+from place import Place, one_line
+
+import holdfast
+
+place = places.place
+
+
+@pytest.fixture
+def shop(place: Place) -> Place:
+    place.run(flows.shop, run_id="shop-1", state={"n": 0, "plan": {"days": 3}})
+    place.forget()
+    return place
+
+
+def editor(place: Place, code: str) -> dict[str, str]:
+    """An editor that does this to the file's text."""
+    path = place.folder / "editor"
+    path.write_text(
+        "#!/bin/sh\nexec python3 - \"$1\" <<'END'\n"
+        "import os, pathlib, sys\n"
+        "path = pathlib.Path(sys.argv[1])\n"
+        "text = path.read_text()\n"
+        f"{code}\n"
+        "END\n"
+    )
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return {"EDITOR": str(path), "VISUAL": str(path)}
+
+
+SAVE = "path.write_text(text); os.utime(path, (1e9, 1e9))"
+
+
+def state_of(place: Place, run: str) -> object:
+    with place.open() as hf:
+        return holdfast.thaw(hf.get(run).state)
+
+
+def test_a_new_run_from_a_version(shop: Place) -> None:
+    done = shop.call("fork", "shop-1@3", "shop-2", "--note", "to try")
+    assert (done.code, done.out) == (0, "shop-2\n")
+    assert "A new run shop-2 will start with the state of shop-1@3." in done.err
+    assert state_of(shop, "shop-2") == {"n": 1, "plan": {"days": 3}, "orders": ["kelp"]}
+    with shop.open() as hf:
+        assert hf.get("shop-2").head.note == "to try"
+
+
+def test_json_and_a_name_that_is_given(shop: Place) -> None:
+    found = shop.json("fork", "shop-1@2")
+    assert found["source"] == "shop-1@2"
+    assert found["run"].startswith("shop-1-fork-")
+
+
+def test_values_are_set(shop: Place) -> None:
+    done = shop.call(
+        "fork",
+        "shop~1",
+        "shop-2",
+        "--set",
+        "n=7",
+        "--set",
+        "plan.days=[1, null]",
+        "--set",
+        'title="Kelp = \\"good\\""',
+    )
+    assert done.code == 0, done
+    assert "plan.days will be [1, null]." in done.err
+    assert state_of(shop, "shop-2") == {
+        "n": 7,
+        "plan": {"days": [1, None]},
+        "orders": ["kelp", "rock"],
+        "title": 'Kelp = "good"',
+    }
+
+
+@pytest.mark.parametrize(
+    ("setting", "code", "text"),
+    [
+        ("title=Kelp", 2, "is not JSON; write a text in double quotes"),
+        ("title=", 2, "is not JSON"),
+        ("title", 2, "--set takes PATH=JSON"),
+        ("=3", 2, "--set takes PATH=JSON"),
+        ("x[y=3", 2, "x[y"),
+        ("orders[9]=3", 3, "the state has no place 'orders[9]'"),
+        ("n.deep=3", 3, "the state has no place 'n.deep'"),
+        ("nothing.deep=3", 3, "the state has no place 'nothing.deep'"),
+        ('x={"$holdfast": "nonsense", "value": 1}', 2, "nonsense"),
+    ],
+)
+def test_what_cannot_be_set_is_told_before_anything_is_done(
+    shop: Place, setting: str, code: int, text: str
+) -> None:
+    before = shop.bytes()
+    assert text in one_line(shop.call("fork", "shop-1@3", "shop-2", "--set", setting), code)
+    assert text in shop.json("fork", "shop-1@3", "--set", setting, "--dry-run", code=code)["message"]
+    assert shop.bytes() == before
+
+
+def test_a_dry_run_changes_nothing(shop: Place) -> None:
+    before = shop.bytes()
+    done = shop.call("fork", "shop-1@3", "shop-2", "--set", "n=7", "--dry-run")
+    assert (done.code, done.out) == (
+        0,
+        "A new run shop-2 will start with the state of shop-1@3.\nn will be 7.\n",
+    )
+    found = shop.json("fork", "shop-1@3", "shop-2", "--set", "n=7", "--dry-run")
+    assert found == {"dry_run": True, "source": "shop-1@3", "run": "shop-2", "set": {"n": 7}}
+    assert shop.bytes() == before
+
+
+@pytest.mark.parametrize(("typed", "code"), [("y\n", 0), ("\n", 1), ("\x03", 130)])
+def test_a_terminal_is_asked(shop: Place, typed: str, code: int) -> None:
+    before = shop.bytes()
+    screen = shop.terminal("fork", "shop-1@3", "shop-2").until("Go ahead?")
+    assert screen.type(typed).end() == code
+    assert "Traceback" not in screen.text
+    assert (shop.bytes() == before) is (typed != "y\n")
+
+
+def test_a_run_that_is_there_is_not_overwritten(shop: Place) -> None:
+    shop.run(flows.shop, run_id="other")
+    done = shop.call("fork", "shop-1@3", "other")
+    assert done.code == 4
+    assert "run 'other' exists" in done.err.splitlines()[-1]
+    for name, code in (("other", 4), ("a@b", 2)):
+        screen = shop.terminal("fork", "shop-1@3", name)
+        assert screen.end() == code, "nobody is asked about what cannot be done"
+        assert shop.call("fork", "shop-1@3", name, "--dry-run").code == code
+    assert shop.json("fork", "shop-1@3", "other", code=4)["code"] == "already_exists"
+
+
+def test_and_going_on_at_once(shop: Place) -> None:
+    line = one_line(shop.call("fork", "shop-1@3", "shop-2", "--resume"), 2)
+    assert "fork --resume needs the code of workflow 'cli_shop'" in line
+    done = shop.call("fork", "shop-1@3", "shop-2", "--set", "n=40", "--resume", "--app", "flows")
+    assert (done.code, done.out) == (0, "completed  shop-2@4: 41\n")
+    assert shop.world == ["order rock", "count 41"]
+    assert shop.look("shop-1")[1] == 2
+
+
+def test_edited(shop: Place) -> None:
+    more = editor(shop, f"text = text.replace('\"days\": 3', '\"days\": 9'); {SAVE}")
+    done = shop.call("fork", "shop-1@1", "shop-2", "--edit", **more)
+    assert done.code == 0, done
+    assert state_of(shop, "shop-2") == {"n": 0, "plan": {"days": 9}}
+
+
+def test_edited_and_set(shop: Place) -> None:
+    more = editor(shop, f"text = text.replace('\"days\": 3', '\"days\": 9'); {SAVE}")
+    done = shop.call("fork", "shop-1@1", "shop-2", "--edit", "--set", "plan.more=true", **more)
+    assert done.code == 0, done
+    assert state_of(shop, "shop-2") == {"n": 0, "plan": {"days": 9, "more": True}}
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("pass", "the state was not saved in the editor; nothing was forked"),
+        (f"text = text[:-2]; {SAVE}", "the edited state cannot be read: Expecting"),
+        (f"text = ''; {SAVE}", "the edited state cannot be read"),
+        ("sys.exit(3)", "Editing failed"),
+    ],
+)
+def test_an_edit_that_comes_to_nothing(shop: Place, code: str, text: str) -> None:
+    before = shop.bytes()
+    line = one_line(shop.call("fork", "shop-1@1", "shop-2", "--edit", **editor(shop, code)), 2)
+    assert text.lower() in line.lower()
+    assert shop.bytes() == before
+
+
+def test_an_edit_with_a_mistake_can_be_gone_on_with(shop: Place) -> None:
+    """What was written is there again."""
+    mark = shop.folder / "mark"
+    code = (
+        f"mark = pathlib.Path({str(mark)!r}); first = not mark.exists(); mark.touch()\n"
+        "text = text.replace('3', '3,,', 1) if first else text.replace('3,,', '5')\n" + SAVE
+    )
+    screen = shop.terminal("fork", "shop-1@1", "shop-2", "--edit", **editor(shop, code))
+    screen.until("the edited state cannot be read").until("Edit it again?").type("y\n")
+    screen.until("Go ahead?").type("y\n")
+    assert screen.end() == 0
+    assert state_of(shop, "shop-2") == {"n": 0, "plan": {"days": 5}}
+
+
+def test_an_editor_that_is_not_there(shop: Place) -> None:
+    missing = str(Path("/nowhere/editor"))
+    done = shop.call("fork", "shop-1@1", "shop-2", "--edit", EDITOR=missing, VISUAL=missing)
+    assert "editor" in one_line(done, 2).lower()

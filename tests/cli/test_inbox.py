@@ -1,0 +1,274 @@
+"""`holdfast inbox`, `holdfast answer` and `holdfast signal`: the operator's inbox."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import flows
+import place as places
+import pytest
+from place import Place, one_line
+
+import holdfast
+
+place = places.place
+CHOICE = {"enum": ["yes", "later", 3]}
+FORM = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+
+
+@pytest.fixture
+def asking(place: Place) -> Place:
+    place.run(flows.asking, {"type": "boolean"}, run_id="ask-1")
+    place.run(flows.waiting, run_id="wait-1")
+    place.forget()
+    return place
+
+
+def test_the_inbox(asking: Place) -> None:
+    asking.run(flows.parent, run_id="parent-1")
+    done = asking.call("inbox")
+    assert done.code == 0
+    rows = [line.split("\t") for line in done.out.splitlines()]
+    assert [(row[0], row[1], row[4]) for row in rows] == [
+        ("ask-1#1", "ask-1", "Shall it be published?"),
+        ("parent-1.cli_child#1", "parent-1.cli_child", "Is the child well?"),
+    ]
+    found = asking.json("inbox", "--run", "ask")
+    assert [(each["id"], each["schema"], each["address"]) for each in found] == [
+        ("ask-1#1", {"type": "boolean"}, "ask")
+    ]
+    screen = asking.terminal("inbox")
+    assert screen.end() == 0
+    assert "true | false" in screen.text
+    assert "question" in screen.text
+
+
+def test_an_empty_inbox(place: Place) -> None:
+    place.run(flows.shop, run_id="shop-1")
+    assert place.call("inbox") == (0, "", "")
+    assert place.json("inbox") == []
+    screen = place.terminal("inbox")
+    assert (screen.end(), screen.text) == (0, "no open questions")
+
+
+def test_an_answer_without_code_waits_to_be_taken(asking: Place) -> None:
+    done = asking.call("answer", "ask-1#1", "true", "--actor", "ann")
+    assert (done.code, done.err) == (0, "")
+    assert done.out == ("answered ask-1#1; continue the run with holdfast resume ask-1 --app MODULE\n")
+    assert asking.world == []
+    assert asking.call("inbox").out == ""
+    (told,) = asking.json("inbox", "--answered")
+    assert (told["actor"], told["answer"]) == ("ann", True)
+    assert asking.call("inbox", "--answered").out.split("\t")[5:7] == ["true", "ann"]
+    assert asking.call("resume", "ask-1", "--app", "flows").code == 0
+    assert asking.look("ask-1")[:2] == ("completed", True)
+    with asking.open() as hf:
+        assert "ann" in [event.data.get("actor") for event in hf.get("ask-1").events()]
+
+
+@pytest.mark.parametrize("name", ["ask-1#1", "ask-1", "ask"])
+def test_an_answer_with_code_goes_on_at_once(asking: Place, name: str) -> None:
+    found = asking.json("answer", name, "false", "--app", "flows")
+    assert (found["status"], found["result"]) == ("completed", False)
+    assert asking.world == ["answer False"]
+
+
+def test_an_answer_that_is_not_to_go_on(asking: Place) -> None:
+    found = asking.json("answer", "ask-1", "false", "--app", "flows", "--no-resume")
+    assert found == {"run": "ask-1", "status": "suspended"}
+    assert asking.world == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "typed", "value"),
+    [
+        ({"type": "boolean"}, "yes", True),
+        ({"type": "boolean"}, "no", False),
+        ({"type": "boolean"}, "true", True),
+        ({"type": "boolean"}, "Y", True),
+        ({"type": "boolean"}, "FALSE", False),
+        ({"type": "number"}, "2.5", 2.5),
+        ({"type": "null"}, "null", None),
+        ({"type": "string"}, "a word", "a word"),
+        ({"type": "string"}, '"a word"', "a word"),
+        ({"type": "string"}, "3", "3"),
+        ({"type": "string"}, "", ""),
+        ({"type": "integer"}, "3", 3),
+        (CHOICE, "later", "later"),
+        (CHOICE, '"later"', "later"),
+        (CHOICE, "yes", "yes"),
+        (CHOICE, "3", 3),
+        (FORM, '{"ok": true}', {"ok": True}),
+        (None, "a word", "a word"),
+        (None, "[1, null]", [1, None]),
+        (None, "yes", "yes"),
+    ],
+)
+def test_what_is_typed_is_what_is_meant(place: Place, schema: Any, typed: str, value: Any) -> None:
+    place.run(flows.asking, schema, run_id="ask-1")
+    found = place.json("answer", "ask-1", typed, "--app", "flows")
+    assert (found["status"], found["result"]) == ("completed", value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "typed"),
+    [
+        ({"type": "boolean"}, "maybe"),
+        ({"type": "boolean"}, "1"),
+        ({"type": "integer"}, "3.5"),
+        ({"type": "integer"}, "three"),
+        (CHOICE, "never"),
+        (CHOICE, '"3"'),
+        (FORM, '{"ok": 1}'),
+        (FORM, "{}"),
+        (FORM, "{"),
+    ],
+)
+def test_an_answer_that_does_not_fit_is_refused(place: Place, schema: Any, typed: str) -> None:
+    place.run(flows.asking, schema, run_id="ask-1")
+    before = place.bytes()
+    one_line(place.call("answer", "ask-1", typed, "--app", "flows"), 2)
+    assert place.bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "typed", "wanted"),
+    [("boolean", "maybe", "true | false"), ("boolean", "1", "true | false"), ("integer", "three", "integer")],
+)
+def test_what_would_fit_is_told(place: Place, kind: str, typed: str, wanted: str) -> None:
+    place.run(flows.asking, {"type": kind}, run_id="ask-1")
+    line = one_line(place.call("answer", "ask-1", typed), 2)
+    assert line == f"holdfast: {typed!r} is not an answer to ask-1#1: expected {wanted}"
+
+
+def test_an_exact_run_is_meant_even_if_others_begin_so(place: Place) -> None:
+    for run_id in ("job-1", "job-10", "job-10.x"):
+        place.run(flows.asking, {"type": "boolean"}, run_id=run_id)
+    assert place.json("answer", "job-1", "yes", "--app", "flows")["run"] == "job-1"
+    assert "could be any of job-10#1, job-10.x#1" in one_line(place.call("answer", "job-", "yes"), 2)
+    assert place.json("answer", "job-10", "yes", "--app", "flows")["run"] == "job-10"
+
+
+def test_an_id_is_never_cut(place: Place) -> None:
+    run_id = "a-run-with-a-rather-long-name-of-50-characters-0001"
+    schema = {"type": "object", "properties": {'a "quoted" name': {"type": "string"}}}
+    place.run(flows.asking, schema, run_id=run_id)
+    screen = place.terminal("inbox", columns=80)
+    assert screen.end() == 0
+    assert f"{run_id}#1" in screen.text
+    assert "Shall it be" in screen.text
+    wide = place.terminal("inbox", columns=250)
+    wide.end()
+    assert '{"type": "object", "properties": {"a \\"quoted\\"' in wide.text
+
+
+def test_a_second_answer_is_refused(asking: Place) -> None:
+    assert asking.call("answer", "ask-1#1", "true", "--app", "flows").code == 0
+    line = one_line(asking.call("answer", "ask-1#1", "true", "--app", "flows"), 4)
+    assert line.startswith("holdfast: question 'ask-1#1' has been answered already, by an unnamed actor")
+    assert asking.json("answer", "ask-1#1", "true", code=4)["code"] == "invalid_answer"
+    assert "holdfast inbox" in one_line(asking.call("answer", "ask-1", "true"), 3)
+
+
+def test_answer_to_an_outdated_question_is_refused(place: Place) -> None:
+    text = "Delete staging?"
+
+    @holdfast.workflow(name="cli_changing", changed="allow")
+    def changing() -> bool:
+        return bool(holdfast.ask(text, schema=bool))
+
+    place.run(changing, run_id="changing")
+    text = "Delete prod?"
+    with place.open() as hf:
+        hf.resume("changing", answers={"ask": True})
+    line = one_line(place.call("answer", "changing#1", "true"), 4)
+    assert line.startswith("holdfast: question 'changing#1' is outdated")
+    assert [each["text"] for each in place.json("inbox")] == ["Delete prod?"]
+
+
+def test_the_next_question_is_told(place: Place) -> None:
+    place.run(flows.asking_twice, run_id="twice-1")
+    done = place.call("answer", "twice-1", "a", "--app", "flows")
+    assert (done.code, done.out) == (
+        5,
+        'suspended  twice-1: open questions: twice-1#2: "Second?" (holdfast answer twice-1#2)\n',
+    )
+    found = place.json("answer", "twice-1", "b", "--app", "flows")
+    assert found["result"] == ["a", "b"]
+
+
+def test_a_part_is_answered_and_the_whole_goes_on(place: Place) -> None:
+    place.run(flows.parent, run_id="parent-1")
+    done = place.call("answer", "parent-1.cli_child#1", "fine", "--no-resume")
+    assert "continue the run with holdfast resume parent-1 --app MODULE" in done.out
+    found = place.json("resume", "parent-1", "--app", "flows")
+    assert found["result"] == "the child says fine"
+    place.run(flows.parent, run_id="parent-2")
+    found = place.json("answer", "parent-2", "well", "--app", "flows")
+    assert (found["run"], found["result"]) == ("parent-2", "the child says well")
+
+
+@pytest.mark.parametrize(("typed", "code"), [("yes\n", 0), ("maybe\n", 2), ("\x03", 130)])
+def test_a_terminal_is_asked_for_the_answer(asking: Place, typed: str, code: int) -> None:
+    before = asking.bytes()
+    screen = asking.terminal("answer", "ask-1", "--app", "flows")
+    screen.until("Shall it be published?  [true | false]").until("answer:")
+    assert screen.type(typed).end() == code
+    assert "Traceback" not in screen.text
+    assert (asking.bytes() == before) is (code != 0)
+    assert ("completed  ask-1@" in screen.text) is (code == 0)
+
+
+def test_a_pipe_is_not_asked(asking: Place) -> None:
+    line = one_line(asking.call("answer", "ask-1", stdin="true\n"), 2)
+    assert "pass the answer as the second argument" in line
+
+
+def test_prompts_that_are_not_there(asking: Place) -> None:
+    assert "did you mean 'ask-1#1'?" in one_line(asking.call("answer", "ask-1#2", "true"), 3)
+    assert "`holdfast inbox` lists" in one_line(asking.call("answer", "zzz", "true"), 3)
+    asking.run(flows.asking, None, run_id="ask-2")
+    line = one_line(asking.call("answer", "ask", "true"), 2)
+    assert "could be any of ask-1#1, ask-2#1" in line
+
+
+def test_an_event_fills_a_wait(asking: Place) -> None:
+    found = asking.json(
+        "signal", "wait-1", "printer", '{"paper": "thick"}', "--app", "flows", "--actor", "bob"
+    )
+    assert (found["status"], found["result"]) == ("completed", {"paper": "thick"})
+    assert asking.world == ["count 1"]
+
+
+def test_an_event_without_code_or_data_waits_to_be_taken(asking: Place) -> None:
+    done = asking.call("signal", "wait", "printer")
+    assert (done.code, done.out) == (
+        0,
+        "sent printer; continue the run with holdfast resume wait-1 --app MODULE\n",
+    )
+    assert asking.json("resume", "wait-1", "--app", "flows")["result"] is None
+
+
+def test_an_event_for_later(asking: Place) -> None:
+    """It waits for something else."""
+    found = asking.json("signal", "wait-1", "other", "1", "--app", "flows")
+    assert (found["status"], found["waits"], found["until"]) == ("suspended", ["printer"], None)
+    assert asking.look("wait-1")[0] == "suspended"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["wait-1", "printer", "{"], 2, "is not JSON"),
+        (["wait-1", ""], 2, "an event has a name"),
+        (["shop-1", "printer"], 2, "run 'shop-1' is completed: nothing waits for events there any more"),
+        (["nobody", "printer"], 3, "there is no run 'nobody'"),
+    ],
+)
+def test_an_event_that_cannot_be_sent(asking: Place, arguments: list[str], code: int, text: str) -> None:
+    asking.run(flows.shop, run_id="shop-1")
+    before = asking.bytes()
+    assert text in one_line(asking.call("signal", *arguments), code)
+    assert text in json.dumps(asking.json("signal", *arguments, code=code))
+    assert asking.bytes() == before

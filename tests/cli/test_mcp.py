@@ -1,0 +1,173 @@
+"""`holdfast mcp` as a program: what it says where, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from place import Place, one_line, place
+from terminal import PROGRAM, environment
+
+__all__ = ["place"]
+
+HELLO = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"},
+    },
+}
+PING = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
+
+
+class Server:
+    """The program, and the raw protocol."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+
+    def say(self, *messages: Any) -> None:
+        assert self.process.stdin is not None
+        for message in messages:
+            line = message if isinstance(message, bytes) else json.dumps(message).encode()
+            self.process.stdin.write(line + b"\n")
+        self.process.stdin.flush()
+
+    def hear(self) -> Any:
+        assert self.process.stdout is not None
+        return json.loads(self.process.stdout.readline())
+
+    def end(self) -> tuple[int, str]:
+        """The exit code, and what it said beside the protocol."""
+        code = self.process.wait(30)
+        assert self.process.stderr is not None
+        return code, self.process.stderr.read().decode()
+
+
+@contextmanager
+def server(folder: Path) -> Iterator[Server]:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [*PROGRAM, "mcp"], cwd=folder, env=environment(), stdin=pipe, stdout=pipe, stderr=pipe
+    ) as process:
+        found = Server(process)
+        found.say(HELLO)
+        assert found.hear()["result"]["serverInfo"]["name"] == "holdfast"
+        try:
+            yield found
+        finally:
+            process.kill()
+
+
+def test_it_passes_over_what_is_no_message_and_ends_when_nobody_speaks_any_more(place: Place) -> None:
+    with server(place.folder) as found:
+        found.say(b"not json", b"[1", b"", b"\xff\xfe\x00", b'{"jsonrpc": "1.0"}', PING)
+        assert found.hear() == {"jsonrpc": "2.0", "id": 2, "result": {}}
+        assert found.process.stdin is not None
+        assert found.process.stdout is not None
+        found.process.stdin.close()
+        assert found.end() == (0, "")
+        assert found.process.stdout.read() == b""
+    assert list(place.folder.glob("holdfast.db*")) == [], "no store was made"
+
+
+def test_half_of_a_surrogate_pair_is_answered(place: Place) -> None:
+    with server(place.folder) as found:
+        for number, params in enumerate(
+            ({"name": "show", "arguments": {"ref": "\ud800"}}, {"name": "\udfff", "arguments": {}})
+        ):
+            found.say({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params})
+            answer = found.hear()
+            assert answer["id"] == number
+            assert "surrogate" in answer["error"]["message"]
+        found.say(PING)
+        assert found.hear() == {"jsonrpc": "2.0", "id": 2, "result": {}}
+
+
+def test_it_ends_when_nobody_listens_any_more(place: Place) -> None:
+    with server(place.folder) as found:
+        assert found.process.stdout is not None
+        found.process.stdout.close()
+        found.say(PING)
+        assert found.end() == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("sign", "code", "said"),
+    [(signal.SIGINT, 130, "holdfast: interrupted; nothing is lost\n"), (signal.SIGTERM, 0, "")],
+)
+def test_it_ends_by_a_signal(place: Place, sign: signal.Signals, code: int, said: str) -> None:
+    with server(place.folder) as found:
+        found.process.send_signal(sign)
+        assert found.end() == (code, said)
+
+
+def test_nothing_but_the_protocol_is_on_standard_output(place: Place) -> None:
+    """Neither what an application prints, nor what programs print that it starts."""
+    (place.folder / "loud.py").write_text(
+        "import os, subprocess, sys\n"
+        "print('print')\nos.write(1, b'write\\n')\nsubprocess.run(['echo', 'echo'])\n"
+        "assert sys.stdin.read() == '' and os.read(0, 9) == b''\n"
+    )
+    call = {"name": "runs", "arguments": {}}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [*PROGRAM, "mcp", "--app", "loud"],
+        cwd=place.folder,
+        env=environment(),
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+    ) as process:
+        found = Server(process)
+        found.say(HELLO, {"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": call})
+        assert [found.hear()["id"], found.hear()["id"]] == [1, 3]
+        assert process.stdin is not None
+        process.stdin.close()
+        code, said = found.end()
+    assert code == 0
+    assert sorted(said.split()) == ["echo", "print", "write"]
+
+
+def test_on_a_terminal_it_says_what_it_is(place: Place) -> None:
+    shown = place.terminal("mcp")
+    shown.until("serving MCP on standard input and output")
+    shown.interrupt()
+    assert shown.end() == 130
+
+
+def test_without_the_package(place: Place) -> None:
+    hidden = place.folder / "hidden"
+    hidden.mkdir()
+    (hidden / "sitecustomize.py").write_text("import sys\nsys.modules['mcp'] = None\n")
+    line = one_line(place.call("mcp", PYTHONPATH=str(hidden)), 2)
+    assert "pip install 'holdfast[mcp]'" in line
+
+
+def test_help_loads_nothing_of_it(place: Place) -> None:
+    told = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys\nfrom holdfast.cli.app import run\nrun(['--help']), run(['mcp', '--help'])\n"
+            "print([name for name in sys.modules if name.split('.')[0] in ('mcp', 'anyio', 'pydantic')])",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=place.folder,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+    assert "Serve the store to agents" in told.stdout
+    assert told.stdout.splitlines()[-1] == "[]"

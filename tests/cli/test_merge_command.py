@@ -1,0 +1,138 @@
+"""`holdfast merge`."""
+
+from __future__ import annotations
+
+import place as places
+import pytest
+from place import Place, one_line
+
+place = places.place
+
+
+@pytest.fixture
+def two(place: Place) -> Place:
+    """Two timelines: both changed `both` and `list`, each something of its own."""
+    with place.open() as hf:
+        log = hf.history("plan-1")
+        log.commit({"both": 0, "list": [1], "gone": 1})
+        log.commit({"both": "left", "list": [1, 2], "gone": 1, "left": True})
+        log.rollback(to=1)
+        log.commit({"both": "right", "list": [1, 3], "right": True})
+    return place
+
+
+@pytest.fixture
+def apart(place: Place) -> Place:
+    """Two timelines without a conflict."""
+    with place.open() as hf:
+        log = hf.history("plan-1")
+        log.commit({})
+        log.commit({"left": True})
+        log.rollback(to=1)
+        log.commit({"right": True})
+    return place
+
+
+@pytest.mark.parametrize("other", [["2"], ["plan-1@2"], ["@2"], ["--timeline", "1"]])
+def test_what_changed_in_one_only_is_taken(apart: Place, other: list[str]) -> None:
+    done = apart.call("merge", "plan-1", *other, "--note", "together")
+    assert (done.code, done.out) == (0, "plan-1@4 merges 3 and 2\n")
+    assert "merge plan-1@2 into plan-1@3; they differ in 2 paths" in done.err
+    assert apart.look("plan-1")[2] == {"right": True, "left": True}
+    with apart.open() as hf:
+        assert (hf.get("plan-1").head.kind, hf.get("plan-1").head.note) == ("merge", "together")
+
+
+def test_what_was_merged_is_not_merged_again(apart: Place) -> None:
+    assert apart.call("merge", "plan-1", "2").code == 0
+    with apart.open() as hf:
+        hf.history("plan-1").commit({"more": 1})
+    assert "nothing to merge" in one_line(apart.call("merge", "plan-1", "--timeline", "1"), 2)
+
+
+def test_json(apart: Place) -> None:
+    assert apart.json("merge", "plan", "2") == {"run": "plan-1", "head": 3, "other": 2, "version": 4}
+
+
+def test_a_dry_run_changes_nothing(apart: Place) -> None:
+    before = apart.bytes()
+    done = apart.call("merge", "plan-1", "2", "--dry-run")
+    assert (done.code, done.out) == (0, "merge plan-1@2 into plan-1@3; they differ in 2 paths\n")
+    assert apart.json("merge", "plan-1", "2", "--dry-run") == {
+        "dry_run": True,
+        "run": "plan-1",
+        "head": 3,
+        "other": 2,
+    }
+    assert apart.bytes() == before
+
+
+@pytest.mark.parametrize(("typed", "code"), [("y\n", 0), ("n\n", 1), ("\x03", 130)])
+def test_a_terminal_is_asked(apart: Place, typed: str, code: int) -> None:
+    before = apart.bytes()
+    screen = apart.terminal("merge", "plan-1", "2").until("differ in 2 paths").until("Go ahead?")
+    assert screen.type(typed).end() == code
+    assert "Traceback" not in screen.text
+    assert (apart.bytes() == before) is (typed != "y\n")
+
+
+def test_a_conflict_names_both_sides_and_says_what_to_do(two: Place) -> None:
+    before = two.bytes()
+    done = two.call("merge", "plan-1", "2")
+    assert done.code == 4
+    assert done.err.splitlines()[-1] == (
+        'holdfast: both changed both: plan-1@3 has "right", plan-1@2 has "left"; use --prefer head or --prefer other'
+    )
+    assert "both changed both" in one_line(two.call("merge", "plan-1", "2", "--dry-run"), 4)
+    assert two.call("merge", "plan-1", "2", "--dry-run", "--prefer", "head").code == 0
+    assert two.terminal("merge", "plan-1", "2").end() == 4, "nobody is asked about what cannot be done"
+    found = two.json("merge", "plan-1", "2", code=4)
+    assert found["code"] == "merge_conflict"
+    assert found["details"] == {
+        "path": "both",
+        "paths": ["both"],
+        "base": 0,
+        "head": "right",
+        "other": "left",
+    }
+    assert two.bytes() == before
+
+
+@pytest.mark.parametrize(("side", "stays"), [("head", "right"), ("other", "left")])
+def test_the_preferred_side_stays(two: Place, side: str, stays: str) -> None:
+    done = two.call("merge", "plan-1", "2", "--prefer", side)
+    assert done.code == 0, done
+    state = two.look("plan-1")[2]
+    assert state["both"] == stays
+    assert state["list"] == [1, 3, 2]
+    assert (state["left"], state["right"], "gone" in state) == (True, True, False)
+
+
+@pytest.mark.parametrize(("side", "there"), [("head", False), ("other", True)])
+def test_a_deletion_is_a_side_too(place: Place, side: str, there: bool) -> None:
+    with place.open() as hf:
+        log = hf.history("plan-1")
+        log.commit({"x": 0})
+        log.commit({"x": 1})
+        log.rollback(to=1)
+        log.commit({})
+    assert "deletes it" in place.call("merge", "plan-1", "2").err
+    assert place.json("merge", "plan-1", "2", code=4)["details"]["head"] is None
+    assert place.call("merge", "plan-1", "2", "--prefer", side).code == 0
+    assert ("x" in place.look("plan-1")[2]) is there
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        ([], 2, "name a version, or --timeline N"),
+        (["2", "--timeline", "1"], 2, "name a version, or --timeline N"),
+        (["9"], 3, "no version 9"),
+        (["--timeline", "9"], 3, "no timeline 9"),
+        (["1"], 2, "nothing to merge: plan-1@3 already contains plan-1@1"),
+        (["head"], 2, "nothing to merge"),
+        (["2", "--prefer", "nobody"], 2, "nobody"),
+    ],
+)
+def test_what_cannot_be_merged(two: Place, arguments: list[str], code: int, text: str) -> None:
+    assert text in one_line(two.call("merge", "plan-1", *arguments), code)

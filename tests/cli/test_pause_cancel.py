@@ -1,0 +1,109 @@
+"""`holdfast pause` and `holdfast cancel`."""
+
+from __future__ import annotations
+
+import flows
+import place as places
+import pytest
+import terminal
+from place import Place
+from shelf import Shelf
+
+place = places.place
+
+
+@pytest.fixture
+def waiting(place: Place) -> Place:
+    place.run(flows.sleeping, 3600, run_id="wait-1")
+    return place
+
+
+@pytest.mark.parametrize(("command", "status"), [("pause", "paused"), ("cancel", "cancelled")])
+def test_a_run_that_nobody_advances_stops_at_once(waiting: Place, command: str, status: str) -> None:
+    done = waiting.call(command, "wait-1", "--reason", "enough")
+    assert (done.code, done.out) == (0, f"wait-1 is {status}\n")
+    assert "wait-1, which is suspended" in done.err
+    assert waiting.look("wait-1")[0] == status
+    assert waiting.json(command, "wait-1") == {"run": "wait-1", "status": status}
+    with waiting.open() as hf:
+        assert "enough" in str([event.data for event in hf.get("wait-1").events()]) + str(
+            hf.get("wait-1").head.note
+        )
+
+
+@pytest.mark.parametrize("command", ["pause", "cancel"])
+def test_a_dry_run_changes_nothing(waiting: Place, command: str) -> None:
+    before = waiting.bytes()
+    assert "wait-1, which is suspended" in waiting.call(command, "wait-1", "--dry-run").out
+    assert waiting.json(command, "wait-1", "--dry-run") == {
+        "dry_run": True,
+        "run": "wait-1",
+        "status": "suspended",
+    }
+    assert waiting.bytes() == before
+
+
+@pytest.mark.parametrize("command", ["pause", "cancel"])
+@pytest.mark.parametrize(("typed", "code"), [("y\n", 0), ("n\n", 1), ("\x03", 130)])
+def test_a_terminal_is_asked(waiting: Place, command: str, typed: str, code: int) -> None:
+    before = waiting.bytes()
+    screen = waiting.terminal(command, "wait-1").until("Go ahead?")
+    assert screen.type(typed).end() == code
+    assert "Traceback" not in screen.text
+    assert (waiting.bytes() == before) is (typed != "y\n")
+
+
+@pytest.mark.parametrize("command", ["pause", "cancel"])
+def test_a_run_that_has_ended_stays_as_it_is(place: Place, command: str) -> None:
+    place.run(flows.shop, run_id="shop-1")
+    before = place.bytes()
+    code, text = terminal.seen(command, "shop-1", cwd=place.folder)
+    assert (code, text) == (4, "shop-1 had ended already: it is completed")
+    assert place.bytes() == before
+
+
+def test_parts_are_cancelled_along(place: Place) -> None:
+    place.run(flows.parent, run_id="parent-1")
+    done = place.call("cancel", "parent-1")
+    assert "so are the runs that are parts of it: parent-1.cli_child" in done.err
+    assert place.look("parent-1.cli_child")[0] == "cancelled"
+
+
+@pytest.mark.parametrize(("command", "status"), [("pause", "paused"), ("cancel", "cancelled")])
+def test_a_run_at_work_elsewhere_stops_at_the_next_step(place: Place, command: str, status: str) -> None:
+    broken = place.touch("broken")
+    place.run(flows.failing, run_id="fail-1")
+    broken.unlink()
+    place.rewrite('did("fragile")', 'did("fragile")\n    wait_for_file("go")')
+    place.rewrite("return fragile()", "fragile()\n    return fragile()")
+    other = place.terminal("resume", "fail-1", "--yes", "--app", "flows")
+    places.until(lambda: place.world.count("fragile") == 2)
+    done = place.call(command, "fail-1")
+    assert (done.code, done.out) == (0, f"fail-1 is being advanced: it will be {status} at the next step\n")
+    place.touch("go")
+    assert other.end() == 0, other.text
+    assert other.text.splitlines()[-1].startswith(f"{status}  fail-1@")
+    assert place.look("fail-1")[0] == status
+    assert place.world.count("fragile") == 2
+
+
+def test_a_paused_run_goes_on(waiting: Place) -> None:
+    assert waiting.call("pause", "wait-1").code == 0
+    assert waiting.call("resume", "wait-1", "--app", "flows").code == 0
+    assert waiting.look("wait-1")[0] == "suspended"
+
+
+@pytest.mark.parametrize("command", ["pause", "cancel"])
+def test_a_history_by_hand_is_nobodys_to_stop(place: Place, command: str) -> None:
+    with place.open() as hf:
+        hf.history("notes").commit({"a": 1})
+    before = place.bytes()
+    refused = place.call(command, "notes", "--yes")
+    assert refused.code == 2
+    assert refused.err == f"holdfast: run 'notes' is a manual run: there is nothing to {command}\n"
+    assert place.bytes() == before
+
+
+@pytest.mark.parametrize("command", ["pause", "cancel"])
+def test_a_run_whose_process_is_gone_is_told_as_such(shelf: Shelf, command: str) -> None:
+    assert "died, which is interrupted" in shelf.call(command, "died", "--dry-run").out

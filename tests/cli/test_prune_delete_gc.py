@@ -1,0 +1,226 @@
+"""`holdfast prune`, `holdfast delete` and `holdfast gc`"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import threading
+
+import pytest
+from shelf import Shelf
+from terminal import PROGRAM, Terminal
+
+import holdfast
+from holdfast import step, workflow
+
+
+def kept(own: Shelf, run: str) -> list[int]:
+    return [version["version"] for version in own.json("log", run)]
+
+
+def test_a_dry_run_tells_and_changes_nothing(own: Shelf) -> None:
+    before = own.json("log", "counted")
+    lines = own.screen("prune", "counted", "--keep-last", "2", "--dry-run").splitlines()
+    assert [line.split() for line in lines] == [
+        ["run", "prune", "keep", "versions"],
+        ["counted", "3", "3", "1–2,", "4"],
+        ["nothing", "was", "changed", "(--dry-run)"],
+    ]
+    assert own.rows("prune", "counted", "--keep-last", "2", "--dry-run") == [["counted", "3", "3", "1,2,4"]]
+    found = own.json("prune", "counted", "--keep-last", "2", "--dry-run")
+    assert found["dry_run"] is True
+    (plan,) = found["runs"]
+    assert (plan["prune"], plan["keep"]) == ([1, 2, 4], [3, 5, 6]), "3 is tagged"
+    assert own.json("log", "counted") == before
+
+
+def test_what_it_forgets_and_keeps(own: Shelf) -> None:
+    assert "3 versions" in own.pipe("prune", "counted", "--keep-last", "2", "-y")
+    assert kept(own, "counted") == [6, 5, 3]
+    told = own.refused("show", "counted@2", code=3)
+    assert "version 2" in told
+    own.pipe("verify")
+
+
+def test_as_a_record(own: Shelf) -> None:
+    found = json.loads(own.pipe("prune", "hand", "--keep-last", "1", "--json", "-y"))
+    assert found["runs"] == ["hand"]
+    assert found["versions"] == 9 - len(kept(own, "hand"))
+    assert {9, 7, 3} <= set(kept(own, "hand")), "the head, what is tagged, what is pinned"
+
+
+def test_all_runs(own: Shelf) -> None:
+    own.pipe("prune", "--all", "--keep-last", "1", "-y")
+    assert kept(own, "counted") == [6, 3]
+    assert kept(own, "report-1") == [6, 3, 2, 1], "a fork that is not over needs what it came from"
+    assert kept(own, "asks") == [4, 3, 2, 1], "a run that is not over needs its steps"
+
+
+@pytest.mark.parametrize("rule", ["--keep-within=1h", "--keep-last=9"])
+def test_nothing_to_forget(own: Shelf, rule: str) -> None:
+    assert own.pipe("prune", "hand", rule, "-y") == "nothing to prune\n"
+    assert own.json("prune", "hand", rule) == {"versions": 0, "bytes": 0, "runs": ["hand"]}
+    assert len(kept(own, "hand")) == 9
+
+
+@pytest.mark.parametrize("rule", ["--keep-hourly", "--keep-daily", "--keep-weekly"])
+def test_one_of_each_hour_day_or_week(own: Shelf, rule: str) -> None:
+    """All are of this hour, or of two if it has just begun: the newest of each stays."""
+    (plan,) = own.json("prune", "counted", rule, "3", "--dry-run")["runs"]
+    assert {6, 3} <= set(plan["keep"])
+    assert len(plan["keep"]) <= 3
+    (plan,) = own.json("prune", "counted", rule, "0", "--dry-run")["runs"]
+    assert plan["keep"] == [3, 6]
+
+
+def test_people_are_asked(own: Shelf) -> None:
+    asked = Terminal("prune", "counted", "--keep-last", "2", cwd=own.folder)
+    asked.until("Go ahead? [y/N]")
+    assert "counted: 1–2, 4 of 6" in asked.text
+    assert "3 versions of 1 run will be removed" in asked.text
+    asked.type("n\n")
+    assert asked.end() == 1
+    assert "nothing was changed" in asked.text
+    assert len(kept(own, "counted")) == 6
+    asked = Terminal("prune", "counted", "--keep-last", "2", cwd=own.folder).until("Go ahead?").type("y\n")
+    assert asked.end() == 0
+    assert "3 versions" in asked.text
+    assert len(kept(own, "counted")) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["prune"], 2, "name the runs, or use --all"),
+        (["prune", "hand"], 2, "name what to keep: --keep-last 10"),
+        (["prune", "hand", "--keep-last", "-1"], 2, "--keep-last"),
+        (["prune", "hand", "--keep-within", "a while"], 2, "not a duration"),
+        (["prune", "hand", "--keep-within", "999999999y"], 2, "is too long"),
+        (["prune", "nosuch", "--keep-last", "1"], 3, "no run"),
+        (["delete"], 2, "missing argument"),
+        (["delete", "nosuch", "-y"], 3, "no run"),
+        (["delete", "hand"], 2, "this cannot be undone: confirm it with --yes"),
+        (["gc", "--grace", "soon"], 2, "not a duration"),
+        (["gc", "--grace", "999999999y"], 2, "is too long"),
+    ],
+)
+def test_wrong_use(own: Shelf, arguments: list[str], code: int, told: str) -> None:
+    assert told in own.refused(*arguments, code=code)
+    assert kept(own, "hand")
+
+
+def test_deleting(own: Shelf) -> None:
+    told = own.call("delete", "hand", "--dry-run").out
+    assert told == "delete 1 run permanently, with all versions: hand\n"
+    assert own.json("delete", "hand", "--dry-run") == {"dry_run": True, "runs": ["hand"], "children": []}
+    assert kept(own, "hand")
+    assert own.pipe("delete", "hand", "pruned", "-y") == "deleted hand, pruned\n"
+    assert own.refused("log", "hand", code=3)
+    assert own.json("delete", "report-2", "-y") == {"deleted": ["report-2"], "children": []}
+    own.pipe("verify")
+
+
+def test_people_are_asked_before_a_run_is_removed(own: Shelf) -> None:
+    asked = Terminal("delete", "hand", cwd=own.folder).until("Go ahead?").type("\n")
+    assert asked.end() == 1
+    assert kept(own, "hand")
+    asked = (
+        Terminal("delete", "hand", cwd=own.folder)
+        .until("with all versions: hand")
+        .until("Go ahead?")
+        .type("y\n")
+    )
+    assert asked.end() == 0
+    assert own.refused("log", "hand", code=3)
+
+
+def test_nothing_is_forgotten_without_being_asked_for(own: Shelf) -> None:
+    done = own.call("prune", "counted", "hand", "counted", "--keep-last", "2")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.splitlines()[0] == "counted: 1–2, 4 of 6"
+    assert "confirm it with --yes" in done.err
+    told = own.call("prune", "counted", "--keep-last", "2", "--json")
+    assert (told.code, told.out) == (2, "")
+    assert len(kept(own, "counted")) == 6
+
+
+def test_what_is_asked_is_told_also_where_the_output_goes_elsewhere(own: Shelf) -> None:
+    command = f"{shlex.join(PROGRAM)} prune counted --keep-last 2 > out.txt"
+    asked = Terminal(cwd=own.folder, program=["sh", "-c", command]).until("Go ahead?")
+    assert "counted: 1–2, 4 of 6" in asked.text
+    assert asked.type("y\n").end() == 0
+    assert "3 versions" in (own.folder / "out.txt").read_text()
+
+
+def test_no_more_is_forgotten_than_was_told(own: Shelf) -> None:
+    asked = Terminal("prune", "counted", "--keep-last", "2", cwd=own.folder).until("Go ahead?")
+    with own.open() as hf:
+        hf.history("counted").commit({"n": 7})
+    assert asked.type("y\n").end() == 4
+    assert "more of its versions would be removed (5); nothing was pruned" in asked.text.replace("\n", "")
+    assert len(kept(own, "counted")) == 7
+
+
+@workflow(name="forget_part")
+def part(inner: bool) -> None:
+    if inner:
+        part(False)
+
+
+def test_parts_go_along_and_are_told(own: Shelf) -> None:
+    with own.open() as hf:
+        hf.run(part, True, run_id="whole")
+        (inner,) = hf.get("whole").children
+    told = own.call("delete", "whole", "--dry-run").out.splitlines()
+    assert told[1] == f"and 1 child run: {inner}"
+    plan = own.json("delete", inner, "whole", "han", "hand", "--dry-run")
+    assert plan == {"dry_run": True, "runs": ["whole", "hand"], "children": [inner]}
+    assert own.json("delete", inner, "whole", "whole", "-y") == {"deleted": ["whole"], "children": [inner]}
+    assert own.refused("log", inner, code=3)
+
+
+def test_a_run_at_work_is_not_removed(own: Shelf) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    @step(name="forget_wait")
+    def wait() -> None:
+        begun.set()
+        go.wait(30)
+
+    @workflow(name="forget_inner")
+    def inner() -> None:
+        wait()
+
+    @workflow(name="forget_outer")
+    def outer() -> None:
+        inner()
+
+    with own.open() as hf:
+        thread = threading.Thread(target=hf.run, args=(outer,), kwargs={"run_id": "busy"})
+        thread.start()
+        assert begun.wait(30)
+        try:
+            told = own.refused("delete", "busy", "-y", code=4)
+            assert "is being advanced elsewhere: wait for it, or cancel it" in told
+            (below,) = hf.get("busy").children
+            with pytest.raises(holdfast.AlreadyRunning):
+                hf.delete(below)
+            with pytest.raises(holdfast.AlreadyRunning):
+                hf.delete("busy")
+            assert hf.get(below).status == "running", "nothing of it was removed"
+        finally:
+            go.set()
+            thread.join()
+        hf.delete("busy")
+        assert "busy" not in [run.id for run in hf.runs()]
+
+
+def test_gc_removes_what_no_version_holds(own: Shelf) -> None:
+    with own.open() as hf:
+        hf.history("large").commit({"doc": holdfast.artifact(b"x" * 100_000)})
+    assert own.pipe("gc", "--grace", "0s") == "removed 0 artifacts, 0 B\n"
+    own.call("delete", "large", "-y")
+    assert own.json("gc")["artifacts"] == 0, "what is young may be on its way into a version"
+    found = own.json("gc", "--grace", "0s", "--compact")
+    assert (found["artifacts"], found["bytes"]) == (1, 100_000)
+    assert "the file shrank from" in own.screen("gc", "--compact")

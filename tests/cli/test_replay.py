@@ -1,0 +1,107 @@
+"""`holdfast replay`."""
+
+from __future__ import annotations
+
+import flows
+import place as places
+import pytest
+from place import Place, one_line
+
+place = places.place
+
+
+@pytest.fixture
+def chancy(place: Place) -> Place:
+    """A run whose step gave `kelp`, and would give `rock` now."""
+    (place.folder / "topic.txt").write_text("kelp")
+    place.run(flows.chancy, run_id="chance-1")
+    place.run(flows.shop, run_id="shop-1", state={"n": 0})
+    place.forget()
+    (place.folder / "topic.txt").write_text("rock")
+    return place
+
+
+def test_steps_that_give_the_same(chancy: Place) -> None:
+    before = chancy.bytes()
+    done = chancy.call("replay", "shop-1", "--validate", "--app", "flows")
+    assert (done.code, done.out) == (0, "")
+    assert "run 4 recorded steps of cli_shop again" in done.err
+    assert chancy.json("replay", "shop-1", "--validate", "--app", "flows") == []
+    assert chancy.world == ["order kelp", "count 1", "order rock", "count 2"] * 2
+    assert chancy.bytes() == before
+    screen = chancy.terminal("replay", "shop-1", "--validate", "--yes", "--app", "flows")
+    assert screen.end() == 0
+    assert "no difference in 4 recorded steps" in screen.text
+
+
+def test_a_step_that_gives_something_else_is_a_finding(chancy: Place) -> None:
+    before = chancy.bytes()
+    done = chancy.call("replay", "chance-1", "--validate", "--app", "flows")
+    assert (done.code, done.out.splitlines()[0]) == (1, "other\tresult\tkelp\trock")
+    found = chancy.json("replay", "chance-1", "--validate", "--app", "flows", code=1)
+    assert found[0] == {"address": "other", "what": "result", "recorded": "kelp", "now": "rock"}
+    assert chancy.bytes() == before
+    screen = chancy.terminal("replay", "chance-1", "--validate", "--app", "flows")
+    screen.until("side effects included").until("Go ahead?").type("y\n")
+    assert screen.end() == 1
+    assert "recorded" in screen.text
+    assert '"rock"' in screen.text
+
+
+@pytest.mark.parametrize(("typed", "code"), [("n\n", 1), ("\x03", 130)])
+def test_nothing_is_run_before_somebody_said_yes(chancy: Place, typed: str, code: int) -> None:
+    screen = chancy.terminal("replay", "shop-1", "--validate", "--app", "flows").until("Go ahead?")
+    assert screen.type(typed).end() == code
+    assert chancy.world == []
+
+
+@pytest.mark.parametrize("how", ["--validate", "--republish"])
+def test_a_dry_run_runs_nothing_and_needs_no_code(chancy: Place, how: str) -> None:
+    before = chancy.bytes()
+    done = chancy.call("replay", "shop-1", how, "--dry-run")
+    assert done.code == 0
+    assert chancy.json("replay", "shop-1", how, "--dry-run") == {
+        "dry_run": True,
+        "run": "shop-1",
+        "steps": ["order", "count", "order#2", "count#2"],
+    }
+    assert (chancy.bytes(), chancy.world) == (before, [])
+
+
+def test_told_again(chancy: Place) -> None:
+    done = chancy.call("replay", "shop-1", "--republish", "--app", "flows")
+    assert (done.code, done.out) == (0, "completed  shop-1@6: 2\n")
+    assert chancy.world == []
+
+
+def test_told_again_and_going_on_has_the_outcome(place: Place) -> None:
+    place.touch("broken")
+    place.run(flows.failing, run_id="fail-1")
+    found = place.json("replay", "fail-1", "--republish", "--app", "flows", code=1)
+    assert found["status"] == "failed"
+    place.run(flows.asking, {"type": "boolean"}, run_id="ask-1")
+    assert place.json("replay", "ask-1", "--republish", "--app", "flows", code=5)["questions"] == ["ask-1#1"]
+
+
+def test_an_asynchronous_workflow(place: Place) -> None:
+    place.run(flows.walking, run_id="walk-1")
+    assert place.json("replay", "walk-1", "--validate", "--app", "flows") == []
+    assert place.world == ["acount"] * 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ([], "use --validate or --republish"),
+        (["--validate", "--republish"], "use --validate or --republish"),
+        (["--validate"], "replay needs the code of workflow 'cli_shop'"),
+    ],
+)
+def test_what_cannot_be_replayed(chancy: Place, arguments: list[str], text: str) -> None:
+    assert text in one_line(chancy.call("replay", "shop-1", *arguments), 2)
+
+
+def test_a_history_kept_by_hand_has_no_steps(place: Place) -> None:
+    with place.open() as hf:
+        hf.history("by-hand").commit({})
+    assert "there are no steps to replay" in one_line(place.call("replay", "by-hand", "--validate"), 2)

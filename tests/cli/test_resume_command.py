@@ -1,0 +1,252 @@
+"""`holdfast resume`."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from contextlib import suppress
+
+import flows
+import place as places
+import pytest
+import terminal
+from place import Place, one_line
+
+from holdfast import LimitExceeded, Limits
+
+place = places.place
+
+
+@pytest.fixture
+def failed(place: Place) -> Place:
+    """A run that failed at its second step; the cause is gone."""
+    broken = place.touch("broken")
+    place.run(flows.failing, run_id="fail-1")
+    broken.unlink()
+    place.forget()
+    return place
+
+
+def test_goes_on_in_a_pipe_and_passes_what_is_recorded(failed: Place) -> None:
+    done = failed.call("resume", "fail-1", "--app", "flows")
+    assert (done.code, done.out) == (0, 'completed  fail-1@4: "whole"\n')
+    assert "1 completed step will be replayed from history." in done.err
+    assert failed.world == ["fragile"]
+    assert failed.look("fail-1")[:2] == ("completed", "whole")
+
+
+def test_json_is_the_outcome_alone(failed: Place) -> None:
+    found = failed.json("resume", "fail-1", "--app", "flows")
+    assert found == {"run": "fail-1", "status": "completed", "version": 4, "timeline": 1, "result": "whole"}
+
+
+def test_a_dry_run_changes_nothing_and_needs_no_code(failed: Place) -> None:
+    before = failed.bytes()
+    done = failed.call("resume", "fail-1", "--dry-run")
+    assert done.code == 0
+    assert "1 completed step will be replayed from history." in done.out
+    found = failed.json("resume", "fail-1", "--dry-run")
+    assert (found["dry_run"], found["replayed"], found["known"]) == (True, ["order"], False)
+    assert failed.bytes() == before
+    assert failed.world == []
+
+
+@pytest.mark.parametrize(("typed", "code", "status"), [("y\n", 0, "completed"), ("n\n", 1, "failed")])
+def test_a_terminal_is_asked(failed: Place, typed: str, code: int, status: str) -> None:
+    before = failed.bytes()
+    screen = failed.terminal("resume", "fail-1", "--app", "flows")
+    screen.until("will be replayed from history").until("Go ahead?")
+    assert failed.bytes() == before
+    assert screen.type(typed).end() == code
+    assert ("✓ fragile" in screen.text) is (status == "completed")
+    assert ("nothing was changed" in screen.text) is (status == "failed")
+    assert failed.look("fail-1")[0] == status
+
+
+def test_ctrl_c_at_the_question_changes_nothing(failed: Place) -> None:
+    before = failed.bytes()
+    screen = failed.terminal("resume", "fail-1", "--app", "flows").until("Go ahead?")
+    assert screen.interrupt().end() == 130
+    assert screen.text.splitlines()[-1] == "holdfast: interrupted; nothing is lost"
+    assert "Traceback" not in screen.text
+    assert failed.bytes() == before
+
+
+def test_yes_asks_nothing(failed: Place) -> None:
+    code, text = terminal.seen("resume", "fail-1", "--yes", "--app", "flows", cwd=failed.folder)
+    assert code == 0
+    assert "Go ahead?" not in text
+
+
+def test_without_code_it_says_how_to_name_it(failed: Place) -> None:
+    line = one_line(failed.call("resume", "fail-1"), 2)
+    assert "resume needs the code of workflow 'cli_failing'" in line
+    assert "--app module" in line
+    assert "[tool.holdfast] app" in line
+    found = failed.json("resume", "fail-1", code=2)
+    assert (found["code"], found["details"]) == ("invalid", {"workflow": "cli_failing"})
+
+
+def test_a_workflow_that_fails_again_is_a_finding(failed: Place) -> None:
+    failed.touch("broken")
+    done = failed.call("resume", "fail-1", "--app", "flows")
+    assert done.code == 1
+    assert "ValueError: the cup is broken" in done.out
+    assert "holdfast resume fail-1" in done.out
+    found = failed.json("resume", "fail-1", "--app", "flows", code=1)
+    assert (found["status"], found["error"]["message"]) == ("failed", "the cup is broken")
+
+
+def test_a_completed_run_is_told_and_nothing_is_asked(place: Place) -> None:
+    place.run(flows.shop, run_id="shop-1")
+    before = place.bytes()
+    screen = place.terminal("resume", "shop-1")
+    assert screen.end() == 0
+    assert screen.text == "completed  shop-1@6: 2"
+    assert place.bytes() == before
+
+
+def test_from_a_step_on_anew(place: Place) -> None:
+    place.run(flows.shop, run_id="shop-1")
+    place.forget()
+    plan = place.json("resume", "shop-1", "--from", "order#2", "--dry-run")
+    assert (plan["undo"], plan["again"]) == (["order#2"], ["order#2", "count#2"])
+    done = place.call("resume", "shop-1", "--from", "order#2", "--app", "flows")
+    assert done.code == 0, done
+    assert "Compensations will run first, in this order: order#2." in done.err
+    assert place.world == ["undo rock", "order rock", "count 2"]
+    line = one_line(place.call("resume", "shop-1", "--from", "nope", "--app", "flows"), 3)
+    assert "has recorded no step 'nope'" in line
+
+
+@pytest.mark.parametrize(
+    ("flow", "arguments", "waits"),
+    [
+        (flows.sleeping, (3600,), "sleep"),
+        (flows.waiting, (), "printer"),
+        (flows.asking, ({"type": "boolean"},), '1: "Shall it be published?"'),
+        (flows.parent, (), '1: "Is the child well?"'),
+    ],
+)
+def test_only_a_run_that_asks_exits_with_5(
+    place: Place, flow: object, arguments: tuple[object, ...], waits: str
+) -> None:
+    place.run(flow, *arguments, run_id="wait-1")
+    code = 5 if "?" in waits else 0
+    done = place.call("resume", "wait-1", "--app", "flows")
+    assert (done.code, done.out[:9]) == (code, "suspended")
+    assert waits in done.out
+    found = place.json("resume", "wait-1", "--app", "flows", code=code)
+    assert found["status"] == "suspended"
+    assert len(found["questions"]) == ("?" in waits)
+    assert ("(in 60 min)" in done.out, found["until"] is not None) == (waits == "sleep",) * 2
+
+
+def test_a_cancelled_run_is_refused_before_anybody_is_asked(place: Place) -> None:
+    place.run(flows.sleeping, 3600, run_id="wait-1")
+    assert place.call("cancel", "wait-1").code == 0
+    screen = place.terminal("resume", "wait-1", "--app", "flows")
+    assert screen.end() == 2
+    assert "Go ahead?" not in screen.text
+    line = one_line(place.call("resume", "wait-1", "--app", "flows"), 2)
+    assert "was cancelled" in line
+    assert "holdfast rollback wait-1 --to VERSION" in line
+
+
+def test_an_asynchronous_workflow(place: Place) -> None:
+    broken = place.touch("broken")
+    place.run(flows.walking, run_id="walk-1")
+    assert place.call("resume", "walk-1", "--app", "flows").code == 1
+    broken.unlink()
+    done = place.call("resume", "walk-1", "--app", "flows")
+    assert (done.code, done.out) == (0, "completed  walk-1@4: 2\n")
+    assert place.world == ["acount", "acount"]
+
+
+def test_a_history_kept_by_hand_has_nothing_to_resume(place: Place) -> None:
+    with place.open() as hf:
+        hf.history("by-hand").commit({"a": 1})
+    assert "manual run" in one_line(place.call("resume", "by-hand", "--app", "flows"), 2)
+
+
+def test_what_another_process_advances_is_a_conflict_and_when_killed_interrupted(place: Place) -> None:
+    place.touch("go-a")
+    (place.folder / "start.py").write_text(
+        "import flows, holdfast\nholdfast.open('holdfast.db').run(flows.long, ['a', 'b'], run_id='long-1')\n"
+    )
+    other = subprocess.Popen([terminal.PROGRAM[0], "start.py"], cwd=place.folder, env=terminal.environment())
+    try:
+        place.until("begin b")
+        done = place.call("resume", "long-1", "--app", "flows")
+        assert done.code == 4
+        assert done.err.splitlines()[-1] == (
+            "holdfast: run 'long-1' is being advanced elsewhere: wait for it, or cancel it"
+        )
+        assert place.json("resume", "long-1", "--app", "flows", code=4)["code"] == "already_running"
+        assert place.call("rollback", "long-1", "--to", "1", "--app", "flows").code == 4
+        assert [run["status"] for run in place.json("runs")] == ["running"]
+    finally:
+        other.send_signal(signal.SIGKILL)
+        other.wait()
+    assert [run["status"] for run in place.json("runs")] == ["interrupted"]
+    place.touch("go-b")
+    place.forget()
+    done = place.call("resume", "long-1", "--app", "flows")
+    assert (done.code, done.out) == (0, "completed  long-1@6: 2\n")
+    assert place.world == ["begin b", "end b", "count 2"]
+
+
+def test_changed_code_is_refused_if_asked_for(failed: Place) -> None:
+    failed.rewrite("return fragile()", 'return "x" + fragile()')
+    done = failed.call("resume", "fail-1", "--app", "flows", "--changed", "refuse")
+    assert done.code == 4
+    assert "use --changed allow" in done.err
+    assert (
+        failed.json("resume", "fail-1", "--app", "flows", "--changed", "refuse", code=4)["code"]
+        == "code_changed"
+    )
+    assert failed.look("fail-1")[0] == "failed"
+    done = failed.call("resume", "fail-1", "--app", "flows", "--changed", "allow")
+    assert (done.code, done.out) == (0, 'completed  fail-1@4: "xwhole"\n')
+
+
+def test_a_divergence_is_refused_or_runs_anew(place: Place) -> None:
+    (place.folder / "topic.txt").write_text("kelp")
+    broken = place.touch("broken")
+    place.run(flows.reading, run_id="read-1")
+    broken.unlink()
+    (place.folder / "topic.txt").write_text("rock")
+    done = place.call("resume", "read-1", "--app", "flows")
+    assert done.code == 4
+    assert "holdfast resume read-1 --from topic" in done.err
+    assert "holdfast resume read-1 --changed accept" in done.err
+    assert place.json("resume", "read-1", "--app", "flows", code=4)["code"] == "replay_diverged"
+    assert place.look("read-1")[0] == "failed"
+    done = place.call("resume", "read-1", "--app", "flows", "--on-divergence", "rerun")
+    assert (done.code, done.out.split(": ")[1]) == (0, '"rock"\n')
+    assert place.world == ["topic kelp", "topic rock"]
+
+
+def test_what_steps_print_is_not_in_the_result(failed: Place) -> None:
+    failed.rewrite('did("fragile")', 'did("fragile"), print("a word")')
+    done = failed.call("resume", "fail-1", "--app", "flows", "--json")
+    assert done.out.startswith('{"run"')
+    assert done.err == "a word\n"
+
+
+def test_resume_with_a_higher_limit_goes_on_where_it_stopped(place: Place) -> None:
+    with suppress(LimitExceeded):
+        place.run(flows.shop, run_id="shop-1", limits=Limits(steps=1, cost=5))
+    place.forget()
+    shown = place.json("show", "shop-1")
+    assert shown["failure"]["type"] == "holdfast.errors.LimitExceeded"
+    shown = shown["spending"]
+    assert shown["limits"] == {"steps": 1, "cost": 5}
+    assert shown["spent"] | {"seconds": 0} == {"cost": 0, "tokens": 0, "steps": 1, "seconds": 0}
+    refused = place.call("resume", "shop-1", "--app", "flows")
+    assert "has used up its limit of steps (1 of 1)" in refused.out + refused.err
+    for bad in ("steps=many", "stops=3", "steps=-1", "steps"):
+        assert place.call("resume", "shop-1", "--app", "flows", "--limit", bad).code == 2
+    assert place.call("resume", "shop-1", "--app", "flows", "--limit", "steps=9").code == 0
+    assert place.look("shop-1")[0] == "completed"
+    assert place.json("show", "shop-1")["spending"]["limits"] == {"steps": 9, "cost": 5}

@@ -1,0 +1,223 @@
+"""`holdfast rollback`."""
+
+from __future__ import annotations
+
+import flows
+import place as places
+import pytest
+from place import Place, one_line
+
+place = places.place
+
+
+@pytest.fixture
+def shop(place: Place) -> Place:
+    place.run(flows.shop, run_id="shop-1", state={"n": 0})
+    place.forget()
+    return place
+
+
+def test_undoes_goes_back_and_goes_on(shop: Place) -> None:
+    done = shop.call(
+        "rollback", "shop-1", "--to", "2", "--app", "flows", "--reason", "wrong", "--actor", "ann"
+    )
+    assert (done.code, done.out) == (0, "completed  shop-1@11: 2\n")
+    assert done.err.splitlines() == [
+        "shop-1 will be rolled back to version 2, on a new timeline.",
+        "4 later versions will stay readable.",
+        "Compensations will run first, in this order: order#2.",
+        "1 completed step will be replayed from history.",
+        "These steps will run again: count, order#2, count#2.",
+    ]
+    assert shop.world == ["undo rock", "count 1", "order rock", "count 2"]
+    with shop.open() as hf:
+        timeline = hf.history("shop-1").timelines()[-1]
+        assert (timeline.parent, timeline.reason, timeline.actor) == (2, "wrong", "ann")
+        assert hf.version("shop-1@6").result == 2
+
+
+@pytest.mark.parametrize(
+    "target", ["2", "@2", "~4", "shop-1@2", "shop-1~4", "sh@2", "good", "shop-1:good", ":good"]
+)
+def test_every_way_to_name_the_version(shop: Place, target: str) -> None:
+    with shop.open() as hf:
+        hf.history("shop-1").tag(2, "good")
+    assert shop.json("rollback", "shop", "--to", target, "--dry-run")["version"] == 2
+
+
+def test_a_dry_run_changes_nothing_and_needs_no_code(shop: Place) -> None:
+    before = shop.bytes()
+    done = shop.call("rollback", "shop-1", "--to", "1", "--dry-run")
+    assert done.code == 0
+    assert "Compensations will run first, in this order: order#2, order.\n" in done.out
+    assert done.err == "nothing was changed (--dry-run)\n"
+    assert shop.json("rollback", "shop-1", "--to", "1", "--dry-run") == {
+        "dry_run": True,
+        "run": "shop-1",
+        "status": "completed",
+        "workflow": "cli_shop",
+        "version": 1,
+        "left": [2, 3, 4, 5, 6],
+        "replayed": [],
+        "again": ["order", "count", "order#2", "count#2"],
+        "undo": ["order#2", "order"],
+        "cancelled": [],
+        "rewound": [],
+        "waits": [],
+        "known": False,
+    }
+    assert shop.bytes() == before
+    assert shop.world == []
+
+
+def test_without_going_on(shop: Place) -> None:
+    found = shop.json("rollback", "shop-1", "--to", "1", "--no-resume", "--app", "flows")
+    assert found == {"run": "shop-1", "status": "paused", "version": 1, "timeline": 2}
+    assert shop.world == ["undo rock", "undo kelp"]
+    assert shop.look("shop-1") == ("paused", None, {"n": 0})
+
+
+@pytest.mark.parametrize("typed", ["y\n", "n\n", "\x03"])
+def test_a_terminal_is_asked(shop: Place, typed: str) -> None:
+    before = shop.bytes()
+    screen = shop.terminal("rollback", "shop-1", "--to", "2", "--app", "flows")
+    screen.until("Compensations will run first, in this order: order#2.").until("Go ahead?")
+    assert shop.bytes() == before
+    code = screen.type(typed).end()
+    assert "Traceback" not in screen.text
+    if typed == "y\n":
+        assert code == 0
+        assert "✓ [undo]/order#2" in screen.text
+        assert "completed  shop-1@11: 2" in screen.text
+    else:
+        assert code == (130 if typed == "\x03" else 1)
+        assert "nothing" in screen.text.splitlines()[-1]
+        assert shop.bytes() == before
+        assert shop.world == []
+
+
+def test_without_code_it_says_how_to_name_it(shop: Place) -> None:
+    before = shop.bytes()
+    for more in ([], ["--no-resume"]):
+        line = one_line(shop.call("rollback", "shop-1", "--to", "1", *more), 2)
+        assert "rollback needs the code of workflow 'cli_shop'" in line
+        assert "--app module" in line
+    assert shop.bytes() == before
+
+
+def test_without_code_where_none_is_needed(shop: Place) -> None:
+    """Nothing has to be undone, and nothing is run."""
+    done = shop.call("rollback", "shop-1", "--to", "4", "--no-resume")
+    assert (done.code, done.out) == (0, "rolled back shop-1 to version 4\n")
+
+
+def test_a_compensation_that_fails_says_what_each_way_on_does(shop: Place) -> None:
+    stuck = shop.touch("stuck-kelp")
+    done = shop.call("rollback", "shop-1", "--to", "1", "--no-resume", "--app", "flows")
+    line = done.err.splitlines()[-1]
+    assert done.code == 4
+    assert line.startswith(
+        "holdfast: the compensation of step 'order' of run 'shop-1' failed with ConnectionError: kelp cannot"
+    )
+    assert "`holdfast resume shop-1` completes it and resumes the run" in line
+    assert "`holdfast rollback shop-1 --to 1 --no-resume` only completes it" in line
+    found = shop.json("rollback", "shop-1", "--to", "1", "--app", "flows", code=4)
+    assert (found["code"], found["details"]) == ("compensation_failed", {"run": "shop-1", "address": "order"})
+    assert shop.world == ["undo rock"]
+    # What is left to be undone is told before it is done.
+    plan = shop.json("resume", "shop-1", "--dry-run")
+    assert (plan["undo"], plan["version"]) == (["order"], 1)
+    assert plan["again"] == ["order", "count", "order#2", "count#2"]
+    stuck.unlink()
+    done = shop.call("rollback", "shop-1", "--to", "1", "--no-resume", "--app", "flows")
+    assert (done.code, shop.world) == (0, ["undo rock", "undo kelp"])
+    assert shop.look("shop-1")[0] == "paused"
+
+
+def test_a_rollback_that_waits_is_finished_by_resume(shop: Place) -> None:
+    stuck = shop.touch("stuck-kelp")
+    assert shop.call("rollback", "shop-1", "--to", "1", "--no-resume", "--app", "flows").code == 4
+    stuck.unlink()
+    done = shop.call("resume", "shop-1", "--app", "flows")
+    assert "Compensations will run first, in this order: order.\n" in done.err
+    assert done.code == 0
+    assert shop.world == ["undo rock", "undo kelp", "order kelp", "count 1", "order rock", "count 2"]
+
+
+def test_runs_that_are_parts_of_it_are_cancelled(place: Place) -> None:
+    place.run(flows.parent, run_id="parent-1")
+    done = place.call("rollback", "parent-1", "--to", "1", "--no-resume", "--app", "flows")
+    assert done.code == 0, done
+    assert "Children will be cancelled: parent-1.cli_child." in done.err
+    assert place.look("parent-1.cli_child")[0] == "cancelled"
+    assert place.world == ["order kelp", "count 1", "undo kelp"]
+
+
+def test_an_asynchronous_workflow(place: Place) -> None:
+    place.run(flows.walking, run_id="walk-1")
+    done = place.call("rollback", "walk-1", "--to", "2", "--app", "flows")
+    assert (done.code, done.out) == (0, "completed  walk-1@6: 2\n")
+    assert place.world == ["acount"] * 3
+
+
+def test_a_history_kept_by_hand_needs_no_code(place: Place) -> None:
+    with place.open() as hf:
+        log = hf.history("by-hand")
+        for number in range(3):
+            log.commit({"n": number})
+    done = place.call("rollback", "by-hand", "--to", "~1")
+    assert (done.code, done.out) == (0, "rolled back by-hand to version 2\n")
+    assert place.look("by-hand")[2] == {"n": 1}
+
+
+def test_going_back_to_where_it_stands_says_so_first(place: Place) -> None:
+    with place.open() as hf:
+        hf.history("by-hand").commit({"n": 1})
+    told = "by-hand will stay at version 1, on a new timeline."
+    place.terminal("rollback", "by-hand", "--to", "head").until(told).until("Go ahead?").type("y\n").end()
+    assert place.call("rollback", "by-hand", "--to", "head", "--dry-run").out == told + "\n"
+    with place.open() as hf:
+        assert len(hf.history("by-hand").timelines()) == 2
+
+
+def test_a_version_is_named_with_to(shop: Place) -> None:
+    line = one_line(shop.call("rollback", "shop-1@2", "--to", "2", "--app", "flows"), 2)
+    assert line == "holdfast: shop-1@2 is a version, but a run is expected: name the version with --to"
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "text"),
+    [
+        ("99", 3, "99"),
+        ("nothing", 3, "nothing"),
+        ("~99", 3, "99"),
+        ("@x", 2, "x"),
+        ("other@1", 2, "other"),
+    ],
+)
+def test_a_version_that_is_not_there(shop: Place, target: str, code: int, text: str) -> None:
+    shop.run(flows.shop, run_id="other")
+    before = shop.bytes()
+    done = shop.call("rollback", "shop-1", "--to", target, "--app", "flows")
+    assert text in one_line(done, code)
+    assert shop.bytes() == before
+
+
+def test_the_target_must_be_named(shop: Place) -> None:
+    assert "--to" in one_line(shop.call("rollback", "shop-1"), 2)
+
+
+def test_changed_code_is_refused_before_anything_is_done(place: Place) -> None:
+    for run_id, command in (
+        ("one", ["rollback", "one", "--to", "1"]),
+        ("two", ["fork", "two@1", "--resume"]),
+    ):
+        place.run(flows.strict, run_id=run_id)
+        place.rewrite('version="strict 1"', 'version="strict 2"')
+        before = place.bytes()
+        told = one_line(place.call(*command, "--app", "flows"), 4)
+        assert f"has changed since run '{run_id}' was last executed: restore the old code, or use" in told
+        assert told.endswith("--changed allow")
+        assert place.bytes() == before
+        assert place.call(*command, "--app", "flows", "--changed", "allow").code == 0
+        place.rewrite('version="strict 2"', 'version="strict 1"')

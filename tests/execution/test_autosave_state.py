@@ -1,0 +1,119 @@
+"""What an automatic snapshot saves: values, objects by their public attributes, large things, no secrets."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+import saving
+from saving import SOON, Plain, versions
+
+import autosaving
+import holdfast
+from autosaving import warnings
+from holdfast import History, Holdfast, InvalidCall
+from holdfast.compat.autosave import autosave
+from patience import until
+
+file, hf, log, no_timer_is_left = saving.file, saving.hf, saving.log, autosaving.no_timer_is_left
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slotted:
+    goal: str
+    done: list[int]
+    _client: Any = None
+
+
+class Struct(msgspec.Struct):
+    goal: str
+    done: list[int]
+    _client: Any = None
+
+
+class Agent:
+    def __init__(self, goal: str, done: list[int], client: Any) -> None:
+        self.goal, self.done, self._client = goal, done, client
+
+
+@pytest.mark.parametrize("cls", [Plain, Slotted, Struct, Agent])
+def test_the_state_of_an_object_are_its_public_attributes(log: History, cls: Callable[..., Any]) -> None:
+    one = cls("win", [1], threading.Lock())
+    with autosave(one, log):
+        one.done.append(2)
+    assert log.head.state == {"goal": "win", "done": [1, 2]}
+
+
+def test_an_object_that_has_no_attributes_yet(log: History) -> None:
+    class Empty:
+        late: int
+
+    one = Empty()
+    saver = autosave(one, log)
+    saver.save()
+    one.late = 1
+    saver.save()
+    assert [v.state for v in versions(log)] == [{}, {"late": 1}]
+
+
+@pytest.mark.parametrize(
+    ("source", "state"),
+    [
+        ([1, "a"], [1, "a"]),
+        ({1, 2}, {1, 2}),
+        (deque([1], 3), deque([1], 3)),
+        (bytearray(b"x"), bytearray(b"x")),
+        (lambda: 5, 5),
+        (functools.partial(int, "7"), 7),
+        ([3, 4].copy, [3, 4]),
+        (dict, None),
+    ],
+)
+def test_sources(log: History, source: Any, state: Any) -> None:
+    if state is None:
+        with pytest.raises(InvalidCall):
+            autosave(source, log)
+        return
+    saver = autosave(source, log)
+    saver.save()
+    assert log.head.state == state
+    assert type(log.head.state) is type(state) or isinstance(state, list)
+
+
+def test_what_cannot_be_stored_can_be_replaced(log: History, caplog: pytest.LogCaptureFixture) -> None:
+    with autosave({"n": 1, "file": sys.stderr}, log, sanitize=True):
+        pass
+    assert log.head.state["n"] == 1
+    assert "file" in log.head.state["file"] or "<" in log.head.state["file"]
+    assert not warnings(caplog)
+
+
+def test_artifacts_and_large_values_come_along_and_secrets_do_not(hf: Holdfast, log: History) -> None:
+    state: dict[str, Any] = {"n": 0}
+    with autosave(state, log, every=SOON):
+        until(lambda: versions(log))
+        state.update(paper=holdfast.artifact(b"p" * 200_000), long=b"l" * 300_000, secret="hush")
+        until(lambda: "secret" in log.head.state)
+    assert log.head.state["paper"].read() == b"p" * 200_000
+    assert log.head.state["long"] == b"l" * 300_000
+    assert log.head.state["secret"] != "hush"
+    assert hf.verify().ok
+
+
+def test_a_huge_state_is_shared_with_the_version_before(log: History) -> None:
+    state = {f"key-{number}": [number] for number in range(100_000)}
+    saver = autosave(state, log)
+    first = saver.save()
+    state["key-77"].append(0)
+    second = saver.save()
+    assert first is not None
+    assert second is not None
+    assert second.size < first.size / 50
+    assert log.head.state["key-77"] == [77, 0]

@@ -1,0 +1,296 @@
+"""Workflows inside workflows: runs of their own, linked, found again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import child_flows
+import pytest
+import watching
+from child_flows import CALLS, Odd, child_ainner, child_aouter, child_inner, child_outer, child_work
+from watching import kinds
+
+import holdfast
+from holdfast import AlreadyExists, Holdfast, InvalidAnswer, step, workflow
+
+hf, no_calls = watching.hf, child_flows.no_calls
+
+
+@pytest.mark.parametrize("which", [child_outer, child_aouter])
+def test_a_child_is_a_run_of_its_own(hf: Holdfast, which: Any) -> None:
+    run = hf.run(which, 5, run_id="a-b")
+    assert run.result == {"inner": [5], "last": "last"}
+    assert run.parent is None
+    (name,) = run.children
+    child = hf.get(name)
+    assert child.parent == "a-b"
+    assert child.children == []
+    assert child.status == "completed"
+    assert child.result == [5]
+    assert kinds(child) == ["run.started", "step.completed", "run.completed"]
+    # Once in the parent, like a step.
+    assert kinds(run) == ["run.started", *["step.completed"] * 3, "run.completed"]
+    assert run.history().at(3).result == [5]
+    assert CALLS == ["outer", 5, "last"]
+
+
+def test_the_states_of_parent_and_child_are_apart(hf: Holdfast) -> None:
+    run = hf.run(child_outer, 5, state={"mine": 1})
+    assert run.state == {"mine": 1, "did": "last"}
+    assert hf.get(run.children[0]).state == {"did": 5}
+
+
+@pytest.mark.parametrize("value", [None, False, 0, "", [], {}])
+def test_what_a_child_gave_is_replayed_exactly(hf: Holdfast, value: Any) -> None:
+    @workflow(name="child_gives")
+    def gives() -> Any:
+        CALLS.append("gives")
+        return value
+
+    fail = [True]
+
+    @workflow(name="child_takes")
+    def takes() -> Any:
+        found = gives()
+        if fail:
+            raise Odd("not yet")
+        return [found]
+
+    run = hf.run(takes, raises=False)
+    assert run.status == "failed"
+    fail.clear()
+    assert hf.resume(run.id).result == [value]
+    assert type(run.result[0]) is type(value)
+    assert CALLS == ["gives"]
+    assert len(run.children) == 1
+
+
+def test_calls_in_a_loop_and_in_parallel_are_children_of_their_own(hf: Holdfast) -> None:
+    @workflow(name="child_loop")
+    def loop() -> Any:
+        return [*(child_inner(n) for n in range(3)), *holdfast.parallel((child_inner, 3), (child_inner, 4))]
+
+    run = hf.run(loop)
+    assert run.result == [[0], [1], [2], [3], [4]]
+    assert len(set(run.children)) == 5
+    assert {hf.get(name).parent for name in run.children} == {run.id}
+
+
+def test_many_children_in_asyncio(hf: Holdfast) -> None:
+    @workflow(name="child_gather")
+    async def gather() -> Any:
+        return await asyncio.gather(*(child_ainner(n) for n in range(20)))
+
+    run = hf.run(gather)
+    assert run.result == [[n] for n in range(20)]
+    assert len(set(run.children)) == 20
+
+
+def test_a_def_child_of_an_async_parent(hf: Holdfast) -> None:
+    @workflow(name="child_mixed")
+    async def mixed() -> Any:
+        return child_inner(1)
+
+    run = hf.run(mixed)
+    assert run.result == [1]
+    assert len(run.children) == 1
+
+
+def test_resume_finds_the_same_child(hf: Holdfast) -> None:
+    broken = [True]
+
+    @step(name="child_flaky")
+    def flaky() -> str:
+        CALLS.append("flaky")
+        if broken:
+            raise Odd("broken", 7)
+        return "mended"
+
+    @workflow(name="child_fails")
+    def fails() -> Any:
+        return [child_work("once"), flaky()]
+
+    @workflow(name="child_failed_parent")
+    def parent() -> Any:
+        child_work("first")
+        return fails()
+
+    run = hf.run(parent, raises=False)
+    assert run.status == "failed"
+    assert isinstance(run.error, Odd)
+    assert run.error.args == ("broken", 7)
+    (name,) = run.children
+    assert hf.get(name).status == "failed"
+    hf.resume(run.id, raises=False)
+    assert run.status == "failed"
+    assert isinstance(run.error, Odd)
+    broken.clear()
+    assert hf.resume(run.id).result == ["once", "mended"]
+    assert run.children == [name]
+    assert CALLS == ["first", "once", "flaky", "flaky", "flaky"]
+    assert hf.resume(run.id).result == ["once", "mended"]
+    assert len(CALLS) == 5
+
+
+def test_a_child_that_was_mended_and_resumed_by_itself(hf: Holdfast) -> None:
+    broken = [True]
+
+    @step(name="child_flaky")
+    def flaky() -> str:
+        if broken:
+            raise Odd("broken")
+        return "mended"
+
+    @workflow(name="child_fails")
+    def fails() -> Any:
+        return flaky()
+
+    @workflow(name="child_failed_parent")
+    def parent() -> Any:
+        return fails()
+
+    run = hf.run(parent, raises=False)
+    broken.clear()
+    assert hf.resume(run.children[0]).result == "mended"
+    assert run.status == "failed"
+    assert hf.resume(run.id).result == "mended"
+
+
+def test_a_parent_may_live_with_a_child_that_failed(hf: Holdfast) -> None:
+    @workflow(name="child_fails")
+    def fails() -> Any:
+        CALLS.append("fails")
+        raise Odd("no", {"code": 3})
+
+    later = [True]
+
+    @workflow(name="child_lives")
+    def lives() -> Any:
+        try:
+            fails()
+        except Odd as error:
+            found = error.args
+        child_work("handled")
+        if later:
+            raise RuntimeError("later")
+        return found
+
+    run = hf.run(lives, raises=False)
+    assert run.status == "failed"
+    assert isinstance(run.error, RuntimeError)
+    later.clear()
+    assert hf.resume(run.id).result == ("no", {"code": 3})
+    assert CALLS == ["fails", "handled"]
+
+
+def test_three_deep(hf: Holdfast) -> None:
+    @workflow(name="child_three")
+    def three() -> Any:
+        return child_work(holdfast.ask("Deep?"))
+
+    @workflow(name="child_two")
+    def two() -> Any:
+        return [three()]
+
+    @workflow(name="child_one")
+    def one() -> Any:
+        return [two()]
+
+    run = hf.run(one)
+    assert run.status == "suspended"
+    middle = hf.get(run.children[0])
+    deep = hf.get(middle.children[0])
+    assert (middle.status, deep.status) == ("suspended", "suspended")
+    hf.answer(hf.inbox()[0].id, "yes")
+    assert run.result == [["yes"]]
+    assert (middle.status, deep.status) == ("completed", "completed")
+    assert CALLS == ["yes"]
+    fourth = hf.run(one)
+    hf.cancel(fourth.id)
+    assert hf.inbox() == []
+    assert hf.get(hf.get(fourth.children[0]).children[0]).status == "cancelled"
+
+
+def test_long_ids(hf: Holdfast) -> None:
+    long = "x" * 200
+    run = hf.run(child_outer, 1, run_id=long)
+    assert run.result["inner"] == [1]
+    (name,) = run.children
+    assert len(name) <= 200
+
+    @workflow(name="child_" + "y" * 94)
+    def wide() -> Any:
+        return child_inner(1)
+
+    @workflow(name="child_wider")
+    def wider() -> Any:
+        return [wide(), wide()]
+
+    run = hf.run(wider, run_id=long[:199])
+    assert run.result == [[1], [1]]
+    assert len({*run.children, *(hf.get(name).children[0] for name in run.children)}) == 4
+
+
+def test_rollback_starts_a_new_child(hf: Holdfast) -> None:
+    run = hf.run(child_outer, 5)
+    (first,) = run.children
+    assert hf.rollback(run.id, to=2).result["inner"] == [5]
+    assert len(run.children) == 2
+    assert run.children[0] == first
+    assert CALLS == ["outer", 5, "last", 5, "last"]
+    # After the child: it is not started again.
+    hf.rollback(run.id, to=3)
+    assert len(run.children) == 2
+    hf.resume(run.id, from_address="child_inner")
+    assert len(run.children) == 3
+
+
+def test_a_rollback_ends_the_children_of_the_abandoned_timeline(hf: Holdfast) -> None:
+    @workflow(name="child_asks")
+    def asks() -> Any:
+        return holdfast.ask("Well?")
+
+    @workflow(name="child_asks_parent")
+    def parent() -> Any:
+        child_work("first")
+        return asks()
+
+    run = hf.run(parent)
+    (old,) = hf.inbox()
+    hf.rollback(run.id, to=1)
+    (new,) = hf.inbox()
+    assert new.id != old.id
+    with pytest.raises(InvalidAnswer):
+        hf.answer(old.id, "late")
+    assert hf.get(old.run).status == "cancelled"
+    hf.answer(new.id, "yes")
+    assert run.result == "yes"
+
+
+def test_the_child_of_a_fork(hf: Holdfast) -> None:
+    run = hf.run(child_outer, 5, run_id="origin")
+    hf.fork("origin", "after", at=3)
+    assert hf.resume("after").result == run.result
+    assert hf.get("after").children == []
+    hf.fork("origin", "before", at=2)
+    assert hf.resume("before").result == run.result
+    (name,) = hf.get("before").children
+    assert hf.get(name).parent == "before"
+    assert len(run.children) == 1
+    assert CALLS == ["outer", 5, "last", "last", 5, "last"]
+
+
+def test_a_run_that_is_no_child_is_not_taken_for_one(hf: Holdfast) -> None:
+    probe = hf.run(child_outer, 1, run_id="probe")
+    name = probe.children[0].replace("probe", "other")
+    hf.run(child_inner, "somebody else's", run_id=name)
+    run = hf.run(child_outer, 2, run_id="other", raises=False)
+    assert run.status == "failed"
+    assert isinstance(run.error, AlreadyExists)
+    assert hf.get(name).result == ["somebody else's"]
+
+
+def test_overrides_hold_in_children_too(hf: Holdfast) -> None:
+    run = hf.run(child_outer, 5, overrides={"child_work": lambda value: ["other", value]})
+    assert run.result == {"inner": [["other", 5]], "last": ["other", "last"]}

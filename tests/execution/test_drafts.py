@@ -1,0 +1,165 @@
+"""The state that a step works on: its own draft, shared with inner steps only by what they commit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flows_steps as f
+import pytest
+import step_fixtures
+from flows_steps import control
+
+import holdfast
+from holdfast import Holdfast, step, workflow
+
+fresh, hf = step_fixtures.fresh, step_fixtures.hf
+
+
+def test_a_draft_is_seen_by_its_step_alone(hf: Holdfast) -> None:
+    seen: list[Any] = []
+
+    @step(name="changes")
+    def changes() -> None:
+        state = holdfast.state()
+        state["x"] = 1
+        seen.append(dict(hf.get("r").state))
+        seen.append(holdfast.state()["x"])
+
+    @workflow(name="isolated")
+    def isolated() -> Any:
+        before = holdfast.state()
+        changes()
+        return [dict(before), dict(holdfast.state())]
+
+    run = hf.run(isolated, run_id="r", state={"x": 0})
+    assert run.result == [{"x": 0}, {"x": 1}]
+    assert seen == [{"x": 0}, 1]
+
+
+def test_a_draft_that_is_kept_beyond_its_step_changes_nothing(hf: Holdfast) -> None:
+    kept: list[Any] = []
+
+    @step(name="leaks")
+    def leaks() -> None:
+        state = holdfast.state()
+        kept.append(state)
+        kept.append(state["list"])
+
+    @step(name="uses")
+    def uses() -> list[int]:
+        for draft in kept:
+            with pytest.raises(TypeError, match="draft has ended"):
+                draft.append(99) if isinstance(draft, list) else draft.update(bad=1)
+        return list(holdfast.state()["list"])
+
+    @workflow(name="leaky")
+    def leaky() -> list[int]:
+        leaks()
+        return uses()
+
+    run = hf.run(leaky, state={"list": [1]})
+    assert run.result == [1]
+    assert run.state == {"list": [1]}
+
+
+def test_the_workflow_itself_cannot_change_the_state(hf: Holdfast) -> None:
+    @workflow(name="changer")
+    def changer() -> None:
+        holdfast.state()["x"] = 1
+
+    run = hf.run(changer, state={"x": 0}, raises=False)
+    assert run.status == "failed"
+    assert "step" in str(run.error)
+    assert run.state == {"x": 0}
+
+
+@step
+def reads_then_calls() -> int:
+    before = len(holdfast.state()["inner"])
+    f.inner("n")
+    control.did("between")
+    return before
+
+
+@workflow
+def nested_reader() -> int:
+    return reads_then_calls()
+
+
+def test_a_step_that_is_run_again_reads_what_it_read_before_its_inner_steps(hf: Holdfast) -> None:
+    control.failing["between"] = 1
+    run = hf.run(nested_reader, state={"inner": []}, raises=False)
+    assert run.status == "failed"
+    assert hf.resume(run.id).result == 0
+    assert control.ran == ["inner-n", "between", "between"]
+
+
+@workflow
+def shared_with_outer() -> Any:
+    return outer_and_inner()
+
+
+@step
+def outer_and_inner() -> list[Any]:
+    state = holdfast.state()
+    state["mine"] = 1
+    state["list"].append("outer")
+    seen = [inner_sees()]
+    state = holdfast.state()
+    seen.append(list(state["list"]))
+    state["list"].append("outer again")
+    inner_sees()
+    return [*seen, list(holdfast.state()["list"])]
+
+
+@step
+def inner_sees() -> Any:
+    state = holdfast.state()
+    state["list"].append("inner")
+    return [state.get("mine"), list(state["list"])]
+
+
+def test_inner_steps_see_what_is_committed_and_the_outer_one_sees_theirs(hf: Holdfast) -> None:
+    run = hf.run(shared_with_outer, state={"list": []})
+    first, second, third = run.result
+    assert first == [None, ["inner"]]
+    assert sorted(second) == ["inner", "outer"]
+    assert sorted(third) == ["inner", "inner", "outer", "outer again"]
+    assert run.state["mine"] == 1
+    assert sorted(run.state["list"]) == ["inner", "inner", "outer", "outer again"]
+
+
+def test_an_old_draft_of_the_outer_step_still_counts_after_an_inner_one(hf: Holdfast) -> None:
+    @step(name="outer_keeps")
+    def outer_keeps() -> None:
+        state = holdfast.state()
+        state["a"] = 1
+        f.inner("x")
+        state["b"] = 2
+
+    @workflow(name="outer_keeps_run")
+    def outer_keeps_run() -> None:
+        outer_keeps()
+
+    run = hf.run(outer_keeps_run)
+    assert run.state == {"a": 1, "b": 2, "inner": ["x"]}
+
+
+def test_a_draft_from_before_an_inner_step_is_not_silently_lost(hf: Holdfast) -> None:
+    @step(name="outer_mixes")
+    def outer_mixes() -> str:
+        old = holdfast.state()
+        f.inner("x")
+        holdfast.state()["seen"] = True
+        try:
+            old["b"] = 2
+        except TypeError:
+            return "refused"
+        return "kept"
+
+    @workflow(name="outer_mixes_run")
+    def outer_mixes_run() -> str:
+        return outer_mixes()
+
+    run = hf.run(outer_mixes_run)
+    assert (run.result == "kept" and run.state.get("b") == 2) or run.result == "refused"

@@ -1,0 +1,406 @@
+"""When to try again, how long to wait, when to stop asking."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import http
+import math
+import socket
+import sqlite3
+import urllib.error
+from email.message import Message
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.errors import CorruptVersion, HoldfastError, InvalidCall, MergeConflict, NotFound, StaleVersion
+from holdfast.workflow.policy import (
+    CLOSED,
+    LONGEST_ASKED,
+    Breaker,
+    BreakerState,
+    Retry,
+    admit,
+    after_failure,
+    after_success,
+    asked_delay,
+    transient,
+)
+
+SECOND = 1_000_000
+
+
+class Answer:
+    def __init__(self, status_code: Any = None, headers: Any = None) -> None:
+        self.status_code = status_code
+        self.headers = headers
+
+
+class HttpError(Exception):
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__("http")
+        vars(self).update(attributes)
+
+
+class Hostile(Exception):
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+class OddNumber(int):
+    def __le__(self, other: Any) -> bool:
+        raise RuntimeError
+
+    __ge__ = __lt__ = __gt__ = __eq__ = __hash__ = __float__ = __le__  # type: ignore[assignment]
+
+
+def named(name: str, module: str = "somewhere", base: type[Exception] = Exception) -> Exception:
+    made: Exception = type(name, (base,), {"__module__": module})("text")
+    return made
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        TimeoutError(),
+        ConnectionResetError(),
+        BrokenPipeError(),
+        OSError(errno.EHOSTUNREACH, "no route"),
+        socket.gaierror(-3, "try again"),
+        sqlite3.OperationalError("database is locked"),
+        StaleVersion(),
+        named("ReadTimeout", "httpx"),
+        type("Mine", (type(named("ConnectError", "httpx")),), {})(),
+        named("OperationalError", "psycopg"),
+        named("DeadlockDetected", "psycopg.errors", type(named("OperationalError", "psycopg"))),
+        urllib.error.HTTPError("u", 503, "busy", Message(), None),
+        *(HttpError(status_code=status) for status in (408, 425, 429, 500, 502, 503, 504, 529)),
+        HttpError(status=429),
+        HttpError(code=http.HTTPStatus.SERVICE_UNAVAILABLE),
+        HttpError(response=Answer(502)),
+    ],
+    ids=lambda error: f"{type(error).__name__} {error}",
+)
+def test_passes_by_itself(error: Exception) -> None:
+    assert transient(error)
+    assert Retry(on="transient").wants(error)
+    assert Retry().wants(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("flaky"),
+        ValueError(),
+        FileNotFoundError(errno.ENOENT, "no"),
+        PermissionError(errno.EACCES, "no"),
+        sqlite3.OperationalError("no such table: x"),
+        named("OperationalError", "elsewhere"),
+        *(HttpError(status_code=status) for status in (400, 401, 404, 409, 422, 501)),
+        HttpError(status_code="503"),
+        HttpError(status_code=True),
+        HttpError(code=1),
+        HttpError(response=Answer(None)),
+        HttpError(response={"status": 503}),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_does_not_pass_by_itself(error: Exception) -> None:
+    assert not transient(error)
+    assert not Retry(on="transient").wants(error)
+
+
+def test_follows_a_direct_cause_one_level() -> None:
+    wrapped, twice, beside = RuntimeError("wrapped"), RuntimeError("twice"), RuntimeError("beside")
+    wrapped.__cause__ = TimeoutError()
+    twice.__cause__ = wrapped
+    beside.__context__ = TimeoutError()
+    assert transient(wrapped)
+    assert not transient(twice)
+    assert not transient(beside)
+    refused = HttpError(status_code=404)
+    refused.__cause__ = TimeoutError()
+    assert not transient(refused)
+
+
+def test_by_default_all_but_the_surely_permanent() -> None:
+    retry = Retry(3)
+    for error in (
+        RuntimeError("flaky"),
+        ValueError(),
+        KeyError(),
+        OSError(),
+        HoldfastError(),
+        StaleVersion(),
+    ):
+        assert retry.wants(error)
+    for status in (408, 409, 425, 429, 500, 501, 503):
+        assert retry.wants(HttpError(status_code=status))
+    for permanent in (
+        *(TypeError(), NameError(), AttributeError(), SyntaxError(), ImportError(), AssertionError()),
+        *(NotImplementedError(), InvalidCall(), NotFound(), MergeConflict(), CorruptVersion()),
+    ):
+        assert not retry.wants(permanent)
+    for status in (400, 401, 403, 404, 410, 422):
+        assert not retry.wants(HttpError(status_code=status))
+        assert not retry.wants(HttpError(response=Answer(status)))
+
+
+def test_on_a_class_some_classes_or_a_function() -> None:
+    assert Retry(on=LookupError).wants(KeyError())
+    assert not Retry(on=LookupError).wants(ValueError())
+    assert Retry(on=TypeError).wants(TypeError())
+    assert Retry(on=(ValueError, KeyError)).wants(KeyError())
+    assert not Retry(on=()).wants(KeyError())
+    assert Retry(on=lambda error: "again" in str(error)).wants(TypeError("again"))
+    assert not Retry(on=lambda error: "again" in str(error)).wants(TypeError("no"))
+
+
+def test_what_ends_a_process_is_never_tried_again() -> None:
+    for retry in (Retry(), Retry(on="transient"), Retry(on=lambda _: True)):
+        for error in (KeyboardInterrupt(), SystemExit()):
+            assert not retry.wants(error)
+
+
+def test_base_exceptions_of_a_step_are_tried_again_like_any_others() -> None:
+    for error in (asyncio.CancelledError(), GeneratorExit()):
+        assert Retry().wants(error)
+        assert Retry(on=lambda _: True).wants(error)
+        assert not Retry(on="transient").wants(error)
+
+
+def test_a_function_that_raises_means_no_and_says_so() -> None:
+    error = ValueError("x")
+    assert not Retry(on=lambda _: 1 / 0 > 0).wants(error)
+    assert "ZeroDivisionError" in error.__notes__[0]
+    assert not Retry(on=lambda _: 1 / 0 > 0).wants(Hostile())
+
+
+def test_hostile_errors_are_safe() -> None:
+    for error in (
+        Hostile("x"),
+        HttpError(
+            status_code=OddNumber(503), headers=Hostile(), response=Hostile(), retry_after=OddNumber(1)
+        ),
+        HttpError(code=object(), headers=3, response=3),
+    ):
+        assert not transient(error)
+        assert asked_delay(error) is None
+        assert Retry().wants(error)
+        assert not Retry(on="transient").wants(error)
+    odd = OSError()
+    odd.errno = []  # type: ignore[assignment]
+    assert not transient(odd)
+    locked = type("OperationalError", (Hostile,), {"__module__": "sqlite3"})()
+    assert not transient(locked)
+
+
+@pytest.mark.parametrize(
+    ("error", "seconds"),
+    [
+        (HttpError(retry_after=7), 7),
+        (HttpError(headers={"Retry-After": "3"}), 3),
+        (HttpError(headers={"retry-after": "0.5"}), 0.5),
+        (HttpError(response=Answer(429, {"Retry-After": "12"})), 12),
+        (HttpError(response=Answer(429, {"retry-after-ms": "1500", "Retry-After": "2"})), 1.5),
+        (HttpError(retry_after=0), 0),
+        (HttpError(retry_after=10**9), LONGEST_ASKED),
+        (HttpError(retry_after=math.inf), LONGEST_ASKED),
+        (HttpError(retry_after=math.nan), None),
+        (HttpError(retry_after=-1), None),
+        (HttpError(retry_after=10**400), None),
+        (HttpError(headers={"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}), None),
+        (HttpError(headers=["Retry-After"]), None),
+        (ValueError(), None),
+    ],
+)
+def test_delay_that_the_server_asks_for(error: Exception, seconds: float | None) -> None:
+    assert asked_delay(error) == seconds
+
+
+def test_http_error_of_the_standard_library_tells_its_delay() -> None:
+    headers = Message()
+    headers["RETRY-AFTER"] = "4"
+    assert asked_delay(urllib.error.HTTPError("u", 503, "busy", headers, None)) == 4
+
+
+def delays(retry: Retry, count: int = 6) -> list[float]:
+    return [retry.delay_before(attempt, 0.5) for attempt in range(2, 2 + count)]
+
+
+def test_backoffs() -> None:
+    assert delays(Retry(delay=1, max_delay=10)) == [1, 2, 4, 8, 10, 10]
+    assert delays(Retry(delay=1, factor=3)) == [1, 3, 9, 27, 60, 60]
+    assert delays(Retry(delay=2, backoff="constant")) == [2] * 6
+    assert delays(Retry(delay=1, backoff="fibonacci")) == [1, 1, 2, 3, 5, 8]
+    assert delays(Retry(delay=0, backoff="fibonacci")) == [0] * 6
+
+
+@pytest.mark.parametrize("backoff", ["exponential", "constant", "fibonacci"])
+def test_far_attempts_wait_no_longer_and_cost_nothing(backoff: str) -> None:
+    assert Retry(backoff=backoff, delay=60).delay_before(10**12, 0.5) == 60
+    assert Retry(backoff=backoff, delay=0).delay_before(10**12, 0.5) == 0
+
+
+def test_jitter_spreads_around_the_delay() -> None:
+    retry = Retry(delay=10, jitter=0.2)
+    assert retry.delay_before(2, 0) == 8
+    assert retry.delay_before(2, 0.5) == 10
+    assert retry.delay_before(2, 0.75) == 11
+    assert Retry(delay=10, jitter=0).delay_before(2, 0.99) == 10
+
+
+def test_waits_as_long_as_asked() -> None:
+    retry = Retry(delay=1, max_delay=5)
+    assert retry.delay_before(2, 0.5, asked=30) == 30
+    assert retry.delay_before(2, 0.5, asked=0.1) == 1
+    assert retry.delay_before(2, 0.5, asked=None) == 1
+
+
+@settings(deadline=None, derandomize=True)
+@given(
+    attempt=st.integers(2, 10**9),
+    chance=st.floats(0, 1, exclude_max=True),
+    backoff=st.sampled_from(["exponential", "constant", "fibonacci"]),
+    delay=st.floats(0, 100),
+    factor=st.floats(1, 1e9),
+    jitter=st.floats(0, 1),
+)
+def test_no_delay_is_negative_or_beyond_the_most(
+    *, attempt: int, chance: float, backoff: str, delay: float, factor: float, jitter: float
+) -> None:
+    retry = Retry(backoff=backoff, delay=delay, factor=factor, jitter=jitter, max_delay=100)
+    assert 0 <= retry.delay_before(attempt, chance) <= 100
+
+
+def test_budget() -> None:
+    assert Retry().allows(10**6, 60)
+    assert Retry(budget=10).allows(4, 6)
+    assert not Retry(budget=10).allows(4, 6.1)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("attempts", value) for value in (0, -1, 2.0, True, "3", None)),
+        *(("backoff", value) for value in ("linear", None, 3)),
+        *(("delay", value) for value in (-1, math.nan, math.inf, "1", None, True, 10**400)),
+        *(("factor", value) for value in (0.5, math.nan, math.inf, 10**400)),
+        *(("max_delay", value) for value in (-1, 0.4, math.nan, math.inf)),
+        *(("jitter", value) for value in (-0.1, 1.1, math.nan)),
+        *(("budget", value) for value in (-1, math.nan, "x")),
+        *(("on", value) for value in ("timeouts", int, (ValueError, 3), KeyboardInterrupt, 3, [ValueError])),
+    ],
+)
+def test_retry_names_the_field_that_is_wrong(field: str, value: Any) -> None:
+    with pytest.raises(InvalidCall, match=f"^{field} is ") as found:
+        Retry(**{field: value})
+    assert found.value.details["field"] == field
+
+
+@pytest.mark.parametrize(("attempt", "chance"), [(1, 0.5), (0, 0.5), (2, 1), (2, -0.1), (2, math.nan)])
+def test_delay_before_what_is_no_further_attempt(attempt: int, chance: float) -> None:
+    with pytest.raises(InvalidCall):
+        Retry().delay_before(attempt, chance)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("failures", 0), ("failures", 1.0), ("reset", -1), ("reset", math.inf), ("reset", "x")],
+)
+def test_breaker_names_the_field_that_is_wrong(field: str, value: Any) -> None:
+    with pytest.raises(InvalidCall, match=f"^{field} is "):
+        Breaker(**{field: value})
+
+
+def test_breaker_opens_after_failures_in_a_row() -> None:
+    policy = Breaker(failures=3, reset=30)
+    state = CLOSED
+    for count in (1, 2):
+        state = after_failure(policy, state, count)
+        assert state == BreakerState("closed", count)
+        assert admit(policy, state, count) == (True, state)
+    assert after_success(policy, state, 3) == CLOSED
+    state = after_failure(policy, state, 3)
+    assert state == BreakerState("open", 3, 3)
+    assert admit(policy, state, 4) == (False, state)
+
+
+def test_success_of_a_closed_breaker_changes_nothing() -> None:
+    state = BreakerState()
+    assert after_success(Breaker(), state, 5) is state
+    assert admit(Breaker(), state, 5)[1] is state
+
+
+def test_one_probe_after_the_reset() -> None:
+    policy = Breaker(failures=1, reset=30)
+    opened = after_failure(policy, CLOSED, 0)
+    assert admit(policy, opened, 30 * SECOND - 1) == (False, opened)
+    admitted, probing = admit(policy, opened, 30 * SECOND)
+    assert admitted
+    assert (probing.status, probing.probe) == ("half_open", 30 * SECOND)
+    refused, same = admit(policy, probing, 31 * SECOND)
+    assert not refused
+    assert same is probing
+    assert after_success(policy, probing, 31 * SECOND) == CLOSED
+    reopened = after_failure(policy, probing, 31 * SECOND)
+    assert (reopened.status, reopened.since) == ("open", 31 * SECOND)
+    assert not admit(policy, reopened, 60 * SECOND)[0]
+
+
+def test_probe_of_a_dead_process_is_replaced() -> None:
+    policy = Breaker(reset=30)
+    probing = BreakerState("half_open", 5, 0, 30 * SECOND)
+    assert not admit(policy, probing, 60 * SECOND - 1)[0]
+    admitted, again = admit(policy, probing, 60 * SECOND)
+    assert admitted
+    assert again.probe == 60 * SECOND
+
+
+def test_one_failed_probe_opens_again_whatever_the_policy_has_become() -> None:
+    assert after_failure(Breaker(failures=5), BreakerState("half_open", 1, 0, 3), 9).status == "open"
+
+
+def test_late_calls_do_not_move_an_open_breaker() -> None:
+    opened = BreakerState("open", 5, 7)
+    assert after_success(Breaker(), opened, 9) is opened
+    assert after_failure(Breaker(), opened, 9) is opened
+
+
+def test_clock_that_was_wrong_does_not_lock_the_breaker() -> None:
+    opened = BreakerState("open", 5, 10**9 * SECOND)
+    assert admit(Breaker(), opened, 100 * SECOND)[0]
+    assert not admit(Breaker(), BreakerState("open", 5, 101 * SECOND), 100 * SECOND)[0]
+
+
+def test_breaker_state_is_a_plain_record() -> None:
+    state = BreakerState("open", 5, 7)
+    assert msgspec.convert(msgspec.to_builtins(state), BreakerState) == state
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"status": "ajar"}, BreakerState)
+    with pytest.raises(AttributeError):
+        state.failures = 3  # type: ignore[misc]
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.lists(st.tuples(st.sampled_from(["call", "good", "bad"]), st.integers(0, 40))))
+def test_never_two_probes_at_once(moves: list[tuple[str, int]]) -> None:
+    policy, state, now, probe = Breaker(failures=2, reset=30), CLOSED, 0, None
+    for move, seconds in moves:
+        now += seconds * SECOND
+        if move == "call":
+            admitted, state = admit(policy, state, now)
+            if admitted and state.status == "half_open":
+                assert probe is None or now - probe >= 30 * SECOND
+                probe = now
+        else:
+            state = (after_success if move == "good" else after_failure)(policy, state, now)
+            probe = probe if state.status == "half_open" else None
+        assert (state.status == "closed") == (state.failures < 2)

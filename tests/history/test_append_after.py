@@ -1,0 +1,215 @@
+"""Versions that follow another one than the head, versions that are dropped by number, and private copies."""
+
+from __future__ import annotations
+
+import io
+import threading
+from typing import Any
+
+import pytest
+
+from holdfast import History, Holdfast, InvalidCall, InvalidReference, NotFound, Retention, StaleVersion
+
+
+@pytest.fixture
+def four(log: History) -> History:
+    for number in range(1, 5):
+        log.commit({"n": number, "plan": {"tasks": ["a"], "seen": {number}}}, step=f"step-{number}")
+    return log
+
+
+def shape(log: History) -> list[tuple[int, int | None, int]]:
+    return [(v.number, v.parent, v.timeline) for v in reversed(log.versions())]
+
+
+def test_commit_after_an_old_version_starts_a_timeline(four: History) -> None:
+    made = four.commit({"n": "other"}, after=2, note="tried again", actor="Ada")
+    assert (made.number, made.parent, made.timeline) == (5, 2, 2)
+    assert four.head.number == 5
+    line = four.timelines()[1]
+    assert (line.number, line.parent, line.reason, line.actor) == (2, 2, "tried again", "Ada")
+    assert [v.number for v in four.ancestors()] == [5, 2, 1]
+    assert four.at(4).state["n"] == 4
+
+
+def test_two_writers_grow_a_timeline_each(four: History) -> None:
+    one, other = 4, four.commit({"n": "b"}, after=3).number
+    for turn in range(3):
+        one = four.commit({"n": f"a{turn}"}, after=one).number
+        other = four.commit({"n": f"b{turn}"}, after=other).number
+    assert [line.number for line in four.timelines()] == [1, 2]
+    assert [four.at(v.number).state["n"] for v in four.versions(timeline=1)] == ["a2", "a1", "a0", 4, 3, 2, 1]
+    assert [four.at(v.number).state["n"] for v in four.versions(timeline=2)] == ["b2", "b1", "b0", "b"]
+
+
+def test_commit_after_the_head_continues_its_timeline(four: History) -> None:
+    assert four.commit({"n": 5}, after=4).timeline == 1
+    assert shape(four)[-1] == (5, 4, 1)
+    assert len(four.timelines()) == 1
+
+
+def test_commit_after_an_old_version_without_move_keeps_the_head(four: History, hf: Holdfast) -> None:
+    before = hf.runs()[0]
+    made = four.commit({"n": "late"}, after=2, step="late", status="failed", move=False)
+    after = hf.runs()[0]
+    assert (made.number, made.parent, made.timeline) == (5, 2, 2)
+    assert (
+        (after.head, after.step, after.status)
+        == (before.head, before.step, before.status)
+        == (4, "step-4", "running")
+    )
+    assert (four.head.number, four.head.state["n"]) == (4, 4)
+    follower = four.commit({"n": 6})
+    assert (follower.number, follower.parent, follower.timeline) == (6, 4, 1), (
+        "the head's own timeline goes on"
+    )
+
+
+def test_rollback_keeps_its_timeline_despite_other_timelines(four: History) -> None:
+    four.rollback(to=2)
+    four.commit({"n": "late"}, after=3, move=False)
+    made = four.commit({"n": "anew"})
+    assert (made.parent, made.timeline) == (2, 2)
+
+
+def test_abandoned_timeline_can_be_continued(four: History) -> None:
+    four.rollback(to=2)
+    four.commit({"n": "second"})
+    assert four.commit({"n": "first again"}, after=4).timeline == 1
+    assert four.commit({"n": "and on"}).timeline == 1, "the head is on the first timeline now"
+    four.rollback(to=5)
+    assert four.commit({"n": "third"}).timeline == 3
+
+
+def test_expected_is_the_head(four: History) -> None:
+    with pytest.raises(StaleVersion):
+        four.commit({"n": 5}, after=2, expected=3)
+    assert four.commit({"n": 5}, after=2, expected=4).parent == 2
+
+
+def test_it_survives_verify_and_a_bundle(four: History, hf: Holdfast) -> None:
+    four.commit({"n": "b"}, after=2)
+    four.commit({"n": "a"}, after=4)
+    four.commit({"n": "c"}, after=1, move=False)
+    assert four.verify().ok
+    file = io.BytesIO()
+    hf.export_run(four.id, file)
+    file.seek(0)
+    copy = hf.import_run(file, run_id="copy")
+    assert shape(copy) == shape(four)
+    assert copy.head.number == four.head.number == 6
+    assert copy.commit({"n": "on"}).timeline == 1
+
+
+@pytest.mark.parametrize("after", [0, 9, -1, "two", True])
+def test_commit_after_an_invalid_version_is_refused(four: History, after: Any) -> None:
+    with pytest.raises((InvalidCall, InvalidReference, NotFound)):
+        four.commit({"n": 5}, after=after)
+    assert len(four.versions()) == 4
+
+
+def test_commit_after_a_version_of_a_missing_run_is_refused(hf: Holdfast) -> None:
+    with pytest.raises(NotFound):
+        hf.history("nobody").commit({}, after=1)
+
+
+def test_many_follow_one_version_and_none_is_lost(four: History) -> None:
+    made: list[int] = []
+
+    def write(name: int) -> None:
+        made.append(four.commit({"n": f"w{name}"}, after=4).number)
+
+    threads = [threading.Thread(target=write, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(made) == list(range(5, 13))
+    assert {four.at(number).state["n"] for number in made} == {f"w{n}" for n in range(8)}
+    assert {four.at(number).parent for number in made} == {4}
+    assert len({four.at(number).timeline for number in made}) == 8
+    assert four.verify().ok
+
+
+# Patches
+
+
+def test_a_patch_sets_what_it_names(four: History) -> None:
+    made = four.patch({"plan.tasks[1]": "b", ("plan", "new"): {"x": 1}, "n": 5}, after=4, step="patch")
+    assert made.copy() == {"n": 5, "plan": {"tasks": ["a", "b"], "seen": {4}, "new": {"x": 1}}}
+    assert (made.parent, made.timeline, made.step) == (4, 1, "patch")
+    assert four.at(4).copy() == {"n": 4, "plan": {"tasks": ["a"], "seen": {4}}}
+
+
+def test_a_patch_writes_the_change_only(log: History) -> None:
+    log.commit({"long": [{"text": f"{n} " * 40, "seen": {n}} for n in range(500)], "n": {"x": 0}})
+    made = log.patch({("n", "x"): 1}, after=1)
+    assert made.size < 300
+    assert made.copy()["long"] == log.at(1).copy()["long"]
+
+
+def test_patch_of_an_old_version_starts_a_timeline(four: History) -> None:
+    made = four.patch({"n": "x"}, after=2, move=False)
+    assert (made.parent, made.timeline, four.head.number) == (2, 2, 4)
+    assert made.copy() == {"n": "x", "plan": {"tasks": ["a"], "seen": {2}}}
+
+
+@pytest.mark.parametrize(
+    "path", ["nowhere.x", "plan.tasks[2]", "plan.tasks[-1]", "n.x", ("plan", "tasks", "a")]
+)
+def test_a_patch_without_a_place_is_refused(four: History, path: Any) -> None:
+    with pytest.raises(NotFound):
+        four.patch({path: 1}, after=4)
+    assert len(four.versions()) == 4
+
+
+# Copies
+
+
+def test_a_copy_is_ordinary_and_private(four: History) -> None:
+    copy = four.head.copy()
+    assert type(copy) is dict
+    assert type(copy["plan"]["tasks"]) is list
+    copy["plan"]["tasks"].append("mine")
+    copy["plan"]["seen"].add("mine")
+    assert four.head.copy() == {"n": 4, "plan": {"tasks": ["a"], "seen": {4}}}
+    assert four.head.copy("plan.seen") == {4}
+    with pytest.raises(NotFound):
+        four.head.copy("plan.nothing")
+
+
+# Dropping
+
+
+def test_versions_are_dropped_by_number(four: History) -> None:
+    assert four.drop([2, 3], dry_run=True).versions == (2, 3)
+    assert [v.number for v in four.versions()] == [4, 3, 2, 1]
+    assert four.drop([2, four.at(3)]).versions == (2, 3)
+    assert [v.number for v in four.versions()] == [4, 1]
+    assert four.head.copy() == {"n": 4, "plan": {"tasks": ["a"], "seen": {4}}}
+    assert four.verify().ok
+
+
+def test_head_marks_and_fork_points_are_not_dropped(four: History, hf: Holdfast) -> None:
+    four.tag(1, "good")
+    four.pin(2)
+    hf.fork(f"{four.id}@3", "fork")
+    assert four.drop([1, 2, 3, 4]).versions == ()
+    four.prune(Retention(last=0))
+    assert [v.number for v in four.versions()] == [4, 3, 2, 1]
+
+
+@pytest.mark.parametrize("versions", [7, "head", [9], ["nothing"], None])
+def test_drop_refuses_invalid_versions(four: History, versions: Any) -> None:
+    with pytest.raises((InvalidCall, InvalidReference, NotFound)):
+        four.drop(versions)
+    assert len(four.versions()) == 4
+
+
+def test_iter_runs_filters_by_the_prefix_of_ids(hf: Holdfast) -> None:
+    for name in ("b|x", "a", "b", "c%b"):
+        hf.history(name).commit({})
+    for prefix, found in (("", ["a", "b", "b|x", "c%b"]), ("b", ["b", "b|x"]), ("%", [])):
+        assert sorted(run.id for run in hf.iter_runs(prefix=prefix)) == found
+    with pytest.raises(InvalidCall):
+        hf.iter_runs(prefix=7)  # type: ignore[arg-type]

@@ -1,0 +1,136 @@
+"""Opening a store: by which addresses, what is refused, and that it stays where it was opened."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import Holdfast, HoldfastError, InvalidCall, StoreUnavailable
+from holdfast.store_url import formats
+
+LARGE = 100_000
+
+
+@pytest.mark.parametrize("form", ["{}", "sqlite:///{}"])
+def test_a_file_is_made_and_found_again(file: Path, form: str) -> None:
+    with holdfast.open(form.format(file)) as hf:
+        hf.history("run-1").commit({"n": 1})
+    assert file.exists()
+    with holdfast.open(file) as hf:
+        assert hf.version("run-1").state == {"n": 1}
+
+
+def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with holdfast.open("sqlite:///runs.db") as hf:
+        hf.history("run-1").commit({})
+    assert (tmp_path / "runs.db").exists()
+    with holdfast.open() as hf:
+        assert hf.runs() == []
+    assert (tmp_path / "holdfast.db").exists()
+
+
+def test_memory_stores_are_separate() -> None:
+    with holdfast.open(":memory:") as one, holdfast.open(":memory:") as other:
+        one.history("run-1").commit({})
+        assert other.runs() == []
+
+
+@pytest.mark.parametrize("durability", ["durable", "fast", "memory"])
+def test_every_durability_keeps_what_was_committed_when_it_is_closed(file: Path, durability: str) -> None:
+    with holdfast.open(file, durability=durability) as hf:
+        hf.history("run-1").commit({"n": 1})
+    with holdfast.open(file) as hf:
+        assert hf.version("run-1").state == {"n": 1}
+
+
+def test_a_closed_store_says_so(hf: Holdfast) -> None:
+    log = hf.history("run-1")
+    log.commit({})
+    hf.close()
+    hf.close()
+    for call in (lambda: log.commit({}), lambda: log.head, hf.runs, hf.stats):
+        with pytest.raises(HoldfastError, match="closed"):
+            call()
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"where": "\ud800.db"},
+        {"where": "a\0b.db"},
+        {"where": b"a.db"},
+        {"where": ""},
+        {"where": 3},
+        {"artifacts": "\ud800"},
+        {"artifacts": "a\0b"},
+        {"artifacts": b"folder"},
+        {"artifacts": ""},
+        {"artifacts": 3},
+        {"timeout": "a"},
+        {"timeout": -1},
+        {"timeout": float("nan")},
+        {"timeout": 10**30},
+        {"clock": 3},
+        {"lease": -1},
+        {"redact": "secret"},
+    ],
+    ids=repr,
+)
+def test_open_refuses_invalid_stores_with_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidCall):
+        holdfast.open(**{"where": "a.db", **wanted})
+
+
+def test_a_path_that_cannot_be_has_no_format() -> None:
+    with pytest.raises(InvalidCall):
+        formats("\ud800.db")
+
+
+def test_a_store_stays_where_it_was_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    here.mkdir()
+    elsewhere.mkdir()
+    monkeypatch.chdir(here)
+    (here / "document").write_bytes(b"text")
+    handle = holdfast.artifact("document")
+    with holdfast.open("a.db", artifacts="large") as hf:
+        hf.history("run").commit({"at": 0, "large": os.urandom(LARGE)})
+        monkeypatch.chdir(elsewhere)
+        seen: list[int] = []
+        gate = threading.Barrier(4)
+
+        def go_on(number: int) -> None:
+            gate.wait()
+            seen.append(len(hf.history("run").head.state["large"]))
+            hf.history(f"run-{number}").commit({"large": os.urandom(LARGE)})
+
+        threads = [threading.Thread(target=go_on, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        hf.history("run").commit({"document": handle})
+
+        assert seen == [LARGE] * 4
+        assert hf.history("run").head.state["document"].read() == b"text"
+        assert hf.stats().file_bytes
+        assert hf.verify().ok
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_missing_folder_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(StoreUnavailable, match="does not exist"):
+        holdfast.open("a.db")

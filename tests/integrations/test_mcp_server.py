@@ -1,0 +1,165 @@
+"""`holdfast mcp` and what is around it: other clients, runs under way, stores and code that are not as they should be.
+
+Here each test has a server of its own.
+"""
+
+from __future__ import annotations
+
+import flows
+import pytest
+from mcp import MCPError
+from place import Place, place, until
+from shelf import STORE
+from test_answer_stalled import frozen
+from test_mcp_read_tools import READING, SECRET
+from tool_agent import agent
+
+__all__ = ["frozen", "place"]
+
+
+def test_only_reading(place: Place) -> None:
+    """The tools that change something are not there, and no code is imported. With the handshake of older clients."""
+    place.run(flows.shop, run_id="shop-1")
+    (place.folder / "flows.py").write_text("raise SystemExit('imported')")
+    with agent(place.folder, "--read-only", "--app", "flows", mode="legacy") as found:
+        assert set(found.tools()) == READING
+        assert found.client.instructions is not None
+        assert "This server only reads." in found.client.instructions
+        with pytest.raises(MCPError, match="unknown tool 'rollback'"):
+            found.result("rollback", run="shop-1", to=1, confirm=True)
+        assert found.call("runs")["runs"][0]["id"] == "shop-1"
+
+
+def test_while_one_tool_works_others_answer(place: Place) -> None:
+    """What a run prints is no word of the protocol, and a long run keeps nobody from looking."""
+    place.rewrite('    did(f"begin {name}")\n', '    print("loud")\n    did(f"begin {name}")\n')
+    place.run(flows.asking, None, run_id="ask-1")
+    with place.open() as hf:
+        hf.history("plain").commit({})
+        place.touch("go-a")
+        hf.run(flows.long, ["a"], run_id="long-1")
+    (place.folder / "go-a").unlink()
+    place.forget()
+    with agent(place.folder, "--app", "flows") as found:
+        under_way = found.start("rollback", run="long-1", to=2, confirm=True)
+        place.until("begin a")
+        runs = {run["id"]: run["status"] for run in found.call("runs")["runs"]}
+        assert runs["long-1"] == "running"
+        assert found.refused("rollback", run="long-1", to=1, confirm=True)["code"] == "already_running"
+        place.touch("go-a")
+        assert under_way.result().structured_content["status"] == "completed"
+    assert "loud" in (place.folder / "stderr.txt").read_text()
+
+
+def test_when_the_client_goes_a_run_is_left_to_be_resumed(place: Place) -> None:
+    place.touch("go-a")
+    place.run(flows.long, ["a"], run_id="long-1")
+    (place.folder / "go-a").unlink()
+    place.forget()
+    with agent(place.folder, "--app", "flows") as found:
+        found.start("rollback", run="long-1", to=2, confirm=True)
+        place.until("begin a")
+    with place.open() as hf:
+        until(lambda: not hf.get("long-1").alive)
+        assert hf.get("long-1").status == "running"
+        place.touch("go-a")
+        assert hf.resume("long-1").result == 2
+    assert "Traceback" not in (place.folder / "stderr.txt").read_text()
+
+
+def test_what_is_wrong_with_a_store_is_told_until_it_is_mended(place: Place) -> None:
+    file = place.folder / STORE
+    with agent(place.folder) as found:
+        told = found.refused("runs")
+        assert told["code"] == "store_unavailable"
+        assert "there is no store at holdfast.db" in told["message"]
+        assert "holdfast init" in told["message"]
+        assert not file.exists()
+        file.write_text("this is no database" * 100)
+        for name, given in (("runs", {}), ("show", {"ref": "a"}), ("fork", {"ref": "a", "confirm": True})):
+            assert found.refused(name, **given)["code"] in ("corrupt_store", "incompatible_format")
+        file.unlink()
+        with place.open() as hf:
+            hf.history("late").commit({})
+        assert [run["id"] for run in found.call("runs")["runs"]] == ["late"]
+
+
+def test_what_is_wrong_with_an_app_is_told_until_it_is_mended(place: Place) -> None:
+    with place.open() as hf:
+        hf.history("a").commit({})
+    with agent(place.folder, "--app", "late_app") as found:
+        assert "cannot be found" in found.refused("runs")["message"]
+        for code, told in (
+            ("1 / 0", "cannot be imported: ZeroDivisionError"),
+            ("exit(3)", "cannot be imported"),
+        ):
+            (place.folder / "late_app.py").write_text(code)
+            assert told in found.refused("runs")["message"]
+        (place.folder / "late_app.py").write_text("import holdfast\n")
+        assert found.call("runs")["runs"][0]["id"] == "a"
+
+
+def test_a_fault_is_told_without_a_traceback(place: Place) -> None:
+    (place.folder / "faulty.py").write_text(
+        "from holdfast import Holdfast\n"
+        "def get(self, text):\n    raise RuntimeError('a leak')\n"
+        "Holdfast.get = get\n"
+    )
+    with place.open() as hf:
+        hf.history("a").commit({})
+    with agent(place.folder, "--debug", "--app", "faulty") as found:
+        assert found.refused("log", run="a")["message"] == "a fault in Holdfast: RuntimeError: a leak"
+        assert found.call("runs")["runs"]
+    assert "Traceback" in (place.folder / "stderr.txt").read_text()
+
+
+def test_what_was_done_before_it_could_not_go_on_is_told(place: Place) -> None:
+    place.run(flows.strict, run_id="strict-1")
+    with place.open() as hf:
+        hf.history("plain").commit({})
+    place.rewrite('version="strict 1"', 'version="strict 2"')
+    with agent(place.folder, "--app", "flows") as found:
+        told = found.refused("rollback", run="strict-1", to=2, confirm=True)
+        assert told["code"] == "code_changed"
+        assert told["message"].startswith(
+            "run 'strict-1' was rolled back, but could not be resumed: the code of"
+        )
+        assert found.call("log", run="strict-1")["timelines"][-1]["parent"] == 2
+        told = found.refused("fork", ref="strict-1@2", new="strict-2", resume=True, confirm=True)
+        assert told["message"].startswith("run 'strict-2' was made, but could not be resumed: the code of")
+        assert told["details"]["run"] == "strict-2"
+        # What has no workflow does not go on, and that is no trouble.
+        for given in ({"ref": "plain", "new": "plain-2"}, {"run": "plain", "to": 1}):
+            name = "fork" if "ref" in given else "rollback"
+            assert found.call(name, **given, resume=True, confirm=True)["changed"]
+
+
+def test_a_store_of_the_apps_own_redacts_what_a_fork_brings(place: Place) -> None:
+    (place.folder / "kept.py").write_text(
+        "import holdfast\nhf = holdfast.open('own.db', redact=['api_key'])\n"
+        "if not hf.runs():\n    hf.history('a').commit({'client': {}})\n"
+    )
+    with agent(place.folder, "--app", "kept:hf") as found:
+        found.call("fork", ref="a", new="b", set={"client": {"api_key": SECRET}}, confirm=True)
+        assert SECRET not in found.result("show", ref="b").model_dump_json()
+
+
+def test_what_becomes_of_a_frozen_run(frozen: Place) -> None:
+    with agent(frozen.folder, "--app", "thaw") as found:
+        (question,) = found.call("inbox")["questions"]
+        assert question["details"]["symptom"] == "silent"
+        before = frozen.bytes()
+        for choice, told in (
+            ("resume", "2 completed steps will be replayed from history"),
+            ("rollback", "on a new timeline"),
+            ("reinitialise", "of the state, these parts are kept: none"),
+            ("cancel", "frozen-1 is cancelled, for good"),
+        ):
+            given = {"version": 2} if choice == "rollback" else {}
+            plan = found.call("answer", question="frozen-1", value=choice, **given)
+            assert any(told in line for line in plan["would"]), plan
+        assert found.refused("answer", question="frozen-1", value="burn")["code"] == "invalid_answer"
+        assert frozen.bytes() == before
+        done = found.call("answer", question="frozen-1", value="rollback", version=2, confirm=True)
+        assert (done["status"], done["result"]) == ("completed", "over")
+        assert found.call("log", run="frozen-1")["timelines"][-1]["parent"] == 2

@@ -1,0 +1,192 @@
+"""FoldCache: unchanged objects are not encoded again; changed ones are stored."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, PrivateAttr
+
+import holdfast
+from holdfast.tree import codec
+from holdfast.tree import fold as folding
+from holdfast.tree.codec import open_box
+from holdfast.tree.fold import FoldCache, Folder
+
+
+class Part(BaseModel):
+    name: str = "p"
+    tags: list[Any] = []
+
+
+class Model(BaseModel, extra="allow"):
+    text: str = "t"
+    number: Any = 1
+    part: Part = Part()
+    table: dict[str, Any] = {}
+    ordered: Any = None
+    _hidden: list[int] = PrivateAttr(default_factory=list)
+
+
+@dataclass
+class Record:
+    text: str = "t"
+    items: list[Any] = field(default_factory=list)
+    queue: Any = None
+
+
+@dataclass(slots=True)
+class Slim:
+    text: str = "t"
+    items: list[Any] = field(default_factory=list)
+
+
+class Odd:
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+
+_outside = {"n": 1}
+for cls in (Part, Model, Record, Slim):
+    holdfast.register(cls)
+holdfast.register(Odd, split=lambda odd: [odd.n, _outside["n"]], join=lambda parts: Odd(parts[0]))
+
+
+def twice(value: Any, change: Callable[[Any], Any]) -> Any:
+    """What is stored of an object that is changed after it was stored once: by itself, or in a list of many."""
+    cache = FoldCache()
+    others = [Record(text=str(n)) for n in range(20)]
+    state = {"x": value, "many": [*others, value, *others]}
+    before = Folder(None, None, cache).fold(state)
+    assert Folder(None, None, cache).fold(dict(state), before)["many"] is before["many"]
+    change(value)
+    cache.expire()
+    after = Folder(None, None, cache).fold(state, before)
+    assert after["many"][20].data == after["x"].data == Folder(None).fold(value).data
+    return open_box(after["x"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: setattr(m, "text", "other"),
+        lambda m: setattr(m, "number", 1.0),
+        lambda m: setattr(m, "number", True),
+        lambda m: m.table.update(k=1),
+        lambda m: m.table.update(deep={"x": [1]}),
+        lambda m: m.part.tags.append(1),
+        lambda m: setattr(m.part, "name", "q"),
+        lambda m: setattr(m, "part", Part(name="new")),
+        lambda m: setattr(m, "more", 5),
+        lambda m: m._hidden.append(1),
+        lambda m: setattr(m, "_hidden", [2]),
+        lambda m: m.model_fields_set.add("number"),
+        lambda m: object.__setattr__(m, "__dict__", {**m.__dict__, "text": "swapped"}),
+        lambda m: setattr(m, "ordered", OrderedDict(b=1, a=2)),
+    ],
+)
+def test_changed_model_is_stored(change: Callable[[Any], Any]) -> None:
+    model = Model(text="one", part=Part(tags=[0]))
+    back = twice(model, change)
+    assert back == model
+    assert back.__dict__ == model.__dict__
+    assert type(back.number) is type(model.number)
+    assert back.__pydantic_private__ == model.__pydantic_private__
+    assert back.model_fields_set == model.model_fields_set
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda r: setattr(r, "text", "other"),
+        lambda r: r.items.append(1),
+        lambda r: r.items[0].append(1),
+        lambda r: r.items[1].add("z"),
+        lambda r: r.items[2].appendleft(0),
+        lambda r: r.items[3].move_to_end("a"),
+        lambda r: r.items[4][0].append(9),
+        lambda r: r.items[5].update(k=1),
+        lambda r: setattr(r, "items", []),
+    ],
+)
+@pytest.mark.parametrize("made", [Record, Slim])
+def test_changed_record_is_stored(made: Any, change: Callable[[Any], Any]) -> None:
+    record = made(items=[[0], {"x", "y"}, deque([1], maxlen=3), OrderedDict(a=1, b=2), ([7],), {}])
+    back = twice(record, change)
+    assert back == record
+    assert repr(back.items) == repr(record.items) or set(map(type, back.items)) == set(
+        map(type, record.items)
+    )
+
+
+def test_changed_order_is_stored() -> None:
+    record = Record(items=[OrderedDict(a=1, b=2)])
+    assert list(twice(record, lambda r: r.items[0].move_to_end("a")).items[0]) == ["b", "a"]
+
+
+def test_unchanged_object_is_not_encoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = FoldCache()
+    models = [Model(text=str(n)) for n in range(20)]
+    first = Folder(None, None, cache).fold(models)
+    encoded: list[Any] = []
+    real = codec.leaf_ext
+
+    def counted(value: Any, *args: Any, **more: Any) -> Any:
+        encoded.append(value)
+        return real(value, *args, **more)
+
+    monkeypatch.setattr(folding, "leaf_ext", counted)
+    models[7].text = "changed"
+    models.append(Model(text="new"))
+    again = Folder(None, None, cache).fold(models, first)
+    assert encoded == [models[7], models[20]]
+    assert [open_box(box).text for box in again] == [model.text for model in models]
+
+
+def test_objects_at_several_places_are_cached() -> None:
+    cache = FoldCache()
+    models = [Model(text=str(n)) for n in range(20)]
+    base = Folder(None, None, cache).fold({"list": models})
+    again = Folder(None, None, cache).fold({"list": models, "deep": [[[models[3]]]]}, base)
+    assert again["list"] is base["list"]
+    assert cache.matches(models, base["list"], 2)
+    assert again["deep"][0][0][0] is base["list"][3]
+
+
+def test_type_with_hidden_state_is_not_cached() -> None:
+    cache = FoldCache()
+    odd = Odd(1)
+    before = Folder(None, None, cache).fold([odd])[0].data
+    _outside["n"] = 2
+    assert Folder(None, None, cache).fold([odd])[0].data != before
+
+
+def test_objects_of_older_states_are_dropped() -> None:
+    cache = FoldCache()
+    for _ in range(20):
+        cache.expire()
+        Folder(None, None, cache).fold([Record(text=str(n)) for n in range(300)])
+    assert len(cache._new) + len(cache._old) <= 1200
+
+
+def test_list_of_dicts_is_compared_exactly() -> None:
+    base = Folder(None).fold([{"role": "user", "n": n, "x": None} for n in range(20)])
+    plain = [{"role": item["role"], "n": item["n"], "x": None} for item in base]
+    fold = Folder(None).fold
+    assert fold(list(plain), base) is base
+    grown = fold([*plain, {"role": "new"}], base)
+    assert list(grown[:20]) == list(base)
+    assert all(one is other for one, other in zip(grown, base, strict=False))
+    for change in ({"n": 3.0}, {"n": 4}, {"y": 1}, {"role": "other"}):
+        other = [dict(item) for item in plain]
+        other[3].update(change)
+        folded = fold(other, base)
+        assert folded == other
+        assert type(folded[3]["n"]) is type(other[3]["n"])
+    turned = [dict(item) for item in plain]
+    turned[5] = dict(reversed(turned[5].items()))
+    assert list(fold(turned, base)[5]) == ["x", "n", "role"]
+    assert fold(plain[:19], base) == plain[:19]

@@ -1,0 +1,161 @@
+"""What the API answers is what the command line prints under --json."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import terminal
+from shelf import LONG, STORE, Shelf
+from web_server import Served
+
+HOSTILE = "[red]hostile[/red]"
+
+
+@pytest.fixture(scope="module")
+def cli(filled: Path) -> Any:
+    return Shelf(filled).json
+
+
+def test_runs(served: Served, cli: Any) -> None:
+    assert served.get("/runs") == {"runs": cli("runs"), "next": None}
+    assert served.get("/runs", status=["failed", "interrupted"])["runs"] == cli(
+        "runs", "--status", "failed", "--status", "interrupted"
+    )
+    assert served.get("/runs", workflow="report", since="2h")["runs"] == cli("runs", "--workflow", "report")
+    assert served.get("/runs", tag="good")["runs"] == cli("runs", "--tag", "good")
+
+
+def test_runs_by_pages(served: Served) -> None:
+    found: list[Any] = []
+    after: dict[str, Any] = {}
+    while True:
+        page = served.get("/runs", limit=3, **after)
+        found += page["runs"]
+        if page["next"] is None:
+            break
+        assert len(page["runs"]) == 3
+        after = {"after": page["next"]}
+    assert found == served.get("/runs")["runs"]
+
+
+@pytest.mark.parametrize(
+    ("text", "runs"),
+    [
+        ("REPORT-", ["report-2", "report-1"]),
+        ("good", ["hand"]),
+        ("urchin", []),
+        ("hostile", [HOSTILE]),
+        ("long-x", [LONG]),
+    ],
+)
+def test_search(served: Served, text: str, runs: list[str]) -> None:
+    assert [run["id"] for run in served.get("/runs", search=text)["runs"]] == runs
+
+
+@pytest.mark.parametrize("run", ["hand", HOSTILE, LONG, "report-2"])
+def test_versions(served: Served, cli: Any, run: str) -> None:
+    found = served.get(f"/runs/{quote(run, safe='')}/versions")
+    assert found["versions"] == cli("log", run)
+    assert found["head"] == cli("show", run)["version"]
+    for version in found["versions"]:
+        whole = served.get(f"/runs/{quote(run, safe='')}/versions/{version['version']}")
+        state = served.get(f"/runs/{quote(run, safe='')}/versions/{version['version']}/state")
+        assert {**whole, "state": state["value"]} == cli("show", state["ref"])
+
+
+def test_versions_by_pages_and_of_some(served: Served) -> None:
+    numbers = [each["version"] for each in served.get("/runs/counted/versions")["versions"]]
+    page = served.get("/runs/counted/versions", limit=4)
+    rest = served.get("/runs/counted/versions", limit=4, before=page["next"])
+    assert [each["version"] for each in page["versions"] + rest["versions"]] == numbers
+    assert rest["next"] is None
+    assert [each["version"] for each in served.get("/runs/counted/versions", tag="third")["versions"]] == [3]
+    assert [each["version"] for each in served.get("/runs/hand/versions", timeline=2)["versions"]] == [7, 6]
+    metas = served.get("/runs/report-1/versions", step="search", annotations=True)["versions"]
+    assert [each["annotations"] for each in metas] == [{"model": "small-1", "tokens": 5, "cost": 0.01}] * 2
+    merged = {each["version"]: each["merged"] for each in served.get("/runs/hand/versions")["versions"]}
+    assert merged[9] == 7
+
+
+def test_a_run(served: Served, cli: Any) -> None:
+    listed = {run["id"]: run for run in cli("runs")}
+    for run in ("report-1", "report-2", "asks", "hand", "forked"):
+        found = served.get(f"/runs/{run}")
+        assert {name: found[name] for name in listed[run]} == listed[run]
+    assert served.get("/runs/report-2")["failure"]["type"] == "ValueError"
+    assert served.get("/runs/asks")["questions"] == cli("inbox", "--run", "asks")
+    assert served.get("/runs/asks")["waits"] == ["asks#1"]
+    assert served.get("/runs/report-1")["totals"] == {"tokens": 10, "cost": 0.02}
+    assert [line["reason"] for line in served.get("/runs/hand")["timelines"]] == [
+        None,
+        "a wrong turn",
+        "again",
+    ]
+    assert served.get("/runs/hand/timelines") == served.get("/runs/hand")["timelines"]
+    assert served.get("/runs/hand/tags") == [{"tag": "good", "version": 7, "step": None}]
+    assert served.get("/runs/forke")["id"] == "forked", "the beginning is enough"
+
+
+def test_differences(served: Served, cli: Any) -> None:
+    for a, b in (("hand@4", "hand@7"), ("report-1@2", "@4"), (f"{HOSTILE}@1", "~0"), ("report-1", "forked")):
+        found = served.get("/diff", a=a, b=b)
+        told = cli("diff", a, b)
+        assert {name: found[name] for name in told} == told
+        assert found["count"] == len(told["changes"])
+        assert served.get("/diff/patch", a=a, b=b) == cli("diff", a, b, "--json-patch")
+        compared = served.get("/compare", a=a, b=b)
+        told = cli("compare", a, b)
+        assert {name: compared[name] for name in told} == told
+    assert served.get("/diff", a="report-1")["b"] == "report-1@6"
+    below = served.get("/diff", a="report-1@1", b="@2", path="plan.tasks[0]")
+    told = cli("diff", "report-1@1", "@2", "--path", "plan.tasks[0]")
+    assert below["changes"] == told["changes"]
+
+
+def test_differences_cut(served: Served) -> None:
+    found = served.get("/diff", a="report-1@1", b="@2", cut=True)["changes"][0]
+    assert (found["path"], found["old"]) == ("plan", None)
+    assert [entry["path"] for entry in found["new"]["entries"]] == ["plan.days", "plan.tasks"]
+    limited = served.get("/diff", a="hand@1", b="@7", limit=1)
+    assert (len(limited["changes"]), limited["count"] > 1) == (1, True)
+
+
+def test_blame(served: Served, cli: Any) -> None:
+    assert served.get("/runs/report-1/versions/head/blame", values=True) == cli("blame", "report-1")
+    found = served.get("/runs/report-1/versions/3/blame", path="plan.tasks", depth=2)
+    told = cli("blame", "report-1@3", "plan.tasks", "--depth", "2")
+    assert found == [{name: value for name, value in part.items() if name != "value"} for part in told]
+
+
+def test_inbox_events_stats_and_the_rest(served: Served, cli: Any) -> None:
+    assert served.get("/inbox") == cli("inbox")
+    assert served.get("/inbox/asks%231") == served.get("/inbox")[0]
+    assert served.get("/inbox", answered=True) == cli("inbox", "--answered")
+    assert served.get("/queues") == cli("queues")
+    stats = served.get("/stats")
+    told = cli("stats")
+    assert {name: stats[name] for name in told if name != "store"} == {
+        name: value for name, value in told.items() if name != "store"
+    }
+    sizes = [run["size"] for run in stats["largest"]]
+    assert sizes == sorted(sizes, reverse=True)
+    assert served.get("/runs/hand/preview", to=2)["description"][0].startswith(
+        "hand will be rolled back to version 2"
+    )
+    checks = {each["check"] for each in served.get("/doctor")}
+    assert {"format", "interrupted", "questions"} <= checks
+
+
+def test_events(served: Served, filled: Path) -> None:
+    done = terminal.call("events", "--json", "--store", STORE, cwd=filled)
+    told = [json.loads(line) for line in done.out.splitlines()]
+    assert served.get("/events") == {"events": told, "cursor": told[-1]["cursor"], "more": False}
+    of_one = served.get("/events", run="report-2", kind="run.*")["events"]
+    assert [event["kind"] for event in of_one] == ["run.started", "run.failed"]
+    page = served.get("/events", limit=5)
+    assert page["more"]
+    assert served.get("/events", after=page["cursor"])["events"] == told[5:]
