@@ -35,8 +35,8 @@ setup: $(VENV)/ready page chromium ## make .venv with the package and everything
 test: setup ## run all tests
 	$(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal
 
-test-quick: setup ## run the tests that start no programs, servers or browser
-	$(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal -m "not slow"
+test-quick: setup ## run the tests that take no second each: all areas, no browser
+	$(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal -p no:schemathesis -m "not slow"
 
 pythons: ## run the quick tests on every other supported Python that this machine has
 	@for each in $$($(PYTHON) tests/pythons.py); do $(MAKE) --no-print-directory test-quick PYTHON=$$each || exit 1; done

@@ -1,10 +1,15 @@
-"""For all tests: programs that they start can be interrupted, even where the tests themselves cannot; a test that fails
-is reported, whatever those before it left behind; and a test's definitions end with it."""
+"""Settings for all tests.
+
+Started programs can be interrupted, a failing or hanging test is reported, and the definitions of a test end with it.
+"""
 
 from __future__ import annotations
 
+import faulthandler
 import gc
+import os
 import signal
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -28,6 +33,15 @@ _SLOW = (
 )  # fmt: skip
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Skip the import of slow modules in `make test-quick`: it takes longer than many tests."""
+    here = Path(__file__).parent
+    if config.getoption("markexpr") != "not slow" or not collection_path.is_relative_to(here):
+        return None
+    parts = collection_path.relative_to(here).parts
+    return True if parts and parts[0] in _SLOW else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the slow tests by where they are; `make test-quick` leaves them out."""
     here = Path(__file__).parent
@@ -36,10 +50,57 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
 
 
+_stderr = pytest.StashKey[int]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep a copy of the real stderr, which pytest replaces while tests run."""
+    assert sys.__stderr__ is not None
+    config.stash[_stderr] = os.dup(sys.__stderr__.fileno())
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    """End a test process whose test hangs in its fixtures."""
+    return (yield from _limit(item))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """End a test process whose test hangs."""
+    return (yield from _limit(item))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    """End a test process whose test hangs in the clean-up of its fixtures."""
+    return (yield from _limit(item))
+
+
+def _limit(item: pytest.Item) -> Generator[None]:
+    """Print the stacks of all threads and end the process if a phase of a test takes far longer than its timeout.
+
+    pytest-timeout raises an exception once, in the main thread. Code that swallows it (a task of asyncio does), or a
+    clean-up that hangs after it, would block the run for good. pytest-xdist reports the test of a process that ended as
+    failed and continues with the next one.
+    """
+    timeout = item.config.getoption("timeout")
+    limit = 1.25 * float(item.config.getini("timeout") or 0 if timeout is None else timeout)
+    if limit:
+        faulthandler.dump_traceback_later(limit, exit=True, file=item.config.stash[_stderr])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Before 3.11.8 and 3.12.2, Python gives up parsing (here: the source of what failed) if what it collects meanwhile
-    parses, too, as a forgotten task does when it tells its traceback. The whole run would end by that."""
+    """Collect no garbage while a failure is formatted.
+
+    Before 3.11.8 and 3.12.2, parsing source text fails if a finalizer parses source text, too, as that of a pending
+    task does when it logs its traceback. The error would end the whole test run.
+    """
     gc.disable()
     try:
         return (yield)
