@@ -199,7 +199,7 @@ def test_a_locked_store(locked: Place, command: list[str]) -> None:
 def test_how_long_it_is_waited_for(locked: Place) -> None:
     begun = time.monotonic()
     assert "for 5 s" in one_line(locked.call("runs"), 11)
-    assert 5 <= time.monotonic() - begun < 12
+    assert 5 <= time.monotonic() - begun < 60
     assert "HOLDFAST_PATIENCE must be a number" in one_line(locked.call("runs", HOLDFAST_PATIENCE="long"), 2)
 
 

@@ -111,15 +111,13 @@ def test_no_attempt_is_begun_beyond_the_budget(tmp_path: Path, kind: str) -> Non
 @both
 def test_a_cancel_ends_the_wait_before_the_next_attempt(hf: Holdfast, kind: str) -> None:
     control.failing["x"] = 99
-    flow = flow_of(kind, lambda: control.did("x"), retry=Retry(5, "constant", delay=50))
-    began = time.monotonic()
+    flow = flow_of(kind, lambda: control.did("x"), retry=Retry(5, "constant", delay=500, max_delay=500))
     thread = threading.Thread(target=lambda: hf.run(flow, run_id="waiting"))
     thread.start()
     until(lambda: control.ran)
     hf.cancel("waiting", reason="enough", actor="op")
     thread.join(f.DEADLINE)
     assert not thread.is_alive()
-    assert time.monotonic() - began < 10
     run = hf.get("waiting")
     assert run.status == "cancelled"
     assert control.ran == ["x"]
@@ -132,7 +130,7 @@ def test_a_cancel_ends_the_wait_before_the_next_attempt(hf: Holdfast, kind: str)
 @both
 def test_a_pause_from_another_engine_ends_the_wait(tmp_path: Path, kind: str) -> None:
     control.failing["x"] = 1
-    flow = flow_of(kind, lambda: control.did("x"), retry=Retry(5, "constant", delay=50))
+    flow = flow_of(kind, lambda: control.did("x"), retry=Retry(5, "constant", delay=500, max_delay=500))
     with holdfast.open(tmp_path / "runs.db") as hf, holdfast.open(tmp_path / "runs.db") as other:
         thread = threading.Thread(target=lambda: hf.run(flow, run_id="waiting"))
         thread.start()
@@ -148,7 +146,7 @@ def test_a_pause_from_another_engine_ends_the_wait(tmp_path: Path, kind: str) ->
 def test_the_time_of_a_run_ends_its_retries(hf: Holdfast) -> None:
     control.failing["x"] = 99
 
-    @step(name="hopeless", retry=Retry(6, "constant", delay=0.2, jitter=0))
+    @step(name="hopeless", retry=Retry(6, "constant", delay=60, jitter=0))
     def hopeless() -> None:
         control.did("x")
 
@@ -159,7 +157,7 @@ def test_the_time_of_a_run_ends_its_retries(hf: Holdfast) -> None:
     began = time.monotonic()
     run = hf.run(hopeless_run, raises=False)
     assert run.status == "failed"
-    assert time.monotonic() - began < 0.8
+    assert time.monotonic() - began < 50
 
 
 def test_a_key_for_receivers_is_the_same_in_all_attempts(hf: Holdfast) -> None:
@@ -198,7 +196,7 @@ def test_a_failed_sibling_ends_the_wait_of_the_others(hf: Holdfast) -> None:
             await asyncio.sleep(0.001)
         raise Broken("now")
 
-    @step(name="retries", retry=Retry(3, "constant", delay=2))
+    @step(name="retries", retry=Retry(3, "constant", delay=60))
     async def retries() -> None:
         control.ran.append("x")
         raise ConnectionError("again")
@@ -210,7 +208,7 @@ def test_a_failed_sibling_ends_the_wait_of_the_others(hf: Holdfast) -> None:
     began = time.monotonic()
     run = hf.run(siblings, raises=False)
     assert isinstance(run.error, Broken)
-    assert time.monotonic() - began < 1.5
+    assert time.monotonic() - began < 50
     assert control.ran == ["x"]
 
 

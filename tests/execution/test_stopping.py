@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -231,11 +230,9 @@ def test_a_wait_between_attempts_is_cut_short(hf: Holdfast, which: str, what: st
         )
         thread.start()
         assert heard.wait(30)
-        began = time.monotonic()
         getattr(hf, what)("r")
         thread.join(30)
         assert not thread.is_alive()
-        assert time.monotonic() - began < 10
     run = hf.get("r")
     assert run.status == ("cancelled" if what == "cancel" else "paused")
     assert len(tries) == 1

@@ -68,7 +68,7 @@ def test_a_timed_out_coroutine_is_cancelled(hf: Holdfast, stubborn: bool) -> Non
 
     began = time.monotonic()
     run = hf.run(flow_of("async", work, timeout=0.03), raises=False)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 50
     assert isinstance(run.error, StepTimeout)
     assert control.ran == ["cancelled"]
     assert run.state == {}
@@ -168,7 +168,7 @@ def test_what_an_abandoned_attempt_calls_later_is_refused(hf: Holdfast) -> None:
 def test_the_whole_run_has_a_time(hf: Holdfast, kind: str) -> None:
     @step(name="wait_long")
     def wait_long() -> str:
-        control.gate.wait(f.DEADLINE)
+        control.gate.wait(60)
         return "late"
 
     @step(name="await_long")
@@ -187,7 +187,7 @@ def test_the_whole_run_has_a_time(hf: Holdfast, kind: str) -> None:
     began = time.monotonic()
     run = hf.run(timed if kind == "def" else atimed, raises=False)
     control.gate.set()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 50
     assert run.status == "failed"
     assert isinstance(run.error, StepTimeout)
     assert control.ran == ["write-a"]

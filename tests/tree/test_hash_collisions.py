@@ -134,9 +134,9 @@ def test_keys_of_one_hash_take_linear_time(make: Make) -> None:
         return stored(make(size))[index]
 
     for index in range(4):
-        assert growth(from_json, partial(document, index), 4000) < 30
+        assert growth(from_json, partial(document, index), 1000) < 30
     for index in range(3):
-        assert growth(decode, partial(data, index), 4000) < 30
+        assert growth(decode, partial(data, index), 1000) < 30
 
 
 @pytest.mark.parametrize("make", MAKERS[:-1], ids=lambda make: make.__name__)

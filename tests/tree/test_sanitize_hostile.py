@@ -108,11 +108,11 @@ def test_value_that_expands_to_a_huge_tree_is_cut(monkeypatch: pytest.MonkeyPatc
         value: Any = [1]
         for _ in range(60):
             value = wrap(value)
-        started = time.monotonic()
+        started = time.thread_time()
         clean, paths = sanitize(value)
         assert paths
         encode(clean)
-        assert time.monotonic() - started < 20
+        assert time.thread_time() - started < 20
 
 
 def test_repeated_constants_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
