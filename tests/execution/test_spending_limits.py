@@ -325,6 +325,27 @@ def test_limit_holds_for_parallel_children_and_steps(hf: Holdfast) -> None:
     assert hf.get("c").spent.steps == 16
 
 
+def test_limit_caught_around_parallel_does_not_refuse_an_answer(hf: Holdfast) -> None:
+    """A branch that the limit refused is refused again when the question behind it is answered: the code has not
+    changed."""
+
+    @workflow(name="limit parallel question")
+    def asking() -> Any:
+        try:
+            holdfast.parallel(*[(limit_pay, str(number)) for number in range(3)], limit=1)
+        except LimitExceeded:
+            return holdfast.ask("spend more?")
+        return None
+
+    hf.run(asking, run_id="asked", limits=Limits(steps=2))
+    [question] = hf.inbox()
+    hf.answer(question.id, True, raises=False)
+    assert "parallel/[3]/limit_pay" in str(failed(hf, "asked"))
+    assert [version.address for version in hf.history("asked").versions() if version.step == "ask"] == ["ask"]
+    assert sorted(ran) == ["0", "1"]
+
+
+
 def test_limit_of_seconds_does_not_count_waiting(hf: Holdfast) -> None:
     @step(name="limit slow")
     def slow(name: str) -> str:

@@ -161,6 +161,7 @@ def child(
     began = engine.context.clock()
     head = None
     try:
+        execution.replay.refuse_beyond(frame, address)
         yield from step_machine.go_live(execution, address)
         given = execution.capture(workflow, args, kwargs, redact, size)
         try:

@@ -120,6 +120,9 @@ def step(
     execution.start_step(address, frame)
     head = None
     try:
+        if execution.replay.frames:
+            # After the limits: a call that a limit refused is not recorded, and the limit refuses it again.
+            execution.replay.refuse_beyond(frame, address)
         failures = execution.failures
         if (
             failures.pending
@@ -249,8 +252,8 @@ def _record_failure(execution: Execution, failure: Failure) -> Flow[None]:
 
 
 def before_live(execution: Execution, frame: Frame, address: str) -> Flow[None]:
-    """Wait for recorded results before a call that is not recorded starts, and refuse it if the code was beyond it. A
-    call that the code had abandoned is not started again: the code cancels it again."""
+    """Wait for recorded results before a call that is not recorded starts. A call that the code had abandoned is not
+    started again: the code cancels it again."""
     name = _ABANDONED + address
     seconds = execution.value(name, int) / 1e6 if execution.has_value(name) else None
     after = None if seconds is None else execution.replay.recorded_after(frame)
@@ -262,7 +265,6 @@ def before_live(execution: Execution, frame: Frame, address: str) -> Flow[None]:
     if execution.order is not None and execution.order.is_replaying:
         yield AwaitReplay(execution.order)
         execution.stop.check(frame)
-    execution.replay.refuse_beyond(frame, address)
 
 
 def replay(
