@@ -37,7 +37,7 @@ from holdfast.execution.options import ResumeOptions, RunOptions
 from holdfast.execution.readiness import ready
 from holdfast.execution.replay_log import RecordedStep, ReplayLog, lineage
 from holdfast.history.builder import INPUT, VersionMetadata
-from holdfast.history.version import call_differences, describe_differences
+from holdfast.history.compare import call_differences, describe_differences
 from holdfast.model.names import MAX_ID, check_run_id
 from holdfast.model.records import CLOSED, LIVE, RunRecord, VersionRecord
 from holdfast.model.run_detail import Wait, detail_of

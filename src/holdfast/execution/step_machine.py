@@ -46,8 +46,8 @@ from holdfast.execution.replay_order import AwaitReplay, ResultTurn
 from holdfast.execution.state_view import BranchView, ViewedState, is_same
 from holdfast.execution.stop_control import StopExecution
 from holdfast.history.builder import VersionMetadata
+from holdfast.history.compare import call_differences, describe_differences, has_placeholders
 from holdfast.history.reader import Head
-from holdfast.history.version import call_differences, describe_differences, has_placeholders
 from holdfast.tree.draft import DraftDict, DraftList
 from holdfast.tree.frozen import FrozenDict, FrozenList, thaw
 from holdfast.tree.values import NATIVE

@@ -56,12 +56,8 @@ class Blame(msgspec.Struct, frozen=True):
 def blame(history: History, version: Version, path: str | Sequence[Any]) -> Blame:
     """Return the ancestor of `version` that last changed the value at `path`. The search ends at a pruned version."""
     segments = segments_of(path)
-    reader = version.reader
-    try:
-        value = reader.find(version.number, segments)[0]
-    except NotFound as error:
-        raise version.missing_at(segments) or error from None
-    number = version.number
+    reader, number = version.reader, version.number
+    value = version.find(segments)
     while True:
         record = reader.record(number)
         detail = decode(record.detail) if record.detail else {}

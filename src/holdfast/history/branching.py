@@ -13,16 +13,24 @@ from uuid import uuid4
 
 import msgspec
 
-from holdfast.errors import AlreadyExists, CorruptVersion, InvalidCall, NotFound, StaleVersion
+from holdfast.errors import (
+    AlreadyExists,
+    CorruptVersion,
+    InvalidCall,
+    InvalidReference,
+    NotFound,
+    StaleVersion,
+)
 from holdfast.history.builder import VersionMetadata, VersionTrees, build_event, build_version
 from holdfast.history.committer import Committer, check_status
 from holdfast.history.context import StoreContext
 from holdfast.history.reader import Head, Reader
-from holdfast.history.version import Version, apply_edit
+from holdfast.history.version import Version, segments_of
 from holdfast.model.names import check_run_id
 from holdfast.model.records import EventRecord, RunRecord, TimelineRecord, VersionRecord
 from holdfast.store.protocol import Append
 from holdfast.tree import path as paths
+from holdfast.tree.draft import draft
 from holdfast.tree.fold import Folder
 from holdfast.tree.frozen import DICTS, LISTS
 
@@ -61,11 +69,11 @@ def start_timeline(
     changed. The note and the actor of the metadata are the reason and the actor of the timeline."""
     after, timeline, entry = _moved(context, at.run, at.version, metadata.note, metadata.actor)
     after = msgspec.structs.replace(after, due=due)
-    draft = committer.build(
+    drafted = committer.build(
         state, at, at, metadata, run=after, events=[entry, *events], timeline=after.timeline
     )
-    change = msgspec.structs.replace(draft.change, timeline=timeline)
-    return committer.note_committed(draft, context.store.append(change))
+    change = msgspec.structs.replace(drafted.change, timeline=timeline)
+    return committer.note_committed(drafted, context.store.append(change))
 
 
 def _moved(
@@ -216,8 +224,8 @@ def append_after(
                 is_fresh, head = True, committer.fresh_head()
                 continue
             if number == head.number:
-                draft = committer.build(change(head.root), head, head, metadata)
-                made = committer.note_committed(draft, context.store.append(draft.change))
+                drafted = committer.build(change(head.root), head, head, metadata)
+                made = committer.note_committed(drafted, context.store.append(drafted.change))
             else:
                 reader = context.reader(head.run)
                 at = Head(head.run, reader.record(number), reader.state(number))
@@ -248,12 +256,12 @@ def _append_elsewhere(
         timeline = TimelineRecord(number=number, parent=target.number, at=now, **reason)
         events.append(build_event("timeline.started", now, at=target.number, timeline=number, **reason))
         after = msgspec.structs.replace(after, timeline=number)
-    draft = committer.build(state, at, at, metadata, run=after, events=events, timeline=number)
-    change = msgspec.structs.replace(draft.change, timeline=timeline)
+    drafted = committer.build(state, at, at, metadata, run=after, events=events, timeline=number)
+    change = msgspec.structs.replace(drafted.change, timeline=timeline)
     if not move:
         unmoved = msgspec.structs.replace(change.run, head=run.head, status=run.status, step=run.step)
         change = msgspec.structs.replace(change, run=unmoved)
-    return committer.note_committed(draft, context.store.append(change))
+    return committer.note_committed(drafted, context.store.append(change))
 
 
 def refuse_workflow(run: RunRecord) -> None:
@@ -263,6 +271,28 @@ def refuse_workflow(run: RunRecord) -> None:
             f"run {run.id!r} belongs to a workflow, whose state comes from its steps: fork it with edit=…",
             run=run.id,
         )
+
+
+def apply_edit(root: Any, edit: Callable[[Any], Any] | Mapping[str, Any]) -> Any:
+    """Return a draft of a state, changed by a function, or by values for paths."""
+    state = draft(root)
+    if callable(edit):
+        edit(state)
+        return state
+    if not isinstance(edit, Mapping):
+        raise InvalidCall("edit is a function that changes a draft, or a dict of paths and values")
+    for path, value in edit.items():
+        *way, last = segments_of(path) or [None]
+        if last is None:
+            raise InvalidReference("an edit needs a path: give state= to replace the whole state")
+        place = state
+        try:
+            for segment in way:
+                place = place[segment]
+            place[last] = value
+        except (LookupError, TypeError):
+            raise NotFound(f"the state has no place {path!r} to be edited", path=path) from None
+    return state
 
 
 def apply_patch(root: Any, changes: list[tuple[list[Any], Any]]) -> Any:

@@ -1,19 +1,23 @@
-"""Compare two versions, or two lines of versions.
+"""Compare two versions, two lines of versions, or two calls of a step.
 
 A `Diff` covers the state and the other fields of a version: step, result, error, status, note, tags, annotations. A
-`Comparison` pairs the steps of two runs or timelines.
+`Comparison` pairs the steps of two runs or timelines. `call_differences` compares the stored arguments of two calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.history.version import Implementation, implementations
+from holdfast.history.version import Implementation, NotStored, arguments_by_name
+from holdfast.model.names import short
 from holdfast.tree import diff as trees
+from holdfast.tree import path as paths
+from holdfast.tree.codec import REDACTED, open_box
 from holdfast.tree.fold import Folder
+from holdfast.tree.frozen import Box
 from holdfast.tree.portable import to_json
 
 if TYPE_CHECKING:
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Fields that a diff compares, besides the state.
 _FIELDS = ("step", "result", "error", "status", "note", "tags", "annotations")
+#: Differences of calls that a message names.
+_NAMED = 3
 
 
 class Diff(msgspec.Struct, frozen=True):
@@ -53,10 +59,7 @@ class Diff(msgspec.Struct, frozen=True):
 
     def fields(self) -> dict[str, dict[str, Any]]:
         """Return `{field: {"from": …, "to": …}}`; fields of the state start with `state.`."""
-        state = {
-            "state" + (f".{where}" if where and where[0] != "[" else where): change
-            for where, change in trees.fields(self.changes).items()
-        }
+        state = {_below("state", where): change for where, change in trees.fields(self.changes).items()}
         return {**state, **trees.fields(self.facts)}
 
     def __str__(self) -> str:
@@ -131,7 +134,7 @@ def compare(left: Version, right: Version) -> Comparison:
     shared = 0
     while shared < min(len(one), len(two)) and _place(one[shared]) == _place(two[shared]):
         shared += 1
-    ran = {**implementations(one), **implementations(two)}
+    ran = {**_implementations(one), **_implementations(two)}
     pairs = [
         msgspec.structs.replace(
             pair,
@@ -185,3 +188,80 @@ def _changes(old: Any, new: Any, at: tuple[Any, ...] = ()) -> list[trees.Change]
         )
         for change in trees.changes(one, folder.fold(new, one))
     ]
+
+
+def _below(name: str, path: str) -> str:
+    """Return a path below a name, as text."""
+    return f"{name}.{path}" if path and path[0] != "[" else name + path
+
+
+def _implementations(line: Iterable[Version]) -> dict[tuple[str, int], Implementation]:
+    """Return the implementations of a line of versions, oldest first, by run and number."""
+    last: dict[str, Implementation] = {}
+    found: dict[tuple[str, int], Implementation] = {}
+    for version in line:
+        if version.step is None or "args" not in version.detail:
+            continue
+        if "ran" in version.detail:
+            last[version.step] = Implementation(*version.detail["ran"][:3])
+        if version.step in last:
+            found[_place(version)] = last[version.step]
+    return found
+
+
+def has_placeholders(call: Any) -> bool:
+    """Return whether a stored call has a placeholder for a value that was not stored, or was redacted."""
+    given, keywords, *_ = call
+    values = [open_box(value) if type(value) is Box else value for value in (*given, *keywords.values())]
+    return any(
+        isinstance(value, NotStored) or (isinstance(value, str) and value == REDACTED) for value in values
+    )
+
+
+def call_differences(recorded: Any, now: Any) -> list[tuple[str, str, str]]:
+    """Return where two stored calls differ: the path, starting with the parameter, and both values, shortened."""
+    before: Mapping[str, Any] = arguments_by_name(recorded) or {}
+    after: Mapping[str, Any] = arguments_by_name(now) or {}
+    return [found for name in dict.fromkeys((*before, *after)) for found in _differences(name, before, after)]
+
+
+def describe_differences(found: list[tuple[str, str, str]]) -> str:
+    """Return differences as part of a sentence."""
+    shown = [f"{where} was {was}, is {now}" for where, was, now in found[:_NAMED]]
+    if len(found) > _NAMED:
+        shown.append(f"{len(found) - _NAMED} more differ")
+    return "; ".join(shown)
+
+
+def _differences(
+    name: str, before: Mapping[str, Any], after: Mapping[str, Any]
+) -> Iterator[tuple[str, str, str]]:
+    if name not in after:
+        yield name, short(before[name]), "not given"
+    elif name not in before:
+        yield name, "not given", short(after[name])
+    else:
+        for change in trees.changes(before[name], after[name]):
+            where = _below(name, paths.show(change.path))
+            if change.source is not None:
+                yield where, f"at {name}{paths.show(change.source)}", "moved"
+            else:
+                was, now = _shorten(change.old, change.new)
+                yield (
+                    where,
+                    "missing" if change.kind == "added" else was,
+                    "missing" if change.kind == "removed" else now,
+                )
+
+
+def _shorten(old: Any, new: Any) -> tuple[str, str]:
+    """Return two values, shortened so that the difference shows: long texts start shortly before it."""
+    if type(old) is type(new) and isinstance(old, str | bytes) and old[:40] == new[:40]:
+        same = next(
+            (place for place, (one, other) in enumerate(zip(old, new, strict=False)) if one != other),
+            min(len(old), len(new)),
+        )
+        start = max(0, same - 20)
+        more = "…" if start else ""
+        return f"{more}{short(old[start:])}", f"{more}{short(new[start:])}"
+    return short(old), short(new)

@@ -8,6 +8,7 @@ Invariant: history is append-only. Only `prune` and `drop` remove versions; no m
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from holdfast.errors import InvalidCall, InvalidReference, NotFound, StaleVersion
@@ -18,12 +19,20 @@ from holdfast.history.branching import append_after, apply_patch, move_head, ref
 from holdfast.history.builder import VersionMetadata
 from holdfast.history.committer import Committer, Edit, Resolver, check_resolver
 from holdfast.history.context import StoreContext
+from holdfast.history.hashes import check_hash
 from holdfast.history.journal import NewEvent, append_event, check_events, to_event
 from holdfast.history.reader import Head, check_timelines
-from holdfast.history.version import StepNames, Version, segments_of
-from holdfast.history.version_list import PAGE, VersionFilters, iter_ancestors, list_versions, resolve
+from holdfast.history.version import (
+    PAGE,
+    StepNames,
+    Version,
+    VersionFilters,
+    iter_ancestors,
+    list_versions,
+    segments_of,
+)
 from holdfast.model.checks import check_integer, check_text
-from holdfast.model.names import MAX_STEP, Reference, check_run_id, check_tag, parse_local, short
+from holdfast.model.names import MAX_STEP, Reference, check_run_id, check_tag, parse_local, short, suggest
 from holdfast.model.public import Event, Pruned, Report, Timeline, when
 from holdfast.model.records import KINDS, PIN, RunRecord
 from holdfast.model.retention import Retention
@@ -73,7 +82,7 @@ class History:
             ref = self._own(ref).number
         run = self.run_record()
         reader = self.context.reader(run)
-        number = resolve(self, run, ref if isinstance(ref, Reference) else parse_local(ref))
+        number = self._resolve(run, ref if isinstance(ref, Reference) else parse_local(ref))
         return Version(self, reader, reader.record(number), run=run if number == run.head else None)
 
     def versions(
@@ -500,6 +509,28 @@ class History:
         return self.to_version(
             append_after(self.context, self.committer, number, expected, change, metadata, move=move)
         )
+
+    def _resolve(self, run: RunRecord, ref: Reference) -> int:
+        """Return the number of the version that a reference names."""
+        if ref.number is not None:
+            return ref.number
+        if ref.tag is not None:
+            store = self.context.store
+            found = store.versions(run.key, tag=ref.tag, limit=1)
+            if not found:
+                hint = suggest(ref.tag, (mark.name for mark in store.marks(run.key)))
+                raise NotFound(
+                    f"run {run.id!r} has no version tagged {ref.tag!r}{hint}", run=run.id, tag=ref.tag
+                )
+            number = check_hash(run.id, found[0]).number
+            # The search compares the tag alone; reading the mark checks the whole row.
+            store.marks(run.key, number, number)
+            return number
+        if ref.back == 0:
+            return run.head
+        for version in islice(self.ancestors(run.head), ref.back, None):
+            return version.number
+        raise NotFound(f"run {run.id!r} has no version {ref.back} before its head", run=run.id, back=ref.back)
 
     def _number(self, version: int | Version | None) -> int | None:
         if isinstance(version, Version):

@@ -1,4 +1,4 @@
-"""A version as callers use it: its fields at once, state and result when they are read.
+"""A version as callers use it (its fields at once, state and result when they are read), and lists of versions.
 
 A version of a step also stores the call, as `[positional, keywords, names]`: `names` are the parameters of the
 positional values; the last one is written `*rest` if it takes all further values. Older versions lack the names.
@@ -6,39 +6,38 @@ positional values; the last one is written `*rest` if it takes all further value
 A version records the implementation of its step (`ran` in its detail: qualified name, code, overridden) unless a recent
 version of the run's line recorded the same one for that step; the other versions have the implementation recorded last.
 
+A list that the store cannot read, or that lacks rows, is read again version by version; a version whose row cannot be
+read is listed as damaged.
+
 Invariant: reading a call never needs the code of the step. The implementation of a version is found within `LOOK_BACK`
-versions of its line, unless it was pruned.
+versions of its line, unless it was pruned. A list that lost rows is never returned as if it were complete.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
 
-from holdfast.errors import CorruptVersion, InvalidCall, InvalidReference, NotFound
+from holdfast.errors import CorruptStore, CorruptVersion, InvalidReference, NotFound
 from holdfast.history.builder import ANNOTATIONS, ERROR, INPUT, RESULT
-from holdfast.history.reader import Reader
-from holdfast.model.names import printable, short, suggest
+from holdfast.history.hashes import check_hash
+from holdfast.history.reader import Reader, is_complete
+from holdfast.model.names import printable, suggest
 from holdfast.model.public import when
 from holdfast.model.records import PIN, RunRecord, VersionRecord
-from holdfast.tree import diff as trees
 from holdfast.tree import path as paths
-from holdfast.tree.codec import REDACTED, decode, open_box
-from holdfast.tree.draft import draft
-from holdfast.tree.frozen import Box, FrozenDict, freeze_dict, freeze_list
+from holdfast.tree.codec import decode
+from holdfast.tree.frozen import FrozenDict, freeze_dict, freeze_list
 from holdfast.tree.values import register
 
 if TYPE_CHECKING:
     from holdfast.history.history import History
-
-#: Differences that a message names.
-_NAMED = 3
 
 
 @dataclass(frozen=True, repr=False)
@@ -76,65 +75,6 @@ def arguments_by_name(call: Any) -> FrozenDict | None:
     return freeze_dict(found)
 
 
-def has_placeholders(call: Any) -> bool:
-    """Return whether a stored call has a placeholder for a value that was not stored, or was redacted."""
-    given, keywords, *_ = call
-    values = [open_box(value) if type(value) is Box else value for value in (*given, *keywords.values())]
-    return any(
-        isinstance(value, NotStored) or (isinstance(value, str) and value == REDACTED) for value in values
-    )
-
-
-def call_differences(recorded: Any, now: Any) -> list[tuple[str, str, str]]:
-    """Return where two stored calls differ: the path, starting with the parameter, and both values, shortened."""
-    before: Mapping[str, Any] = arguments_by_name(recorded) or {}
-    after: Mapping[str, Any] = arguments_by_name(now) or {}
-    return [found for name in dict.fromkeys((*before, *after)) for found in _differences(name, before, after)]
-
-
-def describe_differences(found: list[tuple[str, str, str]]) -> str:
-    """Return differences as part of a sentence."""
-    shown = [f"{where} was {was}, is {now}" for where, was, now in found[:_NAMED]]
-    if len(found) > _NAMED:
-        shown.append(f"{len(found) - _NAMED} more differ")
-    return "; ".join(shown)
-
-
-def _differences(
-    name: str, before: Mapping[str, Any], after: Mapping[str, Any]
-) -> Iterator[tuple[str, str, str]]:
-    if name not in after:
-        yield name, short(before[name]), "not given"
-    elif name not in before:
-        yield name, "not given", short(after[name])
-    else:
-        for change in trees.changes(before[name], after[name]):
-            below = paths.show(change.path)
-            where = name + (f".{below}" if below and below[0] != "[" else below)
-            if change.source is not None:
-                yield where, f"at {name}{paths.show(change.source)}", "moved"
-            else:
-                was, now = _shorten(change.old, change.new)
-                yield (
-                    where,
-                    "missing" if change.kind == "added" else was,
-                    "missing" if change.kind == "removed" else now,
-                )
-
-
-def _shorten(old: Any, new: Any) -> tuple[str, str]:
-    """Return two values, shortened so that the difference shows: long texts start shortly before it."""
-    if type(old) is type(new) and isinstance(old, str | bytes) and old[:40] == new[:40]:
-        same = next(
-            (place for place, (one, other) in enumerate(zip(old, new, strict=False)) if one != other),
-            min(len(old), len(new)),
-        )
-        start = max(0, same - 20)
-        more = "…" if start else ""
-        return f"{more}{short(old[start:])}", f"{more}{short(new[start:])}"
-    return short(old), short(new)
-
-
 #: Versions after which an implementation is recorded again.
 LOOK_BACK = 256
 
@@ -164,28 +104,10 @@ def implementation_of(version: Version) -> Implementation | None:
         return None
     for distance, earlier in enumerate(version.lineage()):
         if earlier.step == version.step and "ran" in earlier.detail:
-            return _read(earlier.detail["ran"])
+            return Implementation(*earlier.detail["ran"][:3])
         if distance > LOOK_BACK:
             return None
     return None
-
-
-def implementations(line: Iterable[Version]) -> dict[tuple[str, int], Implementation]:
-    """Return the implementations of a line of versions, oldest first, by run and number."""
-    last: dict[str, Implementation] = {}
-    found: dict[tuple[str, int], Implementation] = {}
-    for version in line:
-        if version.step is None or "args" not in version.detail:
-            continue
-        if "ran" in version.detail:
-            last[version.step] = _read(version.detail["ran"])
-        if version.step in last:
-            found[version.run, version.number] = last[version.step]
-    return found
-
-
-def _read(ran: Any) -> Implementation:
-    return Implementation(ran[0], ran[1], ran[2])
 
 
 _UNREAD: Any = object()
@@ -449,10 +371,7 @@ class Version:
             else:
                 root = self.reader.state_of_head(self._run, self.record)
             return self.reader.plain(root)
-        try:
-            return self.reader.plain(self.reader.find(self.number, segments)[0])
-        except NotFound as error:
-            raise self.missing_at(segments) or error from None
+        return self.reader.plain(self.find(segments))
 
     @property
     def arguments(self) -> Mapping[str, Any] | None:
@@ -504,12 +423,16 @@ class Version:
         segments = segments_of(path)
         self.check()
         self._note_read()
-        try:
-            return self.reader.show(self.reader.find(self.number, segments)[0])
-        except NotFound as error:
-            raise self.missing_at(segments) or error from None
+        return self.reader.show(self.find(segments))
 
-    def missing_at(self, segments: list[Any]) -> NotFound | None:
+    def find(self, segments: list[Any]) -> Any:
+        """Return the internal value at a path."""
+        try:
+            return self.reader.find(self.number, segments)[0]
+        except NotFound as error:
+            raise self._missing_at(segments) or error from None
+
+    def _missing_at(self, segments: list[Any]) -> NotFound | None:
         """Return an error that says where a path leaves the state, with a suggestion; None if the path exists."""
         around: Any = None
         for depth in range(len(segments)):
@@ -551,23 +474,117 @@ def segments_of(path: Any) -> list[Any]:
     return segments
 
 
-def apply_edit(root: Any, edit: Callable[[Any], Any] | Mapping[str, Any]) -> Any:
-    """Return a draft of a state, changed by a function, or by values for paths."""
-    state = draft(root)
-    if callable(edit):
-        edit(state)
-        return state
-    if not isinstance(edit, Mapping):
-        raise InvalidCall("edit is a function that changes a draft, or a dict of paths and values")
-    for path, value in edit.items():
-        *way, last = segments_of(path) or [None]
-        if last is None:
-            raise InvalidReference("an edit needs a path: give state= to replace the whole state")
-        place = state
+#: Rows of a page where the caller does not choose.
+PAGE = 256
+
+
+class VersionFilters(TypedDict):
+    """Filters of `VersionStore.versions`."""
+
+    timeline: int | None
+    step: str | None
+    tag: str | None
+    kind: str | None
+
+
+_NO_FILTERS = VersionFilters(timeline=None, step=None, tag=None, kind=None)
+
+
+def list_versions(history: History, filters: VersionFilters, before: int | None, limit: int) -> list[Version]:
+    """Return the newest versions before one, newest first, without reading any state."""
+    is_unfiltered = filters == _NO_FILTERS
+    while True:
+        run = history.run_record()
         try:
-            for segment in way:
-                place = place[segment]
-            place[last] = value
-        except (LookupError, TypeError):
-            raise NotFound(f"the state has no place {path!r} to be edited", path=path) from None
-    return state
+            records = history.context.store.versions(run.key, before=before, after=0, limit=limit, **filters)
+        except CorruptStore:
+            return _list_one_by_one(history, run, filters, before, limit, is_unfiltered)
+        numbers = [record.number for record in records]
+        if not is_unfiltered or is_complete(run, numbers, before=before, limit=limit):
+            return _to_versions(history, run, records)
+        fresh = history.run_record()
+        if (fresh.key, fresh.epoch) == (run.key, run.epoch):
+            return _list_one_by_one(history, run, filters, before, limit, is_unfiltered)
+
+
+def iter_ancestors(history: History, version: Version) -> Iterator[Version]:
+    """Yield a version and its ancestors, newest first, until the run's first version or a pruned one."""
+    run = history.run_record()
+    wanted = version.number
+    page: dict[int, Version] = {}
+    while wanted > 0:
+        if wanted not in page:
+            try:
+                records = history.context.store.versions(run.key, before=wanted + 1, after=0, limit=PAGE)
+                found = _to_versions(history, run, records)
+            except CorruptStore:
+                found = _list_one_by_one(history, run, _NO_FILTERS, wanted + 1, PAGE, False)
+            page = {each.number: each for each in found}
+        if wanted not in page:
+            try:
+                record = history.context.reader(run).record(wanted)
+            except NotFound:
+                return
+            page[wanted] = _to_versions(history, run, [record])[0]
+        page[wanted].check()
+        yield page[wanted]
+        wanted = page[wanted].parent or 0
+
+
+def _to_versions(history: History, run: RunRecord, records: Sequence[VersionRecord]) -> list[Version]:
+    """Check records and return them as versions."""
+    if not records:
+        return []
+    numbers = [record.number for record in records]
+    reader = history.context.reader(run)
+    marks = VersionMarks(reader, min(numbers), max(numbers))
+    found = []
+    for record in records:
+        try:
+            at_head = run if record.number == run.head else None
+            found.append(Version(history, reader, check_hash(run.id, record), marks, run=at_head))
+        except CorruptVersion as damage:
+            found.append(Version.damaged(history, reader, run, damage))
+    return found
+
+
+def _list_one_by_one(
+    history: History,
+    run: RunRecord,
+    filters: VersionFilters,
+    before: int | None,
+    limit: int,
+    is_unfiltered: bool,
+) -> list[Version]:
+    found: list[Version] = []
+    number = run.last if before is None else min(run.last, before - 1)
+    missing = 0
+    while number > 0 and len(found) < limit:
+        try:
+            records = history.context.store.versions(
+                run.key, before=number + 1, after=number - 1, limit=1, **filters
+            )
+            found += _to_versions(history, run, records)
+            # In a run that was never pruned, every number has a row.
+            is_damaged = is_unfiltered and not records and run.epoch == 0
+            missing += is_unfiltered and not records
+        except CorruptStore:
+            is_damaged = True
+        if is_damaged:
+            # An unreadable row may be that of a pruned version.
+            pruned = ", or was pruned" if run.epoch else ""
+            damage = CorruptVersion(
+                f"version {number} of run {run.id!r} cannot be read{pruned}: other versions stay readable; run "
+                "verify, and restore this one from a bundle",
+                run=run.id,
+                version=number,
+            )
+            found.append(Version.damaged(history, history.context.reader(run), run, damage))
+        number -= 1
+    if is_unfiltered and number == 0 and before is None and run.epoch and missing > run.last - run.kept:
+        raise CorruptStore(
+            f"versions are missing from the list of run {run.id!r}: each can be read by its number; "
+            "verify the store, restore the run from a bundle",
+            run=run.id,
+        )
+    return found

@@ -11,7 +11,8 @@ from holdfast.cli import exit_codes
 from holdfast.cli.context import REF, CommandContext, command, confirm, confirm_options
 from holdfast.cli.outcome import refuse_changed_code, report_outcome, show_progress
 from holdfast.errors import InvalidCall, InvalidSnapshot
-from holdfast.history.version import Version, apply_edit
+from holdfast.history.branching import apply_edit
+from holdfast.history.version import Version
 from holdfast.operator_view.actions import check_run_id_is_free, describe_fork
 from holdfast.operator_view.records import reference_to
 from holdfast.operator_view.text import as_json, dumps, parse_json

@@ -15,7 +15,7 @@ from holdfast.engine import Holdfast
 from holdfast.errors import HoldfastError, InvalidAnswer, InvalidCall, InvalidSnapshot
 from holdfast.execution.preview import Preview
 from holdfast.execution.run import Run
-from holdfast.history.version import apply_edit
+from holdfast.history.branching import apply_edit
 from holdfast.integrations.mcp.read_tools import Ref, RunId, ToolArguments, described_as, json_lines
 from holdfast.integrations.mcp.server import Tool, ToolResult
 from holdfast.model.public import Question
