@@ -30,7 +30,8 @@ sys.dont_write_bytecode = False
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
-#: Tests that start programs, servers or a browser, or try something thousands of times.
+#: Files and folders of tests that start programs, servers or a browser, or try something thousands of times. In other
+#: files, tests that take half a second of CPU or more are marked one by one.
 _SLOW = (
     "cli", "crash", "fleet", "fuzz", "integrations", "loops", "property", "web", "test_demo.py", "test_docs.py",
     "test_examples.py", "test_hatch_build.py", "test_site.py", "test_store_url.py",
@@ -47,10 +48,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the slow tests by where they are; `make test-quick` leaves them out."""
+    """Mark the slow tests by where they are, and those that need a PostgreSQL server."""
     here = Path(__file__).parent
     for item in items:
-        if item.path.relative_to(here).parts[0] in _SLOW:
+        if item.path.relative_to(here).parts[0] in _SLOW or "postgres" in item.nodeid.lower():
             item.add_marker("slow")
 
 

@@ -99,6 +99,7 @@ def test_a_fork_whose_origin_was_deleted(hf: Holdfast, other: Holdfast) -> None:
     assert other.verify().ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", ["full", "pruned", "fork"])
 def test_under_another_id(hf: Holdfast, other: Holdfast, run: str) -> None:
     full_run(hf)
@@ -117,6 +118,7 @@ def test_under_another_id(hf: Holdfast, other: Holdfast, run: str) -> None:
     assert hf.verify().ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(25))
 def test_random_runs_come_back_exactly(hf: Holdfast, tmp_path: Path, seed: int) -> None:
     run = random_run(hf, seed)
@@ -190,6 +192,7 @@ def test_artifacts_that_are_there_already_are_shared(hf: Holdfast) -> None:
     assert hf.verify().ok
 
 
+@pytest.mark.slow
 def test_memory_does_not_follow_the_size_of_an_artifact(hf: Holdfast, tmp_path: Path) -> None:
     piece = os.urandom(1 << 20)
     with (tmp_path / "large.bin").open("wb") as file:

@@ -64,6 +64,7 @@ def test_every_place_to_cut_a_small_bundle(other: Holdfast, small: bytes) -> Non
     refused(other, b"")
 
 
+@pytest.mark.slow
 def test_many_places_to_cut_a_large_one(other: Holdfast, full: bytes) -> None:
     before = snapshot(other)
     for size in random.Random(1).sample(range(len(full)), 100):
@@ -84,6 +85,7 @@ def test_every_bit_of_a_small_bundle(other: Holdfast, small: bytes) -> None:
     assert snapshot(other) == before
 
 
+@pytest.mark.slow
 def test_flipped_bytes_in_a_large_one(other: Holdfast, full: bytes) -> None:
     chance = random.Random(2)
     before = snapshot(other)
@@ -156,6 +158,7 @@ def _bomb(small: bytes, kind: type[Any], frame: AnyFrame, count: int) -> bytes:
     return bundle([*frames[:at], *[frame] * count, *frames[at:]], level=19)
 
 
+@pytest.mark.slow
 def test_events_that_fill_the_memory(other: Holdfast, small: bytes) -> None:
     event = EventFrame("x", 0, encode({"k": "\0" * (1 << 20)}))
     data = _bomb(small, EventFrame, event, 400)
@@ -166,6 +169,7 @@ def test_events_that_fill_the_memory(other: Holdfast, small: bytes) -> None:
     tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_blocks_that_fill_the_memory(other: Holdfast, small: bytes) -> None:
     block = b"\0" * (16 << 20)
     frames = frames_of(small)

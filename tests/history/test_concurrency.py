@@ -129,6 +129,7 @@ def test_threads_each_with_a_store_of_its_own(file: Path, how: str) -> None:
         check(hf, log, acknowledged, how)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", HOW)
 def test_processes_on_one_run(written: tuple[Path, dict[str, list[int]]], how: str) -> None:
     file, acknowledged = written

@@ -125,6 +125,7 @@ def test_runs_are_paged_without_gaps_or_repeats(some: Holdfast) -> None:
     assert found == ["run-5", "run-4", "run-3", "run-2", "run-1"]
 
 
+@pytest.mark.slow
 def test_iteration_gives_all_runs_while_they_are_changed_and_deleted(hf: Holdfast) -> None:
     ids = [f"run-{number}" for number in range(1200)]
     for run_id in ids:
@@ -424,6 +425,7 @@ def test_each_reads_what_the_other_wrote(file: Path) -> None:
         assert one.verify().ok
 
 
+@pytest.mark.slow
 def test_another_process_reads_it_too(file: Path) -> None:
     with holdfast.open(file) as hf:
         hf.history("r").commit({"n": (1, 2)})

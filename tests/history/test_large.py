@@ -169,6 +169,7 @@ def test_a_handle_whose_content_is_not_here_is_refused(hf: Holdfast) -> None:
 # Streaming
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["in the database", "in a folder"])
 def test_a_large_file_goes_in_and_out_in_pieces(file: Path, tmp_path: Path, where: str) -> None:
     path = tmp_path / "large"

@@ -49,6 +49,7 @@ def test_state_is_frozen_and_can_be_edited_cheaply(file: Path) -> None:
         assert log.head.size < 2000
 
 
+@pytest.mark.slow
 def test_reading_a_large_state_takes_little_beyond_the_state(file: Path) -> None:
     source = random.Random(9)
     with holdfast.open(file, durability="fast") as hf:

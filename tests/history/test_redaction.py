@@ -59,6 +59,7 @@ def test_patterns_hold_with_those_that_were_given(tmp_path: Path) -> None:
         assert hf.redaction.patterns == ("kept",)
 
 
+@pytest.mark.slow
 def test_patterns_of_another_process_are_applied(where: str) -> None:
     """Also by a process that had the store open before, in threads and in event loops."""
     if where == ":memory:":
@@ -131,6 +132,7 @@ def test_pattern_that_is_not_kept_cannot_be_removed(hf: Holdfast) -> None:
         hf.change_redaction(remove=["x"])
 
 
+@pytest.mark.slow
 def test_command_line_keeps_patterns(tmp_path: Path) -> None:
     holdfast.open(tmp_path / "holdfast.db").close()
     for command in (["add", "pin", "*card*"], ["remove", "pin"], ["defaults", "off"]):
@@ -142,6 +144,7 @@ def test_command_line_keeps_patterns(tmp_path: Path) -> None:
         assert (hf.redaction.patterns, hf.redaction.defaults) == (("*card*",), False)
 
 
+@pytest.mark.slow
 def test_redacted_json_costs_by_its_size_and_may_be_deep() -> None:
     def nested(size: int) -> object:
         value: object = {"key": 1}

@@ -325,6 +325,7 @@ def test_quiet_prune_writes_no_event(hf: Holdfast) -> None:
     assert hf.verify().ok
 
 
+@pytest.mark.slow
 def test_a_long_state_survives_any_number_of_prunings(hf: Holdfast) -> None:
     log = hf.history("a")
     state = {"items": [{"text": "x" * 1000, "n": number} for number in range(400)]}

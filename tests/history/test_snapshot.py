@@ -265,6 +265,7 @@ def test_validate_never_raises(hf: Holdfast) -> None:
 PARTS: list[Any] = ["state", "result", "meta", "error", "tags", "format", "sum"]
 
 
+@pytest.mark.slow
 def test_validate_never_raises_however_deep_a_part_is(document: dict[str, Any]) -> None:
     for name in PARTS:
         assert not holdfast.validate({**document, name: deep(100_000)})

@@ -208,6 +208,7 @@ def test_attempts_bound_an_update(hf: Holdfast, log: History) -> None:
     assert log.head.state == {"n": 3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["sqlite", "postgres"])
 def test_updates_of_processes_are_all_there(
     where: str, tmp_path: Path, request: pytest.FixtureRequest

@@ -106,6 +106,7 @@ DAMAGE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", DAMAGE)
 def test_damage_is_found_and_never_served(store: Path, what: str) -> None:
     with holdfast.open(store) as hf:

@@ -192,6 +192,7 @@ def test_migrations_are_numbered_without_holes(path: Path) -> None:
         assert connection.execute("PRAGMA application_id").fetchone() == (0x686F6C64,)
 
 
+@pytest.mark.slow
 def test_processes_that_open_a_new_file_at_once_all_succeed(tmp_path: Path) -> None:
     paths = [tmp_path / f"runs-{turn}.db" for turn in range(6)]
     processes = [_talking(_OPENS_ON_SIGNAL, me, *paths) for me in range(8)]

@@ -211,6 +211,7 @@ def _commit_until_refused(store: SQLiteStore, run: RunRecord) -> tuple[RunRecord
     return run, refusals[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("commits", [0, 1, 3])
 @pytest.mark.parametrize("ends", LOGS, ids="".join)
 def test_removed_wal_is_noticed_and_loses_nothing(
@@ -330,6 +331,7 @@ def test_waiting_commits_are_refused_after_a_loss(tmp_path: Path) -> None:
         assert store._database._open == set()
 
 
+@pytest.mark.slow
 def test_wal_that_only_sqlite_touches_is_not_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

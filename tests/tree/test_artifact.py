@@ -64,6 +64,7 @@ SOURCES: dict[str, Callable[[bytes, Path], Artifact]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("content", [b"", b"x", CONTENT, LARGE], ids=["empty", "small", "pieces", "large"])
 def test_handle_has_digest_and_size_of_its_content(source: str, content: bytes, tmp_path: Path) -> None:

@@ -169,12 +169,14 @@ def one_edit(draw: st.DrawFn, place: tuple[Any, ...], target: Any) -> Edit:
     return lambda root: path.get(root, place).reverse()
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(trees, trees, st.booleans())
 def test_changes_of_any_two_trees(old: Any, new: Any, shared: bool) -> None:
     check(*folded(old, new, shared=shared), new)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_changes_of_an_edited_tree(data: st.DataObject) -> None:
@@ -182,6 +184,7 @@ def test_changes_of_an_edited_tree(data: st.DataObject) -> None:
     check_edited(old, data.draw(edits(old)))
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_changes_of_wide_and_long_containers(data: st.DataObject) -> None:

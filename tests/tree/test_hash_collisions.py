@@ -123,6 +123,7 @@ def test_unreadable_dict_is_not_written(make: Make) -> None:
             encode(value)
 
 
+@pytest.mark.slow
 @makers
 def test_keys_of_one_hash_take_linear_time(make: Make) -> None:
     """Eight times as many cost about eight times as much; comparing each with all others would cost 64 times."""

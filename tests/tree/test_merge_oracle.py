@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from merge_helpers import check, exactly, trees
@@ -83,6 +84,7 @@ class Maker:
         return sides
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_disjoint_edits_merge_to_the_oracle(data: st.DataObject) -> None:
@@ -112,6 +114,7 @@ def attempt(base: Any, ours: Any, theirs: Any) -> Any:
 edits = st.lists(st.tuples(st.sampled_from(["insert", "delete", "put"]), st.integers(0, 99)), max_size=6)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 12), edits, edits)
 def test_no_edit_of_a_list_is_lost(size: int, ours: Any, theirs: Any) -> None:
@@ -137,6 +140,7 @@ anything = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(anything, anything, anything)
 def test_merge_of_any_three_trees(base: Any, ours: Any, theirs: Any) -> None:

@@ -217,6 +217,7 @@ def test_hostile_document_is_refused_with_its_path(name: str) -> None:
         assert len(str(caught.value)) < 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wrap",
     [

@@ -215,6 +215,7 @@ def test_cycle_is_refused(cycle: Callable[[], Any]) -> None:
             write({"a": cycle()})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wrap",
     [

@@ -44,6 +44,7 @@ def _check(value: Any, expected: Any, *replaced: str) -> None:
     to_json(clean)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wrap",
     [
@@ -102,6 +103,7 @@ def test_chain_of_objects_is_cut() -> None:
         node = node.__dict__.pop("next")
 
 
+@pytest.mark.slow
 def test_value_that_expands_to_a_huge_tree_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_REPEATS", 10_000)
     for wrap in (lambda x: [x, x], lambda x: (x, x), lambda x: {"a": x, "b": x}, lambda x: Slotted(x, x)):
@@ -217,6 +219,7 @@ def test_sanitize_works_with_an_almost_full_stack() -> None:
         encode(clean)
 
 
+@pytest.mark.slow
 def test_locals_of_a_frame_can_be_stored() -> None:
     clean, _ = sanitize(dict(vars(sys.modules[__name__])))
     encode(clean)
