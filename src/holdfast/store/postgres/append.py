@@ -28,9 +28,15 @@ import msgspec
 from holdfast.errors import CommitUnknown, HoldfastError
 from holdfast.model.records import MarkRecord, RunRecord
 from holdfast.store.group_commit import GroupCommit, Job
-from holdfast.store.postgres.connection import SERVER_NOW, PostgresConnection, RetryDeadline
+from holdfast.store.postgres.connection import (
+    SERVER_NOW,
+    ConnectionLost,
+    PostgresConnection,
+    RetryDeadline,
+    TransactionAborted,
+    unreachable_error,
+)
 from holdfast.store.postgres.connection_pool import ANSWER, PostgresPool
-from holdfast.store.postgres.errors import ConnectionLost, TransactionAborted, unreachable_error
 from holdfast.store.postgres.journal import VERSION_COLUMNS, PostgresJournal, type_of, version_row
 from holdfast.store.postgres.notify import ChangeNotifier
 from holdfast.store.postgres.prepared import PreparedStatement, execute_prepared

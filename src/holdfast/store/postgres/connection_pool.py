@@ -29,14 +29,11 @@ from psycopg.types.numeric import Int8BinaryDumper
 from holdfast.errors import CommitUnknown, HoldfastError, StoreBusy, StoreUnavailable
 from holdfast.store.interrupts import POLL_INTERVAL, current_frame, has_returned
 from holdfast.store.postgres.connection import (
+    ConnectionLost,
     PostgresConnection,
     RetryDeadline,
     Row,
     ServerTime,
-    refuse_transaction_pool,
-)
-from holdfast.store.postgres.errors import (
-    ConnectionLost,
     TransactionAborted,
     closed_error,
     is_full,
@@ -44,6 +41,7 @@ from holdfast.store.postgres.errors import (
     is_repeatable,
     is_starting,
     may_come_back,
+    refuse_transaction_pool,
     translate_error,
     unreachable_error,
 )

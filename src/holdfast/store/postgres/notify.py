@@ -17,9 +17,8 @@ import psycopg
 
 from holdfast.errors import HoldfastError
 from holdfast.store.interrupts import InterruptSafeEvent
-from holdfast.store.postgres.connection import PostgresConnection
+from holdfast.store.postgres.connection import ConnectionLost, PostgresConnection, closed_error
 from holdfast.store.postgres.connection_pool import PostgresPool
-from holdfast.store.postgres.errors import ConnectionLost, closed_error
 
 #: Seconds between two notifications.
 _PAUSE = 0.02

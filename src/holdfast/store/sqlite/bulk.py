@@ -20,13 +20,13 @@ from holdfast.store.rows import event_row, mark_row, timeline_row
 from holdfast.store.sql import SQLArtifacts
 from holdfast.store.sqlite.connection import SQLiteConnection
 from holdfast.store.sqlite.database import SQLiteDatabase
-from holdfast.store.sqlite.journal import mark_end
 from holdfast.store.sqlite.rows import (
     INSERT_EVENT,
     INSERT_MARK,
     INSERT_TIMELINE,
     insert_run,
     insert_version,
+    mark_end,
     update_run,
 )
 from holdfast.tree.pack import Upload

@@ -36,14 +36,19 @@ from holdfast.store.interrupts import current_frame, has_returned
 from holdfast.store.process_fork import close_before_forks
 from holdfast.store.sqlite.connection import (
     DriverError,
+    FileId,
     SQLiteConnection,
+    WALFiles,
     all_or_nothing,
     closed_error,
+    file_id,
+    find_loss,
+    may_checkpoint,
+    opened_files,
     reason,
     translate_error,
 )
 from holdfast.store.sqlite.schema import check_kind, make_private, name_to_open, prepare
-from holdfast.store.sqlite.wal_files import FileId, WALFiles, file_id, find_loss, may_checkpoint, opened_files
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[SQLiteConnection], Any]

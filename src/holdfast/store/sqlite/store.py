@@ -50,15 +50,16 @@ from holdfast.store.sqlite import queue
 from holdfast.store.sqlite.bulk import SQLiteBulk
 from holdfast.store.sqlite.connection import SQLiteConnection, all_or_nothing
 from holdfast.store.sqlite.database import SQLiteDatabase
-from holdfast.store.sqlite.journal import SQLiteJournal, mark_end
 from holdfast.store.sqlite.rows import (
     INSERT_EVENT,
     INSERT_MARK,
     INSERT_TIMELINE,
     PACK,
     VERSION,
+    SQLiteJournal,
     insert_run,
     insert_version,
+    mark_end,
     update_run,
 )
 
