@@ -12,7 +12,6 @@ from crew import World
 
 import holdfast
 from holdfast import Holdfast, workflow
-from holdfast.store.sqlite.store import SQLiteStore
 
 
 @workflow(name="f_batched")
@@ -29,19 +28,19 @@ def hf(tmp_path: Path, world: World) -> Any:
 @pytest.mark.parametrize("flow", [batched, flows.adding], ids=["async", "plain"])
 def test_the_heads_of_a_batch_are_one_read(hf: Holdfast, flow: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[int] = []
-    single, many = SQLiteStore.packs, SQLiteStore.packs_of
+    single, many = hf._store.packs, hf._store.packs_of
 
-    def packs(store: SQLiteStore, run: int, numbers: Sequence[int]) -> Any:
+    def packs(run: int, numbers: Sequence[int]) -> Any:
         reads.append(1)
-        return single(store, run, numbers)
+        return single(run, numbers)
 
-    def packs_of(store: SQLiteStore, places: Sequence[tuple[int, int]]) -> Any:
+    def packs_of(places: Sequence[tuple[int, int]]) -> Any:
         reads.append(len(places))
-        return many(store, places)
+        return many(places)
 
     runs = [hf.enqueue(flow, 1) for _ in range(30)]
-    monkeypatch.setattr(SQLiteStore, "packs", packs)
-    monkeypatch.setattr(SQLiteStore, "packs_of", packs_of)
+    monkeypatch.setattr(hf._store, "packs", packs)
+    monkeypatch.setattr(hf._store, "packs_of", packs_of)
     with hf.worker(concurrency=30, monitor=False):
         for run in runs:
             run.wait(20)
@@ -54,7 +53,7 @@ def test_a_store_that_cannot_read_a_batch_reads_one_by_one(
     def refused(*_: object) -> Any:
         raise holdfast.StoreUnavailable("away for a moment")
 
-    monkeypatch.setattr(SQLiteStore, "packs_of", refused)
+    monkeypatch.setattr(hf._store, "packs_of", refused)
     runs = [hf.enqueue(batched, number) for number in range(5)]
     with hf.worker(monitor=False):
         assert [run.wait(20).result for run in runs] == list(range(5))

@@ -7,7 +7,7 @@ Invariant: a row whose values do not match its checksum is refused with `Corrupt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from hashlib import sha256
 from itertools import pairwise
@@ -27,7 +27,7 @@ from holdfast.model.records import (
     VersionRecord,
     current_kind,
 )
-from holdfast.store.protocol import JournalEntry, RunFilters, VersionQuery
+from holdfast.store.protocol import JournalEntry
 
 #: The columns of a run but for its checksum.
 RUN = (
@@ -41,6 +41,11 @@ _encode = msgspec.msgpack.Encoder().encode
 KIND_NUMBER = {name: number for number, name in enumerate(KINDS)}
 STATUS_NUMBER = {name: number for number, name in enumerate(STATUSES)}
 assert [STATUS_NUMBER[name] for name in STATUSES if name not in LIVE] == [4, 5, 6], "see LIVE_RUN"
+
+
+def status_numbers(statuses: Iterable[str] | None) -> list[int] | None:
+    """Return the numbers of statuses as they are stored, without unknown ones; None for None."""
+    return None if statuses is None else [STATUS_NUMBER[name] for name in statuses if name in STATUS_NUMBER]
 
 
 def row_sum(*values: Any) -> bytes:
@@ -234,44 +239,3 @@ def count_by_queue(rows: Iterable[tuple[str, int, int]]) -> dict[str, dict[str, 
     for queue, status, count in rows:
         found.setdefault(queue, {})[STATUSES[status]] = count
     return found
-
-
-def run_clauses(mark: str, before: int | None, filters: RunFilters) -> list[tuple[str, Any]]:
-    """Return conditions for `RunStore.runs` with their values; `mark` is the driver's placeholder."""
-    tags = filters.get("tags")
-    return [
-        (f"workflow = {mark}", filters.get("workflow")),
-        (f"updated >= {mark}", filters.get("since")),
-        (f"key < {mark}", before),
-        (f"due <= {mark}", filters.get("due")),
-        (f"parent = {mark}", filters.get("parent")),
-        (f"id >= {mark}", filters.get("prefix") or None),
-        (
-            f"EXISTS (SELECT 1 FROM mark WHERE mark.run = run.key AND mark.name = {mark})",  # noqa: S608 - constants only
-            min(tags) if tags else None,
-        ),
-    ]
-
-
-def version_clauses(mark: str, run: int, filters: VersionQuery) -> list[tuple[str, Any]]:
-    """Return conditions for `VersionStore.versions` with their values; `mark` is the driver's placeholder."""
-    kind = filters.get("kind")
-    return [
-        (f"run = {mark}", run),
-        (f"number < {mark}", filters.get("before")),
-        (f"number > {mark}", filters.get("after")),
-        (f"timeline = {mark}", filters.get("timeline")),
-        (f"step = {mark}", filters.get("step")),
-        (f"kind = {mark}", None if kind is None else KIND_NUMBER.get(kind, -1)),
-        (
-            f"number IN (SELECT number FROM mark WHERE mark.run = journal.run AND mark.name = {mark})",  # noqa: S608 - constants only
-            filters.get("tag"),
-        ),
-        (f"pruned = {mark}", None if filters.get("pruned") else 0),
-    ]
-
-
-def join_clauses(clauses: Sequence[tuple[str, Any]]) -> tuple[str, list[Any]]:
-    """Join the conditions whose value is not None with AND; return them and their values."""
-    given = [(clause, value) for clause, value in clauses if value is not None]
-    return " AND ".join([clause for clause, _ in given] or ["1 = 1"]), [value for _, value in given]

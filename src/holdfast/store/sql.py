@@ -1,24 +1,45 @@
-"""Artifacts and small values in the tables of a database: the logic that SQLite and PostgreSQL share.
+"""The tables of a database: the statements and the logic that SQLite and PostgreSQL share.
 
-Each database supplies whole statements and a `SQLDatabase` that runs jobs in transactions. Contents that go into a
-folder are written there before the transaction that needs them, so that a large file delays no other writer; contents
-in the database are written within it.
+Both databases understand the placeholders `$1`, `$2`, …, numbered in the order in which they first occur. Each supplies
+the statements in which it differs, as an `SQLDialect`, and an `SQLDatabase` that runs jobs in transactions. Contents
+that go into a folder are written there before the transaction that needs them, so that a large file delays no other
+writer; contents in the database are written within it.
 
 Invariant: a version that holds an artifact was committed together with, or after, the artifact's content; a value is
 replaced only by a writer that has seen the one before it.
 """
 
+# ruff: noqa: S608 - statements are made of constants only
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, Unpack
 
 from holdfast.errors import CorruptStore
-from holdfast.model.records import ArtifactRecord
+from holdfast.model.records import (
+    ArtifactRecord,
+    MarkRecord,
+    RunRecord,
+    StoreStats,
+    TimelineRecord,
+    VersionRecord,
+)
 from holdfast.store.artifact_folder import ArtifactFolder, checked, verified
-from holdfast.store.protocol import missing_artifact, stale_value
-from holdfast.store.rows import row_sum
+from holdfast.store.protocol import RunFilters, VersionQuery, missing_artifact, stale_value
+from holdfast.store.rows import (
+    KIND_NUMBER,
+    LIVE_RUN,
+    RUN,
+    check_order,
+    intact_packs,
+    mark_record,
+    row_sum,
+    run_record,
+    timeline_record,
+    version_record,
+)
 from holdfast.tree.pack import Upload
 
 T = TypeVar("T")
@@ -43,6 +64,12 @@ class SQLConnection(Protocol):
 class SQLDatabase(Protocol):
     """A database that all threads of a process share."""
 
+    def rows(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Return all rows of one query."""
+
+    def row(self, statement: str, values: Sequence[Any] = ()) -> tuple[Any, ...] | None:
+        """Return the first row of one query; None if there is none."""
+
     def read(self, work: Callable[[SQLConnection], T]) -> T:
         """Run a job that only reads; it may run more than once."""
 
@@ -60,41 +87,233 @@ class SQLDatabase(Protocol):
         """
 
 
-class ArtifactStatements(NamedTuple):
-    """The statements of a database for artifacts."""
+class SQLDialect(NamedTuple):
+    """The statements in which a database differs from others."""
 
-    insert: str
-    touch: str
-    find: str
-    page: str
-    find_known: str
-    has_content: str
-    insert_piece: str
-    find_piece: str
-    delete_pieces: str
-    insert_hold: str
+    #: The columns of a version without its pack.
+    version: str
+    #: Ids of runs from $1 with the prefix $2, at most $3; names of values from $1, after $2, with the prefix $3, at
+    #: most $4.
+    run_ids: str
+    value_names: str
+    #: Versions of the run $1 with the numbers $2: with packs; only the number and the pack.
+    packs: str
+    pack_bytes: str
+    #: Versions of many runs with packs and keys of runs.
+    packs_of: str
+    #: The digests of a list $1 that are stored.
+    known_artifacts: str
+    #: Delete artifacts stored before $1 that no version holds; return them.
     delete_unheld: str
-    #: Convert digests to the value of `find_known`.
+    #: Convert numbers, digests, pairs of numbers and a prefix to the values of these statements.
+    encode_numbers: Callable[[Sequence[int]], Any]
     encode_digests: Callable[[Sequence[bytes]], Any]
+    encode_places: Callable[[Sequence[tuple[int, int]]], Sequence[Any]]
+    encode_prefix: Callable[[str], Any]
+    #: Return further conditions of `RunStore.runs`, see `run_conditions`.
+    run_conditions: Callable[[RunFilters], list[tuple[str, Any]]]
     #: Before artifacts are written or referred to, and before they are collected; None if writers exclude each other.
     lock_shared: str | None = None
     lock_exclusive: str | None = None
 
 
-#: A version holds an artifact that does not exist: one of the two rows is damaged.
-_DANGLING_HOLD = (
-    "SELECT 1 FROM hold WHERE NOT EXISTS (SELECT 1 FROM artifact WHERE artifact.digest = hold.digest) LIMIT 1"
-)
+class SQLRuns:
+    """Reads runs and the size of the store."""
+
+    _SELECT = f"SELECT {RUN}, sum FROM run"
+    _BY_ID = f"{_SELECT} WHERE id = $1"
+    _BY_KEY = f"{_SELECT} WHERE key = $1"
+    _FORKS = f"{_SELECT} WHERE origin_run = $1 ORDER BY key"
+    _REVISION = "SELECT key, revision FROM run WHERE id = $1"
+    _STATS = (
+        "SELECT count(*), CAST(coalesce(sum(kept), 0) AS BIGINT), CAST(coalesce(sum(size), 0) AS BIGINT), "
+        "(SELECT count(*) FROM journal WHERE number IS NULL AND run > 0), (SELECT count(*) FROM artifact), "
+        "(SELECT CAST(coalesce(sum(size), 0) AS BIGINT) FROM artifact) FROM run"
+    )
+
+    def __init__(self, database: SQLDatabase, dialect: SQLDialect) -> None:
+        self._database = database
+        self._dialect = dialect
+
+    def run(self, run_id: str) -> RunRecord | None:
+        """Return the run with an id."""
+        row = self._database.row(self._BY_ID, (run_id,))
+        return None if row is None else run_record(row)
+
+    def run_by_key(self, key: int) -> RunRecord | None:
+        """Return the run with a key."""
+        row = self._database.row(self._BY_KEY, (key,))
+        return None if row is None else run_record(row)
+
+    def revision(self, run_id: str) -> tuple[int, int] | None:
+        """Return the key and the revision of a run."""
+        row = self._database.row(self._REVISION, (run_id,))
+        return None if row is None else (row[0], row[1])
+
+    def run_ids(self, prefix: str, limit: int) -> list[str]:
+        """Return ids that start with a prefix, sorted."""
+        values = (prefix, self._dialect.encode_prefix(prefix), limit)
+        return [row[0] for row in self._database.rows(self._dialect.run_ids, values)]
+
+    def runs(
+        self, *, before: int | None = None, limit: int = 100, **filters: Unpack[RunFilters]
+    ) -> list[RunRecord]:
+        """Return runs that match the filters, newest first, with keys below `before`."""
+        conditions = [*run_conditions(before, filters), *self._dialect.run_conditions(filters)]
+        where, values = _join([LIVE_RUN] if filters.get("live") else [], conditions)
+        statement = f"{self._SELECT}{where} ORDER BY key DESC LIMIT ${len(values) + 1}"
+        rows = self._database.rows(statement, (*values, limit))
+        check_order(before, [row[0] for row in rows], ascending=False)
+        return [run_record(row) for row in rows]
+
+    def forks_of(self, key: int) -> list[RunRecord]:
+        """Return the runs that were forked from a run."""
+        return [run_record(row) for row in self._database.rows(self._FORKS, (key,))]
+
+    def stats(self, file_bytes: int) -> StoreStats:
+        """Return counts and sizes."""
+        ((runs, versions, pack_bytes, events, artifacts, artifact_bytes),) = self._database.rows(self._STATS)
+        return StoreStats(
+            runs=runs,
+            versions=versions,
+            events=events,
+            artifacts=artifacts,
+            artifact_bytes=artifact_bytes,
+            pack_bytes=pack_bytes,
+            file_bytes=file_bytes,
+        )
+
+
+def run_conditions(before: int | None, filters: RunFilters) -> list[tuple[str, Any]]:
+    """Return the conditions of `RunStore.runs` that all databases share, each with its value; None if it does not
+    apply. `{}` is the place of the value."""
+    tags = filters.get("tags")
+    return [
+        ("workflow = {}", filters.get("workflow")),
+        ("updated >= {}", filters.get("since")),
+        ("key < {}", before),
+        ("due <= {}", filters.get("due")),
+        ("parent = {}", filters.get("parent")),
+        ("id >= {}", filters.get("prefix") or None),
+        (
+            "EXISTS (SELECT 1 FROM mark WHERE mark.run = run.key AND mark.name = {})",
+            min(tags) if tags else None,
+        ),
+    ]
+
+
+def _join(fixed: list[str], conditions: Sequence[tuple[str, Any]]) -> tuple[str, list[Any]]:
+    """Return a WHERE of fixed conditions and of those whose value is not None, and these values."""
+    given = [(condition, value) for condition, value in conditions if value is not None]
+    where = [*(text.format(f"${n}") for n, (text, _) in enumerate(given, 1)), *fixed]
+    return f" WHERE {' AND '.join(where)}" if where else "", [value for _, value in given]
+
+
+#: Below and above every number of a version.
+_LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
+
+
+class SQLVersions:
+    """Reads versions, their packs, timelines and marks."""
+
+    _BLOCK = "SELECT data FROM block WHERE run = $1 AND number = $2 AND n = $3"
+    _TIMELINES = "SELECT * FROM timeline WHERE run = $1 ORDER BY number"
+    _MARKS = "SELECT * FROM mark WHERE run = $1 AND number >= $2 AND number <= $3 ORDER BY number, name"
+
+    def __init__(self, database: SQLDatabase, dialect: SQLDialect) -> None:
+        self._database = database
+        self._dialect = dialect
+
+    def versions(
+        self, run: int, *, limit: int = 100, ascending: bool = False, **filters: Unpack[VersionQuery]
+    ) -> list[VersionRecord]:
+        """Return versions without packs, newest first or `ascending`."""
+        kind = filters.get("kind")
+        where, values = _join(
+            ["number IS NOT NULL"],
+            [
+                ("run = {}", run),
+                ("number < {}", filters.get("before")),
+                ("number > {}", filters.get("after")),
+                ("timeline = {}", filters.get("timeline")),
+                ("step = {}", filters.get("step")),
+                ("kind = {}", None if kind is None else KIND_NUMBER.get(kind, -1)),
+                (
+                    "number IN (SELECT number FROM mark WHERE mark.run = journal.run AND mark.name = {})",
+                    filters.get("tag"),
+                ),
+                ("pruned = {}", None if filters.get("pruned") else 0),
+            ],
+        )
+        order = "ASC" if ascending else "DESC"
+        rows = self._database.rows(
+            f"SELECT {self._dialect.version} FROM journal{where} ORDER BY number {order} LIMIT ${len(values) + 1}",
+            (*values, limit),
+        )
+        start = filters.get("after") if ascending else filters.get("before")
+        check_order(start, [row[1] for row in rows], ascending=ascending)
+        return [version_record(row) for row in rows]
+
+    def packs(self, run: int, numbers: Sequence[int]) -> list[VersionRecord]:
+        """Return versions with packs, stubs included, in any order; missing ones are omitted."""
+        values = (run, self._dialect.encode_numbers(numbers))
+        return list(map(version_record, self._database.rows(self._dialect.packs, values)))
+
+    def pack_bytes(self, run: int, numbers: Sequence[int]) -> dict[int, bytes]:
+        """Return only the packs, by number; missing ones are omitted."""
+        values = (run, self._dialect.encode_numbers(numbers))
+        return dict(self._database.rows(self._dialect.pack_bytes, values))
+
+    def packs_of(self, places: Sequence[tuple[int, int]]) -> dict[tuple[int, int], VersionRecord]:
+        """Return versions of many runs with packs, by run key and number; missing and damaged ones are omitted."""
+        values = self._dialect.encode_places(places)
+        return intact_packs(self._database.rows(self._dialect.packs_of, values))
+
+    def block(self, run: int, number: int, index: int) -> bytes | None:
+        """Return a further block of a version's pack."""
+        row = self._database.row(self._BLOCK, (run, number, index))
+        return None if row is None else row[0]
+
+    def timelines(self, run: int) -> list[TimelineRecord]:
+        """Return all timelines, oldest first."""
+        return [timeline_record(row) for row in self._database.rows(self._TIMELINES, (run,))]
+
+    def marks(self, run: int, first: int | None = None, last: int | None = None) -> list[MarkRecord]:
+        """Return the tags and pins of a range of versions, by number and name."""
+        values = (run, _LOWEST if first is None else first, _HIGHEST if last is None else last)
+        return [mark_record(row) for row in self._database.rows(self._MARKS, values)]
+
+
+# Statements of both databases for rows that belong to a run
+INSERT_MARK = "INSERT INTO mark VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING"
+DELETE_MARK = "DELETE FROM mark WHERE run = $1 AND name = $2 AND number = $3"
+HAS_VERSION = "SELECT 1 FROM journal WHERE run = $1 AND number = $2 AND pruned = 0"
+INSERT_TIMELINE = "INSERT INTO timeline VALUES ($1, $2, $3, $4, $5, $6, $7)"
+INSERT_BLOCK = "INSERT INTO block (run, number, n, data) VALUES ($1, $2, $3, $4)"
+DELETE_RUN = "DELETE FROM run WHERE key = $1 AND revision = $2"
 
 
 class SQLArtifacts:
     """The artifacts of a database: records, contents, and which versions hold them."""
 
-    def __init__(
-        self, database: SQLDatabase, statements: ArtifactStatements, folder: ArtifactFolder | None
-    ) -> None:
+    _INSERT = "INSERT INTO artifact VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"
+    _TOUCH = "UPDATE artifact SET at = $1 WHERE digest = $2 AND at < $1"
+    _FIND = "SELECT digest, size, at FROM artifact WHERE digest = $1"
+    _PAGE = "SELECT digest, size, at FROM artifact WHERE digest > $1 ORDER BY digest LIMIT $2"
+    _HAS_CONTENT = "SELECT 1 FROM artifact_piece WHERE digest = $1 AND n = 0"
+    _INSERT_PIECE = "INSERT INTO artifact_piece VALUES ($1, $2, $3)"
+    _FIND_PIECE = "SELECT data FROM artifact_piece WHERE digest = $1 AND n = $2"
+    _DELETE_PIECES = "DELETE FROM artifact_piece WHERE digest = $1"
+    _INSERT_HOLD = "INSERT INTO hold VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"
+    #: A version holds an artifact that does not exist: one of the two rows is damaged.
+    _DANGLING_HOLD = (
+        "SELECT 1 FROM hold WHERE NOT EXISTS (SELECT 1 FROM artifact WHERE artifact.digest = hold.digest) "
+        "LIMIT 1"
+    )
+
+    def __init__(self, database: SQLDatabase, dialect: SQLDialect, folder: ArtifactFolder | None) -> None:
         self._database = database
-        self._sql = statements
+        self._dialect = dialect
         #: Where contents are stored; None if in the database.
         self.folder = folder
 
@@ -109,8 +328,8 @@ class SQLArtifacts:
 
     def lock(self, connection: SQLConnection) -> None:
         """Let no other transaction collect artifacts until the end of this one."""
-        if self._sql.lock_shared is not None:
-            connection.change(self._sql.lock_shared)
+        if self._dialect.lock_shared is not None:
+            connection.change(self._dialect.lock_shared)
 
     def require(
         self, connection: SQLConnection, holds: Iterable[bytes], uploads: Iterable[Upload] = ()
@@ -124,21 +343,21 @@ class SQLArtifacts:
         """Record uploads; return whether any is new. `CorruptStore` if a content does not match its hash."""
         any_new = False
         for upload in uploads:
-            if connection.change(self._sql.insert, (upload.digest, upload.size, at)) == 1:
+            if connection.change(self._INSERT, (upload.digest, upload.size, at)) == 1:
                 any_new = True
             else:
-                connection.change(self._sql.touch, (at, upload.digest))
+                connection.change(self._TOUCH, (at, upload.digest))
             if self.folder is not None:
                 # A collection may have removed it since it was placed.
                 self.folder.put(upload)
-            elif connection.row(self._sql.has_content, (upload.digest,)) is None:
+            elif connection.row(self._HAS_CONTENT, (upload.digest,)) is None:
                 for index, piece in enumerate(checked(upload)):
-                    connection.change(self._sql.insert_piece, (upload.digest, index, piece))
+                    connection.change(self._INSERT_PIECE, (upload.digest, index, piece))
         return any_new
 
     def hold(self, connection: SQLConnection, key: int, number: int, holds: Iterable[bytes]) -> None:
         """Record which artifacts a version refers to."""
-        connection.change_many(self._sql.insert_hold, [(digest, key, number) for digest in holds])
+        connection.change_many(self._INSERT_HOLD, [(digest, key, number) for digest in holds])
 
     # Methods of `ArtifactStore`
 
@@ -155,7 +374,7 @@ class SQLArtifacts:
 
     def find(self, digest: bytes) -> ArtifactRecord | None:
         """Return the record of an artifact."""
-        row = self._database.read(lambda connection: connection.row(self._sql.find, (digest,)))
+        row = self._database.row(self._FIND, (digest,))
         return None if row is None else _record(row)
 
     def pieces(self, digest: bytes) -> Iterator[bytes]:
@@ -163,9 +382,7 @@ class SQLArtifacts:
         record = self.find(digest)
         if record is None:
             raise missing_artifact(digest)
-        if record.size == 0 or self._database.read(
-            lambda connection: connection.row(self._sql.has_content, (digest,))
-        ):
+        if record.size == 0 or self._database.row(self._HAS_CONTENT, (digest,)):
             return verified(digest, self._iter_pieces(digest))
         if self.folder is None:
             raise missing_artifact(
@@ -175,7 +392,7 @@ class SQLArtifacts:
 
     def page(self, *, after: bytes = b"", limit: int = 1000) -> list[ArtifactRecord]:
         """Return artifacts in the order of their digests."""
-        rows = self._database.read(lambda connection: connection.rows(self._sql.page, (after, limit)))
+        rows = self._database.rows(self._PAGE, (after, limit))
         records = [_record(row) for row in rows]
         if any(one >= other for one, other in pairwise([after, *(record.digest for record in records)])):
             raise CorruptStore("the list of artifacts is damaged: verify the store")
@@ -186,11 +403,11 @@ class SQLArtifacts:
 
         def delete(connection: SQLConnection) -> list[ArtifactRecord]:
             self._lock_exclusively(connection)
-            if connection.row(_DANGLING_HOLD) is not None:
+            if connection.row(self._DANGLING_HOLD) is not None:
                 # An artifact that is held under a damaged digest would be deleted.
                 raise CorruptStore("a version holds an artifact that does not exist: verify the store")
-            gone = [_record(row) for row in connection.rows(self._sql.delete_unheld, (before,))]
-            connection.change_many(self._sql.delete_pieces, [(record.digest,) for record in gone])
+            gone = [_record(row) for row in connection.rows(self._dialect.delete_unheld, (before,))]
+            connection.change_many(self._DELETE_PIECES, [(record.digest,) for record in gone])
             return gone
 
         def unlink(connection: SQLConnection) -> None:
@@ -212,22 +429,19 @@ class SQLArtifacts:
 
     def _lock_exclusively(self, connection: SQLConnection) -> None:
         # Before the statement that looks for holds, so that it sees what other transactions have just committed.
-        if self._sql.lock_exclusive is not None:
-            connection.change(self._sql.lock_exclusive)
+        if self._dialect.lock_exclusive is not None:
+            connection.change(self._dialect.lock_exclusive)
 
     def _known(self, connection: SQLConnection, digests: Iterable[bytes]) -> set[bytes]:
         wanted = list(digests)
         if not wanted:
             return set()
-        rows = connection.rows(self._sql.find_known, (self._sql.encode_digests(wanted),))
+        rows = connection.rows(self._dialect.known_artifacts, (self._dialect.encode_digests(wanted),))
         return {row[0] for row in rows}
 
     def _iter_pieces(self, digest: bytes) -> Iterator[bytes]:
-        def read(connection: SQLConnection) -> tuple[Any, ...] | None:
-            return connection.row(self._sql.find_piece, (digest, index))
-
         index = 0
-        while (row := self._database.read(read)) is not None:
+        while (row := self._database.row(self._FIND_PIECE, (digest, index))) is not None:
             if not isinstance(row[0], bytes):
                 raise CorruptStore(f"artifact {digest.hex()[:12]} is damaged: restore it from a bundle")
             yield row[0]
@@ -240,28 +454,21 @@ def _record(row: tuple[Any, ...]) -> ArtifactRecord:
     return ArtifactRecord(digest=row[0], size=row[1], at=row[2])
 
 
-class ValueStatements(NamedTuple):
-    """The statements of a database for small values."""
-
-    find: str
-    insert: str
-    update: str
-    delete: str
-    names: str
-    #: Convert a prefix to the value by which `names` ends.
-    encode_prefix: Callable[[str], Any]
-
-
 class SQLValues:
     """Small values that belong to no run."""
 
-    def __init__(self, database: SQLDatabase, statements: ValueStatements) -> None:
+    _FIND = "SELECT data, revision, sum FROM value WHERE name = $1"
+    _INSERT = "INSERT INTO value VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING"
+    _UPDATE = "UPDATE value SET data = $1, revision = $2, sum = $3 WHERE name = $4 AND revision = $5"
+    _DELETE = "DELETE FROM value WHERE name = $1 AND revision = $2"
+
+    def __init__(self, database: SQLDatabase, dialect: SQLDialect) -> None:
         self._database = database
-        self._sql = statements
+        self._dialect = dialect
 
     def get(self, name: str) -> tuple[bytes, int] | None:
         """Return a value and its revision."""
-        row = self._database.read(lambda connection: connection.row(self._sql.find, (name,)))
+        row = self._database.row(self._FIND, (name,))
         if row is None:
             return None
         data, revision, guard = row
@@ -274,21 +481,19 @@ class SQLValues:
         revision = expect + 1
         guard = row_sum(name, data, revision)
         if expect:
-            self._change(name, self._sql.update, (data, revision, guard, name, expect))
+            self._change(name, self._UPDATE, (data, revision, guard, name, expect))
         else:
-            self._change(name, self._sql.insert, (name, data, revision, guard))
+            self._change(name, self._INSERT, (name, data, revision, guard))
         return revision
 
     def drop(self, name: str, expect: int) -> None:
         """Delete a value whose revision is `expect`."""
-        self._change(name, self._sql.delete, (name, expect))
+        self._change(name, self._DELETE, (name, expect))
 
     def names(self, prefix: str, *, after: str = "", limit: int = 1000) -> list[str]:
         """Return the names that start with a prefix and sort after a name."""
-        values = (prefix, after, self._sql.encode_prefix(prefix), limit)
-        return [
-            row[0] for row in self._database.read(lambda connection: connection.rows(self._sql.names, values))
-        ]
+        values = (prefix, after, self._dialect.encode_prefix(prefix), limit)
+        return [row[0] for row in self._database.rows(self._dialect.value_names, values)]
 
     def _change(self, name: str, statement: str, values: Sequence[Any]) -> None:
         def write(connection: SQLConnection) -> None:

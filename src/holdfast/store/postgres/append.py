@@ -89,10 +89,10 @@ _PUT_INTO_QUEUE = (
 )
 _SET_READY = "UPDATE queued SET ready = %s::bigint FROM changed WHERE queued.run = changed.key"
 
-_SELECT_WRITER = "SELECT key, revision, attempt FROM run WHERE id = %s"
-_SELECT_REVISION = "SELECT 1 FROM run WHERE key = %s AND revision = %s"
-_SELECT_SEAL = "SELECT seal FROM journal WHERE run = %s AND number = %s"
-_HAS_EVENT = "SELECT 1 FROM journal WHERE run = %s AND number IS NULL AND seal = %s"
+_SELECT_WRITER = "SELECT key, revision, attempt FROM run WHERE id = $1"
+_SELECT_REVISION = "SELECT 1 FROM run WHERE key = $1 AND revision = $2"
+_SELECT_SEAL = "SELECT seal FROM journal WHERE run = $1 AND number = $2"
+_HAS_EVENT = "SELECT 1 FROM journal WHERE run = $1 AND number IS NULL AND seal = $2"
 #: The number of changes from which one statement for all is faster.
 _MIN_BATCH = 4
 #: The number of changes in one transaction at most.
@@ -368,7 +368,7 @@ class Appender:
     def _give_keys(self, connection: PostgresConnection, batch: list[SentChange]) -> None:
         new = [sent for sent in batch if sent.change.expect is None and not sent.run.key]
         if new:
-            rows = connection.rows("SELECT nextval('run_key') FROM generate_series(1, %s)", (len(new),))
+            rows = connection.rows("SELECT nextval('run_key') FROM generate_series(1, $1)", (len(new),))
             for sent, row in zip(new, rows, strict=True):
                 sent.run = msgspec.structs.replace(sent.run, key=row[0])
 

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg.conninfo import make_conninfo
+from psycopg.types.array import ListBinaryDumper
 from psycopg.types.numeric import Int8BinaryDumper
 
 from holdfast.errors import CommitUnknown, HoldfastError, StoreBusy, StoreUnavailable
@@ -57,11 +58,11 @@ _SLOW_ANSWER = 3600.0
 #: The oldest supported version.
 _OLDEST = 130000
 _SETTINGS = {
-    "search_path": "%(schema)s",
+    "search_path": "$1",
     "default_transaction_isolation": "'read committed'",
     "jit": "'off'",
     # Shorter than `ANSWER`, so that the server reports that a statement waits for a lock.
-    "lock_timeout": "%(lock_timeout)s",
+    "lock_timeout": "$2",
     # Longer than the source of an import may take; a dead client is noticed earlier.
     "idle_in_transaction_session_timeout": "'300000'",
     "tcp_keepalives_idle": "'5'",
@@ -225,7 +226,7 @@ class PostgresPool:
                 contextlib.suppress(ConnectionLost, TransactionAborted, HoldfastError),
                 self.lend(deadline, limit=ANSWER) as connection,
             ):
-                row = connection.execute("SELECT pg_xact_status(%s::xid8)", (transaction,)).fetchone()
+                row = connection.execute("SELECT pg_xact_status($1::xid8)", (transaction,)).fetchone()
                 status = None if row is None else row[0]
                 if status in ("committed", "aborted"):
                     return bool(status == "committed")
@@ -399,7 +400,9 @@ class PostgresPool:
             self._waiting.popleft().release()
 
     def _connect(self) -> PostgresConnection:
-        connection = PostgresConnection.connect(make_conninfo("", **self.address.libpq), autocommit=True)
+        connection = PostgresConnection.connect(
+            make_conninfo("", **self.address.libpq), autocommit=True, cursor_factory=psycopg.RawCursor
+        )
         try:
             version = server_version(connection)
             if version < _OLDEST:
@@ -409,12 +412,13 @@ class PostgresPool:
             connection.limit = 10.0
             # One type for numbers of all sizes, so that a statement is prepared once.
             connection.adapters.register_dumper(int, Int8BinaryDumper)
+            connection.adapters.register_dumper(list, ListBinaryDumper)
             settings = {**_SETTINGS, "synchronous_commit": _DURABLE if self._durable else "'off'"}
             quoted = quote_name(self.address.schema)
             connection.execute(
                 "SELECT "
                 + ", ".join(f"set_config('{name}', {value}, false)" for name, value in settings.items()),
-                {"schema": quoted, "lock_timeout": str(max(1, int(min(self.timeout, 4.0) * 1000)))},
+                (quoted, str(max(1, int(min(self.timeout, 4.0) * 1000)))),
             )
             self.time.measure(connection)
         except BaseException:

@@ -21,9 +21,8 @@ from holdfast.store.postgres.connection_pool import PostgresPool
 from holdfast.store.postgres.prepared import PreparedStatement, execute_prepared
 from holdfast.store.postgres.schema import POSITIONS, lock_class
 from holdfast.store.protocol import JournalEntry
-from holdfast.store.rows import RUN, check_order, entry_record, event_row, version_values
+from holdfast.store.rows import check_order, entry_record, event_row, version_values
 
-SELECT_RUN = f"SELECT {RUN}, sum FROM run WHERE "
 VERSION = (
     "seq, number, back, timeline, kind, status, steps, pruned, extra, at, step, detail, seal, "
     "coalesce(length(pack), 0)"
@@ -54,24 +53,24 @@ _ROUND = 2**31
 _SELECT_END = (
     "WITH given AS MATERIALIZED (SELECT last_value AS last FROM journal_seq) SELECT last, "
     f"(SELECT min(mod(objid::bigint - mod(last, {_ROUND}) + {_ROUND + _ROUND // 2}, {_ROUND}) - {_ROUND // 2}) "
-    "FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND classid = %s::bigint::oid "
+    "FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND classid = $1::bigint::oid "
     "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())) FROM given"
 )
 _SELECT = f"SELECT {VERSION}, run FROM journal WHERE "
-_SELECT_ALL = _SELECT + "seq > %s AND seq <= %s AND pruned IS DISTINCT FROM 1 ORDER BY seq LIMIT %s"
+_SELECT_ALL = _SELECT + "seq > $1 AND seq <= $2 AND pruned IS DISTINCT FROM 1 ORDER BY seq LIMIT $3"
 #: The first version after a position is found by binary search: positions grow with numbers, except for stubs below 1,
 #: which were written later and are not part of the journal.
 _SELECT_OF_RUN = (
     "WITH RECURSIVE search (low, high) AS ("
-    "SELECT 1::bigint, coalesce((SELECT max(number) FROM journal WHERE run = %(run)s AND number >= 1), 0) "
-    "UNION ALL SELECT CASE WHEN probe.seq > %(after)s THEN low ELSE probe.number + 1 END, "
-    "CASE WHEN probe.seq > %(after)s THEN (low + high) / 2 - 1 ELSE high END "
-    "FROM search, LATERAL (SELECT number, seq FROM journal WHERE run = %(run)s AND number >= (low + high) / 2 "
+    "SELECT 1::bigint, coalesce((SELECT max(number) FROM journal WHERE run = $1 AND number >= 1), 0) "
+    "UNION ALL SELECT CASE WHEN probe.seq > $2 THEN low ELSE probe.number + 1 END, "
+    "CASE WHEN probe.seq > $2 THEN (low + high) / 2 - 1 ELSE high END "
+    "FROM search, LATERAL (SELECT number, seq FROM journal WHERE run = $1 AND number >= (low + high) / 2 "
     "ORDER BY number LIMIT 1) probe WHERE low <= high) "
-    f"(SELECT {VERSION}, run FROM journal WHERE run = %(run)s AND number IS NULL AND seq > %(after)s "
-    "AND seq <= %(end)s ORDER BY seq LIMIT %(limit)s) UNION ALL "
-    f"(SELECT {VERSION}, run FROM journal WHERE run = %(run)s AND number >= (SELECT max(low) FROM search) "
-    "AND pruned = 0 AND seq > %(after)s AND seq <= %(end)s ORDER BY number LIMIT %(limit)s) ORDER BY 1 LIMIT %(limit)s"
+    f"(SELECT {VERSION}, run FROM journal WHERE run = $1 AND number IS NULL AND seq > $2 "
+    "AND seq <= $3 ORDER BY seq LIMIT $4) UNION ALL "
+    f"(SELECT {VERSION}, run FROM journal WHERE run = $1 AND number >= (SELECT max(low) FROM search) "
+    "AND pruned = 0 AND seq > $2 AND seq <= $3 ORDER BY number LIMIT $4) ORDER BY 1 LIMIT $4"
 )
 
 _INSERT_EVENTS = (
@@ -100,8 +99,7 @@ class PostgresJournal:
             last = self._end(connection)
             if run is None:
                 return connection.rows(_SELECT_ALL, (after, last, limit))
-            values = {"run": run, "after": after, "end": last, "limit": limit}
-            return connection.execute(_SELECT_OF_RUN, values, binary=True).fetchall()
+            return connection.rows(_SELECT_OF_RUN, (run, after, last, limit))
 
         rows = self._pool.read(read)
         check_order(after, [row[0] for row in rows])

@@ -14,7 +14,7 @@ from holdfast.errors import CorruptStore
 from holdfast.model.records import EventRecord, RunRecord
 from holdfast.store.postgres.connection import SERVER_NOW, PostgresConnection
 from holdfast.store.postgres.connection_pool import PostgresPool
-from holdfast.store.postgres.journal import SELECT_RUN, PostgresJournal
+from holdfast.store.postgres.journal import PostgresJournal
 from holdfast.store.postgres.notify import ChangeNotifier
 from holdfast.store.postgres.prepared import PreparedStatement, execute_prepared
 from holdfast.store.postgres.schema import lock_number
@@ -23,24 +23,24 @@ from holdfast.store.rows import RUN, STATUS_NUMBER, count_by_queue, run_record, 
 
 _COLUMNS = ", ".join(f"run.{name}" for name in RUN.split(", "))
 _READY = (
-    "FROM queued JOIN run ON run.key = queued.run WHERE queued.queue = ANY(%b::text[]) AND queued.ready <= %s "
-    "AND run.workflow = ANY(%b::text[])"
+    "FROM queued JOIN run ON run.key = queued.run WHERE queued.queue = ANY($1::text[]) AND queued.ready <= $2 "
+    "AND run.workflow = ANY($3::text[])"
 )
 _SELECT_READY = (
     f"SELECT {_COLUMNS}, run.sum {_READY} "
-    "ORDER BY queued.priority DESC, queued.ready, queued.run LIMIT %s FOR UPDATE SKIP LOCKED"
+    "ORDER BY queued.priority DESC, queued.ready, queued.run LIMIT $4 FOR UPDATE SKIP LOCKED"
 )
 _RUNNING = (
-    "FROM queued JOIN run ON run.key = queued.run WHERE queued.queue = ANY(%b::text[]) "
-    "AND queued.ready IS NOT NULL AND run.status = %s"
+    "FROM queued JOIN run ON run.key = queued.run WHERE queued.queue = ANY($1::text[]) "
+    "AND queued.ready IS NOT NULL AND run.status = $2"
 )
 _SELECT_EXPIRED = (
-    f"SELECT run.key {_RUNNING} AND run.until <= least(%s, coalesce(%s::bigint, {SERVER_NOW})) "
+    f"SELECT run.key {_RUNNING} AND run.until <= least($3, coalesce($4::bigint, {SERVER_NOW})) "
     "ORDER BY run.key FOR UPDATE OF run SKIP LOCKED"
 )
-_COUNT_OWNED = f"SELECT count(*) {_RUNNING} AND run.key <> ALL(%b::bigint[])"
-_SELECT_OF_OWNER = f"{SELECT_RUN} key = %s AND owner = %s FOR UPDATE"
-_CLAIM_AGAIN = "UPDATE run SET until = %s, updated = %s, revision = %s, sum = %s, attempt = 0 WHERE key = %s"
+_COUNT_OWNED = f"SELECT count(*) {_RUNNING} AND run.key <> ALL($3::bigint[])"
+_SELECT_OF_OWNER = f"SELECT {RUN}, sum FROM run WHERE key = $1 AND owner = $2 FOR UPDATE"  # noqa: S608 - constants only
+_CLAIM_AGAIN = "UPDATE run SET until = $1, updated = $2, revision = $3, sum = $4, attempt = 0 WHERE key = $5"
 _CLAIM = (
     "UPDATE run SET status = %s::bigint, owner = %s::text, until = %s::bigint, updated = %s::bigint, due = NULL, "
     "revision = given.revision, sum = given.sum, attempt = 0 "
@@ -52,7 +52,7 @@ _SET_READY = (
 )
 #: Seconds after which the server ends the claim of a suspended process, and frees the queue.
 _IDLE = 15.0
-_SELECT_PLACE = "SELECT queue, priority FROM queued WHERE run = %s"
+_SELECT_PLACE = "SELECT queue, priority FROM queued WHERE run = $1"
 _COUNT_ALL = (
     "SELECT queued.queue, run.status, count(*) FROM queued JOIN run ON run.key = queued.run "
     "GROUP BY 1, 2 ORDER BY 1, 2"
@@ -141,7 +141,7 @@ class PostgresQueues:
         locked: otherwise its owner may have written before it expired, and only commit late."""
         for queue in queues:
             number = lock_number(self._pool.address.schema, f"queue {queue}")
-            connection.execute("SELECT pg_advisory_xact_lock(%s)", (number,))
+            connection.execute("SELECT pg_advisory_xact_lock($1)", (number,))
         running = (queues, STATUS_NUMBER["running"])
         expired = connection.rows(_SELECT_EXPIRED, (*running, now, self._pool.time.stated()))
         return int(connection.value(_COUNT_OWNED, (*running, [exclude, *(row[0] for row in expired)])))
@@ -183,5 +183,5 @@ def _read_or_remove(connection: PostgresConnection, rows: list[Any]) -> list[Run
         try:
             found.append(run_record(row))
         except CorruptStore:
-            connection.execute("UPDATE queued SET ready = NULL WHERE run = %s", (row[0],))
+            connection.execute("UPDATE queued SET ready = NULL WHERE run = $1", (row[0],))
     return found

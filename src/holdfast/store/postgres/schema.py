@@ -41,14 +41,14 @@ def _hash(schema: str, name: str) -> bytes:
 
 
 # From the catalog tables: `to_regclass` may answer as of before the wait for a lock.
-_HAS_SCHEMA = "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = %s)"
+_HAS_SCHEMA = "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)"
 _HAS_TABLES = (
     "SELECT EXISTS (SELECT FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace "
-    "WHERE nspname = %s)"
+    "WHERE nspname = $1)"
 )
 _HAS_FORMAT = (
     "SELECT EXISTS (SELECT FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace "
-    "WHERE nspname = %s AND relname = 'format')"
+    "WHERE nspname = $1 AND relname = 'format')"
 )
 
 
@@ -58,7 +58,7 @@ def prepare(pool: PostgresPool, *, create: bool) -> None:
         return
 
     def migrate(connection: PostgresConnection) -> None:
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", (lock_number(schema, _MIGRATING),))
+        connection.execute("SELECT pg_advisory_xact_lock($1)", (lock_number(schema, _MIGRATING),))
         version = _found(connection, schema, pool.shown)
         if version is None and not create:
             raise StoreUnavailable(f"there is no store at {pool.shown}", store=pool.shown, missing=True)
@@ -69,7 +69,7 @@ def prepare(pool: PostgresPool, *, create: bool) -> None:
             connection.execute("INSERT INTO format VALUES (0)")
         for statements in migrations()[version or 0 :]:
             connection.execute(statements)
-        connection.execute("UPDATE format SET version = %s", (len(migrations()),))
+        connection.execute("UPDATE format SET version = $1", (len(migrations()),))
 
     schema = pool.address.schema
     pool.write(migrate)

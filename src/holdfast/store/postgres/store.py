@@ -4,7 +4,7 @@
 `connection_pool` runs jobs in transactions, `append` changes runs, `queue` gives runs to workers, `notify` wakes other
 processes.
 
-Invariant: keys of runs are never reused.
+Invariant: keys of runs are never reused. An import or a pruning is one transaction.
 """
 
 # ruff: noqa: S608 - statements are made of constants only
@@ -13,108 +13,122 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Unpack
+from itertools import islice
+from typing import Any
 
-from holdfast.errors import CorruptStore, InvalidCall, NotFound, StaleVersion
-from holdfast.model.records import (
-    EventRecord,
-    MarkRecord,
-    RunRecord,
-    StoreStats,
-    TimelineRecord,
-    VersionRecord,
-)
+import msgspec
+
+from holdfast.errors import AlreadyExists, CorruptStore, InvalidCall, NotFound, StaleVersion
+from holdfast.model.records import EventRecord, MarkRecord, RunRecord, StoreStats
 from holdfast.store.artifact_folder import ArtifactFolder
 from holdfast.store.postgres import schema
 from holdfast.store.postgres.append import Appender
-from holdfast.store.postgres.bulk import INSERT_MARK, PostgresBulk
 from holdfast.store.postgres.connection import SERVER_NOW, PostgresConnection
 from holdfast.store.postgres.connection_pool import PostgresPool
-from holdfast.store.postgres.journal import SELECT_RUN, VERSION, PostgresJournal
+from holdfast.store.postgres.journal import VERSION, VERSION_COLUMNS, PostgresJournal, version_row
 from holdfast.store.postgres.notify import ChangeListener, ChangeNotifier
 from holdfast.store.postgres.queue import PostgresQueues
 from holdfast.store.postgres.url import parse
 from holdfast.store.process_fork import ProcessBound, reset_in_children
-from holdfast.store.protocol import RunFilters, VersionQuery
-from holdfast.store.rows import (
-    LIVE_RUN,
-    STATUS_NUMBER,
-    check_order,
-    intact_packs,
-    join_clauses,
-    mark_record,
-    mark_row,
-    run_clauses,
-    run_record,
-    timeline_record,
-    version_clauses,
-    version_record,
+from holdfast.store.protocol import Prune, RunFilters, RunImport, stale_run
+from holdfast.store.rows import RUN, mark_row, run_row, run_sum, status_numbers, timeline_row
+from holdfast.store.sql import (
+    DELETE_MARK,
+    DELETE_RUN,
+    HAS_VERSION,
+    INSERT_BLOCK,
+    INSERT_MARK,
+    INSERT_TIMELINE,
+    SQLArtifacts,
+    SQLDialect,
+    SQLRuns,
+    SQLValues,
+    SQLVersions,
 )
-from holdfast.store.sql import ArtifactStatements, SQLArtifacts, SQLValues, ValueStatements
 
-_NOW = f"coalesce(%s::bigint, {SERVER_NOW})"
+_NOW = f"coalesce($3::bigint, {SERVER_NOW})"
 #: Skips rows that are being written: a commit renews the lease itself, and a slow one must not delay the other leases.
 _RENEW = (
-    f"WITH held AS (SELECT key FROM run WHERE key = ANY(%b::bigint[]) AND owner = %s AND until > {_NOW} AND until < %s "
+    f"WITH held AS (SELECT key FROM run WHERE key = ANY($1::bigint[]) AND owner = $2 AND until > {_NOW} AND until < $4 "
     "ORDER BY key FOR UPDATE SKIP LOCKED), "
-    "renewed AS (UPDATE run SET until = %s FROM held WHERE run.key = held.key) "
-    f"SELECT key FROM run WHERE key = ANY(%b::bigint[]) AND owner = %s AND until <= {_NOW}"
+    "renewed AS (UPDATE run SET until = $4 FROM held WHERE run.key = held.key) "
+    f"SELECT key FROM run WHERE key = ANY($1::bigint[]) AND owner = $2 AND until <= {_NOW}"
 )
-_SELECT_VERSION = f"SELECT {VERSION} FROM journal WHERE number IS NOT NULL AND "
-_SELECT_PACK = (
-    f"SELECT {VERSION}, coalesce(pack, '') FROM journal WHERE run = %s AND number = ANY(%b::bigint[])"
+_SELECT_SIZE = (
+    "SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class "
+    "WHERE relkind = 'r' AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())"
 )
-_SELECT_PACKS_OF = (
-    f"SELECT {VERSION}, coalesce(pack, ''), run FROM journal "
-    "JOIN unnest(%b::bigint[], %b::bigint[]) given (run, number) USING (run, number)"
-)
-_SELECT_PACK_BYTES = (
-    "SELECT number, coalesce(pack, '') FROM journal WHERE run = %s AND number = ANY(%b::bigint[])"
-)
-_SELECT_STATS = (
-    "SELECT count(*), coalesce(sum(kept), 0)::bigint, coalesce(sum(size), 0)::bigint, "
-    "(SELECT count(*) FROM journal WHERE number IS NULL), "
-    "(SELECT count(*) FROM artifact), (SELECT coalesce(sum(size), 0)::bigint FROM artifact), "
-    "(SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class "
-    "WHERE relkind = 'r' AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())) FROM run"
-)
-#: The number of distinct tags of a list that a run has.
-_COUNT_TAGS = "(SELECT count(DISTINCT name) FROM mark WHERE mark.run = run.key AND name = ANY(%b::text[]))"
 #: The tables whose rows belong to runs.
 _RUN_TABLES = ("journal", "block", "timeline", "mark", "hold", "queued")
 _OTHER_TABLES = ("run", "artifact", "artifact_piece", "value")
 
-
-_VALUES = ValueStatements(
-    find="SELECT data, revision, sum FROM value WHERE name = %s",
-    insert="INSERT INTO value VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING",
-    update="UPDATE value SET data = %s, revision = %s, sum = %s WHERE name = %s AND revision = %s",
-    delete="DELETE FROM value WHERE name = %s AND revision = %s",
-    names=(
-        "SELECT name FROM value WHERE name >= %s AND name > %s AND starts_with(name, %s) ORDER BY name LIMIT %s"
-    ),
-    encode_prefix=str,
+_VALUES_RUN = ", ".join(f"${n}" for n in range(1, 24))
+_VALUES_VERSION = ", ".join(f"${n}" for n in range(1, 15))
+_INSERT_RUN = f"INSERT INTO run ({RUN}, sum, attempt) VALUES ({_VALUES_RUN}) ON CONFLICT (id) DO NOTHING"
+_UPDATE_RUN = f"UPDATE run SET ({RUN}, sum, attempt) = ({_VALUES_RUN}) WHERE key = $24 AND revision = $25"
+#: With the position of the version that the stub replaces.
+_INSERT_STUB = f"INSERT INTO journal ({VERSION_COLUMNS}, seq) VALUES ({_VALUES_VERSION}, $15)"
+#: Versions of an import have negative positions, which no reader sees, until all are there.
+_INSERT_HIDDEN = (
+    f"INSERT INTO journal ({VERSION_COLUMNS}, seq) VALUES ({_VALUES_VERSION}, -nextval('journal_seq'))"
 )
+_REVEAL = (
+    "UPDATE journal SET seq = given.place FROM (SELECT seq, nextval('journal_seq') AS place FROM "
+    "(SELECT seq FROM journal WHERE run = $1 ORDER BY seq DESC) hidden) given WHERE journal.seq = given.seq"
+)
+_HAS_MARK = "SELECT 1 FROM mark WHERE run = $1 AND number = ANY($2::bigint[]) LIMIT 1"
+_DELETE_BLOCKS = "DELETE FROM block WHERE run = $1 AND number = ANY($2::bigint[])"
+_DELETE_HOLDS = "DELETE FROM hold WHERE run = $1 AND number = ANY($2::bigint[])"
+_DELETE_VERSIONS = "DELETE FROM journal WHERE run = $1 AND number = ANY($2::bigint[]) RETURNING number, seq"
+#: Versions of an import that are sent at once.
+_PAGE = 500
 
 
-def _artifact_statements(schema_name: str) -> ArtifactStatements:
+def _run_conditions(filters: RunFilters) -> list[tuple[str, Any]]:
+    numbers, tags = status_numbers(filters.get("statuses")), sorted(set(filters.get("tags", ())))
+    # The runs of one status come from the index in the right order.
+    one = numbers[0] if numbers and len(numbers) == 1 else None
+    return [
+        ("status = {}", one),
+        ("status = ANY({}::bigint[])", numbers if one is None else None),
+        ("starts_with(id, {})", filters.get("prefix") or None),
+        (
+            # A join for each tag would be planned in all orders.
+            "(SELECT count(DISTINCT name) FROM mark WHERE mark.run = run.key "
+            f"AND name = ANY({{}}::text[])) = {len(tags)}",
+            tags if len(tags) > 1 else None,
+        ),
+    ]
+
+
+def _dialect(schema_name: str) -> SQLDialect:
     lock = schema.lock_number(schema_name, schema.ARTIFACTS)
-    return ArtifactStatements(
-        insert="INSERT INTO artifact VALUES (%s, %s, %s) ON CONFLICT DO NOTHING",
-        touch="UPDATE artifact SET at = greatest(at, %s) WHERE digest = %s",
-        find="SELECT digest, size, at FROM artifact WHERE digest = %s",
-        page="SELECT digest, size, at FROM artifact WHERE digest > %s ORDER BY digest LIMIT %s",
-        find_known="SELECT digest FROM artifact WHERE digest = ANY(%b)",
-        has_content="SELECT 1 FROM artifact_piece WHERE digest = %s AND n = 0",
-        insert_piece="INSERT INTO artifact_piece VALUES (%s, %s, %s)",
-        find_piece="SELECT data FROM artifact_piece WHERE digest = %s AND n = %s",
-        delete_pieces="DELETE FROM artifact_piece WHERE digest = %s",
-        insert_hold="INSERT INTO hold VALUES (%s, %s, %s) ON CONFLICT DO NOTHING",
+    return SQLDialect(
+        version=VERSION,
+        run_ids="SELECT id FROM run WHERE id >= $1 AND starts_with(id, $2) ORDER BY id LIMIT $3",
+        value_names=(
+            "SELECT name FROM value WHERE name >= $1 AND name > $2 AND starts_with(name, $3) ORDER BY name LIMIT $4"
+        ),
+        packs=(
+            f"SELECT {VERSION}, coalesce(pack, '') FROM journal WHERE run = $1 AND number = ANY($2::bigint[])"
+        ),
+        pack_bytes=(
+            "SELECT number, coalesce(pack, '') FROM journal WHERE run = $1 AND number = ANY($2::bigint[])"
+        ),
+        packs_of=(
+            f"SELECT {VERSION}, coalesce(pack, ''), run FROM journal "
+            "JOIN unnest($1::bigint[], $2::bigint[]) given (run, number) USING (run, number)"
+        ),
+        known_artifacts="SELECT digest FROM artifact WHERE digest = ANY($1)",
         delete_unheld=(
-            "DELETE FROM artifact WHERE at < %s AND NOT EXISTS (SELECT FROM hold WHERE hold.digest = artifact.digest) "
+            "DELETE FROM artifact WHERE at < $1 AND NOT EXISTS (SELECT FROM hold WHERE hold.digest = artifact.digest) "
             "RETURNING digest, size, at"
         ),
+        encode_numbers=list,
         encode_digests=list,
+        encode_places=lambda places: ([run for run, _ in places], [number for _, number in places]),
+        encode_prefix=str,
+        run_conditions=_run_conditions,
         lock_shared=f"SELECT pg_advisory_xact_lock_shared({lock})",
         lock_exclusive=f"SELECT pg_advisory_xact_lock({lock})",
     )
@@ -153,15 +167,34 @@ class PostgresStore(ProcessBound):
         self.journal = self._journal.entries
         self.journal_end = self._journal.end
 
-        folder = None if artifacts is None else ArtifactFolder(artifacts)
-        stored = SQLArtifacts(self._pool, _artifact_statements(address.schema), folder)
-        self.put_artifact = stored.put
-        self.artifact = stored.find
-        self.artifact_pieces = stored.pieces
-        self.artifacts = stored.page
-        self.collect = stored.collect
+        dialect = _dialect(address.schema)
+        runs = SQLRuns(self._pool, dialect)
+        self._stats = runs.stats
+        self.run = runs.run
+        self.run_by_key = runs.run_by_key
+        self.revision = runs.revision
+        self.run_ids = runs.run_ids
+        self.runs = runs.runs
+        self.forks_of = runs.forks_of
 
-        values = SQLValues(self._pool, _VALUES)
+        versions = SQLVersions(self._pool, dialect)
+        self.versions = versions.versions
+        self.packs = versions.packs
+        self.pack_bytes = versions.pack_bytes
+        self.packs_of = versions.packs_of
+        self.block = versions.block
+        self.timelines = versions.timelines
+        self.marks = versions.marks
+
+        folder = None if artifacts is None else ArtifactFolder(artifacts)
+        self._artifacts = SQLArtifacts(self._pool, dialect, folder)
+        self.put_artifact = self._artifacts.put
+        self.artifact = self._artifacts.find
+        self.artifact_pieces = self._artifacts.pieces
+        self.artifacts = self._artifacts.page
+        self.collect = self._artifacts.collect
+
+        values = SQLValues(self._pool, dialect)
         self.value = values.get
         self.set_value = values.set
         self.drop_value = values.drop
@@ -174,13 +207,9 @@ class PostgresStore(ProcessBound):
         self.queue_place = queues.queue_place
         self.queues = queues.queues
 
-        self._appender = Appender(self._pool, stored, self._journal, self._notifier)
+        self._appender = Appender(self._pool, self._artifacts, self._journal, self._notifier)
         self.append = self._appender.append
         self.append_many = self._appender.append_many
-
-        bulk = PostgresBulk(self._pool, stored, self._journal, self._notifier)
-        self.import_run = bulk.import_run
-        self.prune = bulk.prune
         reset_in_children(self)
 
     def reset_after_fork(self) -> None:
@@ -189,115 +218,96 @@ class PostgresStore(ProcessBound):
         self._listener.reset()
         self._appender.reset()
 
-    # Runs
-
-    def run(self, run_id: str) -> RunRecord | None:
-        return self._one_run("id = %s", run_id)
-
-    def revision(self, run_id: str) -> tuple[int, int] | None:
-        row = self._pool.row("SELECT key, revision FROM run WHERE id = %s", (run_id,))
-        return None if row is None else (row[0], row[1])
-
-    def run_by_key(self, key: int) -> RunRecord | None:
-        return self._one_run("key = %s", key)
-
-    def _one_run(self, where: str, value: Any) -> RunRecord | None:
-        row = self._pool.row(SELECT_RUN + where, (value,))
-        return None if row is None else run_record(row)
-
-    def run_ids(self, prefix: str, limit: int) -> list[str]:
-        rows = self._pool.rows(
-            "SELECT id FROM run WHERE id >= %s AND starts_with(id, %s) ORDER BY id LIMIT %s",
-            (prefix, prefix, limit),
-        )
-        return [row[0] for row in rows]
-
-    def runs(
-        self, *, before: int | None = None, limit: int = 100, **filters: Unpack[RunFilters]
-    ) -> list[RunRecord]:
-        clauses = run_clauses("%s", before, filters)
-        statuses = filters.get("statuses")
-        numbers = (
-            None if statuses is None else [STATUS_NUMBER[name] for name in statuses if name in STATUS_NUMBER]
-        )
-        # The runs of one status come from the index in the right order.
-        one = numbers[0] if numbers and len(numbers) == 1 else None
-        clauses += [("status = %s", one), ("status = ANY(%b::bigint[])", numbers if one is None else None)]
-        clauses.append(("starts_with(id, %s)", filters.get("prefix") or None))
-        tags = sorted(set(filters.get("tags", ())))
-        if len(tags) > 1:
-            # A join for each tag would be planned in all orders.
-            clauses.append((f"{_COUNT_TAGS} = {len(tags)}", tags))
-        where, values = join_clauses(clauses)
-        where += f" AND {LIVE_RUN}" if filters.get("live") else ""
-        rows = self._pool.rows(f"{SELECT_RUN}{where} ORDER BY key DESC LIMIT %s", (*values, limit))
-        check_order(before, [row[0] for row in rows], ascending=False)
-        return [run_record(row) for row in rows]
-
-    def forks_of(self, key: int) -> list[RunRecord]:
-        return [
-            run_record(row) for row in self._pool.rows(SELECT_RUN + "origin_run = %s ORDER BY key", (key,))
-        ]
+    # Changes
 
     def delete_run(self, run: RunRecord) -> None:
         def delete(connection: PostgresConnection) -> None:
             which = (run.key, run.revision)
-            if connection.change("DELETE FROM run WHERE key = %s AND revision = %s", which) != 1:
+            if connection.change(DELETE_RUN, which) != 1:
                 raise StaleVersion(f"run {run.id!r} has changed since it was read: read it, then delete it")
             for table in _RUN_TABLES:
-                connection.execute(f"DELETE FROM {table} WHERE run = %s", (run.key,))
+                connection.execute(f"DELETE FROM {table} WHERE run = $1", (run.key,))
 
         self._pool.write(delete, slow=True)
 
-    # Versions
+    def import_run(self, imported: RunImport) -> RunRecord:
+        """Write a complete run; `AlreadyExists` if its id exists."""
 
-    def versions(
-        self, run: int, *, limit: int = 100, ascending: bool = False, **filters: Unpack[VersionQuery]
-    ) -> list[VersionRecord]:
-        where, values = join_clauses(version_clauses("%s", run, filters))
-        order = "ASC" if ascending else "DESC"
-        rows = self._pool.rows(f"{_SELECT_VERSION}{where} ORDER BY number {order} LIMIT %s", (*values, limit))
-        start = filters.get("after") if ascending else filters.get("before")
-        check_order(start, [row[1] for row in rows], ascending=ascending)
-        return [version_record(row) for row in rows]
+        def write(connection: PostgresConnection) -> RunRecord:
+            self._artifacts.lock(connection)
+            run = msgspec.structs.replace(imported.run, key=connection.value("SELECT nextval('run_key')"))
+            row = run_row(run)
+            if connection.change(_INSERT_RUN, (*row, run_sum(row), 0)) != 1:
+                raise AlreadyExists(f"run {run.id!r} exists: import under another id, or delete it first")
+            key = run.key
+            self._artifacts.keep(connection, self._artifacts.place(imported.uploads), run.created)
+            while page := list(islice(imported.versions, _PAGE)):
+                self._artifacts.require(connection, {digest for _, _, holds in page for digest in holds})
+                connection.change_many(
+                    _INSERT_HIDDEN, [(key, *version_row(version)) for version, _, _ in page]
+                )
+                blocks = [
+                    (key, version.number, index, block)
+                    for version, blocks, _ in page
+                    for index, block in enumerate(blocks)
+                ]
+                connection.change_many(INSERT_BLOCK, blocks)
+                for version, _, holds in page:
+                    self._artifacts.hold(connection, key, version.number, holds)
+            connection.change_many(INSERT_TIMELINE, [timeline_row(key, line) for line in imported.timelines])
+            connection.change_many(INSERT_MARK, [mark_row(key, mark) for mark in imported.marks])
+            # Last: readers of the journal wait while positions are taken.
+            connection.execute(f"SELECT {self._journal.lock_positions}")
+            connection.execute(_REVEAL, (key,))
+            self._journal.add(connection, [(key, event) for event in imported.events])
+            return run
 
-    def packs(self, run: int, numbers: Sequence[int]) -> list[VersionRecord]:
-        return list(map(version_record, self._pool.rows(_SELECT_PACK, (run, list(numbers)))))
+        run = self._pool.write(write, once=True, slow=True)
+        self._notifier.notify()
+        return run
 
-    def pack_bytes(self, run: int, numbers: Sequence[int]) -> dict[int, bytes]:
-        return {row[0]: row[1] for row in self._pool.rows(_SELECT_PACK_BYTES, (run, list(numbers)))}
+    def prune(self, plan: Prune) -> RunRecord:
+        """Remove versions and replace others by stubs."""
+        key = plan.run.key
 
-    def packs_of(self, places: Sequence[tuple[int, int]]) -> dict[tuple[int, int], VersionRecord]:
-        runs, numbers = [run for run, _ in places], [number for _, number in places]
-        return intact_packs(self._pool.rows(_SELECT_PACKS_OF, (runs, numbers)))
+        def write(connection: PostgresConnection) -> RunRecord:
+            gone = [*plan.drop, *(version.number for version, _, _ in plan.thin)]
+            row = run_row(plan.run)
+            values = (*row, run_sum(row), 0, plan.expect.key, plan.expect.revision)
+            if connection.change(_UPDATE_RUN, values) != 1:
+                raise stale_run(plan.run)
+            # After the row of the run is locked, so that all marks are visible.
+            if connection.row(_HAS_MARK, (key, gone)) is not None:
+                raise stale_run(plan.run)
+            connection.execute(_DELETE_BLOCKS, (key, gone))
+            connection.execute(_DELETE_HOLDS, (key, gone))
+            positions: dict[int, int] = dict(connection.rows(_DELETE_VERSIONS, (key, gone)))
+            for version, blocks, holds in plan.thin:
+                # A stub that replaces no version: readers of the journal do not see it.
+                position = positions.get(version.number) or connection.value("SELECT nextval('journal_seq')")
+                connection.execute(_INSERT_STUB, (key, *version_row(version), position))
+                connection.change_many(
+                    INSERT_BLOCK,
+                    [(key, version.number, index, block) for index, block in enumerate(blocks)],
+                )
+                self._artifacts.hold(connection, key, version.number, holds)
+            self._journal.add(connection, [(key, event) for event in plan.events])
+            return plan.run
 
-    def block(self, run: int, number: int, index: int) -> bytes | None:
-        row = self._pool.row(
-            "SELECT data FROM block WHERE run = %s AND number = %s AND n = %s", (run, number, index)
-        )
-        return None if row is None else row[0]
-
-    def timelines(self, run: int) -> list[TimelineRecord]:
-        rows = self._pool.rows("SELECT * FROM timeline WHERE run = %s ORDER BY number", (run,))
-        return [timeline_record(row) for row in rows]
-
-    def marks(self, run: int, first: int | None = None, last: int | None = None) -> list[MarkRecord]:
-        where, values = join_clauses([("run = %s", run), ("number >= %s", first), ("number <= %s", last)])
-        statement = f"SELECT * FROM mark WHERE {where} ORDER BY number, name"
-        return [mark_record(row) for row in self._pool.rows(statement, values)]
+        run = self._pool.write(write, slow=True)
+        self._notifier.notify()
+        return run
 
     def set_mark(self, run: int, mark: MarkRecord, *, on: bool, event: EventRecord) -> bool:
         def write(connection: PostgresConnection) -> bool:
             # Excludes pruning.
-            connection.execute("SELECT FROM run WHERE key = %s FOR UPDATE", (run,))
-            there = "SELECT 1 FROM journal WHERE run = %s AND number = %s AND pruned = 0"
-            if on and connection.row(there, (run, mark.number)) is None:
+            connection.execute("SELECT FROM run WHERE key = $1 FOR UPDATE", (run,))
+            if on and connection.row(HAS_VERSION, (run, mark.number)) is None:
                 raise NotFound(f"version {mark.number} no longer exists: mark another")
             if on:
                 changed = connection.change(INSERT_MARK, mark_row(run, mark))
             else:
-                delete = "DELETE FROM mark WHERE run = %s AND name = %s AND number = %s"
-                changed = connection.change(delete, (run, mark.name, mark.number))
+                changed = connection.change(DELETE_MARK, (run, mark.name, mark.number))
             if changed:
                 self._journal.add(connection, [(run, event)])
             return bool(changed)
@@ -310,8 +320,7 @@ class PostgresStore(ProcessBound):
 
     def renew(self, runs: Sequence[int], owner: str, until: int) -> list[int]:
         def write(connection: PostgresConnection) -> list[int]:
-            held = (list(runs), owner, self._pool.time.stated())
-            expired = connection.rows(_RENEW, (*held, until, until, *held))
+            expired = connection.rows(_RENEW, (list(runs), owner, self._pool.time.stated(), until))
             self._pool.time.measure(connection)
             return [row[0] for row in expired]
 
@@ -321,18 +330,8 @@ class PostgresStore(ProcessBound):
     # The whole
 
     def stats(self) -> StoreStats:
-        ((runs, versions, pack_bytes, events, artifacts, artifact_bytes, size),) = self._pool.rows(
-            _SELECT_STATS
-        )
-        return StoreStats(
-            runs=runs,
-            versions=versions,
-            events=events,
-            artifacts=artifacts,
-            artifact_bytes=artifact_bytes,
-            pack_bytes=pack_bytes,
-            file_bytes=size,
-        )
+        ((size,),) = self._pool.rows(_SELECT_SIZE)
+        return self._stats(size)
 
     def check(self) -> list[str]:
         found = []

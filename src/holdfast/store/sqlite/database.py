@@ -23,7 +23,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, TypeAlias, TypeVar
 from weakref import WeakSet
@@ -125,6 +125,16 @@ class SQLiteDatabase:
     def reader(self, *, apart: bool = False) -> ReadScope:
         """Return a scope that lends a connection to read with; `apart` from writers if the read takes long."""
         return ReadScope(self, apart)
+
+    def rows(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Return all rows of one query."""
+        with ReadScope(self, False) as connection:
+            return connection.execute(statement, values).fetchall()
+
+    def row(self, statement: str, values: Sequence[Any] = ()) -> tuple[Any, ...] | None:
+        """Return the first row of one query; None if there is none."""
+        with ReadScope(self, False) as connection:
+            return connection.execute(statement, values).fetchone()
 
     def read(self, work: Callable[[SQLiteConnection], T]) -> T:
         """Run a job that only reads."""

@@ -16,6 +16,7 @@ from holdfast.errors import CorruptStore
 from holdfast.model.records import RunRecord, VersionRecord
 from holdfast.store.protocol import JournalEntry, changes_readiness, lease_expired, ready_at, stale_run
 from holdfast.store.rows import LIVE_RUN, RUN, check_order, entry_record, run_row, run_sum, version_values
+from holdfast.store.sql import INSERT_BLOCK
 from holdfast.store.sqlite.connection import SQLiteConnection
 from holdfast.store.sqlite.database import SQLiteDatabase
 
@@ -38,9 +39,6 @@ _INSERT_VERSION = (
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 INSERT_EVENT = "INSERT INTO journal (run, at, step, detail, seal) VALUES (?, ?, ?, ?, ?)"
-INSERT_TIMELINE = "INSERT INTO timeline VALUES (?, ?, ?, ?, ?, ?, ?)"
-INSERT_MARK = "INSERT OR IGNORE INTO mark VALUES (?, ?, ?, ?, ?)"
-_INSERT_BLOCK = "INSERT INTO block (run, number, n, data) VALUES (?, ?, ?, ?)"
 #: Created with the first run of a workflow: an empty index takes a page, too.
 _CREATE_LIVE_INDEX = f"CREATE INDEX IF NOT EXISTS run_live ON run (status, due) WHERE {LIVE_RUN}"
 _NEXT_KEY = (
@@ -118,7 +116,7 @@ def insert_version(
         rows = [(key, version.number, index, block) for index, block in enumerate(blocks)]
         if is_long:
             rows.append((key, version.number, -1, pack))
-        connection.executemany(_INSERT_BLOCK, rows)
+        connection.executemany(INSERT_BLOCK, rows)
 
 
 class SQLiteJournal:

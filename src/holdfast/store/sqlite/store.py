@@ -2,58 +2,56 @@
 
 `database` opens the file and runs jobs in shared transactions, `rows` writes records, `queue` gives runs to workers.
 
-Invariant: a commit after the start of `wait_for_change` ends it, at the latest at the next poll.
+Invariant: a commit after the start of `wait_for_change` ends it, at the latest at the next poll. An import or a pruning
+is one transaction. A backup is the store as of one moment, in one file that needs no other, with the artifacts that its
+versions hold; it gets its name when it is complete.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Unpack
+from contextlib import closing, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from holdfast.errors import CorruptStore, HoldfastError, InvalidCall, NotFound, StaleVersion
-from holdfast.model.records import (
-    EventRecord,
-    MarkRecord,
-    RunRecord,
-    StoreStats,
-    TimelineRecord,
-    VersionRecord,
+from holdfast.atomic_file import PART, put_in_place
+from holdfast.errors import (
+    AlreadyExists,
+    CorruptStore,
+    HoldfastError,
+    InvalidCall,
+    NotFound,
+    StaleVersion,
+    StoreUnavailable,
 )
+from holdfast.model.records import EventRecord, MarkRecord, RunRecord, StoreStats
 from holdfast.store.artifact_folder import ArtifactFolder
 from holdfast.store.process_fork import ProcessBound
-from holdfast.store.protocol import Append, RunFilters, VersionQuery, stale_new_run, wall_clock
-from holdfast.store.rows import (
-    LIVE_RUN,
-    RUN,
-    STATUS_NUMBER,
-    check_order,
-    event_row,
-    intact_packs,
-    join_clauses,
-    mark_record,
-    mark_row,
-    run_clauses,
-    run_record,
-    timeline_record,
-    timeline_row,
-    version_clauses,
-    version_record,
+from holdfast.store.protocol import Append, Prune, RunFilters, RunImport, stale_new_run, stale_run, wall_clock
+from holdfast.store.rows import event_row, mark_row, status_numbers, timeline_row
+from holdfast.store.sql import (
+    DELETE_MARK,
+    DELETE_RUN,
+    HAS_VERSION,
+    INSERT_MARK,
+    INSERT_TIMELINE,
+    SQLArtifacts,
+    SQLDialect,
+    SQLRuns,
+    SQLValues,
+    SQLVersions,
 )
-from holdfast.store.sql import ArtifactStatements, SQLArtifacts, SQLValues, ValueStatements
 from holdfast.store.sqlite import queue
-from holdfast.store.sqlite.bulk import SQLiteBulk
 from holdfast.store.sqlite.connection import SQLiteConnection, all_or_nothing
 from holdfast.store.sqlite.database import SQLiteDatabase
 from holdfast.store.sqlite.rows import (
     INSERT_EVENT,
-    INSERT_MARK,
-    INSERT_TIMELINE,
     PACK,
     VERSION,
     SQLiteJournal,
@@ -62,36 +60,18 @@ from holdfast.store.sqlite.rows import (
     mark_end,
     update_run,
 )
+from holdfast.tree.pack import Upload
 
 #: Seconds between two polls for commits of other processes.
 _POLL_INTERVAL = 0.01
 
-# ruff: noqa: S608 - statements are made of constants only
-_SELECT_RUN = f"SELECT {RUN}, sum FROM run WHERE "
-_SELECT_VERSION = f"SELECT {VERSION} FROM journal WHERE number IS NOT NULL AND "
-_SELECT_PACK = (
-    f"SELECT {VERSION}, {PACK} FROM journal WHERE run=? AND number IN (SELECT value FROM json_each(?))"
-)
-_SELECT_PACKS_OF = (
-    f"SELECT {VERSION}, {PACK}, run FROM json_each(?) given CROSS JOIN journal "
-    "ON run = json_extract(given.value, '$[0]') AND number = json_extract(given.value, '$[1]')"
-)
-_SELECT_PACK_BYTES = (
-    f"SELECT number, {PACK} FROM journal WHERE run=? AND number IN (SELECT value FROM json_each(?))"
-)
-_SELECT_STATS = (
-    "SELECT count(*), coalesce(sum(kept), 0), coalesce(sum(size), 0), "
-    "(SELECT count(*) FROM journal WHERE number IS NULL AND run > 0), "
-    "(SELECT count(*) FROM artifact), (SELECT coalesce(sum(size), 0) FROM artifact) FROM run"
-)
+#: Pages that a backup copies at a time.
+_PAGES = 1000
+_BACKUP_TIMEOUT = 30.0
+
 _RENEW = "UPDATE run SET until=? WHERE key IN (SELECT value FROM json_each(?)) AND owner=? AND until > ? AND until < ?"
 _SELECT_EXPIRED = (
     "SELECT key FROM run WHERE key IN (SELECT value FROM json_each(?)) AND owner=? AND until <= ?"
-)
-#: The number of distinct tags of a list that a run has.
-_COUNT_TAGS = (
-    "(SELECT count(DISTINCT name) FROM mark "
-    "WHERE mark.run = run.key AND name IN (SELECT value FROM json_each(?)))"
 )
 #: The tables whose rows belong to runs.
 _RUN_TABLES = ("journal", "block", "timeline", "mark", "hold")
@@ -103,7 +83,7 @@ def _encode_list(values: Sequence[Any]) -> str:
 
 
 def _encode_digests(digests: Sequence[bytes]) -> str:
-    return json.dumps([digest.hex() for digest in digests])
+    return _encode_list([digest.hex() for digest in digests])
 
 
 def _prefix_end(prefix: str) -> bytes:
@@ -111,31 +91,46 @@ def _prefix_end(prefix: str) -> bytes:
     return prefix.encode() + b"\xff"
 
 
-_ARTIFACTS = ArtifactStatements(
-    insert="INSERT OR IGNORE INTO artifact VALUES (?, ?, ?)",
-    touch="UPDATE artifact SET at=max(at, ?) WHERE digest=?",
-    find="SELECT digest, size, at FROM artifact WHERE digest=?",
-    page="SELECT digest, size, at FROM artifact WHERE digest > ? ORDER BY digest LIMIT ?",
-    find_known="SELECT digest FROM artifact WHERE digest IN (SELECT unhex(value) FROM json_each(?))",
-    has_content="SELECT 1 FROM artifact_piece WHERE digest=? AND n=0",
-    insert_piece="INSERT INTO artifact_piece (digest, n, data) VALUES (?, ?, ?)",
-    find_piece="SELECT data FROM artifact_piece WHERE digest=? AND n=?",
-    delete_pieces="DELETE FROM artifact_piece WHERE digest=?",
-    insert_hold="INSERT OR IGNORE INTO hold VALUES (?, ?, ?)",
+def _run_conditions(filters: RunFilters) -> list[tuple[str, Any]]:
+    prefix, tags = filters.get("prefix"), set(filters.get("tags", ()))
+    numbers = status_numbers(filters.get("statuses"))
+    return [
+        ("id < CAST({} AS TEXT)", _prefix_end(prefix) if prefix else None),
+        (
+            "(SELECT count(DISTINCT name) FROM mark WHERE mark.run = run.key "
+            f"AND name IN (SELECT value FROM json_each({{}}))) = {len(tags)}",
+            _encode_list(sorted(tags)) if len(tags) > 1 else None,
+        ),
+        ("status IN (SELECT value FROM json_each({}))", None if numbers is None else _encode_list(numbers)),
+    ]
+
+
+# ruff: noqa: S608 - statements are made of constants only
+_DIALECT = SQLDialect(
+    version=VERSION,
+    run_ids="SELECT id FROM run WHERE id >= $1 AND id < CAST($2 AS TEXT) ORDER BY id LIMIT $3",
+    value_names=(
+        "SELECT name FROM value WHERE name >= $1 AND name > $2 AND name < CAST($3 AS TEXT) ORDER BY name LIMIT $4"
+    ),
+    packs=(
+        f"SELECT {VERSION}, {PACK} FROM journal WHERE run = $1 AND number IN (SELECT value FROM json_each($2))"
+    ),
+    pack_bytes=(
+        f"SELECT number, {PACK} FROM journal WHERE run = $1 AND number IN (SELECT value FROM json_each($2))"
+    ),
+    packs_of=(
+        f"SELECT {VERSION}, {PACK}, run FROM json_each($1) given CROSS JOIN journal "
+        "ON run = json_extract(given.value, '$[0]') AND number = json_extract(given.value, '$[1]')"
+    ),
+    known_artifacts="SELECT digest FROM artifact WHERE digest IN (SELECT unhex(value) FROM json_each($1))",
     delete_unheld=(
-        "DELETE FROM artifact WHERE at < ? AND digest NOT IN (SELECT digest FROM hold) RETURNING digest, size, at"
+        "DELETE FROM artifact WHERE at < $1 AND digest NOT IN (SELECT digest FROM hold) RETURNING digest, size, at"
     ),
+    encode_numbers=_encode_list,
     encode_digests=_encode_digests,
-)
-_VALUES = ValueStatements(
-    find="SELECT data, revision, sum FROM value WHERE name=?",
-    insert="INSERT OR IGNORE INTO value VALUES (?, ?, ?, ?)",
-    update="UPDATE value SET data=?, revision=?, sum=? WHERE name=? AND revision=?",
-    delete="DELETE FROM value WHERE name=? AND revision=?",
-    names=(
-        "SELECT name FROM value WHERE name >= ? AND name > ? AND name < CAST(? AS TEXT) ORDER BY name LIMIT ?"
-    ),
+    encode_places=lambda places: (_encode_list(places),),
     encode_prefix=_prefix_end,
+    run_conditions=_run_conditions,
 )
 
 
@@ -158,15 +153,33 @@ class SQLiteStore(ProcessBound):
         #: The commits that each thread has seen.
         self._seen = threading.local()
 
+        runs = SQLRuns(self._database, _DIALECT)
+        self._stats = runs.stats
+        self.run = runs.run
+        self.run_by_key = runs.run_by_key
+        self.revision = runs.revision
+        self.run_ids = runs.run_ids
+        self.runs = runs.runs
+        self.forks_of = runs.forks_of
+
+        versions = SQLVersions(self._database, _DIALECT)
+        self.versions = versions.versions
+        self.packs = versions.packs
+        self.pack_bytes = versions.pack_bytes
+        self.packs_of = versions.packs_of
+        self.block = versions.block
+        self.timelines = versions.timelines
+        self.marks = versions.marks
+
         folder = None if artifacts is None else ArtifactFolder(artifacts)
-        self._artifacts = SQLArtifacts(self._database, _ARTIFACTS, folder)
+        self._artifacts = SQLArtifacts(self._database, _DIALECT, folder)
         self.put_artifact = self._artifacts.put
         self.artifact = self._artifacts.find
         self.artifact_pieces = self._artifacts.pieces
         self.artifacts = self._artifacts.page
         self.collect = self._artifacts.collect
 
-        values = SQLValues(self._database, _VALUES)
+        values = SQLValues(self._database, _DIALECT)
         self.value = values.get
         self.set_value = values.set
         self.drop_value = values.drop
@@ -183,12 +196,7 @@ class SQLiteStore(ProcessBound):
         self.journal = journal.entries
         self.journal_end = journal.end
 
-        bulk = SQLiteBulk(self._database, self._artifacts)
-        self.import_run = bulk.import_run
-        self.prune = bulk.prune
-        self.backup = bulk.backup
-
-    # Runs
+    # Changes
 
     def append(self, change: Append) -> RunRecord:
         def write(connection: SQLiteConnection) -> RunRecord:
@@ -250,62 +258,10 @@ class SQLiteStore(ProcessBound):
             connection.execute(INSERT_EVENT, event_row(key, event))
         return run
 
-    def run(self, run_id: str) -> RunRecord | None:
-        return self._one_run("id=?", run_id)
-
-    def revision(self, run_id: str) -> tuple[int, int] | None:
-        with self._database.reader() as connection:
-            row: tuple[int, int] | None = connection.row(
-                "SELECT key, revision FROM run WHERE id=?", (run_id,)
-            )
-        return row
-
-    def run_by_key(self, key: int) -> RunRecord | None:
-        return self._one_run("key=?", key)
-
-    def _one_run(self, where: str, value: Any) -> RunRecord | None:
-        with self._database.reader() as connection:
-            row = connection.row(_SELECT_RUN + where, (value,))
-        return None if row is None else run_record(row)
-
-    def run_ids(self, prefix: str, limit: int) -> list[str]:
-        with self._database.reader() as connection:
-            rows = connection.rows(
-                "SELECT id FROM run WHERE id >= ? AND id < CAST(? AS TEXT) ORDER BY id LIMIT ?",
-                (prefix, _prefix_end(prefix), limit),
-            )
-        return [row[0] for row in rows]
-
-    def runs(
-        self, *, before: int | None = None, limit: int = 100, **filters: Unpack[RunFilters]
-    ) -> list[RunRecord]:
-        clauses = run_clauses("?", before, filters)
-        if prefix := filters.get("prefix"):
-            clauses.append(("id < CAST(? AS TEXT)", _prefix_end(prefix)))
-        tags = sorted(set(filters.get("tags", ())))
-        if len(tags) > 1:
-            clauses.append((f"{_COUNT_TAGS} = {len(tags)}", _encode_list(tags)))
-        where, values = join_clauses(clauses)
-        statuses = filters.get("statuses")
-        if statuses is not None:
-            numbers = [str(STATUS_NUMBER[status]) for status in statuses if status in STATUS_NUMBER]
-            where += f" AND status IN ({', '.join(numbers)})"
-        where += f" AND {LIVE_RUN}" if filters.get("live") else ""
-        with self._database.reader() as connection:
-            statement = f"{_SELECT_RUN}{where} ORDER BY key DESC LIMIT ?"
-            rows = connection.rows(statement, (*values, limit))
-        check_order(before, [row[0] for row in rows], ascending=False)
-        return [run_record(row) for row in rows]
-
-    def forks_of(self, key: int) -> list[RunRecord]:
-        with self._database.reader() as connection:
-            rows = connection.rows(_SELECT_RUN + "origin_run=? ORDER BY key", (key,))
-        return [run_record(row) for row in rows]
-
     def delete_run(self, run: RunRecord) -> None:
         def delete(connection: SQLiteConnection) -> None:
             which = (run.key, run.revision)
-            if connection.change("DELETE FROM run WHERE key=? AND revision=?", which) != 1:
+            if connection.change(DELETE_RUN, which) != 1:
                 raise StaleVersion(f"run {run.id!r} has changed since it was read: read it, then delete it")
             mark_end(connection)
             for table in _RUN_TABLES:
@@ -313,62 +269,67 @@ class SQLiteStore(ProcessBound):
 
         self._database.write(delete)
 
-    # Versions
+    def import_run(self, imported: RunImport) -> RunRecord:
+        """Write a complete run; `AlreadyExists` if its id exists."""
+        uploads = list(self._artifacts.place(imported.uploads))
 
-    def versions(
-        self, run: int, *, limit: int = 100, ascending: bool = False, **filters: Unpack[VersionQuery]
-    ) -> list[VersionRecord]:
-        where, values = join_clauses(version_clauses("?", run, filters))
-        with self._database.reader() as connection:
-            statement = f"{_SELECT_VERSION}{where} ORDER BY number {'ASC' if ascending else 'DESC'} LIMIT ?"
-            rows = connection.rows(statement, (*values, limit))
-        start = filters.get("after") if ascending else filters.get("before")
-        check_order(start, [row[1] for row in rows], ascending=ascending)
-        return [version_record(row) for row in rows]
-
-    def packs(self, run: int, numbers: Sequence[int]) -> list[VersionRecord]:
-        with self._database.reader() as connection:
-            rows = connection.rows(_SELECT_PACK, (run, _encode_list(numbers)))
-        return list(map(version_record, rows))
-
-    def pack_bytes(self, run: int, numbers: Sequence[int]) -> dict[int, bytes]:
-        with self._database.reader() as connection:
-            return dict(connection.rows(_SELECT_PACK_BYTES, (run, _encode_list(numbers))))
-
-    def packs_of(self, places: Sequence[tuple[int, int]]) -> dict[tuple[int, int], VersionRecord]:
-        with self._database.reader() as connection:
-            return intact_packs(connection.rows(_SELECT_PACKS_OF, (_encode_list(places),)))
-
-    def block(self, run: int, number: int, index: int) -> bytes | None:
-        with self._database.reader() as connection:
-            row = connection.row(
-                "SELECT data FROM block WHERE run=? AND number=? AND n=?", (run, number, index)
+        def write(connection: SQLiteConnection) -> RunRecord:
+            if connection.row("SELECT 1 FROM run WHERE id=?", (imported.run.id,)) is not None:
+                raise AlreadyExists(
+                    f"run {imported.run.id!r} exists: import under another id, or delete it first"
+                )
+            run = insert_run(connection, imported.run)
+            self._artifacts.keep(connection, uploads, run.created)
+            for version, blocks, holds in imported.versions:
+                insert_version(connection, run.key, version, blocks)
+                self._artifacts.require(connection, holds)
+                self._artifacts.hold(connection, run.key, version.number, holds)
+            connection.executemany(
+                INSERT_TIMELINE, [timeline_row(run.key, each) for each in imported.timelines]
             )
-        return None if row is None else row[0]
+            connection.executemany(INSERT_MARK, [mark_row(run.key, mark) for mark in imported.marks])
+            connection.executemany(INSERT_EVENT, [event_row(run.key, event) for event in imported.events])
+            return run
 
-    def timelines(self, run: int) -> list[TimelineRecord]:
-        with self._database.reader() as connection:
-            rows = connection.rows("SELECT * FROM timeline WHERE run=? ORDER BY number", (run,))
-        return [timeline_record(row) for row in rows]
+        return self._database.write(write, once=True, atomic=True)
 
-    def marks(self, run: int, first: int | None = None, last: int | None = None) -> list[MarkRecord]:
-        where, values = join_clauses([("run = ?", run), ("number >= ?", first), ("number <= ?", last)])
-        with self._database.reader() as connection:
-            statement = f"SELECT * FROM mark WHERE {where} ORDER BY number, name"
-            rows = connection.rows(statement, values)
-        return [mark_record(row) for row in rows]
+    def prune(self, plan: Prune) -> RunRecord:
+        """Remove versions and replace others by stubs."""
+        key = plan.run.key
+
+        def write(connection: SQLiteConnection) -> RunRecord:
+            gone = [
+                (key, number) for number in (*plan.drop, *(version.number for version, _, _ in plan.thin))
+            ]
+            marked = "SELECT 1 FROM mark WHERE run=? AND number=?"
+            if any(connection.row(marked, place) is not None for place in gone):
+                raise stale_run(plan.run)
+            update_run(connection, plan.run, plan.expect)
+            mark_end(connection)
+            connection.executemany("DELETE FROM block WHERE run=? AND number=?", gone)
+            connection.executemany("DELETE FROM hold WHERE run=? AND number=?", gone)
+            connection.executemany(
+                "DELETE FROM journal WHERE run=? AND number=?", [(key, number) for number in plan.drop]
+            )
+            for version, blocks, holds in plan.thin:
+                row = connection.row(
+                    "DELETE FROM journal WHERE run=? AND number=? RETURNING seq", (key, version.number)
+                )
+                insert_version(connection, key, version, blocks, None if row is None else row[0])
+                self._artifacts.hold(connection, key, version.number, holds)
+            connection.executemany(INSERT_EVENT, [event_row(key, event) for event in plan.events])
+            return plan.run
+
+        return self._database.write(write)
 
     def set_mark(self, run: int, mark: MarkRecord, *, on: bool, event: EventRecord) -> bool:
         def write(connection: SQLiteConnection) -> bool:
-            there = "SELECT 1 FROM journal WHERE run=? AND number=? AND pruned=0"
-            if on and connection.row(there, (run, mark.number)) is None:
+            if on and connection.row(HAS_VERSION, (run, mark.number)) is None:
                 raise NotFound(f"version {mark.number} no longer exists: mark another")
             if on:
-                statement, values = INSERT_MARK, mark_row(run, mark)
+                changed = connection.change(INSERT_MARK, mark_row(run, mark)) == 1
             else:
-                statement = "DELETE FROM mark WHERE run=? AND name=? AND number=?"
-                values = (run, mark.name, mark.number)
-            changed = connection.change(statement, values) == 1
+                changed = connection.change(DELETE_MARK, (run, mark.name, mark.number)) == 1
             if changed:
                 connection.execute(INSERT_EVENT, event_row(run, event))
             return changed
@@ -407,20 +368,8 @@ class SQLiteStore(ProcessBound):
         return True
 
     def stats(self) -> StoreStats:
-        with self._database.reader() as connection:
-            ((runs, versions, pack_bytes, events, artifacts, artifact_bytes),) = connection.rows(
-                _SELECT_STATS
-            )
         files = [self._database.file, f"{self._database.file}-wal"]
-        return StoreStats(
-            runs=runs,
-            versions=versions,
-            events=events,
-            artifacts=artifacts,
-            artifact_bytes=artifact_bytes,
-            pack_bytes=pack_bytes,
-            file_bytes=sum(map(os.path.getsize, filter(os.path.exists, files))),
-        )
+        return self._stats(sum(map(os.path.getsize, filter(os.path.exists, files))))
 
     def check(self) -> list[str]:
         try:
@@ -434,6 +383,56 @@ class SQLiteStore(ProcessBound):
         except CorruptStore as error:
             return [str(error)]
         return found
+
+    def backup(self, path: str | os.PathLike[str], artifacts: str | os.PathLike[str] | None) -> None:
+        """Copy the store to the new file `path`, and the contents of its artifact folder to `artifacts`."""
+        target = Path(path).absolute()
+        folder = self._artifacts.folder
+        if folder is not None and artifacts is None:
+            raise InvalidCall(
+                f"{self._database.path} stores artifacts in {folder.folder}: give artifacts=, a folder for their "
+                "copies"
+            )
+        if os.path.lexists(target):
+            raise AlreadyExists(f"{path} exists: name a new file for the backup")
+        part = target.with_name(PART.replace("*", os.urandom(8).hex()))
+        try:
+            part.touch(0o600, exist_ok=False)
+            with self._database.errors(), closing(SQLiteConnection(os.fspath(part), _BACKUP_TIMEOUT)) as copy:
+                self._copy_pages(copy)
+                if folder is not None and artifacts is not None:
+                    self._copy_contents(copy, ArtifactFolder(artifacts))
+            put_in_place(part, target)
+        except FileExistsError as error:
+            raise AlreadyExists(f"{path} exists: name a new file for the backup") from error
+        except OSError as error:
+            raise StoreUnavailable(
+                f"the backup cannot be written to {path}: {error.strerror}: check its folder and your permissions"
+            ) from error
+        finally:
+            for end in ("", "-wal", "-shm", "-journal"):
+                # On a failing disk a file may remain; the error that is raised says why.
+                with suppress(OSError):
+                    part.with_name(part.name + end).unlink(missing_ok=True)
+
+    def _copy_pages(self, copy: SQLiteConnection) -> None:
+        with self._database.reader(apart=True) as source:
+            work = copy.backup("main", source, "main")
+            try:
+                while not work.done:
+                    work.step(_PAGES)
+            finally:
+                # An error while SQLite ends the copy, on a failing disk, must not hide the error of a step. (apsw
+                # raises SystemError if a VFS in Python raises meanwhile.)
+                with suppress(SystemError):
+                    work.close(force=True)
+
+    def _copy_contents(self, copy: SQLiteConnection, folder: ArtifactFolder) -> None:
+        for digest, size in copy.execute(
+            "SELECT digest, size FROM artifact WHERE digest NOT IN (SELECT digest FROM artifact_piece)"
+        ):
+            if size:
+                folder.put(Upload(digest, size, partial(self._artifacts.pieces, digest)))
 
     def compact(self) -> None:
         self._database.vacuum()
