@@ -48,8 +48,9 @@ from holdfast.errors import (
     UnknownTimeZone,
     UnsupportedValue,
 )
+from holdfast.model.watchdog import Watchdog
 from holdfast.workflow.decorators import call_steps_directly, step, workflow
-from holdfast.workflow.policy import Breaker, Retry, Watchdog
+from holdfast.workflow.policy import Breaker, Retry
 
 if TYPE_CHECKING:
     from holdfast.compat.autosave import autosave

@@ -41,13 +41,13 @@ from holdfast.model.public import (
 )
 from holdfast.model.records import RunRecord, StoreStats
 from holdfast.model.run_detail import RunDetail, detail_of, encode_detail
+from holdfast.model.watchdog import Watchdog
 from holdfast.store.process_fork import StoredContent
 from holdfast.store.protocol import Store
 from holdfast.store_url import file_of, open_store
 from holdfast.tree.artifact import Artifact
 from holdfast.tree.merge import Declared
 from holdfast.workflow.decorators import load_step_machine
-from holdfast.workflow.policy import Watchdog
 from holdfast.workflow.subscriptions import Subscription
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from holdfast import Holdfast, step, workflow
 from holdfast.execution.engine_context import EngineContext
 from holdfast.execution.run_writer import RunWriter
 from holdfast.fleet.worker import Worker
-from holdfast.model.run_detail import detail_of, encode_detail
+from holdfast.model.run_detail import PendingRollback, detail_of, encode_detail
 from holdfast.store.protocol import Append, Claim
 
 pytest_plugins = ["postgres_fixtures"]
@@ -137,7 +137,7 @@ def test_it_goes_on_once_a_rollback_is_finished(hf: Holdfast, monkeypatch: pytes
     found = hf._store.run(run.id)
     assert found is not None
     facts = detail_of(found)
-    facts.undoing = {"to": 1, "reason": "to be finished", "then": "queued"}
+    facts.rollback = PendingRollback(to=1, reason="to be finished", then="queued")
     after = replace(found, status="queued", revision=found.revision + 1, detail=encode_detail(facts))
     hf._store.append(Append(expect=found, run=after))
     gate = Gate(hf, monkeypatch)

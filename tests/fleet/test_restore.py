@@ -16,7 +16,6 @@ from holdfast.fleet.monitor.monitor import Monitor
 from holdfast.fleet.monitor.unowned_runs import UnownedRuns
 from holdfast.model.records import RunRecord
 from holdfast.model.run_detail import detail_of
-from holdfast.workflow.policy import watchdog_of
 
 stage = s.stage
 pytest_plugins = ["postgres_fixtures"]
@@ -236,13 +235,13 @@ def test_the_policy_and_the_count_stay_through_restores_and_a_restart(stage: Sta
         record = stage.hf._store.run("run")
         assert record is not None
         facts = detail_of(record)
-        assert (watchdog_of(facts.watchdog), facts.restores) == (watch, turn)
+        assert (facts.watchdog_policy, facts.restores) == (watch, turn)
     hung(stage, 4)
     if stage.where != ":memory:":
         with stage.open() as again:
             record = again._store.run("run")
             assert record is not None
-            assert watchdog_of(detail_of(record).watchdog) == watch
+            assert detail_of(record).watchdog_policy == watch
     assert [alert.action for alert in stage.look(after=61)] == ["recover"]
     hung(stage, 5)
     assert [alert.action for alert in stage.look(after=61)] == ["stall"]

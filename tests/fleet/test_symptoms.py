@@ -11,7 +11,7 @@ from holdfast import Watchdog
 from holdfast.execution.heartbeat import ActiveExecution, ActiveStep
 from holdfast.execution.limits import Spent, used_by
 from holdfast.fleet.monitor.detectors import ComparedVersion, Trail, looping, over_budget, silent
-from holdfast.model.run_detail import RunDetail
+from holdfast.model.run_detail import Figure, RunDetail, SpentBefore
 
 SECOND = 1_000_000
 
@@ -157,7 +157,12 @@ def test_budgets_count_from_the_last_answer(
     cost: int,
     limit: int,
 ) -> None:
-    totals = {"tokens": tokens + had, "input_tokens": 10**9, "cost_usd": cost, "cost_eur": cost}
+    totals: dict[str, Figure] = {
+        "tokens": tokens + had,
+        "input_tokens": 10**9,
+        "cost_usd": cost,
+        "cost_eur": cost,
+    }
     # As records keep it now, and as older ones do.
     before: dict[str, Any] = data.draw(
         st.sampled_from(
@@ -167,7 +172,7 @@ def test_budgets_count_from_the_last_answer(
             ]
         )
     )
-    facts = RunDetail(worked=worked * SECOND, totals=totals, spent=before)
+    facts = RunDetail(worked=worked * SECOND, totals=totals, spent_before=SpentBefore(**before))
     spent = Spent(*used_by(facts), steps, worked)
 
     def found(watch: Watchdog) -> bool:

@@ -11,7 +11,7 @@ from stage import Stage, control
 from holdfast import InvalidCall, NotFound, Watchdog, step, workflow
 from holdfast.fleet.monitor.monitor import Monitor
 from holdfast.model.run_detail import detail_of
-from holdfast.workflow.policy import watchdog_of
+from holdfast.model.watchdog import RunWatchdog
 
 stage = s.stage
 pytest_plugins = ["postgres_fixtures"]
@@ -26,7 +26,7 @@ def watched() -> None:
 def policy(stage: Stage, run_id: str = "run") -> Watchdog | None:
     run = stage.hf._store.run(run_id)
     assert run is not None
-    return watchdog_of(detail_of(run).watchdog)
+    return detail_of(run).watchdog_policy
 
 
 @pytest.mark.parametrize(
@@ -149,9 +149,9 @@ def test_a_default_is_for_runs_that_have_none(stage: Stage) -> None:
 
 
 def test_a_policy_of_another_version_that_makes_no_sense_here_is_none() -> None:
-    assert watchdog_of({"silent": "a while", "own": True}) is None
-    assert watchdog_of({"repeats": 1}) is None
-    assert watchdog_of({"silent": 3, "of the future": 4}) == Watchdog(heartbeat_timeout=3)
+    assert RunWatchdog.read({"silent": "a while", "own": True}).policy is None
+    assert RunWatchdog.read({"repeats": 1}).policy is None
+    assert RunWatchdog.read({"silent": 3, "of the future": 4}).policy == Watchdog(heartbeat_timeout=3)
 
 
 def test_what_is_wrong_with_one_run_does_not_keep_the_monitor_from_the_others(

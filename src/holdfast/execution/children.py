@@ -78,7 +78,7 @@ def affected_children(
         if not its or not is_on_line(run, line, child, its[0]):
             continue
         name = top or child.id
-        if its[-1].seq > moment or detail_of(child).undoing is not None:
+        if its[-1].seq > moment or detail_of(child).rollback is not None:
             record = ReplayLog(reader).load(child.head)
             entries = [
                 entry

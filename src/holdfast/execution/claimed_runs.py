@@ -22,10 +22,10 @@ from holdfast.execution.preflight import check_resume
 from holdfast.execution.replay_log import ReplayLog
 from holdfast.history.committer import Committer
 from holdfast.model.records import RunRecord, VersionRecord
+from holdfast.model.watchdog import follow_workflow
 from holdfast.store.interrupts import InterruptSafeEvent
 from holdfast.tree.codec import decode
 from holdfast.workflow.definition import Workflow
-from holdfast.workflow.policy import follow_workflow
 
 if TYPE_CHECKING:
     import asyncio

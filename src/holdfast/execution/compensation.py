@@ -9,9 +9,11 @@ Invariant: the head moves back only when every step after the target that has a 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NamedTuple
+
+import msgspec
 
 from holdfast.errors import (
     Cancelled,
@@ -19,7 +21,6 @@ from holdfast.errors import (
     CompensationFailed,
     InvalidCall,
     LeaseLost,
-    NotFound,
     StaleVersion,
     StoreBusy,
     StoreUnavailable,
@@ -43,53 +44,51 @@ from holdfast.history.builder import VersionMetadata, build_event
 from holdfast.history.committer import Committer
 from holdfast.history.history import History
 from holdfast.history.reader import Head
-from holdfast.history.version import Version
 from holdfast.model.records import RunRecord, VersionRecord
-from holdfast.model.run_detail import detail_of
+from holdfast.model.run_detail import PendingRollback, detail_of
 from holdfast.workflow.definition import Step, Workflow, step_named, unknown_here
 
 
-def rollback(
-    engine: EngineContext,
-    history: History,
-    to: Any,
-    *,
-    reason: str | None,
-    actor: str | None,
-    further: Mapping[str, Any] | None = None,
-) -> Version:
-    """Compensate the steps after a version, then make it the head.
+def rollback(engine: EngineContext, history: History, to: Any, reason: str | None, actor: str | None) -> None:
+    """Compensate the steps after a version, then make it the head."""
+    with _claimed(engine, history.id):
+        pending = PendingRollback(to=history.at(to).number, reason=reason, actor=actor)
+        _rollback(engine, history, pending)
 
-    `further` are facts that a rollback keeps in the run's record until it is finished: `then` and `due`, the run's
-    status afterwards and when it is due; `keep` and `of`, parts of the state of another version to start with;
-    `symptom` and `restores`, the monitor's reason and how often it has rolled back.
-    """
-    claim = engine.claim(history.id)
+
+def finish_rollback(engine: EngineContext, history: History, run: RunRecord, then: str | None = None) -> None:
+    """Finish the unfinished rollback of a run. The run has the status `then` afterwards, unless the rollback has
+    set another."""
+    pending = detail_of(run).rollback
+    assert pending is not None
+    if pending.then is None:
+        pending = msgspec.structs.replace(pending, then=then)
+    with _claimed(engine, history.id):
+        _rollback(engine, history, pending, started=run)
+
+
+@contextmanager
+def _claimed(engine: EngineContext, run_id: str) -> Iterator[None]:
+    claim = engine.claim(run_id)
     try:
-        return _rollback(engine, history, to, reason, actor, dict(further or {}))
+        yield
     finally:
-        engine.release(history.id, claim)
+        engine.release(run_id, claim)
 
 
 def _rollback(
-    engine: EngineContext,
-    history: History,
-    to: Any,
-    reason: str | None,
-    actor: str | None,
-    further: dict[str, Any],
-    started: RunRecord | None = None,
-) -> Version:
+    engine: EngineContext, history: History, pending: PendingRollback, started: RunRecord | None = None
+) -> None:
     """`started` is the run in which this rollback was under way: if it was finished since, nothing is done."""
     while True:
-        run = _record(engine, history.id)
-        target = history.at(to)
+        run = engine.record(history.id)
+        target = history.at(pending.to).record
         if started is not None and not _same(run, started):
-            return target
+            return
         refuse_if_elsewhere(engine, run)
         _refuse_undone(engine, run, target.number)
-        parts = list(affected_children(engine, run, target.record.seq))
-        if not further:
+        parts = list(affected_children(engine, run, target.seq))
+        if pending.then is None:
             # A monitor takes over a stalled run; its children, stalled with it, are cancelled.
             for part in parts:
                 refuse_if_running(engine, part.run)
@@ -97,59 +96,44 @@ def _rollback(
         entries = steps_to_compensate(engine, run, target.number, parts)
         try:
             if entries or any(part.target for part in parts):
-                undoing = {"to": target.number, "reason": reason, "actor": actor, **further}
-                _undo(engine, run, entries, parts, undoing)
-                run = _record(engine, history.id)
-            _move(engine, run, target.record, reason, actor, further)
+                _undo(engine, run, entries, parts, pending)
+                run = engine.record(history.id)
+            _move(engine, run, target, pending)
         except StaleVersion:
             continue
         engine.publisher.wake()
-        return target
+        return
 
 
-def _move(
-    engine: EngineContext,
-    run: RunRecord,
-    target: VersionRecord,
-    reason: str | None,
-    actor: str | None,
-    further: dict[str, Any],
-) -> None:
+def _move(engine: EngineContext, run: RunRecord, target: VersionRecord, pending: PendingRollback) -> None:
     context = engine.context
     now = context.clock()
+    reason, actor, then, due = pending.reason, pending.actor, pending.then, pending.due
     events = settled(
         context.store, run, detail_of(run), now, choice="rollback", actor=actor, version=target.number
     )
-    if "symptom" in further:
-        why = {name: further.get(name) for name in ("symptom", "restores")}
-        events.append(build_event("run.recovered", now, to=target.number, timeline=run.timeline + 1, **why))
-    then, due = further.get("then"), further.get("due")
-    if "keep" not in further:
+    if pending.symptom is not None:
+        events.append(
+            build_event(
+                "run.recovered", now, to=target.number, timeline=run.timeline + 1, symptom=pending.symptom,
+                restores=pending.restores,
+            )
+        )  # fmt: skip
+    if pending.keep is None:
         move_head(context, run, target, reason=reason, actor=actor, status=then, due=due, events=events)
         return
-    state = restarted_state(context, run, further["of"], further["keep"])
+    assert pending.of is not None
+    state = restarted_state(context, run, pending.of, pending.keep)
     at = Head(run, target, context.reader(run).state(target.number))
     facts = VersionMetadata(kind="manual", status=then or "paused", note=reason, actor=actor)
     start_timeline(context, Committer(context, run.id), at, state, facts, due=due, events=events)
 
 
-def finish_rollback(engine: EngineContext, history: History, run: RunRecord, then: str | None = None) -> None:
-    """Finish the unfinished rollback of a run. The run has the status `then` afterwards, unless the rollback has
-    set another."""
-    undoing = {**({} if then is None else {"then": then}), **(detail_of(run).undoing or {})}
-    to, reason, actor = undoing.pop("to", run.head), undoing.pop("reason", None), undoing.pop("actor", None)
-    claim = engine.claim(history.id)
-    try:
-        _rollback(engine, history, to, reason, actor, undoing, started=run)
-    finally:
-        engine.release(history.id, claim)
-
-
 def _same(run: RunRecord, started: RunRecord) -> bool:
     """Return whether the unfinished rollback of a run is still the same. The end of a rollback starts a
     timeline."""
-    to = [(detail_of(each).undoing or {}).get("to") for each in (run, started)]
-    return run.timeline == started.timeline and to[0] == to[1]
+    one, other = detail_of(run).rollback, detail_of(started).rollback
+    return run.timeline == started.timeline and (one and one.to) == (other and other.to)
 
 
 class Compensation(NamedTuple):
@@ -219,10 +203,11 @@ def refuse_target(engine: EngineContext, run: RunRecord, target: int) -> None:
 
 def _refuse_undone(engine: EngineContext, run: RunRecord, target: int) -> None:
     """Refuse to go back to a version that knows of effects which were undone since."""
-    undone = set(detail_of(run).undone)
+    facts = detail_of(run)
+    undone = set(facts.compensated)
     if undone:
         held = sorted(undone & {number for number, _ in lineage(engine.context.reader(run), target)})
-        if held and detail_of(run).undoing is None:
+        if held and facts.rollback is None:
             raise InvalidCall(
                 f"version {target} of run {run.id!r} follows version {held[0]}, whose step was undone since: go back "
                 f"to a version before {held[0]}",
@@ -252,72 +237,80 @@ def _undo(
     run: RunRecord,
     entries: list[Compensation],
     parts: Sequence[AffectedChild],
-    undoing: dict[str, Any],
+    pending: PendingRollback,
 ) -> None:
+    with _compensating(engine, run, pending) as execution:
+        writer, steps = execution.writer, execution.replay_log.steps
+        try:
+            with ExitStack() as stack:
+                executions = {run.id: execution}
+                for each in entries:
+                    if each.run not in executions:
+                        part = next(part for part in parts if part.run.id == each.run)
+                        executions[each.run] = stack.enter_context(_compensating_child(engine, part, pending))
+                    _undo_one(executions[each.run], each.entry, each.definition)
+            for part in reversed(parts):
+                _rewind(engine, part, pending)
+            tops = {part.top for part in parts if part.entries or detail_of(part.run).compensated}
+            done = {
+                entry.number
+                for entry in steps.values()
+                if compensation_address(entry) in steps or entry.detail.get("child") in tops
+            }
+            mine = {each.entry.number for each in entries if each.run == run.id}
+            execution.detail.compensated = sorted({*execution.detail.compensated, *done, *mine})
+            writer.mark_changed()
+            writer.add_event("run.compensated", steps=len(entries))
+            if pending.then is not None:
+                # The run will be resumed: it stays ours until the head has moved, so that a death of this process
+                # shows.
+                drive(writer.save())
+            else:
+                drive(writer.save(owner=None, until=0, status="paused"))
+        except StopExecution as halt:
+            execution.detail.wish = ""
+            writer.mark_changed()
+            writer.add_event(
+                f"run.{halt.status}", reason=execution.detail.reason, actor=execution.detail.actor
+            )
+            drive(writer.save(owner=None, until=0, status=halt.status))
+            raise Cancelled(
+                f"the rollback of run {run.id!r} was stopped half-way (the run is {halt.status}): resume the run, "
+                "which finishes the rollback and runs the workflow again from there, or roll it back again with "
+                "resume=False, which only finishes the rollback",
+                run=run.id,
+            ) from None
+        except (StoreBusy, StoreUnavailable, CommitUnknown):
+            # Not a failure of the rollback: it continues when the store is available.
+            raise
+        except Exception as error:
+            execution.detail.error = pack(error, engine.context.redact)
+            writer.mark_changed()
+            writer.add_event("run.failed", error=f"{type(error).__name__}: {error}"[:1000])
+            drive(writer.save(owner=None, until=0, status="failed"))
+            raise
+        except BaseException:
+            drive(writer.save(owner=None, until=0))
+            raise
+
+
+@contextmanager
+def _compensating(engine: EngineContext, run: RunRecord, pending: PendingRollback) -> Iterator[Execution]:
+    """Execute a run to compensate its steps. Its record holds the rollback."""
     line = Committer(engine.context, run.id)
     head = line.fresh_head()
     if head is None or head.run.revision != run.revision:
         raise StaleVersion(f"run {run.id!r} has changed meanwhile: look at it again")
     record = ReplayLog(engine.context.reader(run)).load(run.head)
     facts = detail_of(run)
-    facts.undoing, facts.error, facts.failed_step, facts.wish = undoing, b"", "", ""
-    entry = build_event("run.rolling_back", engine.context.clock(), **undoing)
+    facts.rollback, facts.error, facts.failed_step, facts.wish = pending, b"", "", ""
+    entry = build_event("run.rolling_back", engine.context.clock(), **msgspec.structs.asdict(pending))
     head = own(engine, line, head, facts, entry)
-    run = head.run
-    workflow = Workflow(run.workflow or "", _undo, False)
-    execution = Execution(engine, workflow, line, head, record)
+    execution = Execution(engine, Workflow(run.workflow or "", _undo, False), line, head, record)
     engine.executions[run.id] = execution
-    execution.lease_handle = engine.keeper.hold(run, holder=current_holder())
+    execution.lease_handle = engine.keeper.hold(head.run, holder=current_holder())
     try:
-        with ExitStack() as stack:
-            executions = {run.id: execution}
-            for each in entries:
-                if each.run not in executions:
-                    part = next(part for part in parts if part.run.id == each.run)
-                    executions[each.run] = stack.enter_context(_compensating(engine, part, undoing))
-                _undo_one(executions[each.run], each.entry, each.definition)
-        for part in reversed(parts):
-            _rewind(engine, part, undoing)
-        tops = {part.top for part in parts if part.entries or detail_of(part.run).undone}
-        done = {
-            entry.number
-            for entry in record.steps.values()
-            if compensation_address(entry) in record.steps or entry.detail.get("child") in tops
-        }
-        mine = {each.entry.number for each in entries if each.run == run.id}
-        execution.detail.undone = sorted({*facts.undone, *done, *mine})
-        execution.writer.mark_changed()
-        execution.writer.add_event("run.compensated", steps=len(entries))
-        if "then" in undoing:
-            # The run will be resumed: it stays ours until the head has moved, so that a death of this process shows.
-            drive(execution.writer.save())
-        else:
-            drive(execution.writer.save(owner=None, until=0, status="paused"))
-    except StopExecution as halt:
-        execution.detail.wish = ""
-        execution.writer.mark_changed()
-        execution.writer.add_event(
-            f"run.{halt.status}", reason=execution.detail.reason, actor=execution.detail.actor
-        )
-        drive(execution.writer.save(owner=None, until=0, status=halt.status))
-        raise Cancelled(
-            f"the rollback of run {run.id!r} was stopped half-way (the run is {halt.status}): resume the run, which "
-            "finishes the rollback and runs the workflow again from there, or roll it back again with resume=False, "
-            "which only finishes the rollback",
-            run=run.id,
-        ) from None
-    except (StoreBusy, StoreUnavailable, CommitUnknown):
-        # Not a failure of the rollback: it continues when the store is available.
-        raise
-    except Exception as error:
-        execution.detail.error = pack(error, engine.context.redact)
-        execution.writer.mark_changed()
-        execution.writer.add_event("run.failed", error=f"{type(error).__name__}: {error}"[:1000])
-        drive(execution.writer.save(owner=None, until=0, status="failed"))
-        raise
-    except BaseException:
-        drive(execution.writer.save(owner=None, until=0))
-        raise
+        yield execution
     finally:
         engine.keeper.release(execution.lease_handle)
         if engine.executions.get(run.id) is execution:
@@ -325,54 +318,33 @@ def _undo(
 
 
 @contextmanager
-def _compensating(engine: EngineContext, part: AffectedChild, undoing: dict[str, Any]) -> Iterator[Execution]:
+def _compensating_child(
+    engine: EngineContext, part: AffectedChild, pending: PendingRollback
+) -> Iterator[Execution]:
     """Execute a child to compensate its steps. Its record holds the version to which it is rewound."""
-    claim = engine.claim(part.run.id)
-    execution: Execution | None = None
-    try:
-        line = Committer(engine.context, part.run.id)
-        head = line.fresh_head()
-        if head is None or head.run.revision != part.run.revision:
-            raise StaleVersion(f"run {part.run.id!r} has changed meanwhile: look at it again")
-        facts = detail_of(head.run)
-        own_target = {"to": part.target or FIRST, "reason": undoing["reason"], "actor": undoing["actor"]}
-        facts.undoing, facts.error, facts.failed_step, facts.wish = own_target, b"", "", ""
-        entry = build_event("run.rolling_back", engine.context.clock(), **own_target)
-        head = own(engine, line, head, facts, entry)
-        record = ReplayLog(engine.context.reader(head.run)).load(head.run.head)
-        execution = Execution(engine, Workflow(head.run.workflow or "", _undo, False), line, head, record)
-        engine.executions[head.run.id] = execution
-        execution.lease_handle = engine.keeper.hold(head.run, holder=current_holder())
+    its = PendingRollback(to=part.target or FIRST, reason=pending.reason, actor=pending.actor)
+    with _claimed(engine, part.run.id), _compensating(engine, part.run, its) as execution:
         try:
             yield execution
         finally:
-            fresh = ReplayLog(engine.context.reader(execution.head.run)).load(execution.head.run.head)
-            done = {
-                entry.number for entry in fresh.steps.values() if compensation_address(entry) in fresh.steps
-            }
-            execution.detail.undone = sorted({*facts.undone, *done})
+            steps = ReplayLog(engine.context.reader(execution.head.run)).load(execution.head.run.head).steps
+            done = {entry.number for entry in steps.values() if compensation_address(entry) in steps}
+            execution.detail.compensated = sorted({*execution.detail.compensated, *done})
             execution.writer.mark_changed()
             execution.writer.add_event("run.compensated", steps=len(part.entries))
             drive(execution.writer.save(owner=None, until=0, status="paused"))
-    finally:
-        if execution is not None:
-            engine.keeper.release(execution.lease_handle)
-            if engine.executions.get(part.run.id) is execution:
-                del engine.executions[part.run.id]
-        engine.release(part.run.id, claim)
 
 
-def _rewind(engine: EngineContext, part: AffectedChild, undoing: dict[str, Any]) -> None:
+def _rewind(engine: EngineContext, part: AffectedChild, pending: PendingRollback) -> None:
     """Move the head of a child back to the version that it had, or, if its steps were compensated, to its first."""
     while True:
-        run = _record(engine, part.run.id)
-        if not part.target and detail_of(run).undoing is None:
-            return
-        if run.head == part.target and detail_of(run).undoing is None:
+        run = engine.record(part.run.id)
+        if detail_of(run).rollback is None and part.target in (0, run.head):
             return
         target = engine.context.reader(run).record(part.target or FIRST)
+        its = PendingRollback(to=target.number, reason=pending.reason, actor=pending.actor)
         try:
-            _move(engine, run, target, undoing["reason"], undoing["actor"], {})
+            _move(engine, run, target, its)
         except StaleVersion:
             continue
         return
@@ -383,22 +355,16 @@ def _undo_one(execution: Execution, entry: RecordedStep, definition: Step) -> No
     assert function is not None
     result, _ = execution.replay_log.result(entry)
     args, kwargs = execution.replay_log.input(entry.number)
-    given = _fitting(definition, result, args, kwargs)
+    given, named = _fitting(definition, result, args, kwargs)
     undo = Step(
         f"undo {definition.name}"[:100], _blocking(function), False, definition.retry, definition.timeout
     )
     address = compensation_address(entry)
     try:
+        frame = Frame.enter(execution)
         drive(
             step_machine.step(
-                execution,
-                Frame.enter(execution),
-                undo,
-                address,
-                given[0],
-                given[1],
-                execution.head,
-                execution.state.main,
+                execution, frame, undo, address, given, named, execution.head, execution.state.main
             )
         )
     except (LeaseLost, StoreBusy, StoreUnavailable, CommitUnknown):
@@ -449,10 +415,3 @@ def _blocking(function: Any) -> Any:
         return asyncio.run(function(*args, **kwargs))
 
     return call
-
-
-def _record(engine: EngineContext, run_id: str) -> RunRecord:
-    run = engine.store.run(run_id)
-    if run is None:
-        raise NotFound(f"there is no run {run_id!r}", run=run_id)
-    return run

@@ -29,9 +29,9 @@ from holdfast.history.reader import Head
 from holdfast.history.version import LOOK_BACK
 from holdfast.model.records import RunRecord
 from holdfast.model.run_detail import RunDetail, detail_of
+from holdfast.model.watchdog import Watchdog
 from holdfast.tree.fold import Folder, Redactor
 from holdfast.workflow.definition import Step, implementation
-from holdfast.workflow.policy import Watchdog, watchdog_of
 
 if TYPE_CHECKING:
     from holdfast.execution.engine_context import EngineContext
@@ -133,7 +133,7 @@ class Execution:
     @property
     def watchdog(self) -> Watchdog | None:
         """The policy by which a monitor calls it stalled."""
-        return watchdog_of(self.detail.watchdog)
+        return self.detail.watchdog_policy
 
     def is_fenced(self, run: RunRecord, detail: RunDetail) -> bool:
         """Return whether the run was taken away from this execution."""
@@ -148,9 +148,9 @@ class Execution:
         """Add the time of this execution to that of the run if it is watched or limited, and at its end unless it was
         too short to matter."""
         now = self.engine.context.clock()
-        watchdog = self.watchdog
+        watchdog, limits = self.watchdog, self.detail.limits
         if (
-            self.detail.limits.get("seconds") is not None
+            (limits is not None and limits.seconds is not None)
             or (watchdog is not None and watchdog.max_seconds is not None)
             or (at_end and now - self.began >= _WORTH_WRITING)
         ):

@@ -342,9 +342,9 @@ def carried(context: StoreContext, run: RunRecord, to: int) -> bytes:
         questions.settled(context.store, run, before, 0)
     facts = RunDetail(
         code=before.code, totals=before.totals, asked=before.asked, sent=before.sent, failed=before.failed,
-        undone=before.undone, queue=before.queue, watchdog=before.watchdog, fence=before.fence,
-        restores=before.restores, dead=before.dead, worked=before.worked, spent=before.spent, used=before.used,
-        limits=before.limits,
+        compensated=before.compensated, queue=before.queue, watchdog=before.watchdog, fence=before.fence,
+        restores=before.restores, dead=before.dead, worked=before.worked, used=before.used,
+        limits=before.limits, spent_before=before.spent_before,
         discarded=before.discarded + _discarded(context, run, to),
         overrides=before.overrides,
     )  # fmt: skip

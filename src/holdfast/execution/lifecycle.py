@@ -57,10 +57,10 @@ from holdfast.history.committer import Committer, VersionDraft
 from holdfast.history.reader import Head
 from holdfast.model.records import CLOSED, EventRecord, RunRecord
 from holdfast.model.run_detail import RunDetail, StalledQuestion, detail_of, encode_detail
+from holdfast.model.watchdog import RunWatchdog, follow_workflow
 from holdfast.store.protocol import Append
 from holdfast.tree.frozen import thaw
 from holdfast.workflow.definition import Workflow, without_secrets
-from holdfast.workflow.policy import follow_workflow, store_watchdog
 
 #: The symptom of a run whose code does not fit its record; characters of an error that its question shows.
 DIVERGED = "diverged"
@@ -109,7 +109,7 @@ def diverged(execution: Execution, before: RunRecord, error: ReplayDiverged) -> 
     was, facts = detail_of(before), execution.detail
     facts.error, facts.code, facts.called, facts.watchdog = was.error, was.code, was.called, was.watchdog
     facts.failed_step = was.failed_step
-    facts.question, facts.restores, facts.spent = was.question, was.restores, was.spent
+    facts.question, facts.restores, facts.spent_before = was.question, was.restores, was.spent_before
     execution.writer.mark_changed()
     execution.writer.add_event(
         "run.diverged", error=str(error)[:2000], address=error.details.get("address"),
@@ -255,7 +255,7 @@ def start(
         facts.check()
         given = without_secrets(workflow, args, kwargs, engine.context.redact)
         kept = RunDetail(
-            watchdog=store_watchdog(options.watchdog, workflow.watchdog),
+            watchdog=RunWatchdog.of(options.watchdog, workflow.watchdog),
             limits=limits_record(options.limits, workflow.limits),
             overrides=described(overrides),
         )
@@ -439,7 +439,7 @@ def execute(
     engine, workflow = execution.engine, execution.workflow
     engine.executions[execution.id] = execution
     execution.lease_handle = engine.keeper.hold(
-        execution.head.run, hurry=bool(execution.detail.watchdog), holder=current_holder()
+        execution.head.run, hurry=execution.detail.watchdog is not None, holder=current_holder()
     )
     execution.root = frame = Frame.enter(execution, asynchronous=workflow.asynchronous)
     try:

@@ -23,7 +23,7 @@ from holdfast.errors import InvalidCall, LimitExceeded
 from holdfast.model.checks import check_integer, check_number
 from holdfast.model.names import short
 from holdfast.model.records import RunRecord
-from holdfast.model.run_detail import RunDetail, detail_of
+from holdfast.model.run_detail import RunDetail, RunLimits, detail_of
 from holdfast.store.protocol import Store
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 #: Runs whose heads are read together.
 _PAGE = 200
-#: In a run's record: the names of the limits that were given for the run and not with its workflow.
-_OWN = "own"
 _NAMES = ("cost", "tokens", "steps", "seconds")
 
 
@@ -497,8 +495,8 @@ def _number(value: Any) -> float:
 
 def used_by(facts: RunDetail) -> tuple[float, float]:
     """Return the cost and the tokens of a run without its children. Older runs have only the totals by name."""
-    if facts.used:
-        return facts.used.get("cost", 0), facts.used.get("tokens", 0)
+    if facts.used is not None:
+        return facts.used.cost, facts.used.tokens
     return amounts(facts.totals)
 
 
@@ -549,23 +547,29 @@ def check_limits(limits: Any) -> Limits | None:
     return limits
 
 
-def limits_record(run: Limits | None, workflow: Limits | None) -> dict[str, Any]:
+def limits_record(run: Limits | None, workflow: Limits | None) -> RunLimits | None:
     """Return the limits of a run for its record: those of its workflow, each replaced by the run's own."""
-    own = {} if run is None else msgspec.to_builtins(run)
-    kept = {**({} if workflow is None else msgspec.to_builtins(workflow)), **own}
-    return {**kept, _OWN: sorted(own)} if kept else {}
+    own = _given(run)
+    given = {**_given(workflow), **own}
+    return RunLimits(**given, own=sorted(own)) if given else None
 
 
 def updated_limits(
-    kept: Mapping[str, Any], workflow: Limits | None, given: Limits | None = None
-) -> dict[str, Any]:
+    known: RunLimits | None, workflow: Limits | None, given: Limits | None = None
+) -> RunLimits | None:
     """Return the limits of a run whose workflow may have changed: the run's own stay, unless others are `given`."""
-    own = {name: kept[name] for name in kept.get(_OWN, ()) if name in kept}
-    own |= {} if given is None else msgspec.to_builtins(given)
+    own = {name: value for name, value in _given(known).items() if known is not None and name in known.own}
+    own |= _given(given)
     return limits_record(Limits(**own) if own else None, workflow)
 
 
-def limits_of(kept: Mapping[str, Any]) -> Limits | None:
+def limits_of(known: RunLimits | None) -> Limits | None:
     """Return the limits in a record; None if there are none."""
-    found = {name: kept[name] for name in _NAMES if kept.get(name) is not None}
+    found = _given(known)
     return Limits(**found) if found else None
+
+
+def _given(limits: Limits | RunLimits | None) -> dict[str, Any]:
+    """Return the limits that are set, by name."""
+    values = {name: getattr(limits, name, None) for name in _NAMES}
+    return {name: value for name, value in values.items() if value is not None}

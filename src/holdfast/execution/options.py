@@ -14,8 +14,8 @@ from holdfast.errors import InvalidCall
 from holdfast.execution.call_arguments import check_if_exists
 from holdfast.execution.engine_context import Given, check_overrides
 from holdfast.execution.limits import Limits, check_limits
+from holdfast.model.watchdog import Watchdog, check_watchdog
 from holdfast.workflow.definition import ACCEPT, CHANGED
-from holdfast.workflow.policy import Watchdog, check_watchdog
 
 MODES = ("normal", "validate", "republish")
 _ON_CHANGE = (*CHANGED, ACCEPT)

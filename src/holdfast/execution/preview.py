@@ -64,9 +64,9 @@ def preview(
     reader = engine.context.reader(run)
     facts = detail_of(run)
     recorded = _steps(reader, run.head)
-    if to is None and facts.undoing is not None:
+    if to is None and facts.rollback is not None:
         # A rollback that was stopped half-way is finished first.
-        to = facts.undoing.get("to", run.head)
+        to = facts.rollback.to
     elif from_address is not None:
         to = ReplayLog(reader).load(run.head).before(from_address)
     target = run.head if to is None else history.at(to).number

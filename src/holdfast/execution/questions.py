@@ -19,7 +19,7 @@ from holdfast.history.version import segments_of
 from holdfast.model.names import MAX_NOTE
 from holdfast.model.public import Question, when
 from holdfast.model.records import EventRecord, RunRecord
-from holdfast.model.run_detail import RunDetail, StalledQuestion, Wait
+from holdfast.model.run_detail import PendingRollback, RunDetail, SpentBefore, StalledQuestion, Wait
 from holdfast.store.protocol import Store
 from holdfast.tree import path as paths
 from holdfast.tree.codec import decode, encode
@@ -162,8 +162,7 @@ def settled(
         return []
     prompt, question = facts.question.id, asked(facts.question)
     facts.question, facts.restores = None, 0
-    spent = msgspec.to_builtins(spent_by(store, run))
-    facts.spent = {"last": run.last, **spent}
+    facts.spent_before = SpentBefore(last=run.last, **msgspec.structs.asdict(spent_by(store, run)))
     return [
         build_event("question.answered", now, prompt=prompt, choice=choice, actor=actor, **question, **more)
     ]
@@ -171,9 +170,9 @@ def settled(
 
 def check_choice(
     context: StoreContext, run: RunRecord, facts: RunDetail, choice: Any, version: Any, keep: Any
-) -> dict[str, Any] | None:
-    """The rollback that an answer asks for, as a run's record keeps it; None if it asks for none. `InvalidAnswer` if it
-    does not fit."""
+) -> PendingRollback | None:
+    """Return the rollback that an answer asks for; None if it asks for none. Raise `InvalidAnswer` if the answer does
+    not fit."""
     assert facts.question is not None
     prompt = facts.question.id
     if choice not in CHOICES:
@@ -185,11 +184,11 @@ def check_choice(
     if keep and choice != "reinitialise":
         raise InvalidAnswer(f"keep goes with the choice reinitialise, not with {choice}", prompt=prompt)
     if choice == "rollback":
-        return {"to": _target(context, run, facts, version), "then": "queued"}
+        return PendingRollback(to=_target(context, run, facts, version), then="queued")
     if choice == "reinitialise":
         wanted = [keep] if isinstance(keep, str) else list(keep or ())
         restarted_state(context, run, run.head, wanted, prompt)
-        return {"to": FIRST, "then": "queued", "keep": wanted, "of": run.head}
+        return PendingRollback(to=FIRST, then="queued", keep=wanted, of=run.head)
     return None
 
 

@@ -25,7 +25,7 @@ from holdfast.history.builder import VersionMetadata, build_event
 from holdfast.history.committer import Committer, VersionDraft
 from holdfast.history.reader import Head
 from holdfast.model.records import EventRecord, RunRecord
-from holdfast.model.run_detail import detail_of, encode_detail
+from holdfast.model.run_detail import Used, detail_of, encode_detail
 from holdfast.store.protocol import Append
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class _TotalsBefore(NamedTuple):
     """The totals of a run before a write, and how many failed attempts that write counts."""
 
     totals: dict[str, Any]
-    used: dict[str, Any]
+    used: Used | None
     failed_attempts: int
 
 
@@ -324,7 +324,7 @@ class RunWriter:
             cost, tokens = used_by(detail)
             more = amounts(each)
             detail.totals = add_figures(detail.totals, each)
-            detail.used = {"cost": cost + more[0], "tokens": tokens + more[1]}
+            detail.used = Used(cost + more[0], tokens + more[1])
         self.mark_changed()
         return before
 
@@ -339,7 +339,7 @@ class RunWriter:
         `values` are the recorded values that only the record holds."""
         execution = self._execution
         detail = execution.detail
-        if detail.limits:
+        if detail.limits is not None:
             execution.count_time()
         if detail.values != values:
             detail.values = dict(values)

@@ -286,7 +286,7 @@ class Runner:
             inbox.check_answers(engine.context, run, options.answers)
         if options.limits is not None and run.status not in CLOSED:
             run = inbox.limit(engine.context, run_id, options.limits, found.limits)
-        if ready.detail.undoing is not None:
+        if ready.detail.rollback is not None:
             self.finish_rollback(run)
         elif options.from_address is not None:
             self._back_before(run_id, options.from_address)
@@ -378,7 +378,7 @@ class Runner:
     def _roll_back(
         self, run: RunRecord, to: int | str | Version, reason: str | None, actor: str | None
     ) -> None:
-        compensation.rollback(self.engine, self.engine.history(run.id), to, reason=reason, actor=actor)
+        compensation.rollback(self.engine, self.engine.history(run.id), to, reason, actor)
         self._cancel_abandoned(run, actor)
 
     def _cancel_abandoned(self, run: RunRecord, actor: str | None) -> None:

@@ -34,9 +34,9 @@ from holdfast.model.names import check_run_id, short
 from holdfast.model.public import QueueSummary
 from holdfast.model.records import CLOSED, RunRecord
 from holdfast.model.run_detail import RunDetail, detail_of, encode_detail
+from holdfast.model.watchdog import RunWatchdog
 from holdfast.store.protocol import Append, QueuePlace
 from holdfast.workflow.definition import Workflow, without_secrets, workflow_of, workflows
-from holdfast.workflow.policy import store_watchdog
 
 QUEUE = "default"
 #: Runs started by events that a listening process executes at once, and seconds between looks for them.
@@ -93,7 +93,7 @@ class Queues:
         now = self._context.clock()
         line = Committer(self._context, run_id)
         detail = RunDetail(
-            watchdog=store_watchdog(options.watchdog, found.watchdog),
+            watchdog=RunWatchdog.of(options.watchdog, found.watchdog),
             limits=limits_record(options.limits, found.limits),
         )
         run = RunRecord(

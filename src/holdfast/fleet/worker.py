@@ -432,7 +432,7 @@ class Worker:
             head = heads.pop(run.key, None)
             try:
                 workflow = workflow_of(run.workflow)
-                if run.detail and detail_of(run).undoing is not None:
+                if run.detail and detail_of(run).rollback is not None:
                     self._executors.do(partial(self._execute, job, partial(self._roll_back, job)))
                 elif workflow.asynchronous:
                     tasks.append((job, self._flow(workflow, job, head, ahead=run.head == 1)))
@@ -537,7 +537,7 @@ class Worker:
         for execution in list(engine.executions.values()):
             facts = execution.detail
             mine = execution.id in self._active or execution.head.run.parent is not None
-            if mine and not facts.wish and facts.undoing is None:
+            if mine and not facts.wish and facts.rollback is None:
                 facts.wish = "hand back"
                 execution.stop.end_pauses()
 

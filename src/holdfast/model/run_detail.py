@@ -9,17 +9,31 @@ Invariant: a wait is filled once; a signal that was sent on an abandoned timelin
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 import msgspec
 
 from holdfast.errors import CorruptStore
 from holdfast.model.records import RunRecord
+from holdfast.model.watchdog import RunWatchdog, Watchdog
 from holdfast.struct_types import resolved
 from holdfast.tree.codec import decode, encode
 
 #: The words under which stores keep the fields of a `RunDetail` whose names have changed since.
-_STORED_AS = {"signals": "mail", "watchdog": "watch", "question": "prompt"}
+_STORED_AS = {
+    "signals": "mail",
+    "watchdog": "watch",
+    "question": "prompt",
+    "rollback": "undoing",
+    "compensated": "undone",
+    "spent_before": "spent",
+}
+
+#: Fields of a `PendingRollback` that are stored even if they are None.
+_NULLABLE = ("reason", "actor")
+#: A sum of figures that steps annotated.
+Figure = int | float | Decimal
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -81,6 +95,56 @@ class StalledQuestion(msgspec.Struct, frozen=True, kw_only=True):
     restores: int = 0
 
 
+class PendingRollback(msgspec.Struct, frozen=True, kw_only=True):
+    """A rollback that is not finished: any process can finish it from here."""
+
+    #: The version that becomes the head.
+    to: int
+    reason: str | None = None
+    actor: str | None = None
+    #: The run's status afterwards, and when it is due.
+    then: str | None = None
+    due: int | None = None
+    #: Of a recovery by the monitor: its finding, and how many recoveries there were.
+    symptom: str | None = None
+    restores: int | None = None
+    #: Of a run that starts over: paths of the state of version `of` that it keeps. None for a mere rollback.
+    keep: Sequence[str] | None = None
+    of: int | None = None
+
+
+class Used(msgspec.Struct, frozen=True):
+    """The cost and the tokens of a run without its children."""
+
+    cost: int | float = 0
+    tokens: int | float = 0
+
+
+class SpentBefore(msgspec.Struct, frozen=True, kw_only=True):
+    """The spending of a run, its children included, when a person last resumed it."""
+
+    #: The last version then.
+    last: int = 0
+    cost: int | float | None = None
+    tokens: int | float | None = None
+    steps: int = 0
+    seconds: int | float | None = None
+    #: Written instead of cost, tokens and seconds by the first versions: sums by name, and microseconds.
+    totals: dict[str, Figure] | None = None
+    worked: int | None = None
+
+
+class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits of a run."""
+
+    cost: int | float | None = None
+    tokens: int | None = None
+    steps: int | None = None
+    seconds: int | float | None = None
+    #: The names of the limits that were given for the run and not with its workflow.
+    own: Sequence[str] = ()
+
+
 class RunDetail(msgspec.Struct, kw_only=True, omit_defaults=True, rename=_STORED_AS):
     """The part of a run's record that is stored encoded."""
 
@@ -101,15 +165,15 @@ class RunDetail(msgspec.Struct, kw_only=True, omit_defaults=True, rename=_STORED
     wish: str = ""
     reason: str | None = None
     actor: str | None = None
-    #: An unfinished rollback: the version, and the reason.
-    undoing: dict[str, Any] | None = None
+    #: Its unfinished rollback.
+    rollback: PendingRollback | None = None
     #: Versions whose steps a rollback has compensated.
-    undone: Sequence[int] = ()
+    compensated: Sequence[int] = ()
     #: Sums of the figures that steps annotated, by name; and their cost and tokens.
-    totals: dict[str, Any] = {}
-    used: dict[str, Any] = {}
+    totals: dict[str, Figure] = {}
+    used: Used | None = None
     #: Its limits; completed steps that rollbacks have removed from its timeline.
-    limits: dict[str, Any] = {}
+    limits: RunLimits | None = None
     discarded: int = 0
     #: Values that no version has recorded yet, by address.
     values: dict[str, Any] = {}
@@ -120,18 +184,28 @@ class RunDetail(msgspec.Struct, kw_only=True, omit_defaults=True, rename=_STORED
     called: bool = False
     #: The queue from which workers claim it; empty for none.
     queue: str = ""
-    #: Its watchdog, as `policy.store_watchdog` encodes it.
-    watchdog: dict[str, Any] = {}
+    watchdog: RunWatchdog | None = None
     #: Incremented when the run is taken from its owner: an earlier execution cannot write any more.
     fence: int = 0
     #: Recoveries by the monitor since a person last answered; the last owner that it found dead.
     restores: int = 0
     dead: str = ""
-    #: Microseconds of executions that have ended; the amounts spent when a person last resumed it.
+    #: Microseconds of executions that have ended.
     worked: int = 0
-    spent: dict[str, Any] = {}
+    #: None if no person has resumed it.
+    spent_before: SpentBefore | None = None
     #: The question of a stalled run; None if it is not stalled.
     question: StalledQuestion | None = None
+
+    @property
+    def watchdog_policy(self) -> Watchdog | None:
+        """The policy of its watchdog; None if it has none that this version understands."""
+        return None if self.watchdog is None else self.watchdog.policy
+
+    @property
+    def resumed_after(self) -> int:
+        """The last version when a person last resumed it; 0 for never."""
+        return 0 if self.spent_before is None else self.spent_before.last
 
     def wait_at(self, address: str) -> Wait | None:
         return next((wait for wait in self.waits if wait.address == address), None)
@@ -170,7 +244,10 @@ def detail_of(run: RunRecord) -> RunDetail:
     if not run.detail:
         return RunDetail()
     try:
-        return msgspec.convert(decode(run.detail), resolved(RunDetail))
+        fields = decode(run.detail)
+        if watchdog := fields.get("watch"):
+            fields = {**fields, "watch": RunWatchdog.read(watchdog)}
+        return msgspec.convert(fields, resolved(RunDetail))
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
         raise CorruptStore(
             f"the detail of run {run.id!r} cannot be read ({error}): verify the store", run=run.id
@@ -188,10 +265,14 @@ def encode_detail(facts: RunDetail) -> bytes:
 
 
 def _storable(name: str, value: Any) -> Any:
-    if isinstance(value, StalledQuestion):
-        return {name: each for name, each in msgspec.structs.asdict(value).items() if each not in (None, "")}
     if name in ("waits", "signals"):
         return [_plain(item) for item in value]
+    if isinstance(value, RunWatchdog):
+        return value.stored
+    if isinstance(value, msgspec.Struct):
+        fields = msgspec.structs.asdict(value)
+        # A rollback without a reason or an actor has them as None.
+        return {name: each for name, each in fields.items() if each not in (None, "") or name in _NULLABLE}
     return list(value) if isinstance(value, tuple) else value
 
 

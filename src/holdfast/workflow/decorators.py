@@ -24,9 +24,10 @@ from holdfast.execution.frame import current, executing
 from holdfast.execution.limits import Limits, check_limits
 from holdfast.model.checks import check_seconds, check_text
 from holdfast.model.names import suggest
+from holdfast.model.watchdog import Watchdog, check_watchdog
 from holdfast.tree.merge import Declared, check_plain_function, reducers_of
 from holdfast.workflow.definition import CHANGED, Step, Workflow, bound, define, workflow_of
-from holdfast.workflow.policy import Breaker, Retry, Watchdog, check_watchdog
+from holdfast.workflow.policy import Breaker, Retry
 
 if TYPE_CHECKING:
     from holdfast.execution import children, step_machine

@@ -20,11 +20,12 @@ import msgspec
 
 from holdfast.errors import InvalidCall, NotFound
 from holdfast.execution.limits import Limits
+from holdfast.model.watchdog import Watchdog
 from holdfast.tree.codec import REDACTED
 from holdfast.tree.fold import Redactor
 from holdfast.tree.frozen import FrozenList
 from holdfast.tree.merge import Reducers
-from holdfast.workflow.policy import Breaker, Retry, Watchdog
+from holdfast.workflow.policy import Breaker, Retry
 
 if TYPE_CHECKING:
     from holdfast.history.committer import Resolver

@@ -1,10 +1,9 @@
-"""Policies: when a failed attempt is tried again, when a step is not called any more, when a run is considered stalled.
+"""Policies: when a failed attempt is tried again, and when a step is not called any more.
 
 `Retry` and `Breaker` belong to a step; callers wait and store. Errors of other packages are recognised by class names
-and attributes: none of those packages is imported.
+and attributes: none of those packages is imported. The policy for stalled runs is in `model/watchdog.py`.
 
-Invariant: nothing here reads a clock or a random number, and a question about an error never raises. A policy never
-changes; that of a run is in the run's record, where rollbacks, recoveries and restarts leave it.
+Invariant: nothing here reads a clock or a random number, and a question about an error never raises.
 """
 
 from __future__ import annotations
@@ -16,97 +15,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.errors import BadData, DecisionNeeded, HoldfastError, InvalidCall, TryAgain
+from holdfast.errors import BadData, DecisionNeeded, InvalidCall, TryAgain
 from holdfast.model.checks import check_integer, check_number, check_seconds
-from holdfast.model.names import short
-from holdfast.struct_types import resolved
-
-#: Marks, in a run's record, a policy that was given for that run and not with its workflow.
-_OWN = "own"
-
-
-#: The words under which stores keep the fields of a `Watchdog` whose names have changed since.
-_STORED_AS = {
-    "heartbeat_timeout": "silent",
-    "idle_timeout": "between",
-    "max_repeats": "repeats",
-    "max_unchanged": "unchanged",
-    "max_seconds": "max_time",
-    "max_recoveries": "max_restores",
-}
-
-
-class Watchdog(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename=_STORED_AS):
-    """The policy by which the monitor calls a run stalled, and what it does then. None leaves something unwatched."""
-
-    #: Seconds that a step may take without a word: without `holdfast.progress()`, and without calling a step. A step
-    #: may have its own: `@step(heartbeat_timeout=…)`.
-    heartbeat_timeout: float | None = None
-    #: Seconds that may pass between two steps.
-    idle_timeout: float | None = None
-    #: A loop: so many times the same step with equal arguments and result, or back and forth between two.
-    max_repeats: int | None = None
-    #: So many versions without a change of the state are a loop.
-    max_unchanged: int | None = None
-    #: Seconds of execution; waiting does not count.
-    max_seconds: float | None = None
-    #: Completed steps, those of children included.
-    max_steps: int | None = None
-    #: What steps, those of children included, have noted with `holdfast.annotate(tokens=…, cost=…)`. The monitor finds
-    #: that a budget was exceeded; `Limits` keep a run from exceeding it.
-    max_tokens: int | None = None
-    max_cost: float | None = None
-    #: Roll a stalled run back to its last good version and resume it, before a person is asked?
-    autoresume: bool = False
-    #: How often that is done, at most, until a person has answered.
-    max_recoveries: int = 3
-
-    def __post_init__(self) -> None:
-        for name in ("heartbeat_timeout", "idle_timeout", "max_seconds", "max_cost"):
-            if getattr(self, name) is not None:
-                check_number(name, getattr(self, name), above_zero=True)
-        for name, least in (("max_repeats", 2), ("max_unchanged", 2), ("max_steps", 1), ("max_tokens", 1)):
-            if getattr(self, name) is not None:
-                check_integer(name, getattr(self, name), least)
-        check_integer("max_recoveries", self.max_recoveries, 0)
-        if type(self.autoresume) is not bool:
-            raise InvalidCall(f"autoresume is True or False, not {short(self.autoresume)}")
-
-    @property
-    def has_budget(self) -> bool:
-        """Return whether any spending of a run is watched."""
-        budgets = (self.max_seconds, self.max_steps, self.max_tokens, self.max_cost)
-        return any(each is not None for each in budgets)
-
-
-def check_watchdog(watchdog: Any) -> Watchdog | None:
-    """Return a policy, or raise `InvalidCall`."""
-    if watchdog is not None and not isinstance(watchdog, Watchdog):
-        raise InvalidCall(
-            f"watchdog is Watchdog(…), such as Watchdog(heartbeat_timeout=60), not {short(watchdog)}"
-        )
-    return watchdog
-
-
-def store_watchdog(run: Watchdog | None, workflow: Watchdog | None) -> dict[str, Any]:
-    """Return the policy of a run for its record: its own, or else that of its workflow."""
-    if run is not None:
-        return {**msgspec.to_builtins(run), _OWN: True}
-    return {} if workflow is None else {**msgspec.to_builtins(workflow), _OWN: False}
-
-
-def follow_workflow(kept: dict[str, Any], workflow: Watchdog | None) -> dict[str, Any]:
-    """Return the policy of a run whose workflow may have changed: the run's own stays."""
-    return kept if kept.get(_OWN) else store_watchdog(None, workflow)
-
-
-def watchdog_of(kept: dict[str, Any]) -> Watchdog | None:
-    """Return the policy in a record; None if there is none, or none that this version understands."""
-    try:
-        return msgspec.convert(kept, resolved(Watchdog)) if kept else None
-    except (msgspec.ValidationError, HoldfastError):
-        return None
-
 
 #: Which errors are tried again: of these classes, or those for which a function says so.
 On = type[Exception] | tuple[type[Exception], ...] | Callable[[BaseException], bool] | Literal["transient"]

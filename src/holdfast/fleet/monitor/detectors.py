@@ -13,8 +13,8 @@ import msgspec
 
 from holdfast.execution.heartbeat import ActiveExecution, ActiveStep, allowed_silence
 from holdfast.execution.limits import Spent, amounts
-from holdfast.model.run_detail import RunDetail
-from holdfast.workflow.policy import Watchdog
+from holdfast.model.run_detail import RunDetail, SpentBefore
+from holdfast.model.watchdog import Watchdog
 
 #: The most versions that are searched for the start of a loop.
 MOST = 1000
@@ -115,7 +115,7 @@ def over_budget(
 ) -> Finding | None:
     """Find a run that has spent more than allowed since it started, or since a person last let it continue.
     `working` is the time of the current execution in microseconds."""
-    before = _spent_before(facts.spent)
+    before = _spent_before(facts)
     used = {
         "time": (watchdog.max_seconds, spent.seconds + working / 1e6 - before.seconds, " s"),
         "steps": (watchdog.max_steps, spent.steps - before.steps, " steps"),
@@ -173,14 +173,15 @@ def _name(trail: Trail, distance: int) -> str:
     return (mark.step if mark is not None else None) or "?"
 
 
-def _spent_before(kept: dict[str, Any]) -> Spent:
+def _spent_before(facts: RunDetail) -> Spent:
     """Return what had been spent when a person last let a run continue. Older records have sums by name."""
-    cost, tokens = amounts(kept.get("totals"))
+    before = facts.spent_before or SpentBefore()
+    cost, tokens = amounts(before.totals)
     return Spent(
-        kept.get("cost", cost),
-        kept.get("tokens", tokens),
-        kept.get("steps", 0),
-        kept.get("seconds", kept.get("worked", 0) / 1e6),
+        cost if before.cost is None else before.cost,
+        tokens if before.tokens is None else before.tokens,
+        before.steps,
+        (before.worked or 0) / 1e6 if before.seconds is None else before.seconds,
     )
 
 

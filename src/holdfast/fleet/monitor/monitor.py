@@ -39,12 +39,12 @@ from holdfast.history.reader import Reader
 from holdfast.log import warn
 from holdfast.model.records import RunRecord, VersionRecord
 from holdfast.model.run_detail import RunDetail, detail_of
+from holdfast.model.watchdog import Watchdog
 from holdfast.store.interrupts import InterruptSafeEvent
 from holdfast.store.protocol import iter_runs
 from holdfast.struct_types import resolved
 from holdfast.tree.codec import decode
 from holdfast.tree.diff import changes
-from holdfast.workflow.policy import Watchdog, watchdog_of
 
 if TYPE_CHECKING:
     from holdfast.execution.runner import Runner
@@ -376,7 +376,7 @@ class Monitor:
 
     def _watched(self, run: RunRecord, heartbeat: Heartbeat | None) -> _Watched:
         facts = detail_of(run)
-        watchdog = watchdog_of(facts.watchdog) or self._watchdog
+        watchdog = facts.watchdog_policy or self._watchdog
         sign = None if heartbeat is None else heartbeat.runs.get(run.key)
         at = 0 if heartbeat is None else heartbeat.at
         if sign is not None and (
@@ -414,7 +414,7 @@ class Monitor:
             symptom="dead", why=_GONE, since=min(run.until or run.updated, self._now()), good=run.head
         )
         # A started rollback that says what follows is finished, whatever the watchdog says.
-        decided = facts.undoing is not None and "then" in facts.undoing
+        decided = facts.rollback is not None and facts.rollback.then is not None
         if decided or recovery.place_of(self._store, run, facts) is not None:
             return _Verdict(finding, "hand over")
         if watchdog is None:
@@ -428,7 +428,7 @@ class Monitor:
             found = silent(sign, watched.at, watchdog or Watchdog(), run.head)
             if found is not None:
                 return self._with_stack(run, found)
-        if watchdog is None or facts.undoing is not None:
+        if watchdog is None or facts.rollback is not None:
             return None
         working = 0 if sign is None else watched.at - sign.began
         if watchdog.has_budget:
@@ -440,7 +440,7 @@ class Monitor:
             return None
         if self._seen.get(run.key) == (run.head, facts.fence):
             return None
-        trail = Ancestors(self._engine.context.reader(run), run.head, facts.spent.get("last", 0))
+        trail = Ancestors(self._engine.context.reader(run), run.head, facts.resumed_after)
         found = looping(trail, watchdog)
         if found is None:
             self._seen[run.key] = (run.head, facts.fence)
@@ -503,7 +503,7 @@ class Monitor:
             return None
         if closely and finding.symptom == "looping":
             needed = 2 * max(watchdog.max_repeats or 0, watchdog.max_unchanged or 0)
-            trail = Ancestors(self._engine.context.reader(run), run.head, now.facts.spent.get("last", 0))
+            trail = Ancestors(self._engine.context.reader(run), run.head, now.facts.resumed_after)
             return None if looping(trail, watchdog, needed) is None else run
         return run
 

@@ -25,9 +25,9 @@ from holdfast.history.version import Version
 from holdfast.model.checks import check_seconds
 from holdfast.model.records import RunRecord
 from holdfast.model.run_detail import RunDetail, detail_of
+from holdfast.model.watchdog import RunWatchdog, Watchdog, check_watchdog
 from holdfast.store.protocol import iter_runs
 from holdfast.workflow.definition import workflow_of
-from holdfast.workflow.policy import Watchdog, check_watchdog, follow_workflow, store_watchdog
 
 #: Seconds between two looks of a monitor, unless it is given another interval.
 INTERVAL = 2.0
@@ -65,13 +65,12 @@ class Monitoring:
         check_reason(None, actor)
 
         def change(run: RunRecord, facts: RunDetail) -> list[Any]:
-            facts.watchdog = store_watchdog(watchdog, None)
+            facts.watchdog = RunWatchdog.of(watchdog, None)
             if watchdog is None:
                 with suppress(HoldfastError):
-                    facts.watchdog = follow_workflow({}, workflow_of(run.workflow).watchdog)
-            return [
-                build_event("run.watchdog_set", self._context.clock(), actor=actor, watchdog=facts.watchdog)
-            ]
+                    facts.watchdog = RunWatchdog.of(None, workflow_of(run.workflow).watchdog)
+            stored = {} if facts.watchdog is None else facts.watchdog.stored
+            return [build_event("run.watchdog_set", self._context.clock(), actor=actor, watchdog=stored)]
 
         self._engine.record(run_id)
         inbox.amend(self._context, run_id, change)
@@ -156,7 +155,7 @@ class Monitoring:
             except StaleVersion:
                 continue
         self._engine.publisher.wake()
-        if detail_of(run).undoing is not None:
+        if detail_of(run).rollback is not None:
             with unless_others_do():
                 self._runner.finish_rollback(run)
         self._call_parents(run)

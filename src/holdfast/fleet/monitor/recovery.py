@@ -21,10 +21,10 @@ from holdfast.execution.questions import check_choice, settled
 from holdfast.fleet.monitor.detectors import Finding
 from holdfast.history.builder import build_event
 from holdfast.model.records import EventRecord, RunRecord
-from holdfast.model.run_detail import RunDetail, StalledQuestion, detail_of, encode_detail
+from holdfast.model.run_detail import PendingRollback, RunDetail, StalledQuestion, detail_of, encode_detail
+from holdfast.model.watchdog import Watchdog
 from holdfast.store.protocol import Append, QueuePlace, Store
 from holdfast.tree.codec import decode
-from holdfast.workflow.policy import Watchdog
 
 #: The monitor as an actor in the journal.
 MONITOR = "monitor"
@@ -64,14 +64,14 @@ def recover(engine: EngineContext, run: RunRecord, finding: Finding, working: in
     now = engine.context.clock()
     due = _due(run, place)
     events = [_alert(finding, now, "recover")]
-    if facts.undoing is not None:
+    if facts.rollback is not None:
         # A rollback was already in progress: continue it.
-        facts.undoing = {**facts.undoing, "then": "queued", "due": due}
+        facts.rollback = msgspec.structs.replace(facts.rollback, then="queued", due=due)
     elif finding.symptom != "dead":
-        facts.undoing = {
-            "to": finding.good, "reason": finding.why, "actor": MONITOR, "then": "queued", "due": due,
-            "symptom": finding.symptom, "restores": facts.restores,
-        }  # fmt: skip
+        facts.rollback = PendingRollback(
+            to=finding.good, reason=finding.why, actor=MONITOR, then="queued", due=due, symptom=finding.symptom,
+            restores=facts.restores,
+        )  # fmt: skip
     else:
         events.append(
             build_event("run.recovered", now, to=run.head, symptom=finding.symptom, restores=facts.restores)
@@ -146,11 +146,13 @@ def answer(
     due = _due(run, place)
     if wanted is not None:
         try:
-            compensation.refuse_target(engine, run, wanted["to"])
+            compensation.refuse_target(engine, run, wanted.to)
         except InvalidCall as error:
             raise InvalidAnswer(str(error), prompt=question_id) from error
-        more = {"version": wanted["to"], "keep": wanted.get("keep")}
-        facts.undoing = {**wanted, "due": due, "reason": f"{choice}: {question.why}", "actor": actor}
+        more = {"version": wanted.to, "keep": wanted.keep}
+        facts.rollback = msgspec.structs.replace(
+            wanted, due=due, reason=f"{choice}: {question.why}", actor=actor
+        )
     events = settled(context.store, run, facts, context.clock(), choice=choice, actor=actor, **more)
     after = _changed(engine, run, facts, status="queued", due=due)
     return engine.store.append(Append(expect=run, run=after, events=events, queue=place))

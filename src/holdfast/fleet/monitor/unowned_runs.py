@@ -246,11 +246,11 @@ class UnownedRuns:
 
     def finish(self, run: RunRecord) -> None:
         """Finish a rollback that was started: in a thread if there are effects to compensate, otherwise at once."""
-        undoing = detail_of(run).undoing
-        if undoing is None:
+        rollback = detail_of(run).rollback
+        if rollback is None:
             return
         work = partial(self._finish, run)
-        if compensable_steps(self._engine, run, undoing.get("to", run.head)):
+        if compensable_steps(self._engine, run, rollback.to):
             self._in_thread(run.id, work)
         else:
             work()
