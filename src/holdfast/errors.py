@@ -1,4 +1,4 @@
-"""Every error that Holdfast raises, grouped by what the caller does next.
+"""All errors that Holdfast raises, grouped by how a caller handles them.
 
     HoldfastError
     ├── InvalidCall             fix the call
@@ -7,41 +7,41 @@
     │   ├── UnsupportedValue    a value that cannot be stored exactly; names its path
     │   ├── FrozenStateChanged  C code wrote into a version's immutable state
     │   ├── InvalidSnapshot     a snapshot or bundle that fails its checks
-    │   ├── InvalidAnswer       an answer that does not fit its prompt, or comes a second time
+    │   ├── InvalidAnswer       an answer that does not match its question, or a second answer
     │   ├── NotAwaited          a step, ask, sleep, … was called without await
-    │   └── AlreadyExists       a run of this id is there; nothing is overwritten
+    │   └── AlreadyExists       a run of this id exists; nothing is overwritten
     │       └── RunMismatch     … of another workflow, or started with other arguments
     ├── TryAgain                read again, then repeat
-    │   ├── StaleVersion        someone else wrote the version first
-    │   ├── AlreadyRunning      the run is being advanced elsewhere
-    │   ├── LeaseLost           another took the run over; what was not committed is not kept
-    │   │   └── LeaseExpired    … or the lease ran out and the run's queue is full by now
-    │   ├── BreakerOpen         a step failed too often lately; it is left alone for a while
+    │   ├── StaleVersion        another writer committed first
+    │   ├── AlreadyRunning      another process advances the run
+    │   ├── LeaseLost           another process has taken over the run; uncommitted work is lost
+    │   │   └── LeaseExpired    … or the lease expired and the run's queue is full
+    │   ├── BreakerOpen         a step failed too often lately; it is not called for a while
     │   └── StoreBusy           another writer held the store for too long
-    ├── Decide                  a person or a policy must choose
+    ├── DecisionNeeded          a person or a policy must choose
     │   ├── MergeConflict       two changes of one place; names path and values
-    │   ├── ReplayDiverged      the workflow's code does not fit what the run has recorded
-    │   ├── CodeChanged         the workflow's code is not the code that the run began with
-    │   ├── LimitExceeded       a limit is used up; resume the run with a higher one
-    │   ├── OverridesMissing    the run has overrides of steps that this process does not know
-    │   └── CompensationFailed  undoing a step failed; the rollback waits
+    │   ├── ReplayDiverged      the workflow's code does not match the recorded steps
+    │   ├── CodeChanged         the workflow's code is not the code that the run started with
+    │   ├── LimitExceeded       a limit is exhausted; resume the run with a higher one
+    │   ├── OverridesMissing    the run overrides steps with functions that this process lacks
+    │   └── CompensationFailed  compensating a step failed; the rollback is incomplete
     ├── NotFinished             wait
-    │   └── Suspended           the run waits for a person, an event or a time
+    │   └── Suspended           the run waits for a person, a signal or a time
     ├── RunEnded                the run has no result, and will have none
     │   ├── Cancelled           it was cancelled
-    │   └── StepFailed          it failed with an exception whose class is not known here
+    │   └── StepFailed          it failed with an exception of a class that this process lacks
     ├── StepTimeout             a step, or the whole run, took too long (a TimeoutError too)
     │   └── QuestionTimeout     a question was not answered in time
-    ├── BadData                 look at the data
+    ├── BadData                 stored data is damaged or unknown
     │   ├── CorruptVersion      a version fails its hash; names run and version
     │   ├── CorruptStore        the store around the versions is damaged
     │   ├── IncompatibleFormat  written by a newer Holdfast, or not by Holdfast
-    │   └── UnknownTimeZone     a stored time is in a zone that this machine does not know
-    ├── StoreUnavailable        the store cannot be opened or written; says why
-    └── CommitUnknown           the connection or the disk failed during a commit: read what happened
+    │   └── UnknownTimeZone     a stored time has a time zone that this machine lacks
+    ├── StoreUnavailable        the store cannot be opened or written
+    └── CommitUnknown           the connection or the disk failed during a commit: read the run again
 
-A message names the run, the version, the path, and the next step. `details` holds the same facts for
-programs; `code` is a stable word for the kind of error.
+A message names the run, the version, the path, and a remedy. `details` has the same data for programs; `code` is a
+stable name of the kind of error.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from typing import Any
 
 
 class HoldfastError(Exception):
-    """Something went wrong in Holdfast."""
+    """The base class of Holdfast's errors."""
 
     code = "error"
 
@@ -60,19 +60,19 @@ class HoldfastError(Exception):
 
 
 class InvalidCall(HoldfastError):
-    """The call cannot be carried out as it is."""
+    """The arguments of this call are invalid."""
 
     code = "invalid"
 
 
 class NotFound(InvalidCall):
-    """There is nothing under this name."""
+    """Nothing has this name."""
 
     code = "not_found"
 
 
 class InvalidReference(InvalidCall):
-    """This cannot name a run, a version or a path."""
+    """This is not a valid reference to a run, a version or a path."""
 
     code = "invalid_reference"
 
@@ -108,13 +108,13 @@ class RunMismatch(AlreadyExists):
 
 
 class NotAwaited(InvalidCall):
-    """A call that gives an awaitable was used without await."""
+    """A call that returns an awaitable was used without await."""
 
     code = "not_awaited"
 
 
 class InvalidAnswer(InvalidCall):
-    """This answer does not fit its prompt."""
+    """This answer does not match its question."""
 
     code = "invalid_answer"
 
@@ -126,25 +126,25 @@ class TryAgain(HoldfastError):
 
 
 class StaleVersion(TryAgain):
-    """The run has moved on since it was read."""
+    """The run has changed since it was read."""
 
     code = "stale_version"
 
 
 class AlreadyRunning(TryAgain):
-    """The run is being advanced elsewhere."""
+    """Another process advances the run."""
 
     code = "already_running"
 
 
 class LeaseLost(TryAgain):
-    """Another has taken the run over."""
+    """Another process has taken over the run."""
 
     code = "lease_lost"
 
 
 class LeaseExpired(LeaseLost):
-    """The lease of the run ran out, and it cannot be claimed again now."""
+    """The lease of the run expired, and it cannot be claimed again now."""
 
     code = "lease_expired"
 
@@ -168,57 +168,57 @@ class DecisionNeeded(HoldfastError):
 
 
 class MergeConflict(DecisionNeeded):
-    """Two changes of one place cannot both stand."""
+    """Two changes of one place cannot be merged."""
 
     code = "merge_conflict"
 
 
 class ReplayDiverged(DecisionNeeded):
-    """The workflow's code does not fit what the run has recorded."""
+    """The workflow's code does not match the recorded steps of the run."""
 
     code = "replay_diverged"
 
 
 class CodeChanged(DecisionNeeded):
-    """The workflow's code has changed since the run began."""
+    """The workflow's code has changed since the run started."""
 
     code = "code_changed"
 
 
 class LimitExceeded(DecisionNeeded):
-    """A limit is used up, so the next step was not started. `details` has the same facts."""
+    """A limit is exhausted, so the next step was not started. `details` has the same data."""
 
     code = "limit_exceeded"
 
     @property
     def limit(self) -> str:
-        """Which limit: cost, tokens, steps or seconds."""
+        """The name of the limit: cost, tokens, steps or seconds."""
         return str(self.details.get("limit", ""))
 
     @property
     def spent(self) -> float:
-        """What has been spent."""
+        """The amount that has been spent."""
         return float(self.details.get("spent", 0))
 
     @property
     def allowed(self) -> float:
-        """What may be spent."""
+        """The maximum amount."""
         return float(self.details.get("allowed", 0))
 
     @property
     def run(self) -> str:
-        """The id of the run whose limit it is: of the one that was executed, or of one that it is a child of."""
+        """The id of the run whose limit it is: the executed run or one of its parents."""
         return str(self.details.get("run", ""))
 
 
 class OverridesMissing(DecisionNeeded):
-    """The run has overrides of steps whose functions this process does not know."""
+    """The run overrides steps with functions that this process lacks."""
 
     code = "overrides_missing"
 
 
 class CompensationFailed(DecisionNeeded):
-    """Undoing a step failed."""
+    """Compensating a step failed."""
 
     code = "compensation_failed"
 
@@ -230,7 +230,7 @@ class NotFinished(HoldfastError):
 
 
 class Suspended(NotFinished):
-    """The run waits for a person, an event or a time."""
+    """The run waits for a person, a signal or a time."""
 
     code = "suspended"
 
@@ -248,13 +248,13 @@ class Cancelled(RunEnded):
 
 
 class StepFailed(RunEnded):
-    """Stands for an exception whose class is not known in this process."""
+    """The run failed with an exception of a class that this process lacks."""
 
     code = "step_failed"
 
 
 class StepTimeout(HoldfastError, TimeoutError):
-    """It took too long."""
+    """A step, or the whole run, took too long."""
 
     code = "timeout"
 
@@ -266,7 +266,7 @@ class QuestionTimeout(StepTimeout):
 
 
 class BadData(HoldfastError):
-    """Stored data cannot be trusted or understood."""
+    """Stored data is damaged or of an unknown format."""
 
     code = "bad_data"
 
@@ -284,13 +284,13 @@ class CorruptStore(BadData):
 
 
 class IncompatibleFormat(BadData):
-    """Not written by this or an older Holdfast."""
+    """The data was written by a newer Holdfast, or not by Holdfast."""
 
     code = "incompatible_format"
 
 
 class UnknownTimeZone(BadData):
-    """A stored time is in a time zone that this machine does not know."""
+    """A stored time has a time zone that this machine lacks."""
 
     code = "unknown_time_zone"
 
@@ -308,4 +308,4 @@ class CommitUnknown(HoldfastError):
 
 
 class HoldfastWarning(UserWarning):
-    """A call that works, but perhaps not as its author expects. A filter of `warnings` makes it an error."""
+    """A warning about a call that may not do what its author expects. A filter of `warnings` can make it an error."""

@@ -50,17 +50,17 @@ def in_event_loop() -> bool:
 
 def _find_loop() -> Any:
     asyncio = sys.modules.get("asyncio")
-    loop = None if asyncio is None else asyncio._get_running_loop()
+    loop = None if asyncio is None else asyncio._get_running_loop()  # noqa: SLF001 - documented, does not raise
     _known.loop = loop
     if asyncio is not None:
         _known.current_task = asyncio.current_task
     return loop
 
 
-def _forget() -> None:
-    """Clear the cache in a child process: the loop runs in the parent."""
+def _clear_cache() -> None:
+    """Clear the cache in a forked child: the loop runs in the parent."""
     _known.loop = None
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_clear_cache)

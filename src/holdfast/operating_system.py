@@ -108,8 +108,8 @@ def fork_safe_lock() -> threading.RLock:
     that exist as long as the process: each is registered permanently."""
     lock = threading.RLock()
     if hasattr(os, "register_at_fork"):
-        # CPython's locks have it for this purpose; the type stubs lack it.
-        os.register_at_fork(after_in_child=lock._at_fork_reinit)  # type: ignore[attr-defined]
+        # CPython's locks have this method for this purpose; the type stubs lack it.
+        os.register_at_fork(after_in_child=lock._at_fork_reinit)  # type: ignore[attr-defined]  # noqa: SLF001
     return lock
 
 

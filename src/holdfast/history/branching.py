@@ -151,8 +151,7 @@ def fork(
     if edit is not None:
         root = folder.fold(apply_edit(root, edit), root)
     more = {"origin": f"{source.run}@{source.number}"}
-    metadata = VersionMetadata(kind="fork", note=note, actor=actor, status=run.status, more=more)
-    metadata.check()
+    metadata = VersionMetadata(kind="fork", note=note, actor=actor, status=run.status, more=more).check()
     change, _ = build_version(
         reader.space, None, run, VersionTrees(root, arrivals=folder.arrivals), metadata, now=now
     )
@@ -166,23 +165,19 @@ def fork(
 
 def _record_in_origin(context: StoreContext, source: Version, fork: RunRecord, now: int) -> None:
     """Record the fork in its origin, so that a concurrent prune fails; delete the fork if the version is pruned."""
-    store = context.store
-    while True:
-        origin = store.run(source.run)
+
+    def read() -> RunRecord:
+        origin = context.store.run(source.run)
         try:
             if origin is None:
                 raise _deleted(source)
             context.reader(origin).record(source.number)
         except NotFound:
-            store.delete_run(fork)
+            context.store.delete_run(fork)
             raise
-        after = msgspec.structs.replace(origin, revision=origin.revision + 1)
-        entry = build_event("run.forked", now, version=source.number, fork=fork.id)
-        try:
-            store.append(Append(expect=origin, run=after, events=[entry]))
-        except StaleVersion:
-            continue
-        return
+        return origin
+
+    context.touch(read, [build_event("run.forked", now, version=source.number, fork=fork.id)])
 
 
 def _exists(run_id: str) -> AlreadyExists:
@@ -215,7 +210,7 @@ def append_after(
             raise NotFound(f"there is no run {committer.id!r}: commit to it first", run=committer.id)
         if expected is not None and head.number != expected:
             head = committer.fresh_head()
-            committer.expect(head, expected)
+            committer.expect_head(head, expected)
             assert head is not None
         check_status(head, metadata)
         try:

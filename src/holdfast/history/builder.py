@@ -50,8 +50,8 @@ class VersionMetadata(msgspec.Struct):
     #: Journal entries of the application, committed with the version.
     events: Iterable[NewEvent] = ()
 
-    def check(self) -> None:
-        """Raise `InvalidCall` for values that cannot be stored."""
+    def check(self) -> VersionMetadata:
+        """Return itself; `InvalidCall` for values that cannot be stored."""
         check_text("step", self.step, MAX_STEP)
         check_text("note", self.note, MAX_NOTE)
         check_text("actor", self.actor, MAX_STEP)
@@ -63,6 +63,7 @@ class VersionMetadata(msgspec.Struct):
             raise InvalidCall(f"status is one of {', '.join(STATUSES)}, not {short(self.status)}")
         if self.events != ():
             self.events = check_events(self.events)
+        return self
 
     def detail(self, moved: int) -> bytes:
         """Return the encoded fields that a list of versions shows; `moved` is the version that last moved nodes of the

@@ -88,7 +88,7 @@ class Committer:
             head = self.known_head()
             if head is None or head.number != expected:
                 head = self.fresh_head()
-            self.expect(head, expected)
+            self.expect_head(head, expected)
             base = head
         else:
             number = self._context.bases.base(self.id, self._last)
@@ -177,9 +177,12 @@ class Committer:
         reader.note_head(head)
         return head
 
-    def expect(self, head: Head | None, expected: int) -> None:
+    def expect_head(self, head: Head | None, expected: int) -> None:
         """Raise `StaleVersion` if the head is not the expected version; 0 is a run that does not exist."""
-        number = 0 if head is None else head.number
+        self.expect(0 if head is None else head.number, expected)
+
+    def expect(self, number: int, expected: int) -> None:
+        """Raise `StaleVersion` if the number of the head is not the expected one."""
         if number != expected:
             raise StaleVersion(
                 f"run {self.id!r} is at version {number}, not {expected} as expected: read the head, then try again",
@@ -213,7 +216,7 @@ class Committer:
             except StaleVersion:
                 head = self.fresh_head()
                 if expected is not None:
-                    self.expect(head, expected)
+                    self.expect_head(head, expected)
                 continue
             made = self.note_committed(drafted, run)
             self._last = max(made.number, self._last or 0)
@@ -379,7 +382,7 @@ class Edit:
     def __enter__(self) -> Any:
         self._head = head = self._committer.fresh_head()
         if self._expected is not None:
-            self._committer.expect(head, self._expected)
+            self._committer.expect_head(head, self._expected)
         self._state = self._committer.draft_of(head)
         return self._state
 

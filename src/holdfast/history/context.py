@@ -14,18 +14,22 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from itertools import count
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakSet, WeakValueDictionary, ref
 
+import msgspec
+
+from holdfast.errors import NotFound, StaleVersion
 from holdfast.event_loop import running_task
 from holdfast.history.reader import Reader
 from holdfast.history.redaction import RedactionPatterns
-from holdfast.model.records import RunRecord
+from holdfast.model.records import EventRecord, RunRecord
 from holdfast.store.process_fork import ProcessBound
-from holdfast.store.protocol import Store
+from holdfast.store.protocol import Append, Store
 from holdfast.tree.fold import Redactor
 
 #: Reads that an open store remembers; the oldest are dropped.
@@ -164,6 +168,23 @@ class StoreContext(ProcessBound):
     def redact(self) -> Redactor | None:
         """The current redactor; None if nothing is redacted."""
         return self.redaction.redactor
+
+    def run(self, run_id: str) -> RunRecord:
+        """Return the record of a run as it is in the store."""
+        run = self.store.run(run_id)
+        if run is None:
+            raise NotFound(f"there is no run {run_id!r}: commit to it first", run=run_id)
+        return run
+
+    def touch(self, read: Callable[[], RunRecord], events: Sequence[EventRecord] = ()) -> None:
+        """Change the revision of a run, and append journal entries, without a version. The record is read again if
+        another writer changes it first."""
+        while True:
+            run = read()
+            after = msgspec.structs.replace(run, revision=run.revision + 1)
+            with suppress(StaleVersion):
+                self.store.append(Append(expect=run, run=after, events=events))
+                return
 
     def reader(self, run: RunRecord) -> Reader:
         """Return the reader of a run; a new one if versions were pruned since it was created."""

@@ -163,10 +163,7 @@ class History:
 
     def run_record(self) -> RunRecord:
         """Return the run's record as it is in the store."""
-        run = self.context.store.run(self.id)
-        if run is None:
-            raise NotFound(f"there is no run {self.id!r}: commit to it first", run=self.id)
-        return run
+        return self.context.run(self.id)
 
     # Comparing and checking
 
@@ -246,8 +243,7 @@ class History:
         """
         metadata = VersionMetadata(
             step, result, tags, note, actor, annotations, error, kind, status, events=events
-        )
-        metadata.check()
+        ).check()
         check_resolver(resolve)
         number = self._number(expected)
         if after is not None:
@@ -271,8 +267,7 @@ class History:
         The cost follows the size of the changes, not of the state. A path names a key of a dict, new or not, or an
         index of a list; the list's length appends. The other arguments are those of `commit`.
         """
-        metadata = VersionMetadata(step=step, note=note, actor=actor, kind=kind)
-        metadata.check()
+        metadata = VersionMetadata(step=step, note=note, actor=actor, kind=kind).check()
         if not isinstance(changes, Mapping):
             raise InvalidCall(
                 f"patch takes a dict of paths and values, such as {{'plan.done': True}}, not {short(changes)}"
@@ -301,8 +296,7 @@ class History:
         drops it. The arguments are those of `commit`."""
         metadata = VersionMetadata(
             step, result, tags, note, actor, annotations, error, None, status, events=events
-        )
-        metadata.check()
+        ).check()
         check_resolver(resolve)
         return Edit(self.committer, metadata, self._number(expected), resolve)
 
@@ -330,8 +324,7 @@ class History:
             raise InvalidCall(f"update takes a function of the draft of a state, not {short(function)}")
         if attempts is not None:
             check_integer("attempts", attempts, 1)
-        metadata = VersionMetadata(step, result, tags, note, actor, annotations)
-        metadata.check()
+        metadata = VersionMetadata(step, result, tags, note, actor, annotations).check()
         return self.to_version(self.committer.update(function, metadata, attempts))
 
     def capture(self, value: Any) -> Folded:
@@ -370,18 +363,12 @@ class History:
         `expected`, the head must be that version, or `StaleVersion` is raised.
         """
         check_text("reason", reason, 10_000)
-        metadata = VersionMetadata(step=step, note=reason, actor=actor)
-        metadata.check()
+        metadata = VersionMetadata(step=step, note=reason, actor=actor).check()
         number = self._number(expected)
         while True:
             run = self.run_record()
-            if number is not None and number != run.head:
-                raise StaleVersion(
-                    f"run {self.id!r} is at version {run.head}, not {number} as expected: look at it, then try again",
-                    run=self.id,
-                    expected=number,
-                    head=run.head,
-                )
+            if number is not None:
+                self.committer.expect(run.head, number)
             target = self.at(to)
             self.context.rollbacks.check(run, target.number)
             try:
@@ -438,8 +425,8 @@ class History:
             agree=True,
             fold=folder.fold,
         )
-        metadata = VersionMetadata(note=note, actor=actor, kind="merge", more={"merged": theirs.number})
-        metadata.check()
+        more = {"merged": theirs.number}
+        metadata = VersionMetadata(note=note, actor=actor, kind="merge", more=more).check()
         if dry_run:
             return self.to_version(head)
         return self.to_version(self.committer.advance_from(head, merged, metadata, resolve=resolve))

@@ -13,15 +13,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import msgspec
-
-from holdfast.errors import CorruptVersion, InvalidCall, NotFound, StaleVersion
+from holdfast.errors import CorruptVersion, InvalidCall
 from holdfast.history.context import StoreContext
 from holdfast.history.hashes import check_hash
 from holdfast.model.names import short
 from holdfast.model.public import Event, when
 from holdfast.model.records import EventRecord, RunRecord, VersionRecord
-from holdfast.store.protocol import Append, Store
+from holdfast.store.protocol import Store
 from holdfast.tree.codec import decode, encode
 from holdfast.tree.fold import Folder, Redactor
 
@@ -83,16 +81,7 @@ def append_event(
 ) -> None:
     """Append an event without a version to a run's journal."""
     entry = encode_event(event, context.clock(), context.redact, version=version, step=step)
-    while True:
-        run = context.store.run(run_id)
-        if run is None:
-            raise NotFound(f"there is no run {run_id!r}: commit to it first", run=run_id)
-        after = msgspec.structs.replace(run, revision=run.revision + 1)
-        try:
-            context.store.append(Append(expect=run, run=after, events=[entry]))
-        except StaleVersion:
-            continue
-        return
+    context.touch(lambda: context.run(run_id), [entry])
 
 
 def _check_kind(kind: Any) -> str:

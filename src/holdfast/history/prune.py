@@ -24,7 +24,7 @@ from holdfast.history.version import Version
 from holdfast.model.public import Pruned
 from holdfast.model.records import CLOSED, PIN, MarkRecord, RunRecord, VersionRecord
 from holdfast.model.retention import Retention
-from holdfast.store.protocol import Append, Prune, Store
+from holdfast.store.protocol import Prune, Store
 from holdfast.tree.block import digest, thin
 from holdfast.tree.codec import decode
 from holdfast.tree.load import Slot, artifacts, refs
@@ -292,15 +292,13 @@ def set_mark(context: StoreContext, version: Version, name: str, *, on: bool) ->
 
 def _protect(context: StoreContext, version: Version) -> None:
     """Change the revision, so that a concurrent prune fails; `NotFound` if the version is pruned already."""
-    while True:
+
+    def read() -> RunRecord:
         run = _run(context, version)
         context.reader(run).record(version.number)
-        after = msgspec.structs.replace(run, revision=run.revision + 1)
-        try:
-            context.store.append(Append(expect=run, run=after))
-        except StaleVersion:
-            continue
-        return
+        return run
+
+    context.touch(read)
 
 
 def _run(context: StoreContext, version: Version) -> RunRecord:

@@ -1,4 +1,4 @@
-"""What callers get: small frozen records about runs, timelines, events and findings."""
+"""The frozen records that public methods return: runs, timelines, events, questions, reports."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from holdfast.model.records import RunRecord
 
 
 def when(micros: int) -> datetime:
-    """A stored time as a datetime in UTC."""
+    """Return a stored time as a datetime in UTC."""
     return datetime.fromtimestamp(micros // 1_000_000, UTC).replace(microsecond=micros % 1_000_000)
 
 
 class RunSummary(msgspec.Struct, frozen=True):
-    """A run, as a list shows it."""
+    """One entry of a list of runs."""
 
     id: str
     status: str
     workflow: str | None
     #: The step that wrote the head.
     step: str | None
-    #: The number of the version at which it stands.
+    #: The number of its newest version on the current timeline.
     head: int
     #: Versions that have not been pruned.
     versions: int
@@ -35,12 +35,12 @@ class RunSummary(msgspec.Struct, frozen=True):
     tags: tuple[str, ...] = ()
     #: The version that this run was forked from, as `RUN@12`.
     origin: str | None = None
-    #: Is a process advancing it now? A workflow's run that is running and not alive was interrupted.
+    #: Whether a process advances it now. A run of a workflow that is running but not alive was interrupted.
     alive: bool = False
 
     @classmethod
     def of(cls, record: RunRecord, tags: tuple[str, ...], origin: str | None, alive: bool) -> RunSummary:
-        """From the store's record."""
+        """Return the summary of a stored run."""
         return cls(
             id=record.id,
             status=record.status,
@@ -59,10 +59,10 @@ class RunSummary(msgspec.Struct, frozen=True):
 
 
 class Timeline(msgspec.Struct, frozen=True):
-    """A line of versions: where it left the others, and why."""
+    """A line of versions: where it starts, and why."""
 
     number: int
-    #: The version it started from; None for the first.
+    #: The version that it started from; None for the first timeline.
     parent: int | None
     at: datetime
     reason: str | None = None
@@ -70,66 +70,60 @@ class Timeline(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """An entry in a run's journal. Read on from its `cursor`."""
+    """An entry in a run's journal. Pass its `cursor` as `after` to read the next ones."""
 
-    #: Its position in the journal; 0 for what is not kept there, such as progress.
+    #: Its position in the journal; 0 for an event that is not stored, such as progress.
     cursor: int
     #: The id of the run.
     run: str
     #: Such as `run.completed`, `step.failed`.
     kind: str
     at: datetime
-    #: The version that the event is about, where it is about one.
+    #: The version that the event is about; None if it is not about one.
     version: int | None = None
     step: str | None = None
     data: dict[str, Any] = {}
-    #: Is it the entry of that version itself, and not one that only speaks of it?
+    #: Whether the event is the commit of that version, and not a later event about it.
     saved: bool = False
 
 
 class Question(msgspec.Struct, frozen=True):
-    """A question to the operator that waits for an answer."""
+    """A question to an operator, open or answered."""
 
     id: str
     run: str
-    #: Where in the run it is asked.
+    #: The address in the run that asks it.
     address: str
     text: str
     opened: datetime
-    #: The JSON Schema that an answer must fit; None for any.
+    #: The JSON Schema that an answer must match; None if any answer is accepted.
     schema: Any = None
     #: When the run continues without an answer.
     due: datetime | None = None
-    #: Of a stalled run: why (`symptom`, `why`, `since`), where (`address`, `attempt`, `stack`), the last good
-    #: `version`, the `diff` from it to now, `initial`: the differences from the first state, and the `choices`.
+    #: For a stalled run: the cause (`symptom`, `why`, `since`), the place (`address`, `attempt`, `stack`), the last
+    #: good `version`, the `diff` from it, `initial`: the difference from the first state, and the `choices`.
     details: dict[str, Any] = {}
-    #: When it was answered, and who did; None while it is open.
+    #: When it was answered, and by whom; None while it is open.
     answered: datetime | None = None
     actor: str | None = None
-    #: The answer; None if it is longer than 512 bytes: then it is the result of the version of its step.
+    #: The answer; None if it has more than 512 bytes: it is the result of the version of its step.
     answer: Any = None
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Something that `verify` found."""
+    """A problem that `verify` found."""
 
     run: str | None
     version: int | None
     what: str
 
     def __str__(self) -> str:
-        place = (
-            "the store"
-            if self.run is None
-            else self.run
-            if self.version is None
-            else f"{self.run}@{self.version}"
-        )
-        return f"{place}: {self.what}"
+        place = "the store" if self.run is None else self.run
+        return f"{place}{'' if self.version is None else f'@{self.version}'}: {self.what}"
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What `verify` looked at and found."""
+    """The numbers of runs, versions and artifacts that `verify` checked, and the problems that it found."""
 
     runs: int
     versions: int
@@ -145,40 +139,40 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class Pruned(msgspec.Struct, frozen=True):
-    """What a pruning removed, or would remove."""
+    """The versions that a prune removed, or would remove, and those that it kept."""
 
     #: Versions that can no longer be read.
     versions: tuple[int, ...]
     kept: tuple[int, ...]
-    #: Bytes of packs and blocks that went.
+    #: Bytes of packs and blocks that were removed.
     bytes: int
-    #: Was this only said, and not done?
+    #: Whether nothing was removed.
     dry_run: bool = False
 
 
 class Collected(msgspec.Struct, frozen=True):
-    """What a collection removed."""
+    """The artifacts that a garbage collection removed."""
 
     artifacts: int
     bytes: int
 
 
 class StoredArtifact(msgspec.Struct, frozen=True):
-    """A large value in the store, as a list shows it."""
+    """One entry of a list of artifacts."""
 
     digest: str
     size: int
-    #: When it came.
+    #: When it was stored.
     at: datetime
 
 
 class QueueSummary(msgspec.Struct, frozen=True):
-    """A queue, as a list shows it."""
+    """One entry of a list of queues."""
 
     name: str
-    #: How many runs it has of each status.
+    #: The number of its runs by status.
     runs: dict[str, int]
-    #: Runs at once, and runs started in `per` seconds, at most; None for any number.
+    #: Limits: runs at a time, and runs started within `per` seconds; None if not limited.
     concurrency: int | None
     rate: int | None
     per: float

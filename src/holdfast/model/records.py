@@ -1,17 +1,19 @@
-"""The records that stores keep and histories speak of: plain, frozen, without behaviour.
+"""The rows of a store as frozen records without behaviour, and the words for kinds and statuses.
 
-Times are microseconds since 1970 in UTC. Numbers of kinds and statuses are part of the format: a new one is
-added at the end, none is ever removed or moved.
+Times are microseconds since 1970 in UTC.
+
+Invariant: the positions of kinds and statuses are part of the format. A new one is added at the end; none is ever
+removed or moved.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-#: What made a version.
+#: How versions are made.
 KINDS = ("initial", "step", "manual", "timed", "merge", "import", "final", "fork")
 
 
@@ -49,12 +51,12 @@ else:
     #: One of these words, for schemas.
     StatusFilter = Literal[STATUS_FILTERS]
 
-#: The word under which hashes and bundles keep a status that has been renamed since, by its name of today.
+#: The former names of renamed statuses, which hashes and bundles still contain, by current name.
 _STORED_STATUS = {"stalled": "frozen"}
 _FORMER_STATUS = {stored: status for status, stored in _STORED_STATUS.items()}
 STORED_STATUSES = tuple(_STORED_STATUS.get(status, status) for status in STATUSES)
 
-#: Kinds of events that were renamed, by the name under which earlier versions wrote them.
+#: Renamed kinds of events, by the name that earlier releases wrote.
 _FORMER_KINDS = {
     "event.sent": "signal.sent",
     "prompt.opened": "question.opened",
@@ -64,34 +66,34 @@ _FORMER_KINDS = {
     "run.frozen": "run.stalled",
     "run.restored": "run.recovered",
     "run.watched": "run.watchdog_set",
-    "timeline.begun": "timeline.started",
+    "timeline.begun": "timeline.started",  # words: a stored name
 }
 
-#: The name under which a pin is kept among the marks of a version. No tag can be empty.
+#: The name of a pin among the marks of a version. A tag is never empty.
 PIN = ""
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A run as the store knows it."""
+    """A row of the table of runs."""
 
-    #: The store's own number for the run; 0 until the store has given one.
+    #: The store's number of the run; 0 until the store has assigned one.
     key: int = 0
     id: str
     workflow: str | None = None
     status: str = "running"
     created: int
     updated: int
-    #: The version from which the next one follows; 0 before the first.
+    #: The version that the next one follows; 0 before the first.
     head: int = 0
-    #: The highest version number ever given.
+    #: The highest version number ever assigned.
     last: int = 0
     #: The newest timeline.
     timeline: int = 1
-    #: Grows with every change of this record: what compare-and-set compares.
+    #: Grows with every change of this record; compare-and-set compares it.
     revision: int = 1
-    #: Grows when versions are pruned: what was read before may be gone.
+    #: Grows when versions are pruned: versions that were read before may no longer exist.
     epoch: int = 0
-    #: The run (its key) and the version that this run was forked from.
+    #: The key of the run that this one was forked from, and the version.
     origin: tuple[int, int] | None = None
     #: The step that wrote the head.
     step: str | None = None
@@ -99,33 +101,33 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     size: int = 0
     #: Versions that have not been pruned.
     kept: int = 0
-    #: The run (its key) that this one is a part of.
+    #: The key of the run that this one is a child of.
     parent: int | None = None
-    #: When the run wants to be resumed; None if it does not wait for a time.
+    #: When the run is to be resumed; None if it does not wait for a time.
     due: int | None = None
-    #: Who advances the run now, and until when that holds unless it is renewed. The one field that changes without
-    #: the revision is `until`.
+    #: The process that advances the run, and when its lease expires. Renewing the lease changes `until` but not the
+    #: revision.
     owner: str | None = None
     until: int = 0
-    #: Further facts, encoded: what it waits for, how it failed, …; empty for none.
+    #: Further fields, encoded (see `run_detail`); empty if there are none.
     detail: bytes = b""
 
 
 class VersionRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A version as the store knows it. A pruned one keeps its number, its hash, and those of its nodes that
-    other versions need."""
+    """A row of the table of versions. A pruned version keeps its number, its hash, and the nodes that other versions
+    need."""
 
     number: int
-    #: The version it follows; 0 for none.
+    #: The version that it follows; 0 if none.
     parent: int
     timeline: int
     kind: str
     status: str
     at: int
-    #: Steps completed up to here, this one included.
+    #: The number of steps completed up to this version.
     steps: int
     step: str | None = None
-    #: Further facts, encoded: actor, note, error, …; empty for none.
+    #: Further fields, encoded: actor, note, address, …; empty if there are none.
     detail: bytes = b""
     #: The first half of the parent's hash: the link of the chain.
     prev: bytes
@@ -134,9 +136,9 @@ class VersionRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     #: Bytes of the pack and its blocks.
     size: int
     pruned: bool = False
-    #: Position in the store's journal; 0 until the store has given one.
+    #: Its position in the store's journal; 0 until the store has assigned one.
     seq: int = 0
-    #: The pack, where it was asked for.
+    #: The pack, if it was read.
     pack: bytes | None = None
 
 
@@ -145,18 +147,19 @@ class EventRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     kind: str
     at: int
-    #: Encoded facts.
+    #: Encoded fields.
     data: bytes = b""
-    #: Position in the store's journal; 0 until the store has given one.
+    #: Its position in the store's journal; 0 until the store has assigned one.
     seq: int = 0
+    #: The key of the run.
     run: int = 0
 
 
 class TimelineRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A line of versions: where it left the others, and why."""
+    """A row of the table of timelines."""
 
     number: int
-    #: The version it started from; 0 for the first timeline.
+    #: The version that it started from; 0 for the first timeline.
     parent: int
     at: int
     reason: str | None = None
@@ -172,7 +175,7 @@ class MarkRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ArtifactRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A large value as the store knows it."""
+    """A row of the table of artifacts."""
 
     digest: bytes
     size: int
@@ -180,7 +183,7 @@ class ArtifactRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class StoreStats(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a store holds."""
+    """Numbers of rows and bytes in a store."""
 
     runs: int
     versions: int
@@ -189,25 +192,22 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     artifact_bytes: int
     #: Bytes of all packs and blocks.
     pack_bytes: int
-    #: Bytes on disk; None where there is no file.
+    #: Bytes on disk; None if the store is not a file.
     file_bytes: int | None = None
 
 
-Detail = dict[str, Any]
-
-
 def stored_status(status: str) -> str:
-    """Return the word under which hashes and bundles keep a status."""
+    """Return the name of a status in hashes and bundles."""
     return _STORED_STATUS.get(status, status)
 
 
 def current_status(word: str) -> str:
-    """Return the status that a stored word stands for."""
+    """Return the current name of a stored status."""
     return _FORMER_STATUS.get(word, word)
 
 
 def current_kind(word: str) -> str:
-    """Return the kind of event that a stored word stands for."""
+    """Return the current name of a stored kind of event."""
     return _FORMER_KINDS.get(word, word)
 
 

@@ -1,4 +1,4 @@
-"""Which versions to keep."""
+"""The policy by which old versions are pruned."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from holdfast.model.names import short
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """A version is kept if any of these rules keeps it. The head, tagged and pinned versions, fork points and
-    whatever a live run needs are kept always."""
+    """Rules for the versions to keep: a version is kept if any rule keeps it. The head, tagged and pinned versions,
+    fork points, and the versions that a live run needs are always kept."""
 
-    #: The last so many.
+    #: Keep this many of the newest versions.
     last: int | None = None
-    #: Those that are not older than this.
+    #: Keep versions that are not older than this.
     within: timedelta | None = None
-    #: The newest of each of the last so many hours that have any.
+    #: Keep the newest version of each of this many hours that have one, the latest hours first.
     hourly: int | None = None
     #: The same for days.
     daily: int | None = None
-    #: The same for weeks, which begin on Monday.
+    #: The same for weeks, which start on Monday.
     weekly: int | None = None
-    #: The rules look at versions that this step made; of others only what came since the oldest that `last` keeps.
+    #: Apply the rules to the versions of this step only; `last` also keeps all versions since the oldest that it keeps.
     step: str | None = None
 
     def __post_init__(self) -> None:

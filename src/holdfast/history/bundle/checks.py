@@ -6,17 +6,23 @@ and timelines form a history in which `verify` finds no problem: every reference
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from hashlib import sha256
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from holdfast.errors import BadData, CorruptVersion, InvalidReference, InvalidSnapshot, UnknownTimeZone
+from holdfast.errors import (
+    BadData,
+    CorruptVersion,
+    IncompatibleFormat,
+    InvalidReference,
+    InvalidSnapshot,
+    UnknownTimeZone,
+)
 from holdfast.history.bundle.frames import (
     AnyFrame,
     ArtifactFrame,
-    BlockFrame,
     BundleReader,
     EndFrame,
     EventFrame,
@@ -25,24 +31,36 @@ from holdfast.history.bundle.frames import (
     RunFrame,
     TimelineFrame,
     VersionFrame,
+    to_record,
 )
-from holdfast.history.bundle.node_shapes import NodeShapes
 from holdfast.history.bundle.secret_keys import FoundSecret, SecretKeys
 from holdfast.history.hashes import NO_PARENT, check_hash
 from holdfast.model.names import check_run_id, check_tag
-from holdfast.model.records import (
-    PIN,
-    EventRecord,
-    MarkRecord,
-    TimelineRecord,
-    VersionRecord,
-    current_kind,
-    current_status,
-)
+from holdfast.model.records import PIN, EventRecord, MarkRecord, TimelineRecord, VersionRecord
 from holdfast.struct_types import resolved
-from holdfast.tree.block import digest, directory_of, node_of, open_block, refuse_ext_keys
+from holdfast.tree.block import (
+    BRANCH,
+    BUCKET,
+    FORK,
+    TRIE,
+    VECTOR,
+    Raw,
+    Ref,
+    Refs,
+    Sealed,
+    digest,
+    directory_of,
+    items_of,
+    node_of,
+    open_block,
+    refuse_ext_keys,
+)
+from holdfast.tree.codec import MAX_DEPTH, check_key, open_key
+from holdfast.tree.containers import BITS, MAX_LEVEL, child_index, hash_key
 from holdfast.tree.fold import Redactor
+from holdfast.tree.frozen import DICTS, LISTS
 from holdfast.tree.load import artifacts
+from holdfast.tree.values import NATIVE
 
 #: A block holds at most 64 KiB of nodes, and a node is at least one byte.
 _MOST_SLOTS = 1 << 20
@@ -59,7 +77,7 @@ class VersionChecker:
         #: Artifacts that versions refer to.
         self.held: set[bytes] = set()
         self._links: dict[int, bytes] = {}
-        self._shapes = NodeShapes()
+        self._shapes = _NodeShapes()
         self._highest = -(1 << 63)
         #: The last version of each timeline, and the timeline of the head.
         self._ends: dict[int, int] = {}
@@ -181,40 +199,7 @@ def _nodes_of(version: VersionRecord, blocks: Sequence[bytes]) -> tuple[list[Any
     return roots, nodes
 
 
-#: The order of frames; blocks follow their version directly.
-_RANKS: dict[type, int] = {
-    RunFrame: 0,
-    TimelineFrame: 1,
-    VersionFrame: 2,
-    MarkFrame: 3,
-    EventFrame: 4,
-    ArtifactFrame: 5,
-    PieceFrame: 5,
-    EndFrame: 6,
-}
-_LAST = _RANKS[EndFrame]
-
-S = TypeVar("S", bound=msgspec.Struct)
-
-
-def entries(source: BundleReader) -> Iterator[tuple[AnyFrame, list[bytes]]]:
-    """Yield the frames of a bundle, which must be in order, versions together with their blocks."""
-    frames = source.frames()
-    rank = -1
-    for frame in frames:
-        before, rank = rank, _RANKS.get(type(frame), -1)
-        if rank < max(before, 0) or (rank == 0) != (before == -1) or before == _LAST:
-            raise InvalidSnapshot("its parts are not in order")
-        blocks: list[bytes] = []
-        if isinstance(frame, VersionFrame):
-            for _ in range(frame.blocks):
-                block = next(frames, None)
-                if not isinstance(block, BlockFrame):
-                    raise InvalidSnapshot(f"version {frame.number} lacks a block")
-                blocks.append(block.data)
-        yield frame, blocks
-    if rank != _LAST:
-        raise InvalidSnapshot("it is truncated")
+T = TypeVar("T")
 
 
 def examine(
@@ -222,7 +207,7 @@ def examine(
 ) -> BundleExaminer:
     """Check a whole bundle; `InvalidSnapshot` with the first problem. `check_id` is called with the run's id before the
     rest is read. With `redact`, refuse a bundle that holds a value under a key that would be redacted."""
-    reading = entries(source)
+    reading = source.entries()
     header = next(reading)[0]
     assert isinstance(header, RunFrame)
     try:
@@ -234,17 +219,6 @@ def examine(
     for frame, blocks in reading:
         found.add(frame, blocks)
     return found
-
-
-def to_record(kind: type[S], frame: msgspec.Struct, **more: Any) -> S:
-    """Return a record with the fields that a frame has, and more."""
-    names = (name for name in frame.__struct_fields__ if name in kind.__struct_fields__)
-    fields = {name: getattr(frame, name) for name in names}
-    if "status" in fields:
-        fields["status"] = current_status(fields["status"])
-    if kind is EventRecord:
-        fields["kind"] = current_kind(fields["kind"])
-    return kind(**{**fields, **more})
 
 
 class BundleExaminer:
@@ -368,3 +342,239 @@ class BundleExaminer:
         counts = (len(self.timelines), self._versions, len(self.marks), len(self.events), len(self.artifacts))
         if counts != msgspec.structs.astuple(frame):
             raise InvalidSnapshot("some of its parts are missing")
+
+
+#: Values in a state. A few nodes that refer to each other twice on each of many levels would exceed any memory.
+MAX_WEIGHT = 100_000_000
+
+
+class _Value(NamedTuple):
+    """A value: its levels of containers, and the number of values in it. A node that is referred to twice counts twice,
+    as it does for a reader of the whole value."""
+
+    depth: int = 0
+    weight: int = 1
+
+
+class _Group(NamedTuple):
+    """A group of a vector: the levels of groups below it, the number of its items, and their shape."""
+
+    level: int
+    size: int
+    items: _Value
+    #: Whether it is a list, which is a value as well.
+    is_list: bool = False
+
+
+class _Way(NamedTuple):
+    """A part of a trie."""
+
+    size: int
+    #: Its values.
+    items: _Value
+    #: The hash of one of its keys, and the number of levels on which the hashes of all of them agree.
+    hashed: int
+    agreed: int
+    #: Its level in the trie; None if not known yet, with the path that it takes from its own level on.
+    level: int | None
+    ways: tuple[int, ...] = ()
+
+
+#: The shape in the slot of a pruned node.
+_ABSENT = ()
+
+
+class _NodeShapes:
+    """The shapes of the nodes of all versions added so far: the kinds of value that a reference to each can be.
+
+    A decoder checks a node by itself. Whether the nodes that it refers to exist, and are of the required kind, shows
+    when all are checked, oldest first: children are written before their parents.
+
+    Invariant: a tree of nodes that passed can be read. No reference leads to a missing node, to a node of the wrong
+    kind or back to itself; the counts of long lists and wide dicts are right, and each key of a wide dict is where its
+    hash says.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, list[Any]] = {}
+
+    def add(self, version: int, nodes: Iterable[Any]) -> None:
+        """Add the nodes of the next version in the order of their slots; None for pruned ones."""
+        own: list[Any] = []
+        self._known[version] = own
+        for node in nodes:
+            # A node is never a reference itself.
+            _require(type(node) is not Ref)
+            own.append(_ABSENT if node is None else self._node(node, version))
+
+    def check(self, roots: Sequence[Any], version: int) -> None:
+        """Raise `IncompatibleFormat` if the roots of a version cannot be read."""
+        for root in roots:
+            depth, weight = self._value(root, version)
+            _require(depth <= MAX_DEPTH + 1)
+            if weight > MAX_WEIGHT:
+                raise IncompatibleFormat(
+                    f"a state holds more than {MAX_WEIGHT:,} values, most of them again and again: reading it would "
+                    "exhaust the memory"
+                )
+
+    def _node(self, node: Any, version: int) -> Any:
+        """Return the shape of a node: a group, a part of a trie, or a value."""
+        if type(node) in (list, Sealed) or (type(node) is Raw and node.code == BRANCH):
+            return self._group(node, version)
+        if type(node) is Raw and node.code in (FORK, BUCKET):
+            return self._way(node, version)
+        return self._value(node, version)
+
+    def _at(self, ref: Ref, version: int) -> Any:
+        slots = self._known.get(version - ref.back, ())
+        _require(ref.slot < len(slots) and slots[ref.slot] is not _ABSENT)
+        return slots[ref.slot]
+
+    def _at_as(self, kind: type[T], ref: Ref, version: int) -> T:
+        found: T = self._at(ref, version)
+        _require(type(found) is kind)
+        return found
+
+    def _value(self, value: Any, version: int) -> _Value:
+        """Return the shape of a value; the content of a leaf is not counted."""
+        kind = type(value)
+        if kind in NATIVE:
+            return _LEAF
+        if kind is Ref:
+            found = self._at(value, version)
+            if type(found) is _Group:
+                # A list is a value and a group.
+                _require(found.is_list)
+                return _around(found.items)
+            _require(type(found) is _Value)
+            return _Value(*found)
+        if kind is list:
+            return _around(self._values(items_of(value), version))
+        if kind is dict:
+            for key in value:
+                check_key(key)
+            return _around(self._values(value.values(), version))
+        if kind is Raw and value.code == VECTOR:
+            height, count, root, tail = value.parts
+            end = self._group(tail, version)
+            _require(end.level == 0)
+            if root is None:
+                _require(height == count == 0)
+                return _around(end.items)
+            top = self._group(root, version)
+            _require((top.level, top.size) == (height, count))
+            return _around(_together([top.items, end.items]))
+        if kind is Raw and value.code == TRIE:
+            next_, count, root = value.parts
+            way = self._way(root, version)
+            _require(way.size == count <= next_ and _fits(way, 0))
+            return _around(way.items)
+        _require(kind not in (Raw, Refs, Sealed))
+        return _LEAF
+
+    def _values(self, values: Collection[Any], version: int) -> _Value:
+        if NATIVE.issuperset(map(type, values)):
+            return _Value(0, len(values))
+        return _together([self._value(value, version) for value in values])
+
+    def _group(self, raw: Any, version: int) -> _Group:
+        if type(raw) is Ref:
+            return self._at_as(_Group, raw, version)
+        if type(raw) is list:
+            values = items_of(raw)
+            return _Group(0, len(values), self._values(values, version), is_list=True)
+        if type(raw) is Sealed:
+            return _Group(0, len(raw.items), _together(list(map(_whole, raw.items))))
+        _require(type(raw) is Raw and raw.code == BRANCH and bool(raw.parts))
+        children = [self._group(child, version) for child in raw.parts[1::2]]
+        _require([child.size for child in children] == raw.parts[::2])
+        _require(len({child.level for child in children}) == 1)
+        items = _together([child.items for child in children])
+        return _Group(children[0].level + 1, sum(raw.parts[::2]), items)
+
+    def _way(self, raw: Any, version: int) -> _Way:
+        if type(raw) is Ref:
+            return self._at_as(_Way, raw, version)
+        _require(type(raw) is Raw and raw.code in (FORK, BUCKET))
+        if raw.code == FORK:
+            return _fork(
+                [(at, self._way(way, version)) for at, way in enumerate(raw.parts) if way is not None]
+            )
+        keys = list(map(open_key, raw.parts[1::3]))
+        for key in keys:
+            check_key(key)
+        items = self._values(raw.parts[2::3], version)
+        _require(len(set(raw.parts[::3])) == len(dict.fromkeys(keys)) == len(keys) > 0)
+        hashes = list(map(hash_key, keys))
+        return _Way(len(keys), items, hashes[0], _agreed(*hashes), None)
+
+
+def _fork(below: list[tuple[int, _Way]]) -> _Way:
+    """Return the shape of a branch of a trie from those of its children."""
+    _require(bool(below))
+    at, first = below[0]
+    size = sum(way.size for _, way in below)
+    items = _together([way.items for _, way in below])
+    if len(below) == 1 and first.level is None:
+        return _Way(size, items, first.hashed, first.agreed, None, (at, *first.ways))
+    # Its level is where the hashes of its children differ.
+    level = (first.level or 0) - 1 if len(below) == 1 else _agreed(first.hashed, below[1][1].hashed)
+    _require(level >= 0)
+    for place, way in below:
+        _require(
+            child_index(way.hashed, level) == place
+            and _fits(way, level + 1)
+            and _agreed(first.hashed, way.hashed) >= level
+        )
+    return _Way(size, items, first.hashed, level, level)
+
+
+def _fits(way: _Way, level: int) -> bool:
+    """Return whether this part of a trie can be on a level."""
+    if way.level is not None:
+        return way.level == level
+    return way.agreed >= level + len(way.ways) and all(
+        child_index(way.hashed, at) == each for at, each in enumerate(way.ways, level)
+    )
+
+
+def _agreed(*hashes: int) -> int:
+    """Return the number of levels on which hashes agree."""
+    different = 0
+    for other in hashes:
+        different |= hashes[0] ^ other
+    return ((different & -different).bit_length() - 1) // BITS if different else MAX_LEVEL
+
+
+def _whole(value: Any) -> _Value:
+    """Return the shape of a value in a sealed group, which must not hold references or parts of a spine."""
+    kind = type(value)
+    if kind in NATIVE:
+        return _LEAF
+    if kind in DICTS:
+        for key in value:
+            check_key(key)
+        return _around(_together(list(map(_whole, value.values()))))
+    if kind in LISTS:
+        return _around(_together(list(map(_whole, value))))
+    _require(kind not in (Raw, Ref, Refs, Sealed))
+    return _LEAF
+
+
+_LEAF = _Value()
+
+
+def _together(values: Sequence[_Value]) -> _Value:
+    """Return the shape of several values: the deepest level, and the number of all values."""
+    return _Value(max((value.depth for value in values), default=0), sum(value.weight for value in values))
+
+
+def _around(items: _Value) -> _Value:
+    """Return the shape of a container with these items."""
+    return _Value(items.depth + 1, items.weight + 1)
+
+
+def _require(is_sound: bool) -> None:
+    if not is_sound:
+        raise IncompatibleFormat("a node refers to a missing node, or to one of the wrong kind")

@@ -17,14 +17,21 @@ import os
 import re
 from collections.abc import Iterator
 from hashlib import sha256
-from typing import Annotated, Any, BinaryIO, cast
+from typing import Annotated, Any, BinaryIO, TypeVar, cast
 
 import msgspec
 import zstandard
 from msgspec import Meta
 
 from holdfast.errors import IncompatibleFormat, InvalidSnapshot, UnsupportedValue
-from holdfast.model.records import KINDS, STORED_STATUSES
+from holdfast.model.records import (
+    KINDS,
+    STORED_STATUSES,
+    EventRecord,
+    current_kind,
+    current_status,
+    stored_status,
+)
 from holdfast.tree.artifact import PIECE
 from holdfast.tree.block import MAX_BLOCK
 
@@ -156,8 +163,42 @@ AnyFrame = (
     | EndFrame
 )
 
+#: The order of frames; blocks follow their version directly.
+_RANKS: dict[type, int] = {
+    RunFrame: 0,
+    TimelineFrame: 1,
+    VersionFrame: 2,
+    MarkFrame: 3,
+    EventFrame: 4,
+    ArtifactFrame: 5,
+    PieceFrame: 5,
+    EndFrame: 6,
+}
+_LAST = _RANKS[EndFrame]
+
+S = TypeVar("S", bound=msgspec.Struct)
+
 _encode = msgspec.msgpack.Encoder().encode
 _decoder: msgspec.msgpack.Decoder[AnyFrame] = msgspec.msgpack.Decoder(AnyFrame)
+
+
+def to_frame(kind: type[S], record: msgspec.Struct, **more: Any) -> S:
+    """Return a frame with the fields of a record."""
+    fields = {name: getattr(record, name) for name in kind.__struct_fields__ if name not in more}
+    if "status" in fields:
+        fields["status"] = stored_status(fields["status"])
+    return kind(**fields, **more)
+
+
+def to_record(kind: type[S], frame: msgspec.Struct, **more: Any) -> S:
+    """Return a record with the fields that a frame has, and more."""
+    names = (name for name in frame.__struct_fields__ if name in kind.__struct_fields__)
+    fields = {name: getattr(frame, name) for name in names}
+    if "status" in fields:
+        fields["status"] = current_status(fields["status"])
+    if kind is EventRecord:
+        fields["kind"] = current_kind(fields["kind"])
+    return kind(**{**fields, **more})
 
 
 class BundleWriter:
@@ -224,6 +265,25 @@ class BundleReader:
             yield frame
         if raw.digest() != self._sum:
             raise InvalidSnapshot("its bytes do not match its SHA-256")
+
+    def entries(self) -> Iterator[tuple[AnyFrame, list[bytes]]]:
+        """Yield the frames, which must be in order, versions together with their blocks."""
+        frames = self.frames()
+        rank = -1
+        for frame in frames:
+            before, rank = rank, _RANKS.get(type(frame), -1)
+            if rank < max(before, 0) or (rank == 0) != (before == -1) or before == _LAST:
+                raise InvalidSnapshot("its parts are not in order")
+            blocks: list[bytes] = []
+            if isinstance(frame, VersionFrame):
+                for _ in range(frame.blocks):
+                    block = next(frames, None)
+                    if not isinstance(block, BlockFrame):
+                        raise InvalidSnapshot(f"version {frame.number} lacks a block")
+                    blocks.append(block.data)
+            yield frame, blocks
+        if rank != _LAST:
+            raise InvalidSnapshot("it is truncated")
 
     def _magic_length(self) -> int:
         """Return the length of the first line; `InvalidSnapshot` if it is not that of a bundle."""

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import BinaryIO
 
 import msgspec
 
@@ -35,7 +35,7 @@ from holdfast.errors import (
     NotFound,
     StaleVersion,
 )
-from holdfast.history.bundle.checks import VersionChecker, entries, examine, to_record
+from holdfast.history.bundle.checks import VersionChecker, examine
 from holdfast.history.bundle.frames import (
     AnyFrame,
     ArtifactFrame,
@@ -49,20 +49,20 @@ from holdfast.history.bundle.frames import (
     RunFrame,
     TimelineFrame,
     VersionFrame,
+    to_frame,
+    to_record,
 )
 from holdfast.history.hashes import NO_PARENT, seal, seal_stub
 from holdfast.history.journal import iter_entries
 from holdfast.history.prune import iter_records, origin_stubs, read_blocks
 from holdfast.model.names import check_run_id
-from holdfast.model.records import EventRecord, RunRecord, VersionRecord, stored_status
+from holdfast.model.records import EventRecord, RunRecord, VersionRecord
 from holdfast.store.protocol import RunImport, Store
 from holdfast.tree.artifact import PIECE
 from holdfast.tree.fold import Redactor
 from holdfast.tree.pack import Upload
 
 _PAGE = 64
-
-S = TypeVar("S", bound=msgspec.Struct)
 
 
 def export_run(store: Store, run: RunRecord, file: str | os.PathLike[str] | BinaryIO) -> None:
@@ -119,26 +119,26 @@ def _export(store: Store, run: RunRecord, file: BinaryIO) -> None:
 def _write(store: Store, run: RunRecord, sink: BundleWriter) -> None:
     # A fork is exported with the nodes of its origin that it needs, like a run whose other versions were pruned.
     epoch = run.epoch + (run.origin is not None)
-    chained = VersionChecker(_frame(RunFrame, run, epoch=epoch))
+    chained = VersionChecker(to_frame(RunFrame, run, epoch=epoch))
     sink.write(chained.run)
     timelines = [line for line in store.timelines(run.key) if line.number <= run.timeline]
     for line in timelines:
-        sink.write(_frame(TimelineFrame, line))
+        sink.write(to_frame(TimelineFrame, line))
     versions = 0
     stubs = origin_stubs(store, run) if run.origin is not None else ()
     for version, blocks in chain(((stub, blocks) for stub, blocks, _ in stubs), _stored(store, run)):
         holds = chained.add(version, blocks)
-        sink.write(_frame(VersionFrame, version, blocks=len(blocks), holds=holds))
+        sink.write(to_frame(VersionFrame, version, blocks=len(blocks), holds=holds))
         for block in blocks:
             sink.write(BlockFrame(block))
         versions += 1
     chained.close(timelines)
     marks = [mark for mark in store.marks(run.key) if mark.number in chained.alive]
     for mark in marks:
-        sink.write(_frame(MarkFrame, mark))
+        sink.write(to_frame(MarkFrame, mark))
     events = 0
     for event in _events(store, run):
-        sink.write(_frame(EventFrame, event))
+        sink.write(to_frame(EventFrame, event))
         events += 1
     for name in sorted(chained.held):
         _export_artifact(store, name, sink)
@@ -186,14 +186,6 @@ def _refuse_changed(store: Store, run: RunRecord) -> None:
         raise StaleVersion(
             f"run {run.id!r} was pruned or deleted during the export: export it again", run=run.id
         )
-
-
-def _frame(kind: type[S], record: msgspec.Struct, **more: Any) -> S:
-    """Return a frame with the fields of a record."""
-    fields = {name: getattr(record, name) for name in kind.__struct_fields__ if name not in more}
-    if "status" in fields:
-        fields["status"] = stored_status(fields["status"])
-    return kind(**fields, **more)
 
 
 @contextmanager
@@ -247,7 +239,7 @@ def _versions(
     """Yield the versions of a checked bundle, sealed for their new run id."""
     links = {0: NO_PARENT}
     # To the end: the hash there shows whether the file was changed since the check.
-    for frame, blocks in entries(source):
+    for frame, blocks in source.entries():
         if isinstance(frame, VersionFrame):
             version = to_record(VersionRecord, frame)
             if new_id != old_id:
