@@ -16,7 +16,7 @@ from runtime_changes import better, change
 
 import holdfast
 from holdfast import Retry, thaw
-from holdfast.execution.frame import current
+from holdfast.execution.calls import current
 from holdfast.store.memory.store import MemoryStore
 from holdfast.testing import isolated_definitions
 

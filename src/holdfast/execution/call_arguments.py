@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Raw
 
-from holdfast.errors import HoldfastError, InvalidCall, RunMismatch
-from holdfast.execution.awaitable import refuse_as_argument
-from holdfast.execution.replay_log import ReplayLog
+from holdfast.errors import HoldfastError, InvalidCall, ReplayDiverged, RunMismatch
+from holdfast.execution.calls import Call, refuse_as_argument
+from holdfast.execution.replay_log import RecordedStep, ReplayLog
+from holdfast.history.compare import call_differences, describe_differences, has_placeholders
 from holdfast.history.context import StoreContext
 from holdfast.history.version import NotStored
 from holdfast.model.names import short
@@ -42,7 +43,7 @@ from holdfast.tree.frozen import (
 )
 from holdfast.tree.pack import OWN_LEAF, Prepared
 from holdfast.tree.values import NATIVE
-from holdfast.workflow.definition import Step, Workflow, name_at
+from holdfast.workflow.definition import Step, Workflow
 
 if TYPE_CHECKING:
     from holdfast.history.committer import VersionDraft
@@ -150,17 +151,40 @@ def capture_small(
     definition: Step | Workflow, args: tuple[Any, ...], kwargs: dict[str, Any], redact: Redactor | None
 ) -> CapturedCall | None:
     """Capture a call of few bytes, which is stored as it is; None if it has values other than plain ones."""
-    names = definition.names(len(args))
+    names = definition.known_names.get(len(args))
+    if names is None:
+        names = definition.names(len(args))
     if redact is None and not kwargs and NATIVE.issuperset(map(type, args)):
         return CapturedCall(Prepared([list(args), {}, names]))
     if not all(map(_is_plain, args)) or not all(map(_is_plain, kwargs.values())):
         return None
-    if redact is not None and args:
-        args = tuple(
-            REDACTED if redact.hides(name_at(names, index)) else value for index, value in enumerate(args)
-        )
-    data = encode([list(args), kwargs, names], None if redact is None else redact.hides)
+    data = encode([_shown(args, names, redact), kwargs, names], None if redact is None else redact.hides)
     return CapturedCall(Prepared(Raw(data)))
+
+
+def without_secrets(
+    workflow: Workflow, args: tuple[Any, ...], kwargs: dict[str, Any], redact: Redactor | None
+) -> list[Any]:
+    """Return the arguments of a call as they may be stored. Folding hides secrets by keyword; positional ones get their
+    parameters' names here."""
+    names = workflow.names(len(args))
+    return [_shown(args, names, redact), kwargs, names]
+
+
+def _shown(args: tuple[Any, ...], names: FrozenList, redact: Redactor | None) -> list[Any]:
+    """Return positional arguments, those that are secret redacted."""
+    if redact is None:
+        return list(args)
+    return [REDACTED if _is_secret(index, names, redact) else value for index, value in enumerate(args)]
+
+
+def _is_secret(index: int, names: FrozenList, redact: Redactor | None) -> bool:
+    """Return whether the parameter that takes a positional argument is redacted."""
+    if redact is None:
+        return False
+    if index < len(names) and names[index][:1] != "*":
+        return redact.hides(str(names[index]))
+    return redact.hides(names[-1][1:] if names and names[-1][:1] == "*" else None)
 
 
 def _is_plain(value: Any, levels: int = _LEVELS) -> bool:
@@ -198,9 +222,7 @@ class StoredValues:
         redact = folder.redact
         call = _Capture(self, definition.name, folder, strict)
         positional = [
-            REDACTED
-            if redact is not None and redact.hides(name_at(names, index))
-            else call.value(index, value)
+            REDACTED if _is_secret(index, names, redact) else call.value(index, value)
             for index, value in enumerate(args)
         ]
         named = {
@@ -338,6 +360,41 @@ class _Capture:
         if type(found) in DICTS or type(found) in LISTS:
             self.parameters[key] = found
         return found
+
+
+def changed_arguments(call: Call[Step] | Call[Workflow], entry: RecordedStep) -> ReplayDiverged | None:
+    """Return the refusal to replay a call whose arguments differ from the recorded ones, which it names; None if they
+    are the same. Digests made with earlier redaction patterns, or by earlier versions of Holdfast, are compared as
+    well, and a parameter may be passed by name now that was passed by position, or vice versa."""
+    if not entry.args or not call.digest or entry.args == call.digest:
+        return None
+    execution = call.frame.execution
+    patterns = execution.engine.context.redaction
+    if any(
+        entry.args
+        in (digest_of(call.args, call.kwargs, redact), former_digest(call.args, call.kwargs, redact))
+        for redact in (patterns.redactor, *patterns.earlier)
+    ):
+        return None
+    recorded = execution.replay_log.call(entry)
+    if recorded is None:
+        found, difference = [], "they were not stored with that version"
+    else:
+        found = call_differences(recorded, execution.capture(call, patterns.redactor).call)
+        if not found and not has_placeholders(recorded):
+            return None
+        difference = (
+            describe_differences(found) or "the difference is in a value that is not stored, or redacted"
+        )
+    return ReplayDiverged(
+        f"step {entry.address!r} was recorded (version {entry.number}) with other arguments ({difference}): the "
+        f"workflow's code or what it depends on has changed; resume with from_address={entry.address!r} to run it "
+        "and all after it again",
+        address=entry.address,
+        version=entry.number,
+        recorded={where: was for where, was, _ in found},
+        now={where: now for where, _, now in found},
+    )
 
 
 def digest_of(args: tuple[Any, ...], kwargs: Mapping[str, Any], redact: Redactor | None = None) -> bytes:

@@ -24,14 +24,13 @@ from holdfast.errors import (
     ReplayDiverged,
 )
 from holdfast.execution import lifecycle, step_machine
-from holdfast.execution.awaitable import refuse_behind_wait
 from holdfast.execution.call_arguments import digest_and_size
+from holdfast.execution.calls import Call, refuse_behind_wait
 from holdfast.execution.effects import Flow, RunBlocking, is_cancellation, is_interrupt, wrap_error
 from holdfast.execution.engine_context import EngineContext
 from holdfast.execution.exception_codec import revive, unpack
 from holdfast.execution.execution import Execution
 from holdfast.execution.failures import Failure
-from holdfast.execution.frame import Frame
 from holdfast.execution.limits import count_child, innermost_budget, is_run_limit, spent_by
 from holdfast.execution.options import ResumeOptions, RunOptions
 from holdfast.execution.readiness import ready
@@ -130,42 +129,37 @@ def _children(engine: EngineContext, run: RunRecord) -> Iterator[RunRecord]:
         before = page[-1].key
 
 
-def child(
-    execution: Execution,
-    frame: Frame,
-    workflow: Workflow,
-    address: str,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Flow[Any]:
+def child(call: Call[Workflow]) -> Flow[Any]:
     """Call a workflow inside a run."""
+    frame, workflow, address = call.frame, call.definition, call.address
+    execution = frame.execution
     execution.stop.check(frame)
     redact = execution.engine.context.redact
-    digest, size = digest_and_size(args, kwargs, redact)
+    call.digest, size = digest_and_size(call.args, call.kwargs, redact)
     entry = execution.replay_log.steps.get(address)
     if entry is not None:
-        return (yield from step_machine.replay(execution, frame, entry, workflow, digest, args, kwargs))
+        return (yield from step_machine.replay(frame, entry, call))
     if execution.unawaited_waits:
         refuse_behind_wait(execution.unawaited_waits, frame, workflow.name)
     yield from step_machine.before_live(execution, frame, address)
     engine = execution.engine
     run_id, there = yield RunBlocking(partial(_run_at, execution, workflow, address))
     if there is not None:
-        refused = yield RunBlocking(partial(_other_call, execution, workflow, there, address, args, kwargs))
+        refused = yield RunBlocking(partial(_other_call, call, there))
         if refused is not None:
             execution.replay.refuse(refused, frame)
     budget = innermost_budget(execution)
     if budget is not None and execution.replay_check is None:
-        step_machine.admit(execution, budget, workflow.name, address, digest)
+        step_machine.admit(call, budget)
     execution.start_step(address, frame)
     began = engine.context.clock()
     head = None
     try:
         execution.replay.refuse_beyond(frame, address)
         yield from step_machine.go_live(execution, address)
-        given = execution.capture(workflow, args, kwargs, redact, size)
+        given = execution.capture(call, redact, size)
         try:
-            error = yield from _advance(execution, workflow, run_id, there, address, args, kwargs)
+            error = yield from _advance(call, run_id, there)
         except BaseException as raised:
             if is_cancellation(raised) and is_interrupt(raised):
                 execution.cancelled_calls[address] = engine.context.clock() - began
@@ -176,7 +170,7 @@ def child(
         if run.status == "completed":
             value = yield RunBlocking(lambda: lifecycle.result_of(engine, run))
             facts = VersionMetadata(workflow.name, value, kind="step")
-            facts.more = {"args": digest, "took": engine.context.clock() - began, "child": run_id}
+            facts.more = {"args": call.digest, "took": engine.context.clock() - began, "child": run_id}
             facts.more.update(execution.replay.described(address))
             facts.more |= yield RunBlocking(lambda: _spent(execution, run))
             ran = execution.implementation_of(workflow)
@@ -207,17 +201,13 @@ def child(
                 after = None
                 if execution.order is not None:
                     after = yield from step_machine.in_order(execution.order.turn_of_failure())
-                failure = Failure(
-                    workflow.name,
-                    address,
-                    digest,
-                    error,
-                    1,
-                    given=given,
-                    spent=spent.get("spent"),
-                    after=after,
-                )
-                execution.failures.add(failure._replace(ran=execution.implementation_of(workflow)))
+                ran = execution.implementation_of(workflow)
+                execution.failures.add(
+                    Failure(
+                        workflow.name, address, call.digest, error, 1,
+                        given=given, ran=ran, spent=spent.get("spent"), after=after,
+                    )
+                )  # fmt: skip
             raise wrap_error(error)
         if run.status == "queued":
             # It was handed back, and so is this run: the worker that resumes this one resumes both.
@@ -240,31 +230,18 @@ def _spent(execution: Execution, run: RunRecord) -> dict[str, Any]:
     return step_machine.spent_in({"cost": spent.cost, "tokens": spent.tokens, "steps": spent.steps})
 
 
-def _advance(
-    execution: Execution,
-    workflow: Workflow,
-    run_id: str,
-    there: RunRecord | None,
-    address: str,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Flow[BaseException | None]:
+def _advance(call: Call[Workflow], run_id: str, there: RunRecord | None) -> Flow[BaseException | None]:
     """Start the child, or resume it if it can continue; return the error that it ended with, if any."""
-    engine, parent = execution.engine, execution.head.run.key
+    execution, workflow = call.frame.execution, call.definition
+    engine, parent, budget = execution.engine, execution.head.run.key, innermost_budget(execution)
     if there is None:
+        options = RunOptions(overrides=execution.overrides)
         return (
             yield from lifecycle.start(
-                engine,
-                workflow,
-                run_id,
-                args,
-                kwargs,
-                RunOptions(overrides=execution.overrides),
-                parent=parent,
-                address=address,
-                around=innermost_budget(execution),
+                engine, workflow, run_id, call.args, call.kwargs, options,
+                parent=parent, address=call.address, around=budget,
             )
-        )
+        )  # fmt: skip
     if there.parent != parent:
         raise AlreadyExists(
             f"run {run_id!r}, which is to be a part of {execution.id!r}, exists and is none: start this run under "
@@ -284,16 +261,11 @@ def _advance(
         goes_on = yield RunBlocking(lambda: ready(engine.store, there, engine.context.clock()))
         if not goes_on:
             return None
+    resuming = ResumeOptions(answers=answers, overrides=execution.overrides)
     try:
         return (
             yield from lifecycle.resume(
-                engine,
-                workflow,
-                run_id,
-                ResumeOptions(answers=answers, overrides=execution.overrides),
-                exact=True,
-                around=innermost_budget(execution),
-                alone=False,
+                engine, workflow, run_id, resuming, exact=True, around=budget, alone=False
             )
         )
     except AlreadyRunning:
@@ -325,28 +297,21 @@ def _run_at(execution: Execution, workflow: Workflow, address: str) -> tuple[str
     return run_id, there
 
 
-def _other_call(
-    execution: Execution,
-    workflow: Workflow,
-    child: RunRecord,
-    address: str,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> ReplayDiverged | None:
+def _other_call(call: Call[Workflow], child: RunRecord) -> ReplayDiverged | None:
     """Return the refusal of a call whose child was started with other arguments; None if they are the same."""
-    started_with = execution.engine.context.reader(child).part(1, INPUT)
+    execution = call.frame.execution
+    context = execution.engine.context
+    started_with = context.reader(child).part(1, INPUT)
     if child.parent != execution.head.run.key or started_with is None:
         return None
-    found = call_differences(
-        started_with, execution.capture(workflow, args, kwargs, execution.engine.context.redact).call
-    )
+    found = call_differences(started_with, execution.capture(call, context.redact).call)
     if not found:
         return None
     return ReplayDiverged(
         f"child run {child.id!r} was started with other arguments ({describe_differences(found)}): the code of the "
         f"workflow that calls it, or what that depends on, has changed. Bring the old code back, or resume with "
         "changed='accept', which cancels that child and starts another",
-        address=address,
+        address=call.address,
         child=child.id,
         recorded={where: was for where, was, _ in found},
         now={where: now for where, _, now in found},

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.errors import BreakerOpen, StaleVersion
-from holdfast.execution.effects import Flow, RunBlocking
 from holdfast.struct_types import resolved
 from holdfast.workflow.definition import Step
 from holdfast.workflow.policy import BreakerState, after_failure, after_success
@@ -18,17 +17,6 @@ from holdfast.workflow.policy import admit as admitted
 
 if TYPE_CHECKING:
     from holdfast.execution.engine_context import EngineContext
-
-
-def admit(engine: EngineContext, definition: Step) -> Flow[None]:
-    """Admit an attempt, or raise `BreakerOpen`."""
-    yield RunBlocking(lambda: _admit(engine, definition))
-
-
-def note(engine: EngineContext, definition: Step, error: BaseException | None) -> Flow[None]:
-    """Record the outcome of an attempt."""
-    if not isinstance(error, BreakerOpen):
-        yield RunBlocking(lambda: _note(engine, definition, error))
 
 
 def read(engine: EngineContext, name: str) -> tuple[BreakerState, int]:
@@ -39,7 +27,8 @@ def read(engine: EngineContext, name: str) -> tuple[BreakerState, int]:
     return msgspec.msgpack.decode(found[0], type=resolved(BreakerState)), found[1]
 
 
-def _admit(engine: EngineContext, definition: Step) -> None:
+def admit(engine: EngineContext, definition: Step) -> None:
+    """Admit an attempt, or raise `BreakerOpen`."""
     policy = definition.breaker
     assert policy is not None
     while True:
@@ -55,7 +44,8 @@ def _admit(engine: EngineContext, definition: Step) -> None:
             return
 
 
-def _note(engine: EngineContext, definition: Step, error: BaseException | None) -> None:
+def note(engine: EngineContext, definition: Step, error: BaseException | None) -> None:
+    """Record the outcome of an attempt."""
     policy = definition.breaker
     assert policy is not None
     while True:

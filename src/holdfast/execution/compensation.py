@@ -26,7 +26,7 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.event_loop import in_event_loop
-from holdfast.execution import step_machine
+from holdfast.execution.calls import Call
 from holdfast.execution.children import AffectedChild, affected_children, compensation_address
 from holdfast.execution.effects import drive
 from holdfast.execution.engine_context import EngineContext
@@ -37,6 +37,7 @@ from holdfast.execution.lease import is_alive
 from holdfast.execution.lifecycle import own, refuse_if_elsewhere, refuse_if_running
 from holdfast.execution.questions import FIRST, restarted_state, settled
 from holdfast.execution.replay_log import RecordedStep, ReplayLog, lineage
+from holdfast.execution.step_machine import call_step
 from holdfast.execution.stop_control import StopExecution
 from holdfast.execution.write_lock import current_holder
 from holdfast.history.branching import move_head, start_timeline
@@ -361,12 +362,8 @@ def _undo_one(execution: Execution, entry: RecordedStep, definition: Step) -> No
     )
     address = compensation_address(entry)
     try:
-        frame = Frame.enter(execution)
-        drive(
-            step_machine.step(
-                execution, frame, undo, address, given, named, execution.head, execution.state.main
-            )
-        )
+        call = Call(Frame.enter(execution), undo, address, given, named, execution.head)
+        drive(call_step(call, execution.state.main))
     except (LeaseLost, StoreBusy, StoreUnavailable, CommitUnknown):
         raise
     except Exception as error:

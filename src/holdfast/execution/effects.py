@@ -20,7 +20,8 @@ import msgspec
 
 from holdfast.errors import CommitUnknown, StepTimeout, StoreBusy, StoreUnavailable
 from holdfast.event_loop import running_loop, running_task
-from holdfast.execution.frame import Frame, current, number_tasks
+from holdfast.execution.calls import current
+from holdfast.execution.frame import Frame, number_tasks
 from holdfast.execution.stop_control import StopExecution
 from holdfast.execution.write_lock import WriteLock
 from holdfast.model.records import RunRecord
@@ -141,9 +142,14 @@ def raise_unchanged(error: BaseException) -> NoReturn:
         error.__context__ = context
 
 
-def _end_by_halt(group: BaseExceptionGroup) -> None:
-    """Raise the `Halt` in a group, if there is one: `asyncio.TaskGroup` wraps what ends the execution in a task."""
-    found: BaseException | None = group.subgroup(StopExecution)
+def _raise_for_flow(error: BaseException) -> None:
+    """Raise what a flow must get in place of an error of user code, if that is another: the error wrapped if it has
+    another meaning in generators; the `StopExecution` in a group, which `asyncio.TaskGroup` makes of that of a task."""
+    if isinstance(error, StopIteration | GeneratorExit):
+        raise WrappedError(error) from None
+    found: BaseException | None = None
+    if isinstance(error, BaseExceptionGroup):
+        found = error.subgroup(StopExecution)
     while isinstance(found, BaseExceptionGroup):
         found = found.exceptions[0]
     if found is not None:
@@ -413,10 +419,8 @@ class CallFunction(msgspec.Struct, eq=False):
                 self.frame.thread = threading.get_ident()
                 return self.function(*self.args, **self.kwargs)
             return self._in_time(self.timeout)
-        except (StopIteration, GeneratorExit) as error:
-            raise WrappedError(error) from None
-        except BaseExceptionGroup as group:
-            _end_by_halt(group)
+        except BaseException as error:
+            _raise_for_flow(error)
             raise
         finally:
             current.reset(token)
@@ -432,13 +436,12 @@ class CallFunction(msgspec.Struct, eq=False):
                 found = self.function(*self.args, **self.kwargs)
                 return await found if isawaitable(found) else found
             return await self._await_in_time(self.timeout)
-        except (StopIteration, GeneratorExit) as error:
-            if error.__traceback__ is None or error.__traceback__.tb_next is None:
+        except BaseException as error:
+            trace = error.__traceback__
+            if isinstance(error, StopIteration | GeneratorExit) and (trace is None or trace.tb_next is None):
                 # Raised here, not in user code: this coroutine is closed.
                 raise
-            raise WrappedError(error) from None
-        except BaseExceptionGroup as group:
-            _end_by_halt(group)
+            _raise_for_flow(error)
             raise
         finally:
             current.reset(token)

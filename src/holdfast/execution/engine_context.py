@@ -19,8 +19,8 @@ from weakref import WeakSet
 
 from holdfast.errors import AlreadyRunning, InvalidCall, NotFound, OverridesMissing
 from holdfast.event_loop import running_loop
+from holdfast.execution.calls import current
 from holdfast.execution.effects import AsyncCommitter
-from holdfast.execution.frame import current
 from holdfast.execution.heartbeat import Heartbeats
 from holdfast.execution.lease import LeaseKeeper
 from holdfast.execution.run_endings import Endings

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import LimitExceeded, MergeConflict, StepTimeout
 from holdfast.event_loop import running_task
-from holdfast.execution.awaitable import AwaitableCall, first_unawaited
 from holdfast.execution.call_arguments import LARGE, SMALL, CapturedCall, StoredValues, capture_small
+from holdfast.execution.calls import AwaitableCall, Call, first_unawaited
 from holdfast.execution.failures import Failures
 from holdfast.execution.frame import has_ended
 from holdfast.execution.limits import Budget, amounts, innermost_budget
@@ -110,6 +110,8 @@ class Execution:
         self.budget: Budget | None = None
         self.outer_budget: Budget | None = None
         self.alone = True
+        #: Has its code entered a `with Limits(…)` block? Then `innermost_budget` finds the budget of a call.
+        self.has_limit_blocks = False
         #: Children that were called on an earlier timeline, by address, once that was looked up.
         self.carried: dict[str, str] | None = None
         #: The limit of the run, or of one around it, that is used up, and the addresses of the refused steps.
@@ -261,20 +263,18 @@ class Execution:
 
     def capture(
         self,
-        definition: Step | Workflow,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        call: Call[Step] | Call[Workflow],
         redact: Redactor | None,
         size: int = LARGE,
         *,
         strict: bool = False,
     ) -> CapturedCall:
         """Freeze the arguments of a call, of about `size` bytes, for the version that will record it."""
-        small = capture_small(definition, args, kwargs, redact) if size <= SMALL else None
+        small = capture_small(call.definition, call.args, call.kwargs, redact) if size <= SMALL else None
         if small is not None:
             return small
         folder = Folder(self.engine.context.reader(self.head.run).space, redact, consume=False)
-        return self.stored.capture(definition, args, kwargs, folder, strict=strict)
+        return self.stored.capture(call.definition, call.args, call.kwargs, folder, strict=strict)
 
     # Steps that run
 

@@ -8,9 +8,8 @@ Invariant: within a run no two calls of one execution have the same address.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextvars import ContextVar, copy_context
+from contextvars import copy_context
 from functools import cache
 from hashlib import sha256
 from itertools import count
@@ -22,7 +21,7 @@ import msgspec
 
 from holdfast.errors import HoldfastError, InvalidCall, MergeConflict
 from holdfast.event_loop import running_task
-from holdfast.execution.awaitable import AwaitableCall
+from holdfast.execution.calls import AwaitableCall, current
 from holdfast.execution.limits import add_figure, check_figures, is_sum
 from holdfast.execution.state_view import BranchView, ViewedState
 from holdfast.execution.stop_control import StopExecution
@@ -474,11 +473,3 @@ def _key_text(key: Any) -> str:
     if len(text) > _KEY or any(sign in text for sign in "/#[]\n"):
         return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     return text
-
-
-#: The executions of all engines in this process.
-executing: set[Execution] = set()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=executing.clear)
-#: The frame of the code that is running; None outside a run.
-current: ContextVar[Frame | None] = ContextVar("holdfast.frame", default=None)

@@ -30,6 +30,8 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.execution import step_machine
+from holdfast.execution.call_arguments import without_secrets
+from holdfast.execution.calls import executing
 from holdfast.execution.effects import (
     AppendChange,
     CallFunction,
@@ -42,7 +44,7 @@ from holdfast.execution.engine_context import EngineContext, Overrides, describe
 from holdfast.execution.exception_codec import pack
 from holdfast.execution.execution import Execution
 from holdfast.execution.failures import remove_run_note
-from holdfast.execution.frame import Frame, executing
+from holdfast.execution.frame import Frame
 from holdfast.execution.lease import is_alive
 from holdfast.execution.limits import Budget, limits_record, open_budget, updated_limits
 from holdfast.execution.options import ResumeOptions, RunOptions
@@ -60,7 +62,7 @@ from holdfast.model.run_detail import RunDetail, StalledQuestion, detail_of, enc
 from holdfast.model.watchdog import RunWatchdog, follow_workflow
 from holdfast.store.protocol import Append
 from holdfast.tree.frozen import thaw
-from holdfast.workflow.definition import Workflow, without_secrets
+from holdfast.workflow.definition import Workflow
 
 #: The symptom of a run whose code does not fit its record; characters of an error that its question shows.
 DIVERGED = "diverged"

@@ -60,7 +60,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def __enter__(self) -> Limits:
         """Limit the spending of the steps in the block. No effect in `call_steps_directly`, where nothing is
         counted."""
-        from holdfast.execution.frame import current
+        from holdfast.execution.calls import current
 
         frame = current.get()
         outer = _block.get()
@@ -75,6 +75,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             _block.set(Budget(Limits(), "", outer=outer, inside=outer))
             return self
         execution = frame.execution
+        execution.has_limit_blocks = True
         around = innermost_budget(execution)
         clock = execution.engine.context.clock
         recorded = _Recorded(frame.here())

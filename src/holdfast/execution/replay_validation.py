@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import HoldfastError, ReplayDiverged
-from holdfast.execution import step_machine
+from holdfast.execution.call_arguments import changed_arguments
+from holdfast.execution.calls import Call
 from holdfast.execution.effects import CallFunction, Flow, RunBlocking, unwrap_error
 from holdfast.execution.engine_context import EngineContext
 from holdfast.execution.exception_codec import revive, unpack
@@ -65,21 +66,17 @@ class ReplayCheck:
         self,
         execution: Execution,
         entry: RecordedStep,
-        definition: Step | Workflow | None,
-        digest: bytes,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        call: Call[Step] | Call[Workflow] | None,
         view: BranchView,
     ) -> Flow[None]:
         """Run a recorded step again; a wait or a child is taken as recorded. `view` is that of its caller."""
-        if definition is not None and step_machine.is_other(execution, entry, digest, args, kwargs):
-            error = yield RunBlocking(
-                partial(step_machine.diverged, execution, entry, definition, args, kwargs)
-            )
+        if call is not None and call.digest != entry.args:
+            error = yield RunBlocking(partial(changed_arguments, call, entry))
             if error is not None:
                 self._note(entry.address, "arguments", error.details["recorded"], error.details["now"])
         self.passed.add(entry.address)
-        if not isinstance(definition, Step):
+        definition = None if call is None else call.definition
+        if call is None or not isinstance(definition, Step):
             return
         self.steps += 1
         before = entry.number - (entry.version.number - entry.version.parent)
@@ -94,7 +91,7 @@ class ReplayCheck:
         )
         function = execution.overrides.get(definition.name, definition.function)
         try:
-            value = yield CallFunction(function, args, kwargs, frame, definition.timeout)
+            value = yield CallFunction(function, call.args, call.kwargs, frame, definition.timeout)
         except StopExecution:
             raise
         except Exception as error:

@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.errors import HoldfastError, LeaseExpired, LeaseLost, NotFound, StaleVersion
 from holdfast.execution.call_arguments import CapturedCall
-from holdfast.execution.effects import AcquireWriteLock, AppendChange, Flow, RunBlocking
+from holdfast.execution.effects import AcquireWriteLock, AppendChange, Done, Flow, RunBlocking
 from holdfast.execution.limits import add_figures, amounts, used_by
 from holdfast.execution.state_view import MARK, BranchView, ViewedState
 from holdfast.execution.stop_control import brief_lock
@@ -87,66 +87,66 @@ class RunWriter:
         execution = self._execution
         metadata.status = metadata.status or "running"
         more = metadata.more
+        draft: VersionDraft | None = None
         known: object | None = None
-        while True:
-            holder = current_holder()
-            if not self._lock.take_now(holder):
-                yield AcquireWriteLock(self._lock, holder)
-            before: _TotalsBefore | None = None
-            try:
-                if execution.over or execution.lost:
-                    raise self._ended()
-                head = execution.head
-                if self._uncounted or (frame is not None and frame.notes):
-                    before = self._add_totals(None if frame is None else frame.notes)
-                events, values = tuple(self._events), dict(execution.new_values)
-                if values:
-                    more["values"] = values
-                # An abandoned run has no lease; its revision decides.
-                leased = head.run.owner is not None
-                now = execution.engine.context.clock()
-                run = self._next_run(now, changes, {})
-                is_apart = view is not None and not view.follows
-                more.pop(MARK, None)
-                # The arguments of a small call are prepared for storage and need no folding.
-                given = input.root if input is not None and input.parameters is None else input
-                if frame is None or frame.held is None:
-                    if is_apart and view is not None and view.now().root is not head.root:
-                        more[MARK] = False
-                    draft = self._committer.build(
-                        head.root, head, head, metadata, run=run, input=given, events=events, leased=leased, now=now
-                    )  # fmt: skip
-                else:
-                    draft = self._committer.build(
-                        frame.held, frame.base, head, metadata, resolve=frame.resolve, known=known, run=run,
-                        input=given, events=events, view=MARK if is_apart else None, leased=leased, now=now,
-                    )  # fmt: skip
-            except BaseException:
-                self._restore_totals(before)
-                self._lock.release()
-                raise
-            known = known or draft.space
-            try:
-                written: Head = yield AppendChange(
-                    execution.engine.committer,
-                    draft.change,
-                    partial(self._settle, draft, events, values, before, view, frame, more.get(MARK)),
-                    self._lock,
-                )
-            except StaleVersion:
-                yield RunBlocking(self.refresh)
-            except LeaseExpired:
-                yield RunBlocking(self.claim_again)
+
+        def build(before: _TotalsBefore | None, now: int) -> tuple[Append, Done]:
+            nonlocal draft, known
+            head = execution.head
+            events, values = tuple(self._events), dict(execution.new_values)
+            if values:
+                more["values"] = values
+            # An abandoned run has no lease; its revision decides.
+            leased = head.run.owner is not None
+            run = self._next_run(now, changes, {})
+            is_apart = view is not None and not view.follows
+            more.pop(MARK, None)
+            # The arguments of a small call are prepared for storage and need no folding.
+            given = input.root if input is not None and input.parameters is None else input
+            if frame is None or frame.held is None:
+                if is_apart and view is not None and view.now().root is not head.root:
+                    more[MARK] = False
+                draft = self._committer.build(
+                    head.root, head, head, metadata, run=run, input=given, events=events, leased=leased, now=now
+                )  # fmt: skip
             else:
-                if "ran" in more:
-                    ran = more["ran"], written.version.number
-                    execution.replay_log.ran[metadata.step or ""] = ran
-                execution.stored.note(draft, metadata.result, input)
-                return written
+                draft = self._committer.build(
+                    frame.held, frame.base, head, metadata, resolve=frame.resolve, known=known, run=run,
+                    input=given, events=events, view=MARK if is_apart else None, leased=leased, now=now,
+                )  # fmt: skip
+            known = known or draft.space
+            settle = partial(self._settle, draft, events, values, before, view, frame, more.get(MARK))
+            return draft.change, settle
+
+        written: Head = yield from self._write(build, None if frame is None else frame.notes)
+        if "ran" in more:
+            execution.replay_log.ran[metadata.step or ""] = more["ran"], written.version.number
+        assert draft is not None
+        execution.stored.note(draft, metadata.result, input)
+        return written
 
     def save(self, **changes: Any) -> Flow[None]:
         """Write changes of the run's record, and the events that wait, without a version."""
         execution = self._execution
+
+        def build(before: _TotalsBefore | None, now: int) -> tuple[Append, Done]:
+            run, events = execution.head.run, tuple(self._events)
+            after = self._next_run(now, changes, execution.new_values)
+            after = msgspec.structs.replace(after, updated=now, revision=run.revision + 1)
+            change = Append(expect=run, run=after, events=events, leased=run.owner is not None)
+            return change, partial(self._settle, None, events, {}, before, None, None, None)
+
+        yield from self._write(build, None)
+
+    def _write(
+        self,
+        build: Callable[[_TotalsBefore | None, int], tuple[Append, Done]],
+        notes: Mapping[str, Any] | None,
+    ) -> Flow[Any]:
+        """Write the change that `build` returns, and build it again if the run's record has changed meanwhile. `notes`
+        are annotations that the change adds to the run's totals."""
+        execution = self._execution
+        engine = execution.engine
         while True:
             holder = current_holder()
             if not self._lock.take_now(holder):
@@ -155,29 +155,19 @@ class RunWriter:
             try:
                 if execution.over or execution.lost:
                     raise self._ended()
-                if self._uncounted:
-                    before = self._add_totals(None)
-                run, events = execution.head.run, tuple(self._events)
-                now = execution.engine.context.clock()
-                after = msgspec.structs.replace(
-                    self._next_run(now, changes, execution.new_values),
-                    updated=now,
-                    revision=run.revision + 1,
-                )
-                change = Append(expect=run, run=after, events=events, leased=run.owner is not None)
+                if self._uncounted or notes:
+                    before = self._add_totals(notes)
+                change, settle = build(before, engine.context.clock())
             except BaseException:
                 self._restore_totals(before)
                 self._lock.release()
                 raise
             try:
-                settle = partial(self._settle, None, events, {}, before, None, None, None)
-                yield AppendChange(execution.engine.committer, change, settle, self._lock)
+                return (yield AppendChange(engine.committer, change, settle, self._lock))
             except StaleVersion:
                 yield RunBlocking(self.refresh)
             except LeaseExpired:
                 yield RunBlocking(self.claim_again)
-            else:
-                return
 
     def _settle(
         self,

@@ -14,6 +14,7 @@ from types import CoroutineType
 from typing import Any
 
 from holdfast.errors import (
+    BreakerOpen,
     CommitUnknown,
     InvalidCall,
     LeaseLost,
@@ -24,8 +25,8 @@ from holdfast.errors import (
 )
 from holdfast.event_loop import running_task
 from holdfast.execution import circuit_breaker
-from holdfast.execution.awaitable import refuse_behind_wait
-from holdfast.execution.call_arguments import CapturedCall, digest_and_size, digest_of, former_digest
+from holdfast.execution.call_arguments import CapturedCall, changed_arguments, digest_and_size
+from holdfast.execution.calls import Call, refuse_behind_wait
 from holdfast.execution.effects import (
     CallFunction,
     Flow,
@@ -43,16 +44,14 @@ from holdfast.execution.frame import Frame
 from holdfast.execution.limits import Budget, amounts, count_replayed, innermost_budget, is_run_limit
 from holdfast.execution.replay_log import RecordedStep
 from holdfast.execution.replay_order import AwaitReplay, ResultTurn
-from holdfast.execution.state_view import BranchView, ViewedState, is_same
+from holdfast.execution.state_view import BranchView, is_same
 from holdfast.execution.stop_control import StopExecution
 from holdfast.history.builder import VersionMetadata
-from holdfast.history.compare import call_differences, describe_differences, has_placeholders
 from holdfast.history.reader import Head
 from holdfast.tree.draft import DraftDict, DraftList
 from holdfast.tree.frozen import FrozenDict, FrozenList, thaw
 from holdfast.tree.values import NATIVE
 from holdfast.workflow.definition import Step, Workflow
-from holdfast.workflow.policy import Retry, asked_delay
 
 #: Seconds that code has to cancel a call that it abandoned before, beyond twice the time that it took then.
 _CANCELLING = 10.0
@@ -64,59 +63,45 @@ _ABANDONED = "abandoned:"
 _OURS = (DraftDict, DraftList, FrozenDict, FrozenList)
 
 
-def step_in_task(
-    execution: Execution,
-    frame: Frame,
-    definition: Step,
-    address: str,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    start: ViewedState | Head,
-) -> Flow[Any]:
+def call_step_in_task(call: Call[Step]) -> Flow[Any]:
     """Call a step in a frame of a task. It starts from the state that its caller saw when it called, whatever the task
     that waits for it has recorded since."""
-    driver = frame.driver()
+    driver = call.frame.driver()
     view = driver.view
-    if is_same(start, view.now()):
-        return (yield from step(execution, frame, definition, address, args, kwargs, start, view))
+    assert call.start is not None
+    if is_same(call.start, view.now()):
+        return (yield from call_step(call, view))
     # The caller, or the task that waits for the step, has recorded other changes since.
-    view = view.branch(start)
+    view = view.branch(call.start)
     try:
-        return (yield from step(execution, frame, definition, address, args, kwargs, start, view))
+        return (yield from call_step(call, view))
     finally:
         newer = view.join()
         if newer is not None and driver.owner is not None:
             driver.owner.newer = newer
 
 
-def step(
-    execution: Execution,
-    frame: Frame,
-    definition: Step,
-    address: str,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    start: ViewedState | Head,
-    view: BranchView,
-) -> Flow[Any]:
-    """Call a step, which starts from the state that its caller saw when it called."""
+def call_step(call: Call[Step], view: BranchView) -> Flow[Any]:
+    """Call a step, which starts from the state that its caller saw when it called. `view` is that of its branch."""
+    frame, definition, address = call.frame, call.definition, call.address
+    execution = frame.execution
     stop = execution.stop
     if stop.ending or execution.detail.wish:
         stop.check(frame)
     context = execution.engine.context
-    redact = context.redact
-    digest, size = digest_and_size(args, kwargs, redact)
+    redact = context.redaction.redactor
+    call.digest, size = digest_and_size(call.args, call.kwargs, redact)
     entry = execution.replay_log.steps.get(address)
     if entry is not None:
-        return (yield from replay(execution, frame, entry, definition, digest, args, kwargs, view=view))
+        return (yield from replay(frame, entry, call, view))
     if execution.unawaited_waits:
         refuse_behind_wait(execution.unawaited_waits, frame, definition.name)
     if execution.replay.frames or execution.order is not None:
         # Otherwise nothing is recorded: there is nothing to wait for, or to contradict.
         yield from before_live(execution, frame, address)
-    budget = innermost_budget(execution)
+    budget = innermost_budget(execution) if execution.has_limit_blocks else execution.budget
     if budget is not None and execution.replay_check is None:
-        admit(execution, budget, definition.name, address, digest)
+        admit(call, budget)
     execution.start_step(address, frame)
     head = None
     try:
@@ -133,16 +118,14 @@ def step(
             yield from go_live(execution, address)
         # Before it runs: a step may change its arguments. A compensation needs all of them.
         strict = definition.compensate is not None
-        given = execution.capture(definition, args, kwargs, redact, size, strict=strict)
-        attempt, value = yield from _attempts(
-            execution, frame, definition, address, args, kwargs, digest, given, start, view
-        )
+        given = execution.capture(call, redact, size, strict=strict)
+        attempt, value = yield from _attempts(call, given, view)
         if isinstance(value, CoroutineType):
             value.close()
             raise InvalidCall(
                 f"step {definition.name!r} returned a coroutine: it called something asynchronous without await"
             )
-        more = _version_detail(definition, attempt, digest, context.clock())
+        more = _version_detail(call, attempt, context.clock())
         ran = execution.implementation_of(definition)
         if ran is not None:
             more["ran"] = ran
@@ -172,7 +155,8 @@ def step(
             execution.lose_attempt(attempt)
             failures.add(
                 Failure(
-                    definition.name, address, digest, error, attempt.attempt, given=given, ran=ran, spent=attempt.spent,
+                    definition.name, address, call.digest, error, attempt.attempt,
+                    given=given, ran=ran, spent=attempt.spent,
                 )
             )  # fmt: skip
             raise
@@ -268,24 +252,18 @@ def before_live(execution: Execution, frame: Frame, address: str) -> Flow[None]:
 
 
 def replay(
-    execution: Execution,
     frame: Frame,
     entry: RecordedStep,
-    definition: Step | Workflow | None,
-    digest: bytes,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    *,
+    call: Call[Step] | Call[Workflow] | None = None,
     view: BranchView | None = None,
 ) -> Flow[Any]:
-    """Return the recorded result of a step, or raise its failure, without running it."""
+    """Return the recorded result of a call, or raise its failure, without running it. `call` is None for a wait."""
+    execution = frame.execution
     view = frame.driver().view if view is None else view
     if execution.replay_check is not None and not execution.replay_check.strict:
-        yield from execution.replay_check.run_again(execution, entry, definition, digest, args, kwargs, view)
-    elif definition is not None and is_other(execution, entry, digest, args, kwargs):
-        refused: ReplayDiverged | None = yield RunBlocking(
-            partial(diverged, execution, entry, definition, args, kwargs)
-        )
+        yield from execution.replay_check.run_again(execution, entry, call, view)
+    elif call is not None and call.digest != entry.args:
+        refused: ReplayDiverged | None = yield RunBlocking(partial(changed_arguments, call, entry))
         if refused is not None:
             if frame.owner is not None and frame.owner.attempt > 1:
                 # Another attempt recorded it: this one fails.
@@ -303,6 +281,7 @@ def replay(
                 execution.stop.check(frame)
         if not execution.replay_log.is_cached(entry):
             yield RunBlocking(partial(execution.replay_log.fetch, entry))
+        definition = None if call is None else call.definition
         resolve = definition.on_conflict if isinstance(definition, Step) else None
         execution.note_replayed(frame, view, entry, resolve)
         count_replayed(execution, entry)
@@ -349,19 +328,11 @@ def in_order(turn: ResultTurn | None) -> Flow[tuple[int, int] | None]:
     return turn.place
 
 
-def _attempts(
-    execution: Execution,
-    frame: Frame,
-    definition: Step,
-    address: str,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    digest: bytes,
-    given: CapturedCall,
-    start: ViewedState | Head,
-    view: BranchView,
-) -> Flow[tuple[Frame, Any]]:
+def _attempts(call: Call[Step], given: CapturedCall, view: BranchView) -> Flow[tuple[Frame, Any]]:
     """Try until an attempt succeeds or no further one is made; return the successful attempt and its result."""
+    frame, definition, address, start = call.frame, call.definition, call.address, call.start
+    assert start is not None
+    execution = frame.execution
     engine = execution.engine
     clock = engine.context.clock
     function = _implementation(execution, definition) if execution.overrides else definition.function
@@ -398,8 +369,8 @@ def _attempts(
             timeout = execution.time_left(timeout)
         try:
             if definition.breaker is not None:
-                yield from circuit_breaker.admit(engine, definition)
-            value = yield CallFunction(function, args, kwargs, attempt, timeout)
+                yield RunBlocking(partial(circuit_breaker.admit, engine, definition))
+            value = yield CallFunction(function, call.args, call.kwargs, attempt, timeout)
             if execution.stop.ending:
                 execution.stop.check_caught(attempt)
             if execution.unawaited:
@@ -419,29 +390,31 @@ def _attempts(
                 if is_cancellation(error):
                     execution.cancelled_calls[address] = clock() - began
                 raise
-            if definition.breaker is not None:
-                yield from circuit_breaker.note(engine, definition, error)
+            if definition.breaker is not None and not isinstance(error, BreakerOpen):
+                yield RunBlocking(partial(circuit_breaker.note, engine, definition, error))
             execution.attempt_failed(address)
             execution.stop.check(attempt)
-            delay = wait_before_next(definition.retry, error, number, (clock() - began) / 1e6, engine.chance)
-            if (
-                delay is not None
-                and execution.deadline is not None
-                and clock() + delay * 1e6 > execution.deadline
-            ):
+            delay = None
+            if definition.retry is not None:
+                delay = definition.retry.next_delay(error, number, (clock() - began) / 1e6, engine.chance)
+            deadline = execution.deadline
+            if delay is not None and deadline is not None and clock() + delay * 1e6 > deadline:
                 delay = None
             if delay is None:
                 after = None
                 if execution.order is not None:
                     after = yield from in_order(execution.order.turn_of_failure())
-                failure = Failure(definition.name, address, digest, error, number, given=given, after=after)
+                ran = execution.implementation_of(definition)
                 execution.failures.add(
-                    failure._replace(spent=attempt.spent, ran=execution.implementation_of(definition))
-                )
+                    Failure(
+                        definition.name, address, call.digest, error, number,
+                        given=given, ran=ran, spent=attempt.spent, after=after,
+                    )
+                )  # fmt: skip
                 raise
             budget = innermost_budget(execution)
             if budget is not None:
-                admit(execution, budget, definition.name, address, digest, number, error)
+                admit(call, budget, number, error)
             execution.drop_failures(error)
             execution.writer.add_event(
                 "step.retried", step=definition.name, address=address, attempt=number,
@@ -453,82 +426,25 @@ def _attempts(
             execution.stop.check(attempt)
         else:
             if definition.breaker is not None:
-                yield from circuit_breaker.note(engine, definition, None)
+                yield RunBlocking(partial(circuit_breaker.note, engine, definition, None))
             return attempt, value
 
 
 def admit(
-    execution: Execution,
+    call: Call[Step] | Call[Workflow],
     budget: Budget,
-    name: str,
-    address: str,
-    digest: bytes,
     attempts: int = 0,
     cause: BaseException | None = None,
 ) -> None:
     """Admit a step or child, or its next attempt; `LimitExceeded` if a limit is used up. The limit of a block fails
     like a step: the failure is recorded if the code around the block handles it."""
+    execution = call.frame.execution
     try:
-        budget.admit(execution, address, 0 if attempts else 1)
+        budget.admit(execution, call.address, 0 if attempts else 1)
     except LimitExceeded as error:
         if not is_run_limit(execution, error):
-            execution.failures.add(Failure(name, address, digest, error, attempts))
+            execution.failures.add(Failure(call.definition.name, call.address, call.digest, error, attempts))
         raise error from cause
-
-
-def wait_before_next(
-    retry: Retry | None, error: BaseException, attempt: int, spent: float, chance: Callable[[], float]
-) -> float | None:
-    """Return the seconds until the next attempt; None if none is made."""
-    if retry is None or attempt >= retry.attempts or not retry.wants(error):
-        return None
-    delay = retry.delay_before(attempt + 1, chance(), asked_delay(error))
-    return delay if retry.allows(spent, delay) else None
-
-
-def is_other(
-    execution: Execution, entry: RecordedStep, digest: bytes, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> bool:
-    """Return whether a recorded step is called with other arguments now. Digests made with earlier redaction patterns,
-    or by earlier versions of Holdfast, are compared as well."""
-    if not entry.args or not digest or entry.args == digest:
-        return False
-    patterns = execution.engine.context.redaction
-    return not any(
-        entry.args in (digest_of(args, kwargs, redact), former_digest(args, kwargs, redact))
-        for redact in (patterns.redactor, *patterns.earlier)
-    )
-
-
-def diverged(
-    execution: Execution,
-    entry: RecordedStep,
-    definition: Step | Workflow,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> ReplayDiverged | None:
-    """Return the refusal to replay a step with other arguments, which names those that differ; None if each parameter
-    has the same value, and some are passed by name now that were passed by position, or vice versa."""
-    recorded = execution.replay_log.call(entry)
-    if recorded is None:
-        found, difference = [], "they were not stored with that version"
-    else:
-        now = execution.capture(definition, args, kwargs, execution.engine.context.redact).call
-        found = call_differences(recorded, now)
-        if not found and not has_placeholders(recorded):
-            return None
-        difference = (
-            describe_differences(found) or "the difference is in a value that is not stored, or redacted"
-        )
-    return ReplayDiverged(
-        f"step {entry.address!r} was recorded (version {entry.number}) with other arguments ({difference}): the "
-        f"workflow's code or what it depends on has changed; resume with from_address={entry.address!r} to run it "
-        "and all after it again",
-        address=entry.address,
-        version=entry.number,
-        recorded={where: was for where, was, _ in found},
-        now={where: now for where, _, now in found},
-    )
 
 
 def plain(value: Any) -> Any:
@@ -556,8 +472,9 @@ def _holds_ours(value: Any) -> bool:
     return isinstance(value, _OURS)
 
 
-def _version_detail(definition: Step, attempt: Frame, digest: bytes, now: int) -> dict[str, Any]:
-    more: dict[str, Any] = {"args": digest, "took": now - attempt.began}
+def _version_detail(call: Call[Step], attempt: Frame, now: int) -> dict[str, Any]:
+    definition = call.definition
+    more: dict[str, Any] = {"args": call.digest, "took": now - attempt.began}
     path = attempt.path
     if path is not None:
         more["call"] = path[0] if len(path) == 1 else list(path)

@@ -82,7 +82,7 @@ def ask(execution: Execution, frame: Frame, address: str, question: AskedQuestio
     late = _is_late(execution, frame)
     entry = execution.replay_log.steps.get(address)
     if entry is not None and not _is_outdated(execution, entry, question):
-        value = yield from step_machine.replay(execution, frame, entry, None, _NO_ARGS, (), {})
+        value = yield from step_machine.replay(frame, entry)
         return value if entry.detail.get("timed_out") else to_type(value, question.wanted)
     if entry is not None:
         execution.replay_log.forget(address, entry.number)
@@ -151,7 +151,7 @@ def wait_for(
     late = _is_late(execution, frame)
     entry = execution.replay_log.steps.get(address)
     if entry is not None:
-        return (yield from step_machine.replay(execution, frame, entry, None, _NO_ARGS, (), {}))
+        return (yield from step_machine.replay(frame, entry))
     yield from step_machine.go_live(execution, address)
     now = execution.engine.context.clock()
     facts = execution.detail

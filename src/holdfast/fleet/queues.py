@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.errors import AlreadyExists, InvalidCall, NotFound, StaleVersion
 from holdfast.execution import lifecycle
+from holdfast.execution.call_arguments import without_secrets
 from holdfast.execution.lease import is_alive
 from holdfast.execution.limits import Limits, check_limits, limits_record, updated_limits
 from holdfast.execution.options import RunOptions
@@ -36,7 +37,7 @@ from holdfast.model.records import CLOSED, RunRecord
 from holdfast.model.run_detail import RunDetail, detail_of, encode_detail
 from holdfast.model.watchdog import RunWatchdog
 from holdfast.store.protocol import Append, QueuePlace
-from holdfast.workflow.definition import Workflow, without_secrets, workflow_of, workflows
+from holdfast.workflow.definition import Workflow, workflow_of, workflows
 
 QUEUE = "default"
 #: Runs started by events that a listening process executes at once, and seconds between looks for them.

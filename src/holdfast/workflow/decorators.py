@@ -18,20 +18,20 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 from unicodedata import category
 
 from holdfast.errors import HoldfastWarning, InvalidCall
-from holdfast.execution.awaitable import AwaitableCall
-from holdfast.execution.effects import adrive, drive
-from holdfast.execution.frame import current, executing
-from holdfast.execution.limits import Limits, check_limits
+from holdfast.execution.calls import AwaitableCall, Call, current, executing
 from holdfast.model.checks import check_seconds, check_text
 from holdfast.model.names import suggest
 from holdfast.model.watchdog import Watchdog, check_watchdog
-from holdfast.tree.merge import Declared, check_plain_function, reducers_of
 from holdfast.workflow.definition import CHANGED, Step, Workflow, bound, define, workflow_of
 from holdfast.workflow.policy import Breaker, Retry
 
 if TYPE_CHECKING:
-    from holdfast.execution import children, step_machine
+    from holdfast.execution.children import child
+    from holdfast.execution.effects import adrive, drive
+    from holdfast.execution.limits import Limits
+    from holdfast.execution.step_machine import call_step, call_step_in_task
     from holdfast.history.committer import Resolver
+    from holdfast.tree.merge import Declared
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -96,6 +96,8 @@ def step(
             if value is not None and not callable(value):
                 raise InvalidCall(f"{what} of step {given.__name__!r} is a function, not {value!r:.60}")
         if on_conflict is not None:
+            from holdfast.tree.merge import check_plain_function
+
             check_plain_function(
                 f"on_conflict of step {given.__name__!r}", on_conflict, "path", "base", "ours", "theirs"
             )
@@ -181,8 +183,15 @@ def workflow(
         source = check_text("of", workflow_of(of).name if callable(of) else of, _MAX_NAME)
         _check_trigger(given, on, source)
         check_watchdog(watchdog)
-        check_limits(limits)
-        reducers = reducers_of(merge)
+        reducers = None
+        if limits is not None:
+            from holdfast.execution.limits import check_limits
+
+            check_limits(limits)
+        if merge is not None:
+            from holdfast.tree.merge import reducers_of
+
+            reducers = reducers_of(merge)
         definition = Workflow(
             _named(name, given), given, inspect.iscoroutinefunction(given), on, source, changed, timeout, version,
             watchdog, limits=limits, reducers=reducers, aliases=_aliases_of(aliases, given),
@@ -219,9 +228,11 @@ def _check_trigger(function: Callable[..., Any], on: str | None, of: str | None)
 
 
 def load_step_machine() -> None:
-    """Import the modules that a call inside a run needs. An engine does that; outside a run they are not needed."""
-    global children, step_machine  # noqa: PLW0603 - an import in each call would cost every step
-    from holdfast.execution import children, step_machine
+    """Import the functions that a call inside a run needs. An engine does that; outside a run they are not needed."""
+    global adrive, call_step, call_step_in_task, child, drive  # noqa: PLW0603 - an import in each call would be slow
+    from holdfast.execution.children import child
+    from holdfast.execution.effects import adrive, drive
+    from holdfast.execution.step_machine import call_step, call_step_in_task
 
 
 def _wrapped(definition: Step | Workflow) -> Any:
@@ -236,15 +247,11 @@ def _wrapped(definition: Step | Workflow) -> Any:
             frame = frame.here()
         address = frame.call(name, key_of(*args, **kwargs) if callable(key_of) else None, aliases)
         if not isinstance(definition, Step):
-            flow = children.child(frame.execution, frame, definition, address, args, kwargs)
+            flow = child(Call(frame, definition, address, args, kwargs))
         elif frame.home is None:
-            view = frame.view
-            flow = step_machine.step(
-                frame.execution, frame, definition, address, args, kwargs, view.now(), view
-            )
+            flow = call_step(Call(frame, definition, address, args, kwargs, frame.view.now()), frame.view)
         else:
-            start = frame.view.now()
-            flow = step_machine.step_in_task(frame.execution, frame, definition, address, args, kwargs, start)
+            flow = call_step_in_task(Call(frame, definition, address, args, kwargs, frame.view.now()))
         return AwaitableCall(adrive(flow), name, frame, _CALLER) if asynchronous else drive(flow)
 
     define(definition)

@@ -11,7 +11,6 @@ from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property, partial
-from hashlib import sha256
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakSet
@@ -19,16 +18,14 @@ from weakref import WeakSet
 import msgspec
 
 from holdfast.errors import InvalidCall, NotFound
-from holdfast.execution.limits import Limits
 from holdfast.model.watchdog import Watchdog
-from holdfast.tree.codec import REDACTED
-from holdfast.tree.fold import Redactor
-from holdfast.tree.frozen import FrozenList
-from holdfast.tree.merge import Reducers
 from holdfast.workflow.policy import Breaker, Retry
 
 if TYPE_CHECKING:
+    from holdfast.execution.limits import Limits
     from holdfast.history.committer import Resolver
+    from holdfast.tree.frozen import FrozenList
+    from holdfast.tree.merge import Reducers
 
 CHANGED = ("warn", "refuse", "allow")
 #: A further choice for `resume`: drop what is recorded and does not fit the code as it is now.
@@ -55,10 +52,10 @@ class _Definition(msgspec.Struct, frozen=True, eq=False, dict=True):
             return None
 
     def names(self, count: int) -> FrozenList:
-        """Return the parameters of so many positional arguments (see `history.arguments`)."""
-        found = self._known_names.get(count)
+        """Return the parameters of so many positional arguments, as a version stores them (see `history.version`)."""
+        found = self.known_names.get(count)
         if found is None:
-            found = self._known_names[count] = _names(self.signature, count)
+            found = self.known_names[count] = _names(self.signature, count)
         return found
 
     @cached_property
@@ -67,7 +64,8 @@ class _Definition(msgspec.Struct, frozen=True, eq=False, dict=True):
         return implementation(self.function)
 
     @cached_property
-    def _known_names(self) -> dict[int, FrozenList]:
+    def known_names(self) -> dict[int, FrozenList]:
+        """The results of `names` so far, by count."""
         return {}
 
 
@@ -288,6 +286,7 @@ def fingerprint(function: Callable[..., Any]) -> str:
     versions of Python: the text names the version then.
     """
     import textwrap
+    from hashlib import sha256
 
     from holdfast.tree import syntax
 
@@ -313,26 +312,9 @@ def bound(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[s
     return dict(given.arguments)
 
 
-def without_secrets(
-    workflow: Workflow, args: tuple[Any, ...], kwargs: dict[str, Any], redact: Redactor | None
-) -> list[Any]:
-    """Return arguments as they may be stored. Folding hides secrets by keyword; positional ones get their parameters'
-    names here."""
-    names = workflow.names(len(args))
-    if redact is None:
-        return [list(args), kwargs, names]
-    kept = [REDACTED if redact.hides(name_at(names, index)) else value for index, value in enumerate(args)]
-    return [kept, kwargs, names]
-
-
-def name_at(names: FrozenList, index: int) -> str | None:
-    """Return the parameter that takes a positional argument, as `names` tells; None if that is not known."""
-    if index < len(names) and names[index][:1] != "*":
-        return str(names[index])
-    return names[-1][1:] if names and names[-1][:1] == "*" else None
-
-
 def _names(signature: inspect.Signature | None, count: int) -> FrozenList:
+    from holdfast.tree.frozen import FrozenList
+
     places = []
     for each in () if signature is None else signature.parameters.values():
         if each.kind is each.VAR_POSITIONAL:

@@ -20,9 +20,9 @@ from typing import Any
 from holdfast.errors import InvalidCall
 from holdfast.event_loop import in_event_loop
 from holdfast.execution import suspend
-from holdfast.execution.awaitable import AwaitableCall
+from holdfast.execution.calls import AwaitableCall, current
 from holdfast.execution.effects import Flow, adrive, drive
-from holdfast.execution.frame import Frame, current, error_of_task
+from holdfast.execution.frame import Frame, error_of_task
 from holdfast.execution.replay_cursor import PARALLEL, SLEEP
 from holdfast.execution.stop_control import StopExecution
 from holdfast.model.checks import check_integer, check_seconds, check_text

@@ -125,6 +125,16 @@ class Retry(msgspec.Struct, frozen=True):
         """Return whether a wait may start, `spent` seconds after the first attempt started."""
         return self.budget is None or spent + wait <= self.budget
 
+    def next_delay(
+        self, error: BaseException, attempt: int, spent: float, chance: Callable[[], float]
+    ) -> float | None:
+        """Return the seconds to wait after an attempt that failed, `spent` seconds after the first one started; None if
+        no other is made."""
+        if attempt >= self.attempts or not self.wants(error):
+            return None
+        delay = self.delay_before(attempt + 1, chance(), asked_delay(error))
+        return delay if self.allows(spent, delay) else None
+
     def _steady(self, step: int) -> float:
         if self.backoff == "constant" or self.delay == 0:
             return self.delay

@@ -1,7 +1,10 @@
-"""Calls that must be awaited: the coroutines that steps, children, `ask`, `sleep`, `wait_for` and `parallel` return.
+"""Calls that code makes in a run: where that code is, what it calls, and the coroutines that it must await.
 
-A coroutine that is not awaited is true: `if ask("Delete?"):` deletes. These are not: every use other than awaiting one,
-or handing it to asyncio, raises `NotAwaited`, and one that was never awaited fails its step or run.
+Steps, children, `ask`, `sleep`, `wait_for` and `parallel` return coroutines in asynchronous code. An ordinary coroutine
+that is not awaited is true: `if ask("Delete?"):` deletes. These are not: every use other than awaiting one, or handing
+it to asyncio, raises `NotAwaited`, and one that was never awaited fails its step or run.
+
+This module imports nothing of the step machine, so that a program which only defines steps does not load it.
 
 Invariant: a call that is made in a run is awaited, closed, or reported when its step or the workflow returns; no step
 starts after an `ask`, `sleep` or `wait_for` that is not awaited.
@@ -9,15 +12,46 @@ starts after an `ask`, `sleep` or `wait_for` that is not awaited.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Coroutine, Generator, Iterable
+from contextvars import ContextVar
 from sys import _getframe
 from types import CodeType, CoroutineType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+
+import msgspec
 
 from holdfast.errors import NotAwaited
 
 if TYPE_CHECKING:
+    from holdfast.execution.execution import Execution
     from holdfast.execution.frame import Frame
+    from holdfast.execution.state_view import ViewedState
+    from holdfast.history.reader import Head
+
+#: The definition that is called: a step or a workflow.
+D = TypeVar("D")
+
+#: The executions of all engines in this process.
+executing: set[Execution] = set()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=executing.clear)
+#: The frame of the code that is running; None outside a run.
+current: ContextVar[Frame | None] = ContextVar("holdfast.frame", default=None)
+
+
+class Call(msgspec.Struct, Generic[D], eq=False):
+    """A call of a step, or of a workflow as a child, in a run."""
+
+    frame: Frame
+    definition: D
+    address: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    #: Of a step: the state that its caller saw when it called.
+    start: ViewedState | Head | None = None
+    #: The digest of the arguments, once they are known.
+    digest: bytes = b""
 
 
 class AwaitableCall(Coroutine[Any, Any, Any]):
