@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Generator, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -30,28 +31,31 @@ sys.dont_write_bytecode = False
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
+_HERE = Path(__file__).parent
 #: Files and folders of tests that start programs, servers or a browser, or try something thousands of times. In other
 #: files, tests that take half a second of CPU or more are marked one by one.
 _SLOW = (
-    "cli", "crash", "fleet", "fuzz", "integrations", "loops", "property", "web", "test_demo.py", "test_docs.py",
-    "test_examples.py", "test_hatch_build.py", "test_site.py", "test_store_url.py",
+    "cli", "compat/loop_engine", "crash", "fleet", "fuzz", "integrations", "property", "web", "test_demo.py",
+    "test_docs.py", "test_examples.py", "test_hatch_build.py", "test_site.py", "test_store_url.py",
 )  # fmt: skip
+
+
+@cache
+def _is_slow(path: Path) -> bool:
+    return any(path.is_relative_to(_HERE / slow) for slow in _SLOW)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Skip the import of slow modules in `make test-quick`: it takes longer than many tests."""
-    here = Path(__file__).parent
-    if config.getoption("markexpr") != "not slow" or not collection_path.is_relative_to(here):
+    if config.getoption("markexpr") != "not slow":
         return None
-    parts = collection_path.relative_to(here).parts
-    return True if parts and parts[0] in _SLOW else None
+    return True if _is_slow(collection_path) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the slow tests by where they are, and those that need a PostgreSQL server."""
-    here = Path(__file__).parent
     for item in items:
-        if item.path.relative_to(here).parts[0] in _SLOW or "postgres" in item.nodeid.lower():
+        if _is_slow(item.path) or "postgres" in item.nodeid.lower():
             item.add_marker("slow")
 
 

@@ -58,9 +58,9 @@ def test_agents(loops: Served) -> None:
     assert done["snapshot"]["status"] == "saved"
     said(loops, "POST", "/agent/start/p", json={"agent": "scout"})
     asked = said(loops, "POST", "/agent/timeout/p", json={"agent": "scout"})
-    assert asked["status"] == "prompt"
+    assert asked["status"] == "question"
     assert said(loops, "POST", "/agent/timeout/p", 422, json={"agent": "scout"})["code"] == "not_running"
-    assert said(loops, "POST", "/agent/timeout/p")["frozen"] == []
+    assert said(loops, "POST", "/agent/timeout/p")["stalled"] == []
     loops.server.app.service.loops.configure("p", loop_autoresume=True)
     said(loops, "POST", "/agent/start/p", json={"agent": "scout"})
     assert said(loops, "POST", "/agent/timeout/p", json={"agent": "scout"})["status"] == "restored"

@@ -1,15 +1,10 @@
 """Agent loops that keep their own state: snapshots, restores, stalled agents, questions to the operator.
 
-replies    results of calls: a dict with a status, also for errors
+engine     LoopEngine: the calls, and the parts that it owns
+states     states that callers read, set and save
+questions  questions to the operator, their answers, and the execution of decisions
+agents     agents, their heartbeats, and the thread that looks for stalled ones
+project    the state of one project: versions, snapshots, restores
 control    data that a restore does not touch: configuration, agents, questions, the audit
-project    the state of a project: reading, writing, snapshots, restores
-snapshots  calls of the engine for states and snapshots
-questions  calls of the engine for questions to the operator and their answers
-agents     running agents, their heartbeats, and the thread that looks for stalled ones
-engine     LoopEngine: all of the calls
+replies    results of calls: a dict with a status, also for errors
 """
-
-from holdfast.compat.loop_engine.agents import Checker
-from holdfast.compat.loop_engine.engine import LoopEngine
-
-__all__ = ["Checker", "LoopEngine"]

@@ -1,13 +1,14 @@
-"""Heartbeats of agents, and the thread that looks for stalled agents and takes scheduled snapshots.
+"""Agents that start, send heartbeats, stall and complete, and the thread that checks them.
 
 A heartbeat is written to a separate run that keeps only its last few versions: heartbeats may be many, and
 are not part of the audit. A heartbeat soon after another is not written.
 
 Invariant: an agent has stalled when it sent no heartbeat for longer than its timeout, by the clocks of the
-processes that write and check; neither a restart nor another process changes that. There is at most one
-checker thread per open store in a process. A failure logs a warning on the logger `holdfast`, once while it
-repeats, and the checks continue. The thread ends when it is stopped, when the store is closed, or when the
-engine is no longer referenced.
+processes that write and check; neither a restart nor another process changes that. A stalled agent is
+detected once, however many processes check, and the change that records it also decides the reaction. There
+is at most one checker thread per open store in a process. A failure logs a warning on the logger `holdfast`,
+once while it repeats, and the checks continue. The thread ends when it is stopped, when the store is closed,
+or when the engine is no longer referenced.
 """
 
 from __future__ import annotations
@@ -16,32 +17,52 @@ import os
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary, ref
 
 import msgspec
 
-from holdfast.compat.loop_engine import project
-from holdfast.compat.loop_engine.control import Agent, Config, Control
+from holdfast.compat.loop_engine.control import (
+    BOOKKEEPING,
+    MAX_NAME,
+    MAX_REASON,
+    Agent,
+    Config,
+    Control,
+    EndedAgent,
+    Entry,
+    LoopQuestion,
+    RecoveryTask,
+    check_agent,
+    heartbeat_run,
+    seconds_of,
+)
+from holdfast.compat.loop_engine.project import Project, StateMetadata
+from holdfast.compat.loop_engine.questions import Questions, decision_entry
+from holdfast.compat.loop_engine.replies import Reply, failure, stamp
+from holdfast.compat.loop_engine.states import States
 from holdfast.engine import Holdfast
-from holdfast.errors import NotFound, StaleVersion
+from holdfast.errors import AlreadyRunning, InvalidCall, NotFound, StaleVersion
 from holdfast.log import warn
-from holdfast.model.checks import check_seconds
+from holdfast.model.checks import check_integer, check_seconds, check_text
+from holdfast.model.names import short
 from holdfast.model.retention import Retention
 from holdfast.store.interrupts import InterruptSafeEvent
 from holdfast.struct_types import resolved
 
-if TYPE_CHECKING:
-    from holdfast.compat.loop_engine.engine import LoopEngine
-    from holdfast.compat.loop_engine.replies import Reply
-
 #: Heartbeats within this fraction of a timeout after another are not written.
 _SOON = 0.1
 #: After this many heartbeats, all but the last few are removed.
-_TIDY = 64
+_PRUNE_EVERY = 64
 _KEPT = Retention(last=4)
 #: Microseconds for which a completing agent is not ended, while its snapshot is saved.
 _COMPLETING = 60_000_000
+
+
+class NotRunning(InvalidCall):
+    """The agent is not running."""
+
+    code = "not_running"
 
 
 class Beat(msgspec.Struct, array_like=True):
@@ -51,17 +72,17 @@ class Beat(msgspec.Struct, array_like=True):
     at: int
 
 
-class Beats:
+class Heartbeats:
     """Heartbeats of the agents of one project."""
 
     def __init__(self, hf: Holdfast, name: str) -> None:
-        self._log = hf.history(project.beats_run(name))
+        self._log = hf.history(heartbeat_run(name))
 
     def read(self) -> dict[str, Beat]:
         """Return the last heartbeat of each agent."""
         return self._read()[0]
 
-    def note(self, agent: str, agents: Mapping[str, Agent], now: int) -> bool:
+    def record(self, agent: str, agents: Mapping[str, Agent], now: int) -> bool:
         """Record a heartbeat of a running agent, and drop those of agents that do not run. Return whether it
         was written."""
         running = agents[agent]
@@ -80,7 +101,7 @@ class Beats:
                 made = self._log.commit(msgspec.json.encode(beats).decode(), expected=number)
             except StaleVersion:
                 continue
-            if made.number % _TIDY == 0:
+            if made.number % _PRUNE_EVERY == 0:
                 self._log.prune(_KEPT)
             return True
 
@@ -92,11 +113,196 @@ class Beats:
         return msgspec.json.decode(head.state, type=resolved(dict[str, Beat])), head.number
 
 
-def timeout_for(config: Config, agent: str, default: float) -> float:
-    """Return the seconds after which an agent counts as stalled; 0 for never."""
-    if agent in config.timeouts:
-        return config.timeouts[agent]
-    return default if config.timeout is None else config.timeout
+class Agents:
+    """Starts, heartbeats, completions and stalls of the agents of all projects."""
+
+    def __init__(self, hf: Holdfast, states: States, questions: Questions, timeout: float) -> None:
+        self._hf, self._states, self._questions = hf, states, questions
+        #: Default number of seconds after which an agent counts as stalled; 0 for never.
+        self._timeout = timeout
+
+    def start(self, project: Project, agent: Any, timeout: float | None, actor: str | None) -> Reply:
+        """Record the start of an agent."""
+        agent = check_agent(agent)
+        check_text("actor", actor, MAX_NAME)
+        given = None if timeout is None else seconds_of("timeout", timeout)
+
+        def change(control: Control) -> tuple[Entry, tuple[Agent, Agent | None]]:
+            seconds = self._timeout_for(control.config, agent) if given is None else given
+            before = control.agents.get(agent)
+            started = control.agents[agent] = Agent(control.next_number(), project.now(), seconds, actor)
+            control.ended.pop(agent, None)
+            facts = {"agent": agent, "token": started.token, "timeout": seconds or "never"}
+            return Entry("agent.started", None, actor, facts), (started, before)
+
+        started, before = project.control.change(change)
+        unfinished = None if before is None else {"token": before.token, "started": stamp(before.started)}
+        return {
+            "status": "started",
+            "project_id": project.id,
+            "agent": agent,
+            "token": started.token,
+            "timestamp": stamp(started.started),
+            "deadline": _deadline_stamp(started, None),
+            "unfinished": unfinished,
+        }
+
+    def progress(self, project: Project, agent: Any, token: int | None) -> Reply:
+        """Record a heartbeat."""
+        agent = check_agent(agent)
+        control = project.control.read()
+        running = _running(control, agent, token)
+        heartbeats = Heartbeats(self._hf, project.name)
+        recorded = heartbeats.record(agent, control.agents, project.now())
+        running = _running(project.control.read(), agent, running.token if token is None else token)
+        return {
+            "status": "ok",
+            "project_id": project.id,
+            "agent": agent,
+            "noted": recorded,
+            "deadline": _deadline_stamp(running, heartbeats.read().get(agent)),
+        }
+
+    def complete(
+        self, project: Project, agent: Any, status: str, state: Any, token: int | None, actor: str | None
+    ) -> Reply:
+        """Record the end of an agent; if it completed, save a snapshot first."""
+        agent = check_agent(agent)
+        if not isinstance(status, str) or not status:
+            raise InvalidCall(f"status is a string such as 'completed' or 'failed', not {short(status)}")
+        check_text("status", status, MAX_NAME)
+        check_text("actor", actor, MAX_NAME)
+        saved: Reply | None = None
+        if status == "completed":
+            # From here on the agent cannot be ended from outside: an ended agent saves nothing, and a saved
+            # snapshot is from an agent that was not ended.
+            token = self._mark_completing(project, agent, token)
+            # Save before the agent is removed: a process that dies in between leaves an extra snapshot, not a
+            # missing one.
+            metadata = StateMetadata(True, f"agent {agent} completed", actor or agent)
+            try:
+                saved = self._states.save(project, state, metadata)
+            except Exception as error:
+                saved = failure(error)
+
+        def change(control: Control) -> tuple[Entry, None]:
+            running = control.agents.get(agent)
+            if saved is None:
+                _refuse_ended(control, agent, token)
+            if running is not None and (saved is None or running.token == token):
+                # If the agent was started again meanwhile, that start keeps running.
+                del control.agents[agent]
+            version = None if saved is None else saved.get("version")
+            facts = {"agent": agent, "agent_status": status, "version": version}
+            action = "agent.completed" if status == "completed" else "agent.ended"
+            return Entry(action, None, actor, facts), None
+
+        project.control.change(change)
+        return {
+            "status": "logged",
+            "project_id": project.id,
+            "agent": agent,
+            "agent_status": status,
+            "snapshot": saved,
+        }
+
+    def reset(self, project: Project, agent: Any, reason: str | None, actor: str | None) -> Reply:
+        """End a running agent manually."""
+        agent = check_agent(agent)
+        check_text("reason", reason, MAX_REASON)
+        check_text("actor", actor, MAX_NAME)
+
+        def change(control: Control) -> tuple[Entry, None]:
+            running = _running(control, agent, None)
+            if _completing_until(running) > project.now():
+                raise AlreadyRunning(f"agent {agent!r} is completing; try again in a moment")
+            del control.agents[agent]
+            control.ended[agent] = EndedAgent(running.token, "reset", project.now(), actor)
+            return Entry("agent.reset", reason, actor, {"agent": agent, "token": running.token}), None
+
+        project.control.change(change)
+        return {"status": "reset", "project_id": project.id, "agent": agent}
+
+    def describe(self, project: Project) -> Reply:
+        """Return the running and the ended agents of a project."""
+        control = project.control.read()
+        beats = Heartbeats(self._hf, project.name).read()
+        running = {
+            name: {
+                "token": agent.token,
+                "started": stamp(agent.started),
+                "actor": agent.actor,
+                "deadline": _deadline_stamp(agent, beats.get(name)),
+            }
+            for name, agent in control.agents.items()
+        }
+        ended = {
+            name: {"how": each.how, "at": stamp(each.at), "actor": each.actor}
+            for name, each in control.ended.items()
+        }
+        return {"status": "ok", "project_id": project.id, "running": running, "ended": ended}
+
+    def end_stalled(self, project: Project) -> list[Reply]:
+        """End the stalled agents of a project, and restore or ask as configured; return one entry per agent."""
+        heartbeats = Heartbeats(self._hf, project.name)
+        if not _stalled(project.control.read(), heartbeats.read(), project.now()):
+            return []
+
+        def change(
+            control: Control,
+        ) -> tuple[Entry | None, tuple[dict[str, Agent], RecoveryTask | LoopQuestion] | None]:
+            now = project.now()
+            stalled = _stalled(control, heartbeats.read(), now)
+            if not stalled:
+                return None, None
+            for name, agent in stalled.items():
+                del control.agents[name]
+                control.ended[name] = EndedAgent(agent.token, "stalled", now)
+            reason = _timeout_reason(stalled)
+            decided = self._questions.decide(project, control, reason, None)
+            action, facts = decision_entry(project, decided)
+            facts |= {"agents": sorted(stalled), "decided": action}
+            return Entry("agent.stalled", reason, None, facts), (stalled, decided)
+
+        done = project.control.change(change)
+        if done is None:
+            return []
+        stalled, decided = done
+        try:
+            result = self._questions.follow(project, decided)
+        except Exception as error:
+            result = failure(error)
+        return [
+            {
+                "project_id": project.id,
+                "agent": name,
+                "token": agent.token,
+                "started": stamp(agent.started),
+                "timeout": agent.timeout,
+                "result": result,
+            }
+            for name, agent in stalled.items()
+        ]
+
+    def _mark_completing(self, project: Project, agent: str, token: int | None) -> int | None:
+        """Record that an agent is completing, unless it was ended; return the token of its start, if there
+        was one."""
+
+        def change(control: Control) -> tuple[Entry | None, int | None]:
+            _refuse_ended(control, agent, token)
+            running = control.agents.get(agent)
+            if running is None:
+                return None, token
+            running.completing = project.now()
+            return Entry(BOOKKEEPING), running.token
+
+        return project.control.change(change)
+
+    def _timeout_for(self, config: Config, agent: str) -> float:
+        """Return the seconds after which an agent counts as stalled; 0 for never."""
+        if agent in config.timeouts:
+            return config.timeouts[agent]
+        return self._timeout if config.timeout is None else config.timeout
 
 
 def deadline(agent: Agent, beat: Beat | None) -> int | None:
@@ -106,17 +312,21 @@ def deadline(agent: Agent, beat: Beat | None) -> int | None:
     heard = agent.started
     if beat is not None and beat.token == agent.token:
         heard = max(heard, beat.at)
-    end = heard + int(agent.timeout * 1_000_000)
-    return max(end, left_alone_until(agent))
+    return max(heard + int(agent.timeout * 1_000_000), _completing_until(agent))
 
 
-def left_alone_until(agent: Agent) -> int:
+def _deadline_stamp(agent: Agent, beat: Beat | None) -> str | None:
+    end = deadline(agent, beat)
+    return None if end is None else stamp(end)
+
+
+def _completing_until(agent: Agent) -> int:
     """Return the time until which an agent must not be ended because it is completing; 0 if it is not
     completing."""
     return agent.completing + _COMPLETING if agent.completing else 0
 
 
-def frozen(control: Control, beats: dict[str, Beat], now: int) -> dict[str, Agent]:
+def _stalled(control: Control, beats: Mapping[str, Beat], now: int) -> dict[str, Agent]:
     """Return the agents that have stalled."""
     found = {}
     for name, agent in control.agents.items():
@@ -126,22 +336,64 @@ def frozen(control: Control, beats: dict[str, Beat], now: int) -> dict[str, Agen
     return found
 
 
+def _running(control: Control, agent: str, token: int | None) -> Agent:
+    """Return a running agent, or raise `NotRunning`."""
+    _refuse_ended(control, agent, token)
+    found = control.agents.get(agent)
+    if found is None:
+        raise NotRunning(f"agent {agent!r} is not running: log its start first")
+    return found
+
+
+def _refuse_ended(control: Control, agent: str, token: int | None) -> None:
+    """Raise `NotRunning` for an agent that was ended from outside, or that another start has replaced."""
+    if token is not None:
+        check_integer("token", token, 1)
+    ended = control.ended.get(agent)
+    if ended is not None:
+        by = f" by {ended.actor}" if ended.actor else ""
+        how = "was found stalled" if ended.how == "stalled" else "was reset"
+        raise NotRunning(
+            f"agent {agent!r} {how}{by} at {stamp(ended.at)}: start it again from the project's state"
+        )
+    found = control.agents.get(agent)
+    if token is not None and (found is None or found.token != token):
+        raise NotRunning(
+            f"agent {agent!r} is not running under token {token}: it ended, or was started again"
+        )
+
+
+def _timeout_reason(stalled: Mapping[str, Agent]) -> str:
+    shown = [f"{name!r} after {agent.timeout:g} s" for name, agent in list(stalled.items())[:5]]
+    more = f" and {len(stalled) - 5} more" if len(stalled) > 5 else ""
+    text = f"timeout of agent {', '.join(shown)}{more}"
+    return text if len(text) < MAX_REASON else text[: MAX_REASON - 1] + "…"
+
+
+class Checked(Protocol):
+    """The engine that a checker calls."""
+
+    def check_timeouts(self) -> Reply: ...
+
+    def take_scheduled_snapshots(self) -> Reply: ...
+
+
 _checkers: WeakKeyDictionary[Holdfast, Checker] = WeakKeyDictionary()
 _guard = threading.Lock()
 
 
-def checker_of(hf: Holdfast, engine: LoopEngine, every: float) -> Checker:
+def checker_of(hf: Holdfast, engine: Checked, every: float) -> Checker:
     """Return the checker of an open store in this process."""
     check_seconds("every", every, above_zero=True, most=threading.TIMEOUT_MAX)
     with _guard:
         found = _checkers.get(hf)
         if found is None:
             found = _checkers[hf] = Checker()
-    found._set(engine, every)
+    found.check(engine, every)
     return found
 
 
-def _start_anew() -> None:
+def _reset_after_fork() -> None:
     """Reset the module in a forked child: the threads do not exist there, and may have held the locks."""
     global _guard  # noqa: PLW0603 - a lock that another thread holds cannot be freed, only replaced
     _guard = threading.Lock()
@@ -149,7 +401,7 @@ def _start_anew() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_start_anew)
+    os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 class Checker:
@@ -157,15 +409,15 @@ class Checker:
     block; after `start` it runs until `stop`."""
 
     def __init__(self) -> None:
-        self._engine: ref[LoopEngine] | None = None
+        self._engine: ref[Checked] | None = None
         self._every = 1.0
         self._thread: threading.Thread | None = None
         self._ended = InterruptSafeEvent()
         self._lock = threading.RLock()
-        self._uses, self._kept = 0, False
-        self._told: str | None = None
+        self._uses, self._started = 0, False
+        self._last_warning: str | None = None
         #: Number of completed checks.
-        self.looks = 0
+        self.checks = 0
 
     @property
     def alive(self) -> bool:
@@ -173,17 +425,24 @@ class Checker:
         thread = self._thread
         return thread is not None and thread.is_alive() and not self._ended.is_set()
 
+    def check(self, engine: Checked, every: float) -> None:
+        """Check by this engine unless another one is still referenced, and at least every `every` seconds."""
+        with self._lock:
+            if self._engine is None or self._engine() is None:
+                self._engine = ref(engine)
+            self._every = min(every, self._every) if self.alive else every
+
     def start(self) -> Checker:
         """Start checking, until `stop`. Do nothing if it is running."""
         with self._lock:
-            self._kept = True
+            self._started = True
             self._run()
         return self
 
     def stop(self) -> None:
         """Stop checking, even if blocks still use the checker; wait for a check in progress."""
         with self._lock:
-            self._kept = False
+            self._started = False
             thread, self._thread = self._thread, None
             self._ended.set()
         if thread is not None and thread.is_alive() and thread is not threading.current_thread():
@@ -198,16 +457,9 @@ class Checker:
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self._uses = max(self._uses - 1, 0)
-            wanted = self._uses or self._kept
+            wanted = self._uses or self._started
         if not wanted:
             self.stop()
-
-    def _set(self, engine: LoopEngine, every: float) -> None:
-        with self._lock:
-            known = None if self._engine is None else self._engine()
-            if known is None:
-                self._engine = ref(engine)
-            self._every = every if not self.alive else min(every, self._every)
 
     def _run(self) -> None:
         if self.alive:
@@ -224,13 +476,13 @@ class Checker:
             if engine is None:
                 return
             try:
-                if not self._look(engine):
+                if not self._check_once(engine):
                     return
             except BaseException as error:
-                self._tell(f"{type(error).__name__}: {error}")
+                self._warn(f"{type(error).__name__}: {error}")
             del engine
 
-    def _look(self, engine: LoopEngine) -> bool:
+    def _check_once(self, engine: Checked) -> bool:
         """Check once; return whether another check is possible."""
         problems: list[Reply] = []
         for reply in (engine.check_timeouts(), engine.take_scheduled_snapshots()):
@@ -238,14 +490,14 @@ class Checker:
             if reply.get("code") == "store_unavailable" and "closed" in reply["message"]:
                 return False
         if problems:
-            self._tell("; ".join(str(problem["message"]) for problem in problems[:5]))
+            self._warn("; ".join(str(problem["message"]) for problem in problems[:5]))
         else:
-            self._told = None
-        self.looks += 1
+            self._last_warning = None
+        self.checks += 1
         return True
 
-    def _tell(self, what: str) -> None:
-        if what != self._told:
-            self._told = what
+    def _warn(self, what: str) -> None:
+        if what != self._last_warning:
+            self._last_warning = what
             with suppress(Exception):
-                warn("looking for frozen agents: %s", what)
+                warn("looking for stalled agents: %s", what)

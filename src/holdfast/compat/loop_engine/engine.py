@@ -1,61 +1,48 @@
-"""LoopEngine: agents that start, stall and complete, on top of snapshots and questions.
+"""LoopEngine: the calls, on top of states, questions and agents.
 
-Invariant: no call raises an `Exception`: each returns a dict with a `status`. A stalled agent is detected
-once, however many processes check, and the change that records it also decides the reaction.
+Invariant: no call raises an `Exception`: each returns a dict with a `status`. A restore changes only the state,
+not configuration, agents, questions or the audit. Tagging, comparing, pruning and exporting do not change a
+state; an import never overwrites a project.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from holdfast.compat.loop_engine import project as names
-from holdfast.compat.loop_engine.agents import (
-    Beats,
-    Checker,
-    checker_of,
-    deadline,
-    frozen,
-    left_alone_until,
-    timeout_for,
-)
+from msgspec import UNSET, UnsetType
+
+from holdfast.compat.loop_engine.agents import Agents, Checker, checker_of
 from holdfast.compat.loop_engine.control import (
-    ACTOR,
-    REASON,
-    TIDIED,
-    Agent,
-    Book,
-    Control,
-    Ended,
-    Entry,
-    LoopQuestion,
-    Task,
-    check_agent,
-    projects,
+    AUTORESUME,
+    MAX_NAME,
+    MAX_REASON,
+    check_project,
+    name_of,
+    policy_of,
+    project_names,
+    project_of_state_run,
     seconds_of,
 )
-from holdfast.compat.loop_engine.project import Facts, Project
-from holdfast.compat.loop_engine.questions import Prompts, decision
-from holdfast.compat.loop_engine.replies import Reply, failure, reported, stamp
+from holdfast.compat.loop_engine.project import Project, StateMetadata, snapshot_entry
+from holdfast.compat.loop_engine.questions import Questions
+from holdfast.compat.loop_engine.replies import Reply, failure, no_snapshot, reported
+from holdfast.compat.loop_engine.states import States, checked_metadata, storable
 from holdfast.engine import Holdfast
-from holdfast.errors import AlreadyRunning, InvalidCall, StaleVersion
-from holdfast.history.version import Version
+from holdfast.errors import AlreadyExists, InvalidCall, InvalidReference, NotFound, StaleVersion
+from holdfast.history.committer import Resolver
+from holdfast.history.snapshot import read
 from holdfast.log import warn
 from holdfast.model.checks import check_integer, check_text
-from holdfast.model.names import short
+from holdfast.model.retention import Retention
 
 #: Default number of seconds after which an agent counts as stalled.
-TIMEOUT = 300.0
-CHECK_EVERY = 5.0
+_TIMEOUT = 300.0
+_CHECK_EVERY = 5.0
 
 
-class NotRunning(InvalidCall):
-    """The agent is not running."""
-
-    code = "not_running"
-
-
-class LoopEngine(Prompts):
+class LoopEngine:
     """Engine for agent loops that keep their own state: snapshots, restores, stalled agents, questions, an
     audit.
 
@@ -68,11 +55,253 @@ class LoopEngine(Prompts):
     """
 
     def __init__(
-        self, hf: Holdfast, *, timeout: float = TIMEOUT, check_every: float | None = CHECK_EVERY
+        self, hf: Holdfast, *, timeout: float = _TIMEOUT, check_every: float | None = _CHECK_EVERY
     ) -> None:
-        super().__init__(hf)
-        self._timeout = seconds_of("timeout", timeout)
+        if not isinstance(hf, Holdfast):
+            raise InvalidCall(f"LoopEngine takes an open store, holdfast.open(…), not {type(hf).__name__}")
+        self._hf = hf
+        self._states = States()
+        self._questions = Questions(hf)
+        self._agents = Agents(hf, self._states, self._questions, seconds_of("timeout", timeout))
         self._check_every = None if check_every is None else seconds_of("check_every", check_every) or None
+
+    # States
+
+    @reported
+    def get_project_state(self, project_id: str) -> Reply:
+        """Return a copy of a project's current state, which may be changed and set. Its `loop_autoresume` is
+        the configured value."""
+        return self._states.get(self._project(project_id))
+
+    @reported
+    def set_project_state(
+        self,
+        project_id: str,
+        state: Any,
+        *,
+        base: int | None = None,
+        expected: int | None = None,
+        resolve: Resolver | None = None,
+        note: str | None = None,
+        actor: str | None = None,
+    ) -> Reply:
+        """Set the state of a project to a dict; create the project if it does not exist.
+
+        The state is assumed to be derived from the version that the caller last read or set, or from version
+        `base`: changes by others since then are merged, a change of the same place by both is the error
+        `merge_conflict` unless `resolve` decides, and a state from before a restore is the error
+        `stale_version`. With `expected`, the project must be at that version.
+
+        Cycles and values that cannot be stored are replaced, and listed in `replaced`. `loop_autoresume` in
+        the state is configuration: True or False is stored where no restore touches it.
+        """
+        metadata = checked_metadata(note, actor)
+        project = self._project(project_id)
+        made, replaced = self._states.set(
+            project, state, metadata, base=base, expected=expected, resolve=resolve
+        )
+        return {**project.reply("set", made), "replaced": replaced}
+
+    @reported
+    def update_project_state(
+        self,
+        project_id: str,
+        changes: dict[Any, Any],
+        *,
+        remove: Iterable[Any] = (),
+        note: str | None = None,
+        actor: str | None = None,
+    ) -> Reply:
+        """Set some keys of a state, remove others, and leave the rest. Works without a previous read, with
+        concurrent writers, and after a restore."""
+        metadata = checked_metadata(note, actor)
+        project = self._project(project_id)
+        made, replaced = self._states.update(project, changes, remove, metadata)
+        return {**project.reply("set", made), "replaced": replaced}
+
+    # Snapshots
+
+    @reported
+    def save_loop_snapshot(
+        self,
+        project_id: str,
+        state: Any = None,
+        *,
+        tags: Iterable[str] = (),
+        note: str | None = None,
+        actor: str | None = None,
+    ) -> Reply:
+        """Save a snapshot of the project's state, or of `state`, which becomes the project's state."""
+        metadata = checked_metadata(note, actor, snapshot=True, tags=tags)
+        return self._states.save(self._project(project_id), state, metadata)
+
+    @reported
+    def restore_last_snapshot(
+        self,
+        project_id: str,
+        *,
+        reason: str | None = None,
+        actor: str | None = None,
+        keep_unknown: bool = True,
+    ) -> Reply:
+        """Restore the last good snapshot of a project.
+
+        The whole state is replaced, on a new timeline: every key of the snapshot gets its old value, at all
+        depths. Top-level keys of the current state that are not in the snapshot are kept and listed in
+        `kept`, or dropped with `keep_unknown=False`. Nothing is deleted. History, configuration, agents,
+        questions and the audit stay. Damaged snapshots are skipped, and listed in `skipped`.
+
+        A caller that read the state before must read it again: setting a state derived from it is the error
+        `stale_version`.
+        """
+        return self._restore(project_id, None, reason, actor, keep_unknown)
+
+    @reported
+    def restore_snapshot(
+        self,
+        project_id: str,
+        version: int | str,
+        *,
+        reason: str | None = None,
+        actor: str | None = None,
+        keep_unknown: bool = True,
+    ) -> Reply:
+        """Restore a snapshot or any other version of a project, given by number or tag."""
+        if version is None:
+            raise InvalidReference("name the version to restore: a number or a tag")
+        return self._restore(project_id, version, reason, actor, keep_unknown)
+
+    @reported
+    def get_snapshot_history(self, project_id: str, *, limit: int = 100) -> Reply:
+        """Return the snapshots of a project, oldest first; only the newest `limit` if there are more."""
+        check_integer("limit", limit, 1)
+        project = self._project(project_id)
+        found: list[Reply] = []
+        total = 0
+        for version in project.snapshots():
+            total += 1
+            if total <= limit:
+                found.append(snapshot_entry(version))
+        last = project.last_good(project.head(), [])
+        return {
+            "status": "ok",
+            "project_id": project.id,
+            "snapshot_count": total,
+            "snapshots": found[::-1],
+            "last_good": None if last is None else last.number,
+        }
+
+    @reported
+    def tag(self, project_id: str, version: int | str, name: str) -> Reply:
+        """Tag a version. A tagged version can be found by its tag and is never pruned."""
+        project = self._project(project_id)
+        project.log.tag(version, name)
+        return {**project.reply("tagged", project.log.at(version)), "tag": name}
+
+    @reported
+    def untag(self, project_id: str, version: int | str, name: str) -> Reply:
+        """Remove a tag from a version."""
+        project = self._project(project_id)
+        project.log.untag(version, name)
+        return {**project.reply("untagged", project.log.at(version)), "tag": name}
+
+    @reported
+    def compare(self, project_id: str, a: int | str, b: int | str = "head") -> Reply:
+        """Return the changes from one version to another: numbers, tags, `head`, `~2`."""
+        project = self._project(project_id)
+        one, two = project.log.at(a), project.log.at(b)
+        found = project.difference(one, two)
+        if "diff_error" in found:
+            _ = one.state, two.state  # raises the error of the damaged version
+        return {
+            "status": "compared",
+            "project_id": project.id,
+            "a": one.number,
+            "b": two.number,
+            "same": not found["diff_count"],
+            **found,
+        }
+
+    @reported
+    def prune(self, project_id: str, policy: Any = None, *, audit: Any = None) -> Reply:
+        """Remove old snapshots, and the states between them.
+
+        The policy is a number of snapshots to keep, a `holdfast.Retention`, or by default the configured one;
+        `audit` is such a policy for audit entries. The head, the last good snapshot, and tagged and pinned
+        versions are always kept.
+        """
+        project = self._project(project_id)
+        chosen = project.control.read().config.retention if policy is None else policy_of(policy)
+        if chosen is None and audit is None:
+            raise InvalidCall(
+                "say what to keep: prune(project_id, 10), or configure(project_id, retention=10)"
+            )
+        found: Reply = {"pruned": [], "kept": [], "bytes": 0}
+        if chosen is not None:
+            found = project.prune(chosen)
+        entries = 0 if audit is None else project.control.prune(policy_of(audit))
+        return {"status": "pruned", "project_id": project.id, **found, "audit": entries}
+
+    @reported
+    def export(self, project_id: str, version: int | str | None = None) -> Reply:
+        """Return a version, by default the last good snapshot, as a document for `json.dumps`."""
+        project = self._project(project_id)
+        chosen = (
+            project.last_good(project.existing_head(), []) if version is None else project.log.at(version)
+        )  # fmt: skip
+        if chosen is None:
+            return no_snapshot(project.id)
+        return {**project.reply("exported", chosen), "document": project.log.export(chosen)}
+
+    @reported
+    def import_(
+        self,
+        document: Any,
+        project_id: str | None = None,
+        *,
+        append: bool = False,
+        actor: str | None = None,
+    ) -> Reply:
+        """Create a project from a document of `export`, or its text. With `append`, an existing project gets
+        it as its newest snapshot; otherwise an existing project is an error."""
+        facts = read(document)
+        if project_id is None:
+            project_id = project_of_state_run(facts["run"])
+            if project_id is None:
+                raise NotFound(
+                    f"the document is of run {facts['run']!r}, which is not a project's: give a project_id",
+                    run=facts["run"],
+                )
+        project = self._project(project_id)
+        if project.head() is not None and append is not True:
+            raise AlreadyExists(
+                f"project {project.id!r} exists: import under another id, or with append=True",
+                run=project.log.id,
+            )
+        state, replaced = storable(facts["state"])
+        state.pop(AUTORESUME, None)
+        actor = check_text("actor", actor, MAX_NAME)
+        metadata = StateMetadata(True, facts["note"], actor, tuple(facts["tags"]), "import", replaced)
+        made = project.write(lambda head: state, metadata, expected=None if append else 0)
+        return {**project.reply("imported", made), "replaced": replaced}
+
+    @reported
+    def take_scheduled_snapshots(self, project_id: str | None = None) -> Reply:
+        """Save a snapshot of each project that is scheduled, due, and has changed since its last one."""
+        saved: list[Reply] = []
+
+        def save(project: Project) -> None:
+            head = project.due_for_snapshot()
+            if head is not None:
+                metadata = StateMetadata(True, "scheduled", kind="timed")
+                # Another process may have saved it first.
+                with suppress(StaleVersion):
+                    saved.append(self._states.save(project, None, metadata, expected=head.number))
+
+        _, errors = self._for_running_projects(project_id, save)
+        return {"status": "ok", "saved": saved, "errors": errors}
+
+    # Agents
 
     @reported
     def log_agent_start(
@@ -83,52 +312,18 @@ class LoopEngine(Prompts):
         A start of an agent that is already running replaces it, because a process that died does not
         complete. `unfinished` reports the replaced start. The `token` identifies this start.
         """
-        agent = check_agent(agent)
-        check_text("actor", actor, ACTOR)
-        given = None if timeout is None else seconds_of("timeout", timeout)
-        project, book = self._open(project_id)
-
-        def decide(control: Control) -> tuple[Entry, tuple[Agent, Agent | None]]:
-            seconds = timeout_for(control.config, agent, self._timeout) if given is None else given
-            before = control.agents.get(agent)
-            started = control.agents[agent] = Agent(control.next(), self._now(), seconds, actor)
-            control.ended.pop(agent, None)
-            facts = {"agent": agent, "token": started.token, "timeout": seconds or "never"}
-            return Entry("agent.started", None, actor, facts), (started, before)
-
-        started, before = book.change(decide)
-        self._watch()
-        end = deadline(started, None)
-        return {
-            "status": "started",
-            "project_id": project.id,
-            "agent": agent,
-            "token": started.token,
-            "timestamp": stamp(started.started),
-            "deadline": None if end is None else stamp(end),
-            "unfinished": None
-            if before is None
-            else {"token": before.token, "started": stamp(before.started)},
-        }
+        started = self._agents.start(self._project(project_id), agent, timeout, actor)
+        if self._check_every is not None:
+            try:
+                self.checker(self._check_every).start()
+            except Exception as error:
+                warn("this process does not look for stalled agents: %s", error)
+        return started
 
     @reported
     def agent_progress(self, project_id: str, agent: str, *, token: int | None = None) -> Reply:
         """Record a heartbeat: the timeout of the agent starts again."""
-        agent = check_agent(agent)
-        project, book = self._open(project_id)
-        control = book.read()
-        running = _running(control, agent, token)
-        beats = Beats(self._hf, project.name)
-        noted = beats.note(agent, control.agents, self._now())
-        running = _running(book.read(), agent, running.token if token is None else token)
-        end = deadline(running, beats.read().get(agent))
-        return {
-            "status": "ok",
-            "project_id": project.id,
-            "agent": agent,
-            "noted": noted,
-            "deadline": None if end is None else stamp(end),
-        }
+        return self._agents.progress(self._project(project_id), agent, token)
 
     @reported
     def log_agent_complete(
@@ -147,245 +342,166 @@ class LoopEngine(Prompts):
         Refuse an agent that was found stalled or was reset: its result is not based on the state that the
         others continued from. Refuse also an agent whose `token` belongs to another start.
         """
-        agent = check_agent(agent)
-        if not isinstance(status, str) or not status:
-            raise InvalidCall(f"status is a string such as 'completed' or 'failed', not {short(status)}")
-        check_text("status", status, ACTOR)
-        check_text("actor", actor, ACTOR)
-        project, book = self._open(project_id)
-        saved: Reply | None = None
-        if status == "completed":
-            # From here on the agent cannot be ended from outside: an ended agent saves nothing, and a saved
-            # snapshot is from an agent that was not ended.
-            token = self._begin_to_complete(book, agent, token)
-            # Save before the agent is removed: a process that dies in between leaves an extra snapshot, not a
-            # missing one.
-            facts = Facts(True, f"agent {agent} completed", actor or agent)
-            try:
-                saved = self._save(project_id, state, facts)
-            except Exception as error:
-                saved = failure(error)
-
-        def decide(control: Control) -> tuple[Entry, None]:
-            running = control.agents.get(agent)
-            if saved is None:
-                _refuse_ended(control, agent, token)
-            if running is not None and (saved is None or running.token == token):
-                # If the agent was started again meanwhile, that start keeps running.
-                del control.agents[agent]
-            version = None if saved is None else saved.get("version")
-            told = {"agent": agent, "agent_status": status, "version": version}
-            return Entry(
-                "agent.completed" if status == "completed" else "agent.ended", None, actor, told
-            ), None
-
-        book.change(decide)
-        return {
-            "status": "logged",
-            "project_id": project.id,
-            "agent": agent,
-            "agent_status": status,
-            "snapshot": saved,
-        }
-
-    def _begin_to_complete(self, book: Book, agent: str, token: int | None) -> int | None:
-        """Record that an agent is completing, unless it was ended; return the token of its start, if there
-        was one."""
-
-        def decide(control: Control) -> tuple[Entry | None, int | None]:
-            _refuse_ended(control, agent, token)
-            running = control.agents.get(agent)
-            if running is None:
-                return None, token
-            running.completing = self._now()
-            return Entry(TIDIED), running.token
-
-        return book.change(decide)
+        return self._agents.complete(self._project(project_id), agent, status, state, token, actor)
 
     @reported
     def reset_agent(
         self, project_id: str, agent: str, *, reason: str | None = None, actor: str | None = None
     ) -> Reply:
         """End a running agent manually. The state does not change."""
-        agent = check_agent(agent)
-        check_text("reason", reason, REASON)
-        check_text("actor", actor, ACTOR)
-        project, book = self._open(project_id)
-
-        def decide(control: Control) -> tuple[Entry, None]:
-            running = _running(control, agent, None)
-            if left_alone_until(running) > self._now():
-                raise AlreadyRunning(f"agent {agent!r} completes just now: look again in a moment")
-            del control.agents[agent]
-            control.ended[agent] = Ended(running.token, "reset", self._now(), actor)
-            return Entry("agent.reset", reason, actor, {"agent": agent, "token": running.token}), None
-
-        book.change(decide)
-        return {"status": "reset", "project_id": project.id, "agent": agent}
+        return self._agents.reset(self._project(project_id), agent, reason, actor)
 
     @reported
     def get_agents(self, project_id: str) -> Reply:
         """Return the running agents of a project, and those that stalled or were reset and have not been
         started since."""
-        project, book = self._open(project_id)
-        control = book.read()
-        beats = Beats(self._hf, project.name).read()
-        running = {}
-        for name, agent in control.agents.items():
-            end = deadline(agent, beats.get(name))
-            running[name] = {
-                "token": agent.token,
-                "started": stamp(agent.started),
-                "actor": agent.actor,
-                "deadline": None if end is None else stamp(end),
-            }
-        ended = {
-            name: {"how": each.how, "at": stamp(each.at), "actor": each.actor}
-            for name, each in control.ended.items()
-        }
-        return {"status": "ok", "project_id": project.id, "running": running, "ended": ended}
+        return self._agents.describe(self._project(project_id))
 
     @reported
     def check_timeouts(self, project_id: str | None = None) -> Reply:
         """Find stalled agents in one project or in all, and restore or ask as configured; finish tasks that
         a dead process left. Report projects that cannot be checked in `errors`, and check the rest."""
-        found: list[Reply] = []
+        stalled: list[Reply] = []
         finished: list[Reply] = []
-        errors: list[Reply] = []
-        checked = 0
-        for name in self._busy(project_id):
-            checked += 1
-            try:
-                project, book = self._known(name, project_id)
-                found += self._check(project, book)
-                finished += self._take_over(project, book)
-            except Exception as error:
-                errors.append(failure(error) | {"project": name})
-        return {"status": "ok", "checked": checked, "frozen": found, "finished": finished, "errors": errors}
 
-    @reported
-    def take_scheduled_snapshots(self, project_id: str | None = None) -> Reply:
-        """Save a snapshot of each project that is scheduled, due, and has changed since its last one."""
-        saved: list[Reply] = []
-        errors: list[Reply] = []
-        for name in self._busy(project_id):
-            try:
-                project, book = self._known(name, project_id)
-                every = book.read().config.every
-                head = None if every is None else self._due(project, every)
-                if head is not None:
-                    facts = Facts(True, "scheduled", None, (), "timed")
-                    # Another process may have saved it first.
-                    with suppress(StaleVersion):
-                        saved.append(self._save(project.id, None, facts, expected=head.number))
-            except Exception as error:
-                errors.append(failure(error) | {"project": name})
-        return {"status": "ok", "saved": saved, "errors": errors}
+        def check(project: Project) -> None:
+            stalled.extend(self._agents.end_stalled(project))
+            finished.extend(self._questions.execute_abandoned(project))
 
-    def checker(self, every: float = CHECK_EVERY) -> Checker:
+        checked, errors = self._for_running_projects(project_id, check)
+        return {
+            "status": "ok",
+            "checked": checked,
+            "stalled": stalled,
+            "finished": finished,
+            "errors": errors,
+        }
+
+    def checker(self, every: float = _CHECK_EVERY) -> Checker:
         """Return the thread of this process that looks for stalled agents and takes scheduled snapshots, in
         all projects of the store: `with engine.checker(every=5): …`, or its `start` and `stop`. There is
         one per open store."""
         return checker_of(self._hf, self, every)
 
+    # Questions
+
+    @reported
+    def auto_restore_if_configured(
+        self, project_id: str, reason: str = "timeout", *, actor: str | None = None
+    ) -> Reply:
+        """Restore the last snapshot if `loop_autoresume` is on; otherwise ask the operator, or add the
+        reason to the open question."""
+        return self._questions.restore_or_ask(self._project(project_id), reason, actor)
+
+    @reported
+    def get_questions(self, project_id: str | None = None) -> Reply:
+        """Return the open questions of one project or of all."""
+        return {"status": "ok", "questions": self._questions.open_questions(project_id)}
+
+    @reported
+    def answer_question(
+        self, question_id: str, choice: str, *, keys: Iterable[str] = (), actor: str | None = None
+    ) -> Reply:
+        """Answer a question. Only the first answer counts; a later call gets its actor, time and choice.
+
+        `resume`: continue with the current state. `restore`: go back to the last good snapshot.
+        `reinitialize`: start with a new state that has only the named `keys` of the current one. `ignore`:
+        close the question and do nothing.
+        """
+        return self._questions.answer(question_id, choice, keys, actor)
+
+    # Configuration and audit
+
+    @reported
+    def configure(
+        self,
+        project_id: str,
+        *,
+        loop_autoresume: bool | UnsetType = UNSET,
+        timeout: float | UnsetType | None = UNSET,
+        timeouts: Mapping[str, float | None] | UnsetType = UNSET,
+        retention: Retention | int | UnsetType | None = UNSET,
+        every: float | UnsetType | None = UNSET,
+        actor: str | None = None,
+    ) -> Reply:
+        """Change the given settings, and leave the others.
+
+        `loop_autoresume`: restore the last snapshot when an agent stalls, instead of asking. `timeout`:
+        seconds until an agent counts as stalled (None: the engine's default, infinity: never); `timeouts`:
+        the same by agent, merged into the existing ones (None: remove the agent's). `retention`: which
+        snapshots to keep, as for `prune`; applied after each snapshot. `every`: seconds between scheduled
+        snapshots, None for no schedule.
+        """
+        settings = {
+            AUTORESUME: loop_autoresume,
+            "timeout": timeout,
+            "timeouts": timeouts,
+            "retention": retention,
+            "every": every,
+        }
+        given = {name: value for name, value in settings.items() if value is not UNSET}
+        project = self._project(project_id)
+        config = project.control.configure(given, actor)
+        return {"status": "configured", "project_id": project.id, "config": config.reply()}
+
+    @reported
+    def schedule(self, project_id: str, every: float | None, *, actor: str | None = None) -> Reply:
+        """Have the checker save a snapshot every `every` seconds if the state has changed; None ends the
+        schedule."""
+        project = self._project(project_id)
+        config = project.control.configure({"every": every}, actor)
+        return {"status": "scheduled", "project_id": project.id, "every": config.every}
+
+    @reported
+    def get_config(self, project_id: str) -> Reply:
+        """Return the configuration of a project."""
+        project = self._project(project_id)
+        return {"status": "ok", "project_id": project.id, "config": project.control.read().config.reply()}
+
+    @reported
+    def get_projects(self) -> Reply:
+        """Return the ids of all projects that were ever configured or had an agent or a question, newest
+        first."""
+        found = [Project.named(self._hf, name).id for name in project_names(self._hf)]
+        return {"status": "ok", "projects": found}
+
+    @reported
+    def get_audit(self, project_id: str, *, limit: int = 1000) -> Reply:
+        """Return the audit (actor, action, time, reason), oldest first: agents started, completed, stalled
+        and reset; questions and their answers; restores; configuration. Return only the newest `limit`
+        entries if there are more."""
+        check_integer("limit", limit, 1)
+        project = self._project(project_id)
+        entries = project.audit(limit)
+        return {"status": "ok", "project_id": project.id, "count": len(entries), "audit": entries[-limit:]}
+
     # Internals
 
-    def _busy(self, project_id: str | None) -> list[str]:
-        """Return the names of projects that need a check."""
+    def _project(self, project_id: Any) -> Project:
+        return Project(self._hf, project_id)
+
+    def _restore(
+        self, project_id: Any, target: Any, reason: str | None, actor: str | None, keep_unknown: Any
+    ) -> Reply:
+        project = self._project(project_id)
+        if type(keep_unknown) is not bool:
+            raise InvalidCall("keep_unknown is True or False")
+        reason = check_text("reason", reason, MAX_REASON) or "restored by hand"
+        actor = check_text("actor", actor, MAX_NAME)
+        return project.restore(target, reason, actor, keep_unknown=keep_unknown)
+
+    def _for_running_projects(
+        self, project_id: str | None, check: Callable[[Project], None]
+    ) -> tuple[int, list[Reply]]:
+        """Check one project, or all that need it; return how many, and the errors of those that failed."""
         if project_id is not None:
-            return [names.name_of(names.check_project(project_id))]
-        return list(projects(self._hf, status="running"))
-
-    def _known(self, name: str, project_id: str | None) -> tuple[Project, Book]:
-        return self._open(names.unquoted(self._control(name).project) if project_id is None else project_id)
-
-    def _watch(self) -> None:
-        """Start the checker for stalled agents; a failure logs a warning."""
-        if self._check_every is not None:
+            names = [name_of(check_project(project_id))]
+        else:
+            names = list(project_names(self._hf, status="running"))
+        errors: list[Reply] = []
+        for name in names:
             try:
-                checker_of(self._hf, self, self._check_every).start()
+                check(Project.named(self._hf, name) if project_id is None else self._project(project_id))
             except Exception as error:
-                warn("nobody looks for frozen agents in this process: %s", error)
-
-    def _check(self, project: Project, book: Book) -> list[Reply]:
-        beats = Beats(self._hf, project.name)
-        if not frozen(book.read(), beats.read(), self._now()):
-            return []
-
-        def decide(
-            control: Control,
-        ) -> tuple[Entry | None, tuple[dict[str, Agent], Task | LoopQuestion] | None]:
-            now = self._now()
-            late = frozen(control, beats.read(), now)
-            if not late:
-                return None, None
-            for name, agent in late.items():
-                del control.agents[name]
-                control.ended[name] = Ended(agent.token, "frozen", now)
-            reason = _reason(late)
-            decided = self._decide(control, reason, None)
-            facts = decision(project, decided) | {"agents": sorted(late)}
-            facts["decided"] = facts.pop("action")
-            return Entry("agent.frozen", reason, None, facts), (late, decided)
-
-        done = book.change(decide)
-        if done is None:
-            return []
-        late, decided = done
-        try:
-            result = self._follow(project, book, decided)
-        except Exception as error:
-            result = failure(error)
-        return [
-            {
-                "project_id": project.id,
-                "agent": name,
-                "token": agent.token,
-                "started": stamp(agent.started),
-                "timeout": agent.timeout,
-                "result": result,
-            }
-            for name, agent in late.items()
-        ]
-
-    def _due(self, project: Project, every: float) -> Version | None:
-        """Return the head, if a snapshot of it is due."""
-        head = project.head()
-        last = None if head is None else project.last_good(head, [])
-        if head is None or last is None:
-            return head
-        at = int(last.at.timestamp() * 1_000_000)
-        late = last.number != head.number and at + int(every * 1_000_000) <= self._now()
-        return head if late else None
-
-
-def _running(control: Control, agent: str, token: int | None) -> Agent:
-    """Return a running agent, or raise `NotRunning`."""
-    _refuse_ended(control, agent, token)
-    found = control.agents.get(agent)
-    if found is None:
-        raise NotRunning(f"agent {agent!r} does not run: log its start first")
-    return found
-
-
-def _refuse_ended(control: Control, agent: str, token: int | None) -> None:
-    """Raise `NotRunning` for an agent that was ended from outside, or that another start has replaced."""
-    if token is not None:
-        check_integer("token", token, 1)
-    ended = control.ended.get(agent)
-    if ended is not None:
-        who = f" by {ended.actor}" if ended.actor else ""
-        how = "was found frozen" if ended.how == "frozen" else "was reset"
-        raise NotRunning(
-            f"agent {agent!r} {how}{who} at {stamp(ended.at)}: start it anew from the project's state"
-        )
-    found = control.agents.get(agent)
-    if token is not None and (found is None or found.token != token):
-        raise NotRunning(f"agent {agent!r} does not run under token {token}: it ended, or was started anew")
-
-
-def _reason(late: dict[str, Agent]) -> str:
-    told = [f"{name!r} after {agent.timeout:g} s" for name, agent in list(late.items())[:5]]
-    more = f" and {len(late) - 5} more" if len(late) > 5 else ""
-    text = f"timeout of agent {', '.join(told)}{more}"
-    return text if len(text) < REASON else text[: REASON - 1] + "…"
+                errors.append(failure(error) | {"project": name})
+        return len(names), errors

@@ -9,15 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import snapping
-from snapping import Model, Plan, RunStore, Unregistered, taken
+import snapshot_fixtures
+from snapshot_fixtures import Model, Plan, RunStore, Unregistered, taken
 
-import autosaving
+import autosave_timers
 import holdfast
 from holdfast import InvalidCall, InvalidSnapshot
 from holdfast.snapshots import Snapshot, SnapshotManager
 
-file, manager, no_timer_is_left = snapping.file, snapping.manager, autosaving.no_timer_is_left
+file, manager, no_timer_is_left = (
+    snapshot_fixtures.file,
+    snapshot_fixtures.manager,
+    autosave_timers.no_timer_is_left,
+)
 
 
 class Client:
@@ -36,7 +40,7 @@ def through_json(manager: SnapshotManager, snapshot: Snapshot) -> Snapshot:
     return manager.import_snapshot(manager.export_snapshot(snapshot))
 
 
-def test_a_run_that_failed_goes_back_to_where_it_was(manager: SnapshotManager) -> None:
+def test_failed_run_is_restored_to_its_snapshot(manager: SnapshotManager) -> None:
     store = RunStore()
     store.status = "running"
     store.execution_context["budget"] = {"left": 3}
@@ -54,10 +58,10 @@ def test_a_run_that_failed_goes_back_to_where_it_was(manager: SnapshotManager) -
     manager.restore_from_snapshot("run-1", store, latest)
     assert store.execution_context == {"budget": {"left": 3}}
     # A restore writes nothing: the object may be a copy that somebody looks at.
-    assert snapping.numbers(manager) == [1]
+    assert snapshot_fixtures.numbers(manager) == [1]
 
 
-def test_a_new_object_gets_every_field_after_export_and_import(manager: SnapshotManager) -> None:
+def test_restore_into_a_new_object_sets_every_imported_field(manager: SnapshotManager) -> None:
     store = RunStore()
     store.status = "suspended"
     store.step_results = {"fetch": {"status": "completed", "output": (1, {2, 3}, b"x")}}
@@ -72,7 +76,7 @@ def test_a_new_object_gets_every_field_after_export_and_import(manager: Snapshot
     fresh.execution_path.append(3)
 
 
-def test_the_error_of_a_failed_step_survives_export_and_import(manager: SnapshotManager) -> None:
+def test_error_of_a_failed_step_survives_export_and_import(manager: SnapshotManager) -> None:
     store = RunStore()
     try:
         raise Unregistered(42) from OSError(2, "gone")
@@ -93,7 +97,7 @@ def test_the_error_of_a_failed_step_survives_export_and_import(manager: Snapshot
     assert repr(fresh.step_results["fetch"]["last"]) == "KeyError('x')"
 
 
-def test_an_error_whose_class_is_not_there_is_an_error_still(manager: SnapshotManager) -> None:
+def test_error_of_an_unknown_class_is_restored_as_an_error(manager: SnapshotManager) -> None:
     class Local(Exception):
         pass
 
@@ -114,7 +118,7 @@ def test_an_error_whose_class_is_not_there_is_an_error_still(manager: SnapshotMa
     assert "here only" in str(into["error"])
 
 
-def test_fields_that_the_snapshot_does_not_have(manager: SnapshotManager) -> None:
+def test_fields_missing_in_the_snapshot_are_kept_or_removed(manager: SnapshotManager) -> None:
     snapshot = taken(manager, {"goal": "tide"})
     into = {"goal": "kelp", "new": 1}
     done = manager.restore_from_snapshot("run-1", into, snapshot)
@@ -132,7 +136,7 @@ def test_fields_that_the_snapshot_does_not_have(manager: SnapshotManager) -> Non
         manager.restore_from_snapshot("run-1", plan, snapshot, keep_unknown="yes")  # type: ignore[arg-type]
 
 
-def test_what_could_not_be_stored_is_kept_where_the_store_has_it(manager: SnapshotManager) -> None:
+def test_restore_keeps_current_values_that_could_not_be_stored(manager: SnapshotManager) -> None:
     store: dict[str, Any] = {
         "name": "a",
         "client": Client("one"),
@@ -162,7 +166,7 @@ def test_what_could_not_be_stored_is_kept_where_the_store_has_it(manager: Snapsh
     assert live.url == "two"
 
 
-def test_what_the_store_does_not_have_either_is_named(manager: SnapshotManager) -> None:
+def test_restore_lists_values_that_are_lost(manager: SnapshotManager) -> None:
     snapshot = taken(manager, {"client": Client("one"), "calls": [len], "fine": 1})
     into: dict[str, Any] = {"calls": []}
     done = manager.restore_from_snapshot("run-1", into, snapshot)
@@ -171,7 +175,7 @@ def test_what_the_store_does_not_have_either_is_named(manager: SnapshotManager) 
     assert into["client"]["url"] == "one"
 
 
-def test_secrets_that_were_redacted_stay_what_they_are_in_the_store(file: Path) -> None:
+def test_restore_keeps_current_values_of_redacted_secrets(file: Path) -> None:
     with holdfast.open(file, redact=["*token*"]) as hf:
         manager = SnapshotManager(history=hf)
         snapshot = taken(manager, {"api_token": "s3cret", "deep": {"token": "more"}, "n": 1})
@@ -181,7 +185,7 @@ def test_secrets_that_were_redacted_stay_what_they_are_in_the_store(file: Path) 
         assert into == {"api_token": "live", "deep": {"token": "alive"}, "n": 1}
 
 
-def test_a_restore_that_is_refused_half_way_leaves_everything_as_it_was(manager: SnapshotManager) -> None:
+def test_restore_that_fails_half_way_changes_nothing(manager: SnapshotManager) -> None:
     snapshot = taken(manager, {"new": 1, "goal": "tide", "done": "not a list"})
     store = Model(done=[7])
     with pytest.raises(InvalidSnapshot, match="'done'") as caught:
@@ -204,7 +208,7 @@ def test_a_restore_that_is_refused_half_way_leaves_everything_as_it_was(manager:
     assert vars(choosy) == {"goal": "kelp"}
 
 
-def test_a_store_with_set_state_is_given_the_whole_state(manager: SnapshotManager) -> None:
+def test_store_with_set_state_gets_the_whole_state(manager: SnapshotManager) -> None:
     class Atom:
         def __init__(self, **state: Any) -> None:
             self._state = state
@@ -227,7 +231,7 @@ def test_a_store_with_set_state_is_given_the_whole_state(manager: SnapshotManage
 
 
 @pytest.mark.parametrize("of", ["run_id", "workflow_id"])
-def test_ids_that_do_not_match_are_refused_and_nothing_is_touched(manager: SnapshotManager, of: str) -> None:
+def test_restore_refuses_ids_that_do_not_match(manager: SnapshotManager, of: str) -> None:
     snapshot = taken(manager, RunStore())
     other = RunStore(**{of: "other"})
     was = dict(vars(other))
@@ -241,10 +245,10 @@ def test_ids_that_do_not_match_are_refused_and_nothing_is_touched(manager: Snaps
         manager.restore_from_snapshot("run-2", RunStore("run-2"), snapshot)
     with pytest.raises(InvalidSnapshot, match="workflow_id"):
         manager.restore_from_snapshot("run-1", {}, snapshot, workflow_id="other")
-    assert snapping.numbers(manager) == [1]
+    assert snapshot_fixtures.numbers(manager) == [1]
 
 
-def test_ids_that_are_not_known_do_not_stand_in_the_way(manager: SnapshotManager) -> None:
+def test_restore_accepts_unknown_ids(manager: SnapshotManager) -> None:
     snapshot = taken(manager, RunStore())
     for into in ({}, {"run_id": None, "workflow_id": ""}, {"run_id": "run-1"}):
         manager.restore_from_snapshot("run-1", into, snapshot)
@@ -258,7 +262,7 @@ def test_ids_that_are_not_known_do_not_stand_in_the_way(manager: SnapshotManager
     assert taken(manager, {"n": 1}, "a", workflow_id="told").workflow_id == "told"
 
 
-def test_a_snapshot_goes_into_another_run_if_it_is_imported_for_that(manager: SnapshotManager) -> None:
+def test_snapshot_imported_for_another_run_is_restored_there(manager: SnapshotManager) -> None:
     store = RunStore()
     store.status = "running"
     text = manager.export_snapshot(taken(manager, store))
@@ -268,14 +272,14 @@ def test_a_snapshot_goes_into_another_run_if_it_is_imported_for_that(manager: Sn
 
 
 @pytest.mark.parametrize("wrong", [None, "{}", {}, 3, [1]])
-def test_what_is_no_snapshot_is_not_restored(manager: SnapshotManager, wrong: Any) -> None:
+def test_restore_refuses_what_is_not_a_snapshot(manager: SnapshotManager, wrong: Any) -> None:
     with pytest.raises(InvalidCall, match="import_snapshot"):
         manager.restore_from_snapshot("run-1", {}, wrong)
     with pytest.raises(InvalidCall):
         manager.export_snapshot(wrong)
 
 
-def test_an_object_that_holds_itself_is_stored_once(manager: SnapshotManager) -> None:
+def test_object_that_refers_to_itself_is_stored_once(manager: SnapshotManager) -> None:
     class Node:
         def __init__(self) -> None:
             self.name, self.children = "a", [self]

@@ -1,6 +1,6 @@
 """Automatic snapshots, seen from outside: the threads of their timers, and what they warn of.
 
-A module that needs the fixture binds it: `no_timer_is_left = autosaving.no_timer_is_left`.
+A module that needs the fixture binds it: `no_timer_is_left = autosave_timers.no_timer_is_left`.
 """
 
 from __future__ import annotations

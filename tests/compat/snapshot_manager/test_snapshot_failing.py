@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import snapping
-from snapping import numbers, taken
+import snapshot_fixtures
+from snapshot_fixtures import numbers, taken
 
-import autosaving
+import autosave_timers
 import holdfast
-from autosaving import warnings
+from autosave_timers import warnings
 from database import Database
 from holdfast import StoreUnavailable
 from holdfast.snapshots import SnapshotManager
 
-file, no_timer_is_left = snapping.file, autosaving.no_timer_is_left
+file, no_timer_is_left = snapshot_fixtures.file, autosave_timers.no_timer_is_left
 
 
 class Moody:
@@ -31,7 +31,7 @@ class Moody:
         return {"n": 1}
 
 
-def test_a_store_that_cannot_be_read_is_a_warning_and_no_snapshot(caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_store_logs_a_warning_and_takes_no_snapshot(caplog: pytest.LogCaptureFixture) -> None:
     store = Moody()
     with SnapshotManager() as manager:
         for mood in (OSError("one"), OSError("one"), KeyError("two"), OSError("one"), None, OSError("one")):
@@ -47,7 +47,7 @@ def test_a_store_that_cannot_be_read_is_a_warning_and_no_snapshot(caplog: pytest
         assert numbers(manager) == [1]
 
 
-def test_reasons_are_told_for_each_run(caplog: pytest.LogCaptureFixture) -> None:
+def test_repeated_warnings_are_suppressed_per_run(caplog: pytest.LogCaptureFixture) -> None:
     store = Moody()
     store.mood = OSError("one")
     with SnapshotManager() as manager:
@@ -56,14 +56,14 @@ def test_reasons_are_told_for_each_run(caplog: pytest.LogCaptureFixture) -> None
     assert len(warnings(caplog)) == 2
 
 
-def test_a_closed_store_is_a_warning(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_closed_store_logs_a_warning(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     manager = SnapshotManager(history=file)
     manager.close()
     assert manager.create_snapshot("run-1", {"n": 1}) is None
     assert len(warnings(caplog)) == 1
 
 
-def test_a_damaged_history_is_a_warning_and_what_is_damaged_is_not_served(
+def test_damaged_history_logs_a_warning_and_is_not_served(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with SnapshotManager(history=file) as manager:
@@ -78,7 +78,7 @@ def test_a_damaged_history_is_a_warning_and_what_is_damaged_is_not_served(
     assert "CorruptVersion" in warnings(caplog)[0]
 
 
-def test_with_strict_a_failure_is_an_error(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_strict_manager_raises_failures(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = Moody()
     store.mood = OSError("one")
     with SnapshotManager(strict=True) as manager, pytest.raises(OSError, match="one"):
@@ -90,7 +90,7 @@ def test_with_strict_a_failure_is_an_error(file: Path, caplog: pytest.LogCapture
     assert warnings(caplog) == []
 
 
-def test_a_pruning_that_fails_is_a_warning_and_the_snapshot_is_there(
+def test_failed_pruning_logs_a_warning_and_keeps_the_snapshot(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken(SnapshotManager):
@@ -104,7 +104,7 @@ def test_a_pruning_that_fails_is_a_warning_and_the_snapshot_is_there(
     assert warnings(caplog)
 
 
-def test_what_cannot_be_stored_is_replaced_and_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_values_that_cannot_be_stored_are_replaced_and_listed(caplog: pytest.LogCaptureFixture) -> None:
     deep: Any = {}
     for _ in range(10_000):
         deep = {"a": deep}

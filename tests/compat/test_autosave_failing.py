@@ -7,22 +7,27 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import autosave_fixtures
 import pytest
-import saving
-from saving import NEVER, SOON, Reads, versions
+from autosave_fixtures import NEVER, SOON, Reads, versions
 
-import autosaving
+import autosave_timers
 import holdfast
-from autosaving import timers, warnings
+from autosave_timers import timers, warnings
 from database import Database
 from holdfast import History
 from holdfast.compat.autosave import autosave
 from patience import until
 
-file, hf, log, no_timer_is_left = saving.file, saving.hf, saving.log, autosaving.no_timer_is_left
+file, hf, log, no_timer_is_left = (
+    autosave_fixtures.file,
+    autosave_fixtures.hf,
+    autosave_fixtures.log,
+    autosave_timers.no_timer_is_left,
+)
 
 
-def test_a_failing_snapshot_warns_once_for_each_reason_in_a_row(
+def test_failed_save_warns_once_per_consecutive_reason(
     log: History, caplog: pytest.LogCaptureFixture
 ) -> None:
     reads = Reads({"here": object()})
@@ -45,7 +50,7 @@ def test_a_failing_snapshot_warns_once_for_each_reason_in_a_row(
     assert log.head.state == {"n": 2}
 
 
-def test_a_closed_store_does_not_break_the_work(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_closed_store_does_not_break_the_observed_code(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     hf = holdfast.open(file)
     reads = Reads({"n": 0})
     saver = autosave(reads.read, hf.history("loop"), every=SOON)
@@ -64,9 +69,7 @@ def test_a_closed_store_does_not_break_the_work(file: Path, caplog: pytest.LogCa
     assert "is closed" in warnings(caplog)[0]
 
 
-def test_a_store_that_is_held_by_another_does_not_break_the_work(
-    file: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_locked_store_does_not_break_the_observed_code(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     with holdfast.open(file, timeout=0.05) as hf:
         log = hf.history("loop")
         state = {"n": 0}
@@ -89,7 +92,7 @@ class Nameless(Exception):
 
 
 @pytest.mark.parametrize("error", [Nameless(), RecursionError(), MemoryError(), OSError(28, "No space left")])
-def test_whatever_the_reading_raises_stays_outside(
+def test_exception_of_the_read_does_not_reach_the_observed_code(
     log: History, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     def read() -> Any:
@@ -102,7 +105,7 @@ def test_whatever_the_reading_raises_stays_outside(
     assert len(warnings(caplog)) == 1
 
 
-def test_the_timer_outlives_what_ends_threads(log: History, caplog: pytest.LogCaptureFixture) -> None:
+def test_timer_survives_system_exit_in_the_read(log: History, caplog: pytest.LogCaptureFixture) -> None:
     reads = Reads({})
 
     def read() -> Any:
@@ -116,7 +119,7 @@ def test_the_timer_outlives_what_ends_threads(log: History, caplog: pytest.LogCa
     assert len(warnings(caplog)) == 1
 
 
-def test_an_interrupt_of_the_user_passes_through_a_snapshot(log: History) -> None:
+def test_keyboard_interrupt_during_a_save_propagates(log: History) -> None:
     def read() -> Any:
         raise KeyboardInterrupt
 
@@ -124,7 +127,7 @@ def test_an_interrupt_of_the_user_passes_through_a_snapshot(log: History) -> Non
         autosave(read, log).save()
 
 
-def test_a_handler_of_logs_that_raises_does_not_break_the_work(log: History) -> None:
+def test_log_handler_that_raises_does_not_break_the_observed_code(log: History) -> None:
     class Broken(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             raise ValueError("handler")
@@ -137,7 +140,7 @@ def test_a_handler_of_logs_that_raises_does_not_break_the_work(log: History) -> 
         logging.getLogger("holdfast").removeHandler(handler)
 
 
-def test_where_no_thread_can_be_started_the_work_goes_on(
+def test_timer_that_cannot_start_does_not_break_the_observed_code(
     log: History, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(thread: threading.Thread) -> None:

@@ -7,18 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import snapping
-from snapping import RunStore, numbers, taken
+import snapshot_fixtures
+from snapshot_fixtures import RunStore, numbers, taken
 
-import autosaving
+import autosave_timers
 import holdfast
 from holdfast import InvalidCall, InvalidReference
 from holdfast.snapshots import SnapshotManager
 
-file, manager, no_timer_is_left = snapping.file, snapping.manager, autosaving.no_timer_is_left
+file, manager, no_timer_is_left = (
+    snapshot_fixtures.file,
+    snapshot_fixtures.manager,
+    autosave_timers.no_timer_is_left,
+)
 
 
-def test_a_snapshot_holds_every_field_and_what_is_known_of_the_run(manager: SnapshotManager) -> None:
+def test_snapshot_has_every_field_and_the_ids_of_its_run(manager: SnapshotManager) -> None:
     store = RunStore()
     store.execution_context = {"user": "ada", "seen": {1, 2}, "at": datetime(2026, 1, 1, tzinfo=UTC)}
     made = taken(manager, store, note="before the risky part")
@@ -34,7 +38,7 @@ def test_a_snapshot_holds_every_field_and_what_is_known_of_the_run(manager: Snap
     assert repr(made).startswith("<Snapshot 1 of 'run-1'")
 
 
-def test_a_snapshot_does_not_change_with_the_run(manager: SnapshotManager) -> None:
+def test_snapshot_does_not_change_with_the_run(manager: SnapshotManager) -> None:
     store = RunStore()
     store.step_results["a"] = {"status": "running"}
     made = taken(manager, store)
@@ -46,7 +50,7 @@ def test_a_snapshot_does_not_change_with_the_run(manager: SnapshotManager) -> No
         made.number = 2  # type: ignore[misc]
 
 
-def test_the_last_are_kept_and_no_more_in_the_history_as_well(manager: SnapshotManager) -> None:
+def test_manager_keeps_only_the_latest_snapshots(manager: SnapshotManager) -> None:
     store = RunStore()
     first = taken(manager, store)
     for index in range(17):
@@ -67,7 +71,7 @@ def test_the_last_are_kept_and_no_more_in_the_history_as_well(manager: SnapshotM
     assert store.execution_path == []
 
 
-def test_each_run_has_its_own(manager: SnapshotManager) -> None:
+def test_snapshots_are_kept_per_run(manager: SnapshotManager) -> None:
     for run_id in ("a", "b", "a/b", "ä"):
         for index in range(7):
             taken(manager, {"n": index, "of": run_id}, run_id)
@@ -78,7 +82,7 @@ def test_each_run_has_its_own(manager: SnapshotManager) -> None:
     assert manager.get_run_ids() == ["a", "a/b", "b", "ä"]
 
 
-def test_one_that_is_tagged_or_pinned_outlives_the_last(manager: SnapshotManager) -> None:
+def test_tagged_or_pinned_snapshot_is_kept_in_addition(manager: SnapshotManager) -> None:
     store = RunStore()
     taken(manager, store, tags=["good"])
     taken(manager, store)
@@ -92,7 +96,7 @@ def test_one_that_is_tagged_or_pinned_outlives_the_last(manager: SnapshotManager
     assert numbers(manager) == [2, 7, 8, 9, 10, 11]
 
 
-def test_they_are_listed_by_time_and_count_oldest_first(manager: SnapshotManager) -> None:
+def test_snapshots_are_listed_by_time_and_limit_oldest_first(manager: SnapshotManager) -> None:
     store = RunStore()
     made = [taken(manager, store) for _ in range(4)]
     assert manager.get_all_snapshots("run-1") == made
@@ -104,7 +108,7 @@ def test_they_are_listed_by_time_and_count_oldest_first(manager: SnapshotManager
     assert manager.get_latest_snapshot("unknown") is None
 
 
-def test_clearing_takes_one_run_or_all_and_numbers_begin_anew(manager: SnapshotManager) -> None:
+def test_clear_deletes_one_run_or_all_and_restarts_numbers(manager: SnapshotManager) -> None:
     for run_id in ("a", "b", "c"):
         taken(manager, {"n": 1}, run_id, tags=["good"])
     manager.clear_snapshots("a")
@@ -117,7 +121,7 @@ def test_clearing_takes_one_run_or_all_and_numbers_begin_anew(manager: SnapshotM
     manager.clear_all_snapshots()
 
 
-def test_a_manager_leaves_alone_what_else_is_in_the_store(file: Path) -> None:
+def test_manager_does_not_touch_other_runs_of_the_store(file: Path) -> None:
     with holdfast.open(file) as hf:
         hf.history("run-1").commit({"mine": True})
         manager = SnapshotManager(2, hf)
@@ -132,7 +136,7 @@ def test_a_manager_leaves_alone_what_else_is_in_the_store(file: Path) -> None:
         assert hf.history("run-1").head.state == {"mine": True}
 
 
-def test_a_store_is_opened_by_its_path_and_closed_again(file: Path) -> None:
+def test_manager_opens_and_closes_a_store_given_by_path(file: Path) -> None:
     with SnapshotManager(history=str(file)) as manager:
         assert manager.max_snapshots == 10
         taken(manager, RunStore())
@@ -144,7 +148,7 @@ def test_a_store_is_opened_by_its_path_and_closed_again(file: Path) -> None:
     assert "in memory" in repr(SnapshotManager())
 
 
-def test_two_managers_on_one_store_see_the_same(file: Path) -> None:
+def test_managers_on_one_store_see_the_same_snapshots(file: Path) -> None:
     with SnapshotManager(5, file) as one, SnapshotManager(3, file) as other:
         for index in range(4):
             taken(one, {"n": 2 * index})
@@ -156,7 +160,7 @@ def test_two_managers_on_one_store_see_the_same(file: Path) -> None:
         assert [snapshot.n for snapshot in other.get_all_snapshots("run-1")] == [0, 1]
 
 
-def test_large_values_go_with_the_snapshots_that_held_them() -> None:
+def test_large_values_are_removed_with_their_snapshots() -> None:
     with SnapshotManager(2) as manager:
         for index in range(20):
             taken(manager, {"page": f"{index}" * 100_000})
@@ -166,18 +170,18 @@ def test_large_values_go_with_the_snapshots_that_held_them() -> None:
 
 
 @pytest.mark.parametrize("most", [0, -1, 1.0, True, None, "10", 10**30])
-def test_a_number_that_is_none_is_refused(most: Any) -> None:
+def test_invalid_max_snapshots_is_refused(most: Any) -> None:
     with pytest.raises(InvalidCall, match="max_snapshots"):
         SnapshotManager(most)
 
 
 @pytest.mark.parametrize("history", [3, b"runs.db", [], object(), "redis://there"])
-def test_what_is_no_store_is_refused(history: Any) -> None:
+def test_invalid_history_argument_is_refused(history: Any) -> None:
     with pytest.raises(InvalidCall):
         SnapshotManager(history=history)
 
 
-def test_the_history_of_one_run_is_no_store() -> None:
+def test_history_of_one_run_is_refused_as_store() -> None:
     with holdfast.open(":memory:") as hf, pytest.raises(InvalidCall, match="one run"):
         SnapshotManager(history=hf.history("run-1"))  # type: ignore[arg-type]
 
@@ -185,9 +189,7 @@ def test_the_history_of_one_run_is_no_store() -> None:
 @pytest.mark.parametrize(
     "run_id", [None, 3, "", " a", "../../etc", "a@1", "a\0b", "x" * 191, "a\ud800", ["a"]]
 )
-def test_what_cannot_be_an_id_is_refused_everywhere_and_nothing_is_made(
-    manager: SnapshotManager, run_id: Any
-) -> None:
+def test_invalid_run_id_is_refused_by_every_call(manager: SnapshotManager, run_id: Any) -> None:
     snapshot = taken(manager, {"n": 1})
     for call in (
         lambda: manager.create_snapshot(run_id, {}),
@@ -205,7 +207,7 @@ def test_what_cannot_be_an_id_is_refused_everywhere_and_nothing_is_made(
     assert manager.get_run_ids() == ["run-1"]
 
 
-def test_wrong_options_are_refused_before_anything_is_read(manager: SnapshotManager) -> None:
+def test_invalid_options_are_refused_before_the_store_is_read(manager: SnapshotManager) -> None:
     def never() -> Any:
         raise AssertionError
 
@@ -220,7 +222,7 @@ def test_wrong_options_are_refused_before_anything_is_read(manager: SnapshotMana
     assert manager.get_run_ids() == []
 
 
-def test_numbers_and_space_do_not_grow_with_what_was_taken(file: Path) -> None:
+def test_stored_size_does_not_grow_with_the_number_of_snapshots(file: Path) -> None:
     with SnapshotManager(3, file) as manager:
         state: dict[str, Any] = {"messages": [{"text": "x" * 50, "n": n} for n in range(50)]}
 

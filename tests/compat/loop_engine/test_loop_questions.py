@@ -1,4 +1,4 @@
-"""Prompts: opened where nothing is restored by itself, answered once, and what follows each answer."""
+"""Questions: opened where nothing is restored by itself, answered once, and what follows each answer."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ import threading
 from typing import Any
 
 import pytest
-from looping import Clock, good, refused, state_of
+from loop_fixtures import Clock, good, refused, state_of
 
 from holdfast import Holdfast
-from holdfast.compat.loop_engine.questions import Prompts
+from holdfast.compat.loop_engine.questions import Questions
 from holdfast.loops import LoopEngine
 
 
 @pytest.fixture
 def asked(engine: LoopEngine) -> dict[str, Any]:
-    """A prompt of a project whose state has moved on since its snapshot."""
+    """A question of a project whose state has moved on since its snapshot."""
     engine.save_loop_snapshot("p", {"loop_count": 1, "goal": "kelp", "memory": ["fine"]})
     engine.set_project_state("p", {"loop_count": 2, "goal": "kelp", "memory": ["fine", "odd"], "new": 1})
     return good(engine.auto_restore_if_configured("p", "crash"))
 
 
-def test_without_autoresume_the_operator_is_asked(engine: LoopEngine, asked: dict[str, Any]) -> None:
+def test_question_is_opened_without_autoresume(engine: LoopEngine, asked: dict[str, Any]) -> None:
     assert asked == {
-        "status": "prompt",
+        "status": "question",
         "project_id": "p",
-        "prompt_id": "p:1",
+        "question_id": "p:1",
         "reason": "crash",
         "reasons": ["crash"],
         "opened": "2023-11-14T22:13:20+00:00",
         "version": 1,
         "loop": 1,
         "choices": ["resume", "restore", "reinitialize", "ignore"],
-        "message": "project 'p' has stopped (crash); version 1 is the last good one: how shall it go on?",
+        "message": "project 'p' has stopped (crash); version 1 is the last good one: how shall it continue?",
         "diff": [
             {"path": "loop_count", "change": "changed", "summary": "loop_count: 1 → 2"},
             {"path": "memory[1]", "change": "added", "summary": "+ memory[1]: 'odd'"},
@@ -41,46 +41,44 @@ def test_without_autoresume_the_operator_is_asked(engine: LoopEngine, asked: dic
         ],
         "diff_count": 3,
     }
-    assert engine.get_prompts() == {"status": "ok", "prompts": [asked]} == engine.get_prompts("p")
+    assert engine.get_questions() == {"status": "ok", "questions": [asked]} == engine.get_questions("p")
     assert state_of(engine)["loop_count"] == 2, "nothing is restored"
     json.dumps(asked)
 
 
-def test_a_frozen_agent_opens_a_prompt(engine: LoopEngine, clock: Clock) -> None:
+def test_stalled_agent_opens_a_question(engine: LoopEngine, clock: Clock) -> None:
     engine.log_agent_start("p", "planner", timeout=5)
     clock.forward(6)
-    (frozen,) = engine.check_timeouts()["frozen"]
-    assert (frozen["result"]["status"], frozen["result"]["version"]) == ("prompt", None)
-    assert "no snapshot" in frozen["result"]["message"]
+    (stalled,) = engine.check_timeouts()["stalled"]
+    assert (stalled["result"]["status"], stalled["result"]["version"]) == ("question", None)
+    assert "no snapshot" in stalled["result"]["message"]
 
 
-def test_what_happens_while_a_prompt_is_open_is_added_to_it(
-    engine: LoopEngine, asked: dict[str, Any]
-) -> None:
+def test_open_question_collects_further_reasons(engine: LoopEngine, asked: dict[str, Any]) -> None:
     for reason in ("timeout", "crash"):
         again = engine.auto_restore_if_configured("p", reason)
-        assert again["prompt_id"] == asked["prompt_id"]
+        assert again["question_id"] == asked["question_id"]
     assert again["reasons"] == ["crash", "timeout"]
-    assert len(engine.get_prompts()["prompts"]) == 1
+    assert len(engine.get_questions()["questions"]) == 1
 
 
-def test_resume_goes_on_with_the_state_as_it_is(engine: LoopEngine, asked: dict[str, Any]) -> None:
-    reply = engine.answer_prompt(asked["prompt_id"], "resume", actor="Ada")
+def test_answer_resume_leaves_the_state(engine: LoopEngine, asked: dict[str, Any]) -> None:
+    reply = engine.answer_question(asked["question_id"], "resume", actor="Ada")
     assert (reply["status"], reply["version"], reply["loop"]) == ("resumed", 2, 2)
     assert state_of(engine)["memory"] == ["fine", "odd"]
-    assert engine.get_prompts()["prompts"] == []
+    assert engine.get_questions()["questions"] == []
 
 
-def test_restore_goes_back(engine: LoopEngine, asked: dict[str, Any]) -> None:
-    reply = engine.answer_prompt(asked["prompt_id"], "restore", actor="Ada")
+def test_answer_restore_restores_the_last_snapshot(engine: LoopEngine, asked: dict[str, Any]) -> None:
+    reply = engine.answer_question(asked["question_id"], "restore", actor="Ada")
     assert (reply["status"], reply["version"], reply["kept"]) == ("restored", 1, ["new"])
     assert state_of(engine) == {"loop_count": 1, "goal": "kelp", "memory": ["fine"], "new": 1}
 
 
-def test_reinitialize_carries_over_the_keys_that_are_named(
+def test_answer_reinitialize_carries_over_the_named_keys(
     hf: Holdfast, engine: LoopEngine, asked: dict[str, Any]
 ) -> None:
-    reply = engine.answer_prompt(asked["prompt_id"], "reinitialize", keys=["goal", "new"], actor="Ada")
+    reply = engine.answer_question(asked["question_id"], "reinitialize", keys=["goal", "new"], actor="Ada")
     assert (reply["status"], reply["carried"], reply["loop"]) == ("reinitialized", ["goal", "new"], 0)
     assert {change["path"] for change in reply["diff"]} == {"loop_count", "memory"}
     assert state_of(engine) == {"goal": "kelp", "new": 1}
@@ -92,42 +90,42 @@ def test_reinitialize_carries_over_the_keys_that_are_named(
     assert hf.history("loop/p").at(2).state["memory"] == ["fine", "odd"], "nothing is deleted"
 
 
-def test_reinitialize_refuses_a_state_from_before(
+def test_state_from_before_a_reinitialization_is_refused(
     hf: Holdfast, engine: LoopEngine, asked: dict[str, Any]
 ) -> None:
     sleeper = LoopEngine(hf, check_every=None)
     state = sleeper.get_project_state("p")["state"]
-    engine.answer_prompt(asked["prompt_id"], "reinitialize")
+    engine.answer_question(asked["question_id"], "reinitialize")
     assert refused(sleeper.set_project_state("p", state | {"goal": "old"}), "stale_version")
     assert state_of(engine) == {}
 
 
-def test_ignore_does_nothing(engine: LoopEngine, asked: dict[str, Any]) -> None:
-    assert engine.answer_prompt(asked["prompt_id"], "ignore")["status"] == "ignored"
-    assert (state_of(engine)["loop_count"], engine.get_prompts()["prompts"]) == (2, [])
-    assert engine.auto_restore_if_configured("p")["prompt_id"] != asked["prompt_id"], (
+def test_answer_ignore_only_closes_the_question(engine: LoopEngine, asked: dict[str, Any]) -> None:
+    assert engine.answer_question(asked["question_id"], "ignore")["status"] == "ignored"
+    assert (state_of(engine)["loop_count"], engine.get_questions()["questions"]) == (2, [])
+    assert engine.auto_restore_if_configured("p")["question_id"] != asked["question_id"], (
         "the next one is another"
     )
 
 
-def test_the_second_answer_is_told_who_gave_the_first(
+def test_second_answer_reports_who_gave_the_first(
     hf: Holdfast, engine: LoopEngine, asked: dict[str, Any], clock: Clock
 ) -> None:
-    engine.answer_prompt(asked["prompt_id"], "ignore", actor="Ada")
+    engine.answer_question(asked["question_id"], "ignore", actor="Ada")
     clock.forward(5)
-    reply = LoopEngine(hf, check_every=None).answer_prompt(asked["prompt_id"], "restore", actor="Bob")
+    reply = LoopEngine(hf, check_every=None).answer_question(asked["question_id"], "restore", actor="Bob")
     assert "answered with ignore by Ada at 2023-11-14T22:13:20" in refused(reply, "invalid_answer")
     assert reply["answered"] == {"choice": "ignore", "actor": "Ada", "at": "2023-11-14T22:13:20+00:00"}
     assert state_of(engine)["loop_count"] == 2
 
 
-def test_of_many_answers_at_once_one_counts(hf: Holdfast, engine: LoopEngine, asked: dict[str, Any]) -> None:
+def test_concurrent_answers_count_once(hf: Holdfast, engine: LoopEngine, asked: dict[str, Any]) -> None:
     ready, replies = threading.Barrier(6), []
 
     def answer(number: int) -> None:
         mine = LoopEngine(hf, check_every=None)
         ready.wait(30)
-        replies.append(mine.answer_prompt(asked["prompt_id"], "restore", actor=f"{number}"))
+        replies.append(mine.answer_question(asked["question_id"], "restore", actor=f"{number}"))
 
     threads = [threading.Thread(target=answer, args=(number,)) for number in range(6)]
     for thread in threads:
@@ -140,16 +138,16 @@ def test_of_many_answers_at_once_one_counts(hf: Holdfast, engine: LoopEngine, as
 
 
 @pytest.mark.parametrize("choice", ["restore", "reinitialize"])
-def test_an_answer_whose_process_died_is_carried_out_by_another(
+def test_answer_of_a_dead_process_is_executed_by_another(
     hf: Holdfast, engine: LoopEngine, asked: dict[str, Any], clock: Clock, choice: str, monkeypatch: Any
 ) -> None:
     def die(*_: object) -> Any:
         raise SystemExit
 
     with monkeypatch.context() as patch:
-        patch.setattr(Prompts, "_carry_out", die)
+        patch.setattr(Questions, "execute", die)
         with pytest.raises(SystemExit):
-            engine.answer_prompt(asked["prompt_id"], choice, actor="Ada")
+            engine.answer_question(asked["question_id"], choice, actor="Ada")
     clock.forward(61)
     other = LoopEngine(hf, check_every=None)
     (finished,) = other.check_timeouts()["finished"]
@@ -160,31 +158,33 @@ def test_an_answer_whose_process_died_is_carried_out_by_another(
     assert other.check_timeouts()["finished"] == []
 
 
-def test_answers_that_cannot_be(engine: LoopEngine, asked: dict[str, Any]) -> None:
-    prompt = asked["prompt_id"]
-    assert "resume, restore" in refused(engine.answer_prompt(prompt, "maybe"), "invalid_answer")
+def test_answer_refuses_invalid_arguments(engine: LoopEngine, asked: dict[str, Any]) -> None:
+    question = asked["question_id"]
+    assert "resume, restore" in refused(engine.answer_question(question, "maybe"), "invalid_answer")
     assert "has no 'gaol'" in refused(
-        engine.answer_prompt(prompt, "reinitialize", keys=["gaol"]), "invalid_answer"
+        engine.answer_question(question, "reinitialize", keys=["gaol"]), "invalid_answer"
     )
-    assert refused(engine.answer_prompt(prompt, "restore", keys=["goal"]), "invalid_answer")
-    assert refused(engine.answer_prompt(prompt, "reinitialize", keys="goal"), "invalid")
+    assert refused(engine.answer_question(question, "restore", keys=["goal"]), "invalid_answer")
+    assert refused(engine.answer_question(question, "reinitialize", keys="goal"), "invalid")
     for wrong in ("p:99", "q:1", "p", "", ":", "p:x", "../p:1", "p:1:1", "p:¹"):
-        assert refused(engine.answer_prompt(wrong, "resume"), "not_found")
-    assert refused(engine.answer_prompt(7, "resume"), "invalid_reference")  # type: ignore[arg-type]
-    assert [each["prompt_id"] for each in engine.get_prompts()["prompts"]] == [prompt], "none of them counted"
+        assert refused(engine.answer_question(wrong, "resume"), "not_found")
+    assert refused(engine.answer_question(7, "resume"), "invalid_reference")  # type: ignore[arg-type]
+    assert [each["question_id"] for each in engine.get_questions()["questions"]] == [question], (
+        "none of them counted"
+    )
 
 
-def test_with_autoresume_and_no_snapshot_there_is_nothing_to_do(engine: LoopEngine) -> None:
+def test_autoresume_without_snapshot_does_nothing(engine: LoopEngine) -> None:
     engine.configure("p", loop_autoresume=True)
     assert engine.auto_restore_if_configured("p", "crash")["status"] == "no snapshot available"
     assert engine.check_timeouts("p")["finished"] == []
 
 
-def test_the_audit_tells_who_what_when_and_why(
+def test_audit_records_actor_action_time_and_reason(
     engine: LoopEngine, asked: dict[str, Any], clock: Clock
 ) -> None:
     clock.forward(1)
-    engine.answer_prompt(asked["prompt_id"], "restore", actor="Ada")
+    engine.answer_question(asked["question_id"], "restore", actor="Ada")
     clock.forward(1)
     engine.restore_snapshot("p", 1, reason="by hand", actor="Bob")
     clock.forward(1)
@@ -208,3 +208,33 @@ def test_the_audit_tells_who_what_when_and_why(
     ]
     assert sorted(each["at"] for each in audit["audit"]) == [each["at"] for each in audit["audit"]]
     json.dumps(audit)
+
+
+def test_control_record_of_earlier_words_is_read(hf: Holdfast, engine: LoopEngine) -> None:
+    """Records and audit entries that said prompt and frozen are shown in the words of today."""
+    log = hf.history("loop/p/control")
+    record = {
+        "project": "p",
+        "format": 1,
+        "serial": 2,
+        "config": {},
+        "agents": {},
+        "ended": {"planner": {"token": 1, "how": "frozen", "at": 1_700_000_000_000_000}},
+        "prompts": [{"number": 2, "reasons": ["crash"], "opened": 1_700_000_000_000_000}],
+        "tasks": [],
+    }
+    facts = {"prompt_id": "p:2", "agents": ["planner"], "decided": "prompt.opened"}
+    log.commit(json.dumps(record), step="agent.frozen", annotations=json.dumps(facts), tags=["loop-control"])
+
+    assert engine.get_agents("p")["ended"]["planner"]["how"] == "stalled"
+    assert "found stalled" in refused(engine.agent_progress("p", "planner"), "not_running")
+    assert [each["question_id"] for each in engine.get_questions()["questions"]] == ["p:2"]
+    (entry,) = engine.get_audit("p")["audit"]
+    assert (entry["action"], entry["question_id"], entry["decided"]) == (
+        "agent.stalled",
+        "p:2",
+        "question.opened",
+    )
+
+    good(engine.answer_question("p:2", "ignore"))
+    assert '"prompts":' in log.head.state, "the stored name did not change"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from looping import Clock, good, refused, state_of
+from loop_fixtures import Clock, good, refused, state_of
 
 from holdfast import Holdfast
 from holdfast.loops import LoopEngine
 
 
-def test_a_snapshot_is_saved_under_the_number_of_its_loop(engine: LoopEngine, clock: Clock) -> None:
+def test_snapshot_has_the_number_of_its_loop(engine: LoopEngine, clock: Clock) -> None:
     engine.set_project_state("p", {"loop_count": 7, "memory": ["goal"]})
     clock.forward(1.5)
     assert engine.save_loop_snapshot("p", tags=["good"], note="fine", actor="Ada") == {
@@ -28,11 +28,11 @@ def test_a_snapshot_is_saved_under_the_number_of_its_loop(engine: LoopEngine, cl
 
 
 @pytest.mark.parametrize("count", [None, "7", 7.5, True, [1]])
-def test_what_is_no_number_is_loop_0(engine: LoopEngine, count: object) -> None:
+def test_loop_count_that_is_not_an_integer_counts_as_0(engine: LoopEngine, count: object) -> None:
     assert engine.save_loop_snapshot("p", {"loop_count": count})["loop"] == 0
 
 
-def test_the_history_lists_snapshots_oldest_first_and_no_other_versions(engine: LoopEngine) -> None:
+def test_history_lists_only_snapshots_oldest_first(engine: LoopEngine) -> None:
     for loop in range(1, 6):
         engine.set_project_state("p", {"loop_count": loop})
         engine.save_loop_snapshot("p", note=f"loop {loop}", actor="Ada", tags=[f"l{loop}"])
@@ -46,7 +46,7 @@ def test_the_history_lists_snapshots_oldest_first_and_no_other_versions(engine: 
     json.dumps(found)
 
 
-def test_a_restore_replaces_the_state_and_deletes_nothing(hf: Holdfast, engine: LoopEngine) -> None:
+def test_restore_replaces_the_state_and_deletes_nothing(hf: Holdfast, engine: LoopEngine) -> None:
     engine.save_loop_snapshot("p", {"loop_count": 1, "memory": {"goal": "kelp", "facts": [1, 2]}})
     engine.set_project_state("p", {"loop_count": 2, "memory": {"goal": "nonsense", "more": True}})
     assert good(engine.restore_last_snapshot("p", reason="nonsense", actor="Ada")) == {
@@ -76,7 +76,7 @@ def test_a_restore_replaces_the_state_and_deletes_nothing(hf: Holdfast, engine: 
     assert hf.verify()
 
 
-def test_three_restores_in_a_row_keep_history_configuration_audit_and_unknown_keys(
+def test_repeated_restores_keep_history_configuration_audit_and_unknown_keys(
     engine: LoopEngine,
 ) -> None:
     engine.set_project_state("p", {"loop_count": 1, "loop_autoresume": True, "mine": {"deep": [1]}})
@@ -108,21 +108,21 @@ def test_three_restores_in_a_row_keep_history_configuration_audit_and_unknown_ke
     assert engine.auto_restore_if_configured("p", "crash")["status"] == "restored"
 
 
-def test_keys_that_the_snapshot_knows_are_replaced_deep_down(engine: LoopEngine) -> None:
+def test_restore_replaces_keys_of_the_snapshot_at_all_depths(engine: LoopEngine) -> None:
     engine.save_loop_snapshot("p", {"a": {"x": 1}})
     engine.set_project_state("p", {"a": {"x": 2, "y": 3}, "b": 4})
     assert engine.restore_last_snapshot("p")["kept"] == ["b"]
     assert state_of(engine) == {"a": {"x": 1}, "b": 4}, "what is new below a known key is not kept"
 
 
-def test_unknown_keys_are_left_behind_if_asked(engine: LoopEngine) -> None:
+def test_restore_drops_unknown_keys_on_request(engine: LoopEngine) -> None:
     engine.save_loop_snapshot("p", {"a": 1})
     engine.set_project_state("p", {"b": 2})
     restored = engine.restore_last_snapshot("p", keep_unknown=False)
     assert (restored["kept"], state_of(engine)) == ([], {"a": 1})
 
 
-def test_the_last_snapshot_is_that_of_the_line_one_is_on(engine: LoopEngine) -> None:
+def test_last_snapshot_belongs_to_the_current_timeline(engine: LoopEngine) -> None:
     for loop in (1, 2, 3):
         engine.save_loop_snapshot("p", {"loop_count": loop})
     assert engine.restore_snapshot("p", 1, actor="Ada")["loop"] == 1
@@ -132,7 +132,7 @@ def test_the_last_snapshot_is_that_of_the_line_one_is_on(engine: LoopEngine) -> 
     assert engine.restore_snapshot("p", 3)["loop"] == 3, "and can be restored"
 
 
-def test_a_snapshot_is_found_however_many_states_came_since(hf: Holdfast, engine: LoopEngine) -> None:
+def test_last_snapshot_is_found_after_many_later_states(hf: Holdfast, engine: LoopEngine) -> None:
     engine.save_loop_snapshot("p", {"loop_count": 1})
     for loop in range(2, 40):
         engine.update_project_state("p", {"loop_count": loop})
@@ -142,7 +142,7 @@ def test_a_snapshot_is_found_however_many_states_came_since(hf: Holdfast, engine
     assert engine.restore_last_snapshot("p")["version"] == 1
 
 
-def test_nothing_to_restore(engine: LoopEngine) -> None:
+def test_restore_without_snapshot_reports_it(engine: LoopEngine) -> None:
     for _ in range(2):
         found = engine.restore_last_snapshot("p")
         assert (found["status"], found["project_id"]) == ("no snapshot available", "p")
@@ -153,7 +153,7 @@ def test_nothing_to_restore(engine: LoopEngine) -> None:
     assert state_of(engine) == {"loop_count": 1}
 
 
-def test_secrets_are_no_part_of_a_snapshot_and_the_engines_own_words_are_no_secrets(
+def test_secrets_are_redacted_and_names_of_the_engine_are_not(
     engine: LoopEngine,
 ) -> None:
     engine.save_loop_snapshot("p", {"my_secret": "sk-1", "token": "sk-2"})
@@ -164,9 +164,7 @@ def test_secrets_are_no_part_of_a_snapshot_and_the_engines_own_words_are_no_secr
     assert [entry.get("token") for entry in engine.get_audit("p")["audit"]] == [token, None]
 
 
-def test_a_state_that_cannot_be_stored_is_saved_without_what_cannot(
-    engine: LoopEngine, tmp_path: object
-) -> None:
+def test_snapshot_replaces_values_that_cannot_be_stored(engine: LoopEngine, tmp_path: object) -> None:
     state: dict[str, object] = {"loop_count": 1, "fine": (1, {2}, None), "call": lambda: None}
     state["self"] = [state]
     with open(__file__) as file:

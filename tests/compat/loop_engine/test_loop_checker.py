@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from looping import Clock, good, state_of
+from loop_fixtures import Clock, good, state_of
 
 import holdfast
 from holdfast import Holdfast
@@ -36,7 +36,7 @@ def engine(hf: Holdfast) -> LoopEngine:
     return LoopEngine(hf, check_every=SOON)
 
 
-def test_a_frozen_agent_is_found_without_being_asked(engine: LoopEngine, clock: Clock) -> None:
+def test_checker_finds_a_stalled_agent(engine: LoopEngine, clock: Clock) -> None:
     engine.configure("p", loop_autoresume=True)
     engine.save_loop_snapshot("p", {"loop_count": 1})
     engine.update_project_state("p", {"loop_count": 2})
@@ -49,7 +49,7 @@ def test_a_frozen_agent_is_found_without_being_asked(engine: LoopEngine, clock: 
     assert not threads()
 
 
-def test_scheduled_snapshots_are_taken_without_being_asked(engine: LoopEngine, clock: Clock) -> None:
+def test_checker_takes_scheduled_snapshots(engine: LoopEngine, clock: Clock) -> None:
     engine.set_project_state("p", {"loop_count": 1})
     engine.schedule("p", 60)
     with engine.checker(every=SOON):
@@ -59,7 +59,7 @@ def test_scheduled_snapshots_are_taken_without_being_asked(engine: LoopEngine, c
         until(lambda: engine.get_snapshot_history("p")["snapshot_count"] == 2)
 
 
-def test_there_is_one_for_a_store(hf: Holdfast, engine: LoopEngine) -> None:
+def test_checker_exists_once_per_store(hf: Holdfast, engine: LoopEngine) -> None:
     other = LoopEngine(hf, check_every=SOON)
     for each in (engine, other):
         for project in ("p", "q"):
@@ -77,7 +77,7 @@ def test_there_is_one_for_a_store(hf: Holdfast, engine: LoopEngine) -> None:
     assert not threads()
 
 
-def test_it_survives_what_goes_wrong_and_says_so_once(
+def test_checker_survives_errors(
     engine: LoopEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "holdfast")
@@ -100,7 +100,7 @@ def test_it_survives_what_goes_wrong_and_says_so_once(
     assert all("out of order" in each for each in told)
 
 
-def test_it_says_the_same_only_once(
+def test_checker_logs_a_repeated_error_once(
     engine: LoopEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "holdfast")
@@ -110,11 +110,11 @@ def test_it_says_the_same_only_once(
 
     monkeypatch.setattr(LoopEngine, "check_timeouts", check)
     with engine.checker(every=SOON) as checker:
-        until(lambda: checker.looks > 20)
-    assert [record.getMessage() for record in caplog.records] == ["looking for frozen agents: out of order"]
+        until(lambda: checker.checks > 20)
+    assert [record.getMessage() for record in caplog.records] == ["looking for stalled agents: out of order"]
 
 
-def test_it_ends_with_the_store(tmp_path: Path) -> None:
+def test_checker_ends_when_the_store_is_closed(tmp_path: Path) -> None:
     for where in (":memory:", tmp_path / "runs.db"):
         hf = holdfast.open(where)
         engine = LoopEngine(hf, check_every=SOON)
@@ -125,17 +125,17 @@ def test_it_ends_with_the_store(tmp_path: Path) -> None:
         assert engine.check_timeouts()["status"] == "error"
 
 
-def test_it_ends_when_nobody_holds_the_engine(hf: Holdfast) -> None:
+def test_checker_ends_when_the_engine_is_collected(hf: Holdfast) -> None:
     engine = LoopEngine(hf, check_every=SOON)
     engine.log_agent_start("p", "planner")
     checker = engine.checker()
-    until(lambda: checker.looks > 0)
+    until(lambda: checker.checks > 0)
     del engine
     gc.collect()
     until(lambda: not threads())
 
 
-def test_a_wrong_interval_is_refused(hf: Holdfast) -> None:
+def test_checker_refuses_an_invalid_interval(hf: Holdfast) -> None:
     engine = LoopEngine(hf, check_every=None)
     for wrong in (0, -1, "1", None, float("nan")):
         with pytest.raises(holdfast.InvalidCall, match="every is a number"):
@@ -147,7 +147,7 @@ def test_a_wrong_interval_is_refused(hf: Holdfast) -> None:
         LoopEngine("runs.db")  # type: ignore[arg-type]
 
 
-def test_a_thread_that_cannot_be_started_does_not_stop_the_agent(
+def test_agent_starts_although_the_checker_thread_cannot(
     engine: LoopEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(self: threading.Thread) -> None:
@@ -156,12 +156,12 @@ def test_a_thread_that_cannot_be_started_does_not_stop_the_agent(
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", fail)
         assert good(engine.log_agent_start("p", "planner"))["status"] == "started"
-    assert "nobody looks for frozen agents" in caplog.text
+    assert "this process does not look for stalled agents" in caplog.text
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_process_has_one_of_its_own(tmp_path: Path) -> None:
+def test_forked_process_has_its_own_checker(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "runs.db", durability="fast") as hf:
         engine = LoopEngine(hf, check_every=SOON)
         engine.log_agent_start("p", "planner")

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from looping import Clock, good, refused, state_of
+from loop_fixtures import Clock, good, refused, state_of
 
 import holdfast
 from holdfast import Holdfast
-from holdfast.compat.loop_engine.agents import Beat, Beats, deadline
-from holdfast.compat.loop_engine.control import Agent, Book
+from holdfast.compat.loop_engine.agents import Beat, Heartbeats, deadline
+from holdfast.compat.loop_engine.control import Agent, ControlLog
 from holdfast.compat.loop_engine.project import Project
+from holdfast.compat.loop_engine.states import States
 from holdfast.loops import LoopEngine
 
 
@@ -27,7 +28,7 @@ def project(engine: LoopEngine) -> LoopEngine:
     return engine
 
 
-def test_a_completed_agent_leaves_a_snapshot(engine: LoopEngine) -> None:
+def test_completed_agent_saves_a_snapshot(engine: LoopEngine) -> None:
     engine.set_project_state("p", {"loop_count": 4})
     started = engine.log_agent_start("p", "planner", timeout=60, actor="Ada")
     assert started == {
@@ -49,7 +50,7 @@ def test_a_completed_agent_leaves_a_snapshot(engine: LoopEngine) -> None:
     assert engine.get_agents("p")["running"] == {}
 
 
-def test_an_agent_that_failed_leaves_none(engine: LoopEngine) -> None:
+def test_failed_agent_saves_no_snapshot(engine: LoopEngine) -> None:
     engine.set_project_state("p", {"loop_count": 4})
     engine.log_agent_start("p", "planner")
     done = engine.log_agent_complete("p", "planner", "failed")
@@ -58,32 +59,37 @@ def test_an_agent_that_failed_leaves_none(engine: LoopEngine) -> None:
     assert [entry["action"] for entry in engine.get_audit("p")["audit"]] == ["agent.started", "agent.ended"]
 
 
-def test_a_completion_may_bring_the_state_and_needs_no_start(engine: LoopEngine) -> None:
+def test_completion_accepts_a_state_and_needs_no_start(engine: LoopEngine) -> None:
     done = engine.log_agent_complete("p", "planner", state={"loop_count": 5})
     assert done["snapshot"]["loop"] == 5
     empty = engine.log_agent_complete("q", "planner")
     assert (empty["status"], empty["snapshot"]["code"]) == ("logged", "not_found")
 
 
-def test_a_frozen_agent_is_found_and_the_last_snapshot_restored(project: LoopEngine, clock: Clock) -> None:
+def test_stalled_agent_is_found_and_the_last_snapshot_restored(project: LoopEngine, clock: Clock) -> None:
     project.log_agent_start("p", "planner", timeout=60)
     clock.forward(60)
-    assert project.check_timeouts()["frozen"] == []
+    assert project.check_timeouts()["stalled"] == []
     clock.forward(0.5)
     found = project.check_timeouts()
-    (frozen,) = found["frozen"]
+    (stalled,) = found["stalled"]
     assert (found["status"], found["checked"], found["errors"]) == ("ok", 1, [])
-    assert (frozen["project_id"], frozen["agent"], frozen["timeout"]) == ("p", "planner", 60.0)
-    assert (frozen["result"]["status"], frozen["result"]["loop"]) == ("restored", 1)
+    assert (stalled["project_id"], stalled["agent"], stalled["timeout"]) == ("p", "planner", 60.0)
+    assert (stalled["result"]["status"], stalled["result"]["loop"]) == ("restored", 1)
     assert state_of(project) == {"loop_count": 1, "memory": "good"}
     again = project.check_timeouts()
-    assert (again["frozen"], again["finished"]) == ([], []), "and not a second time"
+    assert (again["stalled"], again["finished"]) == ([], []), "and not a second time"
     audit = project.get_audit("p")["audit"]
-    assert [entry["action"] for entry in audit] == ["configured", "agent.started", "agent.frozen", "restored"]
+    assert [entry["action"] for entry in audit] == [
+        "configured",
+        "agent.started",
+        "agent.stalled",
+        "restored",
+    ]
     assert "'planner' after 60 s" in audit[-1]["reason"]
 
 
-def test_an_agent_that_was_found_frozen_may_not_complete(project: LoopEngine, clock: Clock) -> None:
+def test_stalled_agent_cannot_complete(project: LoopEngine, clock: Clock) -> None:
     token = project.log_agent_start("p", "planner", timeout=60)["token"]
     clock.forward(61)
     project.check_timeouts()
@@ -93,22 +99,22 @@ def test_an_agent_that_was_found_frozen_may_not_complete(project: LoopEngine, cl
         project.log_agent_complete("p", "planner", token=token),
         project.agent_progress("p", "planner"),
     ):
-        assert "found frozen at 2023" in refused(reply, "not_running")
+        assert "found stalled at 2023" in refused(reply, "not_running")
     assert project.get_snapshot_history("p")["snapshot_count"] == count
-    assert project.get_agents("p")["ended"]["planner"]["how"] == "frozen"
+    assert project.get_agents("p")["ended"]["planner"]["how"] == "stalled"
     good(project.log_agent_start("p", "planner"))
     good(project.log_agent_complete("p", "planner"))
 
 
 @pytest.mark.parametrize("autoresume", [True, False])
-def test_no_agent_is_ended_while_its_last_snapshot_is_saved(
+def test_completing_agent_is_not_ended_while_its_snapshot_is_saved(
     project: LoopEngine, clock: Clock, monkeypatch: pytest.MonkeyPatch, autoresume: bool
 ) -> None:
     """Or what it saves would be the last good snapshot of an agent that was refused."""
     project.configure("p", loop_autoresume=autoresume)
     project.log_agent_start("p", "planner", timeout=60)
     clock.forward(60)
-    save = project._save
+    save = States.save
     replies: list[dict[str, Any]] = []
 
     def slow(*args: Any, **how: Any) -> Any:
@@ -117,37 +123,37 @@ def test_no_agent_is_ended_while_its_last_snapshot_is_saved(
         replies.append(project.reset_agent("p", "planner"))
         return save(*args, **how)
 
-    monkeypatch.setattr(project, "_save", slow)
+    monkeypatch.setattr(States, "save", slow)
     done = good(project.log_agent_complete("p", "planner", state={"loop_count": 3}))
     assert done["snapshot"]["status"] == "saved"
-    assert replies[0]["frozen"] == []
-    assert "completes just now" in refused(replies[1], "already_running")
+    assert replies[0]["stalled"] == []
+    assert "is completing" in refused(replies[1], "already_running")
     assert project.get_agents("p")["running"] == project.get_agents("p")["ended"] == {}
-    assert project.check_timeouts()["frozen"] == []
+    assert project.check_timeouts()["stalled"] == []
     assert [entry["action"] for entry in project.get_audit("p")["audit"]].count("agent.completed") == 1
 
 
-def test_an_agent_that_was_ended_saves_nothing(
+def test_agent_that_stalls_just_before_completion_saves_nothing(
     project: LoopEngine, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found frozen in the very moment in which it completes."""
     project.log_agent_start("p", "planner", timeout=60)
     clock.forward(61)
-    change = Book.change
+    change = ControlLog.change
     count = project.get_snapshot_history("p")["snapshot_count"]
 
-    def late(book: Book, decide: Any) -> Any:
-        monkeypatch.setattr(Book, "change", change)
-        assert len(project.check_timeouts()["frozen"]) == 1
+    def late(book: ControlLog, decide: Any) -> Any:
+        monkeypatch.setattr(ControlLog, "change", change)
+        assert len(project.check_timeouts()["stalled"]) == 1
         return change(book, decide)
 
-    monkeypatch.setattr(Book, "change", late)
+    monkeypatch.setattr(ControlLog, "change", late)
     refused(project.log_agent_complete("p", "planner", state={"from": "another life"}), "not_running")
     assert project.get_snapshot_history("p")["snapshot_count"] == count
     assert state_of(project) == {"loop_count": 1, "memory": "good"}
 
 
-def test_who_dies_while_completing_is_found_frozen_later(
+def test_agent_killed_while_completing_is_found_stalled_later(
     project: LoopEngine, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def dies(*_: Any, **__: Any) -> Any:
@@ -155,32 +161,32 @@ def test_who_dies_while_completing_is_found_frozen_later(
 
     project.log_agent_start("p", "planner", timeout=10)
     with monkeypatch.context() as patch:
-        patch.setattr(project, "_save", dies)
+        patch.setattr(States, "save", dies)
         with pytest.raises(KeyboardInterrupt):
             project.log_agent_complete("p", "planner")
     clock.forward(59)
-    assert project.check_timeouts()["frozen"] == []
+    assert project.check_timeouts()["stalled"] == []
     clock.forward(2)
-    assert len(project.check_timeouts()["frozen"]) == 1
+    assert len(project.check_timeouts()["stalled"]) == 1
 
 
-def test_one_that_was_started_anew_while_the_last_one_completed_goes_on(
+def test_agent_started_again_during_completion_keeps_running(
     project: LoopEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project.log_agent_start("p", "planner")
-    save = project._save
+    save = States.save
     tokens: list[int] = []
 
     def slow(*args: Any, **how: Any) -> Any:
         tokens.append(project.log_agent_start("p", "planner")["token"])
         return save(*args, **how)
 
-    monkeypatch.setattr(project, "_save", slow)
+    monkeypatch.setattr(States, "save", slow)
     good(project.log_agent_complete("p", "planner"))
     assert project.get_agents("p")["running"]["planner"]["token"] == tokens[0]
 
 
-def test_what_is_remembered_of_agents_that_ended_is_bounded(engine: LoopEngine, clock: Clock) -> None:
+def test_number_of_remembered_ended_agents_is_bounded(engine: LoopEngine, clock: Clock) -> None:
     engine.set_project_state("p", {})
     for number in range(130):
         engine.log_agent_start("p", f"agent-{number}", timeout=60)
@@ -190,23 +196,23 @@ def test_what_is_remembered_of_agents_that_ended_is_bounded(engine: LoopEngine, 
     ended = engine.get_agents("p")["ended"]
     assert list(ended)[-1] == "agent-129"
     assert len(ended) == 100
-    assert len(Beats(engine._hf, "p").read()) == 1
+    assert len(Heartbeats(engine._hf, "p").read()) == 1
     # The last ones are still refused.
     refused(engine.log_agent_complete("p", "agent-129"), "not_running")
 
 
-def test_signs_of_life_keep_a_long_agent_from_being_frozen(project: LoopEngine, clock: Clock) -> None:
+def test_heartbeats_keep_a_long_agent_from_stalling(project: LoopEngine, clock: Clock) -> None:
     project.log_agent_start("p", "planner", timeout=60)
     for _ in range(10):
         clock.forward(50)
         assert good(project.agent_progress("p", "planner"))["noted"] is True
-        assert project.check_timeouts()["frozen"] == []
+        assert project.check_timeouts()["stalled"] == []
     clock.forward(61)
-    assert len(project.check_timeouts()["frozen"]) == 1
+    assert len(project.check_timeouts()["stalled"]) == 1
     assert refused(project.agent_progress("p", "never started"), "not_running")
 
 
-def test_signs_of_life_take_little_room_and_are_no_part_of_the_audit(
+def test_heartbeats_take_little_space_and_are_not_in_the_audit(
     hf: Holdfast, project: LoopEngine, clock: Clock
 ) -> None:
     project.log_agent_start("p", "planner", timeout=100)
@@ -221,23 +227,23 @@ def test_signs_of_life_take_little_room_and_are_no_part_of_the_audit(
     assert hf.verify()
 
 
-def test_a_sign_of_life_of_an_earlier_start_is_none_of_this_one(project: LoopEngine, clock: Clock) -> None:
+def test_heartbeat_of_an_earlier_start_does_not_extend_a_later_one(project: LoopEngine, clock: Clock) -> None:
     project.log_agent_start("p", "planner", timeout=1000)
     clock.forward(900)
     project.agent_progress("p", "planner")
     first = project.log_agent_start("p", "planner", timeout=10)
     assert first["unfinished"] == {"token": 1, "started": "2023-11-14T22:13:20+00:00"}
     clock.forward(11)
-    assert [frozen["token"] for frozen in project.check_timeouts()["frozen"]] == [first["token"]]
+    assert [stalled["token"] for stalled in project.check_timeouts()["stalled"]] == [first["token"]]
 
 
-def test_a_late_sign_of_life_of_another_start_counts_for_nothing() -> None:
+def test_deadline_ignores_a_heartbeat_of_another_start() -> None:
     agent = Agent(token=2, started=1_000_000, timeout=10)
     assert deadline(agent, Beat(token=1, at=5_000_000)) == 11_000_000 == deadline(agent, None)
     assert deadline(agent, Beat(token=2, at=5_000_000)) == 15_000_000
 
 
-def test_a_start_takes_the_place_of_the_one_before(project: LoopEngine) -> None:
+def test_start_replaces_an_earlier_start_of_the_agent(project: LoopEngine) -> None:
     one = project.log_agent_start("p", "planner")["token"]
     two = project.log_agent_start("p", "planner")["token"]
     assert "token 1" in refused(project.log_agent_complete("p", "planner", token=one), "not_running")
@@ -245,7 +251,7 @@ def test_a_start_takes_the_place_of_the_one_before(project: LoopEngine) -> None:
     good(project.log_agent_complete("p", "planner", token=two))
 
 
-def test_timeouts_by_call_by_agent_by_project_and_by_engine(hf: Holdfast, clock: Clock) -> None:
+def test_timeouts_apply_by_call_agent_project_and_engine(hf: Holdfast, clock: Clock) -> None:
     engine = LoopEngine(hf, timeout=40, check_every=None)
     engine.configure("p", timeout=30, timeouts={"slow": 20, "endless": math.inf})
     for project, agent, timeout in (
@@ -256,28 +262,30 @@ def test_timeouts_by_call_by_agent_by_project_and_by_engine(hf: Holdfast, clock:
     for _ in range(50):
         clock.forward(1)
         order += [
-            (round(clock.now - 1_700_000_000), each["agent"]) for each in engine.check_timeouts()["frozen"]
+            (round(clock.now - 1_700_000_000), each["agent"]) for each in engine.check_timeouts()["stalled"]
         ]
     assert order == [(11, "a"), (21, "slow"), (31, "b"), (41, "c")]
     clock.forward(1e8)
-    assert engine.check_timeouts()["frozen"] == []
+    assert engine.check_timeouts()["stalled"] == []
     engine.configure("p", timeouts={"slow": None})
     assert engine.get_config("p")["config"]["timeouts"] == {"endless": "never"}
 
 
-def test_an_agent_is_reset_by_hand(project: LoopEngine, clock: Clock) -> None:
+def test_reset_ends_an_agent_and_leaves_the_state(project: LoopEngine, clock: Clock) -> None:
     project.log_agent_start("p", "planner", timeout=60)
     assert project.reset_agent("p", "planner", reason="hopeless", actor="Ada")["status"] == "reset"
     assert "reset by Ada" in refused(project.log_agent_complete("p", "planner"), "not_running")
     assert refused(project.reset_agent("p", "planner"), "not_running")
     clock.forward(61)
-    assert project.check_timeouts()["frozen"] == []
+    assert project.check_timeouts()["stalled"] == []
     assert state_of(project)["memory"] == "half done", "the state stays"
     entry = project.get_audit("p")["audit"][-1]
     assert (entry["action"], entry["actor"], entry["reason"]) == ("agent.reset", "Ada", "hopeless")
 
 
-def test_many_checkers_restore_once_for_one_timeout(hf: Holdfast, project: LoopEngine, clock: Clock) -> None:
+def test_concurrent_checkers_restore_once_per_timeout(
+    hf: Holdfast, project: LoopEngine, clock: Clock
+) -> None:
     for agent in ("one", "two"):
         project.log_agent_start("p", agent, timeout=60)
     clock.forward(61)
@@ -293,12 +301,12 @@ def test_many_checkers_restore_once_for_one_timeout(hf: Holdfast, project: LoopE
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert sorted(len(each["frozen"]) for each in found) == [0] * 7 + [2]
+    assert sorted(len(each["stalled"]) for each in found) == [0] * 7 + [2]
     assert len(hf.history("loop/p").timelines()) == 2
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_what_a_checker_that_died_left_is_finished_once(
+def test_task_of_a_dead_checker_is_finished_once(
     hf: Holdfast, project: LoopEngine, clock: Clock, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It dies when it has decided, before the restore or just after it."""
@@ -330,11 +338,11 @@ def test_what_a_checker_that_died_left_is_finished_once(
     assert other.check_timeouts()["finished"] == []
 
 
-def test_a_restore_that_another_has_made_meanwhile_is_not_made_again(
+def test_restore_made_by_another_process_is_not_repeated(
     hf: Holdfast, project: LoopEngine, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process sleeps between its look at the head and the restore, and wakes up after another took over."""
-    begin, other = Project.begin_anew, LoopEngine(hf, check_every=None)
+    begin, other = Project.start_timeline, LoopEngine(hf, check_every=None)
     slept: list[Any] = []
 
     def sleep(self: Project, *args: Any, **kwargs: Any) -> Any:
@@ -345,17 +353,17 @@ def test_a_restore_that_another_has_made_meanwhile_is_not_made_again(
             good(other.update_project_state("p", {"memory": "gone on"}))
         return begin(self, *args, **kwargs)
 
-    monkeypatch.setattr(Project, "begin_anew", sleep)
+    monkeypatch.setattr(Project, "start_timeline", sleep)
     reply = project.auto_restore_if_configured("p", "crash")
     assert [each["status"] for each in slept[1]] == ["restored"]
     assert (reply["status"], reply["version"], reply["by_another"]) == ("restored", 1, True)
     assert (len(hf.history("loop/p").timelines()), state_of(project)["memory"]) == (2, "gone on")
 
 
-def test_what_is_written_during_a_restore_is_not_lost(
+def test_write_during_a_restore_is_not_lost(
     hf: Holdfast, project: LoopEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin, other = Project.begin_anew, LoopEngine(hf, check_every=None)
+    begin, other = Project.start_timeline, LoopEngine(hf, check_every=None)
     written: list[Any] = []
 
     def intrude(self: Project, *args: Any, **kwargs: Any) -> Any:
@@ -363,12 +371,12 @@ def test_what_is_written_during_a_restore_is_not_lost(
             written.append(other.update_project_state("p", {"late": 1}))
         return begin(self, *args, **kwargs)
 
-    monkeypatch.setattr(Project, "begin_anew", intrude)
+    monkeypatch.setattr(Project, "start_timeline", intrude)
     assert project.restore_last_snapshot("p")["kept"] == ["late"]
     assert state_of(project) == {"loop_count": 1, "memory": "good", "late": 1}
 
 
-def test_agents_are_known_after_a_restart(file: Path, clock: Clock) -> None:
+def test_agents_survive_a_restart(file: Path, clock: Clock) -> None:
     with holdfast.open(file, clock=clock) as hf:
         engine = LoopEngine(hf, check_every=None)
         engine.configure("p", loop_autoresume=True)
@@ -379,12 +387,12 @@ def test_agents_are_known_after_a_restart(file: Path, clock: Clock) -> None:
     with holdfast.open(file, clock=clock) as hf:
         engine = LoopEngine(hf, check_every=None)
         clock.forward(50)
-        assert engine.check_timeouts()["frozen"] == []
+        assert engine.check_timeouts()["stalled"] == []
         clock.forward(11)
-        assert [each["result"]["status"] for each in engine.check_timeouts()["frozen"]] == ["restored"]
+        assert [each["result"]["status"] for each in engine.check_timeouts()["stalled"]] == ["restored"]
 
 
-def test_one_project_that_cannot_be_looked_at_does_not_hide_the_others(
+def test_project_that_cannot_be_read_does_not_hide_the_others(
     hf: Holdfast, project: LoopEngine, clock: Clock
 ) -> None:
     project.log_agent_start("broken", "planner", timeout=60)
@@ -392,5 +400,5 @@ def test_one_project_that_cannot_be_looked_at_does_not_hide_the_others(
     hf.history("loop/broken/control").commit("no control record", status="running")
     clock.forward(61)
     found = project.check_timeouts()
-    assert [each["project_id"] for each in found["frozen"]] == ["p"]
+    assert [each["project_id"] for each in found["stalled"]] == ["p"]
     assert [(each["project"], each["code"]) for each in found["errors"]] == [("broken", "corrupt_store")]

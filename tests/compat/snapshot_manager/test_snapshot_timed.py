@@ -13,17 +13,21 @@ from typing import Any
 
 import pydantic
 import pytest
-import snapping
-from snapping import NEVER, SOON, Plan, Run, Struct, numbers, taken
+import snapshot_fixtures
+from snapshot_fixtures import NEVER, SOON, Plan, Run, Struct, numbers, taken
 
-import autosaving
+import autosave_timers
 import holdfast
-from autosaving import timers, warnings
+from autosave_timers import timers, warnings
 from holdfast import InvalidCall
 from holdfast.snapshots import SnapshotManager, with_snapshots
 from patience import until
 
-file, manager, no_timer_is_left = snapping.file, snapping.manager, autosaving.no_timer_is_left
+file, manager, no_timer_is_left = (
+    snapshot_fixtures.file,
+    snapshot_fixtures.manager,
+    autosave_timers.no_timer_is_left,
+)
 
 
 def last(manager: SnapshotManager, run_id: str = "run-1") -> Any:
@@ -35,7 +39,7 @@ def until_status(manager: SnapshotManager, status: Any) -> None:
     until(lambda: (last(manager) or {}).get("status") == status)
 
 
-def test_snapshots_happen_by_time_when_something_changed(manager: SnapshotManager) -> None:
+def test_timer_saves_changes_periodically(manager: SnapshotManager) -> None:
     run = with_snapshots(Run, manager, SOON)("run-1")
     for status in ("running", "suspended", "completed"):
         run.store.status = status
@@ -47,7 +51,7 @@ def test_snapshots_happen_by_time_when_something_changed(manager: SnapshotManage
     run.destroy()
 
 
-def test_no_more_than_the_last_are_kept(manager: SnapshotManager) -> None:
+def test_timed_snapshots_are_limited_to_the_latest(manager: SnapshotManager) -> None:
     run = with_snapshots(Run, manager, 0.001)("run-1")
     for index in range(12):
         run.store.status = index
@@ -58,7 +62,7 @@ def test_no_more_than_the_last_are_kept(manager: SnapshotManager) -> None:
     assert found[0] > 5
 
 
-def test_nothing_is_written_once_it_is_destroyed(manager: SnapshotManager) -> None:
+def test_destroyed_object_is_not_saved_again(manager: SnapshotManager) -> None:
     run = with_snapshots(Run, manager, 0.0005)("run-1")
     until(lambda: last(manager))
     [timer] = timers()
@@ -73,7 +77,7 @@ def test_nothing_is_written_once_it_is_destroyed(manager: SnapshotManager) -> No
     assert taken(manager, run.store).status == "late"
 
 
-def test_an_object_that_is_gone_takes_its_timer_along_at_once(manager: SnapshotManager) -> None:
+def test_collected_object_ends_its_timer(manager: SnapshotManager) -> None:
     run = with_snapshots(Run, manager, NEVER)("run-1")
     weak = weakref.ref(run)
     [timer] = timers()
@@ -84,7 +88,7 @@ def test_an_object_that_is_gone_takes_its_timer_along_at_once(manager: SnapshotM
     assert not timer.is_alive()
 
 
-def test_an_object_in_a_cycle_is_collected_while_it_is_being_saved(manager: SnapshotManager) -> None:
+def test_object_in_a_cycle_is_collected_during_a_save(manager: SnapshotManager) -> None:
     made = with_snapshots(Run, manager, 0.0005)
     gc.freeze()  # or each collection would look at all that was ever imported
     try:
@@ -100,7 +104,7 @@ def test_an_object_in_a_cycle_is_collected_while_it_is_being_saved(manager: Snap
     until(lambda: not timers())
 
 
-def test_the_class_is_what_it_was_but_for_the_end(manager: SnapshotManager) -> None:
+def test_wrapped_class_behaves_like_its_base(manager: SnapshotManager) -> None:
     class Base:
         """What it is for."""
 
@@ -136,7 +140,7 @@ def test_the_class_is_what_it_was_but_for_the_end(manager: SnapshotManager) -> N
     special.destroy()
 
 
-def test_a_block_saves_at_its_end_and_ends_the_timer(manager: SnapshotManager) -> None:
+def test_block_exit_saves_and_ends_the_timer(manager: SnapshotManager) -> None:
     made = with_snapshots(Run, manager, NEVER)
     with made("run-1") as run:
         run.store.status = "quick"
@@ -154,7 +158,7 @@ def test_a_block_saves_at_its_end_and_ends_the_timer(manager: SnapshotManager) -
     assert last(manager, "run-2")["status"] == "pending"
 
 
-def test_blocks_of_the_class_itself_go_on_working(manager: SnapshotManager) -> None:
+def test_wrapped_context_managers_keep_working(manager: SnapshotManager) -> None:
     class Both:
         def __init__(self) -> None:
             self.id, self.told = "run-1", ["made"]
@@ -193,7 +197,7 @@ def test_blocks_of_the_class_itself_go_on_working(manager: SnapshotManager) -> N
 
 
 @pytest.mark.parametrize("by", ["name", "function"])
-def test_what_is_what_can_be_said(manager: SnapshotManager, by: str) -> None:
+def test_parts_of_the_object_can_be_configured(manager: SnapshotManager, by: str) -> None:
     class Odd:
         def __init__(self) -> None:
             self.key, self.kind, self.data, self.guard = "odd-1", "odd", {"n": 1}, threading.RLock()
@@ -208,7 +212,7 @@ def test_what_is_what_can_be_said(manager: SnapshotManager, by: str) -> None:
     assert (dict(found.state), found.workflow_id) == ({"n": 1}, "odd")
 
 
-def test_the_lock_is_held_while_it_is_read(manager: SnapshotManager) -> None:
+def test_lock_is_held_while_the_object_is_read(manager: SnapshotManager) -> None:
     class Pair:
         def __init__(self) -> None:
             self.run_id, self.one, self.two, self._lock = "run-1", 0, 0, threading.Lock()
@@ -224,7 +228,7 @@ def test_the_lock_is_held_while_it_is_read(manager: SnapshotManager) -> None:
     assert all(one.one == one.two for one in manager.get_all_snapshots("run-1"))
 
 
-def test_objects_of_many_kinds_can_be_saved(manager: SnapshotManager) -> None:
+def test_objects_of_many_kinds_are_saved(manager: SnapshotManager) -> None:
     @dataclasses.dataclass
     class Data:
         run_id: str = "data"
@@ -251,7 +255,7 @@ def test_objects_of_many_kinds_can_be_saved(manager: SnapshotManager) -> None:
     gc.collect()
 
 
-def test_a_snapshot_that_fails_warns_once_and_the_run_goes_on(
+def test_failed_timed_snapshot_warns_once_and_the_run_continues(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     reads = []
@@ -289,7 +293,7 @@ def test_closing_the_manager_ends_all_timers(file: Path, caplog: pytest.LogCaptu
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_process_can_end_what_it_did_not_begin(manager: SnapshotManager) -> None:
+def test_forked_process_can_destroy_an_inherited_object(manager: SnapshotManager) -> None:
     run = with_snapshots(Run, manager, NEVER)("run-1")
     child = os.fork()
     if child == 0:
@@ -299,7 +303,7 @@ def test_a_forked_process_can_end_what_it_did_not_begin(manager: SnapshotManager
     run.destroy()
 
 
-def test_wrong_calls_are_refused(manager: SnapshotManager) -> None:
+def test_with_snapshots_refuses_invalid_arguments(manager: SnapshotManager) -> None:
     for wrong in (3, None, "Run", Run("a")):
         with pytest.raises(InvalidCall):
             with_snapshots(wrong, manager)  # type: ignore[arg-type]

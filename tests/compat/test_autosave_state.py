@@ -10,19 +10,24 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import autosave_fixtures
 import msgspec
 import pytest
-import saving
-from saving import SOON, Plain, versions
+from autosave_fixtures import SOON, Plain, versions
 
-import autosaving
+import autosave_timers
 import holdfast
-from autosaving import warnings
+from autosave_timers import warnings
 from holdfast import History, Holdfast, InvalidCall
 from holdfast.compat.autosave import autosave
 from patience import until
 
-file, hf, log, no_timer_is_left = saving.file, saving.hf, saving.log, autosaving.no_timer_is_left
+file, hf, log, no_timer_is_left = (
+    autosave_fixtures.file,
+    autosave_fixtures.hf,
+    autosave_fixtures.log,
+    autosave_timers.no_timer_is_left,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,14 +49,14 @@ class Agent:
 
 
 @pytest.mark.parametrize("cls", [Plain, Slotted, Struct, Agent])
-def test_the_state_of_an_object_are_its_public_attributes(log: History, cls: Callable[..., Any]) -> None:
+def test_object_is_saved_by_its_public_attributes(log: History, cls: Callable[..., Any]) -> None:
     one = cls("win", [1], threading.Lock())
     with autosave(one, log):
         one.done.append(2)
     assert log.head.state == {"goal": "win", "done": [1, 2]}
 
 
-def test_an_object_that_has_no_attributes_yet(log: History) -> None:
+def test_object_without_attributes_is_saved(log: History) -> None:
     class Empty:
         late: int
 
@@ -76,7 +81,7 @@ def test_an_object_that_has_no_attributes_yet(log: History) -> None:
         (dict, None),
     ],
 )
-def test_sources(log: History, source: Any, state: Any) -> None:
+def test_sources_are_functions_containers_or_objects(log: History, source: Any, state: Any) -> None:
     if state is None:
         with pytest.raises(InvalidCall):
             autosave(source, log)
@@ -87,7 +92,9 @@ def test_sources(log: History, source: Any, state: Any) -> None:
     assert type(log.head.state) is type(state) or isinstance(state, list)
 
 
-def test_what_cannot_be_stored_can_be_replaced(log: History, caplog: pytest.LogCaptureFixture) -> None:
+def test_sanitize_replaces_values_that_cannot_be_stored(
+    log: History, caplog: pytest.LogCaptureFixture
+) -> None:
     with autosave({"n": 1, "file": sys.stderr}, log, sanitize=True):
         pass
     assert log.head.state["n"] == 1
@@ -95,7 +102,7 @@ def test_what_cannot_be_stored_can_be_replaced(log: History, caplog: pytest.LogC
     assert not warnings(caplog)
 
 
-def test_artifacts_and_large_values_come_along_and_secrets_do_not(hf: Holdfast, log: History) -> None:
+def test_artifacts_and_large_values_are_saved_and_secrets_redacted(hf: Holdfast, log: History) -> None:
     state: dict[str, Any] = {"n": 0}
     with autosave(state, log, every=SOON):
         until(lambda: versions(log))
@@ -107,7 +114,7 @@ def test_artifacts_and_large_values_come_along_and_secrets_do_not(hf: Holdfast, 
     assert hf.verify().ok
 
 
-def test_a_huge_state_is_shared_with_the_version_before(log: History) -> None:
+def test_large_state_is_shared_with_the_previous_version(log: History) -> None:
     state = {f"key-{number}": [number] for number in range(100_000)}
     saver = autosave(state, log)
     first = saver.save()

@@ -8,11 +8,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from looping import Clock, good, refused, state_of
+from loop_fixtures import Clock, good, refused, state_of
 
 import holdfast
 from holdfast import Holdfast, Retention
-from holdfast.compat.loop_engine.project import control_run, name_in, name_of, quoted, state_run, unquoted
+from holdfast.compat.loop_engine.control import control_run, name_in, name_of, quoted, state_run, unquoted
+from holdfast.compat.loop_engine.project import Project
 from holdfast.loops import LoopEngine
 from holdfast.model.names import check_run_id
 
@@ -30,7 +31,7 @@ def save(engine: LoopEngine, *numbers: int) -> None:
 # Pruning
 
 
-def test_snapshots_are_pruned_to_a_number_of_them(hf: Holdfast, engine: LoopEngine) -> None:
+def test_prune_keeps_the_given_number_of_snapshots(hf: Holdfast, engine: LoopEngine) -> None:
     save(engine, *range(1, 11))
     engine.tag("p", 4, "first good one")
     reply = engine.prune("p", 3)
@@ -41,7 +42,7 @@ def test_snapshots_are_pruned_to_a_number_of_them(hf: Holdfast, engine: LoopEngi
     assert engine.restore_last_snapshot("p")["loop"] == 10
 
 
-def test_the_last_good_snapshot_is_never_pruned(hf: Holdfast, engine: LoopEngine, clock: Clock) -> None:
+def test_prune_keeps_the_last_good_snapshot(hf: Holdfast, engine: LoopEngine, clock: Clock) -> None:
     save(engine, 1, 2, 3)
     engine.restore_snapshot("p", 2)
     clock.forward(10 * 86_400)
@@ -54,7 +55,7 @@ def test_the_last_good_snapshot_is_never_pruned(hf: Holdfast, engine: LoopEngine
     assert engine.restore_last_snapshot("p")["version"] == 2
 
 
-def test_a_policy_is_followed_after_each_snapshot(engine: LoopEngine) -> None:
+def test_configured_retention_applies_after_each_snapshot(engine: LoopEngine) -> None:
     assert "say what to keep" in refused(engine.prune("p"), "invalid")
     engine.configure("p", retention=3)
     save(engine, *range(1, 30))
@@ -68,7 +69,7 @@ def test_a_policy_is_followed_after_each_snapshot(engine: LoopEngine) -> None:
     assert loops(engine) == [31, 32]
 
 
-def test_a_pruning_that_fails_does_not_undo_the_snapshot(
+def test_failed_pruning_does_not_undo_the_snapshot(
     engine: LoopEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.configure("p", retention=1)
@@ -82,7 +83,7 @@ def test_a_pruning_that_fails_does_not_undo_the_snapshot(
     assert loops(engine) == [1]
 
 
-def test_the_audit_is_pruned_only_if_asked(engine: LoopEngine) -> None:
+def test_audit_is_pruned_only_on_request(engine: LoopEngine) -> None:
     save(engine, 1)
     for _ in range(5):
         engine.log_agent_start("p", "a")
@@ -97,7 +98,7 @@ def test_the_audit_is_pruned_only_if_asked(engine: LoopEngine) -> None:
 # Tags, comparing, documents
 
 
-def test_tags(engine: LoopEngine) -> None:
+def test_tag_names_a_version_and_untag_removes_it(engine: LoopEngine) -> None:
     save(engine, 1, 2)
     assert engine.tag("p", 2, "good")["tag"] == "good"
     assert engine.restore_snapshot("p", "good")["loop"] == 1
@@ -108,7 +109,7 @@ def test_tags(engine: LoopEngine) -> None:
     assert refused(engine.tag("p", 2, "head"), "invalid_reference")
 
 
-def test_comparing(engine: LoopEngine) -> None:
+def test_compare_lists_changes_between_versions(engine: LoopEngine) -> None:
     save(engine, 1, 2)
     found = engine.compare("p", 2, 4)
     assert (found["status"], found["a"], found["b"], found["same"]) == ("compared", 2, 4, False)
@@ -121,7 +122,7 @@ def test_comparing(engine: LoopEngine) -> None:
     assert (len(found["diff"]), found["diff_count"]) == (1000, 1500)
 
 
-def test_a_snapshot_travels_to_another_store(engine: LoopEngine) -> None:
+def test_exported_snapshot_is_imported_into_another_store(engine: LoopEngine) -> None:
     save(engine, 1)
     engine.update_project_state("p", {"loop_count": 2, "exact": (1.5, {3}, b"x")})
     engine.configure("p", loop_autoresume=True)
@@ -145,7 +146,7 @@ def test_a_snapshot_travels_to_another_store(engine: LoopEngine) -> None:
     assert engine.export("bare")["status"] == "no snapshot available"
 
 
-def test_a_document_of_another_run_needs_a_project(hf: Holdfast, engine: LoopEngine) -> None:
+def test_import_of_another_runs_document_needs_a_project_id(hf: Holdfast, engine: LoopEngine) -> None:
     hf.history("other").commit({"loop_count": 5})
     document = hf.history("other").export()
     assert "give a project_id" in refused(engine.import_(document), "not_found")
@@ -157,7 +158,7 @@ def test_a_document_of_another_run_needs_a_project(hf: Holdfast, engine: LoopEng
 # Schedules and configuration
 
 
-def test_scheduled_snapshots(engine: LoopEngine, clock: Clock) -> None:
+def test_scheduled_snapshot_is_taken_when_due_and_changed(engine: LoopEngine, clock: Clock) -> None:
     engine.set_project_state("p", {"loop_count": 1})
     assert engine.schedule("p", 60)["every"] == 60.0
     assert [each["loop"] for each in engine.take_scheduled_snapshots()["saved"]] == [1], "the first at once"
@@ -176,20 +177,20 @@ def test_scheduled_snapshots(engine: LoopEngine, clock: Clock) -> None:
     assert engine.take_scheduled_snapshots()["saved"] == []
 
 
-def test_of_many_schedulers_one_saves(
+def test_concurrent_schedulers_save_one_snapshot(
     hf: Holdfast, engine: LoopEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.set_project_state("p", {"loop_count": 1})
     engine.schedule("p", 60)
     ready, saved = threading.Barrier(5), []
-    due = LoopEngine._due
+    due = Project.due_for_snapshot
 
-    def together(self: LoopEngine, *args: Any) -> Any:
-        found = due(self, *args)
+    def together(self: Project) -> Any:
+        found = due(self)
         ready.wait(30)
         return found
 
-    monkeypatch.setattr(LoopEngine, "_due", together)
+    monkeypatch.setattr(Project, "due_for_snapshot", together)
 
     def take() -> None:
         saved.append(LoopEngine(hf, check_every=None).take_scheduled_snapshots())
@@ -204,7 +205,7 @@ def test_of_many_schedulers_one_saves(
     assert loops(engine) == [1]
 
 
-def test_configuration_that_cannot_be(engine: LoopEngine) -> None:
+def test_configure_refuses_invalid_values(engine: LoopEngine) -> None:
     for wrong in (
         {"loop_autoresume": "yes"},
         {"timeout": 0},
@@ -236,7 +237,7 @@ def test_configuration_that_cannot_be(engine: LoopEngine) -> None:
     ["p", "my project", "a/b", ".", "..", "../../etc/passwd", "a@1", "a~2", "a:tag", "%41", "%", " x ", "\0", "\n",
      "\ud800", "ä-Ж-水", "😀", "C:\\x", "p/control", "head", "x" * 200, "x" * 201, "水" * 500, "'; DROP TABLE run; --"],
 )  # fmt: skip
-def test_any_string_can_be_a_project(engine: LoopEngine, project: str) -> None:
+def test_project_id_may_be_any_string(engine: LoopEngine, project: str) -> None:
     for run_id in (state_run(name_of(project)), control_run(name_of(project))):
         assert check_run_id(run_id) == run_id
     assert unquoted(quoted(project)) == project
@@ -246,11 +247,11 @@ def test_any_string_can_be_a_project(engine: LoopEngine, project: str) -> None:
     good(engine.configure(project, every=9))
     assert engine.get_projects()["projects"] == [project]
     assert engine.restore_last_snapshot(project)["loop"] == 3
-    prompt = engine.auto_restore_if_configured(project)["prompt_id"]
-    assert engine.answer_prompt(prompt, "restore")["project_id"] == project
+    question = engine.auto_restore_if_configured(project)["question_id"]
+    assert engine.answer_question(question, "restore")["project_id"] == project
 
 
-def test_no_two_projects_share_a_run() -> None:
+def test_project_ids_map_to_different_runs() -> None:
     ids = [
         "a/b",
         "a%2Fb",

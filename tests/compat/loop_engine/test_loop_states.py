@@ -7,13 +7,13 @@ import threading
 from typing import Any
 
 import pytest
-from looping import good, refused, state_of
+from loop_fixtures import good, refused, state_of
 
 from holdfast import Holdfast
 from holdfast.loops import LoopEngine
 
 
-def test_what_is_got_is_a_copy_of_what_was_set(engine: LoopEngine) -> None:
+def test_get_state_returns_a_copy(engine: LoopEngine) -> None:
     engine.set_project_state("p", {"loop_count": 3, "memory": [1, {"two": (2,)}]})
     got = engine.get_project_state("p")
     assert (got["status"], got["version"], got["loop"]) == ("ok", 1, 3)
@@ -21,12 +21,12 @@ def test_what_is_got_is_a_copy_of_what_was_set(engine: LoopEngine) -> None:
     assert engine.get_project_state("p")["state"] == {"loop_count": 3, "memory": [1, {"two": (2,)}]}
 
 
-def test_a_project_that_is_not_there(engine: LoopEngine) -> None:
+def test_get_state_of_an_unknown_project_is_an_error(engine: LoopEngine) -> None:
     assert "set its state first" in refused(engine.get_project_state("p"), "not_found")
     assert engine.get_projects() == {"status": "ok", "projects": []}
 
 
-def test_two_that_read_the_same_and_set_different_keys_both_count(hf: Holdfast, engine: LoopEngine) -> None:
+def test_concurrent_sets_of_different_keys_are_merged(hf: Holdfast, engine: LoopEngine) -> None:
     engine.set_project_state("p", {"a": 0, "b": 0, "log": ["begin"]})
     other = LoopEngine(hf, check_every=None)
     ours, theirs = (each.get_project_state("p")["state"] for each in (engine, other))
@@ -38,7 +38,7 @@ def test_two_that_read_the_same_and_set_different_keys_both_count(hf: Holdfast, 
     assert state_of(engine) == {"a": 1, "b": 2, "log": ["begin", "theirs", "ours"]}
 
 
-def test_two_changes_of_one_place_are_told_and_nothing_is_written(hf: Holdfast, engine: LoopEngine) -> None:
+def test_concurrent_sets_of_the_same_key_conflict(hf: Holdfast, engine: LoopEngine) -> None:
     engine.set_project_state("p", {"loop_count": 0})
     other = LoopEngine(hf, check_every=None)
     for each in (engine, other):
@@ -56,7 +56,7 @@ def test_two_changes_of_one_place_are_told_and_nothing_is_written(hf: Holdfast, 
     assert state_of(engine) == {"loop_count": 2}
 
 
-def test_expected_and_base(engine: LoopEngine) -> None:
+def test_set_state_checks_expected_and_merges_from_base(engine: LoopEngine) -> None:
     engine.set_project_state("p", {"a": 1, "b": 1})
     engine.set_project_state("p", {"a": 2, "b": 1})
     assert "at version 2, not 1" in refused(engine.set_project_state("p", {}, expected=1), "stale_version")
@@ -69,7 +69,7 @@ def test_expected_and_base(engine: LoopEngine) -> None:
     assert refused(engine.set_project_state("p", {}, base="1"), "invalid")  # type: ignore[arg-type]
 
 
-def test_a_state_from_before_a_restore_is_refused(hf: Holdfast, engine: LoopEngine) -> None:
+def test_state_from_before_a_restore_is_refused(hf: Holdfast, engine: LoopEngine) -> None:
     engine.save_loop_snapshot("p", {"loop_count": 1})
     sleeper, other = LoopEngine(hf, check_every=None), LoopEngine(hf, check_every=None)
     state = sleeper.get_project_state("p")["state"]
@@ -84,7 +84,7 @@ def test_a_state_from_before_a_restore_is_refused(hf: Holdfast, engine: LoopEngi
     assert state_of(engine)["memory"] == "from this one"
 
 
-def test_threads_and_tasks_are_told_apart(engine: LoopEngine) -> None:
+def test_last_read_is_remembered_per_thread_and_task(engine: LoopEngine) -> None:
     engine.set_project_state("p", {"a": 0, "b": 0})
 
     async def reader(key: str, first: asyncio.Event, second: asyncio.Event) -> None:
@@ -116,7 +116,7 @@ def test_threads_and_tasks_are_told_apart(engine: LoopEngine) -> None:
     assert (go_on, state_of(engine)) == (["set", "set"], {"a": 2, "b": 2})
 
 
-def test_keys_are_updated_and_removed_whoever_else_writes(engine: LoopEngine) -> None:
+def test_update_sets_and_removes_keys_with_concurrent_writers(engine: LoopEngine) -> None:
     assert engine.update_project_state("p", {"a": 1})["version"] == 1
     reply = engine.update_project_state("p", {"b": lambda: None}, remove=["a", "never there"])
     assert reply["replaced"] == ["b"]
@@ -134,7 +134,7 @@ def test_keys_are_updated_and_removed_whoever_else_writes(engine: LoopEngine) ->
     assert len(state_of(engine)) == 41
 
 
-def test_autoresume_in_a_state_is_configuration(hf: Holdfast, engine: LoopEngine) -> None:
+def test_autoresume_in_a_state_is_stored_as_configuration(hf: Holdfast, engine: LoopEngine) -> None:
     engine.set_project_state("p", {"loop_autoresume": True, "a": 1})
     assert state_of(engine) == {"a": 1}, "it is kept elsewhere"
     assert engine.get_project_state("p")["state"] == {"a": 1, "loop_autoresume": True}
@@ -150,9 +150,7 @@ def test_autoresume_in_a_state_is_configuration(hf: Holdfast, engine: LoopEngine
         )
 
 
-def test_what_another_configured_is_not_undone_by_a_state_that_was_read_before(
-    hf: Holdfast, engine: LoopEngine
-) -> None:
+def test_configuration_is_not_overwritten_by_a_state_read_earlier(hf: Holdfast, engine: LoopEngine) -> None:
     engine.set_project_state("p", {"loop_autoresume": False, "a": 1})
     state = engine.get_project_state("p")["state"]
     LoopEngine(hf, check_every=None).configure("p", loop_autoresume=True)
@@ -161,6 +159,6 @@ def test_what_another_configured_is_not_undone_by_a_state_that_was_read_before(
 
 
 @pytest.mark.parametrize("state", [None, [], "state", 3, [("a", 1)], {1, 2}])
-def test_a_state_is_a_dict(engine: LoopEngine, state: Any) -> None:
+def test_set_state_refuses_what_is_not_a_dict(engine: LoopEngine, state: Any) -> None:
     assert "is a dict" in refused(engine.set_project_state("p", state), "invalid")
     assert refused(engine.get_project_state("p"), "not_found")

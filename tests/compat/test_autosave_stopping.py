@@ -10,21 +10,26 @@ import threading
 import weakref
 from pathlib import Path
 
+import autosave_fixtures
 import pytest
-import saving
-from saving import NEVER, SOON, Plain, Reads, versions
+from autosave_fixtures import NEVER, SOON, Plain, Reads, versions
 
-import autosaving
+import autosave_timers
 import holdfast
-from autosaving import timers, warnings
+from autosave_timers import timers, warnings
 from holdfast import History
 from holdfast.compat.autosave import autosave
 from patience import until
 
-file, hf, log, no_timer_is_left = saving.file, saving.hf, saving.log, autosaving.no_timer_is_left
+file, hf, log, no_timer_is_left = (
+    autosave_fixtures.file,
+    autosave_fixtures.hf,
+    autosave_fixtures.log,
+    autosave_timers.no_timer_is_left,
+)
 
 
-def test_stopping_ends_the_timer_at_once_as_often_as_one_likes(log: History) -> None:
+def test_stop_ends_the_timer_and_may_be_repeated(log: History) -> None:
     saver = autosave({}, log, every=NEVER)
     saver.stop()
     for _ in range(3):
@@ -38,7 +43,7 @@ def test_stopping_ends_the_timer_at_once_as_often_as_one_likes(log: History) -> 
     assert not versions(log)
 
 
-def test_a_stopped_timer_writes_nothing_more_and_can_be_started_again(log: History) -> None:
+def test_stopped_timer_writes_nothing_and_can_be_restarted(log: History) -> None:
     reads = Reads({"n": 0})
     saver = autosave(reads.read, log, every=0.0005)
     for _ in range(50):
@@ -55,7 +60,7 @@ def test_a_stopped_timer_writes_nothing_more_and_can_be_started_again(log: Histo
     assert versions(log)
 
 
-def test_a_timer_that_is_stopped_while_it_reads_writes_nothing(log: History) -> None:
+def test_timer_stopped_during_a_read_writes_nothing(log: History) -> None:
     lock = threading.Lock()
     waiting = threading.Event()
 
@@ -78,7 +83,7 @@ def test_a_timer_that_is_stopped_while_it_reads_writes_nothing(log: History) -> 
     assert not versions(log)
 
 
-def test_stopping_waits_for_a_version_that_is_being_written(file: Path) -> None:
+def test_stop_waits_for_a_write_in_progress(file: Path) -> None:
     writing, gate = threading.Event(), threading.Event()
 
     def clock() -> float:
@@ -106,7 +111,7 @@ def test_stopping_waits_for_a_version_that_is_being_written(file: Path) -> None:
         assert found == [1, 1]
 
 
-def test_a_reading_that_stops_its_own_timer(log: History) -> None:
+def test_read_may_stop_its_own_timer(log: History) -> None:
     def read() -> dict[str, int]:
         saver.stop()
         return {"n": 1}
@@ -117,7 +122,7 @@ def test_a_reading_that_stops_its_own_timer(log: History) -> None:
     assert not versions(log)
 
 
-def test_a_block_does_not_stop_what_was_started_by_hand_and_stop_does(log: History) -> None:
+def test_block_exit_does_not_stop_a_timer_started_explicitly(log: History) -> None:
     saver = autosave({}, log, every=NEVER).start()
     with saver:
         pass
@@ -132,9 +137,7 @@ def test_a_block_does_not_stop_what_was_started_by_hand_and_stop_does(log: Histo
     until(lambda: not timers())
 
 
-def test_nothing_is_kept_alive_by_a_saver_that_was_left(
-    log: History, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_finished_saver_keeps_nothing_alive(log: History, caplog: pytest.LogCaptureFixture) -> None:
     one = Plain("win", [])
     saver = autosave(one, log, every=SOON)
     with pytest.raises(ValueError, match="no"), saver:  # noqa: PT012
@@ -168,7 +171,7 @@ def run_script(file: Path, body: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_running_timer_does_not_keep_the_interpreter_alive(file: Path) -> None:
+def test_running_timer_does_not_keep_the_interpreter_alive(file: Path) -> None:
     ended = run_script(
         file,
         """
@@ -191,7 +194,7 @@ print("end")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_process_has_no_timer_until_it_starts_one(file: Path) -> None:
+def test_forked_process_has_no_timer_until_it_starts_one(file: Path) -> None:
     ended = run_script(
         file,
         """

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from holdfast.loops import LoopEngine
 
-REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "loops.md"
+REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "loops.md"
 
 
-def test_every_call_is_in_the_reference() -> None:
+def test_reference_documents_every_call() -> None:
     text = REFERENCE.read_text()
     calls = [
         name for name, _ in inspect.getmembers(LoopEngine, inspect.isfunction) if not name.startswith("_")
@@ -22,7 +22,7 @@ def test_every_call_is_in_the_reference() -> None:
     assert [name for name in calls if not getattr(LoopEngine, name).__doc__] == []
 
 
-def test_importing_holdfast_does_not_load_it() -> None:
+def test_import_of_holdfast_does_not_load_the_loop_engine() -> None:
     program = (
         "import sys, holdfast; print([name for name in sys.modules if name.startswith('holdfast.loops')])"
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from looping import Clock, good, state_of
+from loop_fixtures import Clock, good, state_of
 
 import holdfast
 from holdfast import Holdfast
@@ -56,24 +56,22 @@ def hf(file: Path, clock: Clock) -> Iterator[Holdfast]:
         yield opened
 
 
-def test_an_agent_killed_between_start_and_completion_is_found_and_its_work_undone(
-    engine: LoopEngine, file: Path, clock: Clock
-) -> None:
+def test_killed_agent_is_found_and_its_changes_undone(engine: LoopEngine, file: Path, clock: Clock) -> None:
     engine.configure("p", loop_autoresume=True)
     engine.save_loop_snapshot("p", {"loop_count": 1, "memory": "good"})
     with working(Worker(file, clock, "hang")) as (worker,):
         assert worker.hear()["status"] == "set"
         worker.kill()
     assert state_of(engine)["memory"] == "half done"
-    assert engine.check_timeouts()["frozen"] == [], "its time is not up"
+    assert engine.check_timeouts()["stalled"] == [], "its time is not up"
     clock.forward(61)
-    (frozen,) = engine.check_timeouts()["frozen"]
-    assert (frozen["agent"], frozen["result"]["status"]) == ("planner", "restored")
+    (stalled,) = engine.check_timeouts()["stalled"]
+    assert (stalled["agent"], stalled["result"]["status"]) == ("planner", "restored")
     assert state_of(engine) == {"loop_count": 1, "memory": "good"}
     assert good(engine.log_agent_start("p", "planner"))["unfinished"] is None
 
 
-def test_an_agent_that_is_started_again_after_a_kill_is_told_so(
+def test_start_after_a_kill_reports_the_unfinished_start(
     engine: LoopEngine, file: Path, clock: Clock
 ) -> None:
     engine.set_project_state("p", {})
@@ -96,11 +94,11 @@ def test_checkers_in_many_processes_restore_once(
             worker.go()
         found = [worker.hear() for worker in workers]
     assert {reply["status"] for reply in found} == {"ok"}
-    assert sorted(len(reply["frozen"]) for reply in found) == [0, 0, 0, 0, 1]
+    assert sorted(len(reply["stalled"]) for reply in found) == [0, 0, 0, 0, 1]
     assert len(hf.history("loop/p").timelines()) == 2
 
 
-def test_processes_that_change_one_state_lose_nothing(
+def test_concurrent_processes_lose_no_change_of_the_state(
     hf: Holdfast, engine: LoopEngine, file: Path, clock: Clock
 ) -> None:
     engine.set_project_state("p", {"log": []})
@@ -119,7 +117,7 @@ def test_processes_that_change_one_state_lose_nothing(
     assert hf.verify()
 
 
-def test_killed_at_any_moment_the_project_can_be_used(
+def test_project_stays_usable_after_kills_at_any_moment(
     hf: Holdfast, engine: LoopEngine, file: Path, clock: Clock
 ) -> None:
     engine.configure("p", loop_autoresume=True)
@@ -132,7 +130,7 @@ def test_killed_at_any_moment_the_project_can_be_used(
         clock.forward(61)
         reply = engine.check_timeouts()
         assert (reply["status"], reply["errors"]) == ("ok", [])
-        assert all(each["result"]["status"] == "restored" for each in reply["frozen"])
+        assert all(each["result"]["status"] == "restored" for each in reply["stalled"])
         assert engine.get_agents("p")["running"] == {}
         assert engine.restore_last_snapshot("p")["loop"] >= last, "what was acknowledged is there"
         assert hf.verify()

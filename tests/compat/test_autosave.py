@@ -7,23 +7,28 @@ import functools
 import inspect
 from typing import Any
 
+import autosave_fixtures
 import pytest
-import saving
-from saving import NEVER, SOON, Plain, Reads, versions
+from autosave_fixtures import NEVER, SOON, Plain, Reads, versions
 
-import autosaving
-from autosaving import timers, warnings
+import autosave_timers
+from autosave_timers import timers, warnings
 from holdfast import History, InvalidCall
 from holdfast.compat.autosave import autosave
 from patience import until
 
-file, hf, log, no_timer_is_left = saving.file, saving.hf, saving.log, autosaving.no_timer_is_left
+file, hf, log, no_timer_is_left = (
+    autosave_fixtures.file,
+    autosave_fixtures.hf,
+    autosave_fixtures.log,
+    autosave_timers.no_timer_is_left,
+)
 
 
 # By time
 
 
-def test_what_changes_in_a_block_is_saved_by_time(log: History) -> None:
+def test_block_saves_changes_periodically(log: History) -> None:
     state = {"n": 0}
     with autosave(state, log, every=SOON):
         for number in range(1, 4):
@@ -33,7 +38,7 @@ def test_what_changes_in_a_block_is_saved_by_time(log: History) -> None:
     until(lambda: not timers())
 
 
-def test_no_version_is_made_if_nothing_changed(log: History) -> None:
+def test_timer_makes_no_version_without_a_change(log: History) -> None:
     reads = Reads({"n": 0, "parts": {1, 2}, "nan": float("nan")})
     with autosave(reads.read, log, every=SOON):
         reads.wait()
@@ -47,7 +52,7 @@ def test_no_version_is_made_if_nothing_changed(log: History) -> None:
     assert len(versions(log)) == 2
 
 
-def test_without_a_time_there_is_no_timer(log: History) -> None:
+def test_autosave_without_interval_has_no_timer(log: History) -> None:
     with autosave({}, log, every=None).start() as saver:
         assert not timers()
         saver.stop()
@@ -57,7 +62,7 @@ def test_without_a_time_there_is_no_timer(log: History) -> None:
 # The block
 
 
-def test_leaving_the_block_saves_what_changed_since(log: History) -> None:
+def test_block_exit_saves_later_changes(log: History) -> None:
     state = {"n": 0}
     with autosave(state, log, every=NEVER):
         state["n"] = 1
@@ -67,16 +72,14 @@ def test_leaving_the_block_saves_what_changed_since(log: History) -> None:
     assert len(versions(log)) == 1
 
 
-def test_a_block_with_a_name_is_a_step(log: History) -> None:
+def test_block_with_step_name_saves_as_that_step(log: History) -> None:
     with autosave({"n": 1}, log, step="crawl"):
         pass
     assert (log.head.kind, log.head.step, log.head.steps) == ("step", "crawl", 1)
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), SystemExit(3), GeneratorExit()])
-def test_what_a_block_raises_passes_and_the_state_is_saved_with_a_note(
-    log: History, error: BaseException
-) -> None:
+def test_block_that_raises_saves_with_a_note_and_propagates(log: History, error: BaseException) -> None:
     state = {"n": 0}
     with pytest.raises(type(error)) as raised, autosave(state, log, every=SOON, step="crawl"):  # noqa: PT012
         state["n"] = 1
@@ -90,7 +93,7 @@ def test_what_a_block_raises_passes_and_the_state_is_saved_with_a_note(
 # The decorator
 
 
-def test_every_call_is_followed_by_a_version_changed_or_not(log: History) -> None:
+def test_decorated_call_saves_even_without_a_change(log: History) -> None:
     state: list[int] = []
 
     @autosave(state, log)
@@ -111,7 +114,7 @@ def test_every_call_is_followed_by_a_version_changed_or_not(log: History) -> Non
     until(lambda: not timers())
 
 
-def test_a_failing_call_is_saved_with_a_note_and_counts_as_no_step(log: History) -> None:
+def test_decorated_call_that_raises_saves_with_a_note_and_without_step(log: History) -> None:
     state = {"n": 0}
 
     @autosave(state, log, step="think")
@@ -130,7 +133,7 @@ def test_a_failing_call_is_saved_with_a_note_and_counts_as_no_step(log: History)
     assert log.head.steps == 1
 
 
-def test_a_function_is_saved_by_time_while_it_runs(log: History) -> None:
+def test_decorated_function_saves_periodically_while_it_runs(log: History) -> None:
     state = {"n": 0}
 
     @autosave(state, log, every=SOON)
@@ -146,7 +149,7 @@ def test_a_function_is_saved_by_time_while_it_runs(log: History) -> None:
     assert saved() == [("timed", {"n": 1}), ("step", {"n": 1})]
 
 
-def test_async_functions_methods_and_callable_objects(log: History) -> None:
+def test_decorator_accepts_async_functions_methods_and_callable_objects(log: History) -> None:
     state: list[str] = []
     saver = autosave(state, log, every=SOON)
 
@@ -188,7 +191,7 @@ def test_async_functions_methods_and_callable_objects(log: History) -> None:
     until(lambda: not timers())
 
 
-def test_calls_within_calls_and_blocks_share_one_timer(log: History) -> None:
+def test_nested_calls_and_blocks_share_one_timer(log: History) -> None:
     reads = Reads({"depth": 0})
     saver = autosave(reads.read, log, every=SOON)
 
@@ -210,7 +213,7 @@ def test_calls_within_calls_and_blocks_share_one_timer(log: History) -> None:
 
 
 @pytest.mark.parametrize("wrong", [int, 3, staticmethod(print), lambda: (yield)])
-def test_what_is_no_function_is_not_decorated(log: History, wrong: Any) -> None:
+def test_decorator_refuses_what_is_not_a_function(log: History, wrong: Any) -> None:
     with pytest.raises(InvalidCall):
         autosave({}, log)(wrong)
 
@@ -218,7 +221,7 @@ def test_what_is_no_function_is_not_decorated(log: History, wrong: Any) -> None:
 # On demand
 
 
-def test_saving_on_demand_always_makes_a_version(log: History) -> None:
+def test_save_always_makes_a_version(log: History) -> None:
     state = {"n": 0}
     saver = autosave(state, log)
     first = saver.save()
@@ -231,7 +234,7 @@ def test_saving_on_demand_always_makes_a_version(log: History) -> None:
 
 
 @pytest.mark.parametrize("facts", [{"note": 5}, {"tags": "good"}, {"tags": ["a@b"]}, {"tags": 5}])
-def test_wrong_facts_are_a_warning(
+def test_save_with_invalid_metadata_logs_a_warning(
     log: History, caplog: pytest.LogCaptureFixture, facts: dict[str, Any]
 ) -> None:
     assert autosave({}, log).save(**facts) is None
@@ -271,7 +274,7 @@ def test_wrong_facts_are_a_warning(
         {"lock": asyncio.Lock()},
     ],
 )
-def test_wrong_arguments_are_refused_at_once(log: History, wrong: dict[str, Any]) -> None:
+def test_autosave_refuses_invalid_arguments(log: History, wrong: dict[str, Any]) -> None:
     given = {"source": {}, "log": log, **wrong}
     with pytest.raises(InvalidCall):
         autosave(given.pop("source"), given.pop("log"), **given)

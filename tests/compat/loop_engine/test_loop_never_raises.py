@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from looping import Clock, good, refused, state_of
+from loop_fixtures import Clock, good, refused, state_of
 
 import holdfast
 from database import Database
@@ -107,7 +107,7 @@ STATES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("what", STATES)
-def test_any_state_is_saved_or_refused(engine: LoopEngine, what: str) -> None:
+def test_save_accepts_any_state(engine: LoopEngine, what: str) -> None:
     reply = engine.save_loop_snapshot("p", STATES[what]())
     assert reply["status"] == "saved"
     assert good(engine.get_project_state("p"))["version"] == 1
@@ -117,7 +117,7 @@ def test_any_state_is_saved_or_refused(engine: LoopEngine, what: str) -> None:
     assert good(engine.compare("p", 1))["same"] is True
 
 
-def test_a_huge_number_of_loops_is_a_number(engine: LoopEngine) -> None:
+def test_loop_count_may_be_huge(engine: LoopEngine) -> None:
     assert engine.save_loop_snapshot("p", {"loop_count": 10**5000})["loop"] == 10**5000
 
 
@@ -126,7 +126,7 @@ WRONG = [None, 7, -1, 1.5, float("nan"), True, b"p", [], {}, (), object(), Nasty
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_no_call_raises_for_a_wrong_argument(engine: LoopEngine, name: str) -> None:
+def test_calls_do_not_raise_for_invalid_arguments(engine: LoopEngine, name: str) -> None:
     engine.save_loop_snapshot("p", {"loop_count": 1})
     engine.log_agent_start("p", "a")
     call = getattr(engine, name)
@@ -154,16 +154,16 @@ def test_no_call_raises_for_a_wrong_argument(engine: LoopEngine, name: str) -> N
         assert refused(reply, "invalid")
 
 
-def test_all_calls_of_the_seed_are_there() -> None:
+def test_calls_of_the_original_engine_exist() -> None:
     assert {
         "save_loop_snapshot", "restore_last_snapshot", "auto_restore_if_configured", "get_snapshot_history",
         "log_agent_start", "log_agent_complete", "check_timeouts", "reset_agent", "get_project_state",
-        "set_project_state", "prune", "tag", "compare", "export", "import_", "schedule", "answer_prompt",
+        "set_project_state", "prune", "tag", "compare", "export", "import_", "schedule", "answer_question",
     } <= set(CALLS)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_no_call_raises_for_a_closed_store(file: Path, name: str) -> None:
+def test_calls_do_not_raise_for_a_closed_store(file: Path, name: str) -> None:
     for where in (file, ":memory:"):
         hf = holdfast.open(where)
         engine = LoopEngine(hf, check_every=None)
@@ -183,7 +183,7 @@ def test_no_call_raises_for_a_closed_store(file: Path, name: str) -> None:
             assert "closed" in refused(reply, "store_unavailable")
 
 
-def test_a_locked_store_is_told(file: Path, clock: Clock) -> None:
+def test_locked_store_is_reported_as_busy(file: Path, clock: Clock) -> None:
     with holdfast.open(file, timeout=0.05, clock=clock) as hf:
         engine = LoopEngine(hf, check_every=None)
         engine.save_loop_snapshot("p", {"loop_count": 1})
@@ -205,7 +205,7 @@ def test_a_locked_store_is_told(file: Path, clock: Clock) -> None:
         assert good(engine.get_project_state("p"))["loop"] == 1, "reading goes on"
         other.execute("ROLLBACK")
         other.close()
-        assert len(engine.check_timeouts()["frozen"]) == 1, "and the next look finds what was to be found"
+        assert len(engine.check_timeouts()["stalled"]) == 1, "and the next look finds what was to be found"
 
 
 def damage(file: Path, run: str, number: int) -> None:
@@ -240,7 +240,7 @@ def damaged(file: Path) -> Iterator[Any]:
         each.close()
 
 
-def test_a_damaged_snapshot_is_passed_over(damaged: Any) -> None:
+def test_damaged_snapshot_is_skipped(damaged: Any) -> None:
     engine = damaged(2, 3)
     found = engine.get_snapshot_history("p")
     assert (found["snapshot_count"], found["last_good"]) == (3, 1)
@@ -252,7 +252,7 @@ def test_a_damaged_snapshot_is_passed_over(damaged: Any) -> None:
     assert refused(engine.restore_snapshot("p", 3), "corrupt_version")
 
 
-def test_a_damaged_head_is_restored_from_the_last_good_snapshot(damaged: Any) -> None:
+def test_damaged_head_is_restored_from_the_last_good_snapshot(damaged: Any) -> None:
     engine = damaged(4)
     assert refused(engine.get_project_state("p"), "corrupt_version")
     assert refused(engine.save_loop_snapshot("p"), "corrupt_version")
@@ -262,7 +262,7 @@ def test_a_damaged_head_is_restored_from_the_last_good_snapshot(damaged: Any) ->
     assert engine.get_project_state("p")["state"]["loop_count"] == 3
 
 
-def test_a_damaged_entry_of_the_audit_does_not_hide_the_others(file: Path) -> None:
+def test_damaged_audit_entry_does_not_hide_the_others(file: Path) -> None:
     with holdfast.open(file) as hf:
         engine = LoopEngine(hf, check_every=None)
         for _ in range(3):
@@ -277,7 +277,7 @@ def test_a_damaged_entry_of_the_audit_does_not_hide_the_others(file: Path) -> No
         ]
 
 
-def test_a_record_of_a_newer_holdfast_is_left_alone(hf: Holdfast, engine: LoopEngine) -> None:
+def test_control_record_of_a_newer_format_is_refused(hf: Holdfast, engine: LoopEngine) -> None:
     engine.configure("p", loop_autoresume=True)
     log = hf.history("loop/p/control")
     log.commit(log.head.state.replace('"format":1', '"format":2'))
@@ -286,14 +286,14 @@ def test_a_record_of_a_newer_holdfast_is_left_alone(hf: Holdfast, engine: LoopEn
     assert log.head.number == 2
 
 
-def test_nothing_good_is_left(damaged: Any) -> None:
+def test_project_without_readable_snapshot_asks_the_operator(damaged: Any) -> None:
     engine = damaged(1, 2, 3, 4)
     assert engine.restore_last_snapshot("p")["status"] == "no snapshot available"
-    prompt = engine.auto_restore_if_configured("p", "crash")
-    assert (prompt["status"], prompt["version"]) == ("prompt", None)
+    question = engine.auto_restore_if_configured("p", "crash")
+    assert (question["status"], question["version"]) == ("question", None)
 
 
-def test_a_store_that_loses_its_tables(file: Path) -> None:
+def test_store_that_lost_its_tables_is_an_error(file: Path) -> None:
     with holdfast.open(file) as hf:
         engine = LoopEngine(hf, check_every=None)
         engine.save_loop_snapshot("p", {"loop_count": 1})
@@ -330,7 +330,7 @@ _likely = st.sampled_from(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_no_call_ever_raises(data: st.DataObject) -> None:
+def test_calls_never_raise_for_random_arguments(data: st.DataObject) -> None:
     """Any calls, in any order, with anything; what is there in the end is whole."""
     clock = Clock()
     with holdfast.open(":memory:", clock=clock) as hf:

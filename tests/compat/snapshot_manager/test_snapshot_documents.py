@@ -6,15 +6,19 @@ import json
 from typing import Any
 
 import pytest
-import snapping
-from snapping import RunStore, taken
+import snapshot_fixtures
+from snapshot_fixtures import RunStore, taken
 
-import autosaving
+import autosave_timers
 import holdfast
 from holdfast import InvalidCall, InvalidReference, InvalidSnapshot
 from holdfast.snapshots import Snapshot, SnapshotManager, compare_snapshots, validate_snapshot
 
-file, manager, no_timer_is_left = snapping.file, snapping.manager, autosaving.no_timer_is_left
+file, manager, no_timer_is_left = (
+    snapshot_fixtures.file,
+    snapshot_fixtures.manager,
+    autosave_timers.no_timer_is_left,
+)
 
 
 def odd() -> dict[str, Any]:
@@ -30,7 +34,7 @@ def odd() -> dict[str, Any]:
     }
 
 
-def test_a_snapshot_is_the_same_after_export_and_import(manager: SnapshotManager) -> None:
+def test_snapshot_is_equal_after_export_and_import(manager: SnapshotManager) -> None:
     made = taken(manager, odd(), tags=["good"], note="odd")
     text = manager.export_snapshot(made)
     for given in (text, text.encode(), json.loads(text)):
@@ -45,7 +49,7 @@ def test_a_snapshot_is_the_same_after_export_and_import(manager: SnapshotManager
     assert manager.get_run_ids() == []
 
 
-def test_documents_go_both_ways_between_managers_and_histories(manager: SnapshotManager) -> None:
+def test_documents_are_exchanged_between_managers_and_histories(manager: SnapshotManager) -> None:
     made = taken(manager, RunStore())
     exported = json.dumps(manager.history("run-1").export())
     assert manager.import_snapshot(exported) == made
@@ -54,7 +58,7 @@ def test_documents_go_both_ways_between_managers_and_histories(manager: Snapshot
         assert hf.history("run-1").head.number == 1
 
 
-def test_equal_means_exactly_equal(manager: SnapshotManager) -> None:
+def test_snapshots_are_equal_only_if_exactly_equal(manager: SnapshotManager) -> None:
     text = manager.export_snapshot(taken(manager, {"n": 1}))
     one = manager.import_snapshot(text)
     assert one != json.loads(text)
@@ -70,7 +74,7 @@ def test_equal_means_exactly_equal(manager: SnapshotManager) -> None:
         assert compare_snapshots(one, other) == {"n": {"from": 1, "to": value}}
 
 
-def test_every_field_is_compared(manager: SnapshotManager) -> None:
+def test_comparison_covers_every_field(manager: SnapshotManager) -> None:
     store = RunStore()
     before = taken(manager, store)
     for name, value in vars(store).items():
@@ -87,7 +91,7 @@ def test_every_field_is_compared(manager: SnapshotManager) -> None:
     assert compare_snapshots(before, before) == {}
 
 
-def test_a_deep_comparison_names_paths(manager: SnapshotManager) -> None:
+def test_deep_comparison_lists_paths(manager: SnapshotManager) -> None:
     store = RunStore()
     store.step_results = {"fetch": {"status": "running", "tags": {1}}, "plan": {"status": "completed"}}
     before = taken(manager, store)
@@ -100,7 +104,7 @@ def test_a_deep_comparison_names_paths(manager: SnapshotManager) -> None:
     assert list(compare_snapshots(before, after)) == ["step_results"]
 
 
-def test_snapshots_of_two_runs_say_so(manager: SnapshotManager) -> None:
+def test_comparison_of_two_runs_includes_their_ids(manager: SnapshotManager) -> None:
     one, two = taken(manager, {"n": 1}, "a", workflow_id="w"), taken(manager, {"n": 1}, "b")
     for deep in (False, True):
         assert compare_snapshots(one, two, deep=deep) == {
@@ -158,7 +162,7 @@ def broken() -> list[Any]:
     ]
 
 
-def test_what_is_broken_is_told_and_never_raises(manager: SnapshotManager) -> None:
+def test_validation_reports_problems_and_never_raises(manager: SnapshotManager) -> None:
     for document in broken():
         found = validate_snapshot(document)
         assert not found
@@ -168,14 +172,14 @@ def test_what_is_broken_is_told_and_never_raises(manager: SnapshotManager) -> No
                 manager.import_snapshot(document)
 
 
-def test_what_is_well_is_valid(manager: SnapshotManager) -> None:
+def test_validation_accepts_valid_snapshots(manager: SnapshotManager) -> None:
     made = taken(manager, odd())
     text = manager.export_snapshot(made)
     for each in (made, text, text.encode(), json.loads(text)):
         assert validate_snapshot(each)
 
 
-def test_an_import_for_another_run_checks_that_id(manager: SnapshotManager) -> None:
+def test_import_for_another_run_checks_its_id(manager: SnapshotManager) -> None:
     text = manager.export_snapshot(taken(manager, RunStore()))
     with pytest.raises(InvalidReference):
         manager.import_snapshot(text, run_id="../x")

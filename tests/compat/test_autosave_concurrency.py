@@ -7,25 +7,30 @@ import time
 from pathlib import Path
 from typing import Any
 
+import autosave_fixtures
 import pytest
-import saving
-from saving import NEVER, SOON, Reads, versions
+from autosave_fixtures import NEVER, SOON, Reads, versions
 
-import autosaving
+import autosave_timers
 import holdfast
-from autosaving import timers, warnings
+from autosave_timers import timers, warnings
 from holdfast import History, Holdfast
 from holdfast.compat.autosave import autosave
 from patience import until
 
-file, hf, log, no_timer_is_left = saving.file, saving.hf, saving.log, autosaving.no_timer_is_left
+file, hf, log, no_timer_is_left = (
+    autosave_fixtures.file,
+    autosave_fixtures.hf,
+    autosave_fixtures.log,
+    autosave_timers.no_timer_is_left,
+)
 
 
 # Changes while the state is read
 
 
 @pytest.mark.parametrize(("failures", "saved"), [(3, True), (1000, False)])
-def test_a_state_that_changed_while_it_was_read_is_read_again(
+def test_state_that_changed_during_the_read_is_read_again(
     log: History, caplog: pytest.LogCaptureFixture, failures: int, saved: bool
 ) -> None:
     reads = Reads({"n": 1})
@@ -40,7 +45,7 @@ def test_a_state_that_changed_while_it_was_read_is_read_again(
     assert len(warnings(caplog)) == (0 if saved else 1)
 
 
-def test_a_state_that_is_changed_all_the_time_never_breaks_the_work(hf: Holdfast, log: History) -> None:
+def test_state_that_changes_constantly_does_not_break_the_observed_code(hf: Holdfast, log: History) -> None:
     state: dict[str, Any] = {f"key-{number}": [number] for number in range(2_000)}
     done = threading.Event()
     errors: list[BaseException] = []
@@ -70,7 +75,7 @@ def test_a_state_that_is_changed_all_the_time_never_breaks_the_work(hf: Holdfast
     assert hf.verify().ok
 
 
-def test_the_lock_is_held_while_the_state_is_read_and_not_while_it_is_written(file: Path) -> None:
+def test_lock_is_held_during_the_read_and_not_during_the_write(file: Path) -> None:
     lock = threading.Lock()
     seen: list[tuple[str, bool]] = []
 
@@ -87,7 +92,7 @@ def test_the_lock_is_held_while_the_state_is_read_and_not_while_it_is_written(fi
     assert set(seen) == {("read", True), ("written", False)}
 
 
-def test_parts_that_are_changed_under_the_lock_are_saved_together(log: History) -> None:
+def test_changes_under_the_lock_are_saved_together(log: History) -> None:
     lock = threading.RLock()
     state: dict[str, Any] = {"one": 0, "other": [0]}
     with autosave(state, log, every=0.001, lock=lock) as saver:
@@ -104,7 +109,7 @@ def test_parts_that_are_changed_under_the_lock_are_saved_together(log: History) 
 # Others at the same run
 
 
-def test_many_threads_share_one_saver(hf: Holdfast, log: History) -> None:
+def test_saver_is_shared_by_many_threads(hf: Holdfast, log: History) -> None:
     state: dict[str, list[int]] = {f"thread-{number}": [] for number in range(6)}
     saver = autosave(state, log, every=0.002)
 
@@ -131,7 +136,7 @@ def test_many_threads_share_one_saver(hf: Holdfast, log: History) -> None:
     until(lambda: not timers())
 
 
-def test_a_run_that_was_rolled_back_goes_on_with_the_state_of_the_object(hf: Holdfast, log: History) -> None:
+def test_saver_commits_current_state_after_a_rollback(hf: Holdfast, log: History) -> None:
     state: dict[str, Any] = {"items": []}
     with autosave(state, log, every=SOON):
         for number in range(3):
@@ -145,7 +150,7 @@ def test_a_run_that_was_rolled_back_goes_on_with_the_state_of_the_object(hf: Hol
     assert log.head.state == {"items": [0, 1, 2, 3]}
 
 
-def test_what_others_write_is_followed_and_never_merged(file: Path, hf: Holdfast, log: History) -> None:
+def test_saver_does_not_merge_versions_of_other_writers(file: Path, hf: Holdfast, log: History) -> None:
     state: dict[str, Any] = {"items": [1]}
     saver = autosave(state, log, every=NEVER)
     saver.save()
@@ -160,7 +165,7 @@ def test_what_others_write_is_followed_and_never_merged(file: Path, hf: Holdfast
     ]
 
 
-def test_who_else_commits_the_same_state_by_the_same_history_doubles_nothing(log: History) -> None:
+def test_commit_of_the_same_state_is_not_saved_again(log: History) -> None:
     state: dict[str, Any] = {"items": []}
     with autosave(state, log, every=0.001):
         for number in range(50):
@@ -169,7 +174,7 @@ def test_who_else_commits_the_same_state_by_the_same_history_doubles_nothing(log
     assert log.head.state == {"items": list(range(50))}
 
 
-def test_others_that_write_between_reading_and_writing(log: History) -> None:
+def test_write_of_another_process_between_read_and_commit_is_kept(log: History) -> None:
     reads = Reads({"n": 0})
 
     def read() -> Any:
@@ -183,7 +188,7 @@ def test_others_that_write_between_reading_and_writing(log: History) -> None:
     assert (made.number, made.parent) == (6, 5)
 
 
-def test_a_run_that_was_deleted_or_pruned_meanwhile(hf: Holdfast, log: History) -> None:
+def test_saver_continues_after_its_run_is_deleted_or_pruned(hf: Holdfast, log: History) -> None:
     state = {"n": 0, "deep": {"list": [1, 2]}}
     saver = autosave(state, log)
     for number in range(5):

@@ -9,15 +9,19 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
-import snapping
-from snapping import FrozenPlan, Model, Plan, RunStore, Slots, Struct, taken
+import snapshot_fixtures
+from snapshot_fixtures import FrozenPlan, Model, Plan, RunStore, Slots, Struct, taken
 
-import autosaving
+import autosave_timers
 import holdfast
 from holdfast import InvalidCall, InvalidSnapshot
 from holdfast.snapshots import SnapshotManager
 
-file, manager, no_timer_is_left = snapping.file, snapping.manager, autosaving.no_timer_is_left
+file, manager, no_timer_is_left = (
+    snapshot_fixtures.file,
+    snapshot_fixtures.manager,
+    autosave_timers.no_timer_is_left,
+)
 
 Point = namedtuple("Point", "goal done")
 
@@ -83,14 +87,14 @@ READ_ONLY = 3
 
 
 @pytest.mark.parametrize("index", range(len(stores())), ids=NAMES[0].split())
-def test_a_store_is_anything_with_fields(manager: SnapshotManager, index: int) -> None:
+def test_store_may_be_anything_with_fields(manager: SnapshotManager, index: int) -> None:
     made = taken(manager, stores()[index])
     assert dict(made.state) == {"goal": "kelp", "done": [1]}
     assert made.replaced == ()
 
 
 @pytest.mark.parametrize("index", range(len(stores()) - READ_ONLY), ids=NAMES[0].split()[:-READ_ONLY])
-def test_a_store_takes_its_fields_back(manager: SnapshotManager, index: int) -> None:
+def test_restore_sets_the_fields_of_each_kind_of_store(manager: SnapshotManager, index: int) -> None:
     snapshot = taken(manager, {"goal": "tide", "done": [1, 2]})
     store = stores()[index]
     done = manager.restore_from_snapshot("run-1", store, snapshot)
@@ -99,7 +103,7 @@ def test_a_store_takes_its_fields_back(manager: SnapshotManager, index: int) -> 
 
 
 @pytest.mark.parametrize("store", [*stores()[-READ_ONLY:], FrozenPlan()], ids=repr)
-def test_a_store_that_cannot_change_is_refused_and_as_it_was(manager: SnapshotManager, store: Any) -> None:
+def test_immutable_store_is_refused_and_unchanged(manager: SnapshotManager, store: Any) -> None:
     snapshot = taken(manager, {"goal": "tide"})
     was = repr(store)
     with pytest.raises(InvalidCall):
@@ -111,7 +115,7 @@ def test_a_store_that_cannot_change_is_refused_and_as_it_was(manager: SnapshotMa
     "store",
     [None, 3, "text", b"", [1], (1,), {1}, frozenset(), 1.5, Plan, dict, open, len, threading.enumerate],
 )
-def test_what_has_no_fields_is_refused(manager: SnapshotManager, store: Any) -> None:
+def test_store_without_fields_is_refused(manager: SnapshotManager, store: Any) -> None:
     with pytest.raises(InvalidCall):
         manager.create_snapshot("run-1", store)
     snapshot = taken(manager, {"goal": "tide"})
@@ -119,7 +123,7 @@ def test_what_has_no_fields_is_refused(manager: SnapshotManager, store: Any) -> 
         manager.restore_from_snapshot("run-1", store, snapshot)
 
 
-def test_functions_that_cannot_be_asked_are_refused(manager: SnapshotManager) -> None:
+def test_store_functions_that_cannot_be_called_are_refused(manager: SnapshotManager) -> None:
     async def later() -> dict[str, Any]:
         return {}
 
@@ -133,13 +137,13 @@ def test_functions_that_cannot_be_asked_are_refused(manager: SnapshotManager) ->
     assert manager.get_run_ids() == []
 
 
-def test_restoring_into_what_is_another_object_each_time_is_refused(manager: SnapshotManager) -> None:
+def test_restore_into_a_function_of_new_objects_is_refused(manager: SnapshotManager) -> None:
     snapshot = taken(manager, lambda: {"goal": "tide"})
     with pytest.raises(InvalidCall, match="another object each time"):
         manager.restore_from_snapshot("run-1", lambda: {"goal": "kelp"}, snapshot)
 
 
-def test_fields_that_begin_with_an_underscore_and_properties_are_left_out(manager: SnapshotManager) -> None:
+def test_private_fields_and_properties_are_not_saved(manager: SnapshotManager) -> None:
     class Private:
         def __init__(self) -> None:
             self.shown, self._hidden = 1, 2
@@ -156,7 +160,7 @@ def test_fields_that_begin_with_an_underscore_and_properties_are_left_out(manage
     assert (store.shown, store._hidden) == (1, 6)
 
 
-def test_an_empty_store_and_keys_of_any_kind(manager: SnapshotManager) -> None:
+def test_store_may_be_empty_or_have_keys_of_any_type(manager: SnapshotManager) -> None:
     assert dict(taken(manager, {}).state) == {}
     odd = {1: "one", ("a", 2): "two", "get_state": "three", "": None}
     made = taken(manager, odd)
@@ -165,14 +169,14 @@ def test_an_empty_store_and_keys_of_any_kind(manager: SnapshotManager) -> None:
     assert into == odd
 
 
-def test_extra_fields_of_a_model_are_fields(manager: SnapshotManager) -> None:
+def test_extra_fields_of_a_model_are_saved(manager: SnapshotManager) -> None:
     made = taken(manager, Model(goal="tide", more=[1]))  # type: ignore[call-arg]
     store = Model()
     manager.restore_from_snapshot("run-1", store, made)
     assert store.model_dump() == {"goal": "tide", "done": [], "more": [1]}
 
 
-def test_a_snapshot_is_a_store_too(manager: SnapshotManager) -> None:
+def test_snapshot_can_be_saved_as_a_store(manager: SnapshotManager) -> None:
     made = taken(manager, RunStore())
     again = taken(manager, made, note="kept once more")
     assert (again.number, again.state, again.workflow_id) == (2, made.state, "research")

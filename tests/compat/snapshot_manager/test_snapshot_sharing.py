@@ -7,15 +7,19 @@ import sys
 import threading
 from pathlib import Path
 
-import snapping
-from snapping import RunStore, numbers, taken
+import snapshot_fixtures
+from snapshot_fixtures import RunStore, numbers, taken
 
-import autosaving
+import autosave_timers
 import holdfast
 from holdfast.snapshots import SnapshotManager
 
 pytest_plugins = ["postgres_fixtures"]
-file, manager, no_timer_is_left = snapping.file, snapping.manager, autosaving.no_timer_is_left
+file, manager, no_timer_is_left = (
+    snapshot_fixtures.file,
+    snapshot_fixtures.manager,
+    autosave_timers.no_timer_is_left,
+)
 
 WORKER = Path(__file__).with_name("snapshot_worker.py")
 
@@ -45,7 +49,7 @@ def all_at_once(where: str, count: int) -> list[int]:
     return sorted(int(line) for text in told for line in text.split())
 
 
-def test_threads_at_one_run_each_get_a_number_of_their_own(manager: SnapshotManager) -> None:
+def test_threads_on_one_run_get_different_numbers(manager: SnapshotManager) -> None:
     made: list[int] = []
     ready = threading.Barrier(4)
 
@@ -65,7 +69,7 @@ def test_threads_at_one_run_each_get_a_number_of_their_own(manager: SnapshotMana
     whole(manager)
 
 
-def test_processes_at_one_run_lose_nothing_and_keep_the_last(file: Path) -> None:
+def test_processes_on_one_run_keep_the_latest_snapshots(file: Path) -> None:
     assert all_at_once(str(file), 15) == list(range(1, 46))
     with SnapshotManager(4, file) as manager:
         assert numbers(manager) == [42, 43, 44, 45]
@@ -74,7 +78,7 @@ def test_processes_at_one_run_lose_nothing_and_keep_the_last(file: Path) -> None
         assert hf.verify().ok
 
 
-def test_a_process_that_is_killed_leaves_whole_snapshots(file: Path) -> None:
+def test_killed_process_leaves_complete_snapshots(file: Path) -> None:
     worker = start(str(file), "a", 100_000)
     assert worker.stdin is not None
     assert worker.stdout is not None
@@ -97,7 +101,7 @@ def test_a_process_that_is_killed_leaves_whole_snapshots(file: Path) -> None:
         assert hf.verify().ok
 
 
-def test_on_postgres_it_is_the_same(url: str) -> None:
+def test_manager_works_on_postgres(url: str) -> None:
     assert all_at_once(url, 5) == list(range(1, 16))
     with SnapshotManager(4, url) as manager:
         assert numbers(manager) == [12, 13, 14, 15]

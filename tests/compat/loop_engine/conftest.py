@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from looping import Clock
+from loop_fixtures import Clock
 
 import holdfast
 from holdfast import Holdfast
