@@ -17,7 +17,7 @@ from langgraph_graphs import Talk, asking, checkpoint, config, delta, talk
 
 import holdfast
 from holdfast.integrations.langgraph import HoldfastSaver
-from holdfast.integrations.langgraph.layout import place_of
+from holdfast.integrations.langgraph.layout import parse_config
 from patience import until
 
 
@@ -152,20 +152,20 @@ def test_a_failed_node_is_tried_again_and_its_neighbour_is_not(saver: HoldfastSa
 
 
 def test_messages_come_back_as_they_were(saver: HoldfastSaver) -> None:
-    said = AIMessage(
+    reply = AIMessage(
         content=[{"type": "text", "text": "calling"}],
         tool_calls=[{"name": "search", "args": {"q": [1, None]}, "id": "c1"}],
         usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3},
     )
     graph = StateGraph(MessagesState)
-    graph.add_node("model", lambda state: {"messages": [said, ToolMessage("found", tool_call_id="c1")]})
+    graph.add_node("model", lambda state: {"messages": [reply, ToolMessage("found", tool_call_id="c1")]})
     graph.add_edge(START, "model")
     built = graph.compile(checkpointer=saver)
     final = built.invoke({"messages": [HumanMessage("hi")]}, config())["messages"]
     kept = built.get_state(config()).values["messages"]
     assert kept == final
     assert [type(message) for message in kept] == [HumanMessage, AIMessage, ToolMessage]
-    assert kept[1].tool_calls == said.tool_calls
+    assert kept[1].tool_calls == reply.tool_calls
     assert kept[0].model_fields_set == final[0].model_fields_set
 
 
@@ -216,7 +216,7 @@ def test_the_event_loop_goes_on_meanwhile(saver: HoldfastSaver) -> None:
     """While a call waits for its turn, other tasks run."""
 
     async def run() -> None:
-        with saver.strand(place_of(config()))._lock:
+        with saver.thread(parse_config(config()))._lock:
             call = asyncio.create_task(
                 saver.aput(config(checkpoint_ns=""), checkpoint({"x": 1}), {"source": "loop", "step": 0}, {})
             )

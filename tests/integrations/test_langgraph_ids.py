@@ -143,7 +143,7 @@ def test_a_run_of_another_kind_is_left_alone(saver: HoldfastSaver) -> None:
         lambda: saver.put_writes(config("mine", checkpoint_id="c"), [("x", 1)], "task"),
         lambda: saver.get_tuple(config("mine")),
     ):
-        with pytest.raises(InvalidCall, match="no thread"):
+        with pytest.raises(InvalidCall, match="not a thread"):
             call()
     assert saver.get_tuple(config("mine", checkpoint_id="c")) is None
     saver.delete_thread("mine")

@@ -13,7 +13,7 @@ from langgraph_graphs import checkpoint, config, put
 import holdfast
 from holdfast import Holdfast
 from holdfast.integrations.langgraph import HoldfastSaver
-from holdfast.integrations.langgraph.layout import place_of
+from holdfast.integrations.langgraph.layout import parse_config
 
 _MANY = 300
 
@@ -59,7 +59,7 @@ def begun(hf: Holdfast, when: Callable[[int], int]) -> list[Any]:
 def looks(saver: HoldfastSaver, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows with each list of versions that the saver asks for."""
     asked: list[int] = []
-    history = saver.strand(place_of(config())).history
+    history = saver.thread(parse_config(config())).history
     ask = history.versions
 
     def counted(**given: Any) -> Any:

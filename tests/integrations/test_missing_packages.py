@@ -1,4 +1,4 @@
-"""What holds for all ways in: each is an extra of its own, and costs nothing where its framework is not."""
+"""All integrations: each is an extra of its own, and costs nothing if its framework is not installed."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-#: Modules of ours, what they need, and the extra that brings it.
-WAYS = [
+#: Modules of ours, the packages that they need, and the extras that install these.
+INTEGRATIONS = [
     ("langgraph", "langgraph", "langgraph"),
     ("stageflow", "stageflow", "stageflow"),
     ("openai_agents", "agents", "openai-agents"),
     ("agent_framework", "agent_framework", "agent-framework"),
     ("burr", "burr", "burr"),
+    ("mcp", "mcp", "mcp"),
 ]
 
 
-@pytest.mark.parametrize(("module", "package", "extra"), WAYS)
-def test_a_framework_that_is_not_installed_is_told_with_its_extra(
-    module: str, package: str, extra: str
-) -> None:
+@pytest.mark.parametrize(("module", "package", "extra"), INTEGRATIONS)
+def test_integration_without_its_framework_names_the_extra(module: str, package: str, extra: str) -> None:
     program = f"import sys; sys.modules[{package!r}] = None; import holdfast.integrations.{module}"
     last = _run(program).stderr.splitlines()[-1]
     assert last.startswith(f"ModuleNotFoundError: holdfast.integrations.{module} needs ")
@@ -33,7 +32,7 @@ def test_a_framework_that_is_not_installed_is_told_with_its_extra(
     assert f"holdfast[{extra}]" in (ROOT / "docs/integrations/index.md").read_text()
 
 
-def test_nothing_of_a_framework_is_loaded_where_it_is_not_asked_for() -> None:
+def test_frameworks_are_not_loaded_by_other_modules() -> None:
     program = (
         "import sys, holdfast, holdfast.snapshots, holdfast.loops\n"
         "from holdfast.cli.app import run\n"

@@ -21,18 +21,16 @@ from functools import partial
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
+from holdfast import Holdfast, InvalidCall, InvalidReference, NotFound, UnsupportedValue, Version, register
+from holdfast.integrations import missing_extra
+from holdfast.integrations.histories import Ledger, number_of_head, off_loop, plain, run_id_of
+from holdfast.model.names import check_tag, short
+
 try:
     import agent_framework as af
     from agent_framework.exceptions import WorkflowCheckpointException
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "holdfast.integrations.agent_framework needs agent-framework: pip install 'holdfast[agent-framework]'",
-        name=error.name,
-    ) from error
-
-from holdfast import Holdfast, InvalidCall, InvalidReference, NotFound, UnsupportedValue, Version, register
-from holdfast.integrations.histories import Ledger, number_of_head, off_loop, plain, run_id_of
-from holdfast.model.names import check_tag, short
+    raise missing_extra(__name__, "agent-framework", error.name) from error
 
 
 class TypeName(NamedTuple):

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from urllib.parse import unquote
 
 from holdfast import Holdfast, InvalidCall, StaleVersion, Version
+from holdfast.integrations import missing_extra
 from holdfast.integrations.histories import Ledger, number_of_head, off_loop, plain, run_id_of
 from holdfast.model.checks import check_integer
 
@@ -20,9 +21,7 @@ try:
     from burr.core.persistence import AsyncBaseStatePersister, BaseStatePersister, PersistedStateData
     from burr.core.state import FIELD_SERIALIZATION, State
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "holdfast.integrations.burr needs Burr: pip install 'holdfast[burr]'"
-    ) from error
+    raise missing_extra(__name__, "Burr", error.name) from error
 
 _STATUSES = {"completed": "running", "failed": "failed"}  # status of an action: status of its run
 

@@ -10,16 +10,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from holdfast import History, Holdfast, InvalidCall, NotFound, StaleVersion, Version, thaw
+from holdfast.integrations import missing_extra
 from holdfast.integrations.histories import off_loop, opened, refuse_workflow
 
 try:
     from agents.memory import SessionSettings
     from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "holdfast.integrations.openai_agents needs the OpenAI Agents SDK: pip install 'holdfast[openai-agents]'",
-        name=error.name,
-    ) from error
+    raise missing_extra(__name__, "the OpenAI Agents SDK", error.name) from error
 
 if TYPE_CHECKING:
     from agents import TResponseInputItem

@@ -29,11 +29,11 @@ def import_langgraph_command(ctx: CommandContext, file: str, *, allow: tuple[str
     """
     try:
         from holdfast.integrations.langgraph import HoldfastSaver
-        from holdfast.integrations.langgraph.import_sqlite import import_sqlite, opened
+        from holdfast.integrations.langgraph.import_sqlite import import_sqlite, open_database
     except ImportError as error:
         raise InvalidCall(f"this needs LangGraph: pip install 'holdfast[langgraph]' ({error})") from None
     classes = [_class(name) for name in allow]
-    with opened(file):
+    with open_database(file):
         # Create no store for a file that cannot be read.
         saver = HoldfastSaver(ctx.create_store(), allow=classes)
     with ctx.out.progress("importing") as advance:

@@ -18,17 +18,18 @@ LangGraph's terms map to Holdfast's as follows:
 - A `DeltaChannel` is rebuilt from the **trail** of writes that led to a checkpoint since the channel was last
   stored in full. Each checkpoint carries its own trail, so pruning, copying and forking cannot break it.
 
-Values keep their type and value; only registered classes are stored (`types`). Nothing is unpickled, imported
-or constructed by a name in the data.
+Values keep their type and value; only registered classes are stored (`layout`). Nothing is unpickled,
+imported or constructed by a name in the data.
 """
 
+from holdfast.integrations import missing_extra
+
 try:
-    from holdfast.integrations.langgraph.saver import HoldfastSaver
+    import langchain_core as _langchain  # noqa: F401
+    import langgraph.checkpoint.base as _langgraph  # noqa: F401 - the error below names the extra
 except ModuleNotFoundError as error:
-    if (error.name or "").partition(".")[0] not in ("langgraph", "langchain_core"):
-        raise
-    raise ModuleNotFoundError(
-        "holdfast.integrations.langgraph needs LangGraph: pip install 'holdfast[langgraph]'"
-    ) from error
+    raise missing_extra(__name__, "LangGraph", error.name) from error
+
+from holdfast.integrations.langgraph.saver import HoldfastSaver
 
 __all__ = ["HoldfastSaver"]

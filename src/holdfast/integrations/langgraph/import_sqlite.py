@@ -24,12 +24,19 @@ from langgraph.checkpoint.serde.event_hooks import register_serde_event_listener
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from holdfast.errors import HoldfastError, IncompatibleFormat, InvalidCall, NotFound, StoreBusy
-from holdfast.integrations.langgraph.layout import Writes, in_order, place_of, tuple_of
+from holdfast.integrations.langgraph.layout import (
+    NewCheckpoint,
+    Writes,
+    build_tuple,
+    parse_config,
+    sort_writes,
+)
 from holdfast.integrations.langgraph.saver import HoldfastSaver
-from holdfast.integrations.langgraph.thread import Strand
+from holdfast.integrations.langgraph.thread import CheckpointThread
 
 #: Called with the number of copied checkpoints and the total.
 Progress = Callable[[int, int], None]
+#: The log in which LangGraph reports a value that it does not decode.
 _LOG = "langgraph.checkpoint.serde.jsonplus"
 
 
@@ -53,17 +60,17 @@ def import_sqlite(
     """Copy all threads of a `SqliteSaver` database. `allow` lists the classes in it, in addition to those of
     LangGraph and LangChain."""
     known = [(cls.__module__, cls.__name__) for cls in allow]
-    reader = _Reader(JsonPlusSerializer(allowed_msgpack_modules=known or None))
+    serde = JsonPlusSerializer(allowed_msgpack_modules=known or None)
     checkpoints = writes = done = 0
     threads: set[str] = set()
     refused: list[tuple[str, str, HoldfastError]] = []
-    with opened(file) as (db, total):
+    with open_database(file) as (db, total):
         has_path = any(row[1] == "task_path" for row in db.execute("PRAGMA table_info(writes)"))
         places = db.execute("SELECT DISTINCT thread_id, checkpoint_ns FROM checkpoints ORDER BY 1, 2")
         for thread, namespace in places.fetchall():
             threads.add(thread)
             try:
-                for count in _copy(db, reader, saver, thread, namespace, has_path):
+                for count in _copy(db, serde, saver, thread, namespace, has_path):
                     checkpoints, writes, done = checkpoints + 1, writes + count, done + 1
                     if progress is not None:
                         progress(done, total)
@@ -75,7 +82,7 @@ def import_sqlite(
 
 
 @contextmanager
-def opened(file: str | os.PathLike[str]) -> Iterator[tuple[sqlite3.Connection, int]]:
+def open_database(file: str | os.PathLike[str]) -> Iterator[tuple[sqlite3.Connection, int]]:
     """Open a `SqliteSaver` database read-only; yield it and its number of checkpoints."""
     path = os.fspath(file)
     if not os.path.isfile(path):
@@ -94,61 +101,70 @@ def _unreadable(path: str, error: sqlite3.DatabaseError) -> HoldfastError:
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StoreBusy(f"{path} is being written by another program: try again when that has finished")
     if code in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_NOTADB):
-        return InvalidCall(f"{path} is no database of LangGraph's SqliteSaver: {error}")
+        return InvalidCall(f"{path} is not a database of LangGraph's SqliteSaver: {error}")
     return IncompatibleFormat(f"{path} is damaged: {error}; import a copy made by the .recover of sqlite3")
 
 
 def _copy(
-    db: sqlite3.Connection, reader: _Reader, saver: HoldfastSaver, thread: str, namespace: str, has_path: bool
+    db: sqlite3.Connection,
+    serde: JsonPlusSerializer,
+    saver: HoldfastSaver,
+    thread: str,
+    namespace: str,
+    has_path: bool,
 ) -> Iterator[int]:
     """Copy a namespace, oldest checkpoint first; yield the number of writes of each copied and compared
     checkpoint."""
     where: dict[str, Any] = {"configurable": {"thread_id": thread, "checkpoint_ns": namespace}}
-    strand = saver.strand(place_of(where))
+    copy = saver.thread(parse_config(where))
     rows = db.execute(
         "SELECT checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata FROM checkpoints "
         "WHERE thread_id = ? AND checkpoint_ns = ? ORDER BY checkpoint_id",
         (thread, namespace),
     )
     for name, parent, kind, data, about in rows:
-        checkpoint = reader.read(kind, data, f"checkpoint {name}")
+        checkpoint = _decode(serde, kind, data, f"checkpoint {name}")
         if (
             not isinstance(checkpoint, dict)
             or checkpoint.get("id") != name
             or not isinstance(checkpoint.get("channel_values"), dict)
         ):
-            raise IncompatibleFormat(f"checkpoint {name} of thread {thread!r} is not what it says it is")
-        metadata = _metadata(about, f"checkpoint {name} of thread {thread!r}")
-        strand.put(parent, checkpoint, metadata)
-        tasks = _tasks(db, reader, (thread, namespace, name), has_path)
-        expected = list(in_order(tasks))
-        if _read(strand, name).pending_writes != expected:
+            raise IncompatibleFormat(
+                f"checkpoint {name} of thread {thread!r} has another id or no channel values"
+            )
+        metadata = _parse_metadata(about, f"checkpoint {name} of thread {thread!r}")
+        copy.put(NewCheckpoint(parent, checkpoint, metadata))
+        tasks = _read_writes(db, serde, (thread, namespace, name), has_path)
+        expected = list(sort_writes(tasks))
+        if _read(copy, name).pending_writes != expected:
             for task, made in tasks.items():
-                strand.put_rows(name, made["writes"], task, made["path"])
-        back = _read(strand, name)
+                copy.put_writes(name, task, made["path"], made["writes"])
+        back = _read(copy, name)
         if (back.checkpoint, back.metadata, back.pending_writes) != (checkpoint, metadata, expected):
-            raise IncompatibleFormat(f"checkpoint {name} of thread {thread!r} does not come back as it was")
+            raise IncompatibleFormat(f"checkpoint {name} of thread {thread!r} differs from its copy")
         yield len(expected)
 
 
-def _metadata(data: Any, whose: str) -> dict[str, Any]:
+def _parse_metadata(data: Any, owner: str) -> dict[str, Any]:
     try:
         found = {} if data is None else json.loads(data)
     except (ValueError, TypeError) as error:
-        raise IncompatibleFormat(f"{whose} has no metadata: {error}") from error
+        raise IncompatibleFormat(f"the metadata of {owner} cannot be read: {error}") from error
     if not isinstance(found, dict):
-        raise IncompatibleFormat(f"{whose} has no metadata, but a {type(found).__name__}")
+        raise IncompatibleFormat(f"the metadata of {owner} is a {type(found).__name__}, not a dict")
     return found
 
 
-def _read(strand: Strand, name: str) -> CheckpointTuple:
-    found = strand.read(name)
+def _read(thread: CheckpointThread, name: str) -> CheckpointTuple:
+    found = thread.read(name)
     if found is None:
         raise NotFound(f"checkpoint {name} was removed meanwhile")
-    return tuple_of(found, "", "")
+    return build_tuple(found, "", "")
 
 
-def _tasks(db: sqlite3.Connection, reader: _Reader, where: tuple[str, str, str], has_path: bool) -> Writes:
+def _read_writes(
+    db: sqlite3.Connection, serde: JsonPlusSerializer, where: tuple[str, str, str], has_path: bool
+) -> Writes:
     path = "task_path" if has_path else "''"
     rows = db.execute(
         f"SELECT task_id, {path}, idx, channel, type, value FROM writes "  # noqa: S608 - one of two constants
@@ -157,31 +173,26 @@ def _tasks(db: sqlite3.Connection, reader: _Reader, where: tuple[str, str, str],
     )
     tasks: Writes = {}
     for task, path, index, channel, kind, data in rows:
-        value = reader.read(kind, data, f"a write of checkpoint {where[2]}")
+        value = _decode(serde, kind, data, f"a write of checkpoint {where[2]}")
         tasks.setdefault(task, {"path": path or "", "writes": {}})["writes"][index] = [channel, value]
     return tasks
 
 
-class _Reader:
-    """Reader of values that LangGraph wrote; refuses a class that was not allowed."""
-
-    def __init__(self, serde: JsonPlusSerializer) -> None:
-        self._serde = serde
-
-    def read(self, kind: str, data: bytes, what: str) -> Any:
-        if kind not in ("msgpack", "null", "bytes", "bytearray"):
-            raise IncompatibleFormat(f"{what} is written as {kind!r}, which an older LangGraph reads")
-        with _watching() as found:
-            try:
-                value = self._serde.loads_typed((kind, data))
-            except Exception as error:
-                raise IncompatibleFormat(f"{what} cannot be read: {error!r}") from error
-        if found:
-            raise IncompatibleFormat(f"{what} holds {found[0]}: allow it by its name, if it is yours")
-        return value
+def _decode(serde: JsonPlusSerializer, kind: str, data: bytes, what: str) -> Any:
+    """Return a value that LangGraph wrote; refuse a class that was not allowed."""
+    if kind not in ("msgpack", "null", "bytes", "bytearray"):
+        raise IncompatibleFormat(f"{what} is written as {kind!r}, which an older LangGraph reads")
+    with _collect_refused() as refused:
+        try:
+            value = serde.loads_typed((kind, data))
+        except Exception as error:
+            raise IncompatibleFormat(f"{what} cannot be read: {error!r}") from error
+    if refused:
+        raise IncompatibleFormat(f"{what} holds {refused[0]}: allow it by its name, if it is yours")
+    return value
 
 
-class _Hearing(logging.Handler):
+class _CollectingHandler(logging.Handler):
     """Log handler that collects messages."""
 
     def __init__(self, found: list[str]) -> None:
@@ -193,18 +204,18 @@ class _Hearing(logging.Handler):
 
 
 @contextmanager
-def _watching() -> Iterator[list[str]]:
+def _collect_refused() -> Iterator[list[str]]:
     """Yield a list that collects the values that LangGraph refused to read, or read as something else."""
     found: list[str] = []
-    handler = _Hearing(found)
+    handler = _CollectingHandler(found)
     log = logging.getLogger(_LOG)
-    spread = log.propagate
+    propagate = log.propagate
     stop = register_serde_event_listener(lambda event: found.append(f"{event['module']}.{event['name']}"))
     log.addHandler(handler)
     log.propagate = False
     try:
         yield found
     finally:
-        log.propagate = spread
+        log.propagate = propagate
         log.removeHandler(handler)
         stop()

@@ -16,6 +16,7 @@ import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from operator import itemgetter
 from typing import Any
 
@@ -33,17 +34,23 @@ import holdfast
 from holdfast import Holdfast, Retention
 from holdfast.errors import AlreadyExists, InvalidCall, NotFound
 from holdfast.integrations.histories import off_loop
-from holdfast.integrations.langgraph import layout, types
-from holdfast.integrations.langgraph.layout import config_of, history_of, tuple_of
-from holdfast.integrations.langgraph.lookup import Found, part, said, stream, versions
-from holdfast.integrations.langgraph.thread import Strand
+from holdfast.integrations.langgraph import layout
+from holdfast.integrations.langgraph.checkpoint_index import (
+    StoredCheckpoint,
+    iter_checkpoints,
+    iter_versions,
+    parse_note,
+    read_part,
+)
+from holdfast.integrations.langgraph.layout import build_config, build_delta_history, build_tuple
+from holdfast.integrations.langgraph.thread import CheckpointThread
 
 #: Ids of runs. Defined here because `list` is a method in the class.
 Runs = list[str]
 #: A checkpoint's id, the rank of its run, the checkpoint, its thread and namespace.
-Candidate = tuple[str, int, Found, tuple[str, str]]
+Candidate = tuple[str, int, StoredCheckpoint, tuple[str, str]]
 #: Maximum number of runs that are cached.
-_STRANDS = 256
+_MAX_CACHED = 256
 #: Checkpoints per batch of an asynchronous list.
 _BATCH = 8
 
@@ -68,22 +75,22 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         super().__init__()
         if not isinstance(single_writer, bool):
             raise InvalidCall(f"single_writer is True or False, not {single_writer!r:.60}")
-        types.register_known()
-        types.register_allowed(allow)
-        self._own = not isinstance(store, Holdfast)
+        layout.register_known()
+        layout.register_allowed(allow)
+        self._owns_store = not isinstance(store, Holdfast)
         self.hf: Holdfast = store if isinstance(store, Holdfast) else holdfast.open(store)
-        self._single = single_writer
-        self._strands: OrderedDict[str, Strand] = OrderedDict()
+        self._single_writer = single_writer
+        self._cached: OrderedDict[str, CheckpointThread] = OrderedDict()
         self._lock = threading.Lock()
 
     @staticmethod
     def run_id(thread_id: Any, checkpoint_ns: str = "") -> str:
         """Return the id of the run of a thread, or of one of its namespaces."""
-        return layout.run_id(layout.thread_of(thread_id), checkpoint_ns)
+        return layout.run_id(layout.check_thread_id(thread_id), checkpoint_ns)
 
     def close(self) -> None:
         """Close the store, if this saver opened it."""
-        if self._own:
+        if self._owns_store:
             self.hf.close()
 
     def __enter__(self) -> HoldfastSaver:
@@ -95,16 +102,16 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
     # Reading
 
     def get_tuple(self, config: Any) -> CheckpointTuple | None:
-        place = layout.place_of(config)
+        target = layout.parse_config(config)
         while True:
-            found = self.strand(place).read(place.checkpoint)
+            found = self.thread(target).read(target.checkpoint)
             if found is None:
                 return None
             try:
-                return tuple_of(found, config["configurable"]["thread_id"], place.namespace or "")
+                return build_tuple(found, config["configurable"]["thread_id"], target.namespace or "")
             except NotFound:
                 # Pruned between the two reads.
-                self.strand(place).forget()
+                self.thread(target).clear_cache()
 
     def list(
         self,
@@ -114,23 +121,23 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         before: Any = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        wanted = _wanted(filter)
+        wanted = _check_filter(filter)
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
             raise InvalidCall(f"limit is a number, not {limit!r:.60}")
-        place = None if config is None else layout.place_of(config)
-        until = None if before is None else layout.checkpoint_of(before)
-        return self._listed(place, wanted, until, limit)
+        target = None if config is None else layout.parse_config(config)
+        until = None if before is None else layout.checkpoint_id_of(before)
+        return self._iter_tuples(target, wanted, until, limit)
 
     def get_delta_channel_history(
         self, *, config: Any, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        place = layout.place_of(config)
-        version = self.strand(place).find(place.checkpoint)
+        target = layout.parse_config(config)
+        version = self.thread(target).find(target.checkpoint)
         found: dict[str, Any] = {}
         for channel in channels:
-            trail = None if version is None else part(version, "trail", channel)
+            trail = None if version is None else read_part(version, "trail", channel)
             if trail is not None:
-                found[channel] = history_of(trail, channel)
+                found[channel] = build_delta_history(trail, channel)
         rest = [channel for channel in channels if channel not in found]
         if rest:
             found.update(super().get_delta_channel_history(config=config, channels=rest))
@@ -141,26 +148,26 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
     def put(
         self, config: Any, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
     ) -> Any:
-        place = layout.place_of(config)
+        target = layout.parse_config(config)
         if not isinstance(checkpoint, Mapping) or not isinstance(checkpoint.get("channel_values"), Mapping):
             raise InvalidCall("put takes a checkpoint: a dict with an id and channel_values")
-        name = layout.check_id(checkpoint.get("id"))
+        name = layout.check_checkpoint_id(checkpoint.get("id"))
         if not isinstance(metadata, Mapping):
             raise InvalidCall(f"metadata is a dict, not {type(metadata).__name__}")
         about = get_checkpoint_metadata(config, metadata)
-        self.strand(place).put(place.checkpoint, checkpoint, about)
-        return config_of(config["configurable"]["thread_id"], place.namespace or "", name)
+        self.thread(target).put(layout.NewCheckpoint(target.checkpoint, checkpoint, about))
+        return build_config(config["configurable"]["thread_id"], target.namespace or "", name)
 
     def put_writes(
         self, config: Any, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        place = layout.place_of(config)
-        if place.checkpoint is None:
+        target = layout.parse_config(config)
+        if target.checkpoint is None:
             raise InvalidCall("put_writes needs a config that names a checkpoint: put one first")
         for name, text in (("task_id", task_id), ("task_path", task_path)):
             if not isinstance(text, str):
                 raise InvalidCall(f"{name} is a string, not {type(text).__name__}")
-        self.strand(place).put_writes(place.checkpoint, writes, task_id, task_path)
+        self.thread(target).put_writes(target.checkpoint, task_id, task_path, layout.index_writes(writes))
 
     def get_next_version(self, current: Any, channel: None) -> Any:
         """Return the next whole number; if another saver started the thread, a text that sorts after its
@@ -171,26 +178,26 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> HoldfastSaver:
         """Register the classes of a graph's schemas, which LangGraph names in strict mode."""
-        types.register_schema(extra_allowlist)
+        layout.register_schema(extra_allowlist)
         return self
 
     # Deleting and copying
 
     def delete_thread(self, thread_id: str) -> None:
-        for run in self._runs(layout.thread_of(thread_id)):
+        for run in self._runs(layout.check_thread_id(thread_id)):
             self._delete(run)
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         if isinstance(run_ids, str):
             raise InvalidCall("delete_for_runs takes a list of run ids")
-        doomed = set(run_ids)
-        if not doomed:
+        deleted_runs = set(run_ids)
+        if not deleted_runs:
             return
-        for run in self._threads():
-            self._delete_from(run, doomed)
+        for run in self._all_runs():
+            self._delete_from(run, deleted_runs)
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        source, target = layout.thread_of(source_thread_id), layout.thread_of(target_thread_id)
+        source, target = layout.check_thread_id(source_thread_id), layout.check_thread_id(target_thread_id)
         runs = self._runs(source)
         if self._runs(target):
             raise AlreadyExists(f"thread {target!r} is there already: copy to another, or delete it first")
@@ -203,12 +210,12 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         if strategy not in ("keep_latest", "delete"):
             raise InvalidCall(f"strategy is 'keep_latest' or 'delete', not {strategy!r:.60}")
         for thread in thread_ids:
-            for run in self._runs(layout.thread_of(thread)):
+            for run in self._runs(layout.check_thread_id(thread)):
                 if strategy == "delete":
                     self._delete(run)
                 else:
                     self.hf.history(run).prune(Retention(last=0))
-                    self._forget(run)
+                    self._clear_cache(run)
 
     # Asynchronous counterparts
 
@@ -224,7 +231,7 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         found = self.list(config, filter=filter, before=before, limit=limit)
-        while batch := await off_loop(_next, found):
+        while batch := await off_loop(lambda: [*islice(found, _BATCH)]):
             for item in batch:
                 yield item
 
@@ -257,40 +264,39 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
 
     # Internals
 
-    def strand(self, place: layout.Place) -> Strand:
+    def thread(self, target: layout.ThreadConfig) -> CheckpointThread:
         """Return the cached object for the run of a thread's namespace."""
-        run = place.run
+        run = target.run
         with self._lock:
-            strand = self._strands.pop(run, None)
-            if strand is None:
-                long = None in layout.names_of(run)
-                whose = (place.thread, place.namespace or "")
-                strand = Strand(self.hf.history(run), whose, long=long, single_writer=self._single)
-            self._strands[run] = strand
-            if len(self._strands) > _STRANDS:
-                self._strands.popitem(last=False)
-            return strand
+            thread = self._cached.pop(run, None)
+            if thread is None:
+                names = (target.thread, target.namespace or "")
+                thread = CheckpointThread(self.hf.history(run), names, single_writer=self._single_writer)
+            self._cached[run] = thread
+            if len(self._cached) > _MAX_CACHED:
+                self._cached.popitem(last=False)
+            return thread
 
-    def _forget(self, run: str) -> None:
+    def _clear_cache(self, run: str) -> None:
         with self._lock:
-            strand = self._strands.pop(run, None)
-        if strand is not None:
-            strand.forget()
+            thread = self._cached.pop(run, None)
+        if thread is not None:
+            thread.clear_cache()
 
-    def _listed(
-        self, place: layout.Place | None, wanted: dict[str, Any], until: str | None, limit: int | None
+    def _iter_tuples(
+        self, target: layout.ThreadConfig | None, wanted: dict[str, Any], until: str | None, limit: int | None
     ) -> Iterator[CheckpointTuple]:
         if limit is not None and limit <= 0:
             return
         count = 0
-        for checkpoint, _, found, whose in self._candidates(place):
+        for checkpoint, _, found, names in self._candidates(target):
             if until is not None and checkpoint >= until:
                 continue
             try:
-                about = part(found.version, "metadata") if wanted else {}
+                about = read_part(found.version, "metadata") if wanted else {}
                 if any((about or {}).get(key) != value for key, value in wanted.items()):
                     continue
-                item = tuple_of(found, *whose)
+                item = build_tuple(found, *names)
             except NotFound:
                 # Pruned since the list was started.
                 continue
@@ -299,25 +305,25 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
             if count == limit:
                 return
 
-    def _candidates(self, place: layout.Place | None) -> Iterator[Candidate]:
+    def _candidates(self, target: layout.ThreadConfig | None) -> Iterator[Candidate]:
         """Yield the checkpoints that may match, the highest id first."""
-        if place is not None and place.checkpoint is not None and place.namespace is not None:
-            found = self.strand(place).read(place.checkpoint)
+        if target is not None and target.checkpoint is not None and target.namespace is not None:
+            found = self.thread(target).read(target.checkpoint)
             if found is not None:
-                yield place.checkpoint, 0, found, (place.thread, place.namespace)
+                yield target.checkpoint, 0, found, (target.thread, target.namespace)
             return
-        if place is None:
-            runs = self._threads()
-        elif place.namespace is None:
-            runs = self._runs(place.thread)
+        if target is None:
+            runs = self._all_runs()
+        elif target.namespace is None:
+            runs = self._runs(target.thread)
         else:
-            runs = [place.run] if self._is_thread(place.run) else []
+            runs = [target.run] if self._is_thread(target.run) else []
 
         def each(number: int, run: str) -> Iterator[Candidate]:
-            whose = self._whose(run)
-            for checkpoint, found in stream(self.hf.history(run)):
-                if place is None or place.checkpoint in (None, checkpoint):
-                    yield checkpoint, -number, found, whose
+            names = self._names(run)
+            for checkpoint, found in iter_checkpoints(self.hf.history(run)):
+                if target is None or target.checkpoint in (None, checkpoint):
+                    yield checkpoint, -number, found, names
 
         yield from heapq.merge(
             *(each(number, run) for number, run in enumerate(runs)), key=itemgetter(0, 1), reverse=True
@@ -327,11 +333,11 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         """Return the runs of a thread."""
         found = [
             layout.run_id(thread),
-            *(run.id for run in self.hf.iter_runs(prefix=layout.beginning(thread))),
+            *(run.id for run in self.hf.iter_runs(prefix=layout.namespace_prefix(thread))),
         ]
         return [run for run in found if self._is_thread(run)]
 
-    def _threads(self) -> Runs:
+    def _all_runs(self) -> Runs:
         """Return the runs of all threads."""
         return [run.id for run in self.hf.iter_runs() if self._is_thread(run.id)]
 
@@ -340,13 +346,13 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
             head = self.hf.history(run).head
         except NotFound:
             return False
-        if said(head).growing:
+        if parse_note(head).ids_increase:
             return True
-        return part(head, "channel_values") is not None or part(head, "ahead") is not None
+        return read_part(head, "channel_values") is not None or read_part(head, "ahead") is not None
 
-    def _whose(self, run: str) -> tuple[str, str]:
+    def _names(self, run: str) -> tuple[str, str]:
         """Return the thread and the namespace of a run."""
-        thread, namespace = layout.names_of(run)
+        thread, namespace = layout.parse_run_id(run)
         if thread is None or namespace is None:
             thread, namespace = self.hf.history(run).head.copy("thread")
         return thread, namespace
@@ -354,52 +360,43 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
     def _delete(self, run: str) -> None:
         with contextlib.suppress(NotFound):
             self.hf.delete(run)
-        self._forget(run)
+        self._clear_cache(run)
 
-    def _delete_from(self, run: str, doomed: set[str]) -> None:
+    def _delete_from(self, run: str, deleted_runs: set[str]) -> None:
         """Delete the checkpoints of some LangGraph runs from a Holdfast run."""
         history = self.hf.history(run)
         about: dict[str | None, bool] = {}
-        gone: list[int] = []
+        removed: list[int] = []
         kept: list[int] = []
-        for version in versions(history):
-            checkpoint = said(version).checkpoint
+        for version in iter_versions(history):
+            checkpoint = parse_note(version).checkpoint
             if checkpoint not in about:
-                about[checkpoint] = (part(version, "metadata") or {}).get("run_id") in doomed
-            (gone if about[checkpoint] else kept).append(version.number)
-        if not gone:
+                about[checkpoint] = (read_part(version, "metadata") or {}).get("run_id") in deleted_runs
+            (removed if about[checkpoint] else kept).append(version.number)
+        if not removed:
             return
         if not kept:
             self._delete(run)
             return
-        if history.head.number in gone:
+        if history.head.number in removed:
             history.rollback(max(kept), reason="its checkpoints were deleted")
-        history.drop(gone)
-        self._forget(run)
+        history.drop(removed)
+        self._clear_cache(run)
 
     def _copy(self, run: str, target: str) -> None:
-        _, namespace = self._whose(run)
+        _, namespace = self._names(run)
         name = layout.run_id(target, namespace)
         with tempfile.TemporaryFile() as file:
             self.hf.export_run(run, file)
             file.seek(0)
             copy = self.hf.import_run(file, run_id=name, secrets="keep")
-        if None in layout.names_of(name):
+        if None in layout.parse_run_id(name):
             copy.patch({("thread",): [target, namespace]}, after=copy.head, note=copy.head.note)
 
 
-def _wanted(given: Any) -> dict[str, Any]:
+def _check_filter(given: Any) -> dict[str, Any]:
     if given is None:
         return {}
     if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
         raise InvalidCall("filter is a dict of metadata: {'source': 'loop'}")
     return dict(given)
-
-
-def _next(found: Iterator[CheckpointTuple]) -> list[CheckpointTuple]:
-    batch: list[CheckpointTuple] = []
-    for item in found:
-        batch.append(item)
-        if len(batch) == _BATCH:
-            break
-    return batch

@@ -9,12 +9,12 @@ defines `durable` and its result. Needs `pip install 'holdfast[stageflow]'`.
 
 from __future__ import annotations
 
+from holdfast.integrations import missing_extra
+
 try:
-    import stageflow as _stageflow  # noqa: F401 - the error below names it if it is not installed
+    import stageflow as _stageflow  # noqa: F401 - the error below names the extra
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "holdfast.integrations.stageflow needs Stageflow: pip install 'holdfast[stageflow]'", name=error.name
-    ) from error
+    raise missing_extra(__name__, "Stageflow", error.name) from error
 
 from holdfast.integrations.stageflow.pipeline import DurablePipeline, durable
 from holdfast.integrations.stageflow.records import results_of, snapshot_of
