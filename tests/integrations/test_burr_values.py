@@ -151,9 +151,9 @@ def test_what_cannot_be_saved_or_loaded(hf: Holdfast) -> None:
     hf.history("burr/list").commit([1])
     for name in ("taken", "list"):
         for call in ((None, name), (None, name, 0)):
-            with pytest.raises(InvalidCall, match="no application of Burr"):
+            with pytest.raises(InvalidCall, match="not an application of Burr"):
                 persister.load(*call)
-        with pytest.raises(InvalidCall, match="no application of Burr"):
+        with pytest.raises(InvalidCall, match="not an application of Burr"):
             persister.save(None, name, 1, "x", state, "completed")
     for wrong in ("runs.db", None):
         with pytest.raises(InvalidCall, match="open store"):

@@ -337,7 +337,7 @@ def test_a_run_that_is_no_conversation_is_left_alone(hf: Holdfast) -> None:
             hf.history(f"run-{number}").commit(state)
             session = HoldfastSession(f"run-{number}", hf)
             for call in (session.get_items(), session.add_items([said("a")]), session.pop_item()):
-                with pytest.raises(InvalidCall, match="no conversation"):
+                with pytest.raises(InvalidCall, match="not a conversation"):
                     await call
             assert len(await session.versions()) == 1
 

@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from holdfast import Holdfast, InvalidCall, InvalidReference, NotFound, UnsupportedValue, Version, register
 from holdfast.integrations import missing_extra
-from holdfast.integrations.histories import Ledger, number_of_head, off_loop, plain, run_id_of
+from holdfast.integrations.histories import EntryLog, build_run_id, plain_state, run_off_loop
 from holdfast.model.names import check_tag, short
 
 try:
@@ -81,13 +81,13 @@ def _split(value: Any) -> dict[str, Any]:
 
 def _join(cls: Any, parts: dict[str, Any]) -> Any:
     made = cls.__new__(cls)
-    kept = {
+    state = {
         name: _type_of_parts(part.parts) if type(part) is TypeName else part for name, part in parts.items()
     }
     if hasattr(cls, "__setstate__"):
-        made.__setstate__(kept)
+        made.__setstate__(state)
     else:
-        vars(made).update(kept)
+        vars(made).update(state)
     return made
 
 
@@ -140,32 +140,36 @@ class HoldfastCheckpointStorage:
     """
 
     def __init__(self, hf: Holdfast, *, allow: Iterable[type] = ()) -> None:
-        self._ledger = Ledger(hf, allow)
-        allow_types(self._ledger.allowed)
+        self._log = EntryLog(hf, allow)
+        allow_types(self._log.allowed)
 
     async def save(self, checkpoint: af.WorkflowCheckpoint) -> str:
         """Save a checkpoint as the version after that of its previous checkpoint."""
-        return await off_loop(self._save, checkpoint)
+        return await run_off_loop(self._save, checkpoint)
 
     async def load(self, checkpoint_id: str) -> af.WorkflowCheckpoint:
         """Return the checkpoint with an id, or raise `WorkflowCheckpointException`."""
-        return await off_loop(self._load, checkpoint_id)
+        return await run_off_loop(self._load, checkpoint_id)
 
     async def list_checkpoints(self, *, workflow_name: str) -> list[af.WorkflowCheckpoint]:
         """Return the checkpoints of a workflow on all timelines, oldest first."""
-        return await off_loop(lambda: [self._read(version) for version in self._kept(workflow_name)])
+        return await run_off_loop(
+            lambda: [self._read(version) for version in self._checkpoints(workflow_name)]
+        )
 
     async def list_checkpoint_ids(self, *, workflow_name: str) -> list[str]:
         """Return the ids of the checkpoints of a workflow on all timelines, oldest first."""
-        return await off_loop(lambda: [_id(version) for version in self._kept(workflow_name)])
+        return await run_off_loop(
+            lambda: [_checkpoint_id(version) for version in self._checkpoints(workflow_name)]
+        )
 
     async def get_latest(self, *, workflow_name: str) -> af.WorkflowCheckpoint | None:
         """Return the head of the execution that was last continued or rolled back."""
-        return await off_loop(self._latest, workflow_name)
+        return await run_off_loop(self._latest, workflow_name)
 
     async def delete(self, checkpoint_id: str) -> bool:
         """Remove the id of a checkpoint; the version stays in the history until it is pruned."""
-        return await off_loop(self._delete, checkpoint_id)
+        return await run_off_loop(self._delete, checkpoint_id)
 
     def _save(self, checkpoint: af.WorkflowCheckpoint) -> str:
         if not isinstance(checkpoint, af.WorkflowCheckpoint):
@@ -173,11 +177,15 @@ class HoldfastCheckpointStorage:
         name = check_tag(checkpoint.checkpoint_id)
         previous = checkpoint.previous_checkpoint_id
         before = None if previous is None else self._find(previous)
-        run_id = run_id_of(_ROOT, checkpoint.workflow_name, name) if before is None else before.run
-        after = number_of_head(self._ledger.hf.history(run_id)) if before is None else before.number
+        if before is None:
+            run_id, after = build_run_id(_ROOT, checkpoint.workflow_name, name), 0
+            with suppress(NotFound):
+                after = self._log.hf.history(run_id).head.number
+        else:
+            run_id, after = before.run, before.number
         step = f"superstep {checkpoint.iteration_count}"
-        made = self._ledger.enter(run_id, checkpoint.to_dict(), after=after, step=step, tags=[name])
-        self._ledger.remember(name, made)
+        made = self._log.append(run_id, checkpoint.to_dict(), after=after, step=step, tags=[name])
+        self._log.remember(name, made)
         return name
 
     def _load(self, checkpoint_id: str) -> af.WorkflowCheckpoint:
@@ -187,10 +195,10 @@ class HoldfastCheckpointStorage:
         return self._read(version)
 
     def _latest(self, workflow_name: str) -> af.WorkflowCheckpoint | None:
-        runs = self._ledger.runs(f"{run_id_of(_ROOT, workflow_name)}/")
+        runs = self._log.runs(f"{build_run_id(_ROOT, workflow_name)}/")
         for run in sorted(runs, key=lambda run: run.updated, reverse=True):
-            for version in self._ledger.hf.history(run.id).ancestors():
-                if _id(version):
+            for version in self._log.hf.history(run.id).ancestors():
+                if _checkpoint_id(version):
                     return self._read(version)
         return None
 
@@ -198,35 +206,35 @@ class HoldfastCheckpointStorage:
         deleted = False
         while version := self._find(checkpoint_id):
             with suppress(NotFound):
-                self._ledger.hf.history(version.run).untag(version.number, checkpoint_id)
+                self._log.hf.history(version.run).untag(version.number, checkpoint_id)
                 deleted = True
         return deleted
 
     def _find(self, checkpoint_id: str) -> Version | None:
-        known = self._ledger.known(checkpoint_id) if isinstance(checkpoint_id, str) else None
-        if known is not None and _id(known) == checkpoint_id:
+        known = self._log.find(checkpoint_id) if isinstance(checkpoint_id, str) else None
+        if known is not None and _checkpoint_id(known) == checkpoint_id:
             return known
         try:
-            runs = self._ledger.hf.runs(tags=[checkpoint_id], prefix=f"{_ROOT}/", limit=1)
-            found = self._ledger.hf.history(runs[0].id).at(f":{checkpoint_id}") if runs else None
+            runs = self._log.hf.runs(tags=[checkpoint_id], prefix=f"{_ROOT}/", limit=1)
+            found = self._log.hf.history(runs[0].id).at(f":{checkpoint_id}") if runs else None
         except (InvalidReference, NotFound):
             return None
-        return found if found is not None and _id(found) == checkpoint_id else None
+        return found if found is not None and _checkpoint_id(found) == checkpoint_id else None
 
-    def _kept(self, workflow_name: str) -> list[Version]:
+    def _checkpoints(self, workflow_name: str) -> list[Version]:
         found: dict[str, Version] = {}
-        for run in self._ledger.runs(f"{run_id_of(_ROOT, workflow_name)}/"):
-            for version in self._ledger.hf.history(run.id).iter_versions():
-                found.setdefault(_id(version), version)
+        for run in self._log.runs(f"{build_run_id(_ROOT, workflow_name)}/"):
+            for version in self._log.hf.history(run.id).iter_versions():
+                found.setdefault(_checkpoint_id(version), version)
         found.pop("", None)
         return sorted(found.values(), key=lambda version: (version.at, version.number))
 
     def _read(self, version: Version) -> af.WorkflowCheckpoint:
-        self._ledger.remember(_id(version), version)
-        return af.WorkflowCheckpoint.from_dict(plain(version))
+        self._log.remember(_checkpoint_id(version), version)
+        return af.WorkflowCheckpoint.from_dict(plain_state(version))
 
 
-def _id(version: Version) -> str:
+def _checkpoint_id(version: Version) -> str:
     """Return the id of the checkpoint in a version; empty if it is not a checkpoint, or was deleted."""
     try:
         name = version.get("checkpoint_id")

@@ -12,9 +12,9 @@ from itertools import islice
 from typing import Any, Literal
 from urllib.parse import unquote
 
-from holdfast import Holdfast, InvalidCall, StaleVersion, Version
+from holdfast import Holdfast, InvalidCall, NotFound, StaleVersion, Version
 from holdfast.integrations import missing_extra
-from holdfast.integrations.histories import Ledger, number_of_head, off_loop, plain, run_id_of
+from holdfast.integrations.histories import EntryLog, build_run_id, plain_state, run_off_loop
 from holdfast.model.checks import check_integer
 
 try:
@@ -34,7 +34,7 @@ class HoldfastPersister(BaseStatePersister):
     """
 
     def __init__(self, hf: Holdfast, *, allow: Iterable[type] = ()) -> None:
-        self._ledger = Ledger(hf, allow)
+        self._log = EntryLog(hf, allow)
 
     def is_initialized(self) -> bool:
         """Return True: an open store needs no initialization."""
@@ -55,14 +55,16 @@ class HoldfastPersister(BaseStatePersister):
         check_integer("sequence_id", sequence_id, 0)
         if status not in _STATUSES or not isinstance(state, State) or not isinstance(position, str):
             raise InvalidCall("save takes the name of an action, a State, and 'completed' or 'failed'")
-        own = {key for key in state if key in FIELD_SERIALIZATION}
-        values = {key: FIELD_SERIALIZATION[key][0](state[key]) if key in own else state[key] for key in state}
+        custom = {key for key in state if key in FIELD_SERIALIZATION}
+        values = {
+            key: FIELD_SERIALIZATION[key][0](state[key]) if key in custom else state[key] for key in state
+        }
         entry = {"sequence_id": sequence_id, "position": position, "status": status}
-        entry |= {"state": values, "fields": sorted(own)}
+        entry |= {"state": values, "fields": sorted(custom)}
         run_id = _run_id(partition_key, app_id)
         after = self._newest_before(run_id, sequence_id)
-        made = self._ledger.enter(run_id, entry, after=after, step=position, status=_STATUSES[status])
-        self._ledger.remember(run_id, made)
+        made = self._log.append(run_id, entry, after=after, step=position, status=_STATUSES[status])
+        self._log.remember(run_id, made)
 
     def load(
         self, partition_key: str | None, app_id: str | None, sequence_id: int | None = None, **kwargs: Any
@@ -74,16 +76,16 @@ class HoldfastPersister(BaseStatePersister):
         run_id = _run_id(partition_key, app_id)
         if sequence_id is not None:
             check_integer("sequence_id", sequence_id, 0)
-        if (version := self._around(run_id, sequence_id)[1]) is None:
+        if (version := self._find_around(run_id, sequence_id)[1]) is None:
             return None
-        entry = plain(version)
-        self._ledger.remember(run_id, version)
+        entry = plain_state(version)
+        self._log.remember(run_id, version)
         return {
             "partition_key": partition_key or "",
             "app_id": app_id,
-            "sequence_id": _sequence(version),
+            "sequence_id": _sequence_id_of(version),
             "position": entry["position"],
-            "state": State({key: _field(key, value, entry) for key, value in entry["state"].items()}),
+            "state": State({key: _deserialize(key, value, entry) for key, value in entry["state"].items()}),
             "created_at": version.at.isoformat(),
             "status": entry["status"],
         }
@@ -91,31 +93,34 @@ class HoldfastPersister(BaseStatePersister):
     def list_app_ids(self, partition_key: str | None, **kwargs: Any) -> list[str]:
         """Return the applications of a partition, most recently saved first."""
         prefix = _run_id(partition_key, "x")[:-1]
-        found = sorted(self._ledger.runs(prefix), key=lambda run: run.updated, reverse=True)
+        found = sorted(self._log.runs(prefix), key=lambda run: run.updated, reverse=True)
         return [unquote(name) for run in found if "/" not in (name := run.id.removeprefix(prefix))]
 
     def _newest_before(self, run_id: str, sequence_id: int) -> int:
         """Return the number of the version that the state of a sequence id follows; 0 if it is the first."""
-        known = self._ledger.known(run_id)
+        known = self._log.find(run_id)
         if known is None:
-            known = self._around(run_id, sequence_id)[0]
-        elif _sequence(known) >= sequence_id:
-            raise StaleVersion(f"run {run_id!r} is past sequence id {sequence_id}: load it anew", run=run_id)
+            known = self._find_around(run_id, sequence_id)[0]
+        elif _sequence_id_of(known) >= sequence_id:
+            raise StaleVersion(f"run {run_id!r} is past sequence id {sequence_id}: load it again", run=run_id)
         return 0 if known is None else known.number
 
-    def _around(self, run_id: str, sequence_id: int | None) -> tuple[Version | None, Version | None]:
+    def _find_around(self, run_id: str, sequence_id: int | None) -> tuple[Version | None, Version | None]:
         """Return the newest version before a sequence id on the head's timeline, and the version of that id;
         the head for None."""
-        if not number_of_head(log := self._ledger.hf.history(run_id)):
+        history = self._log.hf.history(run_id)
+        try:
+            head = history.head
+        except NotFound:
             return None, None
         if sequence_id is None:
-            return None, log.head
-        if (back := _sequence(head := log.head) - sequence_id) < 0:
+            return None, head
+        if (back := _sequence_id_of(head) - sequence_id) < 0:
             return head, None
         # Sequence ids decrease with each version back, so the searched version is within this distance.
-        line = list(islice(log.ancestors(), back + 2))[::-1]
-        at = bisect_left(line, sequence_id, key=_sequence)
-        return line[at - 1] if at else None, line[at] if _sequence(line[at]) == sequence_id else None
+        line = list(islice(history.ancestors(), back + 2))[::-1]
+        at = bisect_left(line, sequence_id, key=_sequence_id_of)
+        return line[at - 1] if at else None, line[at] if _sequence_id_of(line[at]) == sequence_id else None
 
 
 class AsyncHoldfastPersister(AsyncBaseStatePersister):
@@ -129,28 +134,30 @@ class AsyncHoldfastPersister(AsyncBaseStatePersister):
         return True
 
     async def save(self, *args: Any, **kwargs: Any) -> None:
-        await off_loop(self._persister.save, *args, **kwargs)
+        await run_off_loop(self._persister.save, *args, **kwargs)
 
     async def load(self, *args: Any, **kwargs: Any) -> PersistedStateData | None:
-        return await off_loop(self._persister.load, *args, **kwargs)
+        return await run_off_loop(self._persister.load, *args, **kwargs)
 
     async def list_app_ids(self, partition_key: str | None, **kwargs: Any) -> list[str]:
-        return await off_loop(self._persister.list_app_ids, partition_key, **kwargs)
+        return await run_off_loop(self._persister.list_app_ids, partition_key, **kwargs)
 
 
 def _run_id(partition_key: str | None, app_id: str) -> str:
-    return run_id_of("burr", *([] if partition_key in (None, "") else [partition_key]), app_id)
+    return build_run_id("burr", *([] if partition_key in (None, "") else [partition_key]), app_id)
 
 
-def _sequence(version: Version) -> int:
+def _sequence_id_of(version: Version) -> int:
     try:
         return check_integer("sequence_id", version.get("sequence_id"), 0)
     except InvalidCall:
-        raise InvalidCall(f"run {version.run!r} is no application of Burr: choose another app_id") from None
+        raise InvalidCall(
+            f"run {version.run!r} is not an application of Burr: choose another app_id"
+        ) from None
 
 
-def _field(key: str, value: Any, entry: dict[str, Any]) -> Any:
+def _deserialize(key: str, value: Any, entry: dict[str, Any]) -> Any:
     """Return a value of the state, deserialized by its `register_field_serde` function if its field has one."""
     if key in entry["fields"] and key not in FIELD_SERIALIZATION:
-        raise InvalidCall(f"{key!r} was written by a function of its own: call register_field_serde first")
+        raise InvalidCall(f"{key!r} was serialized by a function of its own: call register_field_serde first")
     return FIELD_SERIALIZATION[key][1](value) if key in entry["fields"] else value

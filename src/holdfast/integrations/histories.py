@@ -19,33 +19,23 @@ from functools import partial
 from typing import Any, TypeVar
 
 import holdfast
-from holdfast import (
-    AlreadyExists,
-    History,
-    Holdfast,
-    InvalidCall,
-    NotFound,
-    Opaque,
-    StaleVersion,
-    Version,
-    thaw,
-)
+from holdfast import AlreadyExists, Holdfast, InvalidCall, NotFound, Opaque, StaleVersion, Version, thaw
 from holdfast.log import warn
 from holdfast.model.public import RunSummary
 
 T = TypeVar("T")
 
-#: Maximum number of entries whose location a ledger remembers.
-_REMEMBERED = 10_000
+#: Maximum number of entries whose location is remembered.
+_MAX_REMEMBERED = 10_000
 #: Escapes for characters that have a meaning in a run id.
-_WRITTEN = str.maketrans({sign: f"%{ord(sign):02X}" for sign in "%/@~\\"})
+_ESCAPES = str.maketrans({char: f"%{ord(char):02X}" for char in "%/@~\\"})
 
 
-class Ledger:
-    """The runs of an integration in a store. Safe to use from several threads."""
+class EntryLog:
+    """Entries of a framework, as versions of runs. Safe to use from several threads."""
 
     def __init__(self, hf: Holdfast, allow: Iterable[type] = ()) -> None:
-        self.hf = opened(hf)
+        self.hf = check_store(hf)
         if isinstance(allow, type | str) or not isinstance(allow, Iterable):
             raise InvalidCall("allow takes a list of classes, such as allow=[Order]")
         #: The application's own classes.
@@ -53,12 +43,12 @@ class Ledger:
         for cls in self.allowed:
             holdfast.register(cls)
         #: Run and number of entries that were read or written, by the framework's keys.
-        self._places: OrderedDict[str, tuple[str, int]] = OrderedDict()
+        self._locations: OrderedDict[str, tuple[str, int]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def known(self, key: str) -> Version | None:
-        """Return the entry of a key, if it is remembered and still exists."""
-        run_id, number = self._places.get(key, ("", 0))
+    def find(self, key: str) -> Version | None:
+        """Return the entry of a key, if its location is remembered and it still exists."""
+        run_id, number = self._locations.get(key, ("", 0))
         try:
             return self.hf.history(run_id).at(number) if number else None
         except NotFound:
@@ -67,16 +57,16 @@ class Ledger:
     def remember(self, key: str, version: Version) -> None:
         """Remember the location of an entry that was read or written."""
         with self._lock:
-            self._places.pop(key, None)
-            self._places[key] = version.run, version.number
-            if len(self._places) > _REMEMBERED:
-                self._places.popitem(last=False)
+            self._locations.pop(key, None)
+            self._locations[key] = version.run, version.number
+            if len(self._locations) > _MAX_REMEMBERED:
+                self._locations.popitem(last=False)
 
     def runs(self, prefix: str) -> list[RunSummary]:
         """Return all runs whose ids start with a prefix, newest first."""
         return list(self.hf.iter_runs(prefix=prefix))
 
-    def enter(
+    def append(
         self,
         run_id: str,
         entry: Any,
@@ -87,26 +77,26 @@ class Ledger:
         status: str | None = None,
     ) -> Version:
         """Commit an entry as the version after version `after`; 0 if it must be the first of its run."""
-        log = self.hf.history(run_id)
+        history = self.hf.history(run_id)
         facts: dict[str, Any] = {"step": step, "tags": tags, "status": status}
         if after:
-            return log.commit(entry, after=after, **facts)
+            return history.commit(entry, after=after, **facts)
         try:
-            return log.commit(entry, expected=0, **facts)
+            return history.commit(entry, expected=0, **facts)
         except StaleVersion as error:
             raise AlreadyExists(
-                f"run {run_id!r} is there already: go on from it, or choose another id", run=run_id
+                f"run {run_id!r} exists already: continue it, or choose another id", run=run_id
             ) from error
 
 
-def opened(hf: Any) -> Holdfast:
+def check_store(hf: Any) -> Holdfast:
     """Return an open store, or raise `InvalidCall`."""
     if not isinstance(hf, Holdfast):
         raise InvalidCall(f"give an open store, such as holdfast.open('runs.db'), not {type(hf).__name__}")
     return hf
 
 
-def refuse_workflow(hf: Holdfast, run_id: str) -> bool:
+def check_not_workflow(hf: Holdfast, run_id: str) -> bool:
     """Raise `InvalidCall` if a run belongs to a workflow, whose state comes from its steps. Return whether
     the run exists."""
     try:
@@ -122,7 +112,7 @@ def refuse_workflow(hf: Holdfast, run_id: str) -> bool:
     return True
 
 
-def plain(version: Version) -> Any:
+def plain_state(version: Version) -> Any:
     """Return the state of a version as ordinary values; raise `InvalidCall` if it holds an unregistered
     class."""
     state = thaw(version.state)
@@ -150,27 +140,19 @@ def plain(version: Version) -> Any:
     return state
 
 
-def number_of_head(log: History) -> int:
-    """Return the number of a run's head; 0 if the run does not exist."""
-    try:
-        return log.head.number
-    except NotFound:
-        return 0
-
-
-def run_id_of(*names: str) -> str:
+def build_run_id(*names: str) -> str:
     """Return a readable run id for a framework's names, distinct for distinct names. The engine checks
     whether it is valid."""
     for name in names:
         if not isinstance(name, str) or not name:
             raise InvalidCall(f"an id is a string that is not empty, not {name!r:.60}")
     return "/".join(
-        name.translate(_WRITTEN) if name.strip(".") else name.replace(".", "%2E") for name in names
+        name.translate(_ESCAPES) if name.strip(".") else name.replace(".", "%2E") for name in names
     )
 
 
-async def off_loop(function: Callable[..., T], *args: Any, **options: Any) -> T:
-    """Call a function that waits for a store in another thread, so that the event loop is not blocked."""
+async def run_off_loop(function: Callable[..., T], *args: Any, **options: Any) -> T:
+    """Call a function in another thread, so that the event loop does not wait for the store."""
     call = partial(contextvars.copy_context().run, function, *args, **options)
     # A future, not a task: a loop that ends would cancel a task, without waiting for the call it started.
     future = asyncio.get_running_loop().run_in_executor(None, call)
@@ -184,5 +166,5 @@ async def off_loop(function: Callable[..., T], *args: Any, **options: Any) -> T:
                 continue
         if not future.cancelled() and future.exception() is not None:
             # No caller will retrieve this exception.
-            warn("what was under way when a task was cancelled failed: %s", future.exception())
+            warn("a call failed after its task was cancelled: %s", future.exception())
         raise

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from holdfast import History, Holdfast, InvalidCall, NotFound, StaleVersion, Version, thaw
 from holdfast.integrations import missing_extra
-from holdfast.integrations.histories import off_loop, opened, refuse_workflow
+from holdfast.integrations.histories import check_not_workflow, check_store, run_off_loop
 
 try:
     from agents.memory import SessionSettings
@@ -39,7 +39,7 @@ class HoldfastSession:
         session_settings: SessionSettings | dict[str, Any] | None = None,
     ) -> None:
         #: The whole history of the conversation: `diff`, `blame`, `tag`, `timelines`, …
-        self.history: History = opened(hf).history(session_id)
+        self.history: History = check_store(hf).history(session_id)
         self.session_id = self.history.id
         settings = SessionSettings() if session_settings is None else session_settings
         self.session_settings = coerce_session_settings(settings)
@@ -47,7 +47,7 @@ class HoldfastSession:
         #: Expected number of the head; a commit fails if it is outdated.
         self._head = 0
         #: Whether the run is known not to belong to a workflow.
-        self._own = False
+        self._is_checked = False
 
     # Called by the SDK
 
@@ -56,7 +56,7 @@ class HoldfastSession:
         most = resolve_session_limit(limit, self.session_settings)
         if most is not None and (type(most) is not int or most < 0):
             raise InvalidCall(f"limit is a number of items, 0 or more, not {most!r:.60}")
-        return await off_loop(self._read, most)
+        return await run_off_loop(self._read, most)
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Append items to the conversation, as one version."""
@@ -64,51 +64,52 @@ class HoldfastSession:
         if new is None or not all(isinstance(item, dict) for item in new):
             raise InvalidCall("add_items takes a list of items, each a dict")
         if new:
-            await off_loop(self._change, "add_items", lambda kept: kept.extend(new))
+            await run_off_loop(self._change, "add_items", lambda items: items.extend(new))
 
     async def pop_item(self) -> TResponseInputItem | None:
         """Remove and return the latest item of the conversation; None if it is empty. The history keeps it."""
-        return await off_loop(self._pop)
+        return await run_off_loop(self._pop)
 
     async def clear_session(self) -> None:
         """Empty the conversation. The history keeps its items."""
-        await off_loop(self._clear)
+        await run_off_loop(self._clear)
 
     # Added by Holdfast
 
     async def versions(self, *, limit: int = 100, before: int | None = None) -> list[Version]:
         """Return the versions of the conversation, newest first."""
-        return await off_loop(self._versions, limit, before)
+        return await run_off_loop(self._versions, limit, before)
 
     async def rollback(
         self, to: int | str | Version, *, reason: str | None = None, actor: str | None = None
     ) -> Version:
         """Continue from an earlier version, on a new timeline. Nothing is deleted."""
-        return await off_loop(self.history.rollback, to, reason=reason, actor=actor)
+        return await run_off_loop(self.history.rollback, to, reason=reason, actor=actor)
 
     async def fork(
         self, session_id: str | None = None, *, at: int | str | Version = "head", note: str | None = None
     ) -> HoldfastSession:
         """Return a new conversation that starts as a copy of this one at a version; both are independent
         afterwards."""
-        return await off_loop(self._fork, session_id, at, note)
+        return await run_off_loop(self._fork, session_id, at, note)
 
     # Internals
 
-    def _check(self) -> None:
-        if not self._own:
-            self._own = refuse_workflow(self._hf, self.session_id)
+    def _check_run(self) -> None:
+        if not self._is_checked:
+            self._is_checked = check_not_workflow(self._hf, self.session_id)
 
     def _items(self, state: Any) -> Any:
         items = state.get("items") if isinstance(state, dict) else None
         if not isinstance(items, list):
             raise InvalidCall(
-                f"run {self.session_id!r} is no conversation: choose another session_id", run=self.session_id
+                f"run {self.session_id!r} is not a conversation: choose another session_id",
+                run=self.session_id,
             )
         return items
 
     def _read(self, limit: int | None) -> list[TResponseInputItem]:
-        self._check()
+        self._check_run()
         try:
             items = self._items(self.history.head.state)
         except NotFound:
@@ -119,7 +120,7 @@ class HoldfastSession:
     def _change(self, step: str, work: Callable[[Any], T]) -> T:
         head = self._head
         while True:
-            self._check()
+            self._check_run()
             edit = self.history.edit(step=step, expected=head)
             try:
                 with edit as state:
@@ -136,11 +137,11 @@ class HoldfastSession:
     def _pop(self) -> TResponseInputItem | None:
         if not self._read(1):
             return None
-        return self._change("pop_item", lambda kept: thaw(kept.pop()) if kept else None)
+        return self._change("pop_item", lambda items: thaw(items.pop()) if items else None)
 
     def _clear(self) -> None:
         if self._read(1):
-            self._change("clear_session", lambda kept: kept.clear())
+            self._change("clear_session", lambda items: items.clear())
 
     def _versions(self, limit: int, before: int | None) -> list[Version]:
         try:

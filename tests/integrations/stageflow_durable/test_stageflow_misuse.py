@@ -147,7 +147,7 @@ def test_a_changed_pipeline_goes_on_if_that_is_allowed(hf: Holdfast, log: Log, c
     # `act` is of another kind, and `end` comes after it.
     assert sorted(log.taken()) == ["act", "end", "new"]
     assert sorted(results) == ["act", "end", "new", "plan"]
-    assert steps(hf.history("r"))[4] == "goes on with pipeline chain"
+    assert steps(hf.history("r"))[4] == "continued with pipeline chain"
     assert list(results_of(hf.history("r").at(5))) == ["plan"]
     assert run(durable(changed, hf, "r")) == results
     assert run(durable(changed, hf, "r", changed="allow")) == results
@@ -201,7 +201,7 @@ def test_runs_that_are_no_pipelines(hf: Holdfast, log: Log) -> None:
         with pytest.raises(InvalidCall, match="another run id"):
             run(durable(flow, hf, run_id))
     for run_id in ("dict", "list"):
-        with pytest.raises(InvalidCall, match="no run of a Stageflow pipeline"):
+        with pytest.raises(InvalidCall, match="not a run of a Stageflow pipeline"):
             results_of(hf.history(run_id).head)
     assert log.taken() == []
     assert hf.history("dict").head.number == 1

@@ -26,7 +26,7 @@ from stageflow.stages.context import PipelineContext
 import holdfast
 from holdfast import Holdfast, InvalidCall, ReplayDiverged, UnsupportedValue
 from holdfast.integrations.stageflow import durable, results_of, snapshot_of
-from holdfast.integrations.stageflow.records import fold, unfold
+from holdfast.integrations.stageflow.records import from_tree, to_tree
 
 pytest_plugins = ["postgres_fixtures"]
 
@@ -242,8 +242,8 @@ def test_nobody_shares_what_comes_back(hf: Holdfast, log: Log) -> None:
 def test_what_stands_in_the_place_of_a_record_is_kept(snapshot: ContextSnapshot[Any]) -> None:
     with holdfast.open(":memory:") as hf:
         log = hf.history("r")
-        log.commit({"x": fold(snapshot, ContextSnapshot)})
-        found = unfold(holdfast.thaw(log.head.state["x"]), ContextSnapshot)
+        log.commit({"x": to_tree(snapshot, ContextSnapshot)})
+        found = from_tree(holdfast.thaw(log.head.state["x"]), ContextSnapshot)
     assert repr(found) == repr(snapshot)
     assert found == snapshot
 
@@ -252,8 +252,8 @@ def test_what_stands_in_the_place_of_a_record_is_kept(snapshot: ContextSnapshot[
 def test_what_stands_in_the_place_of_a_status_is_kept(status: Any) -> None:
     with holdfast.open(":memory:") as hf:
         log = hf.history("r")
-        log.commit({"x": fold(StageOutput(status=status), StageOutput)})
-        found = unfold(holdfast.thaw(log.head.state["x"]), StageOutput)
+        log.commit({"x": to_tree(StageOutput(status=status), StageOutput)})
+        found = from_tree(holdfast.thaw(log.head.state["x"]), StageOutput)
     assert found.status == status
     assert type(found.status) is type(status)
 
@@ -317,9 +317,12 @@ def test_any_snapshot_and_any_output(
     memory: Holdfast, snapshot: ContextSnapshot[Any], output: StageOutput
 ) -> None:
     log = memory.history("any")
-    log.commit({"s": fold(snapshot, ContextSnapshot), "o": fold(output, StageOutput)})
+    log.commit({"s": to_tree(snapshot, ContextSnapshot), "o": to_tree(output, StageOutput)})
     state = log.head.state
-    found = unfold(holdfast.thaw(state["s"]), ContextSnapshot), unfold(holdfast.thaw(state["o"]), StageOutput)
+    found = (
+        from_tree(holdfast.thaw(state["s"]), ContextSnapshot),
+        from_tree(holdfast.thaw(state["o"]), StageOutput),
+    )
     assert repr(found) == repr((snapshot, output))
     assert found == (snapshot, output)
 

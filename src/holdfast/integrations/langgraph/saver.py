@@ -33,7 +33,7 @@ from langgraph.checkpoint.base import (
 import holdfast
 from holdfast import Holdfast, Retention
 from holdfast.errors import AlreadyExists, InvalidCall, NotFound
-from holdfast.integrations.histories import off_loop
+from holdfast.integrations.histories import run_off_loop
 from holdfast.integrations.langgraph import layout
 from holdfast.integrations.langgraph.checkpoint_index import (
     StoredCheckpoint,
@@ -220,7 +220,7 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
     # Asynchronous counterparts
 
     async def aget_tuple(self, config: Any) -> CheckpointTuple | None:
-        return await off_loop(self.get_tuple, config)
+        return await run_off_loop(self.get_tuple, config)
 
     async def alist(
         self,
@@ -231,36 +231,36 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         found = self.list(config, filter=filter, before=before, limit=limit)
-        while batch := await off_loop(lambda: [*islice(found, _BATCH)]):
+        while batch := await run_off_loop(lambda: [*islice(found, _BATCH)]):
             for item in batch:
                 yield item
 
     async def aput(
         self, config: Any, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
     ) -> Any:
-        return await off_loop(self.put, config, checkpoint, metadata, new_versions)
+        return await run_off_loop(self.put, config, checkpoint, metadata, new_versions)
 
     async def aput_writes(
         self, config: Any, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        await off_loop(self.put_writes, config, writes, task_id, task_path)
+        await run_off_loop(self.put_writes, config, writes, task_id, task_path)
 
     async def aget_delta_channel_history(
         self, *, config: Any, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        return await off_loop(self.get_delta_channel_history, config=config, channels=channels)
+        return await run_off_loop(self.get_delta_channel_history, config=config, channels=channels)
 
     async def adelete_thread(self, thread_id: str) -> None:
-        await off_loop(self.delete_thread, thread_id)
+        await run_off_loop(self.delete_thread, thread_id)
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        await off_loop(self.delete_for_runs, run_ids)
+        await run_off_loop(self.delete_for_runs, run_ids)
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        await off_loop(self.copy_thread, source_thread_id, target_thread_id)
+        await run_off_loop(self.copy_thread, source_thread_id, target_thread_id)
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        await off_loop(self.prune, thread_ids, strategy=strategy)
+        await run_off_loop(self.prune, thread_ids, strategy=strategy)
 
     # Internals
 

@@ -3,7 +3,7 @@
     flow = durable(pipeline, hf, "order-7")
     results = await flow.run(input_text="…")    # run again, in any process: completed stages are replayed
 
-`records` converts Stageflow's records to trees and back, `session` is one execution on a run, `pipeline`
+`records` converts Stageflow's records to trees and back, `execution` is one execution on a run, `pipeline`
 defines `durable` and its result. Needs `pip install 'holdfast[stageflow]'`.
 """
 

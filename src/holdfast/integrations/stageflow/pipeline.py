@@ -32,14 +32,14 @@ from holdfast.engine import Holdfast
 from holdfast.errors import InvalidCall, NotFound
 from holdfast.history.history import History
 from holdfast.history.version import Version
-from holdfast.integrations.histories import off_loop, refuse_workflow
-from holdfast.integrations.stageflow.session import Plan, Session
+from holdfast.integrations.histories import check_not_workflow, check_store, run_off_loop
+from holdfast.integrations.stageflow.execution import PipelineExecution, Plan
 from holdfast.model.checks import check_text
 from holdfast.model.names import MAX_STEP, check_run_id, short, suggest
 from holdfast.workflow.definition import CHANGED
 
 #: The execution of the current stage.
-_current: ContextVar[Session] = ContextVar("holdfast_stageflow_session")
+_current: ContextVar[PipelineExecution] = ContextVar("holdfast_stageflow_execution")
 
 
 def durable(pipeline: Pipeline, hf: Holdfast, run_id: str, *, changed: str = "refuse") -> DurablePipeline:
@@ -52,11 +52,9 @@ def durable(pipeline: Pipeline, hf: Holdfast, run_id: str, *, changed: str = "re
     """
     if not isinstance(pipeline, Pipeline):
         raise InvalidCall(f"durable takes a stageflow.Pipeline, before build(), not {short(pipeline)}")
-    if not isinstance(hf, Holdfast):
-        raise InvalidCall(f"durable takes an open store, holdfast.open(…), not {short(hf)}")
     if changed not in CHANGED:
         raise InvalidCall(f"changed is one of {', '.join(CHANGED)}, not {short(changed)}")
-    return DurablePipeline(pipeline, hf, check_run_id(run_id), changed)
+    return DurablePipeline(pipeline, check_store(hf), check_run_id(run_id), changed)
 
 
 class DurablePipeline(Pipeline):
@@ -86,21 +84,23 @@ class DurablePipeline(Pipeline):
             raise InvalidCall(
                 "rollback takes the name of a stage: to='plan', or before='plan' to run that again, too"
             )
-        log = self.history
-        line = [version for version in log.ancestors() if version.step is not None]
+        history = self.history
+        line = [version for version in history.ancestors() if version.step is not None]
         found = [version for version in line if version.step == name]
         if not found:
             done = dict.fromkeys(version.step or "" for version in reversed(line))
             hint = suggest(name, done) or (f"; it has {', '.join(done)}"[:1000] if done else "")
             raise NotFound(
-                f"run {log.id!r} has not completed a stage {short(name)}{hint}", run=log.id, stage=name
+                f"run {history.id!r} has not completed a stage {short(name)}{hint}",
+                run=history.id,
+                stage=name,
             )
         target = found[0].number if before is None else found[-1].parent
         if target is None:
             raise NotFound(
-                f"there is nothing before stage {name!r} of run {log.id!r}", run=log.id, stage=name
+                f"there is nothing before stage {name!r} of run {history.id!r}", run=history.id, stage=name
             )
-        return log.rollback(target, reason=reason, actor=actor)
+        return history.rollback(target, reason=reason, actor=actor)
 
     def build(
         self,
@@ -114,10 +114,21 @@ class DurablePipeline(Pipeline):
         """Return the graph that executes the pipeline."""
         for name in self.stages:
             check_text("the name of a stage", name, MAX_STEP)
-        specs = Pipeline(name=self.name, stages=self.stages).build().stage_specs
+        specs: Any = Pipeline(name=self.name, stages=self.stages).build().stage_specs
+        stages = {
+            spec.name: {
+                "kind": None if spec.kind is None else str(spec.kind),
+                "after": sorted(set(spec.dependencies)),
+                "conditional": bool(spec.conditional),
+            }
+            for spec in specs
+        }
         return _DurableGraph(
-            specs,  # type: ignore[arg-type]  # its declared type is that of unbuilt stages
-            self,
+            [_recorded(spec) for spec in specs],
+            self._hf,
+            self._run_id,
+            Plan(self.name, stages, self._changed),
+            pipeline_name=self.name,
             interceptors=interceptors,
             guard_retry_strategy=guard_retry_strategy,
             wide_event_emitter=wide_event_emitter,
@@ -159,71 +170,51 @@ class _DurableGraph(UnifiedStageGraph):
     def __init__(
         self,
         specs: Sequence[UnifiedStageSpec],
-        pipeline: DurablePipeline,
-        *,
-        interceptors: list[BaseInterceptor] | None,
-        guard_retry_strategy: GuardRetryStrategy | None,
-        wide_event_emitter: WideEventEmitter | None,
-        emit_stage_wide_events: bool,
-        emit_pipeline_wide_event: bool,
+        hf: Holdfast,
+        run_id: str,
+        plan: Plan,
+        **options: Any,
     ) -> None:
-        stages = {
-            spec.name: {
-                "kind": None if spec.kind is None else str(spec.kind),
-                "after": sorted(set(spec.dependencies)),
-                "conditional": bool(spec.conditional),
-            }
-            for spec in specs
-        }
-        self._plan = Plan(pipeline.name, stages, pipeline._changed)
-        self._durable = pipeline
-        super().__init__(
-            [_recorded(spec) for spec in specs],
-            pipeline_name=pipeline.name,
-            interceptors=interceptors,
-            guard_retry_strategy=guard_retry_strategy,
-            wide_event_emitter=wide_event_emitter,
-            emit_stage_wide_events=emit_stage_wide_events,
-            emit_pipeline_wide_event=emit_pipeline_wide_event,
-        )
+        self._hf, self._run_id, self._plan = hf, run_id, plan
+        super().__init__(specs, **options)
 
     async def run(self, ctx: StageContext | PipelineContext) -> PipelineResults:
         given = ctx.to_snapshot() if isinstance(ctx, PipelineContext) else ctx.snapshot
-        await off_loop(refuse_workflow, self._durable._hf, self._durable._run_id)
-        session = Session(self._durable.history, self._plan, ctx.try_emit_event)
-        await session.open(given)
-        token = _current.set(session)
+        await run_off_loop(check_not_workflow, self._hf, self._run_id)
+        execution = PipelineExecution(self._hf.history(self._run_id), self._plan, ctx.try_emit_event)
+        await execution.open(given)
+        token = _current.set(execution)
         try:
             results = await super().run(ctx)
-            await session.ended()
-            return session.timed(results)
+            await execution.record_end()
+            return execution.restore_durations(results)
         except UnifiedPipelineCancelled as error:
-            await session.cancelled(error.reason)
-            session.timed(error.results)
+            await execution.record_cancellation(error.reason)
+            execution.restore_durations(error.results)
             raise
         except UnifiedStageExecutionError as error:
-            await session.failed(error.stage, error.original)
+            await execution.record_failure(error.stage, error.original)
             raise
         except asyncio.CancelledError:
-            await session.stop()
+            await execution.stop()
             raise
         except Exception as error:
-            await session.failed(None, error)
+            await execution.record_failure(None, error)
             raise
         finally:
-            session.close()
+            execution.close()
             # A coroutine that is dropped halfway is closed in another context.
             with suppress(ValueError):
                 _current.reset(token)
 
 
 def _recorded(spec: UnifiedStageSpec) -> UnifiedStageSpec:
-    """Return a stage that runs through the session. The session also decides whether a conditional stage is
+    """Return a stage that runs through the current execution, which also decides whether a conditional stage is
     skipped: Stageflow would skip it without calling the runner."""
     run: Callable[[StageContext], Awaitable[Any]] = spec.runner
 
     async def runner(ctx: StageContext) -> Any:
-        return await _current.get().stage(spec.name, run, ctx)
+        return await _current.get().run_stage(spec.name, run, ctx)
 
     return UnifiedStageSpec(
         name=spec.name, runner=runner, kind=spec.kind, dependencies=spec.dependencies, conditional=False

@@ -5,7 +5,7 @@ can name a part (`snapshot.conversation.messages[3].content`) and equal parts ar
 application in them (metadata, data, payloads, extensions) are stored unchanged; a value in the place of a
 record that is not exactly that record is stored whole.
 
-Invariant: `unfold(fold(x))` equals `x` in type and value, for any values of its fields.
+Invariant: `from_tree(to_tree(x))` equals `x` in type and value, for any values of its fields.
 """
 
 from __future__ import annotations
@@ -72,17 +72,17 @@ register(PipelineResults, "stageflow.PipelineResults", split=dict, join=Pipeline
 register(AsIs, "stageflow.AsIs")
 
 
-def fold(value: Any, shape: Any) -> Any:
+def to_tree(value: Any, shape: Any) -> Any:
     """Return a record, or a list of records, as a tree. It may share parts with the record."""
     if shape is StageStatus and type(value) is StageStatus:
         # A word that can be read without Stageflow.
         return value.value
     if isinstance(shape, list) and type(value) is list:
-        return [fold(item, shape[0]) for item in value]
+        return [to_tree(item, shape[0]) for item in value]
     if isinstance(shape, type) and type(value) is shape:
         inner = _SHAPES.get(shape, {})
         return {
-            field.name: fold(getattr(value, field.name), inner[field.name])
+            field.name: to_tree(getattr(value, field.name), inner[field.name])
             if field.name in inner
             else getattr(value, field.name)
             for field in fields(shape)
@@ -90,25 +90,25 @@ def fold(value: Any, shape: Any) -> Any:
     return AsIs(value) if isinstance(value, dict | list | str) else value
 
 
-def unfold(tree: Any, shape: Any) -> Any:
+def from_tree(tree: Any, shape: Any) -> Any:
     """Return the record of a tree; the tree must not be used elsewhere."""
     if isinstance(tree, AsIs):
         return tree.value
     if shape is StageStatus:
         return StageStatus(tree) if type(tree) is str else tree
     if isinstance(shape, list):
-        return [unfold(item, shape[0]) for item in tree] if type(tree) is list else tree
+        return [from_tree(item, shape[0]) for item in tree] if type(tree) is list else tree
     if type(tree) is not dict:
         return tree
     inner = _SHAPES.get(shape, {})
     return join_dataclass(
-        shape, {name: unfold(item, inner[name]) if name in inner else item for name, item in tree.items()}
+        shape, {name: from_tree(item, inner[name]) if name in inner else item for name, item in tree.items()}
     )
 
 
 def snapshot_of(version: Version) -> ContextSnapshot[Any]:
     """Return the context's snapshot at a version of a durable pipeline's run."""
-    found = restored(version, ("snapshot",), ContextSnapshot)
+    found = read_record(version, ("snapshot",), ContextSnapshot)
     if isinstance(found.extensions, Opaque):
         raise InvalidCall(
             f"the extensions of run {version.run!r} are of a type that is stored under {found.extensions.tag!r}, which "
@@ -121,17 +121,17 @@ def snapshot_of(version: Version) -> ContextSnapshot[Any]:
 def results_of(version: Version) -> PipelineResults:
     """Return the outputs of all stages that had ended at a version of a durable pipeline's run, including
     failed ones."""
-    names = list(layout(version)["stages"])
-    return PipelineResults({name: restored(version, ("stages", name), StageOutput) for name in names})
+    names = list(check_state(version)["stages"])
+    return PipelineResults({name: read_record(version, ("stages", name), StageOutput) for name in names})
 
 
-def layout(version: Version) -> dict[str, Any]:
+def check_state(version: Version) -> dict[str, Any]:
     """Return the state of a version, or raise if it is not of a durable pipeline."""
     state = version.state
     pipeline = state.get("pipeline") if isinstance(state, dict) else None
     if not isinstance(pipeline, dict) or "format" not in pipeline:
         raise InvalidCall(
-            f"run {version.run!r} is no run of a Stageflow pipeline: use another run id", run=version.run
+            f"run {version.run!r} is not a run of a Stageflow pipeline: use another run id", run=version.run
         )
     fits = (
         pipeline["format"] == FORMAT
@@ -150,20 +150,20 @@ def layout(version: Version) -> dict[str, Any]:
     return state  # type: ignore[no-any-return]
 
 
-def restored(version: Version, path: tuple[str, ...], shape: type) -> Any:
+def read_record(version: Version, path: tuple[str, ...], shape: type) -> Any:
     """Return a new record from a part of a state."""
-    part: Any = layout(version)
+    part: Any = check_state(version)
     for name in path:
         part = part[name]
     try:
-        found = unfold(thaw(part), shape)
+        found = from_tree(thaw(part), shape)
         if not isinstance(found, shape):
             raise TypeError(f"it is {type(found).__name__}")
     except HoldfastError:
         raise
     except Exception as error:
         raise IncompatibleFormat(
-            f"{'.'.join(path)} of {version!r} is no {shape.__name__} ({error}): roll back to a version before it",
+            f"{'.'.join(path)} of {version!r} is not a {shape.__name__} ({error}): roll back to a version before it",
             run=version.run,
             version=version.number,
         ) from error
