@@ -14,7 +14,7 @@ import pytest
 
 import holdfast
 from holdfast import Breaker, BreakerOpen, Holdfast, Retry, step, workflow
-from holdfast.execution import circuit_breaker
+from holdfast.execution import step_machine
 from patience import until
 
 
@@ -83,7 +83,7 @@ async def fuse_arun(name: str = "") -> str:
 
 
 def status(hf: Holdfast, name: str = "fused") -> str:
-    return circuit_breaker.read(hf._engine, name)[0].status
+    return step_machine.read_breaker(hf._engine, name)[0].status
 
 
 @pytest.mark.parametrize(("which", "name"), [(fuse_run, "fused"), (fuse_arun, "afused")])

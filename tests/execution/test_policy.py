@@ -24,10 +24,10 @@ from holdfast.workflow.policy import (
     Breaker,
     BreakerState,
     Retry,
-    admit,
     after_failure,
     after_success,
     asked_delay,
+    breaker_admits,
     transient,
 )
 
@@ -326,40 +326,40 @@ def test_breaker_opens_after_failures_in_a_row() -> None:
     for count in (1, 2):
         state = after_failure(policy, state, count)
         assert state == BreakerState("closed", count)
-        assert admit(policy, state, count) == (True, state)
+        assert breaker_admits(policy, state, count) == (True, state)
     assert after_success(policy, state, 3) == CLOSED
     state = after_failure(policy, state, 3)
     assert state == BreakerState("open", 3, 3)
-    assert admit(policy, state, 4) == (False, state)
+    assert breaker_admits(policy, state, 4) == (False, state)
 
 
 def test_success_of_a_closed_breaker_changes_nothing() -> None:
     state = BreakerState()
     assert after_success(Breaker(), state, 5) is state
-    assert admit(Breaker(), state, 5)[1] is state
+    assert breaker_admits(Breaker(), state, 5)[1] is state
 
 
 def test_one_probe_after_the_reset() -> None:
     policy = Breaker(failures=1, reset=30)
     opened = after_failure(policy, CLOSED, 0)
-    assert admit(policy, opened, 30 * SECOND - 1) == (False, opened)
-    admitted, probing = admit(policy, opened, 30 * SECOND)
+    assert breaker_admits(policy, opened, 30 * SECOND - 1) == (False, opened)
+    admitted, probing = breaker_admits(policy, opened, 30 * SECOND)
     assert admitted
     assert (probing.status, probing.probe) == ("half_open", 30 * SECOND)
-    refused, same = admit(policy, probing, 31 * SECOND)
+    refused, same = breaker_admits(policy, probing, 31 * SECOND)
     assert not refused
     assert same is probing
     assert after_success(policy, probing, 31 * SECOND) == CLOSED
     reopened = after_failure(policy, probing, 31 * SECOND)
     assert (reopened.status, reopened.since) == ("open", 31 * SECOND)
-    assert not admit(policy, reopened, 60 * SECOND)[0]
+    assert not breaker_admits(policy, reopened, 60 * SECOND)[0]
 
 
 def test_probe_of_a_dead_process_is_replaced() -> None:
     policy = Breaker(reset=30)
     probing = BreakerState("half_open", 5, 0, 30 * SECOND)
-    assert not admit(policy, probing, 60 * SECOND - 1)[0]
-    admitted, again = admit(policy, probing, 60 * SECOND)
+    assert not breaker_admits(policy, probing, 60 * SECOND - 1)[0]
+    admitted, again = breaker_admits(policy, probing, 60 * SECOND)
     assert admitted
     assert again.probe == 60 * SECOND
 
@@ -376,8 +376,8 @@ def test_late_calls_do_not_move_an_open_breaker() -> None:
 
 def test_clock_that_was_wrong_does_not_lock_the_breaker() -> None:
     opened = BreakerState("open", 5, 10**9 * SECOND)
-    assert admit(Breaker(), opened, 100 * SECOND)[0]
-    assert not admit(Breaker(), BreakerState("open", 5, 101 * SECOND), 100 * SECOND)[0]
+    assert breaker_admits(Breaker(), opened, 100 * SECOND)[0]
+    assert not breaker_admits(Breaker(), BreakerState("open", 5, 101 * SECOND), 100 * SECOND)[0]
 
 
 def test_breaker_state_is_a_plain_record() -> None:
@@ -396,7 +396,7 @@ def test_never_two_probes_at_once(moves: list[tuple[str, int]]) -> None:
     for move, seconds in moves:
         now += seconds * SECOND
         if move == "call":
-            admitted, state = admit(policy, state, now)
+            admitted, state = breaker_admits(policy, state, now)
             if admitted and state.status == "half_open":
                 assert probe is None or now - probe >= 30 * SECOND
                 probe = now

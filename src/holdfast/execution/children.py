@@ -33,8 +33,8 @@ from holdfast.execution.execution import Execution
 from holdfast.execution.failures import Failure
 from holdfast.execution.limits import count_child, innermost_budget, is_run_limit, spent_by
 from holdfast.execution.options import ResumeOptions, RunOptions
-from holdfast.execution.readiness import ready
 from holdfast.execution.replay_log import RecordedStep, ReplayLog, lineage
+from holdfast.execution.run_endings import ready
 from holdfast.history.builder import INPUT, VersionMetadata
 from holdfast.history.compare import call_differences, describe_differences
 from holdfast.model.names import MAX_ID, check_run_id

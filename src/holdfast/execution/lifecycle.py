@@ -50,8 +50,8 @@ from holdfast.execution.limits import Budget, limits_record, open_budget, update
 from holdfast.execution.options import ResumeOptions, RunOptions
 from holdfast.execution.preflight import Preflight, check_resume
 from holdfast.execution.questions import settled
-from holdfast.execution.readiness import has_come
 from holdfast.execution.replay_log import ReplayLog
+from holdfast.execution.run_endings import has_come
 from holdfast.execution.stop_control import StopExecution
 from holdfast.execution.write_lock import current_holder
 from holdfast.history.builder import RESULT, VersionMetadata, build_event

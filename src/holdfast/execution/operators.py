@@ -17,8 +17,8 @@ from holdfast.execution.lease import is_alive
 from holdfast.execution.options import DEFAULTS
 from holdfast.execution.preflight import check_code
 from holdfast.execution.questions import answered
-from holdfast.execution.readiness import ready
 from holdfast.execution.run import Run
+from holdfast.execution.run_endings import ready
 from holdfast.execution.runner import Runner
 from holdfast.execution.stopping import check_reason
 from holdfast.model.checks import check_integer, check_text

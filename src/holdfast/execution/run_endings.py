@@ -15,9 +15,9 @@ from collections.abc import Callable
 
 from holdfast.errors import HoldfastError
 from holdfast.execution.lease import is_alive
-from holdfast.execution.readiness import ready
 from holdfast.history.context import StoreContext
 from holdfast.model.records import ENDED, RunRecord
+from holdfast.model.run_detail import RunDetail, Wait, detail_of
 from holdfast.store.protocol import Store
 from holdfast.workflow.definition import workflows
 
@@ -33,6 +33,35 @@ def can_go_on(store: Store, run: RunRecord, now: int) -> bool:
     """Is a run suspended, has what it waits for come, and does this process know its code? Workers may know others."""
     waits = run.status == "suspended" and run.workflow in workflows() and not is_alive(run, now)
     return waits and ready(store, run, now)
+
+
+def ready(store: Store, run: RunRecord, now: int) -> bool:
+    """Return whether a suspended run would continue if it were resumed."""
+    facts = detail_of(run)
+    return not facts.waits or any(
+        not wait.idle and has_come(store, run, facts, wait, now) for wait in facts.waits
+    )
+
+
+def has_come(
+    store: Store, run: RunRecord, facts: RunDetail, wait: Wait, now: int, around: frozenset[str] = frozenset()
+) -> bool:
+    """Return whether a wait of a run is over. A wait for a child run is if that run has ended, or would itself
+    continue."""
+    if wait.kind != "run":
+        return facts.is_over(wait, now)
+    child = store.run(wait.name)
+    if child is None or child.status not in ("suspended", "paused", "running", "stalled"):
+        return True
+    if child.status == "running":
+        return not is_alive(child, now)
+    if child.status != "suspended" or child.id in around:
+        return False
+    its = detail_of(child)
+    around = around | {run.id}
+    return not its.waits or any(
+        not each.idle and has_come(store, child, its, each, now, around) for each in its.waits
+    )
 
 
 class Endings:

@@ -21,10 +21,10 @@ from holdfast.execution.execution import Execution
 from holdfast.execution.frame import refuse_in_loop
 from holdfast.execution.options import ResumeOptions, RunOptions
 from holdfast.execution.preflight import Preflight, check_resume
-from holdfast.execution.readiness import ready as is_ready
 from holdfast.execution.replay_log import ReplayLog
 from holdfast.execution.replay_validation import CodeProblem, ReplayCheck
 from holdfast.execution.run import Run
+from holdfast.execution.run_endings import ready as is_ready
 from holdfast.history.builder import build_event
 from holdfast.history.committer import Committer
 from holdfast.history.version import Version

@@ -3,7 +3,8 @@
 It does no I/O: it yields effects that a driver carries out (see `effects`).
 
 Invariant: a step that is recorded is not run; a step that returned is recorded, with all that it changed in the
-state, in one commit; an attempt that failed has changed nothing."""
+state, in one commit; an attempt that failed has changed nothing.
+Invariant: of many callers that want to try a step whose circuit breaker is half open, one is admitted."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import iscoroutinefunction
 from types import CoroutineType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from holdfast.errors import (
     BreakerOpen,
@@ -20,11 +23,11 @@ from holdfast.errors import (
     LeaseLost,
     LimitExceeded,
     ReplayDiverged,
+    StaleVersion,
     StoreBusy,
     StoreUnavailable,
 )
 from holdfast.event_loop import running_task
-from holdfast.execution import circuit_breaker
 from holdfast.execution.call_arguments import CapturedCall, changed_arguments, digest_and_size
 from holdfast.execution.calls import Call, refuse_behind_wait
 from holdfast.execution.effects import (
@@ -48,10 +51,15 @@ from holdfast.execution.state_view import BranchView, is_same
 from holdfast.execution.stop_control import StopExecution
 from holdfast.history.builder import VersionMetadata
 from holdfast.history.reader import Head
+from holdfast.struct_types import resolved
 from holdfast.tree.draft import DraftDict, DraftList
 from holdfast.tree.frozen import FrozenDict, FrozenList, thaw
 from holdfast.tree.values import NATIVE
 from holdfast.workflow.definition import Step, Workflow
+from holdfast.workflow.policy import BreakerState, after_failure, after_success, breaker_admits
+
+if TYPE_CHECKING:
+    from holdfast.execution.engine_context import EngineContext
 
 #: Seconds that code has to cancel a call that it abandoned before, beyond twice the time that it took then.
 _CANCELLING = 10.0
@@ -369,7 +377,7 @@ def _attempts(call: Call[Step], given: CapturedCall, view: BranchView) -> Flow[t
             timeout = execution.time_left(timeout)
         try:
             if definition.breaker is not None:
-                yield RunBlocking(partial(circuit_breaker.admit, engine, definition))
+                yield RunBlocking(partial(_admit_by_breaker, engine, definition))
             value = yield CallFunction(function, call.args, call.kwargs, attempt, timeout)
             if execution.stop.ending:
                 execution.stop.check_caught(attempt)
@@ -391,7 +399,7 @@ def _attempts(call: Call[Step], given: CapturedCall, view: BranchView) -> Flow[t
                     execution.cancelled_calls[address] = clock() - began
                 raise
             if definition.breaker is not None and not isinstance(error, BreakerOpen):
-                yield RunBlocking(partial(circuit_breaker.note, engine, definition, error))
+                yield RunBlocking(partial(_note_outcome, engine, definition, error))
             execution.attempt_failed(address)
             execution.stop.check(attempt)
             delay = None
@@ -426,7 +434,7 @@ def _attempts(call: Call[Step], given: CapturedCall, view: BranchView) -> Flow[t
             execution.stop.check(attempt)
         else:
             if definition.breaker is not None:
-                yield RunBlocking(partial(circuit_breaker.note, engine, definition, None))
+                yield RunBlocking(partial(_note_outcome, engine, definition, None))
             return attempt, value
 
 
@@ -445,6 +453,51 @@ def admit(
         if not is_run_limit(execution, error):
             execution.failures.add(Failure(call.definition.name, call.address, call.digest, error, attempts))
         raise error from cause
+
+
+def read_breaker(engine: EngineContext, name: str) -> tuple[BreakerState, int]:
+    """Return the breaker of a step, and its revision."""
+    found = engine.store.value(f"breaker:{name}")
+    if found is None:
+        return BreakerState(), 0
+    return msgspec.msgpack.decode(found[0], type=resolved(BreakerState)), found[1]
+
+
+def _admit_by_breaker(engine: EngineContext, definition: Step) -> None:
+    """Admit an attempt, or raise `BreakerOpen`."""
+    policy = definition.breaker
+    assert policy is not None
+    while True:
+        state, revision = read_breaker(engine, definition.name)
+        may, after = breaker_admits(policy, state, engine.context.clock())
+        if not may:
+            raise BreakerOpen(
+                f"step {definition.name!r} failed {state.failures} times in a row and is left alone for "
+                f"{policy.reset:g} s: find out why it fails, then resume the run",
+                step=definition.name,
+            )
+        if after is state or _store_breaker(engine, definition.name, after, revision):
+            return
+
+
+def _note_outcome(engine: EngineContext, definition: Step, error: BaseException | None) -> None:
+    """Record the outcome of an attempt."""
+    policy = definition.breaker
+    assert policy is not None
+    while True:
+        state, revision = read_breaker(engine, definition.name)
+        now = engine.context.clock()
+        after = after_success(policy, state, now) if error is None else after_failure(policy, state, now)
+        if after is state or _store_breaker(engine, definition.name, after, revision):
+            return
+
+
+def _store_breaker(engine: EngineContext, name: str, state: BreakerState, revision: int) -> bool:
+    try:
+        engine.store.set_value(f"breaker:{name}", msgspec.msgpack.encode(state), revision)
+    except StaleVersion:
+        return False
+    return True
 
 
 def plain(value: Any) -> Any:

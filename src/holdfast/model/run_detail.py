@@ -235,7 +235,7 @@ class RunDetail(msgspec.Struct, kw_only=True, omit_defaults=True, rename=_STORED
         )
 
     def is_over(self, wait: Wait, now: int) -> bool:
-        """Is a wait filled, or its time over? For a child run, see `readiness`."""
+        """Is a wait filled, or its time over? For a child run, see `run_endings`."""
         return wait.filled or (wait.due is not None and wait.due <= now) or self.signal_for(wait) is not None
 
 

@@ -197,7 +197,7 @@ class BreakerState(msgspec.Struct, frozen=True):
 CLOSED = BreakerState()
 
 
-def admit(policy: Breaker, state: BreakerState, now: int) -> tuple[bool, BreakerState]:
+def breaker_admits(policy: Breaker, state: BreakerState, now: int) -> tuple[bool, BreakerState]:
     """Return whether a call may start, and the state then; the same object where nothing is to be stored."""
     if state.status == "closed":
         return True, state
