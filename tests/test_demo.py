@@ -18,7 +18,7 @@ def call(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_story(tmp_path: Path) -> None:
+def test_demo_shows_crash_resume_and_rollback(tmp_path: Path) -> None:
     done = call("demo", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     story = [
@@ -43,7 +43,7 @@ def test_the_story(tmp_path: Path) -> None:
         assert hf.verify().ok
 
 
-def test_the_commands_that_it_ends_with(tmp_path: Path) -> None:
+def test_demo_commands_at_its_end_work(tmp_path: Path) -> None:
     done = call("demo", cwd=tmp_path)
     advised = [
         line.split("-m holdfast ")[1] for line in done.stdout.splitlines() if "--store demo.db" in line
@@ -57,14 +57,14 @@ def test_the_commands_that_it_ends_with(tmp_path: Path) -> None:
         assert followed.stdout
 
 
-def test_a_second_demo_takes_another_file(tmp_path: Path) -> None:
+def test_demo_does_not_overwrite_an_earlier_file(tmp_path: Path) -> None:
     (tmp_path / "demo.db").write_text("somebody's")
     assert call("demo", cwd=tmp_path).returncode == 0
     assert (tmp_path / "demo.db").read_text() == "somebody's"
     assert (tmp_path / "demo-2.db").exists()
 
 
-def test_a_file_that_is_there_is_refused(tmp_path: Path) -> None:
+def test_demo_refuses_a_file_that_exists(tmp_path: Path) -> None:
     (tmp_path / "mine.db").write_text("mine")
     done = call("demo", "mine.db", cwd=tmp_path)
     assert done.returncode == 4
@@ -73,7 +73,7 @@ def test_a_file_that_is_there_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "mine.db").read_text() == "mine"
 
 
-def test_for_programs(tmp_path: Path) -> None:
+def test_demo_prints_json(tmp_path: Path) -> None:
     done = call("demo", "mine.db", "--json", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == {"store": "mine.db", "run": "research", "versions": 14, "repeated": 0}
@@ -81,13 +81,13 @@ def test_for_programs(tmp_path: Path) -> None:
     assert (refused.returncode, json.loads(refused.stderr)["code"]) == (2, "usage")
 
 
-def test_a_place_where_nothing_can_be_made_is_told_in_a_line(tmp_path: Path) -> None:
+def test_demo_reports_an_unwritable_folder_in_one_line(tmp_path: Path) -> None:
     done = call("demo", "no/such/folder/demo.db", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (10, "", 1)
     assert "does not exist: create it" in done.stderr
 
 
-def test_the_picture(tmp_path: Path) -> None:
+def test_demo_draws_a_picture(tmp_path: Path) -> None:
     assert call("demo", "--picture", "demo.svg", cwd=tmp_path).returncode == 0
     drawn = (tmp_path / "demo.svg").read_text()
     assert drawn.startswith("<svg")

@@ -125,12 +125,12 @@ HEAVY = (
 )
 
 
-def test_the_public_names() -> None:
+def test_public_names_are_those_listed() -> None:
     assert holdfast.__all__ == NAMES
     assert not [name for name in NAMES if not hasattr(holdfast, name)]
 
 
-def test_the_release_is_the_one_that_is_installed() -> None:
+def test_version_is_that_of_the_installed_package() -> None:
     assert holdfast.__version__ == version("holdfast")
 
 
@@ -168,7 +168,7 @@ def test_import_leaves_every_public_name_in_reach() -> None:
     ],
     ids=["import", "memory", "sqlite"],
 )
-def test_nothing_heavy_is_imported(program: str, used: tuple[str, ...], tmp_path: object) -> None:
+def test_import_loads_no_heavy_module(program: str, used: tuple[str, ...], tmp_path: object) -> None:
     report = "; import json, sys; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", program + report], capture_output=True, check=True, cwd=str(tmp_path)

@@ -46,7 +46,7 @@ def _copied(number: int, folder: Path) -> Path:
 
 @pytest.mark.parametrize("number", FORMATS)
 class TestEveryFormat:
-    def test_store_is_read(self, number: int, tmp_path: Path) -> None:
+    def test_store_of_every_format_is_readable(self, number: int, tmp_path: Path) -> None:
         expected = _expected(number)
         with holdfast.open(_copied(number, tmp_path)) as hf:
             _check_versions(hf, expected["versions"])
@@ -59,7 +59,7 @@ class TestEveryFormat:
             assert listed == expected["versions"].keys()
             assert hf.verify().problems == ()
 
-    def test_store_goes_on(self, number: int, tmp_path: Path) -> None:
+    def test_store_of_every_format_is_writable(self, number: int, tmp_path: Path) -> None:
         path = _copied(number, tmp_path)
         with holdfast.open(path) as hf:
             log = hf.history("talk")
@@ -76,7 +76,7 @@ class TestEveryFormat:
             assert len(hf.version("orphan").state["kept"]) == 41
             assert hf.verify().problems == ()
 
-    def test_artifacts_are_read(self, number: int, tmp_path: Path) -> None:
+    def test_artifacts_of_every_format_are_readable(self, number: int, tmp_path: Path) -> None:
         with holdfast.open(_copied(number, tmp_path)) as hf:
             version = hf.version("large/1@7")
             assert version.state["file"][0].read() == b"content of a file " * 20
@@ -84,13 +84,13 @@ class TestEveryFormat:
             assert version.result["report"].read() == b"report"
             assert version.state["leaf"] == "leaf " * 14_000
 
-    def test_unknown_types_are_kept_as_they_are(self, number: int, tmp_path: Path) -> None:
+    def test_unknown_types_of_every_format_are_opaque(self, number: int, tmp_path: Path) -> None:
         with holdfast.open(_copied(number, tmp_path)) as hf:
             found = hf.version("values@1").state["unknown"]
             assert found == Opaque("fixture.Gone", {"kept": [1, "two"]})
             assert hf.history("values").commit({"again": found}).state["again"] == found
 
-    def test_bundle_is_read(self, number: int, tmp_path: Path) -> None:
+    def test_bundle_of_every_format_is_importable(self, number: int, tmp_path: Path) -> None:
         expected = _expected(number)
         bundled = {ref: parts for ref, parts in expected["versions"].items() if ref.startswith(f"{BUNDLED}@")}
         with holdfast.open(tmp_path / "new.db") as hf:
@@ -101,7 +101,7 @@ class TestEveryFormat:
                 assert _text(described[name]) == _text(expected["runs"][BUNDLED][name])
             assert hf.verify().problems == ()
 
-    def test_snapshot_is_read(self, number: int, tmp_path: Path) -> None:
+    def test_snapshot_of_every_format_is_importable(self, number: int, tmp_path: Path) -> None:
         text = (HERE / f"format-{number}.json").read_text()
         assert holdfast.validate(json.loads(text))
         with holdfast.open(tmp_path / "new.db") as hf:
@@ -112,7 +112,7 @@ class TestEveryFormat:
 
 
 @pytest.mark.parametrize("number", FORMATS[1:])
-def test_a_workflow_goes_on(number: int, tmp_path: Path) -> None:
+def test_workflow_of_an_old_format_can_be_resumed(number: int, tmp_path: Path) -> None:
     with holdfast.open(_copied(number, tmp_path)) as hf:
         (prompt,) = hf.inbox()
         run = hf.answer(prompt.id, True)
@@ -122,11 +122,11 @@ def test_a_workflow_goes_on(number: int, tmp_path: Path) -> None:
         assert hf.verify().problems == ()
 
 
-def test_the_present_format_has_fixtures() -> None:
+def test_current_format_has_fixtures() -> None:
     assert list(range(1, FORMAT + 1)) == FORMATS
 
 
-def test_the_fixtures_say_what_their_maker_says(tmp_path: Path) -> None:
+def test_fixtures_equal_those_that_the_current_code_makes(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "runs.db", durability="memory", clock=clock()) as hf:
         played = play(hf)
         _check_versions(hf, played)

@@ -137,7 +137,7 @@ def _headers(content: bytes) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("part", range(_PARTS))
-def test_a_flipped_bit_is_harmless_or_found(part: int, specimen: Specimen) -> None:
+def test_flipped_bit_is_harmless_or_detected(part: int, specimen: Specimen) -> None:
     chosen = bits(specimen.content, FLIPS)[part::_PARTS]
     found: Counter[str] = Counter()
     for bit in chosen:
@@ -165,7 +165,7 @@ def _check(specimen: Specimen, content: bytes, where: str) -> Outcome:
     return outcome
 
 
-def test_a_page_of_zeros_is_found(specimen: Specimen) -> None:
+def test_zeroed_page_is_detected(specimen: Specimen) -> None:
     found: Counter[str] = Counter()
     for start in range(0, len(specimen.content), _PAGE):
         content = specimen.content[:start] + bytes(_PAGE) + specimen.content[start + _PAGE :]
@@ -176,7 +176,7 @@ def test_a_page_of_zeros_is_found(specimen: Specimen) -> None:
     assert found["raised"] > found["harmless"]
 
 
-def test_a_cut_off_end_is_found(specimen: Specimen) -> None:
+def test_truncated_file_is_detected(specimen: Specimen) -> None:
     rng = random.Random("ends")
     size = len(specimen.content)
     whole = range(_PAGE, size, _PAGE)
@@ -187,6 +187,6 @@ def test_a_cut_off_end_is_found(specimen: Specimen) -> None:
         assert not _verified(specimen, content), f"cut at {end}: verify is blind"
 
 
-def test_a_store_that_lost_everything_is_a_new_one(specimen: Specimen) -> None:
+def test_empty_file_is_opened_as_a_new_store(specimen: Specimen) -> None:
     """An empty file is what a new store is made in: nothing tells it from one."""
     assert _verified(specimen, b"")

@@ -136,7 +136,7 @@ def check(hf: Holdfast, folder: Path, count: int) -> None:
     assert report.ok, report
 
 
-def test_workers_are_killed_again_and_again(hf: Holdfast, where: str, tmp_path: Path) -> None:
+def test_runs_complete_while_workers_are_killed_repeatedly(hf: Holdfast, where: str, tmp_path: Path) -> None:
     enqueue(hf, RUNS)
     crew = Crew(where, tmp_path, pause=WORKERS * 8 * KILLS / (RUNS * STEPS) * 0.8)
     for _ in range(WORKERS):
@@ -151,7 +151,9 @@ def test_workers_are_killed_again_and_again(hf: Holdfast, where: str, tmp_path: 
     check(hf, tmp_path, RUNS)
 
 
-def test_frozen_workers_are_refused(hf: Holdfast, where: str, tmp_path: Path) -> None:
+def test_stopped_worker_cannot_commit_after_its_lease_expired(
+    hf: Holdfast, where: str, tmp_path: Path
+) -> None:
     count = 15 * FREEZES
     enqueue(hf, count)
     crew = Crew(where, tmp_path, pause=WORKERS * 8 * FREEZES * LEASE * 3 / (count * STEPS))

@@ -107,7 +107,7 @@ def inject(folder: Path, kind: str, error: str, after: int, length: int, *, in_f
 
 @pytest.mark.parametrize("in_folder", [True, False], ids=["artifacts in a folder", "artifacts in the file"])
 @pytest.mark.parametrize("kind", _works(Work.__new__(Work)))
-def test_disk_that_fails_costs_no_more_than_the_call(tmp_path: Path, kind: str, in_folder: bool) -> None:
+def test_disk_error_fails_only_the_current_call(tmp_path: Path, kind: str, in_folder: bool) -> None:
     rng = random.Random(f"{kind} {in_folder}")
     for error in _ERRORS:
         count = inject(tmp_path / error, kind, error, 0, 0, in_folder=in_folder)
@@ -118,9 +118,7 @@ def test_disk_that_fails_costs_no_more_than_the_call(tmp_path: Path, kind: str, 
 
 
 @pytest.mark.parametrize("error", _ERRORS)
-def test_disk_that_fails_while_a_store_is_opened_costs_no_more_than_the_call(
-    tmp_path: Path, error: str
-) -> None:
+def test_disk_error_while_a_store_is_opened_fails_only_that_call(tmp_path: Path, error: str) -> None:
     fault = Fault(error)
     path = tmp_path / "runs.db"
     for after in range(1_000):

@@ -175,7 +175,7 @@ def _numbers(log: History) -> list[int]:
 
 
 @pytest.mark.parametrize("store", range(max(1, KILLS // PER_STORE)))
-def test_no_promised_version_is_lost_or_torn(store: int, victims: Victims, tmp_path: Path) -> None:
+def test_kill_loses_no_acknowledged_version(store: int, victims: Victims, tmp_path: Path) -> None:
     rng = random.Random(f"kill {store}")
     job: dict[str, Any] = {"job": "commit", "path": str(tmp_path / "runs.db")}
     if store % 2:
@@ -223,7 +223,7 @@ def _unpromised(hf: Holdfast, promises: Promises) -> dict[tuple[str, int], str]:
 
 @pytest.mark.parametrize("folder", [False, True], ids=["database", "folder"])
 @pytest.mark.parametrize("work", ["prune", "collect"])
-def test_pruning_and_collecting_are_all_or_nothing(
+def test_killed_prune_and_gc_are_all_or_nothing(
     work: str, folder: bool, victims: Victims, tmp_path: Path
 ) -> None:
     rng = random.Random(f"{work} {folder}")
@@ -256,7 +256,7 @@ def test_pruning_and_collecting_are_all_or_nothing(
         assert log.head.state == {"still": "alive"}
 
 
-def test_an_import_is_all_or_nothing(victims: Victims, tmp_path: Path) -> None:
+def test_killed_import_is_all_or_nothing(victims: Victims, tmp_path: Path) -> None:
     rng = random.Random("import")
     bundle = tmp_path / "run.bundle"
     with holdfast.open(tmp_path / "source.db", durability="fast") as source:
@@ -290,7 +290,7 @@ def test_an_import_is_all_or_nothing(victims: Victims, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", [False, True], ids=["database", "folder"])
-def test_a_backup_is_whole_or_not_there(folder: bool, victims: Victims, tmp_path: Path) -> None:
+def test_killed_backup_is_complete_or_absent(folder: bool, victims: Victims, tmp_path: Path) -> None:
     rng = random.Random(f"backup {folder}")
     copies = tmp_path / "copies"
     copies.mkdir()

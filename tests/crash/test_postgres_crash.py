@@ -86,7 +86,7 @@ def _check(url: str, acknowledged: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_connections_that_are_terminated_during_commits(server: str, schema: str) -> None:
+def test_commits_survive_terminated_connections(server: str, schema: str) -> None:
     url = address(server, schema, application_name=schema)
     rng = random.Random(schema)
     killed = 0
@@ -108,7 +108,7 @@ def test_connections_that_are_terminated_during_commits(server: str, schema: str
 
 
 @pytest.mark.slow
-def test_a_server_that_crashes_during_commits(own_server: Server) -> None:
+def test_commits_survive_server_crashes(own_server: Server) -> None:
     url = address(own_server.url, "crash")
     with _committers(url, "ab", 2) as end:
         for _ in range(_RESTARTS):
@@ -121,7 +121,7 @@ def test_a_server_that_crashes_during_commits(own_server: Server) -> None:
 
 
 @pytest.mark.slow
-def test_a_network_that_cuts_and_stalls(server: str, schema: str) -> None:
+def test_commits_survive_a_network_that_fails_and_stalls(server: str, schema: str) -> None:
     with Proxy(server) as proxy:
         url = address(proxy.url, schema)
         with _committers(url, "ab", 2) as end, holdfast.open(address(server, schema)) as hf:

@@ -81,7 +81,7 @@ def cuts(folder: Path, seed: int, count: int, durability: str) -> tuple[int, lis
 
 
 @pytest.mark.parametrize("part", range(10))
-def test_power_failure_loses_nothing_that_was_promised(tmp_path: Path, part: int) -> None:
+def test_power_failure_loses_no_acknowledged_commit(tmp_path: Path, part: int) -> None:
     left = -(-CUTS // 10)
     while left > 0:
         count, lost, torn = cuts(tmp_path, part * 1_000_000 + left, min(left, _PER_WORK), "durable")
@@ -89,14 +89,14 @@ def test_power_failure_loses_nothing_that_was_promised(tmp_path: Path, part: int
         left -= count
 
 
-def test_power_failure_takes_the_last_commits_of_a_fast_store_and_never_half_of_one(tmp_path: Path) -> None:
+def test_power_failure_of_a_fast_store_loses_whole_commits_only(tmp_path: Path) -> None:
     """That something is lost shows that the test could see it."""
     _, lost, torn = cuts(tmp_path, 1, 40, "fast")
     assert lost
     assert torn == []
 
 
-def test_power_failure_costs_files_whose_folder_was_not_synced(
+def test_power_failure_loses_files_whose_folder_was_not_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same control for the files that Holdfast writes itself."""

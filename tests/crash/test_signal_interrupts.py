@@ -158,7 +158,7 @@ def _check(hf: Holdfast, neighbour: Neighbour, known: dict[str, int]) -> None:
 
 @pytest.mark.parametrize("error", [Interrupt, TimeIsUp])
 @pytest.mark.parametrize("work", WORKS)
-def test_an_interrupt_at_any_bytecode_leaves_the_store_usable(
+def test_interrupt_at_any_bytecode_leaves_the_store_usable(
     hf: Holdfast, work: Callable[[Holdfast], None], error: type[BaseException]
 ) -> None:
     neighbour, known = Neighbour(hf), {"own": 0, "other": 0}
@@ -182,7 +182,7 @@ def test_an_interrupt_at_any_bytecode_leaves_the_store_usable(
 
 
 @pytest.mark.parametrize("work", WORKS)
-def test_a_second_interrupt_may_hit_the_cleanup_of_the_first(
+def test_second_interrupt_during_cleanup_leaves_the_store_usable(
     hf: Holdfast, work: Callable[[Holdfast], None]
 ) -> None:
     neighbour, known = Neighbour(hf), {"own": 0, "other": 0}
@@ -289,7 +289,7 @@ def _at_random(hf: Holdfast, works: list[Callable[[Holdfast], None]], count: int
 
 
 @pytest.mark.parametrize("works", [WORKS, [_run_in_loop, _commit]])
-def test_other_threads_continue_when_the_main_thread_is_interrupted_at_random(
+def test_interrupts_of_the_main_thread_do_not_stop_other_threads(
     hf: Holdfast, works: list[Callable[[Holdfast], None]]
 ) -> None:
     _at_random(hf, works, int(WANTED or 1000) // 4)

@@ -250,7 +250,9 @@ STORES = range(max(1, KILLS // PER_STORE))
 
 
 @pytest.mark.parametrize("store", [store for store in STORES if store % 10 < 7])
-def test_killed_at_every_point_of_the_commit_path(store: int, victims: Victims, tmp_path: Path) -> None:
+def test_workflow_killed_at_every_point_of_the_commit_path_is_resumed(
+    store: int, victims: Victims, tmp_path: Path
+) -> None:
     rng = random.Random(f"point {store}")
     workflow = "awhole" if store % 2 else "whole"
     job = {"job": "advance", "path": str(tmp_path / "runs.db"), "effects": str(tmp_path / "effects")}
@@ -264,7 +266,7 @@ def test_killed_at_every_point_of_the_commit_path(store: int, victims: Victims, 
 
 
 @pytest.mark.parametrize("store", [store for store in STORES if store % 10 in (7, 8)])
-def test_killed_at_random_moments(store: int, victims: Victims, tmp_path: Path) -> None:
+def test_workflow_killed_at_random_moments_is_resumed(store: int, victims: Victims, tmp_path: Path) -> None:
     rng = random.Random(f"moment {store}")
     job = {"job": "advance", "path": str(tmp_path / "runs.db")}
     witness: Witness | None = None
@@ -293,7 +295,7 @@ def test_killed_at_random_moments(store: int, victims: Victims, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("store", [store for store in STORES if store % 10 == 9])
-def test_a_rollback_that_was_killed_half_way_goes_on(store: int, victims: Victims, tmp_path: Path) -> None:
+def test_rollback_killed_half_way_is_resumed(store: int, victims: Victims, tmp_path: Path) -> None:
     """Newest first, each undone at least once, recorded once and never again; then the head is where it should be."""
     rng = random.Random(f"undo {store}")
     name = f"trip-{store}"

@@ -345,7 +345,6 @@ def test_limit_caught_around_parallel_does_not_refuse_an_answer(hf: Holdfast) ->
     assert sorted(ran) == ["0", "1"]
 
 
-
 def test_limit_of_seconds_does_not_count_waiting(hf: Holdfast) -> None:
     @step(name="limit slow")
     def slow(name: str) -> str:

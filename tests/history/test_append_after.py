@@ -32,7 +32,7 @@ def test_commit_after_an_old_version_starts_a_timeline(four: History) -> None:
     assert four.at(4).state["n"] == 4
 
 
-def test_two_writers_grow_a_timeline_each(four: History) -> None:
+def test_commits_of_two_writers_after_one_version_form_two_timelines(four: History) -> None:
     one, other = 4, four.commit({"n": "b"}, after=3).number
     for turn in range(3):
         one = four.commit({"n": f"a{turn}"}, after=one).number
@@ -72,7 +72,7 @@ def test_rollback_keeps_its_timeline_despite_other_timelines(four: History) -> N
     assert (made.parent, made.timeline) == (2, 2)
 
 
-def test_abandoned_timeline_can_be_continued(four: History) -> None:
+def test_commit_after_the_end_of_an_abandoned_timeline_continues_it(four: History) -> None:
     four.rollback(to=2)
     four.commit({"n": "second"})
     assert four.commit({"n": "first again"}, after=4).timeline == 1
@@ -81,13 +81,13 @@ def test_abandoned_timeline_can_be_continued(four: History) -> None:
     assert four.commit({"n": "third"}).timeline == 3
 
 
-def test_expected_is_the_head(four: History) -> None:
+def test_commit_after_a_version_compares_expected_with_the_head(four: History) -> None:
     with pytest.raises(StaleVersion):
         four.commit({"n": 5}, after=2, expected=3)
     assert four.commit({"n": 5}, after=2, expected=4).parent == 2
 
 
-def test_it_survives_verify_and_a_bundle(four: History, hf: Holdfast) -> None:
+def test_versions_after_old_versions_pass_verify_and_a_bundle(four: History, hf: Holdfast) -> None:
     four.commit({"n": "b"}, after=2)
     four.commit({"n": "a"}, after=4)
     four.commit({"n": "c"}, after=1, move=False)
@@ -113,7 +113,7 @@ def test_commit_after_a_version_of_a_missing_run_is_refused(hf: Holdfast) -> Non
         hf.history("nobody").commit({}, after=1)
 
 
-def test_many_follow_one_version_and_none_is_lost(four: History) -> None:
+def test_concurrent_commits_after_one_version_are_all_stored(four: History) -> None:
     made: list[int] = []
 
     def write(name: int) -> None:
@@ -134,14 +134,14 @@ def test_many_follow_one_version_and_none_is_lost(four: History) -> None:
 # Patches
 
 
-def test_a_patch_sets_what_it_names(four: History) -> None:
+def test_patch_sets_the_values_at_its_paths(four: History) -> None:
     made = four.patch({"plan.tasks[1]": "b", ("plan", "new"): {"x": 1}, "n": 5}, after=4, step="patch")
     assert made.copy() == {"n": 5, "plan": {"tasks": ["a", "b"], "seen": {4}, "new": {"x": 1}}}
     assert (made.parent, made.timeline, made.step) == (4, 1, "patch")
     assert four.at(4).copy() == {"n": 4, "plan": {"tasks": ["a"], "seen": {4}}}
 
 
-def test_a_patch_writes_the_change_only(log: History) -> None:
+def test_patch_stores_only_the_changed_parts(log: History) -> None:
     log.commit({"long": [{"text": f"{n} " * 40, "seen": {n}} for n in range(500)], "n": {"x": 0}})
     made = log.patch({("n", "x"): 1}, after=1)
     assert made.size < 300
@@ -157,7 +157,7 @@ def test_patch_of_an_old_version_starts_a_timeline(four: History) -> None:
 @pytest.mark.parametrize(
     "path", ["nowhere.x", "plan.tasks[2]", "plan.tasks[-1]", "n.x", ("plan", "tasks", "a")]
 )
-def test_a_patch_without_a_place_is_refused(four: History, path: Any) -> None:
+def test_patch_of_a_missing_path_is_refused(four: History, path: Any) -> None:
     with pytest.raises(NotFound):
         four.patch({path: 1}, after=4)
     assert len(four.versions()) == 4
@@ -166,7 +166,7 @@ def test_a_patch_without_a_place_is_refused(four: History, path: Any) -> None:
 # Copies
 
 
-def test_a_copy_is_ordinary_and_private(four: History) -> None:
+def test_copy_returns_plain_values_that_nothing_shares(four: History) -> None:
     copy = four.head.copy()
     assert type(copy) is dict
     assert type(copy["plan"]["tasks"]) is list
@@ -181,7 +181,7 @@ def test_a_copy_is_ordinary_and_private(four: History) -> None:
 # Dropping
 
 
-def test_versions_are_dropped_by_number(four: History) -> None:
+def test_drop_removes_versions_by_number(four: History) -> None:
     assert four.drop([2, 3], dry_run=True).versions == (2, 3)
     assert [v.number for v in four.versions()] == [4, 3, 2, 1]
     assert four.drop([2, four.at(3)]).versions == (2, 3)
@@ -190,7 +190,7 @@ def test_versions_are_dropped_by_number(four: History) -> None:
     assert four.verify().ok
 
 
-def test_head_marks_and_fork_points_are_not_dropped(four: History, hf: Holdfast) -> None:
+def test_drop_keeps_head_marked_versions_and_fork_points(four: History, hf: Holdfast) -> None:
     four.tag(1, "good")
     four.pin(2)
     hf.fork(f"{four.id}@3", "fork")

@@ -47,7 +47,7 @@ BAD_FACTS: list[dict[str, Any]] = [
 ]
 
 
-def test_bad_facts_are_refused_with_a_reason_and_nothing_is_written(log: History) -> None:
+def test_commit_refuses_invalid_metadata_and_writes_nothing(log: History) -> None:
     log.commit({"n": 1})
     for facts in BAD_FACTS:
         with pytest.raises(InvalidCall) as caught:
@@ -94,7 +94,7 @@ def refuse_run_id(hf: Holdfast, run_id: Any) -> None:
     assert [run.id for run in hf.runs()] == ["run-1"]
 
 
-def test_hostile_run_ids_are_refused_everywhere(hf: Holdfast) -> None:
+def test_invalid_run_ids_are_refused_by_every_method(hf: Holdfast) -> None:
     hf.history("run-1").commit({})
     for run_id in HOSTILE_IDS:
         refuse_run_id(hf, run_id)
@@ -103,7 +103,7 @@ def test_hostile_run_ids_are_refused_everywhere(hf: Holdfast) -> None:
 ORDINARY_IDS: list[Any] = ["a", "team/bot:7", "день-1", "a b", "run.1", "-", "x" * 200, "head", "12"]
 
 
-def test_ordinary_run_ids_of_all_sorts_work(hf: Holdfast) -> None:
+def test_valid_run_ids_are_accepted(hf: Holdfast) -> None:
     for run_id in ORDINARY_IDS:
         hf.history(run_id).commit({"n": 1})
         assert hf.version(run_id).run == run_id
@@ -158,7 +158,7 @@ def refuse_local_reference(log: History, ref: Any) -> None:
     assert (log.head.number, len(log.timelines()), log.head.tags) == (2, 1, ())
 
 
-def test_bad_references_within_a_run(log: History) -> None:
+def test_invalid_references_within_a_run_are_refused(log: History) -> None:
     log.commit({"n": 1})
     log.commit({"n": 2})
     for ref in BAD_REFS:
@@ -222,7 +222,7 @@ def refuse_reference(hf: Holdfast, ref: Any) -> None:
     assert [run.id for run in hf.runs()] == ["run-1"]
 
 
-def test_bad_references_to_a_store(hf: Holdfast) -> None:
+def test_invalid_references_to_a_store_are_refused(hf: Holdfast) -> None:
     hf.history("run-1").commit({"n": 1})
     for ref in BAD_STORE_REFS:
         refuse_reference(hf, ref)
@@ -251,7 +251,7 @@ def find_nothing(log: History, version: Version, path: Any) -> None:
     assert len(messages) == 1
 
 
-def test_unknown_paths(log: History) -> None:
+def test_get_of_an_unknown_path_names_the_missing_part(log: History) -> None:
     version = log.commit({"n": 1, "a": {"b": 1}, "list": [1, 2]})
     for path in UNKNOWN_PATHS:
         find_nothing(log, version, path)
@@ -290,7 +290,7 @@ BAD_LISTS: list[dict[str, Any]] = [
 ]
 
 
-def test_bad_filters_of_versions(log: History) -> None:
+def test_versions_refuses_invalid_filters(log: History) -> None:
     log.commit({})
     for wanted in BAD_LISTS:
         with pytest.raises(InvalidCall) as caught:
@@ -316,7 +316,7 @@ BAD_RUNS: list[dict[str, Any]] = [
 ]
 
 
-def test_bad_filters_of_runs(hf: Holdfast) -> None:
+def test_runs_refuses_invalid_filters(hf: Holdfast) -> None:
     hf.history("run-1").commit({})
     for wanted in BAD_RUNS:
         with pytest.raises(InvalidCall):
@@ -326,7 +326,7 @@ def test_bad_filters_of_runs(hf: Holdfast) -> None:
 BAD_CURSORS: list[Any] = [{"after": "x"}, {"after": -1}, {"after": 1.5}, {"limit": 0}, {"limit": "x"}]
 
 
-def test_bad_cursors(hf: Holdfast, log: History) -> None:
+def test_events_refuses_invalid_cursors(hf: Holdfast, log: History) -> None:
     log.commit({})
     for wanted in BAD_CURSORS:
         for read in (log.events, hf.events):
@@ -344,13 +344,13 @@ def refuse_tag(log: History, name: Any) -> None:
     assert log.head.tags == ()
 
 
-def test_names_that_cannot_be_tags(log: History) -> None:
+def test_tag_refuses_invalid_names(log: History) -> None:
     log.commit({})
     for name in BAD_TAGS:
         refuse_tag(log, name)
 
 
-def test_calls_with_values_of_the_wrong_type(hf: Holdfast, log: History) -> None:
+def test_methods_refuse_arguments_of_the_wrong_type(hf: Holdfast, log: History) -> None:
     log.commit({"n": 1})
     calls: list[Callable[[], object]] = [
         lambda: log.patch(None, after=1),  # type: ignore[arg-type]
@@ -406,12 +406,12 @@ def test_calls_with_values_of_the_wrong_type(hf: Holdfast, log: History) -> None
     ],
     ids=["part of the result", "the result", "annotations", "error", "event"],
 )
-def test_unsupported_result_is_named_as_such(log: History, facts: dict[str, Any], where: str) -> None:
+def test_unsupported_result_is_named_in_the_error(log: History, facts: dict[str, Any], where: str) -> None:
     with pytest.raises(UnsupportedValue, match=f"^{where}builtins.object cannot be stored"):
         log.commit({"by": 1, "model": 2, "type": 3}, **facts)
 
 
-def test_messages_shorten_long_values(log: History) -> None:
+def test_error_messages_shorten_long_values(log: History) -> None:
     calls: list[Callable[[], object]] = [
         lambda: log.commit({}, kind="x" * 10_000),
         lambda: log.commit({}, status="x" * 10_000),
@@ -441,6 +441,6 @@ def test_messages_shorten_long_values(log: History) -> None:
     ],
     ids=str,
 )
-def test_invalid_policies_are_refused(rules: dict[str, Any]) -> None:
+def test_retention_refuses_invalid_rules(rules: dict[str, Any]) -> None:
     with pytest.raises(InvalidCall, match="Retention"):
         Retention(**rules)

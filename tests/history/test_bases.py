@@ -75,7 +75,7 @@ def test_updates_of_tasks_that_commit_in_threads_are_merged_or_refused(hf: Holdf
     assert asyncio.run(add_all()) == log.head.state["n"] == 1
 
 
-def test_state_that_a_task_keeps_is_committed_again_and_again_in_threads(hf: Holdfast) -> None:
+def test_state_that_a_task_holds_can_be_committed_repeatedly_in_threads(hf: Holdfast) -> None:
     log = hf.history("run")
 
     async def work() -> None:
@@ -89,7 +89,7 @@ def test_state_that_a_task_keeps_is_committed_again_and_again_in_threads(hf: Hol
     assert log.head.state == {"n": 5}
 
 
-def test_state_that_is_kept_takes_no_change_of_others_back(hf: Holdfast) -> None:
+def test_commit_of_a_held_state_does_not_revert_changes_of_others(hf: Holdfast) -> None:
     """Though each commit is made through a history of its own."""
     state = hf.history("run").head.copy()
     state["a"] = 1
@@ -107,7 +107,7 @@ def test_state_that_is_kept_takes_no_change_of_others_back(hf: Holdfast) -> None
     assert hf.history("run").head.state == {"n": 0, "a": 2, "b": 1}
 
 
-def test_thread_that_reads_for_itself_does_not_commit_for_its_starter(hf: Holdfast) -> None:
+def test_thread_that_reads_the_state_commits_from_its_own_read(hf: Holdfast) -> None:
     log = hf.history("run")
     read = threading.Event()
 
@@ -127,9 +127,7 @@ def test_thread_that_reads_for_itself_does_not_commit_for_its_starter(hf: Holdfa
     assert log.head.state == {"n": 10}
 
 
-def test_reads_beyond_what_is_remembered_do_not_grow_memory(
-    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_remembered_reads_are_limited_in_number(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.history.context._REMEMBERED", 3)
     for number in range(6):
         hf.history(f"other-{number}").commit({"n": number})
@@ -146,7 +144,7 @@ def test_edit_between_a_read_and_its_commit_is_merged(hf: Holdfast) -> None:
     assert log.commit(state).state == {"n": 1, "edited": True}
 
 
-def test_state_that_is_kept_up_to_date_by_hand_follows_edits_through_its_history(hf: Holdfast) -> None:
+def test_commit_of_a_held_state_follows_edits_through_its_history(hf: Holdfast) -> None:
     log = hf.history("run")
     state = log.head.copy()
     for number in range(1, 4):

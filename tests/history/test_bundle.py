@@ -21,7 +21,7 @@ hf, other = bundle_helpers.hf, bundle_helpers.other
 # There and back
 
 
-def test_a_full_run_comes_back_exactly(hf: Holdfast, other: Holdfast, tmp_path: Path) -> None:
+def test_exported_run_is_imported_exactly(hf: Holdfast, other: Holdfast, tmp_path: Path) -> None:
     full_run(hf)
     hf.export_run("full", tmp_path / "full.hf")
     log = other.import_run(tmp_path / "full.hf")
@@ -48,7 +48,7 @@ def test_imported_run_can_be_continued(hf: Holdfast, other: Holdfast) -> None:
     assert hf.verify().ok
 
 
-def test_a_bundle_of_an_imported_run_is_the_same_bundle(hf: Holdfast, other: Holdfast) -> None:
+def test_bundle_of_an_imported_run_has_the_same_bytes(hf: Holdfast, other: Holdfast) -> None:
     full_run(hf)
     data = exported(hf, "full")
     other.import_run(io.BytesIO(data))
@@ -88,7 +88,7 @@ def test_bundle_of_a_fork_of_a_fork_is_self_contained(hf: Holdfast, other: Holdf
     assert hf.runs()[0].origin == "one@2"
 
 
-def test_a_fork_whose_origin_was_deleted(hf: Holdfast, other: Holdfast) -> None:
+def test_fork_whose_origin_was_deleted_is_exported_and_imported(hf: Holdfast, other: Holdfast) -> None:
     full_run(hf)
     hf.fork("full@7", "one")
     hf.fork("one@1", "two")
@@ -101,7 +101,7 @@ def test_a_fork_whose_origin_was_deleted(hf: Holdfast, other: Holdfast) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", ["full", "pruned", "fork"])
-def test_under_another_id(hf: Holdfast, other: Holdfast, run: str) -> None:
+def test_import_under_another_id_equals_the_exported_run(hf: Holdfast, other: Holdfast, run: str) -> None:
     full_run(hf)
     if run == "fork":
         hf.fork("full@9", "fork")
@@ -120,7 +120,7 @@ def test_under_another_id(hf: Holdfast, other: Holdfast, run: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(25))
-def test_random_runs_come_back_exactly(hf: Holdfast, tmp_path: Path, seed: int) -> None:
+def test_random_runs_are_imported_exactly(hf: Holdfast, tmp_path: Path, seed: int) -> None:
     run = random_run(hf, seed)
     with holdfast.open(tmp_path / "b.db") as other:
         other.import_run(io.BytesIO(exported(hf, run)))
@@ -135,7 +135,7 @@ def test_random_runs_come_back_exactly(hf: Holdfast, tmp_path: Path, seed: int) 
         assert facts(other, run) == expected
 
 
-def test_a_run_with_large_blocks(hf: Holdfast, other: Holdfast) -> None:
+def test_run_with_large_blocks_is_imported_exactly(hf: Holdfast, other: Holdfast) -> None:
     hf.history("big").commit({f"k{n}": os.urandom(500).hex() for n in range(2000)})
     data = exported(hf, "big")
     assert max(frame.blocks for frame in frames_of(data) if isinstance(frame, VersionFrame)) > 10
@@ -143,7 +143,7 @@ def test_a_run_with_large_blocks(hf: Holdfast, other: Holdfast) -> None:
     assert other.history("big").head.state == hf.history("big").head.state
 
 
-def test_an_empty_artifact_and_one_of_many_pieces(hf: Holdfast, other: Holdfast) -> None:
+def test_empty_and_large_artifacts_are_imported_exactly(hf: Holdfast, other: Holdfast) -> None:
     content = os.urandom(5 << 19)
     hf.history("a").commit(
         {"empty": holdfast.artifact(b""), "many": holdfast.artifact(content), "leaf": content + b"!"}
@@ -157,7 +157,7 @@ def test_an_empty_artifact_and_one_of_many_pieces(hf: Holdfast, other: Holdfast)
 # Artifacts
 
 
-def test_collection_after_an_import_takes_what_is_not_needed(hf: Holdfast, tmp_path: Path) -> None:
+def test_gc_after_an_import_removes_only_unreferenced_artifacts(hf: Holdfast, tmp_path: Path) -> None:
     log = hf.history("a")
     log.commit({"n": 1, "gone": holdfast.artifact(b"gone"), "leaf": os.urandom(70_000)})
     log.commit({"n": 2, "kept": {"deep": [holdfast.artifact(b"kept")]}, "leaf": os.urandom(70_000)})
@@ -182,7 +182,7 @@ def test_collection_after_an_import_takes_what_is_not_needed(hf: Holdfast, tmp_p
         assert not [file for file in (tmp_path / "files").rglob("*") if file.is_file()]
 
 
-def test_artifacts_that_are_there_already_are_shared(hf: Holdfast) -> None:
+def test_import_shares_artifacts_that_the_store_has(hf: Holdfast) -> None:
     full_run(hf)
     before = hf.stats()
     hf.import_run(io.BytesIO(exported(hf, "full")), run_id="copy")
@@ -193,7 +193,7 @@ def test_artifacts_that_are_there_already_are_shared(hf: Holdfast) -> None:
 
 
 @pytest.mark.slow
-def test_memory_does_not_follow_the_size_of_an_artifact(hf: Holdfast, tmp_path: Path) -> None:
+def test_export_and_import_of_a_large_artifact_use_little_memory(hf: Holdfast, tmp_path: Path) -> None:
     piece = os.urandom(1 << 20)
     with (tmp_path / "large.bin").open("wb") as file:
         for _ in range(48):
@@ -209,7 +209,7 @@ def test_memory_does_not_follow_the_size_of_an_artifact(hf: Holdfast, tmp_path: 
         assert other.verify().ok
 
 
-def test_the_clock_of_another_machine_may_be_ahead(hf: Holdfast, tmp_path: Path) -> None:
+def test_import_accepts_times_ahead_of_its_own_clock(hf: Holdfast, tmp_path: Path) -> None:
     hf.history("a").commit({})
     with holdfast.open(tmp_path / "b.db", clock=lambda: 1_000_000.0) as early:
         early.import_run(io.BytesIO(exported(hf, "a")))

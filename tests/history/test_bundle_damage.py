@@ -39,7 +39,7 @@ def full() -> bytes:
 # Damage
 
 
-def test_the_small_bundle_is_sound_and_has_everything(other: Holdfast, small: bytes) -> None:
+def test_small_bundle_of_these_tests_is_valid_and_has_every_part(other: Holdfast, small: bytes) -> None:
     kinds = {type(frame) for frame in frames_of(small)}
     assert {
         RunFrame,
@@ -57,7 +57,7 @@ def test_the_small_bundle_is_sound_and_has_everything(other: Holdfast, small: by
     assert other.verify().ok
 
 
-def test_every_place_to_cut_a_small_bundle(other: Holdfast, small: bytes) -> None:
+def test_small_bundle_truncated_at_any_byte_is_refused(other: Holdfast, small: bytes) -> None:
     for size in range(len(small)):
         with pytest.raises(InvalidSnapshot):
             other.import_run(io.BytesIO(small[:size]))
@@ -65,7 +65,7 @@ def test_every_place_to_cut_a_small_bundle(other: Holdfast, small: bytes) -> Non
 
 
 @pytest.mark.slow
-def test_many_places_to_cut_a_large_one(other: Holdfast, full: bytes) -> None:
+def test_large_bundle_truncated_at_many_places_is_refused(other: Holdfast, full: bytes) -> None:
     before = snapshot(other)
     for size in random.Random(1).sample(range(len(full)), 100):
         with pytest.raises(InvalidSnapshot):
@@ -75,7 +75,7 @@ def test_many_places_to_cut_a_large_one(other: Holdfast, full: bytes) -> None:
     assert snapshot(other) == before
 
 
-def test_every_bit_of_a_small_bundle(other: Holdfast, small: bytes) -> None:
+def test_small_bundle_with_any_flipped_bit_is_refused(other: Holdfast, small: bytes) -> None:
     before = snapshot(other)
     for place in range(len(small)):
         flipped = bytearray(small)
@@ -86,7 +86,7 @@ def test_every_bit_of_a_small_bundle(other: Holdfast, small: bytes) -> None:
 
 
 @pytest.mark.slow
-def test_flipped_bytes_in_a_large_one(other: Holdfast, full: bytes) -> None:
+def test_large_bundle_with_flipped_bytes_is_refused(other: Holdfast, full: bytes) -> None:
     chance = random.Random(2)
     before = snapshot(other)
     for _ in range(300):
@@ -97,7 +97,7 @@ def test_flipped_bytes_in_a_large_one(other: Holdfast, full: bytes) -> None:
     assert snapshot(other) == before
 
 
-def test_flipped_bytes_under_a_hash_that_fits(other: Holdfast, small: bytes) -> None:
+def test_flipped_bytes_with_a_matching_hash_are_refused(other: Holdfast, small: bytes) -> None:
     """Whoever can hash can also change the compressed stream: then the frames have to tell."""
     for place in range(len(MAGIC), len(small) - 32):
         flipped = bytearray(small[:-32])
@@ -113,7 +113,7 @@ def test_flipped_bytes_under_a_hash_that_fits(other: Holdfast, small: bytes) -> 
 
 
 @pytest.mark.parametrize("garbage", [b"\0", b"garbage", b"x" * 100_000])
-def test_trailing_garbage(other: Holdfast, small: bytes, garbage: bytes) -> None:
+def test_bundle_with_trailing_bytes_is_refused(other: Holdfast, small: bytes, garbage: bytes) -> None:
     refused(other, small + garbage)
     refused(other, bundle(frames_of(small), after=garbage))
     refused(other, bundle(frames_of(small), after=zstandard.compress(garbage)))
@@ -122,11 +122,11 @@ def test_trailing_garbage(other: Holdfast, small: bytes, garbage: bytes) -> None
 @pytest.mark.parametrize(
     "data", [b"\0" * 100, b"PK\x03\x04" * 50, b'{"format": "holdfast.snapshot"}' * 10, MAGIC]
 )
-def test_other_files(other: Holdfast, data: bytes) -> None:
+def test_file_of_another_format_is_refused(other: Holdfast, data: bytes) -> None:
     refused(other, data)
 
 
-def test_a_newer_format(other: Holdfast, small: bytes) -> None:
+def test_bundle_of_a_newer_format_is_refused(other: Holdfast, small: bytes) -> None:
     data = bundle(frames_of(small), magic=b"holdfast.bundle 2\n")
     refused(other, data, "format 2.*upgrade", IncompatibleFormat)
     for magic in (
@@ -141,7 +141,7 @@ def test_a_newer_format(other: Holdfast, small: bytes) -> None:
 # Sizes
 
 
-def test_lengths_that_cannot_be(other: Holdfast) -> None:
+def test_frame_of_an_impossible_length_is_refused(other: Holdfast) -> None:
     for size in (0, (64 << 20) + 1, 0xFFFFFFFF):
         packed = zstandard.ZstdCompressor().compress(size.to_bytes(4, "big") + b"x" * 100)
         refused(other, hashed(MAGIC + packed), f"frame of {size} bytes")
@@ -159,7 +159,7 @@ def _bomb(small: bytes, kind: type[Any], frame: AnyFrame, count: int) -> bytes:
 
 
 @pytest.mark.slow
-def test_events_that_fill_the_memory(other: Holdfast, small: bytes) -> None:
+def test_bundle_whose_events_exceed_the_memory_limit_is_refused(other: Holdfast, small: bytes) -> None:
     event = EventFrame("x", 0, encode({"k": "\0" * (1 << 20)}))
     data = _bomb(small, EventFrame, event, 400)
     assert len(data) < 200_000
@@ -170,7 +170,7 @@ def test_events_that_fill_the_memory(other: Holdfast, small: bytes) -> None:
 
 
 @pytest.mark.slow
-def test_blocks_that_fill_the_memory(other: Holdfast, small: bytes) -> None:
+def test_bundle_whose_blocks_exceed_the_memory_limit_is_refused(other: Holdfast, small: bytes) -> None:
     block = b"\0" * (16 << 20)
     frames = frames_of(small)
     at = first(frames, VersionFrame)
@@ -182,13 +182,13 @@ def test_blocks_that_fill_the_memory(other: Holdfast, small: bytes) -> None:
     tracemalloc.stop()
 
 
-def test_zeros_without_end(other: Holdfast) -> None:
+def test_bundle_of_compressed_zeros_is_refused(other: Holdfast) -> None:
     stream = zstandard.ZstdCompressor().compressobj()
     data = MAGIC + b"".join(stream.compress(b"\0" * (1 << 20)) for _ in range(512)) + stream.flush()
     refused(other, hashed(data), "frame of 0 bytes")
 
 
-def test_a_window_that_asks_for_much_memory(other: Holdfast, small: bytes) -> None:
+def test_bundle_with_a_large_compression_window_is_refused(other: Holdfast, small: bytes) -> None:
     parameters = zstandard.ZstdCompressionParameters.from_level(3, window_log=27)
     stream = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     packed = stream.compress(b"\0\0\0\1x" + b"y" * 1000) + stream.flush()

@@ -35,7 +35,9 @@ hf, other = bundle_helpers.hf, bundle_helpers.other
 # Where to and where from
 
 
-def test_to_and_from_file_objects_at_any_place(hf: Holdfast, tmp_path: Path) -> None:
+def test_bundle_is_written_to_and_read_from_file_objects_at_any_position(
+    hf: Holdfast, tmp_path: Path
+) -> None:
     full_run(hf)
     with (tmp_path / "some.bin").open("w+b") as file:
         file.write(b"before")
@@ -45,7 +47,7 @@ def test_to_and_from_file_objects_at_any_place(hf: Holdfast, tmp_path: Path) -> 
     assert facts(hf, "copy") == facts(hf, "full")
 
 
-def test_through_a_pipe(hf: Holdfast, other: Holdfast) -> None:
+def test_bundle_passes_through_a_pipe(hf: Holdfast, other: Holdfast) -> None:
     full_run(hf)
     reading, writing = os.pipe()
 
@@ -61,7 +63,7 @@ def test_through_a_pipe(hf: Holdfast, other: Holdfast) -> None:
     assert facts(other, "full") == facts(hf, "full")
 
 
-def test_from_the_path_of_a_pipe(hf: Holdfast, tmp_path: Path) -> None:
+def test_bundle_is_imported_from_the_path_of_a_pipe(hf: Holdfast, tmp_path: Path) -> None:
     full_run(hf)
     os.mkfifo(tmp_path / "pipe")
     thread = threading.Thread(target=lambda: (tmp_path / "pipe").write_bytes(exported(hf, "full")))
@@ -71,7 +73,7 @@ def test_from_the_path_of_a_pipe(hf: Holdfast, tmp_path: Path) -> None:
     assert facts(hf, "copy") == facts(hf, "full")
 
 
-def test_from_a_file_that_cannot_find_its_end(hf: Holdfast, tmp_path: Path) -> None:
+def test_bundle_is_imported_from_a_file_that_cannot_seek_to_its_end(hf: Holdfast, tmp_path: Path) -> None:
     full_run(hf)
     with gzip.open(tmp_path / "full.hf.gz", "wb") as packed:
         hf.export_run("full", packed)  # type: ignore[arg-type]
@@ -80,7 +82,7 @@ def test_from_a_file_that_cannot_find_its_end(hf: Holdfast, tmp_path: Path) -> N
     assert facts(hf, "copy") == facts(hf, "full")
 
 
-def test_a_path_is_never_overwritten(hf: Holdfast, tmp_path: Path) -> None:
+def test_export_does_not_overwrite_a_file(hf: Holdfast, tmp_path: Path) -> None:
     hf.history("a").commit({"n": 1})
     target = tmp_path / "folder" / "a.hf"
     target.parent.mkdir()
@@ -94,7 +96,7 @@ def test_a_path_is_never_overwritten(hf: Holdfast, tmp_path: Path) -> None:
     assert sorted(os.listdir(target.parent)) == ["a.hf", "link.hf"]
 
 
-def test_a_path_that_appears_meanwhile_is_not_overwritten(
+def test_export_does_not_overwrite_a_file_that_appears_meanwhile(
     hf: Holdfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hf.history("a").commit({"n": 1})
@@ -113,7 +115,9 @@ def test_a_path_that_appears_meanwhile_is_not_overwritten(
     assert os.listdir(target.parent) == ["a.hf"]
 
 
-def test_without_links_it_is_renamed(hf: Holdfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_renames_where_hard_links_are_not_supported(
+    hf: Holdfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
@@ -127,14 +131,14 @@ def test_without_links_it_is_renamed(hf: Holdfast, tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("target", ["no/such/folder/a.hf", "nul\0.hf"])
-def test_paths_that_cannot_be_written(hf: Holdfast, tmp_path: Path, target: str) -> None:
+def test_export_to_an_unwritable_path_is_refused(hf: Holdfast, tmp_path: Path, target: str) -> None:
     hf.history("a").commit({"n": 1})
     with pytest.raises(InvalidCall):
         hf.export_run("a", tmp_path / target)
 
 
 @pytest.mark.parametrize("wrong", ["text", "none"])
-def test_only_binary_files(hf: Holdfast, wrong: str) -> None:
+def test_export_and_import_refuse_text_files(hf: Holdfast, wrong: str) -> None:
     hf.history("a").commit({"n": 1})
     file: Any = io.StringIO() if wrong == "text" else None
     for call in (lambda: hf.export_run("a", file), lambda: hf.import_run(file)):
@@ -142,7 +146,7 @@ def test_only_binary_files(hf: Holdfast, wrong: str) -> None:
             call()
 
 
-def test_files_that_cannot_be_read(hf: Holdfast, tmp_path: Path) -> None:
+def test_import_of_an_unreadable_file_is_refused(hf: Holdfast, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"none\.hf"):
         hf.import_run(tmp_path / "none.hf")
     with pytest.raises(InvalidCall):
@@ -154,7 +158,7 @@ def test_files_that_cannot_be_read(hf: Holdfast, tmp_path: Path) -> None:
 # Never over another
 
 
-def test_an_id_that_is_taken(hf: Holdfast, other: Holdfast) -> None:
+def test_import_refuses_an_id_that_exists(hf: Holdfast, other: Holdfast) -> None:
     full_run(hf)
     data = exported(hf, "full")
     other.history("b").commit({"mine": 1})
@@ -170,7 +174,7 @@ def test_an_id_that_is_taken(hf: Holdfast, other: Holdfast) -> None:
     assert other.history("b").head.state == {"mine": 1}
 
 
-def test_an_id_that_is_taken_meanwhile(
+def test_import_refuses_an_id_that_is_created_meanwhile(
     hf: Holdfast, other: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full_run(hf)
@@ -217,7 +221,7 @@ def _damage(path: Path, statement: str) -> None:
         ("UPDATE mark SET name = 'x' WHERE name = 'first'", CorruptStore),
     ],
 )
-def test_damage_is_not_exported(tmp_path: Path, statement: str, error: Any) -> None:
+def test_export_of_a_damaged_run_is_refused(tmp_path: Path, statement: str, error: Any) -> None:
     with holdfast.open(tmp_path / "a.db") as hf:
         full_run(hf)
         hf.history("full").commit({f"k{n}": os.urandom(300).hex() for n in range(500)})
@@ -241,7 +245,7 @@ def _during(hf: Holdfast, monkeypatch: pytest.MonkeyPatch, what: Callable[[], ob
     monkeypatch.setattr(store, "block", interrupted)
 
 
-def test_commits_during_an_export_are_left_out(
+def test_export_omits_concurrent_commits(
     hf: Holdfast, other: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full_run(hf)
@@ -262,7 +266,7 @@ def test_commits_during_an_export_are_left_out(
 
 
 @pytest.mark.parametrize("what", ["fork", "origin"])
-def test_fork_that_is_detached_during_its_export(
+def test_export_of_a_fork_that_is_detached_meanwhile_is_refused(
     hf: Holdfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     full_run(hf)
@@ -272,7 +276,7 @@ def test_fork_that_is_detached_during_its_export(
         exported(hf, "fork")
 
 
-def test_pruning_during_an_export_makes_it_fail(
+def test_export_of_a_run_that_is_pruned_meanwhile_is_refused(
     hf: Holdfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full_run(hf)

@@ -51,7 +51,7 @@ def _with_pack(small: bytes, pack: bytes, **more: Any) -> bytes:
     return changed(small, change)
 
 
-def test_packs_made_by_hand(other: Holdfast, small: bytes) -> None:
+def test_hostile_packs_are_refused(other: Holdfast, small: bytes) -> None:
     own = reference(0, 0)
     oversized = b"\x01" + zstandard.ZstdCompressor().compress(b"\0" * ((64 << 20) + 1))[4:]
     for pack in (
@@ -79,7 +79,7 @@ def test_packs_made_by_hand(other: Holdfast, small: bytes) -> None:
     assert other.history("small").head.state == {"n": 3}
 
 
-def test_state_that_holds_itself_again_and_again_is_refused(other: Holdfast, small: bytes) -> None:
+def test_state_that_expands_exponentially_is_refused(other: Holdfast, small: bytes) -> None:
     """Forty nodes, each of which refers to the one before it twice: whoever reads the whole state would never end."""
 
     def pack(levels: int) -> bytes:
@@ -104,7 +104,7 @@ def test_map_whose_keys_are_extensions_is_refused(other: Holdfast, small: bytes)
         refused(other, _with_pack(small, pack), "version 3")
 
 
-def test_wrong_types_in_every_field(other: Holdfast, small: bytes) -> None:
+def test_frame_with_a_field_of_the_wrong_type_is_refused(other: Holdfast, small: bytes) -> None:
     frames = frames_of(small)
     before = snapshot(other)
     for kind in dict.fromkeys(map(type, frames)):
@@ -140,7 +140,7 @@ def test_invalid_frames_are_refused(other: Holdfast, small: bytes, payload: byte
     "hostile",
     ["", " ", "../../etc/passwd", "a@1", "a~2", "a\\b", "a\0b", "line\nbreak", "x" * 300, "\u2028", "."],
 )
-def test_hostile_run_ids(other: Holdfast, small: bytes, hostile: str) -> None:
+def test_bundle_with_an_invalid_run_id_is_refused(other: Holdfast, small: bytes, hostile: str) -> None:
     data = changed(small, lambda frames: frames.__setitem__(0, replace(frames[0], id=hostile)))
     refused(other, data, "run id")
     with pytest.raises(InvalidSnapshot):
@@ -266,14 +266,14 @@ def test_inconsistent_frames_are_refused(other: Holdfast, small: bytes, change: 
     refused(other, data, "cannot be imported: ")
 
 
-def test_counts_that_are_wrong(other: Holdfast, small: bytes) -> None:
+def test_bundle_with_wrong_counts_is_refused(other: Holdfast, small: bytes) -> None:
     *frames, end = frames_of(small)
     for field in end.__struct_fields__:
         wrong = replace(end, **{field: getattr(end, field) + 1})
         refused(other, bundle([*frames, wrong]), "missing")
 
 
-def test_a_version_of_another_run(other: Holdfast, small: bytes) -> None:
+def test_bundle_with_a_version_of_another_run_is_refused(other: Holdfast, small: bytes) -> None:
     theirs = next(f for f in frames_of(full_bundle()) if isinstance(f, VersionFrame) and f.number == 3)
 
     def splice(frames: Frames) -> None:
@@ -282,7 +282,7 @@ def test_a_version_of_another_run(other: Holdfast, small: bytes) -> None:
     refused(other, changed(small, splice), "version 3 .*fails its hash")
 
 
-def test_a_file_that_changes_between_the_readings(
+def test_bundle_that_changes_between_check_and_import_is_refused(
     other: Holdfast, small: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     second = changed(small, lambda frames: frames.pop(first(frames, EventFrame)))

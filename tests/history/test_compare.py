@@ -56,7 +56,7 @@ def patched(document: Any, operations: list[dict[str, Any]]) -> Any:
 # Diff
 
 
-def test_changes_are_typed_with_paths_and_both_values(two: History) -> None:
+def test_diff_has_typed_changes_with_path_and_both_values(two: History) -> None:
     found = {change.where: change for change in two.diff(1, 2).changes}
     kinds = {where: change.kind for where, change in found.items()}
     assert kinds == {
@@ -74,7 +74,7 @@ def test_changes_are_typed_with_paths_and_both_values(two: History) -> None:
     assert found["messages[0]"].source == ("messages", 3)
 
 
-def test_each_change_has_a_line(two: History) -> None:
+def test_diff_summary_has_a_line_for_each_change(two: History) -> None:
     diff = two.diff(1, 2)
     assert len(diff.summary()) == len(diff) == len(list(diff))
     assert all("\n" not in line for line in diff.summary())
@@ -83,7 +83,7 @@ def test_each_change_has_a_line(two: History) -> None:
     assert str(two.diff(1, 1)) == "no difference"
 
 
-def test_diff_covers_all_facts_of_a_version(hf: Holdfast, two: History) -> None:
+def test_diff_covers_all_fields_of_a_version(hf: Holdfast, two: History) -> None:
     facts = {change.where: (change.kind, change.old, change.new) for change in two.diff(1, 2).facts}
     assert facts == {
         "step": ("changed", "plan", "work"),
@@ -103,13 +103,13 @@ def test_diff_covers_all_facts_of_a_version(hf: Holdfast, two: History) -> None:
     assert two.diff(2, 3), "a difference of facts is one"
 
 
-def test_the_patch_turns_one_document_into_the_other(two: History) -> None:
+def test_json_patch_turns_one_state_into_the_other(two: History) -> None:
     operations = json.loads(json.dumps(two.diff(1, 2).json_patch()))
     assert patched(json.loads(json.dumps(OLD)), operations) == json.loads(json.dumps(two.at(2).state))
     assert two.diff(2, 2).json_patch() == []
 
 
-def test_fields(two: History) -> None:
+def test_diff_fields_map_paths_to_both_values(two: History) -> None:
     fields = two.diff(1, 2).fields()
     assert fields["state.plan.tasks[3].done"] == {"from": False, "to": True}
     assert fields["state.gone"] == {"from": 1, "to": None}
@@ -117,13 +117,13 @@ def test_fields(two: History) -> None:
     assert fields["annotations.cost"] == {"from": None, "to": 3}
 
 
-def test_fields_of_a_state_that_is_a_list(log: History) -> None:
+def test_diff_fields_of_a_state_that_is_a_list(log: History) -> None:
     log.commit([1, 2])
     log.commit([1, 3])
     assert log.diff(1, 2).fields() == {"state[1]": {"from": 2, "to": 3}}
 
 
-def test_diff_of_two_runs_and_backwards(hf: Holdfast, two: History) -> None:
+def test_diff_compares_versions_of_two_runs_in_either_direction(hf: Holdfast, two: History) -> None:
     hf.fork("run-1@1", "run-2")
     assert not hf.diff("run-1@1", "run-2").changes
     back = {change.where: change.kind for change in hf.diff("run-1@2", "run-2@1").changes}
@@ -132,7 +132,7 @@ def test_diff_of_two_runs_and_backwards(hf: Holdfast, two: History) -> None:
     assert [change.where for change in forward.changes] == [change.where for change in two.diff(1, 2).changes]
 
 
-def test_the_head_is_the_other_side_by_default(two: History) -> None:
+def test_diff_compares_with_the_head_by_default(two: History) -> None:
     assert two.diff(1).summary() == two.diff(1, 2).summary()
     assert not two.diff("head")
 
@@ -140,7 +140,7 @@ def test_the_head_is_the_other_side_by_default(two: History) -> None:
 # Compare
 
 
-def test_two_forks_step_by_step(hf: Holdfast, log: History) -> None:
+def test_compare_pairs_the_steps_of_two_forks(hf: Holdfast, log: History) -> None:
     log.commit({"n": 0}, step="load")
     other = hf.fork("run-1", "run-2")
     for run, answer in ((log, "yes"), (other, "no")):
@@ -159,7 +159,7 @@ def test_two_forks_step_by_step(hf: Holdfast, log: History) -> None:
     assert "write: @3 ≠ @3" in str(found)
 
 
-def test_two_timelines_of_one_run_after_their_last_common_version(hf: Holdfast, log: History) -> None:
+def test_compare_of_two_timelines_starts_after_their_last_common_version(hf: Holdfast, log: History) -> None:
     log.commit({"n": 0}, step="load")
     log.commit({"n": 1}, step="try", result=1)
     log.rollback(to=1)
@@ -202,7 +202,7 @@ def test_blame_names_the_version_that_last_changed_a_path(log: History) -> None:
 BIG = {"text": "x" * 400, "more": ["y" * 200]}
 
 
-def test_blame_of_a_part_that_was_moved_here(log: History) -> None:
+def test_blame_names_the_version_that_moved_a_part(log: History) -> None:
     log.commit({"a": BIG, "b": 1, "list": [1, 2]})
     with log.edit() as state:
         state["b"] = state.pop("a")
@@ -212,7 +212,7 @@ def test_blame_of_a_part_that_was_moved_here(log: History) -> None:
     assert log.blame("b.more").version.number == 2
 
 
-def test_blame_of_a_part_that_was_changed_and_changed_back(log: History) -> None:
+def test_blame_names_the_version_that_restored_a_part(log: History) -> None:
     log.commit({"list": [BIG, "second"], "text": "z" * 600})
     first = log.head
     for _ in range(2):
@@ -241,7 +241,7 @@ def test_blame_follows_the_place_of_an_item_not_the_item(log: History) -> None:
     assert log.blame("list[51].n").version.number == 2
 
 
-def test_a_look_alike_is_blamed(log: History) -> None:
+def test_blame_names_the_version_that_changed_only_the_type(log: History) -> None:
     for value in (1, True, 1.0, 1.0):
         log.commit({"v": value})
     assert log.blame("v").version.number == 3
@@ -250,7 +250,7 @@ def test_a_look_alike_is_blamed(log: History) -> None:
 # Bisect
 
 
-def test_bisect_finds_the_first_bad_version_and_looks_at_few(log: History) -> None:
+def test_bisect_finds_the_first_bad_version_with_few_checks(log: History) -> None:
     for number in range(1, 101):
         log.commit({"n": number})
     looked: list[int] = []
@@ -269,7 +269,7 @@ def test_bisect_finds_the_first_bad_version_and_looks_at_few(log: History) -> No
     assert first.number == 1
 
 
-def test_bisect_between_two_versions_of_one_line(log: History) -> None:
+def test_bisect_searches_between_good_and_bad(log: History) -> None:
     for number in range(1, 11):
         log.commit({"n": number})
     found = log.bisect(lambda state: state["n"] not in (2, 8, 9), good=3, bad=9)
@@ -284,7 +284,7 @@ def test_bisect_between_two_versions_of_one_line(log: History) -> None:
     assert found.number == 11
 
 
-def test_a_fork_is_compared_from_where_it_left(hf: Holdfast) -> None:
+def test_compare_of_a_fork_starts_at_the_fork_point(hf: Holdfast) -> None:
     log = hf.history("one")
     for step in ("plan", "search", "write"):
         with log.edit(step=step) as state:

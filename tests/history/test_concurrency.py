@@ -106,7 +106,7 @@ def check(hf: Holdfast, log: History, acknowledged: list[int], how: str) -> None
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_threads_on_one_run(hf: Holdfast, log: History, how: str) -> None:
+def test_writes_of_threads_on_one_run_are_all_stored(hf: Holdfast, log: History, how: str) -> None:
     log.commit(START)
     acknowledged: list[int] = []
     together(lambda me: acknowledged.extend(HOW[how](log, me, round_) for round_ in range(ROUNDS)))
@@ -114,7 +114,7 @@ def test_threads_on_one_run(hf: Holdfast, log: History, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_threads_each_with_a_store_of_its_own(file: Path, how: str) -> None:
+def test_writes_of_threads_with_separate_stores_are_all_stored(file: Path, how: str) -> None:
     with holdfast.open(file, durability="fast") as hf:
         log = hf.history("run-1")
         log.commit(START)
@@ -131,13 +131,15 @@ def test_threads_each_with_a_store_of_its_own(file: Path, how: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", HOW)
-def test_processes_on_one_run(written: tuple[Path, dict[str, list[int]]], how: str) -> None:
+def test_writes_of_processes_on_one_run_are_all_stored(
+    written: tuple[Path, dict[str, list[int]]], how: str
+) -> None:
     file, acknowledged = written
     with holdfast.open(file) as hf:
         check(hf, hf.history(f"shared-{how}"), acknowledged[f"shared-{how}"], how)
 
 
-def test_processes_on_many_runs(written: tuple[Path, dict[str, list[int]]]) -> None:
+def test_writes_of_processes_on_many_runs_are_all_stored(written: tuple[Path, dict[str, list[int]]]) -> None:
     file, acknowledged = written
     with holdfast.open(file) as hf:
         for me in range(WORKERS):
@@ -147,7 +149,7 @@ def test_processes_on_many_runs(written: tuple[Path, dict[str, list[int]]]) -> N
         assert saved == {run: len(numbers) + 1 for run, numbers in acknowledged.items()}
 
 
-def test_threads_on_many_runs_and_one_shared(hf: Holdfast) -> None:
+def test_writes_of_threads_on_own_and_shared_runs_are_all_stored(hf: Holdfast) -> None:
     shared = hf.history("shared")
     shared.commit(START)
 
@@ -165,7 +167,7 @@ def test_threads_on_many_runs_and_one_shared(hf: Holdfast) -> None:
     check(hf, shared, [], "append")
 
 
-def test_one_writer_wins_each_number(hf: Holdfast, log: History) -> None:
+def test_commit_with_expected_succeeds_for_one_writer_per_number(hf: Holdfast, log: History) -> None:
     log.commit({"n": 0})
     won: list[int] = []
     lost: list[int] = []
@@ -186,7 +188,7 @@ def test_one_writer_wins_each_number(hf: Holdfast, log: History) -> None:
     assert [version.number for version in log.versions(limit=1000)] == list(range(len(won) + 1, 0, -1))
 
 
-def test_the_first_commit_of_a_run_is_made_once(hf: Holdfast) -> None:
+def test_concurrent_first_commits_create_the_run_once(hf: Holdfast) -> None:
     made: list[int] = []
 
     def work(me: int) -> None:
@@ -217,7 +219,7 @@ def test_first_commits_without_an_expectation_are_stored_or_refused(hf: Holdfast
     assert seen == {f"by-{me}" for me in range(WORKERS)}
 
 
-def test_a_conflict_names_the_place_and_leaves_the_winner(hf: Holdfast, log: History) -> None:
+def test_conflict_names_the_path_and_keeps_the_first_commit(hf: Holdfast, log: History) -> None:
     log.commit({"owner": None, "other": 1})
     conflicts: list[HoldfastError] = []
     gate = threading.Barrier(WORKERS)
@@ -288,7 +290,7 @@ def test_task_that_commits_in_worker_threads_continues_from_its_commits(log: His
     assert log.head.state == {"list": list(range(12))}
 
 
-def test_tasks_with_an_edit_open_at_the_same_time(log: History) -> None:
+def test_concurrent_edits_of_tasks_are_all_stored(log: History) -> None:
     log.commit({"list": []})
 
     async def work(me: int) -> None:
@@ -305,7 +307,7 @@ def test_tasks_with_an_edit_open_at_the_same_time(log: History) -> None:
     assert Counter(log.head.state["list"]) == Counter((me, r) for me in range(WORKERS) for r in range(ROUNDS))
 
 
-def test_readers_rollbacks_marks_and_prunes_with_concurrent_writers(hf: Holdfast, log: History) -> None:
+def test_reads_rollbacks_marks_and_prunes_work_with_concurrent_writers(hf: Holdfast, log: History) -> None:
     log.commit(START)
     done = threading.Event()
 
@@ -338,7 +340,9 @@ def test_readers_rollbacks_marks_and_prunes_with_concurrent_writers(hf: Holdfast
     assert hf.verify().ok
 
 
-def test_forks_are_never_made_from_what_is_being_pruned(hf: Holdfast, log: History) -> None:
+def test_fork_of_a_version_that_is_pruned_meanwhile_is_complete_or_refused(
+    hf: Holdfast, log: History
+) -> None:
     log.commit({"text": "x" * 600, "n": 0})
     for number in range(40):
         with log.edit() as state:

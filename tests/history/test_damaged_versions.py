@@ -52,7 +52,7 @@ def damage(where: str, statement: str) -> None:
 
 
 @pytest.mark.parametrize("statement", DAMAGE)
-def test_list_names_the_damaged_version_and_gives_all_others(where: str, statement: str) -> None:
+def test_list_marks_the_damaged_version_and_has_all_others(where: str, statement: str) -> None:
     fill(where)
     damage(where, statement)
     with holdfast.open(where) as hf:
@@ -99,7 +99,7 @@ def test_damaged_head_is_listed(where: str) -> None:
             hf.history("run").head.state  # noqa: B018 - the reading is what is tested
 
 
-def test_filtered_list_gives_what_can_be_read(where: str) -> None:
+def test_filtered_list_has_all_readable_versions(where: str) -> None:
     fill(where)
     damage(where, "UPDATE journal SET kind = 99 WHERE number = 4")
     with holdfast.open(where) as hf:
@@ -110,7 +110,7 @@ def test_filtered_list_gives_what_can_be_read(where: str) -> None:
         assert [each.number for each in log.versions(timeline=1) if not each.is_damaged] == [7, 6, 5, 3, 2, 1]
 
 
-def test_damage_on_a_side_timeline_does_not_touch_the_line_of_the_head(where: str) -> None:
+def test_damage_on_another_timeline_does_not_affect_ancestors_of_the_head(where: str) -> None:
     with holdfast.open(where) as hf:
         log = hf.history("run")
         for number in range(1, 5):

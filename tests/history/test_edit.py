@@ -20,7 +20,7 @@ class Purse:
     notes: list[str] = dataclasses.field(default_factory=list)
 
 
-def test_an_edit_commits_at_the_end_of_the_block(log: History) -> None:
+def test_edit_commits_at_the_end_of_the_block(log: History) -> None:
     with log.edit(step="plan", tags=["t"], note="n", actor="Ada", annotations={"m": 1}, result=5) as state:
         state["messages"] = []
         state["messages"].append({"role": "user"})
@@ -31,7 +31,7 @@ def test_an_edit_commits_at_the_end_of_the_block(log: History) -> None:
     assert head.annotations == {"m": 1}
 
 
-def test_a_draft_is_seen_nowhere_else_until_the_end(log: History) -> None:
+def test_draft_is_not_visible_before_the_end_of_the_block(log: History) -> None:
     log.commit({"list": [{"n": 1}], "purse": Purse(1)})
     before = log.head
     with log.edit() as state, log.edit() as other:
@@ -47,7 +47,7 @@ def test_a_draft_is_seen_nowhere_else_until_the_end(log: History) -> None:
     assert thaw(before.state) == {"list": [{"n": 1}], "purse": Purse(1)}
 
 
-def test_an_edit_that_raises_leaves_nothing(log: History) -> None:
+def test_edit_that_raises_commits_nothing(log: History) -> None:
     log.commit({"list": [1], "purse": Purse(1)})
     for error in (ValueError, KeyboardInterrupt, SystemExit):
         with pytest.raises(error), log.edit() as state:  # noqa: PT012 - the change must come before the error
@@ -60,7 +60,7 @@ def test_an_edit_that_raises_leaves_nothing(log: History) -> None:
         assert state == {"list": [1], "purse": Purse(1)}, "the next attempt starts from the same"
 
 
-def test_an_edit_that_raises_does_not_make_a_run(hf: Holdfast, log: History) -> None:
+def test_edit_that_raises_does_not_create_the_run(hf: Holdfast, log: History) -> None:
     with pytest.raises(ValueError, match="no"), log.edit() as state:  # noqa: PT012 - a change, then an error
         state["n"] = 1
         raise ValueError("no")
@@ -70,7 +70,7 @@ def test_an_edit_that_raises_does_not_make_a_run(hf: Holdfast, log: History) -> 
     assert (log.head.number, log.head.state) == (1, {})
 
 
-def test_a_draft_is_over_when_its_block_has_ended(log: History) -> None:
+def test_draft_refuses_changes_after_its_block(log: History) -> None:
     log.commit({"inner": {"list": [1]}})
     with log.edit() as state:
         inner, items = state["inner"], state["inner"]["list"]
@@ -85,7 +85,7 @@ def test_a_draft_is_over_when_its_block_has_ended(log: History) -> None:
     assert log.head.state == {"inner": {"list": [1]}}
 
 
-def test_an_edit_can_hold_what_cannot_be_stored_only_until_its_end(log: History) -> None:
+def test_edit_refuses_unsupported_values_at_the_end_of_the_block(log: History) -> None:
     log.commit({"n": 1})
     with pytest.raises(UnsupportedValue, match=r"tool\.call"), log.edit() as state:
         state["tool"] = {"call": print}
@@ -98,7 +98,7 @@ def test_edit_of_a_state_that_is_not_a_container_is_refused(log: History) -> Non
         pytest.fail("there is nothing to edit")
 
 
-def test_edit_and_commit_of_the_same_tree_read_the_same(log: History) -> None:
+def test_edit_and_commit_of_the_same_tree_store_the_same_state(log: History) -> None:
     start = {
         "messages": [{"n": n} for n in range(40)],
         "docs": {f"d{n}": "x" * n for n in range(50)},
@@ -151,7 +151,7 @@ def test_two_changes_of_one_place_conflict_unless_resolved(hf: Holdfast, log: Hi
     assert log.versions()[0].number == 2, "nothing was written"
 
 
-def test_a_resolver_decides(hf: Holdfast, log: History) -> None:
+def test_resolver_decides_conflicts(hf: Holdfast, log: History) -> None:
     log.commit({"n": 1})
     with log.edit(resolve=lambda path, base, ours, theirs: [path, base, ours, theirs]) as state:
         state["n"] = 3

@@ -43,7 +43,7 @@ def some(hf: Holdfast, clock: Clock) -> Holdfast:
     return hf
 
 
-def test_runs_newest_first_with_their_facts(some: Holdfast) -> None:
+def test_runs_are_listed_newest_first_with_their_fields(some: Holdfast) -> None:
     some.history("run-3").commit({"n": 0}, step="write", tags=["good"], status="completed")
     some.history("run-3").rollback(to=1)
     assert [run.id for run in some.runs()] == ["run-5", "run-4", "run-3", "run-2", "run-1"]
@@ -126,7 +126,7 @@ def test_runs_are_paged_without_gaps_or_repeats(some: Holdfast) -> None:
 
 
 @pytest.mark.slow
-def test_iteration_gives_all_runs_while_they_are_changed_and_deleted(hf: Holdfast) -> None:
+def test_iter_runs_yields_all_runs_while_others_are_changed_and_deleted(hf: Holdfast) -> None:
     ids = [f"run-{number}" for number in range(1200)]
     for run_id in ids:
         hf.history(run_id).commit({}, tags=["odd"] if run_id[-1] in "13579" else ())
@@ -147,7 +147,7 @@ def test_iteration_gives_all_runs_while_they_are_changed_and_deleted(hf: Holdfas
 # Versions
 
 
-def test_iteration_gives_all_versions(hf: Holdfast) -> None:
+def test_iter_versions_yields_all_versions(hf: Holdfast) -> None:
     log = hf.history("run-1")
     for number in range(1, 601):
         log.commit({"n": number}, step="even" if number % 2 == 0 else None)
@@ -229,7 +229,7 @@ def test_versions_are_filtered_and_paged(hf: Holdfast) -> None:
     assert numbers(step="none") == numbers(timeline=9) == []
 
 
-def test_a_list_of_versions_reads_no_state(file: Path) -> None:
+def test_list_of_versions_reads_no_state(file: Path) -> None:
     with holdfast.open(file) as hf:
         hf.history("run-1").commit({"n": 1}, step="plan", note="kept")
     with Database(file) as connection:
@@ -252,7 +252,7 @@ def read_on(read: Any, limit: int) -> list[Event]:
     return found
 
 
-def test_the_journal_has_each_version_once_in_order(hf: Holdfast) -> None:
+def test_journal_has_each_version_once_in_order(hf: Holdfast) -> None:
     log = hf.history("run-1")
     log.commit({"n": 1})
     log.commit({"n": 2}, step="plan", status="completed")
@@ -279,7 +279,7 @@ def test_the_journal_has_each_version_once_in_order(hf: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
-def test_a_cursor_misses_nothing_and_repeats_nothing(hf: Holdfast, limit: int) -> None:
+def test_events_after_a_cursor_are_complete_and_not_repeated(hf: Holdfast, limit: int) -> None:
     for number in range(10):
         log = hf.history(f"run-{number % 3}")
         log.commit({"n": number})
@@ -291,7 +291,7 @@ def test_a_cursor_misses_nothing_and_repeats_nothing(hf: Holdfast, limit: int) -
         assert [entry.cursor for entry in whole] == sorted({entry.cursor for entry in whole})
 
 
-def test_a_reader_that_has_caught_up_sees_what_comes_next(file: Path) -> None:
+def test_events_after_the_last_cursor_are_those_committed_since(file: Path) -> None:
     with holdfast.open(file) as one, holdfast.open(file) as other:
         log = one.history("run-1")
         log.commit({"n": 1})
@@ -305,7 +305,7 @@ def test_a_reader_that_has_caught_up_sees_what_comes_next(file: Path) -> None:
         ]
 
 
-def test_a_cursor_stays_true_after_a_deletion(hf: Holdfast) -> None:
+def test_cursor_is_valid_after_a_run_was_deleted(hf: Holdfast) -> None:
     hf.history("old").commit({})
     last = hf.history("new")
     last.commit({})
@@ -318,7 +318,7 @@ def test_a_cursor_stays_true_after_a_deletion(hf: Holdfast) -> None:
 # Numbers
 
 
-def test_stats_count_what_is_there(hf: Holdfast) -> None:
+def test_stats_count_runs_versions_and_bytes(hf: Holdfast) -> None:
     assert (hf.stats().runs, hf.stats().versions, hf.stats().artifacts) == (0, 0, 0)
     log = hf.history("run-1")
     log.commit({"doc": "x" * 100_000})
@@ -331,7 +331,7 @@ def test_stats_count_what_is_there(hf: Holdfast) -> None:
     assert stats.pack_bytes == sum(run.size for run in hf.runs())
 
 
-def test_compacting_gives_the_space_back(file: Path) -> None:
+def test_gc_with_compact_shrinks_the_file(file: Path) -> None:
     with holdfast.open(file) as hf:
         for number in range(10):
             hf.history(f"run-{number}").commit({"text": [f"{number}.{i} " * 60 for i in range(500)]})
@@ -348,7 +348,7 @@ def test_compacting_gives_the_space_back(file: Path) -> None:
 # Deleting
 
 
-def test_a_deleted_run_is_gone_and_its_id_is_free(hf: Holdfast) -> None:
+def test_deleted_run_is_not_found_and_its_id_can_be_used_again(hf: Holdfast) -> None:
     log = hf.history("run-1")
     log.commit({"n": 1}, tags=["good"])
     log.commit({"n": 2})
@@ -372,7 +372,7 @@ def test_a_deleted_run_is_gone_and_its_id_is_free(hf: Holdfast) -> None:
     assert log.head.state == {"fresh": True}
 
 
-def test_forks_of_a_deleted_run_live_on(hf: Holdfast) -> None:
+def test_forks_of_a_deleted_run_stay_readable(hf: Holdfast) -> None:
     log = hf.history("run-1")
     log.commit({"docs": {f"d{n}": f"text {n} " * 50 for n in range(100)}, "list": list(range(200))})
     for number in range(3):
@@ -404,7 +404,7 @@ def test_forks_of_a_deleted_run_live_on(hf: Holdfast) -> None:
 # Two open stores on one file
 
 
-def test_each_reads_what_the_other_wrote(file: Path) -> None:
+def test_two_open_stores_read_each_others_commits(file: Path) -> None:
     with holdfast.open(file) as one, holdfast.open(file) as other:
         left, right = one.history("r"), other.history("r")
         for number in range(20):
@@ -426,7 +426,7 @@ def test_each_reads_what_the_other_wrote(file: Path) -> None:
 
 
 @pytest.mark.slow
-def test_another_process_reads_it_too(file: Path) -> None:
+def test_another_process_reads_the_commits(file: Path) -> None:
     with holdfast.open(file) as hf:
         hf.history("r").commit({"n": (1, 2)})
         code = f"import holdfast; print(holdfast.open({str(file)!r}).version('r').state)"

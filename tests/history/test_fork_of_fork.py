@@ -10,7 +10,9 @@ import holdfast
 
 
 @pytest.mark.parametrize("by_the_reader", [True, False])
-def test_the_far_origin_is_deleted_while_a_fork_is_read(tmp_path: Path, *, by_the_reader: bool) -> None:
+def test_fork_of_a_fork_is_readable_while_its_first_origin_is_deleted(
+    tmp_path: Path, *, by_the_reader: bool
+) -> None:
     with holdfast.open(tmp_path / "a.db") as writer, holdfast.open(tmp_path / "a.db") as reader:
         log = writer.history("a")
         for n in range(10):

@@ -25,7 +25,7 @@ class Budget:
 # Commit
 
 
-def test_a_commit_makes_the_run_and_numbers_its_versions(hf: Holdfast, log: History) -> None:
+def test_commit_creates_the_run_and_numbers_its_versions(hf: Holdfast, log: History) -> None:
     with pytest.raises(NotFound, match="run-1"):
         log.head  # noqa: B018 - the reading is what is tested
     versions = [log.commit({"n": number}) for number in range(3)]
@@ -38,7 +38,7 @@ def test_a_commit_makes_the_run_and_numbers_its_versions(hf: Holdfast, log: Hist
     assert log.head.number == 3
 
 
-def test_a_version_knows_all_facts_of_its_commit(log: History) -> None:
+def test_version_has_all_fields_of_its_commit(log: History) -> None:
     log.commit({"n": 0})
     error = {"type": "ValueError", "message": "no", "traceback": "…"}
     made = log.commit(
@@ -68,7 +68,7 @@ def test_a_version_knows_all_facts_of_its_commit(log: History) -> None:
         assert repr(version) == "<Version run-1@2 plan/search#2>"
 
 
-def test_facts_that_were_not_given_are_none(log: History) -> None:
+def test_version_fields_that_were_not_given_are_none(log: History) -> None:
     version = log.commit({})
     facts = (version.step, version.result, version.note, version.actor, version.annotations, version.error)
     assert facts == (None,) * 6
@@ -76,25 +76,25 @@ def test_facts_that_were_not_given_are_none(log: History) -> None:
 
 
 @pytest.mark.parametrize("result", [False, 0, "", [], {}, ()])
-def test_a_falsy_result_is_a_result(log: History, result: Any) -> None:
+def test_falsy_result_is_stored(log: History, result: Any) -> None:
     log.commit({}, result=result)
     found = log.head.result
     assert found == result
     assert found is not None
 
 
-def test_an_exception_is_kept_as_an_error(log: History) -> None:
+def test_exception_is_stored_as_an_error(log: History) -> None:
     log.commit({}, error=ValueError("no such tool"))
     assert repr(log.head.error) == "ValueError('no such tool')"
 
 
-def test_the_status_stays_until_it_is_changed(hf: Holdfast, log: History) -> None:
+def test_status_stays_until_a_commit_sets_it(hf: Holdfast, log: History) -> None:
     log.commit({}, status="suspended")
     assert log.commit({"n": 1}).status == "suspended"
     assert hf.runs()[0].status == "suspended"
 
 
-def test_steps_are_counted_and_named_along_the_line(log: History) -> None:
+def test_steps_are_counted_and_named_along_the_ancestors(log: History) -> None:
     log.commit({}, step="plan")
     log.commit({"n": 1})
     log.commit({"n": 2}, step="write")
@@ -113,14 +113,14 @@ def test_committed_state_is_independent_of_the_callers_objects(log: History) -> 
     assert thaw(log.head.state) == {"list": [1], "set": {1}, "budget": Budget(1)}
 
 
-def test_an_object_read_from_a_version_is_a_private_copy(log: History) -> None:
+def test_object_read_from_a_version_is_a_private_copy(log: History) -> None:
     version = log.commit({"budget": Budget(1)})
     log.at(1).state["budget"].spent = 99
     assert log.at(1).state["budget"] == Budget(1)
     assert log.commit(version.state).state["budget"] == Budget(1)
 
 
-def test_state_is_frozen_and_takes_part_in_json(log: History) -> None:
+def test_state_is_frozen_and_can_be_dumped_as_json(log: History) -> None:
     state = log.commit({"a": [1, {"b": 2}]}).state
     assert json.loads(json.dumps(state)) == {"a": [1, {"b": 2}]}
     changes: list[Callable[[], object]] = [
@@ -142,7 +142,7 @@ def test_any_value_can_be_a_state(log: History, state: Any) -> None:
 
 
 @pytest.mark.parametrize("values", [(1, True, 1.0), (0.0, -0.0), ((1,), (True,)), ("1", 1, b"1"), ([], ())])
-def test_look_alikes_are_changes(log: History, values: tuple[Any, ...]) -> None:
+def test_equal_values_of_different_types_are_changes(log: History, values: tuple[Any, ...]) -> None:
     for value in values:
         log.commit({"value": value})
     for number, value in enumerate(values, 1):
@@ -152,20 +152,20 @@ def test_look_alikes_are_changes(log: History, values: tuple[Any, ...]) -> None:
     assert log.blame("value").version.number == len(values)
 
 
-def test_nan_equals_itself_as_a_state(log: History) -> None:
+def test_state_with_nan_equals_itself(log: History) -> None:
     log.commit({"value": math.nan})
     log.commit({"value": math.nan})
     assert not log.diff(1, 2)
 
 
-def test_the_order_of_keys_is_kept_and_is_a_change(log: History) -> None:
+def test_key_order_is_stored_and_its_change_is_a_change(log: History) -> None:
     log.commit({"a": 1, "b": 2})
     log.commit({"b": 2, "a": 1})
     assert (list(log.at(1).state), list(log.at(2).state)) == (["a", "b"], ["b", "a"])
     assert log.diff(1, 2).changes
 
 
-def test_a_dict_may_look_like_a_marker(log: History) -> None:
+def test_dict_that_looks_like_a_marker_is_stored_exactly(log: History) -> None:
     state = {"$holdfast": "tuple", "value": [1], "$ref": 1, "": None}
     log.commit(state)
     assert log.head.state == state
@@ -181,7 +181,7 @@ def test_a_dict_may_look_like_a_marker(log: History) -> None:
         (object(), "the root"),
     ],
 )
-def test_unsupported_value_is_named_before_anything_is_written(log: History, state: Any, path: str) -> None:
+def test_unsupported_value_is_named_and_nothing_is_written(log: History, state: Any, path: str) -> None:
     log.commit({"n": 1})
     with pytest.raises(UnsupportedValue, match=path):
         log.commit(state)
@@ -190,7 +190,7 @@ def test_unsupported_value_is_named_before_anything_is_written(log: History, sta
     assert (log.head.number, log.head.state) == (1, {"n": 1})
 
 
-def test_states_of_the_greatest_depth_follow_each_other(log: History) -> None:
+def test_states_of_maximum_depth_can_be_committed_repeatedly(log: History) -> None:
     def commit(state: Any, frames: int) -> None:
         """Commit as a server does, with part of the stack in use."""
         if frames:
@@ -207,7 +207,7 @@ def test_states_of_the_greatest_depth_follow_each_other(log: History) -> None:
     assert log.head.number == 4
 
 
-def test_a_cycle_and_a_tree_too_deep_are_refused(log: History) -> None:
+def test_cycle_and_tree_beyond_maximum_depth_are_refused(log: History) -> None:
     circle: list[Any] = []
     circle.append(circle)
     deep: list[Any] = []
@@ -219,7 +219,7 @@ def test_a_cycle_and_a_tree_too_deep_are_refused(log: History) -> None:
     assert log.commit({"n": 1}).number == 1
 
 
-def test_the_same_state_again_costs_next_to_nothing(log: History) -> None:
+def test_commit_of_an_unchanged_state_adds_few_bytes(log: History) -> None:
     state = {"documents": {f"doc-{n}": "text " * 40 for n in range(300)}}
     first = log.commit(state)
     second = log.commit(state)
@@ -230,7 +230,7 @@ def test_the_same_state_again_costs_next_to_nothing(log: History) -> None:
 # Expected
 
 
-def test_expected_is_the_head_or_the_commit_is_refused(log: History) -> None:
+def test_commit_is_refused_unless_expected_is_the_head(log: History) -> None:
     first = log.commit({"n": 1}, expected=0)
     second = log.commit({"n": 2}, expected=first)
     log.commit({"n": 3}, expected=second.number)
@@ -242,7 +242,7 @@ def test_expected_is_the_head_or_the_commit_is_refused(log: History) -> None:
     assert [version.number for version in log.versions()] == [3, 2, 1]
 
 
-def test_expected_holds_for_an_edit_from_start_to_end(log: History) -> None:
+def test_edit_checks_expected_at_its_start_and_its_end(log: History) -> None:
     log.commit({"n": 1})
     with pytest.raises(StaleVersion), log.edit(expected=7):
         pytest.fail("the block must not be entered")
@@ -252,7 +252,7 @@ def test_expected_holds_for_an_edit_from_start_to_end(log: History) -> None:
     assert log.head.state == {"n": 2}
 
 
-def test_a_stale_expectation_says_so_even_where_a_merge_would_conflict(log: History) -> None:
+def test_stale_expected_is_reported_before_a_merge_conflict(log: History) -> None:
     log.commit({"n": 1})
     log.commit({"n": 2})
     with pytest.raises(StaleVersion):

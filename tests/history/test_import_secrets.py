@@ -80,7 +80,7 @@ STATES: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("state", "path"), STATES, ids=[path for _, path in STATES])
-def test_state_that_holds_secrets_is_refused_with_their_path(
+def test_import_of_a_state_with_secrets_names_their_path(
     hf: Holdfast, guarded: Holdfast, state: Any, path: str
 ) -> None:
     log = hf.history("r")
@@ -93,7 +93,7 @@ def test_state_that_holds_secrets_is_refused_with_their_path(
     assert guarded.verify()
 
 
-def test_values_of_all_parts_are_examined(hf: Holdfast, guarded: Holdfast) -> None:
+def test_import_searches_all_parts_of_a_version_for_secrets(hf: Holdfast, guarded: Holdfast) -> None:
     hf.history("result").commit({}, result={"password": HUSH})
     hf.history("meta").commit({}, annotations={"password": HUSH})
     hf.history("told").commit({}, events=[("agent.woke", {"password": HUSH})])
@@ -105,7 +105,7 @@ def test_values_of_all_parts_are_examined(hf: Holdfast, guarded: Holdfast) -> No
         assert (details["part"], details["path"].split(".")[-1]) == (part, "password")
 
 
-def test_stubs_of_pruned_versions_are_searched_for_secrets(hf: Holdfast, guarded: Holdfast) -> None:
+def test_import_searches_stubs_of_pruned_versions_for_secrets(hf: Holdfast, guarded: Holdfast) -> None:
     log = hf.history("r")
     shared = {"text": "x" * 200, "password": HUSH}
     log.commit({"n": 1, "kept": shared})

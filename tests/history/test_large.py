@@ -34,7 +34,7 @@ def hf(request: pytest.FixtureRequest, file: Path, clock: Clock) -> Iterator[Hol
 @pytest.mark.parametrize(
     "value", [TEXT, BYTES, "\ud800" * 70_000, bytearray(BYTES), (TEXT, 1), frozenset({TEXT})]
 )
-def test_a_large_leaf_leaves_the_tree_and_reads_as_itself(hf: Holdfast, value: Any) -> None:
+def test_large_leaf_is_stored_outside_the_pack_and_read_exactly(hf: Holdfast, value: Any) -> None:
     log = hf.history("run-1")
     version = log.commit({"value": value, "list": [value]})
     assert version.size < 2000
@@ -54,7 +54,7 @@ def test_leaf_beyond_64_kib_becomes_an_artifact(hf: Holdfast) -> None:
     assert [len(log.at(number).state["value"]) for number in (1, 2)] == [65_536, 65_537]
 
 
-def test_large_values_are_kept_once_however_many_runs_hold_them(hf: Holdfast) -> None:
+def test_large_value_of_many_runs_is_stored_once(hf: Holdfast) -> None:
     for number in range(5):
         log = hf.history(f"run-{number}")
         log.commit({"doc": TEXT, "n": 0})
@@ -65,7 +65,7 @@ def test_large_values_are_kept_once_however_many_runs_hold_them(hf: Holdfast) ->
     assert hf.verify().ok
 
 
-def test_a_version_that_keeps_a_large_value_adds_nothing(hf: Holdfast) -> None:
+def test_version_with_an_unchanged_large_value_adds_no_artifact(hf: Holdfast) -> None:
     log = hf.history("run-1")
     log.commit({"doc": TEXT})
     with log.edit() as state:
@@ -74,7 +74,7 @@ def test_a_version_that_keeps_a_large_value_adds_nothing(hf: Holdfast) -> None:
     assert hf.stats().artifacts == 1
 
 
-def test_a_large_result_too(hf: Holdfast) -> None:
+def test_large_result_is_stored_as_an_artifact(hf: Holdfast) -> None:
     hf.history("run-1").commit({}, result=TEXT, annotations={"prompt": TEXT})
     found = hf.history("run-1").at(1)
     assert (found.result, found.annotations) == (TEXT, {"prompt": TEXT})
@@ -84,7 +84,7 @@ def test_a_large_result_too(hf: Holdfast) -> None:
 # Handles
 
 
-def test_a_handle_from_bytes_a_path_and_an_open_file(hf: Holdfast, tmp_path: Path) -> None:
+def test_artifact_is_made_from_bytes_a_path_and_an_open_file(hf: Holdfast, tmp_path: Path) -> None:
     path = tmp_path / "report.bin"
     path.write_bytes(BYTES)
     log = hf.history("run-1")
@@ -112,7 +112,7 @@ def test_a_handle_from_bytes_a_path_and_an_open_file(hf: Holdfast, tmp_path: Pat
     assert hf.stats().artifacts == 1
 
 
-def test_a_handle_reads_in_pieces_as_a_file_and_into_a_file(hf: Holdfast, tmp_path: Path) -> None:
+def test_artifact_is_read_in_pieces_as_a_file_and_into_a_file(hf: Holdfast, tmp_path: Path) -> None:
     content = bytes(MIB) + b"middle" + bytes(MIB)
     hf.history("run-1").commit({"file": holdfast.artifact(content)})
     found: Artifact = hf.history("run-1").head.state["file"]
@@ -124,7 +124,7 @@ def test_a_handle_reads_in_pieces_as_a_file_and_into_a_file(hf: Holdfast, tmp_pa
     assert (tmp_path / "out").read_bytes() == content
 
 
-def test_a_handle_may_move_about_and_between_runs(hf: Holdfast) -> None:
+def test_artifact_can_be_moved_within_and_between_runs(hf: Holdfast) -> None:
     log = hf.history("run-1")
     log.commit({"file": holdfast.artifact(BYTES, "f")})
     with log.edit() as state:
@@ -135,7 +135,7 @@ def test_a_handle_may_move_about_and_between_runs(hf: Holdfast) -> None:
     assert hf.stats().artifacts == 1
 
 
-def test_a_handle_of_a_small_content_is_an_artifact_too(hf: Holdfast) -> None:
+def test_artifact_of_a_small_content_is_stored_as_an_artifact(hf: Holdfast) -> None:
     hf.history("run-1").commit({"file": holdfast.artifact(b"")})
     assert hf.history("run-1").head.state["file"].read() == b""
 
@@ -157,7 +157,7 @@ def test_artifact_of_a_changed_file_is_refused(hf: Holdfast, tmp_path: Path) -> 
     assert hf.verify().ok
 
 
-def test_a_handle_whose_content_is_not_here_is_refused(hf: Holdfast) -> None:
+def test_artifact_whose_content_is_not_in_the_store_is_refused(hf: Holdfast) -> None:
     with holdfast.open(":memory:") as other:
         other.history("x").commit({"file": holdfast.artifact(BYTES)})
         stranger = other.history("x").head.state["file"]
@@ -171,7 +171,7 @@ def test_a_handle_whose_content_is_not_here_is_refused(hf: Holdfast) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["in the database", "in a folder"])
-def test_a_large_file_goes_in_and_out_in_pieces(file: Path, tmp_path: Path, where: str) -> None:
+def test_large_file_is_stored_and_read_in_pieces(file: Path, tmp_path: Path, where: str) -> None:
     path = tmp_path / "large"
     with path.open("wb") as out:
         for number in range(48):
@@ -207,7 +207,7 @@ def test_reading_a_version_does_not_read_its_artifacts(file: Path) -> None:
 # Collection
 
 
-def test_a_damaged_content_is_not_saved_over_what_is_there(file: Path, tmp_path: Path) -> None:
+def test_save_of_damaged_content_does_not_replace_a_file(file: Path, tmp_path: Path) -> None:
     folder, target = tmp_path / "large", tmp_path / "out" / "copy"
     target.parent.mkdir()
     target.write_bytes(b"before")
@@ -245,7 +245,7 @@ def test_gc_removes_only_unreferenced_artifacts(hf: Holdfast, clock: Clock) -> N
     assert hf.verify().ok
 
 
-def test_a_shared_node_keeps_its_artifact_through_pruning_and_forks(hf: Holdfast, clock: Clock) -> None:
+def test_artifact_of_a_shared_node_survives_pruning_and_forks(hf: Holdfast, clock: Clock) -> None:
     log = hf.history("run-1")
     log.commit(
         {"deep": {"docs": [{"text": TEXT, "pad": "p" * 600}], "file": holdfast.artifact(BYTES)}, "n": 0}
@@ -267,7 +267,7 @@ def test_a_shared_node_keeps_its_artifact_through_pruning_and_forks(hf: Holdfast
     assert hf.verify().ok
 
 
-def test_a_young_artifact_is_left_alone(hf: Holdfast, clock: Clock) -> None:
+def test_gc_keeps_recent_artifacts(hf: Holdfast, clock: Clock) -> None:
     hf.history("run-1").commit({"doc": TEXT})
     hf.delete("run-1")
     assert hf.gc().artifacts == 0, "a commit that needs it may be on its way"

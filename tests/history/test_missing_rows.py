@@ -58,7 +58,9 @@ def test_is_complete_detects_missing_numbers(
         ("DELETE FROM timeline WHERE number = 3", lambda log: log.timelines()),
     ],
 )
-def test_a_lost_row_is_missed(tmp_path: Path, statement: str, read: Callable[[History], object]) -> None:
+def test_list_that_lost_a_row_is_refused(
+    tmp_path: Path, statement: str, read: Callable[[History], object]
+) -> None:
     path = tmp_path / "runs.db"
     with holdfast.open(path) as hf:
         log = hf.history("run")
@@ -77,7 +79,7 @@ def test_a_lost_row_is_missed(tmp_path: Path, statement: str, read: Callable[[Hi
         assert hf.history("run").at(2).state == {"n": 1}
 
 
-def test_a_version_that_was_lost_after_a_pruning_is_missed(tmp_path: Path) -> None:
+def test_list_of_a_pruned_run_that_lost_a_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     with holdfast.open(path) as hf:
         log = hf.history("run")
@@ -94,7 +96,7 @@ def test_a_version_that_was_lost_after_a_pruning_is_missed(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("table", ["timeline", "mark", "hold", "block", "journal"])
-def test_orphaned_rows_are_reported(tmp_path: Path, table: str) -> None:
+def test_verify_reports_rows_without_a_run(tmp_path: Path, table: str) -> None:
     path = tmp_path / "runs.db"
     with holdfast.open(path) as hf:
         log = hf.history("run")
@@ -109,7 +111,7 @@ def test_orphaned_rows_are_reported(tmp_path: Path, table: str) -> None:
         assert f"the store: table {table} has rows that belong to no run" in problems
 
 
-def test_a_commit_after_a_rollback_follows_the_version_rolled_back_to(tmp_path: Path) -> None:
+def test_commit_after_a_rollback_follows_its_target(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "runs.db") as hf:
         log = hf.history("run")
         log.commit({"count": 1})

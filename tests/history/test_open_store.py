@@ -17,7 +17,7 @@ LARGE = 100_000
 
 
 @pytest.mark.parametrize("form", ["{}", "sqlite:///{}"])
-def test_a_file_is_made_and_found_again(file: Path, form: str) -> None:
+def test_open_creates_a_file_and_opens_it_again(file: Path, form: str) -> None:
     with holdfast.open(form.format(file)) as hf:
         hf.history("run-1").commit({"n": 1})
     assert file.exists()
@@ -25,7 +25,7 @@ def test_a_file_is_made_and_found_again(file: Path, form: str) -> None:
         assert hf.version("run-1").state == {"n": 1}
 
 
-def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_accepts_a_relative_path_and_a_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with holdfast.open("sqlite:///runs.db") as hf:
         hf.history("run-1").commit({})
@@ -42,14 +42,14 @@ def test_memory_stores_are_separate() -> None:
 
 
 @pytest.mark.parametrize("durability", ["durable", "fast", "memory"])
-def test_every_durability_keeps_what_was_committed_when_it_is_closed(file: Path, durability: str) -> None:
+def test_close_keeps_all_commits_at_every_durability(file: Path, durability: str) -> None:
     with holdfast.open(file, durability=durability) as hf:
         hf.history("run-1").commit({"n": 1})
     with holdfast.open(file) as hf:
         assert hf.version("run-1").state == {"n": 1}
 
 
-def test_a_closed_store_says_so(hf: Holdfast) -> None:
+def test_closed_store_refuses_calls(hf: Holdfast) -> None:
     log = hf.history("run-1")
     log.commit({})
     hf.close()
@@ -82,7 +82,7 @@ def test_a_closed_store_says_so(hf: Holdfast) -> None:
     ],
     ids=repr,
 )
-def test_open_refuses_invalid_stores_with_a_reason(
+def test_open_refuses_invalid_arguments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -90,12 +90,14 @@ def test_open_refuses_invalid_stores_with_a_reason(
         holdfast.open(**{"where": "a.db", **wanted})
 
 
-def test_a_path_that_cannot_be_has_no_format() -> None:
+def test_formats_refuses_an_invalid_path() -> None:
     with pytest.raises(InvalidCall):
         formats("\ud800.db")
 
 
-def test_a_store_stays_where_it_was_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_store_does_not_depend_on_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
     here.mkdir()
     elsewhere.mkdir()
@@ -127,7 +129,7 @@ def test_a_store_stays_where_it_was_opened(tmp_path: Path, monkeypatch: pytest.M
     assert list(elsewhere.iterdir()) == []
 
 
-def test_missing_folder_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_reports_a_deleted_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)

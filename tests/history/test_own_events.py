@@ -111,7 +111,7 @@ REFUSED: list[tuple[Any, str]] = [
 ]
 
 
-def test_events_that_are_invalid_are_refused(log: History) -> None:
+def test_invalid_events_are_refused(log: History) -> None:
     log.commit({"n": 1})
     for events, words in REFUSED:
         with pytest.raises(InvalidCall, match=words):

@@ -46,7 +46,7 @@ def test_artifacts_are_copied_but_not_pickled(hf: Holdfast) -> None:
             pickle.dumps(handle)
 
 
-def test_plain_values_and_lists_of_facts_are_pickled(hf: Holdfast) -> None:
+def test_plain_values_and_records_are_pickled(hf: Holdfast) -> None:
     _things(hf)
     hf.history("plain").commit({"n": [1, {"a": 2}]})
     for thing in (

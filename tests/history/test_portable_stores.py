@@ -61,7 +61,7 @@ def hf(store: Iterator[Path]) -> Iterator[holdfast.Holdfast]:
         yield opened
 
 
-def test_time_zone_that_is_not_known_here_is_named(hf: holdfast.Holdfast) -> None:
+def test_unknown_time_zone_is_named_in_the_error(hf: holdfast.Holdfast) -> None:
     for read in (
         lambda: hf.version("kept@1").state,
         lambda: hf.version("kept@1").get("when"),
@@ -78,7 +78,7 @@ def test_time_zone_that_is_not_known_here_is_named(hf: holdfast.Holdfast) -> Non
     assert problem_for(raised.value)[0]["status"] == 422
 
 
-def test_all_else_stays_readable_without_the_time_zone(hf: holdfast.Holdfast, tmp_path: Path) -> None:
+def test_unknown_time_zone_leaves_other_values_readable(hf: holdfast.Holdfast, tmp_path: Path) -> None:
     first = hf.version("kept@1")
     assert (first.get("n"), first.get("deep.all[0]")) == (1, 1)
     assert [version.number for version in hf.history("kept").versions()] == [2, 1]
@@ -92,7 +92,7 @@ def test_all_else_stays_readable_without_the_time_zone(hf: holdfast.Holdfast, tm
     assert hf.import_run(tmp_path / "kept.bundle", run_id="again").head.get("n") == 1
 
 
-def test_bundle_with_an_unknown_time_zone_is_not_called_damaged(
+def test_bundle_with_an_unknown_time_zone_is_not_reported_as_damaged(
     hf: holdfast.Holdfast, tmp_path: Path
 ) -> None:
     with pytest.raises(UnknownTimeZone):
@@ -120,14 +120,14 @@ def test_paths_of_another_system_keep_their_flavour() -> None:
     assert set(posix) == set(values._PATH_NAMES.values())
 
 
-def test_path_of_windows_is_read_as_one_here() -> None:
+def test_path_of_windows_is_read_as_a_windows_path() -> None:
     read = values.restore(16, ["WindowsPath", "C:\\data\\a b"])
     assert type(read) is pathlib.PureWindowsPath
     assert read == pathlib.PureWindowsPath("C:/data/a b")
     assert type(decode(encode(read))) is pathlib.PureWindowsPath
 
 
-def test_path_of_this_system_is_stored_as_ever() -> None:
+def test_path_of_this_system_is_stored_as_path() -> None:
     """Recorded arguments are compared by their bytes."""
     assert b"\xa4Path" in encode(Path("/a"))
     assert type(decode(encode(Path("/a")))) is pathlib.PosixPath

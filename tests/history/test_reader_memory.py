@@ -9,7 +9,7 @@ from weakref import ref
 import holdfast
 
 
-def test_reader_is_in_no_reference_cycle() -> None:
+def test_reader_is_not_part_of_a_reference_cycle() -> None:
     with holdfast.open(":memory:") as hf:
         log = hf.history("run")
         for number in range(5):

@@ -15,7 +15,7 @@ from holdfast.tree import load
 
 
 @pytest.mark.parametrize("ahead", [1, 40, 4096])
-def test_a_state_reads_the_same_however_much_is_read_ahead(
+def test_state_is_the_same_for_any_read_ahead_limit(
     file: Path, monkeypatch: pytest.MonkeyPatch, ahead: int
 ) -> None:
     monkeypatch.setattr(load, "_AHEAD", ahead)
@@ -26,7 +26,7 @@ def test_a_state_reads_the_same_however_much_is_read_ahead(
         assert thaw(hf.history("run").at(30).state) != expected
 
 
-def test_a_node_in_two_places_is_stored_once(file: Path) -> None:
+def test_node_in_two_places_is_stored_once(file: Path) -> None:
     shared = {"text": "a" * 600, "items": ["b" * 40] * 9}
     with holdfast.open(file, durability="fast") as hf:
         log = hf.history("run")
@@ -50,7 +50,7 @@ def test_state_is_frozen_and_can_be_edited_cheaply(file: Path) -> None:
 
 
 @pytest.mark.slow
-def test_reading_a_large_state_takes_little_beyond_the_state(file: Path) -> None:
+def test_reading_a_large_state_uses_little_extra_memory(file: Path) -> None:
     source = random.Random(9)
     with holdfast.open(file, durability="fast") as hf:
         hf.history("run").commit({str(number): _document(source) for number in range(8000)})
@@ -65,7 +65,7 @@ def test_reading_a_large_state_takes_little_beyond_the_state(file: Path) -> None
     assert peak < 1.1 * kept
 
 
-def test_the_deepest_state_reads_back_with_a_node_for_every_level(file: Path) -> None:
+def test_deepest_state_with_a_node_per_level_is_readable(file: Path) -> None:
     state: Any = {}
     for level in range(198):
         state = {"beside": "b" * 120, "below": state} if level % 2 else ["b" * 120, state]
@@ -102,7 +102,7 @@ def _document(source: random.Random) -> dict[str, Any]:
     return {"title": source.randbytes(20).hex(), "text": source.randbytes(400).hex(), "seen": False}
 
 
-def test_copies_share_nothing(log: History) -> None:
+def test_copies_of_a_state_share_nothing(log: History) -> None:
     lists: dict[str, Any] = {
         "records": [{"n": n, "text": "x"} for n in range(100)],
         "mixed": [{"n": n, "deep": [n] if n % 40 == 7 else None} for n in range(100)],

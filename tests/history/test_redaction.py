@@ -38,7 +38,7 @@ def hf(where: str) -> Iterator[Holdfast]:
         yield opened
 
 
-def test_patterns_hold_for_commits_from_then_on(hf: Holdfast) -> None:
+def test_added_patterns_apply_to_later_commits(hf: Holdfast) -> None:
     log = hf.history("log")
     state = {"api_key": SECRET, "n": 1}
     log.commit(state)
@@ -50,7 +50,7 @@ def test_patterns_hold_for_commits_from_then_on(hf: Holdfast) -> None:
     assert log.head.state["api_key"] == SECRET
 
 
-def test_patterns_hold_with_those_that_were_given(tmp_path: Path) -> None:
+def test_stored_patterns_apply_along_with_those_of_open(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "runs.db") as hf:
         hf.change_redaction(add=["kept"])
     with holdfast.open(tmp_path / "runs.db", redact=["given"]) as hf:
@@ -103,7 +103,7 @@ def test_recorded_steps_replay_after_a_change_of_patterns(hf: Holdfast) -> None:
     assert (run.result, calls) == (6, [1, 2, 3])
 
 
-def test_loops_redact_the_usual_names_unless_switched_off(hf: Holdfast) -> None:
+def test_loops_redact_default_patterns_unless_switched_off(hf: Holdfast) -> None:
     loops = LoopEngine(hf)
     state = {
         "db_Password": SECRET,
@@ -127,13 +127,13 @@ def test_invalid_patterns_are_refused(pattern: object) -> None:
         hf.change_redaction(add=[pattern])  # type: ignore[list-item]  # what callers without types pass
 
 
-def test_pattern_that_is_not_kept_cannot_be_removed(hf: Holdfast) -> None:
+def test_pattern_that_is_not_stored_cannot_be_removed(hf: Holdfast) -> None:
     with pytest.raises(InvalidCall, match="config redact list"):
         hf.change_redaction(remove=["x"])
 
 
 @pytest.mark.slow
-def test_command_line_keeps_patterns(tmp_path: Path) -> None:
+def test_command_config_redact_stores_patterns(tmp_path: Path) -> None:
     holdfast.open(tmp_path / "holdfast.db").close()
     for command in (["add", "pin", "*card*"], ["remove", "pin"], ["defaults", "off"]):
         assert terminal.call("config", "redact", *command, cwd=tmp_path).code == 0
@@ -145,7 +145,7 @@ def test_command_line_keeps_patterns(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_redacted_json_costs_by_its_size_and_may_be_deep() -> None:
+def test_redact_json_takes_linear_time_and_accepts_deep_values() -> None:
     def nested(size: int) -> object:
         value: object = {"key": 1}
         for _ in range(size):

@@ -29,18 +29,20 @@ def four(log: History) -> History:
         ("~3", 1),
     ],
 )
-def test_a_version_by_number_head_and_distance(four: History, ref: int | str, number: int) -> None:
+def test_reference_by_number_head_and_distance_is_resolved(
+    four: History, ref: int | str, number: int
+) -> None:
     version = four.at(ref)
     assert (version.number, version.state) == (number, {"n": number})
 
 
 @pytest.mark.parametrize("ref", [5, "5", "@5", "~4", "~9", "good", ":good"])
-def test_a_version_that_is_not_there(four: History, ref: int | str) -> None:
+def test_reference_to_a_missing_version_is_not_found(four: History, ref: int | str) -> None:
     with pytest.raises(NotFound, match="run-1"):
         four.at(ref)
 
 
-def test_distance_counts_along_the_line_of_the_head(four: History) -> None:
+def test_distance_counts_along_the_ancestors_of_the_head(four: History) -> None:
     four.rollback(to=2)
     four.commit({"n": 5})
     assert [four.at(f"~{back}").number for back in range(3)] == [5, 2, 1]
@@ -53,7 +55,7 @@ def test_version_object_is_a_reference(four: History) -> None:
     assert four.diff(four.at(2), four.at(2)).changes == ()
 
 
-def test_a_tag_names_the_newest_version_that_has_it(four: History) -> None:
+def test_tag_names_the_newest_version_that_has_it(four: History) -> None:
     four.tag(1, "good")
     four.tag(3, "good")
     four.tag(2, "first-draft")
@@ -74,7 +76,7 @@ def test_tags_are_listed_and_searched(four: History) -> None:
     assert four.versions(tag="none") == []
 
 
-def test_a_tag_or_pin_that_is_not_there_cannot_be_taken_away(four: History) -> None:
+def test_missing_tag_or_pin_cannot_be_removed(four: History) -> None:
     four.tag(1, "good")
     for number, name in ((2, "good"), (1, "bad")):
         with pytest.raises(NotFound, match=f"version {number} .* {name!r}"):
@@ -83,7 +85,7 @@ def test_a_tag_or_pin_that_is_not_there_cannot_be_taken_away(four: History) -> N
         four.unpin(1)
 
 
-def test_pins(four: History) -> None:
+def test_pin_and_unpin_set_pinned(four: History) -> None:
     four.pin(2)
     four.pin(2)
     assert [version.number for version in four.versions() if version.pinned] == [2]
@@ -92,7 +94,7 @@ def test_pins(four: History) -> None:
     assert not four.at(2).pinned
 
 
-def test_marks_are_in_the_journal_once_each(four: History) -> None:
+def test_each_mark_is_recorded_once_in_the_journal(four: History) -> None:
     four.tag(1, "good")
     four.tag(1, "good")
     four.untag(1, "good")
@@ -119,7 +121,7 @@ def test_marks_are_in_the_journal_once_each(four: History) -> None:
         ("r@3", 3),
     ],
 )
-def test_references_with_a_run(hf: Holdfast, four: History, ref: str, number: int) -> None:
+def test_reference_with_a_run_is_resolved(hf: Holdfast, four: History, ref: str, number: int) -> None:
     four.tag(1, "good")
     version = hf.version(ref)
     assert (version.run, version.number) == ("run-1", number)
@@ -142,7 +144,7 @@ def test_run_prefix_is_not_a_pattern(hf: Holdfast, wild: str) -> None:
         hf.version(wild)
 
 
-def test_an_id_may_hold_a_colon(hf: Holdfast) -> None:
+def test_run_id_can_contain_a_colon(hf: Holdfast) -> None:
     log = hf.history("team:bot")
     log.commit({"n": 1}, tags=["good"])
     hf.history("team").commit({"n": 2}, tags=["bot"])
@@ -152,7 +154,7 @@ def test_an_id_may_hold_a_colon(hf: Holdfast) -> None:
     assert hf.version("team:bot").state == {"n": 2}, "else it is a tag"
 
 
-def test_a_misspelt_run_is_answered_with_a_suggestion(hf: Holdfast) -> None:
+def test_misspelt_run_id_gets_a_suggestion(hf: Holdfast) -> None:
     hf.history("marketing-7").commit({})
     for call in (lambda: hf.version("marketng-7"), lambda: hf.delete("marketng-7")):
         with pytest.raises(NotFound, match="did you mean 'marketing-7'"):

@@ -32,7 +32,7 @@ def states(log: History) -> dict[int, Any]:
     return {version.number: thaw(version.state) for version in log.versions(limit=1000)}
 
 
-def test_last_versions_are_kept_and_read_as_before(hf: Holdfast, log: History) -> None:
+def test_prune_keeps_the_last_versions_unchanged(hf: Holdfast, log: History) -> None:
     fill(log, 20)
     before = states(log)
     size = hf.stats().pack_bytes
@@ -45,7 +45,7 @@ def test_last_versions_are_kept_and_read_as_before(hf: Holdfast, log: History) -
     assert hf.verify().ok
 
 
-def test_a_pruned_version_is_not_found_by_any_way(hf: Holdfast, log: History) -> None:
+def test_pruned_version_is_not_found_by_any_method(hf: Holdfast, log: History) -> None:
     fill(log, 6)
     held = log.at(2)
     listed = log.versions()[-2]
@@ -79,7 +79,7 @@ def test_dry_run_reports_versions_and_removes_nothing(log: History) -> None:
     assert (done.versions, done.kept, done.dry_run) == ((1, 2, 3, 4), (5, 6), False)
 
 
-def test_within_a_period(log: History, clock: Clock) -> None:
+def test_retention_within_keeps_recent_versions(log: History, clock: Clock) -> None:
     for _ in range(5):
         fill(log, 1)
         clock.forward(hours=1)
@@ -104,7 +104,7 @@ def test_within_a_period(log: History, clock: Clock) -> None:
         ({"daily": 0}, [12]),
     ],
 )
-def test_the_newest_of_each_hour_day_and_week(
+def test_retention_keeps_the_newest_of_each_hour_day_and_week(
     log: History, clock: Clock, rule: dict[str, int], numbers: list[int]
 ) -> None:
     for _ in range(12):
@@ -114,7 +114,7 @@ def test_the_newest_of_each_hour_day_and_week(
     assert kept(log) == numbers
 
 
-def test_weeks_begin_on_monday(log: History, clock: Clock) -> None:
+def test_retention_weeks_start_on_monday(log: History, clock: Clock) -> None:
     for _ in range(14):  # Tuesday to Monday after next
         fill(log, 1)
         clock.forward(days=1)
@@ -122,7 +122,7 @@ def test_weeks_begin_on_monday(log: History, clock: Clock) -> None:
     assert kept(log) == [6, 13, 14], "two Sundays, and the Monday"
 
 
-def test_head_tagged_pinned_and_fork_points_stay(hf: Holdfast, log: History) -> None:
+def test_prune_keeps_head_tagged_pinned_and_fork_points(hf: Holdfast, log: History) -> None:
     fill(log, 10)
     log.tag(2, "good")
     log.pin(4)
@@ -154,7 +154,7 @@ def test_commits_after_a_prune_continue_numbers_and_share_nodes(hf: Holdfast, lo
     assert hf.verify().ok
 
 
-def test_pruning_again_and_again_keeps_the_store_small(hf: Holdfast, log: History) -> None:
+def test_repeated_prunes_keep_the_store_small(hf: Holdfast, log: History) -> None:
     fill(log, 10)
     sizes = []
     for start in range(10, 110, 20):
@@ -169,7 +169,7 @@ def test_pruning_again_and_again_keeps_the_store_small(hf: Holdfast, log: Histor
     assert hf.verify().ok
 
 
-def test_an_edit_under_way_survives_a_pruning(hf: Holdfast, log: History) -> None:
+def test_edit_can_be_committed_after_a_concurrent_prune(hf: Holdfast, log: History) -> None:
     fill(log, 10)
     expected = thaw(log.head.state)
     with log.edit() as state:
@@ -180,7 +180,7 @@ def test_an_edit_under_way_survives_a_pruning(hf: Holdfast, log: History) -> Non
     assert hf.verify().ok
 
 
-def test_a_fork_lives_on_when_its_origin_is_pruned(hf: Holdfast, log: History) -> None:
+def test_fork_is_readable_after_its_origin_was_pruned(hf: Holdfast, log: History) -> None:
     fill(log, 6)
     fork = hf.fork("run-1@3", "run-2")
     expected = thaw(fork.head.state)
@@ -207,7 +207,7 @@ def test_journal_records_pruned_versions(log: History) -> None:
     assert entries[-1].data == {"versions": [1, 2, 3, 4], "kept": 2}
 
 
-def test_a_subscriber_reads_past_what_was_pruned_page_by_page(log: History, hf: Holdfast) -> None:
+def test_events_of_a_pruned_run_are_read_page_by_page(log: History, hf: Holdfast) -> None:
     fill(log, 12)
     log.prune(Retention(last=2))
     for read in (log.events, hf.events):
@@ -219,7 +219,7 @@ def test_a_subscriber_reads_past_what_was_pruned_page_by_page(log: History, hf: 
         assert found == [11, 12, None]
 
 
-def test_distance_blame_and_bisect_end_where_versions_are_gone(log: History) -> None:
+def test_distance_blame_and_bisect_end_at_a_pruned_version(log: History) -> None:
     fill(log, 8)
     log.tag(2, "old")
     log.prune(Retention(last=3))
@@ -234,7 +234,7 @@ def test_distance_blame_and_bisect_end_where_versions_are_gone(log: History) -> 
     assert found.number == 7
 
 
-def test_a_pruned_run_can_leave_and_come_back_as_a_bundle(hf: Holdfast, log: History) -> None:
+def test_pruned_run_is_exported_and_imported(hf: Holdfast, log: History) -> None:
     fill(log, 8)
     log.prune(Retention(last=2))
     file = io.BytesIO()
@@ -258,7 +258,7 @@ def test_prune_of_nothing_changes_nothing(hf: Holdfast, log: History) -> None:
 
 
 @pytest.mark.parametrize("mark", ["tag", "pin"])
-def test_a_version_marked_while_a_pruning_is_under_way_stays(
+def test_version_marked_during_a_prune_is_kept(
     hf: Holdfast, log: History, monkeypatch: pytest.MonkeyPatch, mark: str
 ) -> None:
     fill(log, 6)
@@ -294,7 +294,7 @@ def test_prune_is_retried_after_a_concurrent_commit(
     assert hf.verify().ok
 
 
-def test_a_version_pruned_while_it_is_read_is_not_served_with_holes(file: Path) -> None:
+def test_version_pruned_while_it_is_read_is_not_found(file: Path) -> None:
     with holdfast.open(file) as hf, holdfast.open(file) as other:
         fill(other.history("run-1"), 12)
         held = hf.history("run-1").at(7)
@@ -305,7 +305,7 @@ def test_a_version_pruned_while_it_is_read_is_not_served_with_holes(file: Path) 
         assert hf.verify().ok
 
 
-def test_rules_may_look_at_the_versions_of_one_step(log: History) -> None:
+def test_retention_rules_can_be_limited_to_one_step(log: History) -> None:
     for number in range(12):
         log.commit({"n": number}, step="save" if number % 3 == 0 else None)
     gone = log.prune(Retention(last=2, step="save"))
@@ -326,7 +326,7 @@ def test_quiet_prune_writes_no_event(hf: Holdfast) -> None:
 
 
 @pytest.mark.slow
-def test_a_long_state_survives_any_number_of_prunings(hf: Holdfast) -> None:
+def test_long_state_is_unchanged_by_repeated_prunes(hf: Holdfast) -> None:
     log = hf.history("a")
     state = {"items": [{"text": "x" * 1000, "n": number} for number in range(400)]}
     order = Random(0)

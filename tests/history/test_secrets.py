@@ -289,7 +289,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixtur
 
 @pytest.mark.parametrize("way", [*WAYS, _by_mistake])
 @pytest.mark.parametrize("folder", [False, True], ids=["database", "folder"])
-def test_no_secret_leaves_the_caller(
+def test_secrets_are_not_in_any_file_log_or_message(
     way: Callable[[Holdfast, Vault, Pile], None],
     folder: bool,
     tmp_path: Path,
@@ -306,7 +306,7 @@ def test_no_secret_leaves_the_caller(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_search_finds_what_is_not_redacted(
+def test_search_of_these_tests_finds_values_that_are_not_redacted(
     way: Callable[[Holdfast, Vault, Pile], None], tmp_path: Path
 ) -> None:
     with holdfast.open(tmp_path / "runs.db", artifacts=tmp_path / "artifacts") as hf:
@@ -340,7 +340,7 @@ def test_values_of_other_keys_are_stored(tmp_path: Path) -> None:
     assert state["token_x"] == "no secret"
 
 
-def test_the_same_secret_again_changes_nothing(tmp_path: Path) -> None:
+def test_commit_of_the_same_secret_changes_nothing(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "runs.db", redact=PATTERNS) as hf:
         log = hf.history("run")
         first = log.commit({"config": {"password": "one", "user": "ada"}})
@@ -365,7 +365,7 @@ def test_the_same_secret_again_changes_nothing(tmp_path: Path) -> None:
         pytest.param(lambda secret: {"set": {Credentials("ada", secret())}}, id="named tuple in a set"),
     ],
 )
-def test_no_secret_slips_through(plant: Callable[[Vault], Any], tmp_path: Path) -> None:
+def test_secrets_in_any_place_of_a_state_are_redacted(plant: Callable[[Vault], Any], tmp_path: Path) -> None:
     vault, pile = Vault(), Pile()
     with holdfast.open(tmp_path / "runs.db", redact=PATTERNS) as hf:
         hf.history("run").commit(plant(vault))
@@ -374,7 +374,7 @@ def test_no_secret_slips_through(plant: Callable[[Vault], Any], tmp_path: Path) 
     assert pile.found(vault) == set()
 
 
-def test_a_key_that_holds_a_secret_is_refused(tmp_path: Path) -> None:
+def test_key_that_contains_a_secret_is_refused(tmp_path: Path) -> None:
     vault, pile = Vault(), Pile()
     with holdfast.open(tmp_path / "runs.db", redact=PATTERNS) as hf:
         with pytest.raises(holdfast.UnsupportedValue, match="redacted") as refused:

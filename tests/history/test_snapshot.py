@@ -57,7 +57,7 @@ def resealed(hf: Holdfast, document: dict[str, Any]) -> dict[str, Any]:
     return {**document, "sum": _sum(document)}
 
 
-def test_document_has_the_fields_of_the_version(document: dict[str, Any]) -> None:
+def test_snapshot_has_the_fields_of_the_version(document: dict[str, Any]) -> None:
     facts = {name: document[name] for name in ("format", "number", "run", "version", "parent", "timeline")}
     assert facts == {
         "format": "holdfast.snapshot",
@@ -72,14 +72,14 @@ def test_document_has_the_fields_of_the_version(document: dict[str, Any]) -> Non
     assert dt.datetime.fromisoformat(document["at"]) == dt.datetime(2023, 11, 14, 22, 13, 20, tzinfo=dt.UTC)
 
 
-def test_values_shown_to_people_are_plain(hf: Holdfast) -> None:
+def test_snapshot_shows_json_values_unchanged(hf: Holdfast) -> None:
     log = hf.history("simple")
     log.commit({"messages": [{"role": "user", "content": "hello"}], "n": 1, "ok": None})
     assert log.export()["state"] == {"messages": [{"role": "user", "content": "hello"}], "n": 1, "ok": None}
 
 
 @pytest.mark.parametrize("form", [lambda doc: doc, json.dumps, lambda doc: json.dumps(doc).encode()])
-def test_a_snapshot_comes_back_exactly(
+def test_snapshot_is_imported_exactly(
     hf: Holdfast, log: History, document: dict[str, Any], form: Callable[[Any], Any]
 ) -> None:
     made = hf.import_snapshot(form(document), run_id="copy")
@@ -91,14 +91,14 @@ def test_a_snapshot_comes_back_exactly(
     assert repr(made.error) == "ValueError('x')"
 
 
-def test_a_snapshot_goes_into_another_store(file: Path, document: dict[str, Any]) -> None:
+def test_snapshot_can_be_imported_into_another_store(file: Path, document: dict[str, Any]) -> None:
     with holdfast.open(file.with_name("other.db")) as other:
         assert other.import_snapshot(document).run == "run-1"
         assert thaw(other.history("run-1").head.state) == STATE
         assert other.verify().ok
 
 
-def test_an_import_never_overwrites(hf: Holdfast, log: History, document: dict[str, Any]) -> None:
+def test_import_of_a_snapshot_never_overwrites(hf: Holdfast, log: History, document: dict[str, Any]) -> None:
     before = log.head.number
     with pytest.raises(AlreadyExists, match="run_id"):
         hf.import_snapshot(document)
@@ -110,7 +110,9 @@ def test_snapshot_without_its_origin_can_be_imported(hf: Holdfast, document: dic
     assert hf.import_snapshot(document).number == 1
 
 
-def test_a_type_that_is_not_registered_is_opaque_and_survives(hf: Holdfast, document: dict[str, Any]) -> None:
+def test_snapshot_with_an_unregistered_type_is_imported_as_opaque(
+    hf: Holdfast, document: dict[str, Any]
+) -> None:
     stranger = {"$holdfast": "registered", "tag": "elsewhere.Thing", "value": {"x": [1]}}
     document["state"] = {"thing": stranger}
     made = hf.import_snapshot(resealed(hf, document), run_id="copy")
@@ -206,13 +208,15 @@ def test_invalid_document_is_refused_with_its_problems(hf: Holdfast, document: d
         assert [run.id for run in hf.runs()] == ["run-1"]
 
 
-def test_all_problems_are_named_at_once(hf: Holdfast, document: dict[str, Any]) -> None:
+def test_validate_names_all_problems(hf: Holdfast, document: dict[str, Any]) -> None:
     found = holdfast.validate({**document, "kind": "x", "status": "y", "version": 0})
     assert len(found.problems) >= 3
 
 
 @pytest.mark.parametrize("name", ["state", "result", "step", "version", "note", "sum"])
-def test_a_changed_document_is_found_by_its_sum(hf: Holdfast, document: dict[str, Any], name: str) -> None:
+def test_validate_detects_a_changed_document_by_its_checksum(
+    hf: Holdfast, document: dict[str, Any], name: str
+) -> None:
     document[name] = {"state": {}, "result": 1, "step": "other", "version": 3, "note": "", "sum": "00"}[name]
     found = holdfast.validate(document)
     assert found.problems == ("the checksum does not match: the document was changed or truncated",)
@@ -271,7 +275,7 @@ def test_validate_never_raises_however_deep_a_part_is(document: dict[str, Any]) 
         assert not holdfast.validate({**document, name: deep(100_000)})
 
 
-def test_a_document_cut_off_anywhere_is_refused(document: dict[str, Any]) -> None:
+def test_snapshot_truncated_anywhere_is_refused(document: dict[str, Any]) -> None:
     text = json.dumps(document)
     for end in range(0, len(text) - 1, 7):
         assert not holdfast.validate(text[:end])

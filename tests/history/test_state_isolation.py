@@ -51,7 +51,7 @@ BY_C: dict[str, Callable[[list[Any]], Any]] = {
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_heap_of_a_draft_gives_drafts(tmp_path: Path, count: int) -> None:
+def test_heappop_on_a_draft_returns_drafts(tmp_path: Path, count: int) -> None:
     with holdfast.open(tmp_path / "heap.db") as hf:
         log = hf.history("h")
         log.commit(
@@ -76,7 +76,7 @@ def test_heap_of_a_draft_gives_drafts(tmp_path: Path, count: int) -> None:
 
 
 @pytest.mark.parametrize("name", BY_C)
-def test_a_draft_keeps_what_c_code_writes_into_a_list(tmp_path: Path, name: str) -> None:
+def test_draft_list_stores_writes_of_c_code(tmp_path: Path, name: str) -> None:
     for size in (1, 20, 33, 100):
         expected = list(range(size))
         with holdfast.open(tmp_path / f"{size}.db") as hf:
@@ -90,7 +90,7 @@ def test_a_draft_keeps_what_c_code_writes_into_a_list(tmp_path: Path, name: str)
         assert [(type(item), item) for item in found] == [(type(item), item) for item in expected]
 
 
-def test_a_draft_keeps_what_c_code_writes_into_a_dict(log: History) -> None:
+def test_draft_dict_stores_writes_of_c_code(log: History) -> None:
     log.commit({"small": {"a": 1}, "wide": {f"k{at}": at for at in range(100)}, "rows": [{"n": 1}] * 40})
     with log.edit() as state:
         dict.__setitem__(state, "new", 1)
@@ -107,7 +107,7 @@ def test_a_draft_keeps_what_c_code_writes_into_a_dict(log: History) -> None:
     assert state["rows"] == [{"n": 2}] * 40
 
 
-def test_a_loop_over_a_draft_changes_it(log: History) -> None:
+def test_changes_in_a_loop_over_a_draft_are_stored(log: History) -> None:
     log.commit({"tasks": [{"done": False, "steps": [{"n": 1}]} for _ in range(50)], "by": {"a": {"n": 1}}})
     with log.edit() as state:
         for task in state["tasks"]:
@@ -123,7 +123,7 @@ def test_a_loop_over_a_draft_changes_it(log: History) -> None:
     assert state["by"] == {"a": {"n": 5}}
 
 
-def test_a_draft_is_a_plain_container_to_c_code(log: History) -> None:
+def test_draft_is_a_plain_container_for_c_code(log: History) -> None:
     value = {"rows": [{"n": at, "in": [at]} for at in range(40)], "texts": ["a", "b"], "t": (1, [2])}
     log.commit(value)
     with log.edit() as state:
@@ -139,7 +139,7 @@ def test_a_draft_is_a_plain_container_to_c_code(log: History) -> None:
     assert log.head.state["t"] == (1, [2, 3])
 
 
-def test_a_read_of_a_whole_draft_writes_nothing_new(log: History) -> None:
+def test_reading_a_whole_draft_stores_nothing(log: History) -> None:
     log.commit(
         {"rows": [{"n": at, "text": "x" * 50} for at in range(500)], "wide": {str(n): {} for n in range(99)}}
     )
@@ -164,7 +164,7 @@ LEAVES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
 
 
 @pytest.mark.parametrize("name", LEAVES)
-def test_a_leaf_that_changes_is_a_copy_for_each_reader(hf: Holdfast, log: History, name: str) -> None:
+def test_mutable_leaf_is_a_copy_for_each_reader(hf: Holdfast, log: History, name: str) -> None:
     leaf, change = LEAVES[name]
     log.commit({"leaf": leaf, "list": [leaf], "n": 1})
     version = log.head
@@ -184,7 +184,7 @@ def test_a_leaf_that_changes_is_a_copy_for_each_reader(hf: Holdfast, log: Histor
 
 
 @pytest.mark.parametrize("name", LEAVES)
-def test_a_draft_keeps_a_change_of_a_leaf(log: History, name: str) -> None:
+def test_change_of_a_leaf_in_a_draft_is_stored(log: History, name: str) -> None:
     leaf, change = LEAVES[name]
     log.commit({"leaf": leaf, "list": [leaf]})
     before = log.export(1)["state"]
@@ -197,7 +197,7 @@ def test_a_draft_keeps_a_change_of_a_leaf(log: History, name: str) -> None:
     assert after["list"] == [after["leaf"]]
 
 
-def test_an_array_of_the_standard_library_is_refused(log: History) -> None:
+def test_array_of_the_standard_library_is_refused(log: History) -> None:
     with pytest.raises(UnsupportedValue, match="array"):
         log.commit({"a": array.array("i", [1])})
 
@@ -222,7 +222,7 @@ def test_c_code_cannot_change_a_version(hf: Holdfast, log: History) -> None:
     assert log.head.number == 2
 
 
-def test_c_code_in_a_workflow_cannot_change_what_steps_get(hf: Holdfast) -> None:
+def test_c_code_in_a_workflow_cannot_change_arguments_of_steps(hf: Holdfast) -> None:
     @holdfast.step(name="isolated_append")
     def append() -> list[int]:
         holdfast.state()["q"].append(9)
@@ -238,7 +238,7 @@ def test_c_code_in_a_workflow_cannot_change_what_steps_get(hf: Holdfast) -> None
     assert run.state == {"q": [1, 2, 9]}
 
 
-def test_a_draft_of_an_edit_that_failed_is_over(log: History) -> None:
+def test_draft_of_a_failed_edit_refuses_changes(log: History) -> None:
     log.commit({"rows": [{"n": 1}]})
     rows: Any = None
     with pytest.raises(ValueError, match="no"), log.edit() as state:  # noqa: PT012 - a read, then an error
@@ -248,7 +248,7 @@ def test_a_draft_of_an_edit_that_failed_is_over(log: History) -> None:
         rows[0]["n"] = 2
 
 
-def test_a_frozen_container_in_a_draft_stays_what_its_reader_has(log: History) -> None:
+def test_frozen_container_in_a_draft_is_unchanged_for_its_reader(log: History) -> None:
     log.commit({"a": {"list": [1, {"n": 1}]}})
     version = log.head
     with log.edit() as state:

@@ -47,7 +47,7 @@ def test_rollback_to_2_of_4_starts_timeline_2_with_version_5(four: History) -> N
     assert [v.number for v in four.versions(timeline=2)] == [6, 5]
 
 
-def test_timelines_say_where_they_started_and_why(four: History, hf: Holdfast) -> None:
+def test_timelines_have_their_parent_and_reason(four: History, hf: Holdfast) -> None:
     at = dt.datetime(2023, 11, 14, 22, 13, 20, tzinfo=dt.UTC)
     four.rollback(to=2, reason="went wrong", actor="Ada")
     four.rollback(to=4)
@@ -86,7 +86,7 @@ def test_rollback_with_expected_refuses_a_moved_head(four: History) -> None:
     assert len(four.timelines()) == 2
 
 
-def test_the_run_of_a_workflow_takes_no_state_with_a_rollback(hf: Holdfast) -> None:
+def test_rollback_of_a_workflow_with_a_state_is_refused(hf: Holdfast) -> None:
     @holdfast.workflow
     def nothing() -> None:
         """Does nothing."""
@@ -96,7 +96,7 @@ def test_the_run_of_a_workflow_takes_no_state_with_a_rollback(hf: Holdfast) -> N
         hf.history("flow").rollback(to=1, state={})
 
 
-def test_rollback_is_in_the_journal(four: History) -> None:
+def test_rollback_is_recorded_in_the_journal(four: History) -> None:
     four.rollback(to=2, reason="went wrong", actor="Ada")
     entry = four.events()[-1]
     assert entry.kind == "run.rolled_back"
@@ -114,7 +114,7 @@ def test_versions_after_a_rollback_see_nothing_of_the_abandoned_timeline(four: H
     assert four.blame("n").version.number == 2
 
 
-def test_a_plain_commit_after_a_rollback_is_made_from_where_it_went(four: History) -> None:
+def test_plain_commit_after_a_rollback_is_made_from_its_target(four: History) -> None:
     four.rollback(to=1)
     assert four.commit({"n": 9, "messages": ["only"]}).state == {"n": 9, "messages": ["only"]}
 
@@ -131,14 +131,14 @@ def test_rollback_in_one_open_store_is_seen_in_another(file: Path) -> None:
         assert log.head.state == {"n": 9}
 
 
-def test_rollback_takes_the_status_along(hf: Holdfast, log: History) -> None:
+def test_rollback_restores_the_status_of_its_target(hf: Holdfast, log: History) -> None:
     log.commit({}, status="running")
     log.commit({}, status="failed")
     log.rollback(to=1)
     assert hf.runs()[0].status == "running"
 
 
-def test_rollback_forward_and_to_the_head_itself(four: History) -> None:
+def test_rollback_accepts_a_later_version_and_the_head(four: History) -> None:
     four.rollback(to=1)
     four.rollback(to="head")
     four.rollback(to=four.at(4))
@@ -149,7 +149,7 @@ def test_rollback_forward_and_to_the_head_itself(four: History) -> None:
 # Fork
 
 
-def test_a_fork_is_a_run_of_its_own(hf: Holdfast, four: History) -> None:
+def test_fork_is_an_independent_run(hf: Holdfast, four: History) -> None:
     fork = hf.fork("run-1@2", "run-2", note="another model", actor="Ada")
     first = fork.head
     assert (first.number, first.parent, first.kind, first.timeline) == (1, None, "fork", 1)
@@ -173,7 +173,7 @@ def test_origin_and_fork_do_not_see_each_other(hf: Holdfast, four: History) -> N
     assert fork.blame("n").version.number == 1
 
 
-def test_a_fork_shares_what_it_came_from(hf: Holdfast, log: History) -> None:
+def test_fork_shares_the_nodes_of_its_origin(hf: Holdfast, log: History) -> None:
     log.commit({"documents": {f"d{n}": f"text {n} " * 100 for n in range(200)}})
     fork = hf.fork("run-1", "run-2")
     with fork.edit() as state:
@@ -182,14 +182,14 @@ def test_a_fork_shares_what_it_came_from(hf: Holdfast, log: History) -> None:
     assert run["run-2"].size < run["run-1"].size / 10
 
 
-def test_a_fork_may_start_from_another_state(hf: Holdfast, four: History) -> None:
+def test_fork_can_start_with_another_state(hf: Holdfast, four: History) -> None:
     state = thaw(four.at(2).state)
     state["model"] = "other"
     assert hf.fork("run-1@2", "run-2", state=state).head.state == state
     assert "model" not in four.at(2).state
 
 
-def test_a_fork_of_a_fork_and_of_an_abandoned_timeline(hf: Holdfast, four: History) -> None:
+def test_fork_accepts_a_fork_and_an_abandoned_timeline(hf: Holdfast, four: History) -> None:
     four.rollback(to=1)
     hf.fork("run-1@4", "run-2")
     hf.history("run-2").commit({"n": "fork"})
@@ -201,7 +201,7 @@ def test_a_fork_of_a_fork_and_of_an_abandoned_timeline(hf: Holdfast, four: Histo
     assert hf.verify().ok
 
 
-def test_a_fork_never_takes_an_id_that_is_there(hf: Holdfast, four: History) -> None:
+def test_fork_refuses_an_id_that_exists(hf: Holdfast, four: History) -> None:
     hf.history("run-2").commit({"mine": 1})
     with pytest.raises(AlreadyExists, match="another id"):
         hf.fork("run-1", "run-2")
@@ -218,7 +218,7 @@ def test_fork_is_recorded_in_the_journal_of_its_origin(hf: Holdfast, four: Histo
 # Merge
 
 
-def test_two_timelines_are_joined(four: History) -> None:
+def test_merge_joins_two_timelines(four: History) -> None:
     with four.edit() as state:
         state["left"] = 1
         state["messages"].append("left")
@@ -236,7 +236,7 @@ def test_two_timelines_are_joined(four: History) -> None:
     assert four.blame("messages").version.number == 7
 
 
-def test_a_timeline_can_be_named_for_a_merge(four: History) -> None:
+def test_merge_accepts_a_timeline(four: History) -> None:
     ways: list[dict[str, Any]] = [{"other": four.timelines()[0]}, {"timeline": 1}]
     for way in ways:
         four.rollback(to=2)
@@ -246,13 +246,13 @@ def test_a_timeline_can_be_named_for_a_merge(four: History) -> None:
         assert merged.state == {"n": 4, "messages": ["m0", "m1", "m2", "m3"], "side": True}
 
 
-def test_a_timeline_without_versions_cannot_be_merged(four: History) -> None:
+def test_merge_of_a_timeline_without_versions_is_refused(four: History) -> None:
     four.rollback(to=2)
     with pytest.raises(NotFound, match="timeline 2"):
         four.merge(timeline=2)
 
 
-def test_a_merge_in_conflict_changes_nothing_unless_resolved(four: History) -> None:
+def test_merge_with_a_conflict_changes_nothing_unless_resolved(four: History) -> None:
     four.rollback(to=3)
     with four.edit() as state:
         state["n"] = "mine"
@@ -265,7 +265,7 @@ def test_a_merge_in_conflict_changes_nothing_unless_resolved(four: History) -> N
     assert merged.state["n"] == "n: 3 4 mine"
 
 
-def test_a_merge_of_an_ancestor_changes_nothing(four: History) -> None:
+def test_merge_of_an_ancestor_changes_nothing(four: History) -> None:
     assert four.merge(2).state == four.at(4).state
     assert not four.diff(4, 5).changes
 

@@ -99,7 +99,7 @@ def test_plain_states_that_write_equal_values_conflict(hf: Holdfast, log: Histor
     assert log.head.state == {"n": 1, "a": 0}
 
 
-def test_a_state_made_from_a_version_that_was_pruned_is_refused(hf: Holdfast, log: History) -> None:
+def test_state_made_from_a_pruned_version_is_refused(hf: Holdfast, log: History) -> None:
     log.commit({"n": 0, "a": 0})
     mine = thaw(log.head.state)
     other = hf.history("run-1")
@@ -111,7 +111,7 @@ def test_a_state_made_from_a_version_that_was_pruned_is_refused(hf: Holdfast, lo
     assert log.head.state == {"n": 5, "a": 0}
 
 
-def test_a_history_with_reducers_merges_edits_and_commits(hf: Holdfast) -> None:
+def test_history_with_reducers_merges_edits_and_commits(hf: Holdfast) -> None:
     log = hf.history("run-1", merge={"n": "sum", "seen": "union"})
     log.commit({"n": 0, "seen": {"a"}})
     other = hf.history("run-1", merge={"n": "sum"})
@@ -136,7 +136,7 @@ def test_invalid_reducers_are_refused(hf: Holdfast, wrong: Any) -> None:
         hf.history("run-1", merge=wrong)
 
 
-def test_equal_values_of_two_timelines_agree(log: History) -> None:
+def test_merge_accepts_equal_values_of_two_timelines(log: History) -> None:
     log.commit({"n": 0, "a": 0})
     log.commit({"n": 1, "a": 0})
     log.rollback(to=1)
@@ -147,7 +147,7 @@ def test_equal_values_of_two_timelines_agree(log: History) -> None:
 # Updates
 
 
-def test_an_update_is_applied_again_to_what_others_committed(hf: Holdfast, log: History) -> None:
+def test_update_is_applied_again_after_a_concurrent_commit(hf: Holdfast, log: History) -> None:
     log.commit({"n": 0})
     seen: list[int] = []
 
@@ -164,11 +164,11 @@ def test_an_update_is_applied_again_to_what_others_committed(hf: Holdfast, log: 
     assert version.tags == ("counted",)
 
 
-def test_an_update_makes_the_run_if_there_is_none(log: History) -> None:
+def test_update_creates_a_missing_run(log: History) -> None:
     assert log.update(lambda state: state.update(n=1)).state == {"n": 1}
 
 
-def test_an_update_that_raises_leaves_nothing(log: History) -> None:
+def test_update_that_raises_commits_nothing(log: History) -> None:
     log.commit({"n": 0})
 
     def fail(state: Any) -> None:
@@ -180,7 +180,7 @@ def test_an_update_that_raises_leaves_nothing(log: History) -> None:
     assert log.head.number == 1
 
 
-def test_an_update_that_returns_something_is_refused(log: History) -> None:
+def test_update_that_returns_a_value_is_refused(log: History) -> None:
     log.commit({"n": 0, "l": [7]})
 
     async def later(state: Any) -> None:
@@ -196,7 +196,7 @@ def test_an_update_that_returns_something_is_refused(log: History) -> None:
     assert log.head.number == 1
 
 
-def test_attempts_bound_an_update(hf: Holdfast, log: History) -> None:
+def test_update_stops_after_the_given_attempts(hf: Holdfast, log: History) -> None:
     log.commit({"n": 0})
 
     def late(state: Any) -> None:
@@ -210,7 +210,7 @@ def test_attempts_bound_an_update(hf: Holdfast, log: History) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["sqlite", "postgres"])
-def test_updates_of_processes_are_all_there(
+def test_updates_of_processes_are_all_stored(
     where: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     place = str(tmp_path / "runs.db") if where == "sqlite" else request.getfixturevalue("url")

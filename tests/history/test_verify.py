@@ -108,7 +108,7 @@ DAMAGE = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", DAMAGE)
-def test_damage_is_found_and_never_served(store: Path, what: str) -> None:
+def test_verify_finds_damage_that_reads_refuse(store: Path, what: str) -> None:
     with holdfast.open(store) as hf:
         sound = everything(hf)
         assert not any(isinstance(value, type) for name, value in sound.items() if name != "run-2 tag")
@@ -123,7 +123,7 @@ def test_damage_is_found_and_never_served(store: Path, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["a pack", "a hash", "a step"])
-def test_the_rest_of_the_history_stays_usable(store: Path, what: str) -> None:
+def test_damaged_version_leaves_the_others_usable(store: Path, what: str) -> None:
     damage(store, DAMAGE[what])
     with holdfast.open(store) as hf:
         log = hf.history("run-1")

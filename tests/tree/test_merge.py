@@ -51,7 +51,7 @@ def test_single_changed_side_is_the_result() -> None:
     assert merge(*sides, agree=True) is sides[2]
 
 
-def test_missing_value_on_any_side() -> None:
+def test_missing_value_merges_on_any_side() -> None:
     assert (merge(MISSING, MISSING, 1), merge(MISSING, 1, MISSING)) == (1, 1)
     assert merge(1, MISSING, 1) is merge(1, 1, MISSING) is merge(1, MISSING, MISSING, agree=True) is MISSING
 

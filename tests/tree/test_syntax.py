@@ -52,7 +52,7 @@ def test_parse_works_while_the_collector_parses() -> None:
 
 
 @pytest.mark.usefixtures("often")
-def test_parse_of_paths_and_fingerprints() -> None:
+def test_paths_and_fingerprints_are_parsed_while_the_collector_parses() -> None:
     numbers = tuple(range(300))
     same = fingerprint(many)
     for _ in range(20):
