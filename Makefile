@@ -79,7 +79,7 @@ wheel: $(VENV)/ready page ## make a wheel and a source archive, both with the pa
 	@HOLDFAST_REQUIRE_PAGE=1 $(VENV)/bin/python -m hatchling build
 
 release: wheel ## build wheel and source archive, and check both: metadata, contents, an install in a new environment
-	@$(VENV)/bin/python -m pytest -q tests/test_hatch_build.py
+	@$(VENV)/bin/python -m pytest -q tests/test_hatch_build.py tests/test_packaging.py
 	@rm -rf .venv-release && $(PYTHON) -m venv .venv-release
 	@.venv-release/bin/python $(PIP) install dist/*.whl
 	@cd .venv-release && bin/holdfast --version && bin/holdfast --help >/dev/null && bin/python -c 'import holdfast; holdfast.open(":memory:").close()'

@@ -22,7 +22,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 #: Seconds for `npm install` and for the build, each.
 _TIMEOUT = 600
-#: Without a network, give up after seconds instead of minutes.
+#: Without a network, npm fails after seconds instead of minutes.
 _NPM_SETTINGS = {"npm_config_fetch_retries": "1", "npm_config_fetch_retry_mintimeout": "1000"}
 _REMEDY = "install Node.js 20 or newer, then repeat this command"
 

@@ -36,7 +36,7 @@ _HERE = Path(__file__).parent
 #: files, tests that take half a second of CPU or more are marked one by one.
 _SLOW = (
     "cli", "compat/loop_engine", "crash", "fleet", "fuzz", "integrations", "property", "web", "test_demo.py",
-    "test_docs.py", "test_examples.py", "test_hatch_build.py", "test_site.py", "test_store_url.py",
+    "test_docs.py", "test_examples.py", "test_hatch_build.py", "test_packaging.py", "test_site.py", "test_store_url.py",
 )  # fmt: skip
 
 

@@ -8,14 +8,15 @@ import subprocess
 import sys
 from functools import cache
 
-_SUPPORTED = ("3.11", "3.12", "3.13")
+#: Oldest first, as pyproject.toml says.
+SUPPORTED = ("3.11", "3.12", "3.13")
 
 
 @cache
 def other_pythons() -> tuple[str, ...]:
     """Return the paths of interpreters of the other supported versions, as far as this machine has them."""
     found = []
-    for version in _SUPPORTED:
+    for version in SUPPORTED:
         python = shutil.which(f"python{version}")
         if python is None or version == f"{sys.version_info[0]}.{sys.version_info[1]}":
             continue

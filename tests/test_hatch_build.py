@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tarfile
-import urllib.request
 import zipfile
 from pathlib import Path
 
@@ -34,19 +32,6 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / ".gitignore").write_text(f"/{PAGE}/\n")
     (tmp_path / "src" / "holdfast" / "__init__.py").write_text('__version__ = "0.1.0"\n')
     return tmp_path
-
-
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this checkout, unpacked."""
-    if not (ROOT / PAGE / "index.html").is_file():
-        pytest.skip("the page is not built here: make page (needs Node.js)")
-    folder = tmp_path_factory.mktemp("wheel")
-    done = build(ROOT, folder)
-    assert done.returncode == 0, done.stderr
-    with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
-        wheel.extractall(folder / "site")
-    return folder / "site"
 
 
 def build(
@@ -160,95 +145,3 @@ def test_wheel_of_a_source_archive_with_the_page_needs_no_npm(project: Path, tmp
 def test_editable_install_does_not_build_the_page(project: Path) -> None:
     (project / PAGE / "index.html").unlink()
     subprocess.run([sys.executable, "-c", _EDITABLE], cwd=project, check=True, capture_output=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("has_npm", [True, False], ids=["npm", "no-npm"])
-def test_pip_install_of_a_fresh_clone_runs_the_readme(tmp_path: Path, has_npm: bool) -> None:
-    """The commands of the README on a clean machine: the clone has no page yet."""
-    if has_npm and shutil.which("npm") is None:
-        pytest.skip("needs npm")
-    clone, venv = tmp_path / "clone", tmp_path / "venv"
-    subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", ROOT, clone], check=True)
-    subprocess.run([sys.executable, "-m", "venv", venv], check=True)
-    paths = [str(venv / "bin"), *os.environ["PATH"].split(os.pathsep)]
-    if not has_npm:
-        paths = [each for each in paths if not Path(each, "npm").exists()]
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
-    clean["PATH"] = os.pathsep.join(paths)
-
-    def call_installed(program: str, *arguments: str) -> str:
-        command = [str(venv / "bin" / program), *arguments]
-        done = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout + done.stderr
-
-    said = call_installed("pip", "install", "--verbose", str(clone))
-    assert ("WITHOUT the web page" in said) is not has_npm
-    (tmp_path / "agent.py").write_text(readme_program())
-    assert "You are booked" in call_installed("python", "agent.py")
-    assert "final" in call_installed("holdfast", "log", "ferry")
-    assert "Usage" in call_installed("holdfast", "--help")
-    there = call_installed(
-        "python", "-c", "from holdfast.web.page import PageFiles; print(PageFiles().is_built)"
-    )
-    assert there.strip() == str(has_npm)
-
-
-def readme_program() -> str:
-    found = re.search(r'```python title="agent.py"\n(.*?)```', (ROOT / "README.md").read_text(), re.S)
-    assert found
-    return found[1]
-
-
-def test_the_first_program_of_the_readme_with_the_wheel(installed: Path, tmp_path: Path) -> None:
-    (tmp_path / "agent.py").write_text(readme_program())
-    assert call(installed, tmp_path, "agent.py").endswith("You are booked on the 16:10 ferry to Mull.")
-    assert "the 16:10 ferry" in call(installed, tmp_path, "-m", "holdfast", "show", "ferry", "--result")
-    where = call(installed, tmp_path, "-c", "import holdfast; print(holdfast.__file__)")
-    assert Path(where).is_relative_to(installed)
-
-
-def test_the_page_comes_with_the_wheel(installed: Path, tmp_path: Path) -> None:
-    call(installed, tmp_path, "-m", "holdfast", "init", "runs.db", "--yes")
-    command = [sys.executable, "-m", "holdfast", "--store", "runs.db", "serve", "--port", "0", "--json"]
-    server = subprocess.Popen(command, cwd=tmp_path, env=environment(installed), stdout=subprocess.PIPE)
-    try:
-        assert server.stdout is not None
-        url = json.loads(server.stdout.readline())["url"]
-        with urllib.request.urlopen(url) as answer:
-            assets = re.findall(r"assets/[\w.-]+", answer.read().decode())
-        assert len(assets) == 3
-        for each in assets:
-            with urllib.request.urlopen(f"{url}/{each}") as answer:
-                assert answer.status == 200
-        server.terminate()
-        assert server.wait(30) == 0
-    finally:
-        server.kill()
-        server.communicate()
-
-
-def test_the_program_and_what_it_needs_are_named(installed: Path) -> None:
-    (about,) = installed.glob("*.dist-info")
-    assert "holdfast = holdfast.cli:main" in (about / "entry_points.txt").read_text()
-    needs = re.findall(r"^Requires-Dist: ([\w-]+)[^;\n]*$", (about / "METADATA").read_text(), re.M)
-    assert {"click", "msgspec", "rich", "starlette", "uvicorn", "zstandard"} <= set(needs)
-
-
-def environment(installed: Path) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(installed)}
-
-
-def call(installed: Path, folder: Path, *arguments: str) -> str:
-    """What a program says that finds Holdfast in the wheel."""
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env=environment(installed),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
