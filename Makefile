@@ -14,7 +14,7 @@ TARGETS ?= codec path pack snapshot bundle http
 PIP = -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup page chromium demo picture pictures test test-quick pythons check crash fuzz bench docs wheel release clean
+.PHONY: help setup page chromium demo picture pictures test test-quick pythons check crash fuzz bench reference docs wheel release clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -47,6 +47,7 @@ check: $(VENV)/ready ## check format, style, types and layers
 	$(VENV)/bin/mypy
 	@for each in tests/conftest.py tests/*/conftest.py; do MYPYPATH=tests:tests/cli:tests/store $(VENV)/bin/mypy --no-error-summary $$each || exit 1; done
 	$(VENV)/bin/lint-imports
+	$(VENV)/bin/python docs/write_reference.py --check
 
 page: ## build the web page into the package, where Node.js is there
 	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory src/holdfast/web/page/index.html; \
@@ -70,6 +71,9 @@ fuzz: .venv-fuzz/ready ## feed mutated bytes to every door, with coverage feedba
 
 bench: .venv-bench/ready ## measure speed and size beside the raw limit and the peers, into docs/benchmarks.md
 	.venv-bench/bin/python -m bench --write docs/benchmarks.md
+
+reference: $(VENV)/ready ## write the reference pages from the docstrings
+	@$(VENV)/bin/python docs/write_reference.py
 
 docs: $(VENV)/ready ## make the pages into site/, all warnings being errors
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet --site-dir site

@@ -1,9 +1,11 @@
-"""The documentation site builds without warnings, has no broken links and fetches nothing from other hosts; the tests
-that the guarantees name exist.
+"""The documentation site builds without warnings, has no broken links and fetches nothing from other hosts; its
+reference pages show the current code; the tests that the guarantees name exist.
 """
 
 from __future__ import annotations
 
+import inspect
+import inspect
 import os
 import re
 import subprocess
@@ -98,18 +100,21 @@ def test_site_has_every_page(pages: dict[str, Page]) -> None:
     assert expected <= set(pages)
 
 
-def test_reference_has_every_public_name(pages: dict[str, Page]) -> None:
-    anchors = set().union(*(page.anchors for name, page in pages.items() if name.startswith("reference/")))
-    methods = [
+def test_reference_has_every_public_name() -> None:
+    text = "".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
+    headings = set(re.findall(r"^#+ (\w+)$", text, re.M))
+    fields = set(re.findall(r"^- `(\w+)", text, re.M))
+    missing = [name for name in holdfast.__all__ if name not in headings]
+    missing += [
         f"{owner}.{name}"
         for owner in ("Holdfast", "History", "Version", "Run")
-        for name in dir(getattr(holdfast, owner))
+        for name, member in vars(getattr(holdfast, owner)).items()
         if not name.startswith("_")
+        # Attributes that the constructor sets are internal.
+        and not inspect.ismemberdescriptor(member)
+        and name not in fields
+        and not re.search(rf"\b{owner}\.{name}[(:]", text)
     ]
-    ends = {name.rpartition(".")[2] for name in anchors} | {
-        ".".join(name.split(".")[-2:]) for name in anchors
-    }
-    missing = [name for name in (*holdfast.__all__, *methods) if name not in ends]
     assert not missing, missing
 
 
@@ -138,3 +143,26 @@ def _exists(path: Path, test: str) -> bool:
     if not test:
         return path.exists()
     return path.is_file() and re.search(rf"^\s*(async )?def {test}\(", path.read_text(), re.M) is not None
+
+
+def test_reference_pages_show_the_current_code() -> None:
+    command = [sys.executable, "docs/write_reference.py", "--check"]
+    done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_reference_check_finds_a_page_that_is_not_current(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    writer = tmp_path / "docs" / "write_reference.py"
+    writer.write_text((ROOT / "docs" / "write_reference.py").read_text())
+    page = tmp_path / "docs" / "policies.md"
+    page.write_text("before\n<!-- reference: holdfast.Breaker -->\nstale\n<!-- end -->\nafter\n")
+    done = subprocess.run([sys.executable, writer, "--check"], check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "policies.md" in done.stderr
+    subprocess.run([sys.executable, writer], check=True)
+    text = page.read_text()
+    assert text.startswith("before\n<!-- reference")
+    assert text.endswith("<!-- end -->\nafter\n")
+    assert "- `failures: int = 5`: Failures in a row that open it." in text
+    assert "stale" not in text
