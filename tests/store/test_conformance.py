@@ -11,7 +11,7 @@ from holdfast.store.memory.store import MemoryStore
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.protocol import Store
 from holdfast.store.sqlite.store import SQLiteStore
-from holdfast.testing.conformance import RunContract, StoreConformance, WholeContract
+from holdfast.testing.conformance import RunContract, StoreConformance, WholeStoreContract
 
 pytest_plugins = ["postgres_fixtures"]
 
@@ -40,7 +40,7 @@ class TestFastSQLiteStoreWithArtifactFolder(StoreConformance):
         store.close()
 
 
-class TestUnsyncedSQLiteStore(RunContract, WholeContract):
+class TestUnsyncedSQLiteStore(RunContract, WholeStoreContract):
     """The two durabilities above differ from this one in one setting of SQLite."""
 
     @pytest.fixture

@@ -24,32 +24,30 @@ pytest.register_assert_rewrite(
     "holdfast.testing.conformance.queues",
     "holdfast.testing.conformance.runs",
     "holdfast.testing.conformance.whole_store",
-    "holdfast.testing.conformance.values",
     "holdfast.testing.conformance.versions",
 )
 
 # After the registration, which only affects modules that are imported later.
-from holdfast.testing.conformance.concurrency import ManyContract, ThreadContract  # noqa: E402
+from holdfast.testing.conformance.concurrency import AppendManyContract, ConcurrencyContract  # noqa: E402
 from holdfast.testing.conformance.queues import LeaseContract, QueueContract  # noqa: E402
-from holdfast.testing.conformance.runs import FindContract, RunContract  # noqa: E402
-from holdfast.testing.conformance.values import ArtifactContract, ValueContract  # noqa: E402
+from holdfast.testing.conformance.runs import RunContract, RunListContract  # noqa: E402
 from holdfast.testing.conformance.versions import JournalContract, VersionContract  # noqa: E402
-from holdfast.testing.conformance.whole_store import WholeContract  # noqa: E402
+from holdfast.testing.conformance.whole_store import ArtifactContract, ValueContract, WholeStoreContract  # noqa: E402
 
-__all__ = ["RunContract", "StoreConformance", "WholeContract"]
+__all__ = ["RunContract", "StoreConformance", "WholeStoreContract"]
 
 
 class StoreConformance(
     RunContract,
-    FindContract,
-    ManyContract,
+    RunListContract,
+    AppendManyContract,
     VersionContract,
     JournalContract,
     ArtifactContract,
     ValueContract,
     QueueContract,
     LeaseContract,
-    WholeContract,
-    ThreadContract,
+    WholeStoreContract,
+    ConcurrencyContract,
 ):
     """All contracts of a store. Subclasses provide the fixture `store`, an empty store for each test."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import product
 from typing import Any, TypeVar
 
-import pytest
 from msgspec.structs import replace
 
 from holdfast.errors import AlreadyExists, HoldfastError, NotFound, StaleVersion
@@ -55,7 +55,7 @@ def _refusable(store: Store) -> dict[str, Append]:
     }
 
 
-class ManyContract:
+class AppendManyContract:
     """`append_many`."""
 
     def test_append_many_of_no_changes_does_nothing(self, store: Store) -> None:
@@ -182,8 +182,7 @@ class ManyContract:
         assert isinstance(done, RunRecord)
         assert store.collect(before=ALL) == (0, 0)
 
-    @pytest.mark.parametrize("place", [0, 1, 2])
-    def test_append_many_leaves_only_whole_changes_after_a_failure(self, store: Store, place: int) -> None:
+    def test_append_many_leaves_only_whole_changes_after_a_failure(self, store: Store) -> None:
         """A store may refuse such a change alone or raise for all; a change that it reports as failed is not there."""
 
         def breaks() -> Iterator[bytes]:
@@ -196,18 +195,19 @@ class ManyContract:
             "changed": {"uploads": [upload(b"source", becomes=b"other")]},
             "breaks": {"uploads": [Upload(digest(b"first half"), 10, breaks)]},
         }
-        for name, parts in reasons.items():
-            good = [change_of(new_run(f"{name}-{number}"), events=[event(name)]) for number in range(2)]
+        for position, (name, parts) in product(range(3), reasons.items()):
+            ids = [f"{name}-{position}-{number}" for number in range(2)]
+            good = [change_of(new_run(run_id), events=[event(name)]) for run_id in ids]
             bad = change_of(run, **{"events": [event(name)], **parts})
             before = everything(store)
             try:
-                found: Sequence[object] = store.append_many([*good[:place], bad, *good[place:]])
+                found: Sequence[object] = store.append_many([*good[:position], bad, *good[position:]])
             except (HoldfastError, OSError):
                 assert everything(store) == before
                 continue
-            assert isinstance(found[place], HoldfastError)
+            assert isinstance(found[position], HoldfastError)
             assert store.run("run") == run
-            done = [outcome for index, outcome in enumerate(found) if index != place]
+            done = [outcome for index, outcome in enumerate(found) if index != position]
             assert [store.run(change.run.id) for change in good] == done
             assert store.artifacts() == []
         assert store.append_many([change_of(run)]) == [store.run("run")]
@@ -253,7 +253,7 @@ def _until(writer: Future[None], look: Callable[[], None]) -> None:
     writer.result()
 
 
-class ThreadContract:
+class ConcurrencyContract:
     """Every method may be called from any thread."""
 
     def test_writers_of_one_run_take_turns(self, store: Store) -> None:

@@ -12,13 +12,29 @@ from msgspec.structs import replace
 from holdfast.errors import LeaseExpired, StaleVersion
 from holdfast.model.records import EventRecord, RunRecord
 from holdfast.store.protocol import Append, Claim, QueuePlace, Store
-from holdfast.testing.samples import HOUR, advanced, begin, change_of, event, new_run, upload
+from holdfast.testing.samples import (
+    HOUR,
+    advanced,
+    begin,
+    change_of,
+    commit,
+    event,
+    everything,
+    new_run,
+    upload,
+)
 
 _AGAIN = EventRecord(kind="run.claimed", at=7, data=b"again")
 
 
 def _again(store: Store, run: RunRecord, most: int | None = None, owner: str = "me") -> RunRecord | None:
     return store.claim_again(run.key, owner, HOUR, most, _AGAIN)
+
+
+def _now(store: Store, run: RunRecord) -> RunRecord:
+    found = store.run_by_key(run.key)
+    assert found is not None
+    return found
 
 
 class LeaseContract:
@@ -128,6 +144,76 @@ class LeaseContract:
         assert _again(store, late, most=1) is not None
         assert claim(store, 1, owner="other", now=now) == []
         assert ids(claim(store, 1, owner="other", now=now + 2 * HOUR)) == ["a"]
+
+    def test_renewal_changes_only_the_lease(self, store: Store) -> None:
+        soon = store.now() + HOUR
+        run = begin(store, owner="me", until=soon, due=5, detail=b"waits", parent=3)
+        before = everything(store)
+        assert store.renew([run.key], "me", soon + 40) == []
+        renewed = replace(run, until=soon + 40)
+        assert store.run("run") == store.run_by_key(run.key) == renewed
+        assert store.runs() == store.runs(due=5) == store.runs(parent=3) == [renewed]
+        assert store.revision("run") == (run.key, run.revision)
+        after = everything(store)
+        assert after.pop(f"run {run.key}")[0] == renewed
+        del before[f"run {run.key}"]
+        assert after == before
+        assert store.check() == []
+
+    def test_renewal_does_not_conflict_with_commits(self, store: Store) -> None:
+        soon = store.now() + HOUR
+        run = begin(store, owner="me", until=soon)
+        for turn in range(1, 6):
+            store.renew([run.key], "me", soon + 100 * turn)
+            assert _now(store, run) == replace(run, until=soon + 100 * turn)
+            # The writer's record is from before the renewal.
+            run = commit(store, run)
+            assert _now(store, run) == run
+        store.renew([run.key], "me", soon + 1_000)
+        store.delete_run(run)
+        assert store.runs() == []
+
+    def test_renewal_is_limited_to_the_owner(self, store: Store) -> None:
+        soon = store.now() + HOUR
+        mine, others, free = (
+            begin(store, "mine", owner="me", until=soon),
+            begin(store, "others", owner="another", until=soon),
+            begin(store, "free"),
+        )
+        blank = begin(store, "blank", owner="", until=soon)
+        assert store.renew([others.key, mine.key, free.key, blank.key, 1_000], "me", soon + 50) == []
+        assert _now(store, mine).until == soon + 50
+        assert [_now(store, run) for run in (others, free, blank)] == [others, free, blank]
+        for owner in ("ME", "me ", "m", "m%"):
+            store.renew([mine.key], owner, soon + 90)
+        assert _now(store, mine).until == soon + 50
+
+    def test_previous_owner_does_not_renew(self, store: Store) -> None:
+        soon = store.now() + HOUR
+        run = begin(store, owner="me", until=soon)
+        taken = store.append(Append(expect=run, run=advanced(run, owner="another", until=soon + 20)))
+        assert store.renew([run.key], "me", soon + 90) == []
+        assert _now(store, run) == taken
+        left = store.append(Append(expect=taken, run=advanced(taken, owner=None, until=0)))
+        assert store.renew([run.key], "another", soon + 90) == []
+        assert _now(store, run) == left
+
+    def test_renewal_never_shortens_a_lease(self, store: Store) -> None:
+        soon = store.now() + HOUR
+        run = begin(store, owner="me", until=soon)
+        for until in (soon - 1, soon, 0, -1):
+            store.renew([run.key], "me", until)
+            assert _now(store, run) == run
+
+    def test_many_leases_are_renewed_at_once(self, store: Store) -> None:
+        soon = store.now() + HOUR
+        runs = [begin(store, f"run-{number}", owner="me", until=soon + number) for number in range(300)]
+        store.renew([run.key for run in runs[::2]], "me", soon + 10_000)
+        assert [run.until - soon for run in store.runs(limit=400)][::-1] == [
+            10_000 if number % 2 == 0 else number for number in range(300)
+        ]
+        assert store.renew([], "me", soon + 20_000) == []
+        assert max(run.until for run in store.runs(limit=400)) == soon + 10_000
 
 
 NOW = 1_000_000

@@ -33,7 +33,7 @@ from holdfast.testing.samples import (
 )
 
 
-class FindContract:
+class RunListContract:
     """`run_ids`, `runs`, `forks_of`."""
 
     def test_run_ids_are_found_by_prefix(self, store: Store) -> None:
