@@ -339,7 +339,7 @@ def test_threads_share_a_transaction(store: PostgresStore, monkeypatch: pytest.M
 
 def test_locked_run_is_busy_after_the_timeout(url: str, server: str, schema: str) -> None:
     """The server reports the lock: no outcome is unknown."""
-    store = PostgresStore(url, timeout=3)
+    store, patient = PostgresStore(url, timeout=1), PostgresStore(url)
     run = history(store, 1)
     with psycopg.connect(server) as locker:
         locker.execute(f"SELECT FROM {schema}.run WHERE key = %s FOR UPDATE", (run.key,))
@@ -351,10 +351,11 @@ def test_locked_run_is_busy_after_the_timeout(url: str, server: str, schema: str
                 write()
         waiting = threading.Timer(0.2, locker.rollback)
         waiting.start()
-        assert commit(store, run).last == 2
+        assert commit(patient, run).last == 2
         waiting.join()
     assert store.run("x") is None
     store.close()
+    patient.close()
 
 
 @pytest.mark.parametrize("count", [1, 2, 6], ids=["alone", "pipeline", "one statement"])

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from postgres_server import Server, address
+from postgres_server import address
 from psycopg import sql
 from transaction_pool import TransactionPool
 
@@ -20,22 +20,22 @@ from holdfast.store_url import formats
 pytest_plugins = ["postgres_fixtures"]
 
 
-@pytest.mark.parametrize("name", ["Agent", 'agent"s "x"', '"', "a b", "it's", "Ünï", "a%b", "a\\b"])
-def test_schema_may_have_any_name(server: str, name: str) -> None:
-    schema = f"{name} {uuid.uuid4().hex[:8]}" if name != "Agent" else f"Agent{uuid.uuid4().hex[:8]}"
-    where = address(server, schema)
-    try:
-        with holdfast.open(where) as hf:
-            hf.history("r").commit({"large": b"x" * 200_000})
-            assert hf.stats().runs == 1
-            assert hf.verify().ok
-            hf._store.compact()
-        assert formats(where)[0] >= 1
-        with holdfast.open(where, create=False) as hf:
-            assert [run.id for run in hf.runs()] == ["r"]
-    finally:
-        with psycopg.connect(server, autocommit=True) as connection:
-            connection.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema)))
+def test_schema_may_have_any_name(server: str) -> None:
+    for name in ("Agent", 'agent"s "x" ', '" ', "a b ", "it's ", "Ünï ", "a%b ", "a\\b "):
+        schema = f"{name}{uuid.uuid4().hex[:8]}"
+        where = address(server, schema)
+        try:
+            with holdfast.open(where) as hf:
+                hf.history("r").commit({"large": b"x" * 200_000})
+                assert hf.stats().runs == 1
+                assert hf.verify().ok
+                hf._store.compact()
+            assert formats(where)[0] >= 1
+            with holdfast.open(where, create=False) as hf:
+                assert [run.id for run in hf.runs()] == ["r"]
+        finally:
+            with psycopg.connect(server, autocommit=True) as connection:
+                connection.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema)))
 
 
 def test_statement_timeout_of_the_server_is_named(server: str, schema: str) -> None:
@@ -93,18 +93,19 @@ def test_text_outside_the_database_encoding_is_refused(latin: str) -> None:
         holdfast.open(address(latin, "流"))
 
 
-@pytest.fixture(scope="module")
-def small() -> Iterator[Server]:
-    """Yield a server with few connections."""
-    with Server() as own:
-        with psycopg.connect(own.url, autocommit=True) as connection:
-            connection.execute("CREATE ROLE guest LOGIN CONNECTION LIMIT 2")
-            connection.execute("GRANT ALL ON DATABASE postgres TO guest")
-        yield own
+@pytest.fixture
+def guest(server: str) -> Iterator[str]:
+    """Yield the address of the server for a user who may open two connections."""
+    name = f"guest_{uuid.uuid4().hex[:8]}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {name} LOGIN CONNECTION LIMIT 2")
+        connection.execute(f"GRANT ALL ON DATABASE postgres TO {name}")
+        yield server.replace("postgres:@", f"{name}:@").replace("postgres@", f"{name}@")
+        connection.execute(f"DROP OWNED BY {name}")
+        connection.execute(f"DROP ROLE {name}")
 
 
-def test_free_connection_is_waited_for_when_a_store_is_opened(small: Server) -> None:
-    guest = small.url.replace("postgres:@", "guest:@").replace("postgres@", "guest@")
+def test_free_connection_is_waited_for_when_a_store_is_opened(guest: str) -> None:
     taken = [psycopg.connect(guest) for _ in range(2)]
     try:
         with pytest.raises(StoreBusy, match="no free connection"):
