@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from contextlib import closing
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from database import Database
 from holdfast.errors import CorruptStore, HoldfastError, InvalidCall
-from holdfast.model.records import TimelineRecord
+from holdfast.model.records import RunRecord, TimelineRecord
 from holdfast.store.sqlite.store import SQLiteStore
 from holdfast.testing.conformance.queues import claim, enqueue, ids
 from holdfast.testing.samples import (
@@ -32,77 +34,78 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "runs.db"
 
 
-@pytest.mark.parametrize(
-    ("statement", "read"),
-    [
-        ("UPDATE run SET size = size + 1", lambda store, run: store.run("run")),
-        ("UPDATE run SET id = 'other'", lambda store, run: store.run_by_key(run.key)),
-        ("UPDATE run SET head = 1", lambda store, run: store.runs()),
-        ("UPDATE run SET parent = 2", lambda store, run: store.run("run")),
-        ("UPDATE run SET parent = NULL", lambda store, run: store.runs()),
-        ("UPDATE run SET due = due - 1", lambda store, run: store.runs(due=9)),
-        ("UPDATE run SET owner = 'other'", lambda store, run: store.run_by_key(run.key)),
-        ("UPDATE run SET owner = NULL", lambda store, run: store.run("run")),
-        ("UPDATE run SET detail = x'00'", lambda store, run: store.run("run")),
-        ("UPDATE run SET detail = NULL", lambda store, run: store.run("run")),
-        ("UPDATE run SET until = 'soon'", lambda store, run: store.run("run")),
-        ("UPDATE value SET data = x'00'", lambda store, run: store.value("breaker")),
-        ("UPDATE value SET data = 'data'", lambda store, run: store.value("breaker")),
-        ("UPDATE value SET revision = 7", lambda store, run: store.value("breaker")),
-        (
-            "UPDATE value SET name = 'other'",
-            lambda store, run: store.value("breaker") or store.value("other"),
-        ),
-        ("UPDATE value SET sum = x'00'", lambda store, run: store.value("breaker")),
-        ("DROP TABLE value", lambda store, run: store.value("breaker")),
-        ("UPDATE timeline SET parent = 2", lambda store, run: store.timelines(run.key)),
-        ("UPDATE mark SET at = 0", lambda store, run: store.marks(run.key)),
-        (
-            "UPDATE journal SET detail = x'00' WHERE number IS NULL",
-            lambda store, run: store.journal(run=run.key, after=0, limit=9),
-        ),
-        ("UPDATE journal SET kind = 99 WHERE number = 2", lambda store, run: store.versions(run.key)),
-        ("UPDATE journal SET seal = 5 WHERE number = 2", lambda store, run: store.packs(run.key, [2])),
-        (
-            "UPDATE artifact_piece SET data = x'00' WHERE n = 2",
-            lambda store, run: list(store.artifact_pieces(digest(content("large", 3 << 20)))),
-        ),
-        (
-            "UPDATE artifact_piece SET data = 'text' WHERE n = 2",
-            lambda store, run: list(store.artifact_pieces(digest(content("large", 3 << 20)))),
-        ),
-        ("DROP TABLE mark", lambda store, run: store.marks(run.key)),
-    ],
-)
-def test_changed_row_is_refused(
-    path: Path, statement: str, read: Callable[[SQLiteStore, object], object]
-) -> None:
+#: A statement that damages a store, and a read that notices it.
+_DAMAGE: list[tuple[str, Callable[[SQLiteStore, RunRecord], object]]] = [
+    ("UPDATE run SET size = size + 1", lambda store, run: store.run("run")),
+    ("UPDATE run SET id = 'other'", lambda store, run: store.run_by_key(run.key)),
+    ("UPDATE run SET head = 1", lambda store, run: store.runs()),
+    ("UPDATE run SET parent = 2", lambda store, run: store.run("run")),
+    ("UPDATE run SET parent = NULL", lambda store, run: store.runs()),
+    ("UPDATE run SET due = due - 1", lambda store, run: store.runs(due=9)),
+    ("UPDATE run SET owner = 'other'", lambda store, run: store.run_by_key(run.key)),
+    ("UPDATE run SET owner = NULL", lambda store, run: store.run("run")),
+    ("UPDATE run SET detail = x'00'", lambda store, run: store.run("run")),
+    ("UPDATE run SET detail = NULL", lambda store, run: store.run("run")),
+    ("UPDATE run SET until = 'soon'", lambda store, run: store.run("run")),
+    ("UPDATE value SET data = x'00'", lambda store, run: store.value("breaker")),
+    ("UPDATE value SET data = 'data'", lambda store, run: store.value("breaker")),
+    ("UPDATE value SET revision = 7", lambda store, run: store.value("breaker")),
+    (
+        "UPDATE value SET name = 'other'",
+        lambda store, run: store.value("breaker") or store.value("other"),
+    ),
+    ("UPDATE value SET sum = x'00'", lambda store, run: store.value("breaker")),
+    ("DROP TABLE value", lambda store, run: store.value("breaker")),
+    ("UPDATE timeline SET parent = 2", lambda store, run: store.timelines(run.key)),
+    ("UPDATE mark SET at = 0", lambda store, run: store.marks(run.key)),
+    (
+        "UPDATE journal SET detail = x'00' WHERE number IS NULL",
+        lambda store, run: store.journal(run=run.key, after=0, limit=9),
+    ),
+    ("UPDATE journal SET kind = 99 WHERE number = 2", lambda store, run: store.versions(run.key)),
+    ("UPDATE journal SET seal = 5 WHERE number = 2", lambda store, run: store.packs(run.key, [2])),
+    (
+        "UPDATE artifact_piece SET data = x'00' WHERE n = 2",
+        lambda store, run: list(store.artifact_pieces(digest(content("large", 3 << 20)))),
+    ),
+    (
+        "UPDATE artifact_piece SET data = 'text' WHERE n = 2",
+        lambda store, run: list(store.artifact_pieces(digest(content("large", 3 << 20)))),
+    ),
+    ("DROP TABLE mark", lambda store, run: store.marks(run.key)),
+]
+
+
+def test_changed_row_is_refused(path: Path, tmp_path: Path) -> None:
     large = content("large", 3 << 20)
-    with closing(SQLiteStore(path)) as store:
+    with closing(SQLiteStore(tmp_path / "intact.db")) as store:
         line = TimelineRecord(number=1, parent=0, at=1)
         parts = {"timeline": line, "events": [event()], "uploads": [upload(large)], "holds": [digest(large)]}
         made = new_run(parent=7, due=9, owner="me", until=9, detail=b"waits")
         run = commit(store, commit(store, made, change=parts))
         store.set_value("breaker", b"data", 0)
         mark(store, run, 1, "good")
-        read(store, run)
-        with Database(path) as connection:
-            connection.execute(statement)
-        with pytest.raises(CorruptStore):
+    for statement, read in _DAMAGE:
+        shutil.copy(tmp_path / "intact.db", path)
+        with closing(SQLiteStore(path)) as store:
             read(store, run)
+            with Database(path) as connection:
+                connection.execute(statement)
+            with pytest.raises(CorruptStore):
+                read(store, run)
 
 
-@pytest.mark.parametrize("value", ["x'00'", "5", "x'" + "00" * 32 + "'"])
-@pytest.mark.parametrize("table", ["hold", "artifact"])
-def test_nothing_is_collected_with_a_damaged_hold(path: Path, tmp_path: Path, table: str, value: str) -> None:
-    folder, large = tmp_path / "large", content("large", 70_000)
-    with closing(SQLiteStore(path, artifacts=folder)) as store:
-        commit(store, new_run(), change={"uploads": [upload(large)], "holds": [digest(large)]})
-        with Database(path) as connection:
-            connection.execute(f"UPDATE {table} SET digest = {value}")
-        with pytest.raises(CorruptStore):
-            store.collect(before=ALL)
-        assert [found for found in folder.rglob("*") if found.is_file()]
+def test_nothing_is_collected_with_a_damaged_hold(tmp_path: Path) -> None:
+    large = content("large", 70_000)
+    for table, value in product(("hold", "artifact"), ("x'00'", "5", "x'" + "00" * 32 + "'")):
+        path, folder = tmp_path / f"{table}-{len(value)}.db", tmp_path / f"{table}-{len(value)}"
+        with closing(SQLiteStore(path, artifacts=folder)) as store:
+            commit(store, new_run(), change={"uploads": [upload(large)], "holds": [digest(large)]})
+            with Database(path) as connection:
+                connection.execute(f"UPDATE {table} SET digest = {value}")
+            with pytest.raises(CorruptStore):
+                store.collect(before=ALL)
+            assert [found for found in folder.rglob("*") if found.is_file()]
 
 
 def test_damaged_record_of_an_artifact_is_not_collected(path: Path, tmp_path: Path) -> None:
@@ -137,14 +140,12 @@ def test_damaged_version_does_not_affect_others(path: Path) -> None:
     store.close()
 
 
-@pytest.mark.parametrize(
-    "statement", ["SELECT " + "?, " * 40_000 + "?", "SELECT 1 WHERE " + "1 = 2 OR " * 1500 + "1 = 2"]
-)
-def test_statement_beyond_limits_of_sqlite_is_not_reported_as_damage(path: Path, statement: str) -> None:
+def test_statement_beyond_limits_of_sqlite_is_not_reported_as_damage(path: Path) -> None:
     with closing(SQLiteStore(path)) as store:
-        with pytest.raises(InvalidCall, match="ask for less"), store._database.reader() as connection:
-            connection.execute(statement)
-        assert store.runs() == []
+        for statement in ("SELECT " + "?, " * 40_000 + "?", "SELECT 1 WHERE " + "1 = 2 OR " * 1500 + "1 = 2"):
+            with pytest.raises(InvalidCall, match="ask for less"), store._database.reader() as connection:
+                connection.execute(statement)
+            assert store.runs() == []
 
 
 def test_damaged_run_leaves_its_queue(tmp_path: Path) -> None:
