@@ -20,9 +20,8 @@ def _run(last: int, *, epoch: int = 0, kept: int | None = None) -> RunRecord:
     )
 
 
-@pytest.mark.parametrize(
-    ("run", "numbers", "before", "limit", "whole"),
-    [
+def test_is_complete_detects_missing_numbers(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[RunRecord, list[int], int | None, int, bool]] = [
         (_run(3), [3, 2, 1], None, 10, True),
         (_run(3), [3, 2], None, 2, True),
         (_run(3), [3, 1], None, 2, False),
@@ -42,12 +41,10 @@ def _run(last: int, *, epoch: int = 0, kept: int | None = None) -> RunRecord:
         (_run(9, epoch=1, kept=3), [9, 4], None, 10, False),
         (_run(9, epoch=1, kept=3), [9, 4], None, 2, True),
         (_run(9, epoch=1, kept=3), [9, 9, 4], None, 10, False),
-    ],
-)
-def test_is_complete_detects_missing_numbers(
-    run: RunRecord, numbers: list[int], before: int | None, limit: int, whole: bool
-) -> None:
-    assert is_complete(run, numbers, before=before, limit=limit) is whole
+    ]
+    for run, numbers, before, limit, whole in cases:
+        with subtests.test(last=run.last, numbers=numbers, before=before, limit=limit):
+            assert is_complete(run, numbers, before=before, limit=limit) is whole
 
 
 @pytest.mark.parametrize(

@@ -59,9 +59,10 @@ def test_closed_store_refuses_calls(hf: Holdfast) -> None:
             call()
 
 
-@pytest.mark.parametrize(
-    "wanted",
-    [
+def test_open_refuses_invalid_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+) -> None:
+    cases: list[dict[str, Any]] = [
         {"where": "\ud800.db"},
         {"where": "a\0b.db"},
         {"where": b"a.db"},
@@ -79,15 +80,11 @@ def test_closed_store_refuses_calls(hf: Holdfast) -> None:
         {"clock": 3},
         {"lease": -1},
         {"redact": "secret"},
-    ],
-    ids=repr,
-)
-def test_open_refuses_invalid_arguments(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any]
-) -> None:
+    ]
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InvalidCall):
-        holdfast.open(**{"where": "a.db", **wanted})
+    for wanted in cases:
+        with subtests.test(wanted=wanted), pytest.raises(InvalidCall):
+            holdfast.open(**{"where": "a.db", **wanted})
 
 
 def test_formats_refuses_an_invalid_path() -> None:

@@ -14,9 +14,8 @@ def four(log: History) -> History:
     return log
 
 
-@pytest.mark.parametrize(
-    ("ref", "number"),
-    [
+def test_reference_by_number_head_and_distance_is_resolved(four: History, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[int | str, int]] = [
         (1, 1),
         (4, 4),
         ("1", 1),
@@ -27,19 +26,18 @@ def four(log: History) -> History:
         ("~0", 4),
         ("~1", 3),
         ("~3", 1),
-    ],
-)
-def test_reference_by_number_head_and_distance_is_resolved(
-    four: History, ref: int | str, number: int
-) -> None:
-    version = four.at(ref)
-    assert (version.number, version.state) == (number, {"n": number})
+    ]
+    for ref, number in cases:
+        with subtests.test(ref=ref, number=number):
+            version = four.at(ref)
+            assert (version.number, version.state) == (number, {"n": number})
 
 
-@pytest.mark.parametrize("ref", [5, "5", "@5", "~4", "~9", "good", ":good"])
-def test_reference_to_a_missing_version_is_not_found(four: History, ref: int | str) -> None:
-    with pytest.raises(NotFound, match="run-1"):
-        four.at(ref)
+def test_reference_to_a_missing_version_is_not_found(four: History, subtests: pytest.Subtests) -> None:
+    missing: list[int | str] = [5, "5", "@5", "~4", "~9", "good", ":good"]
+    for ref in missing:
+        with subtests.test(ref=ref), pytest.raises(NotFound, match="run-1"):
+            four.at(ref)
 
 
 def test_distance_counts_along_the_ancestors_of_the_head(four: History) -> None:
@@ -109,9 +107,8 @@ def test_each_mark_is_recorded_once_in_the_journal(four: History) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("ref", "number"),
-    [
+def test_reference_with_a_run_is_resolved(hf: Holdfast, four: History, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, int]] = [
         ("run-1", 4),
         ("run-1@2", 2),
         ("run-1@head", 4),
@@ -119,12 +116,12 @@ def test_each_mark_is_recorded_once_in_the_journal(four: History) -> None:
         ("run-1:good", 1),
         ("ru", 4),
         ("r@3", 3),
-    ],
-)
-def test_reference_with_a_run_is_resolved(hf: Holdfast, four: History, ref: str, number: int) -> None:
+    ]
     four.tag(1, "good")
-    version = hf.version(ref)
-    assert (version.run, version.number) == ("run-1", number)
+    for ref, number in cases:
+        with subtests.test(ref=ref, number=number):
+            version = hf.version(ref)
+            assert (version.run, version.number) == ("run-1", number)
 
 
 def test_run_prefix_must_be_unique(hf: Holdfast) -> None:
@@ -137,11 +134,11 @@ def test_run_prefix_must_be_unique(hf: Holdfast) -> None:
     assert hf.version("alpha-2@1").run == "alpha-2"
 
 
-@pytest.mark.parametrize("wild", ["%", "_", "alpha%", "a_pha-1", "ALPHA", "*"])
-def test_run_prefix_is_not_a_pattern(hf: Holdfast, wild: str) -> None:
+def test_run_prefix_is_not_a_pattern(hf: Holdfast, subtests: pytest.Subtests) -> None:
     hf.history("alpha-1").commit({})
-    with pytest.raises(NotFound):
-        hf.version(wild)
+    for wild in ("%", "_", "alpha%", "a_pha-1", "ALPHA", "*"):
+        with subtests.test(wild=wild), pytest.raises(NotFound):
+            hf.version(wild)
 
 
 def test_run_id_can_contain_a_colon(hf: Holdfast) -> None:

@@ -249,24 +249,27 @@ def test_equal_trees_have_no_changes() -> None:
     assert json_patch(old, new) == []
 
 
-@pytest.mark.parametrize(("old", "new"), [*itertools.permutations([0, False, 0.0, -0.0, "0", b"0", None], 2)])
-def test_similar_values_differ(old: Any, new: Any) -> None:
-    for one, two in ((old, new), ({"x": old}, {"x": new}), ([9, old, 9], [9, new, 9])):
-        (change,) = changes(*folded(one, two))
-        assert change.kind == "changed"
-        assert exact([change.old, change.new]) == exact([old, new])
-        assert len(json_patch(*folded(one, two))) == 1
+def test_similar_values_differ(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Any, Any]] = [*itertools.permutations([0, False, 0.0, -0.0, "0", b"0", None], 2)]
+    for old, new in cases:
+        with subtests.test(old=old, new=new):
+            for one, two in ((old, new), ({"x": old}, {"x": new}), ([9, old, 9], [9, new, 9])):
+                (change,) = changes(*folded(one, two))
+                assert change.kind == "changed"
+                assert exact([change.old, change.new]) == exact([old, new])
+                assert len(json_patch(*folded(one, two))) == 1
 
 
-@pytest.mark.parametrize("width", [1, 40, 1200])
-@pytest.mark.parametrize(("old", "new"), [(1, True), (1.0, 1), ("red", Colour.RED), (True, 1.0)])
-def test_similar_keys_differ(width: int, old: Any, new: Any) -> None:
-    rest = {f"k{number}": number for number in range(width)}
-    found = changes(*folded({old: "same", **rest}, {new: "same", **rest}))
-    assert [(change.kind, change.path, type(change.path[0])) for change in found] == [
-        ("removed", (old,), type(old)),
-        ("added", (new,), type(new)),
-    ]
+def test_similar_keys_differ(subtests: pytest.Subtests) -> None:
+    for old, new in [(1, True), (1.0, 1), ("red", Colour.RED), (True, 1.0)]:
+        for width in [1, 40, 1200]:
+            with subtests.test(old=old, new=new, width=width):
+                rest = {f"k{number}": number for number in range(width)}
+                found = changes(*folded({old: "same", **rest}, {new: "same", **rest}))
+                assert [(change.kind, change.path, type(change.path[0])) for change in found] == [
+                    ("removed", (old,), type(old)),
+                    ("added", (new,), type(new)),
+                ]
 
 
 @pytest.mark.parametrize("width", [1, 40])

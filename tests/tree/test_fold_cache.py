@@ -69,9 +69,8 @@ def twice(value: Any, change: Callable[[Any], Any]) -> Any:
     return open_box(after["x"])
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_changed_model_is_stored(subtests: pytest.Subtests) -> None:
+    cases: list[Callable[[Any], Any]] = [
         lambda m: setattr(m, "text", "other"),
         lambda m: setattr(m, "number", 1.0),
         lambda m: setattr(m, "number", True),
@@ -86,21 +85,20 @@ def twice(value: Any, change: Callable[[Any], Any]) -> Any:
         lambda m: m.model_fields_set.add("number"),
         lambda m: object.__setattr__(m, "__dict__", {**m.__dict__, "text": "swapped"}),
         lambda m: setattr(m, "ordered", OrderedDict(b=1, a=2)),
-    ],
-)
-def test_changed_model_is_stored(change: Callable[[Any], Any]) -> None:
-    model = Model(text="one", part=Part(tags=[0]))
-    back = twice(model, change)
-    assert back == model
-    assert back.__dict__ == model.__dict__
-    assert type(back.number) is type(model.number)
-    assert back.__pydantic_private__ == model.__pydantic_private__
-    assert back.model_fields_set == model.model_fields_set
+    ]
+    for number, change in enumerate(cases):
+        with subtests.test(number=number):
+            model = Model(text="one", part=Part(tags=[0]))
+            back = twice(model, change)
+            assert back == model
+            assert back.__dict__ == model.__dict__
+            assert type(back.number) is type(model.number)
+            assert back.__pydantic_private__ == model.__pydantic_private__
+            assert back.model_fields_set == model.model_fields_set
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_changed_record_is_stored(subtests: pytest.Subtests) -> None:
+    cases: list[Callable[[Any], Any]] = [
         lambda r: setattr(r, "text", "other"),
         lambda r: r.items.append(1),
         lambda r: r.items[0].append(1),
@@ -110,16 +108,18 @@ def test_changed_model_is_stored(change: Callable[[Any], Any]) -> None:
         lambda r: r.items[4][0].append(9),
         lambda r: r.items[5].update(k=1),
         lambda r: setattr(r, "items", []),
-    ],
-)
-@pytest.mark.parametrize("made", [Record, Slim])
-def test_changed_record_is_stored(made: Any, change: Callable[[Any], Any]) -> None:
-    record = made(items=[[0], {"x", "y"}, deque([1], maxlen=3), OrderedDict(a=1, b=2), ([7],), {}])
-    back = twice(record, change)
-    assert back == record
-    assert repr(back.items) == repr(record.items) or set(map(type, back.items)) == set(
-        map(type, record.items)
-    )
+    ]
+    for made in [Record, Slim]:
+        for number, change in enumerate(cases):
+            with subtests.test(made=made, number=number):
+                record = made(
+                    items=[[0], {"x", "y"}, deque([1], maxlen=3), OrderedDict(a=1, b=2), ([7],), {}]
+                )
+                back = twice(record, change)
+                assert back == record
+                assert repr(back.items) == repr(record.items) or set(map(type, back.items)) == set(
+                    map(type, record.items)
+                )
 
 
 def test_changed_order_is_stored() -> None:

@@ -83,10 +83,11 @@ MERGES: dict[str, Sides] = {
 }
 
 
-@pytest.mark.parametrize(("base", "ours", "theirs", "expected"), MERGES.values(), ids=MERGES)
-def test_values_merge(base: Any, ours: Any, theirs: Any, expected: Any) -> None:
-    assert exactly(merge(*trees(base, ours, theirs)), expected)
-    assert exactly(merge(*(Folder(object()).fold(side) for side in (base, ours, theirs))), expected)
+def test_values_merge(subtests: pytest.Subtests) -> None:
+    for name, (base, ours, theirs, expected) in MERGES.items():
+        with subtests.test(name=name):
+            assert exactly(merge(*trees(base, ours, theirs)), expected)
+            assert exactly(merge(*(Folder(object()).fold(side) for side in (base, ours, theirs))), expected)
 
 
 CONFLICTS: dict[str, Sides] = {
@@ -108,9 +109,10 @@ CONFLICTS: dict[str, Sides] = {
 }
 
 
-@pytest.mark.parametrize(("base", "ours", "theirs", "paths"), CONFLICTS.values(), ids=CONFLICTS)
-def test_values_conflict(base: Any, ours: Any, theirs: Any, paths: list[str]) -> None:
-    assert conflict(base, ours, theirs).details["paths"] == paths
+def test_values_conflict(subtests: pytest.Subtests) -> None:
+    for name, (base, ours, theirs, paths) in CONFLICTS.items():
+        with subtests.test(name=name):
+            assert conflict(base, ours, theirs).details["paths"] == paths
 
 
 # Two changes of the letters abcdef: insertions, changes, deletions, rewritten stretches, a move; conflicts.
@@ -125,14 +127,15 @@ LETTERS = """
 """
 
 
-@pytest.mark.parametrize("case", LETTERS.split())
-def test_lists_merge(case: str) -> None:
-    ours, theirs, expected = case.replace("=", "+").split("+")
-    try:
-        found = "".join(merged(list("abcdef"), list(ours), list(theirs)))
-    except MergeConflict as error:
-        found = "!" + ",".join(error.details["paths"])
-    assert found == expected
+def test_lists_merge(subtests: pytest.Subtests) -> None:
+    for case in LETTERS.split():
+        with subtests.test(case=case):
+            ours, theirs, expected = case.replace("=", "+").split("+")
+            try:
+                found = "".join(merged(list("abcdef"), list(ours), list(theirs)))
+            except MergeConflict as error:
+                found = "!" + ",".join(error.details["paths"])
+            assert found == expected
 
 
 def test_repetitive_lists_merge() -> None:
@@ -212,9 +215,8 @@ def test_conflict_has_paths_values_and_remedy() -> None:
     assert conflict({"s": {1}}, {"s": {2}}, {"s": {3}}).details["ours"] == {2}
 
 
-@pytest.mark.parametrize(
-    ("base", "ours", "theirs", "pattern", "name"),
-    [
+def test_conflict_suggests_a_reducer_that_merges_the_values(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Any, Any, Any, str, str]] = [
         ({"n": 0}, {"n": 1}, {"n": 2}, "n", "sum"),
         ({"n": 0}, {}, {}, "n", "equal"),
         ({"n": [1, 2]}, {"n": [1]}, {"n": [1]}, "n[*]", "equal"),
@@ -223,13 +225,11 @@ def test_conflict_has_paths_values_and_remedy() -> None:
         ({"n": 1}, {}, {"n": 2}, "n", "last"),
         ({"n": {1}}, {"n": {2}}, {"n": {3}}, "n", "union"),
         ({"n": [3, 1, 2]}, {"n": [1, 2, 3]}, {"n": [2, 1, 3]}, "n", "union"),
-    ],
-)
-def test_conflict_suggests_a_reducer_that_merges_the_values(
-    base: Any, ours: Any, theirs: Any, pattern: str, name: str
-) -> None:
-    assert f'such as merge={{{pattern!r}: "{name}"}} ' in str(conflict(base, ours, theirs))
-    merged(base, ours, theirs, reducers=Reducers({pattern: name}))
+    ]
+    for base, ours, theirs, pattern, name in cases:
+        with subtests.test(base=base, ours=ours, theirs=theirs, pattern=pattern, name=name):
+            assert f'such as merge={{{pattern!r}: "{name}"}} ' in str(conflict(base, ours, theirs))
+            merged(base, ours, theirs, reducers=Reducers({pattern: name}))
 
 
 def test_resolver_gets_new_objects_instead_of_boxes() -> None:

@@ -24,9 +24,8 @@ def summed(path: Any, base: Any, ours: Any, theirs: Any) -> Any:
     return ours + theirs - base
 
 
-@pytest.mark.parametrize(
-    ("base", "both", "agreed", "asked"),
-    [
+def test_equal_changes_are_a_conflict_unless_they_agree_or_are_resolved(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Any, Any, Any, Any]] = [
         ({"n": 0}, {"n": 1}, {"n": 1}, {"n": 2}),
         ({}, {"n": 1}, {"n": 1}, {"n": 2}),
         ({"n": 10**6}, {"n": 10**6 + 7}, {"n": 10**6 + 7}, {"n": 10**6 + 14}),
@@ -37,23 +36,21 @@ def summed(path: Any, base: Any, ours: Any, theirs: Any) -> Any:
         ({"t": "a"}, {"t": 3}, {"t": 3}, None),
         # What both appended is there twice.
         ({"l": [1]}, {"l": [1, 2]}, {"l": [1, 2, 2]}, {"l": [1, 2, 2]}),
-    ],
-)
-def test_equal_changes_are_a_conflict_unless_they_agree_or_are_resolved(
-    base: Any, both: Any, agreed: Any, asked: Any
-) -> None:
-    assert merged(base, both, both, agree=True) == agreed
-    if asked == agreed:
-        assert merged(base, both, both) == agreed
-    else:
-        with pytest.raises(MergeConflict, match="two concurrent changes"):
-            merged(base, both, both)
-    if asked is None:
-        assert merged(base, both, both, lambda path, was, *sides: (path, was, *sides)) == {
-            "t": (("t",), "a", 3, 3)
-        }
-    else:
-        assert merged(base, both, both, summed) == asked
+    ]
+    for base, both, agreed, asked in cases:
+        with subtests.test(base=base, both=both, agreed=agreed, asked=asked):
+            assert merged(base, both, both, agree=True) == agreed
+            if asked == agreed:
+                assert merged(base, both, both) == agreed
+            else:
+                with pytest.raises(MergeConflict, match="two concurrent changes"):
+                    merged(base, both, both)
+            if asked is None:
+                assert merged(base, both, both, lambda path, was, *sides: (path, was, *sides)) == {
+                    "t": (("t",), "a", 3, 3)
+                }
+            else:
+                assert merged(base, both, both, summed) == asked
 
 
 @pytest.mark.parametrize(

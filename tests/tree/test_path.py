@@ -47,9 +47,8 @@ def test_any_text_is_a_path_or_refused(text: str) -> None:
     assert exactly(parse(show(segments)), segments)
 
 
-@pytest.mark.parametrize(
-    ("text", "segments"),
-    [
+def test_path_is_parsed(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, list[Any]]] = [
         ("", []),
         ("plan", ["plan"]),
         (".plan", ["plan"]),
@@ -62,15 +61,14 @@ def test_any_text_is_a_path_or_refused(text: str) -> None:
         ("a[True]", ["a", True]),
         ("a-b.c_d", ["a-b", "c_d"]),
         ("größe.名", ["größe", "名"]),
-    ],
-)
-def test_path_is_parsed(text: str, segments: list[Any]) -> None:
-    assert exactly(parse(text), segments)
+    ]
+    for text, segments in cases:
+        with subtests.test(text=text, segments=segments):
+            assert exactly(parse(text), segments)
 
 
-@pytest.mark.parametrize(
-    ("segments", "text"),
-    [
+def test_path_is_shown(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[list[Any], str]] = [
         ([], ""),
         (["plan", "tasks", 3, "title"], "plan.tasks[3].title"),
         ([0, "a"], "[0].a"),
@@ -79,10 +77,10 @@ def test_path_is_parsed(text: str, segments: list[Any]) -> None:
         ([""], '[""]'),
         ([(1, "a")], "[(1, 'a')]"),
         ([1.5, None, True, b"x"], "[1.5][None][True][b'x']"),
-    ],
-)
-def test_path_is_shown(segments: list[Any], text: str) -> None:
-    assert show(segments) == text
+    ]
+    for segments, text in cases:
+        with subtests.test(segments=segments, text=text):
+            assert show(segments) == text
 
 
 BAD = [
@@ -92,10 +90,10 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize("text", BAD)
-def test_invalid_path_is_refused(text: str) -> None:
-    with pytest.raises(InvalidReference, match="path"):
-        parse(text)
+def test_invalid_path_is_refused(subtests: pytest.Subtests) -> None:
+    for text in BAD:
+        with subtests.test(text=text), pytest.raises(InvalidReference, match="path"):
+            parse(text)
 
 
 def test_segments_are_accepted() -> None:
@@ -104,10 +102,11 @@ def test_segments_are_accepted() -> None:
     assert parse(()) == []
 
 
-@pytest.mark.parametrize("path", [5, None, 1.5, b"a", {"a": 1}, {"a"}, iter("a"), ["a", [1]], [{}], [{1}]])
-def test_other_types_are_refused(path: Any) -> None:
-    with pytest.raises(InvalidReference, match="path"):
-        parse(path)
+def test_other_types_are_refused(subtests: pytest.Subtests) -> None:
+    cases: list[Any] = [5, None, 1.5, b"a", {"a": 1}, {"a"}, iter("a"), ["a", [1]], [{}], [{1}]]
+    for path in cases:
+        with subtests.test(path=path), pytest.raises(InvalidReference, match="path"):
+            parse(path)
 
 
 class Name(str, enum.Enum):  # noqa: UP042 - which formats otherwise than a StrEnum

@@ -60,9 +60,8 @@ def test_named_reducer_merges_two_changes(name: str) -> None:
             assert type(result.get("n", MISSING)) is type(expected)
 
 
-@pytest.mark.parametrize(
-    ("name", "sides"),
-    [
+def test_values_that_a_reducer_cannot_merge_conflict(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, Any]] = [
         ("sum", ("a", "b", "c")),
         ("sum", (False, True, 1)),
         ("sum", (0, 1.5, Decimal(1))),
@@ -71,13 +70,13 @@ def test_named_reducer_merges_two_changes(name: str) -> None:
         ("equal", (0, 1, True)),
         ("union", (0, {1}, [2])),
         ("union", ({"a": 1}, {"a": 2}, {"a": 3})),
-    ],
-)
-def test_values_that_a_reducer_cannot_merge_conflict(name: str, sides: Any) -> None:
-    base, mine, theirs = ({} if value is MISSING else {"n": value} for value in sides)
-    with pytest.raises(MergeConflict) as caught:
-        merged(base, mine, theirs, {"n": name})
-    assert caught.value.details["path"] == "n"
+    ]
+    for name, sides in cases:
+        with subtests.test(name=name, sides=sides):
+            base, mine, theirs = ({} if value is MISSING else {"n": value} for value in sides)
+            with pytest.raises(MergeConflict) as caught:
+                merged(base, mine, theirs, {"n": name})
+            assert caught.value.details["path"] == "n"
 
 
 @pytest.mark.parametrize(
@@ -175,9 +174,8 @@ async def areduce(base: Any, mine: Any, theirs: Any) -> Any:
     return mine
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
+def test_function_that_cannot_be_a_reducer_is_refused_where_it_is_declared(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Any, str]] = [
         (areduce, "asynchronous.*plain def of base, mine, theirs"),
         (AsyncCall(), "asynchronous"),
         (lambda mine, theirs: mine, "cannot be called with base, mine, theirs"),
@@ -186,11 +184,10 @@ async def areduce(base: Any, mine: Any, theirs: Any) -> Any:
         (sum, '"sum"'),
         (max, '"max"'),
         (min, '"min"'),
-    ],
-)
-def test_function_that_cannot_be_a_reducer_is_refused_where_it_is_declared(given: Any, said: str) -> None:
-    with pytest.raises(InvalidCall, match=rf"merge\['a\.n'\].*{said}"):
-        reducers_of({"a.n": given})
+    ]
+    for given, said in cases:
+        with subtests.test(given=given), pytest.raises(InvalidCall, match=rf"merge\['a\.n'\].*{said}"):
+            reducers_of({"a.n": given})
 
 
 def test_function_of_three_arguments_is_a_reducer() -> None:

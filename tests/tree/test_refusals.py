@@ -127,23 +127,22 @@ UNSUPPORTED: dict[str, tuple[Any, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", UNSUPPORTED)
-def test_refusal_has_path_type_and_remedy(name: str) -> None:
-    value, kind, remedy = UNSUPPORTED[name]
-    tree = {"plan": {"tasks": [1, {"odd key": value}]}}
-    for write in (Folder(object()).fold, to_json):
-        with pytest.raises(UnsupportedValue) as caught:
-            write(tree)
-        assert caught.value.details["path"] == 'plan.tasks[1]["odd key"]'
-        message = str(caught.value)
-        assert message.startswith('at plan.tasks[1]["odd key"]: ')
-        assert kind in message
-        assert remedy in message
+def test_refusal_has_path_type_and_remedy(subtests: pytest.Subtests) -> None:
+    for name, (value, kind, remedy) in UNSUPPORTED.items():
+        with subtests.test(name=name):
+            tree = {"plan": {"tasks": [1, {"odd key": value}]}}
+            for write in (Folder(object()).fold, to_json):
+                with pytest.raises(UnsupportedValue) as caught:
+                    write(tree)
+                assert caught.value.details["path"] == 'plan.tasks[1]["odd key"]'
+                message = str(caught.value)
+                assert message.startswith('at plan.tasks[1]["odd key"]: ')
+                assert kind in message
+                assert remedy in message
 
 
-@pytest.mark.parametrize(
-    ("around", "path"),
-    [
+def test_path_includes_fields_of_objects(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Callable[[Any], Any], str]] = [
         (lambda bad: [bad], "x[0]"),
         (lambda bad: (1, bad), "x[1]"),
         (lambda bad: deque([0, bad]), "x[1]"),
@@ -156,15 +155,15 @@ def test_refusal_has_path_type_and_remedy(name: str) -> None:
         (lambda bad: {1, bad}, "x"),
         (lambda bad: {dt.date(2024, 1, 1): bad}, "x[datetime.date(2024, 1, 1)]"),
         (lambda bad: Opaque("t", {"a": bad}), "x.a"),
-    ],
-)
-def test_path_includes_fields_of_objects(around: Callable[[Any], Any], path: str) -> None:
-    value = {"x": around(NotRegisteredEnum.A)}
-    for write in (Folder(object()).fold, to_json):
-        with pytest.raises(UnsupportedValue) as caught:
-            write(value)
-        assert caught.value.details["path"] == path
-        assert caught.value.details["type"] == f"{__name__}.NotRegisteredEnum"
+    ]
+    for around, path in cases:
+        with subtests.test(around=around):
+            value = {"x": around(NotRegisteredEnum.A)}
+            for write in (Folder(object()).fold, to_json):
+                with pytest.raises(UnsupportedValue) as caught:
+                    write(value)
+                assert caught.value.details["path"] == path
+                assert caught.value.details["type"] == f"{__name__}.NotRegisteredEnum"
 
 
 def test_error_names_a_key_that_cannot_be_stored() -> None:

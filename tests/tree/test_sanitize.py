@@ -70,41 +70,42 @@ def test_storable_value_is_unchanged() -> None:
             assert paths == [], name
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (some_function, "<function some_function>"),
-        (lambda: 1, "<function <lambda>>"),
-        (len, "<function len>"),
-        ([].append, "<function list.append>"),
-        (MyInt(1).__int__, "<method MyInt.__int__>"),
-        (Plain, "<class unstorable_classes.Plain>"),
-        (int, "<class int>"),
-        (json, "<module json>"),
-        (_nothing(), "<generator _nothing>"),
-        (io.BytesIO(b"x"), "<_io.BytesIO>"),
-        (threading.Lock(), "<_thread.lock>"),
-        (object(), "<object>"),
-        (Hollow(), "<unstorable_classes.Hollow>"),
-        (Plain(), "<unstorable_classes.Plain>"),
-        (Plain(_secret=1), "<unstorable_classes.Plain>"),
-        (functools.partial(len), "<functools.partial>"),
-        (iter([]), "<list_iterator>"),
-        (types.MappingProxyType({}), "<mappingproxy>"),
-        (weakref.ref(Plain), "<weakref.ReferenceType>"),
-        (..., "<ellipsis>"),
-        (NotImplemented, "<NotImplementedType>"),
-        (Shade.DARK, "<unstorable_classes.Shade.DARK>"),
-        (np.array([object()]), "<numpy.ndarray>"),
-        (
-            dt.datetime(2024, 1, 1, tzinfo=OddZone()),
-            "<datetime.datetime 2024-01-01T00:00:00+01:00>",
-        ),
-    ],
-)
-def test_unstorable_value_becomes_a_description(value: Any, text: str) -> None:
-    _check({"a": [1, value], "b": 2}, {"a": [1, text], "b": 2}, "a[1]")
-    _check(value, text, "")
+DESCRIPTIONS: list[tuple[Any, str]] = [
+    (some_function, "<function some_function>"),
+    (lambda: 1, "<function <lambda>>"),
+    (len, "<function len>"),
+    ([].append, "<function list.append>"),
+    (MyInt(1).__int__, "<method MyInt.__int__>"),
+    (Plain, "<class unstorable_classes.Plain>"),
+    (int, "<class int>"),
+    (json, "<module json>"),
+    (_nothing(), "<generator _nothing>"),
+    (io.BytesIO(b"x"), "<_io.BytesIO>"),
+    (threading.Lock(), "<_thread.lock>"),
+    (object(), "<object>"),
+    (Hollow(), "<unstorable_classes.Hollow>"),
+    (Plain(), "<unstorable_classes.Plain>"),
+    (Plain(_secret=1), "<unstorable_classes.Plain>"),
+    (functools.partial(len), "<functools.partial>"),
+    (iter([]), "<list_iterator>"),
+    (types.MappingProxyType({}), "<mappingproxy>"),
+    (weakref.ref(Plain), "<weakref.ReferenceType>"),
+    (..., "<ellipsis>"),
+    (NotImplemented, "<NotImplementedType>"),
+    (Shade.DARK, "<unstorable_classes.Shade.DARK>"),
+    (np.array([object()]), "<numpy.ndarray>"),
+    (
+        dt.datetime(2024, 1, 1, tzinfo=OddZone()),
+        "<datetime.datetime 2024-01-01T00:00:00+01:00>",
+    ),
+]
+
+
+def test_unstorable_value_becomes_a_description(subtests: pytest.Subtests) -> None:
+    for value, text in DESCRIPTIONS:
+        with subtests.test(value=value):
+            _check({"a": [1, value], "b": 2}, {"a": [1, text], "b": 2}, "a[1]")
+            _check(value, text, "")
 
 
 def test_coroutine_is_described_and_not_awaited() -> None:
@@ -133,9 +134,8 @@ def test_file_is_described(tmp_path: Path) -> None:
     _check([file], [f"<closed file {str(path)!r}>"], "[0]")
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
+def test_object_becomes_its_public_fields(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Any, Any]] = [
         (Plain(a=1, _b=2, c=[3]), {TYPE_KEY: "unstorable_classes.Plain", "a": 1, "c": [3]}),
         (WithSlots(), {TYPE_KEY: "unstorable_classes.WithSlots", "shown": [1]}),
         (Unregistered("t", [1]), {TYPE_KEY: "unstorable_classes.Unregistered", "title": "t", "parts": [1]}),
@@ -144,10 +144,10 @@ def test_file_is_described(tmp_path: Path) -> None:
         (UnregisteredError("m", 1), {TYPE_KEY: "unstorable_classes.UnregisteredError", "args": ["m", 1]}),
         (Row(1, [2]), {TYPE_KEY: "unstorable_classes.Row", "left": 1, "right": [2]}),
         (UserDict({"a": 1}), {TYPE_KEY: "collections.UserDict", "data": {"a": 1}}),
-    ],
-)
-def test_object_becomes_its_public_fields(value: Any, expected: Any) -> None:
-    _check({"x": value}, {"x": expected}, "x")
+    ]
+    for value, expected in cases:
+        with subtests.test(value=value, expected=expected):
+            _check({"x": value}, {"x": expected}, "x")
 
 
 def test_paths_are_valid_before_and_after() -> None:
@@ -158,9 +158,8 @@ def test_paths_are_valid_before_and_after() -> None:
     assert clean["job"]["ok"] == 1
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
+def test_subclass_becomes_its_built_in_type(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Any, Any]] = [
         (MyInt(5), 5),
         (MyStr("a"), "a"),
         (MyList([1, [2]]), [1, [2]]),
@@ -170,10 +169,10 @@ def test_paths_are_valid_before_and_after() -> None:
         (MyDeque([1, [2]], maxlen=3), deque([1, [2]], maxlen=3)),
         (defaultdict(list, a=[1]), {"a": [1]}),
         (Counter("aab"), {"a": 2, "b": 1}),
-    ],
-)
-def test_subclass_becomes_its_built_in_type(value: Any, expected: Any) -> None:
-    _check([value], [expected], "[0]")
+    ]
+    for value, expected in cases:
+        with subtests.test(value=value, expected=expected):
+            _check([value], [expected], "[0]")
 
 
 def test_container_of_a_replacement_keeps_its_type() -> None:

@@ -74,22 +74,30 @@ def test_tree_too_deep_is_cut(wrap: Callable[[Any], Any]) -> None:
             value = next(iter(dict.values(value))) if isinstance(value, dict) else value[0]
 
 
-@pytest.mark.parametrize("depth", range(MAX_DEPTH - 3, MAX_DEPTH + 3))
-@pytest.mark.parametrize("wrap", [lambda x: [x], lambda x: (x,), lambda x: {x}, lambda x: {(1,): x}, Slotted])
-def test_cut_is_at_the_maximum_depth(wrap: Callable[[Any], Any], depth: int) -> None:
-    for leaf in (1, (), (1,), frozenset([1]), frozenset([(1,)]), frozenset(), Spot(1, 2)):
-        value = wrap(leaf)
-        for _ in range(depth):
-            value = [value]
-        clean, paths = sanitize(value)
-        encode(clean)
-        try:
-            encode(value)
-        except Exception:
-            assert paths
-        else:
-            assert not paths
-            assert encode(clean) == encode(value)
+def test_cut_is_at_the_maximum_depth(subtests: pytest.Subtests) -> None:
+    cases_0: list[Callable[[Any], Any]] = [
+        lambda x: [x],
+        lambda x: (x,),
+        lambda x: {x},
+        lambda x: {(1,): x},
+        Slotted,
+    ]
+    for number, wrap in enumerate(cases_0):
+        for depth in range(MAX_DEPTH - 3, MAX_DEPTH + 3):
+            with subtests.test(number=number, depth=depth):
+                for leaf in (1, (), (1,), frozenset([1]), frozenset([(1,)]), frozenset(), Spot(1, 2)):
+                    value = wrap(leaf)
+                    for _ in range(depth):
+                        value = [value]
+                    clean, paths = sanitize(value)
+                    encode(clean)
+                    try:
+                        encode(value)
+                    except Exception:
+                        assert paths
+                    else:
+                        assert not paths
+                        assert encode(clean) == encode(value)
 
 
 def test_chain_of_objects_is_cut() -> None:

@@ -138,18 +138,19 @@ SIMILAR: list[list[Any]] = [
 ]
 
 
-@pytest.mark.parametrize("values", SIMILAR, ids=lambda values: repr(values[0]))
-def test_similar_values_are_different(values: list[Any]) -> None:
-    for one, other in combinations(values, 2):
-        assert not exactly(one, other)
-        assert encode(one) != encode(other), (one, other)
-        assert json.dumps(to_json(one)) != json.dumps(to_json(other)), (one, other)
-        folder = Folder(object())
-        assert not same(folder.fold(one), folder.fold(other)), (one, other)
-        base = folder.fold({"x": [one]})
-        assert exactly(plain(reveal(folder.fold({"x": [other]}, base), open_box)), {"x": [other]})
-    for value in values:
-        assert same(Folder(object()).fold(value), Folder(object()).fold(value))
+def test_similar_values_are_different(subtests: pytest.Subtests) -> None:
+    for values in SIMILAR:
+        with subtests.test(values=values):
+            for one, other in combinations(values, 2):
+                assert not exactly(one, other)
+                assert encode(one) != encode(other), (one, other)
+                assert json.dumps(to_json(one)) != json.dumps(to_json(other)), (one, other)
+                folder = Folder(object())
+                assert not same(folder.fold(one), folder.fold(other)), (one, other)
+                base = folder.fold({"x": [one]})
+                assert exactly(plain(reveal(folder.fold({"x": [other]}, base), open_box)), {"x": [other]})
+            for value in values:
+                assert same(Folder(object()).fold(value), Folder(object()).fold(value))
 
 
 def test_class_can_gain_and_lose_fields() -> None:
