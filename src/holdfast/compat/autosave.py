@@ -78,7 +78,7 @@ def autosave(
     if every is not None:
         check_seconds("every", every, above_zero=True, most=threading.TIMEOUT_MAX)
     if lock is not None and not isinstance(lock, AbstractContextManager):
-        raise InvalidCall(f"lock is used as `with lock:`, which {short(lock)} is not made for")
+        raise InvalidCall(f"lock is a context manager such as threading.Lock(), not {short(lock)}")
     check_text("step", step, MAX_STEP)
     read = _reader(source)
 
@@ -108,14 +108,14 @@ class Autosave:
         self._after = after
         self._timer: _Timer | None = None
         #: Number of active blocks and calls, and whether `start` was called.
-        self._uses, self._kept = 0, False
+        self._uses, self._started = 0, False
         #: Re-entrant, because a signal handler may call `stop` while its own thread holds the lock.
         self._guard = threading.RLock()
-        self._trouble = Trouble(log.id)
+        self._failures = FailureLog(log.id)
 
     def save(self, *, note: str | None = None, tags: Iterable[str] = ()) -> Version | None:
         """Save a version now, changed or not. Return None if that failed; a warning gives the reason."""
-        return self._snapshot(VersionMetadata(note=note, tags=tags))
+        return self._try_write(VersionMetadata(note=note, tags=tags))
 
     def take(self, *, note: str | None = None, tags: Iterable[str] = ()) -> Version:
         """Save a version now, changed or not. Raise if that fails."""
@@ -126,7 +126,7 @@ class Autosave:
     def start(self) -> Autosave:
         """Start timed snapshots until `stop`, without a block. Do nothing if they are running."""
         with self._guard:
-            self._kept = True
+            self._started = True
             self._run_timer()
         return self
 
@@ -134,7 +134,7 @@ class Autosave:
         """End the timer, even if blocks or calls still use it. Save nothing; calls, block exits and `save`
         still do."""
         with self._guard:
-            timer, self._timer, self._kept = self._timer, None, False
+            timer, self._timer, self._started = self._timer, None, False
             # In a forked process the thread does not exist, and may have left its lock held.
             if timer is not None and timer.is_alive():
                 timer.end()
@@ -161,7 +161,9 @@ class Autosave:
     def __call__(self, function: F) -> F:
         """Return the function, sync or async, wrapped to save a snapshot after each call."""
         if isinstance(function, type | staticmethod | classmethod) or not callable(function):
-            raise InvalidCall(f"autosave decorates functions; {short(function)} is none, or wraps one")
+            raise InvalidCall(
+                f"autosave decorates functions, not {short(function)}: decorate the function itself"
+            )
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise InvalidCall(f"calling the generator {short(function)} does no work: use a block within it")
         name = self._step or str(getattr(function, "__name__", type(function).__name__))
@@ -184,78 +186,85 @@ class Autosave:
         return stack
 
     def _end(self, step: str | None, raised: type[BaseException] | None) -> None:
+        """End a block or call, and save the state."""
         with self._guard:
             self._uses = max(self._uses - 1, 0)
-            if not self._uses and not self._kept:
+            if not self._uses and not self._started:
                 self.stop()
         if raised is not None:
-            self._snapshot(
-                VersionMetadata(kind="timed", note=f"{step or 'the block'} raised {raised.__name__}")
-            )
+            note = f"{step or 'the block'} raised {raised.__name__}"
+            self._try_write(VersionMetadata(kind="timed", note=note))
         elif step:
-            self._snapshot(VersionMetadata(step=step))
+            self._try_write(VersionMetadata(step=step))
         else:
-            self._snapshot(VersionMetadata(kind="timed"), always=False)
+            self._try_write(VersionMetadata(kind="timed"), always=False)
 
     def _run_timer(self) -> None:
         if self._every is None or (self._timer is not None and self._timer.is_alive()):
             return
-        self._timer = _Timer(self, self._every)
+        self._timer = _Timer(self._log.id, self._every, self._save_on_time)
         try:
             self._timer.start()
         except RuntimeError as error:
-            self._warn(error)
+            self._failures.report(error)
 
-    def _snapshot(
-        self, facts: VersionMetadata, *, always: bool = True, timer: _Timer | None = None
+    def _save_on_time(self, timer: _Timer) -> None:
+        try:
+            self._try_write(VersionMetadata(kind="timed"), always=False, timer=timer)
+        except BaseException as error:
+            self._failures.report(error)
+
+    def _try_write(
+        self, metadata: VersionMetadata, *, always: bool = True, timer: _Timer | None = None
     ) -> Version | None:
         """Save a version. Return None if that fails, the timer has ended, or nothing changed and `always` is
         False."""
         try:
-            version = self._write(facts, always=always, timer=timer)
+            version = self._write(metadata, always=always, timer=timer)
         except SourceGone:
             if timer is not None:
                 timer.end()
             return None
         except Exception as error:
-            self._warn(error)
+            self._failures.report(error)
             return None
         if version is None:
-            self._trouble.over()
+            self._failures.clear()
         return version
 
     def _write(
-        self, facts: VersionMetadata, *, always: bool = True, timer: _Timer | None = None
+        self, metadata: VersionMetadata, *, always: bool = True, timer: _Timer | None = None
     ) -> Version | None:
-        facts.check()
+        metadata.check()
         while True:
             head = self._log.committer.fresh_head()
-            shot = self._shoot(head)
-            if not always and head is not None and shot.root is head.root:
+            reading = self._read_state(head)
+            if not always and head is not None and reading.root is head.root:
                 return None
-            facts.annotations = shot.annotations
+            metadata.annotations = reading.annotations
             number = 0 if head is None else head.version.number
             with nullcontext() if timer is None else timer.writing:
                 if timer is not None and timer.ended:
                     return None
                 with suppress(StaleVersion):
-                    made = self._log.committer.advance_from(head, shot, facts, expected=number)
+                    made = self._log.committer.advance_from(head, reading, metadata, expected=number)
                     version = self._log.to_version(made)
                     # Another process may prune the version before it is read.
                     version.keep_state(made.root)
-                    self._afterwards(version)
+                    self._call_after(version)
                     return version
 
-    def _afterwards(self, version: Version) -> None:
+    def _call_after(self, version: Version) -> None:
         try:
             if self._after is not None:
                 self._after(version)
         except Exception as error:
-            self._trouble.tell(error, "older snapshots are left as they are")
+            self._failures.report(error, "older snapshots are left as they are")
         else:
-            self._trouble.over()
+            self._failures.clear()
 
-    def _shoot(self, head: Head | None) -> _Shot:
+    def _read_state(self, head: Head | None) -> _FoldedReading:
+        """Read the state and freeze it relative to a head; read again if it changed meanwhile."""
         context = self._log.context
         base, space = (None, object()) if head is None else (head.root, context.reader(head.run).space)
         pauses = iter(_PAUSES)
@@ -264,25 +273,22 @@ class Autosave:
             try:
                 with self._lock:
                     state, annotations = self._read()
-                    return _Shot(folder.fold(state, base), base, folder.arrivals, annotations)
+                    return _FoldedReading(folder.fold(state, base), base, folder.arrivals, annotations)
             except RuntimeError:  # dictionary changed size during iteration
                 pause = next(pauses, None)
                 if pause is None:
                     raise
                 time.sleep(pause)
 
-    def _warn(self, error: BaseException) -> None:
-        self._trouble.tell(error)
 
-
-class Trouble:
+class FailureLog:
     """Logger of snapshot failures of a run; skips a failure that repeats the previous one."""
 
     def __init__(self, run_id: str) -> None:
         self._run = run_id
         self._reason: str | None = None
 
-    def tell(self, error: BaseException, what: str = "no automatic snapshot") -> None:
+    def report(self, error: BaseException, what: str = "no automatic snapshot") -> None:
         """Log a warning, unless the previous failure had the same reason."""
         reason = type(error).__name__
         with suppress(Exception):
@@ -292,7 +298,7 @@ class Trouble:
             with suppress(Exception):
                 warn("%s of run %r: %s", what, self._run, reason)
 
-    def over(self) -> None:
+    def clear(self) -> None:
         """Record a success, so that the next failure is logged."""
         self._reason = None
 
@@ -300,9 +306,9 @@ class Trouble:
 class _Timer(threading.Thread):
     """Thread that saves periodically until it is ended."""
 
-    def __init__(self, saver: Autosave, every: float) -> None:
-        super().__init__(name=f"holdfast-autosave-{saver._log.id}", daemon=True)
-        self._saver, self._every = saver, every
+    def __init__(self, run_id: str, every: float, save: Callable[[_Timer], None]) -> None:
+        super().__init__(name=f"holdfast-autosave-{run_id}", daemon=True)
+        self._every, self._save = every, save
         self.ended = False
         #: Wakes the thread. Not an Event: its lock could deadlock with a finalizer that runs in this thread.
         self._bell: SimpleQueue[None] = SimpleQueue()
@@ -315,21 +321,15 @@ class _Timer(threading.Thread):
             try:
                 self._bell.get(timeout=self._every)
             except Empty:
-                self._save()
+                self._save(self)
 
     def end(self) -> None:
         """End the thread as soon as possible. Nothing is written afterwards, except a write in progress."""
         self.ended = True
         self._bell.put(None)
 
-    def _save(self) -> None:
-        try:
-            self._saver._snapshot(VersionMetadata(kind="timed"), always=False, timer=self)
-        except BaseException as error:
-            self._saver._warn(error)
 
-
-class _Shot(Folded):
+class _FoldedReading(Folded):
     """A state that was read and frozen relative to a base, with the annotations of that moment."""
 
     def __init__(self, root: Any, base: Any, arrivals: list[Any], annotations: Any) -> None:
@@ -342,7 +342,9 @@ def _reader(source: Any) -> Callable[[], Any]:
         return lambda: source
     if inspect.isroutine(source) or isinstance(source, partial):
         if inspect.iscoroutinefunction(source) or inspect.isgeneratorfunction(source):
-            raise InvalidCall(f"{short(source)} gives no state when it is called: give a plain function")
+            raise InvalidCall(
+                f"{short(source)} does not return a state when it is called: give a plain function"
+            )
         try:
             with suppress(ValueError):  # some built-in functions have no signature
                 inspect.signature(source).bind()

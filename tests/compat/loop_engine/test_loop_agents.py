@@ -12,7 +12,7 @@ from loop_fixtures import Clock, good, refused, state_of
 
 import holdfast
 from holdfast import Holdfast
-from holdfast.compat.loop_engine.agents import Beat, Heartbeats, deadline
+from holdfast.compat.loop_engine.agents import AgentHeartbeats, Beat, deadline
 from holdfast.compat.loop_engine.control import Agent, ControlLog
 from holdfast.compat.loop_engine.project import Project
 from holdfast.compat.loop_engine.states import States
@@ -196,7 +196,7 @@ def test_number_of_remembered_ended_agents_is_bounded(engine: LoopEngine, clock:
     ended = engine.get_agents("p")["ended"]
     assert list(ended)[-1] == "agent-129"
     assert len(ended) == 100
-    assert len(Heartbeats(engine._hf, "p").read()) == 1
+    assert len(AgentHeartbeats(engine._hf, "p").read()) == 1
     # The last ones are still refused.
     refused(engine.log_agent_complete("p", "agent-129"), "not_running")
 

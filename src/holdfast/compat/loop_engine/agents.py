@@ -72,7 +72,7 @@ class Beat(msgspec.Struct, array_like=True):
     at: int
 
 
-class Heartbeats:
+class AgentHeartbeats:
     """Heartbeats of the agents of one project."""
 
     def __init__(self, hf: Holdfast, name: str) -> None:
@@ -83,8 +83,8 @@ class Heartbeats:
         return self._read()[0]
 
     def record(self, agent: str, agents: Mapping[str, Agent], now: int) -> bool:
-        """Record a heartbeat of a running agent, and drop those of agents that do not run. Return whether it
-        was written."""
+        """Record a heartbeat of a running agent, and drop those of agents that are not running. Return whether
+        it was written."""
         running = agents[agent]
         while True:
             beats, number = self._read()
@@ -152,7 +152,7 @@ class Agents:
         agent = check_agent(agent)
         control = project.control.read()
         running = _running(control, agent, token)
-        heartbeats = Heartbeats(self._hf, project.name)
+        heartbeats = AgentHeartbeats(self._hf, project.name)
         recorded = heartbeats.record(agent, control.agents, project.now())
         running = _running(project.control.read(), agent, running.token if token is None else token)
         return {
@@ -226,7 +226,7 @@ class Agents:
     def describe(self, project: Project) -> Reply:
         """Return the running and the ended agents of a project."""
         control = project.control.read()
-        beats = Heartbeats(self._hf, project.name).read()
+        beats = AgentHeartbeats(self._hf, project.name).read()
         running = {
             name: {
                 "token": agent.token,
@@ -244,7 +244,7 @@ class Agents:
 
     def end_stalled(self, project: Project) -> list[Reply]:
         """End the stalled agents of a project, and restore or ask as configured; return one entry per agent."""
-        heartbeats = Heartbeats(self._hf, project.name)
+        heartbeats = AgentHeartbeats(self._hf, project.name)
         if not _stalled(project.control.read(), heartbeats.read(), project.now()):
             return []
 

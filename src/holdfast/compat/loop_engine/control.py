@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 from unicodedata import ucd_3_2_0
@@ -67,7 +68,6 @@ _FORMER_WORDS = {
 #: Maximum number of answered questions, and of ended agents, in the record.
 _MAX_ANSWERED = 50
 _MAX_ENDED = 100
-_PAGE = 500
 
 _PREFIX = "loop/"
 _CONTROL = "/control"
@@ -326,18 +326,11 @@ class ControlLog:
 
     def entries(self, limit: int) -> list[Reply]:
         """Return the newest changes, newest first."""
-        found: list[Reply] = []
-        before: int | None = None
-        while len(found) < limit:
-            try:
-                page = self._log.versions(limit=min(_PAGE, limit), before=before)
-            except NotFound:
-                break
-            if not page:
-                break
-            found += [_audit_entry(version) for version in page if version.step != BOOKKEEPING]
-            before = page[-1].number
-        return found[:limit]
+        changes = (version for version in self._log.iter_versions() if version.step != BOOKKEEPING)
+        try:
+            return [_audit_entry(version) for version in islice(changes, limit)]
+        except NotFound:
+            return []
 
     def prune(self, policy: Retention) -> int:
         """Remove old audit entries; return how many."""

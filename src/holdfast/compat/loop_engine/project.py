@@ -41,7 +41,6 @@ _MARK = re.compile(rf" \((?P<kind>{_RESTORED}|{_REINITIALIZED}) #\d+\)$")
 
 #: Maximum number of recorded paths of replaced values.
 _MAX_REPLACED = 100
-_PAGE = 500
 
 
 class StateMetadata(NamedTuple):
@@ -205,16 +204,8 @@ class Project:
 
     def snapshots(self) -> Iterator[Version]:
         """Yield all snapshots, newest first."""
-        before: int | None = None
-        while True:
-            try:
-                page = self.log.versions(step=_SNAPSHOT, before=before, limit=_PAGE)
-            except NotFound:
-                return
-            if not page:
-                return
-            yield from page
-            before = page[-1].number
+        with suppress(NotFound):
+            yield from self.log.iter_versions(step=_SNAPSHOT)
 
     def due_for_snapshot(self) -> Version | None:
         """Return the head, if a scheduled snapshot of it is due."""
@@ -374,12 +365,9 @@ def loop_in(version: Version) -> int:
     return count if type(count) is int else 0
 
 
-def replaced_in(version: Version | None) -> list[str]:
+def replaced_in(version: Version) -> list[str]:
     """Return the paths of the values that had to be replaced in a version's state."""
-    try:
-        found = [] if version is None else unpacked(version.annotations).get("replaced", [])
-    except BadData:
-        return []
+    found = _annotation(version, "replaced")
     return found if isinstance(found, list) else []
 
 
@@ -404,11 +392,16 @@ def snapshot_entry(version: Version) -> Reply:
 
 def _recorded_snapshot(version: Version) -> int | None:
     """Return the number of the snapshot before a version, as the version records it."""
+    number = _annotation(version, "snapshot")
+    return number if type(number) is int else None
+
+
+def _annotation(version: Version, name: str) -> Any:
+    """Return an annotation of a version; None if it has none, or is damaged."""
     try:
-        number = unpacked(version.annotations).get("snapshot")
+        return unpacked(version.annotations).get(name)
     except BadData:
         return None
-    return number if type(number) is int else None
 
 
 def _split_reason(reason: str | None) -> tuple[str | None, str | None]:

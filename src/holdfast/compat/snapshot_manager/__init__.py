@@ -1,21 +1,7 @@
 """Snapshots of any run: created, restored, compared, exported; in memory or on any store.
 
-`manager` holds the manager, `record` the snapshot record and access to the fields of any object, `restore`
-the restore of a snapshot into an object, `timed` classes whose objects are saved periodically.
+manager   SnapshotManager, and classes whose objects it saves periodically
+snapshot  the snapshot record, and the fields of any object: read for a snapshot, restored from it
 
 Invariant: a snapshot never breaks the run that it observes, and a restore changes everything or nothing.
 """
-
-from holdfast.compat.snapshot_manager.manager import SnapshotManager
-from holdfast.compat.snapshot_manager.record import Snapshot, compare_snapshots, validate_snapshot
-from holdfast.compat.snapshot_manager.restore import Restored
-from holdfast.compat.snapshot_manager.timed import with_snapshots
-
-__all__ = [
-    "Restored",
-    "Snapshot",
-    "SnapshotManager",
-    "compare_snapshots",
-    "validate_snapshot",
-    "with_snapshots",
-]
