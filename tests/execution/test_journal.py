@@ -17,7 +17,9 @@ from watching import kinds
 
 import holdfast
 from holdfast import Holdfast, workflow
+from holdfast.model.records import EventRecord
 from holdfast.store.protocol import Append
+from holdfast.tree.codec import decode
 
 mended, file = event_flows.mended, event_flows.file
 
@@ -36,7 +38,12 @@ def test_the_whole_life_of_a_run(hf: Holdfast, which: Any) -> None:
     assert run.events()[2].data["attempt"] == 2
     assert run.events()[2].version == 2
     opened = run.events()[3]
-    assert opened.data == {"prompt": "r#1", "question": "Well?", "address": "ask"}
+    assert opened.data == {"question_id": "r#1", "question": "Well?", "address": "ask"}
+    # Older programs read the id under the stored word.
+    stored = [
+        entry for entry in hf._store.journal(run=1, after=0, limit=100) if isinstance(entry, EventRecord)
+    ]
+    assert decode(stored[1].data) == {"prompt": "r#1", "question": "Well?", "address": "ask"}
 
     mark = end(hf)
     BROKEN[:] = ["b", "b"]

@@ -30,8 +30,8 @@ def test_an_answer_resumes_the_run(hf: Holdfast, which: Any) -> None:
     assert CALLS == ["before", [{"yes": 1}]]
     assert run.questions() == []
     (answered,) = [event for event in run.events() if event.kind == "question.answered"]
-    told = {name: answered.data[name] for name in ("prompt", "actor", "question", "address")}
-    assert told == {"prompt": prompt.id, "actor": "ada", "question": "Publish?", "address": "ask"}
+    told = {name: answered.data[name] for name in ("question_id", "actor", "question", "address")}
+    assert told == {"question_id": prompt.id, "actor": "ada", "question": "Publish?", "address": "ask"}
     assert run.history().at(3).actor == "ada"
     (seen,) = hf.inbox(open=False)
     assert (seen.id, seen.actor, seen.answer) == (prompt.id, "ada", {"yes": 1})
@@ -207,7 +207,7 @@ def test_answers_for_questions_that_are_still_to_come(hf: Holdfast) -> None:
 
     run = hf.run(two)
     assert hf.resume(run.id, answers={"ask": 1, "ask#2": 2, "ask[third]": 3}).result == [1, 2, 3]
-    answered = [event.data["prompt"] for event in run.events() if event.kind == "question.answered"]
+    answered = [event.data["question_id"] for event in run.events() if event.kind == "question.answered"]
     assert answered == [f"{run.id}#1", f"{run.id}#2", f"{run.id}#3"]
 
 

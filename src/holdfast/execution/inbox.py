@@ -24,6 +24,7 @@ from holdfast.execution.questions import asked
 from holdfast.execution.replay_log import lineage
 from holdfast.history.builder import build_event
 from holdfast.history.context import StoreContext
+from holdfast.history.journal import event_data
 from holdfast.model.names import check_run_id, short
 from holdfast.model.public import Question, when
 from holdfast.model.records import CLOSED, EventRecord, RunRecord
@@ -54,9 +55,7 @@ def answer(context: StoreContext, question_id: str, value: Any, actor: str | Non
     run_id = run_of(question_id)
 
     def change(run: RunRecord, facts: RunDetail) -> list[EventRecord]:
-        wait = next(
-            (wait for wait in facts.waits if wait.kind == "prompt" and wait.name == question_id), None
-        )
+        wait = next((wait for wait in facts.waits if wait.is_question and wait.name == question_id), None)
         if wait is None or wait.filled:
             raise no_question(context.store, run, question_id)
         _refuse_if_late(wait, context.clock())
@@ -64,7 +63,9 @@ def answer(context: StoreContext, question_id: str, value: Any, actor: str | Non
         wait = msgspec.structs.replace(wait, filled=True, value=kept(context, value), actor=actor)
         facts.put(wait)
         return [
-            build_event("question.answered", context.clock(), prompt=question_id, actor=actor, **asked(wait))
+            build_event(
+                "question.answered", context.clock(), question_id=question_id, actor=actor, **asked(wait)
+            )
         ]
 
     missing = f"there is no question {short(question_id)}: the inbox lists the open ones"
@@ -76,7 +77,7 @@ def answer(context: StoreContext, question_id: str, value: Any, actor: str | Non
 def check_answers(context: StoreContext, run: RunRecord, answers: Mapping[str, Any]) -> None:
     """Refuse answers, by id or address, that do not fit the open questions of a run, that come a second time or late,
     or that are for another run. A run that waits must wait for one of them; others may be for questions to come."""
-    waits = [wait for wait in detail_of(run).waits if wait.kind == "prompt"]
+    waits = [wait for wait in detail_of(run).waits if wait.is_question]
     is_for_open = False
     for name, value in answers.items():
         wait = next((wait for wait in waits if name in (wait.name, wait.address)), None)
@@ -92,7 +93,7 @@ def check_answers(context: StoreContext, run: RunRecord, answers: Mapping[str, A
         ):
             if not _is_part_of(context.store, other, run):
                 raise InvalidAnswer(
-                    f"prompt {name!r} is a question of run {other.id!r}, not of {run.id!r}", prompt=name
+                    f"{name!r} is a question of run {other.id!r}, not of {run.id!r}", question_id=name
                 )
             is_for_open = True
     if run.status == "suspended" and answers and not is_for_open:
@@ -121,7 +122,7 @@ def _refuse_if_late(wait: Wait, now: int) -> None:
         assert wait.due is not None
         raise InvalidAnswer(
             f"question {wait.name!r} was to be answered by {when(wait.due):%Y-%m-%d %H:%M:%S} UTC: it has timed out",
-            prompt=wait.name,
+            question_id=wait.name,
         )
 
 
@@ -195,11 +196,11 @@ def drop_wait(context: StoreContext, run: RunRecord, address: str) -> bool:
     def change(_run: RunRecord, facts: RunDetail) -> list[EventRecord]:
         wait = facts.wait_at(address)
         facts.drop(address)
-        if wait is None or wait.kind != "prompt":
+        if wait is None or not wait.is_question:
             return []
         return [
             build_event(
-                "question.outdated", context.clock(), prompt=wait.name, question=wait.question, address=address,
+                "question.outdated", context.clock(), question_id=wait.name, question=wait.question, address=address,
                 answered=wait.filled,
             )
         ]  # fmt: skip
@@ -282,7 +283,7 @@ def open_questions(context: StoreContext, run: RunRecord) -> list[Question]:
             None if wait.due is None else when(wait.due),
         )
         for wait in facts.waits
-        if wait.kind == "prompt" and not wait.filled and not _is_late(wait, now)
+        if wait.is_question and not wait.filled and not _is_late(wait, now)
     ]
 
 
@@ -292,7 +293,7 @@ def question(context: StoreContext, question_id: str) -> Question:
     if run is None:
         raise NotFound(
             f"there is no question {short(question_id)}: the inbox lists the open ones",
-            prompt=question_id,
+            question_id=question_id,
         )
     found = next((each for each in open_questions(context, run) if each.id == question_id), None)
     if found is None:
@@ -323,7 +324,7 @@ def adopt(context: StoreContext, run: RunRecord) -> None:
 def _renamed(run: RunRecord, facts: RunDetail) -> list[EventRecord]:
     facts.waits = [
         msgspec.structs.replace(wait, name=f"{run.id}#{wait.name.rpartition('#')[2]}")
-        if wait.kind == "prompt"
+        if wait.is_question
         else wait
         for wait in facts.waits
     ]
@@ -416,13 +417,13 @@ def no_question(store: Store, run: RunRecord, question_id: str) -> NotFound | In
             after = entry.seq if isinstance(entry, EventRecord) else entry[1].seq
             if not isinstance(entry, EventRecord) or entry.kind not in _QUESTION_EVENTS:
                 continue
-            if decode(entry.data).get("prompt") != question_id:
+            if event_data(entry).get("question_id") != question_id:
                 continue
             if entry.kind == "question.outdated":
                 return InvalidAnswer(
                     f"question {question_id!r} is outdated: the workflow of run {run.id!r} asks another question now; "
-                    "`prompts` lists those that are open",
-                    prompt=question_id,
+                    "the inbox lists those that are open",
+                    question_id=question_id,
                 )
             opened = True
             if entry.kind == "question.answered":
@@ -432,10 +433,10 @@ def no_question(store: Store, run: RunRecord, question_id: str) -> NotFound | In
     if opened:
         return InvalidAnswer(
             f"question {question_id!r} is no longer open: its run was rolled back, cancelled, or continued without it",
-            prompt=question_id,
+            question_id=question_id,
         )
     return NotFound(
-        f"there is no question {question_id!r}: the inbox lists the open ones", prompt=question_id
+        f"there is no question {question_id!r}: the inbox lists the open ones", question_id=question_id
     )
 
 
@@ -445,7 +446,7 @@ def _answered(question_id: str, entry: EventRecord) -> InvalidAnswer:
     return InvalidAnswer(
         f"question {question_id!r} has been answered already, by {data.get('actor') or 'an unnamed actor'} at "
         f"{when(entry.at):%Y-%m-%d %H:%M:%S} UTC{choice}",
-        prompt=question_id,
+        question_id=question_id,
         actor=data.get("actor"),
         at=when(entry.at),
     )

@@ -138,7 +138,9 @@ def _ask_operator(execution: Execution, run: RunRecord, error: ReplayDiverged, n
     )  # fmt: skip
     return [
         build_event("run.stalled", now, symptom=DIVERGED, reason=str(error)[:_WHY], version=run.head),
-        build_event("question.opened", now, prompt=question, question=str(error)[:_WHY], address=address),
+        build_event(
+            "question.opened", now, question_id=question, question=str(error)[:_WHY], address=address
+        ),
     ]
 
 

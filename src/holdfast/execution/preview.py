@@ -1,4 +1,4 @@
-"""What resuming or rolling back a run would do, told before it is done.
+"""Preview: what resuming or rolling back a run would do.
 
 Invariant: nothing is written, and no code of the user's is run or needed.
 """
@@ -25,7 +25,7 @@ from holdfast.workflow.definition import workflow_of
 
 
 class Preview(msgspec.Struct, frozen=True):
-    """What would be done."""
+    """What a resume or a rollback would do."""
 
     run: str
     status: str
@@ -34,8 +34,8 @@ class Preview(msgspec.Struct, frozen=True):
     version: int
     #: The versions that would not be among the head's ancestors any more, oldest first.
     left: tuple[int, ...]
-    #: Recorded steps that would be passed without being run.
-    passed: tuple[str, ...]
+    #: Recorded steps that would be replayed.
+    replayed: tuple[str, ...]
     #: Steps that would be run again, as far as the workflow calls them again.
     again: tuple[str, ...]
     #: Steps that would be undone by their compensations, in this order; those of children with their run, as in
@@ -43,7 +43,7 @@ class Preview(msgspec.Struct, frozen=True):
     undo: tuple[str, ...]
     #: Children that would be cancelled.
     cancelled: tuple[str, ...]
-    #: What it waits for: addresses of prompts, events, times.
+    #: The addresses of the waits for answers, signals and times that it has.
     waits: tuple[str, ...]
     #: Does this process know the workflow's code?
     known: bool
@@ -73,7 +73,7 @@ def preview(
     kept = {version.number for version in history.ancestors(target)}
     left = [version.number for version in history.ancestors(run.head) if version.number not in kept]
     moves = to is not None
-    passed = recorded if not left else _steps(reader, target)
+    replayed = recorded if not left else _steps(reader, target)
     parts = list(affected_children(engine, run, history.at(target).record.seq)) if moves else []
     rewound = [part.run.id for part in parts if part.target]
     undone = {part.run.id for part in parts if part.entries}
@@ -92,8 +92,8 @@ def preview(
         workflow=run.workflow,
         version=target,
         left=tuple(left[::-1]),
-        passed=tuple(passed),
-        again=tuple(address for address in recorded if address not in passed),
+        replayed=tuple(replayed),
+        again=tuple(address for address in recorded if address not in replayed),
         undo=tuple(
             entry.address if each == run.id else f"{entry.address} of {each}"
             for each, entry in compensation_order(run, compensable_steps(engine, run, target), parts)
@@ -115,8 +115,8 @@ def preview(
 
 
 def _steps(reader: Any, head: int) -> dict[str, Any]:
-    """The steps that are recorded up to a version, without what undid some; none where not all of the record is
-    there."""
+    """Return the steps that are recorded up to a version, without compensations; none if a part of the record is
+    missing."""
     with suppress(NotFound):
         steps = ReplayLog(reader).load(head).steps
         undone = {compensation_address(entry) for entry in steps.values()}

@@ -15,6 +15,7 @@ from holdfast.errors import HoldfastError, InvalidAnswer, NotFound
 from holdfast.execution.limits import spent_by
 from holdfast.history.builder import build_event
 from holdfast.history.context import StoreContext
+from holdfast.history.journal import event_data
 from holdfast.history.version import segments_of
 from holdfast.model.names import MAX_NOTE
 from holdfast.model.public import Question, when
@@ -22,7 +23,7 @@ from holdfast.model.records import EventRecord, RunRecord
 from holdfast.model.run_detail import PendingRollback, RunDetail, SpentBefore, StalledQuestion, Wait
 from holdfast.store.protocol import Store
 from holdfast.tree import path as paths
-from holdfast.tree.codec import decode, encode
+from holdfast.tree.codec import encode
 from holdfast.tree.diff import Change, changes
 from holdfast.tree.draft import draft
 
@@ -31,42 +32,42 @@ _PAGE = 1000
 _SHORT = 512
 
 
-def asked(prompt: Wait | StalledQuestion) -> dict[str, Any]:
+def asked(question: Wait | StalledQuestion) -> dict[str, Any]:
     """Return the fields of a question for the event of its answer; for a wait, with the answer if it is short."""
-    if isinstance(prompt, Wait):
-        fields = {"question": prompt.question, "address": prompt.address, "opened": prompt.opened}
-        is_short = prompt.filled and len(encode(prompt.value)) <= _SHORT
-        return {**fields, "answer": prompt.value} if is_short else fields
-    return {"question": prompt.why, "address": prompt.address, "opened": prompt.opened}
+    if isinstance(question, Wait):
+        fields = {"question": question.question, "address": question.address, "opened": question.opened}
+        is_short = question.filled and len(encode(question.value)) <= _SHORT
+        return {**fields, "answer": question.value} if is_short else fields
+    return {"question": question.why, "address": question.address, "opened": question.opened}
 
 
 def answered(store: Store, run: RunRecord | None, after: str | None, limit: int) -> list[Question]:
-    """Questions that have been answered, of one run or of all, the newest answer first; those after a prompt in this
-    order, if one is given."""
+    """Return the questions that have been answered, of one run or of all, the newest answer first; only those that
+    follow the question `after`, if it is given."""
     found: list[Question] = []
     names: dict[int, str] = {}
     for entry in _of_run(store, run) if run is not None else _backwards(store):
         if entry.kind != "question.answered":
             continue
-        data = decode(entry.data)
+        data = event_data(entry)
         if after is not None:
-            after = None if data.get("prompt") == after else after
+            after = None if data.get("question_id") == after else after
             continue
         if entry.run not in names:
             record = store.run_by_key(entry.run)
             names[entry.run] = "" if record is None else record.id
-        found.append(_prompt(store, entry, data, names[entry.run]))
+        found.append(_answered_question(store, entry, data, names[entry.run]))
         if len(found) >= limit:
             break
     return found
 
 
-def _prompt(store: Store, entry: EventRecord, data: dict[str, Any], run_id: str) -> Question:
+def _answered_question(store: Store, entry: EventRecord, data: dict[str, Any], run_id: str) -> Question:
     if "opened" not in data:
         # Written when an answer did not say yet what was asked.
-        data = {**_opening(store, entry, data.get("prompt")), **data}
+        data = {**_opening(store, entry, data.get("question_id")), **data}
     return Question(
-        data.get("prompt", ""),
+        data.get("question_id", ""),
         run_id,
         data.get("address") or "",
         data.get("question", ""),
@@ -78,11 +79,11 @@ def _prompt(store: Store, entry: EventRecord, data: dict[str, Any], run_id: str)
     )
 
 
-def _opening(store: Store, answer: EventRecord, prompt: Any) -> dict[str, Any]:
+def _opening(store: Store, answer: EventRecord, question_id: Any) -> dict[str, Any]:
     for entry in _events(store, run=answer.run, after=0, until=answer.seq):
         if entry.kind == "question.opened":
-            data = decode(entry.data)
-            if data.get("prompt") == prompt:
+            data = event_data(entry)
+            if data.get("question_id") == question_id:
                 return {**data, "opened": entry.at}
     return {}
 
@@ -157,14 +158,17 @@ def settled(
     actor: str | None = None,
     **more: Any,
 ) -> list[EventRecord]:
-    """A person decided what becomes of a run: its prompt is closed, and what is allowed is counted from here."""
+    """Close the question of a run because a person has decided; budgets are counted from here. Return the entry for the
+    journal, if there was a question."""
     if facts.question is None:
         return []
-    prompt, question = facts.question.id, asked(facts.question)
+    question_id, question = facts.question.id, asked(facts.question)
     facts.question, facts.restores = None, 0
     facts.spent_before = SpentBefore(last=run.last, **msgspec.structs.asdict(spent_by(store, run)))
     return [
-        build_event("question.answered", now, prompt=prompt, choice=choice, actor=actor, **question, **more)
+        build_event(
+            "question.answered", now, question_id=question_id, choice=choice, actor=actor, **question, **more
+        )
     ]
 
 
@@ -174,33 +178,38 @@ def check_choice(
     """Return the rollback that an answer asks for; None if it asks for none. Raise `InvalidAnswer` if the answer does
     not fit."""
     assert facts.question is not None
-    prompt = facts.question.id
+    question_id = facts.question.id
     if choice not in CHOICES:
         raise InvalidAnswer(
-            f"the answer to {prompt!r} is one of {', '.join(CHOICES)}, not {choice!r:.60}", prompt=prompt
+            f"the answer to {question_id!r} is one of {', '.join(CHOICES)}, not {choice!r:.60}",
+            question_id=question_id,
         )
     if version is not None and choice != "rollback":
-        raise InvalidAnswer(f"a version goes with the choice rollback, not with {choice}", prompt=prompt)
+        raise InvalidAnswer(
+            f"a version goes with the choice rollback, not with {choice}", question_id=question_id
+        )
     if keep and choice != "reinitialise":
-        raise InvalidAnswer(f"keep goes with the choice reinitialise, not with {choice}", prompt=prompt)
+        raise InvalidAnswer(
+            f"keep goes with the choice reinitialise, not with {choice}", question_id=question_id
+        )
     if choice == "rollback":
         return PendingRollback(to=_target(context, run, facts, version), then="queued")
     if choice == "reinitialise":
         wanted = [keep] if isinstance(keep, str) else list(keep or ())
-        restarted_state(context, run, run.head, wanted, prompt)
+        restarted_state(context, run, run.head, wanted, question_id)
         return PendingRollback(to=FIRST, then="queued", keep=wanted, of=run.head)
     return None
 
 
 def restarted_state(
-    context: StoreContext, run: RunRecord, of: int, keep: Sequence[str], prompt: str = ""
+    context: StoreContext, run: RunRecord, of: int, keep: Sequence[str], question_id: str = ""
 ) -> Any:
     """The state of the first version with parts of a later one in it; `InvalidAnswer` if there is no such part."""
     reader = context.reader(run)
     try:
         first, current = reader.state(FIRST), reader.state(of)
     except NotFound as error:
-        raise InvalidAnswer(f"run {run.id!r} cannot start over: {error}", prompt=prompt) from error
+        raise InvalidAnswer(f"run {run.id!r} cannot start over: {error}", question_id=question_id) from error
     state = draft(first)
     for path in keep:
         segments = segments_of(path)
@@ -223,7 +232,7 @@ def restarted_state(
             raise InvalidAnswer(
                 f"{path!r} cannot be kept: the state of run {run.id!r} has no such part, or its beginning has no place "
                 f"for it; what differs from the beginning is: {', '.join(possible[:30]) or 'nothing'}",
-                prompt=prompt,
+                question_id=question_id,
                 path=path,
             ) from None
     return state
@@ -242,7 +251,7 @@ def _target(context: StoreContext, run: RunRecord, facts: RunDetail, version: An
         raise InvalidAnswer(
             f"run {run.id!r} has no version {number!r:.40} to roll back to: give one from 1 to {run.last} that was not "
             f"pruned; the last good one is {facts.question.good}",
-            prompt=facts.question.id,
+            question_id=facts.question.id,
         )
     return int(number)
 

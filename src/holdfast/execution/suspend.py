@@ -28,7 +28,7 @@ from holdfast.execution.replay_log import RecordedStep
 from holdfast.execution.replay_order import AwaitReplay
 from holdfast.execution.stop_control import StopExecution, brief_lock
 from holdfast.history.builder import VersionMetadata
-from holdfast.model.run_detail import Wait
+from holdfast.model.run_detail import QUESTION, Wait
 from holdfast.tree.codec import encode
 from holdfast.workflow.schema import check_answer, to_type
 
@@ -103,11 +103,11 @@ def ask(execution: Execution, frame: Frame, address: str, question: AskedQuestio
             execution.detail.asked = number = execution.detail.asked + 1
         due = None if question.timeout is None else now + int(question.timeout * 1e6)
         wait = Wait(
-            address=address, kind="prompt", name=f"{execution.id}#{number}", opened=now, question=question.text,
+            address=address, kind=QUESTION, name=f"{execution.id}#{number}", opened=now, question=question.text,
             schema=question.schema, due=due,
         )  # fmt: skip
         execution.writer.add_event(
-            "question.opened", prompt=wait.name, question=question.text, address=address
+            "question.opened", question_id=wait.name, question=question.text, address=address
         )
     if late:
         yield from _suspend(execution, frame, wait)
@@ -116,7 +116,7 @@ def ask(execution: Execution, frame: Frame, address: str, question: AskedQuestio
             check_answer(given[name], question.schema)
             value = kept(execution.engine.context, given[name])
             wait = msgspec.structs.replace(wait, filled=True, value=value)
-            execution.writer.add_event("question.answered", prompt=wait.name, **asked(wait))
+            execution.writer.add_event("question.answered", question_id=wait.name, **asked(wait))
     return (yield from _arrive(execution, frame, wait, "ask", question))
 
 
@@ -138,7 +138,7 @@ def _close_outdated(
     with brief_lock:
         execution.detail.drop(address)
     execution.writer.add_event(
-        "question.outdated", prompt=None if wait is None else wait.name,
+        "question.outdated", question_id=None if wait is None else wait.name,
         question=None if wait is None else wait.question, address=address,
         answered=entry is not None or (wait is not None and wait.filled),
     )  # fmt: skip
@@ -189,7 +189,7 @@ def _arrive(
             execution.failures.add(Failure(name, wait.address, _NO_ARGS, error, 1))
             raise error
         execution.writer.add_event(
-            "question.timed_out", prompt=wait.name, question=question.text, address=wait.address
+            "question.timed_out", question_id=wait.name, question=question.text, address=wait.address
         )
         value = kept(execution.engine.context, question.default)
         wait = msgspec.structs.replace(wait, filled=True, value=value)
@@ -218,11 +218,11 @@ def _arrive(
 
 
 def _late(execution: Execution, wait: Wait) -> StepTimeout:
-    if wait.kind == "prompt":
+    if wait.is_question:
         return QuestionTimeout(
             f"question {wait.name!r} of run {execution.id!r} was not answered in time: {wait.question!r:.200}",
             address=wait.address,
-            prompt=wait.name,
+            question_id=wait.name,
         )
     return StepTimeout(
         f"nothing came for {wait.address!r} of run {execution.id!r} in time", address=wait.address

@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.errors import InvalidCall
 from holdfast.history.hashes import NO_PARENT, seal
-from holdfast.history.journal import NewEvent, check_events
+from holdfast.history.journal import STORED_QUESTION_ID, NewEvent, check_events
 from holdfast.history.reader import Head
 from holdfast.model.checks import check_text
 from holdfast.model.names import MAX_NOTE, MAX_STEP, check_tags, short
@@ -168,6 +168,8 @@ def build_version(
 
 def build_event(kind: str, now: int, **data: Any) -> EventRecord:
     """Return an entry for a run's journal; data that is None is left out."""
+    if "question_id" in data:
+        data = {STORED_QUESTION_ID: data.pop("question_id"), **data}
     return EventRecord(
         kind=kind, at=now, data=encode({key: value for key, value in data.items() if value is not None})
     )

@@ -39,6 +39,8 @@ RESERVED_PREFIXES = (
     "signal",
     "event",
 )
+#: The word under which the journal keeps the id of a question (`question_id` in the data of an event).
+STORED_QUESTION_ID = "prompt"
 #: Fields of an event that are not part of its data.
 _FIELDS = ("version", "step")
 _MAX_KIND = 200
@@ -122,10 +124,18 @@ _EVENT_NAMES = {
 EVENT_KINDS = tuple(f"{prefix}.{name}" for prefix, names in _EVENT_NAMES.items() for name in names.split())
 
 
+def event_data(entry: EventRecord) -> dict[str, Any]:
+    """Return the data of a journal entry."""
+    data: dict[str, Any] = decode(entry.data) if entry.data else {}
+    if STORED_QUESTION_ID in data and entry.kind.startswith("question."):
+        data = {"question_id": data.pop(STORED_QUESTION_ID), **data}
+    return data
+
+
 def to_event(run: RunRecord, entry: EventRecord | tuple[int, VersionRecord]) -> Event:
     """Return a journal entry as an event; for a damaged version, an event that says so."""
     if isinstance(entry, EventRecord):
-        data: dict[str, Any] = decode(entry.data) if entry.data else {}
+        data = event_data(entry)
         version, step = data.pop("version", None), data.pop("step", None)
         return Event(entry.seq, run.id, entry.kind, when(entry.at), version, step, data)
     record = entry[1]

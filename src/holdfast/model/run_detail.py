@@ -32,6 +32,8 @@ _STORED_AS = {
 
 #: Fields of a `PendingRollback` that are stored even if they are None.
 _NULLABLE = ("reason", "actor")
+#: The stored word for a wait for an answer.
+QUESTION = "prompt"
 #: A sum of figures that steps annotated.
 Figure = int | float | Decimal
 
@@ -40,9 +42,9 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A wait of a run."""
 
     address: str
-    #: prompt, event, time or run.
+    #: `QUESTION`, event, time or run.
     kind: str
-    #: Of a prompt: its id. Of an event: its name. Of a run: its id.
+    #: Of a question: its id. Of an event: its name. Of a run: its id.
     name: str = ""
     #: When it ends, whether or not it was filled.
     due: int | None = None
@@ -61,6 +63,11 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: Was it filled, and could the last execution not reach the call, because the code waits for something else first?
     #: Then it does not cause a resume.
     idle: bool = False
+
+    @property
+    def is_question(self) -> bool:
+        """Is it a wait for an answer?"""
+        return self.kind == QUESTION
 
 
 class Signal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

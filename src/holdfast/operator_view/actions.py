@@ -181,7 +181,7 @@ def describe_preview(preview: Preview, *, resume: bool = True, back: bool = Fals
     if preview.cancelled:
         lines.append(f"Children will be cancelled: {join_names(preview.cancelled)}.")
     if resume and preview.workflow is not None:
-        lines.append(f"{count(len(preview.passed), 'completed step')} will be replayed from history.")
+        lines.append(f"{count(len(preview.replayed), 'completed step')} will be replayed from history.")
         if preview.again:
             lines.append(f"These steps will run again: {join_names(preview.again)}.")
         if preview.waits:

@@ -443,7 +443,7 @@ def preview_view(preview: Preview) -> PreviewView:
         "workflow": preview.workflow,
         "version": preview.version,
         "left": list(preview.left),
-        "replayed": list(preview.passed),
+        "replayed": list(preview.replayed),
         "again": list(preview.again),
         "undo": list(preview.undo),
         "cancelled": list(preview.cancelled),

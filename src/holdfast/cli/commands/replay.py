@@ -36,13 +36,13 @@ def replay_command(
     require_workflow(preview, "there are no steps to replay")
     if not dry_run:
         ctx.require_code(preview, "replay")
-    steps = count(len(preview.passed), "recorded step")
+    steps = count(len(preview.replayed), "recorded step")
     line = (
         f"run {steps} of {preview.workflow} again, side effects included; nothing is recorded"
         if validate
         else f"write an event step.replayed for {steps}, then resume the run"
     )
-    record = {"run": run, "steps": list(preview.passed)}
+    record = {"run": run, "steps": list(preview.replayed)}
     if not confirm(ctx, [line], record, yes=yes, dry_run=dry_run):
         return exit_codes.DONE
     with show_progress(ctx, hf, run):

@@ -125,7 +125,7 @@ class Monitoring:
             inbox.question(self._context, question_id)
             raise InvalidAnswer(
                 f"version and keep are for the question of a stalled run, and {question_id!r} is not one",
-                prompt=question_id,
+                question_id=question_id,
             )
         return self._operators.write_answer(question_id, value, actor, resume)
 

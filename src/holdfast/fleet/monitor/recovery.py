@@ -93,16 +93,18 @@ def stall(engine: EngineContext, run: RunRecord, finding: Finding, working: int 
     now = engine.context.clock()
     facts.worked += working
     facts.asked += 1
-    prompt = f"{run.id}#{facts.asked}"
+    question_id = f"{run.id}#{facts.asked}"
     facts.question = StalledQuestion(
-        id=prompt, opened=now, symptom=finding.symptom, why=finding.why, since=finding.since,
+        id=question_id, opened=now, symptom=finding.symptom, why=finding.why, since=finding.since,
         address=finding.address, attempt=finding.attempt, stack=finding.stack, good=finding.good,
         restores=facts.restores,
     )  # fmt: skip
     events = [
         _alert(finding, now, "stall"),
         build_event("run.stalled", now, symptom=finding.symptom, reason=finding.why, version=run.head),
-        build_event("question.opened", now, prompt=prompt, question=finding.why, address=finding.address),
+        build_event(
+            "question.opened", now, question_id=question_id, question=finding.why, address=finding.address
+        ),
     ]
     return _take_away(engine, run, facts, events, status="stalled", due=None)
 
@@ -148,7 +150,7 @@ def answer(
         try:
             compensation.refuse_target(engine, run, wanted.to)
         except InvalidCall as error:
-            raise InvalidAnswer(str(error), prompt=question_id) from error
+            raise InvalidAnswer(str(error), question_id=question_id) from error
         more = {"version": wanted.to, "keep": wanted.keep}
         facts.rollback = msgspec.structs.replace(
             wanted, due=due, reason=f"{choice}: {question.why}", actor=actor
