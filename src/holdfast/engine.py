@@ -9,18 +9,19 @@ import os
 import re
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NoReturn, ParamSpec
 
 from holdfast.errors import AlreadyExists, InvalidCall, InvalidReference, NotFound
 from holdfast.execution import compensation, inbox, run_list
-from holdfast.execution.engine_context import EngineContext, Given, check_overrides, described, merged
-from holdfast.execution.lifecycle import remember
+from holdfast.execution.engine_context import EngineContext, Given
+from holdfast.execution.lifecycle import overrides_of_fork, remember
 from holdfast.execution.limits import Limits
 from holdfast.execution.operators import Operators
-from holdfast.execution.options import ResumeOptions, RunOptions
+from holdfast.execution.options import ResumeOptions, RollbackOptions, RunOptions
 from holdfast.execution.run import Run
 from holdfast.execution.runner import Runner
-from holdfast.fleet.fleet import Fleet
+from holdfast.fleet.fleet import Fleet, queue_room
 from holdfast.history import branching
 from holdfast.history.context import StoreContext
 from holdfast.history.history import History
@@ -39,8 +40,8 @@ from holdfast.model.public import (
     StoredArtifact,
     when,
 )
-from holdfast.model.records import RunRecord, StoreStats
-from holdfast.model.run_detail import RunDetail, detail_of, encode_detail
+from holdfast.model.records import StoreStats
+from holdfast.model.run_detail import RunDetail, encode_detail
 from holdfast.model.watchdog import Watchdog
 from holdfast.store.process_fork import StoredContent
 from holdfast.store.protocol import Store
@@ -121,15 +122,17 @@ class Holdfast:
         self, store: Store, *, redact: Iterable[str | re.Pattern[str]] = (), lease: float = 15.0,
         where: str | None = None,
     ) -> None:  # fmt: skip
-        patterns = _check_patterns(redact)
         check_seconds("lease", lease, least=_SHORTEST_LEASE, most=86_400)
         #: The file of the store, as `open` was given it; None if it has none.
         self.where = where
         self._store = store
-        redaction = RedactionPatterns(store, patterns)
-        self._context = StoreContext(store, store.now, redaction, _ManualRollbacks(self))
-        self._engine = EngineContext(self._context, lease=int(lease * 1_000_000), room=self._queue_room)
-        self._runner = Runner(self._engine, self._begin_work)
+        redaction = RedactionPatterns(store, redact)
+        rollbacks = compensation.WorkflowRollbacks(lambda: self._engine)
+        self._context = StoreContext(store, store.now, redaction, rollbacks)
+        self._engine = EngineContext(
+            self._context, lease=int(lease * 1_000_000), room=partial(queue_room, store)
+        )
+        self._runner = Runner(self._engine, self.start_triggers)
         self._operators = Operators(self._runner)
         self._fleet = Fleet(self._runner, self._operators)
 
@@ -225,8 +228,10 @@ class Holdfast:
         head on a new timeline, and resume there. Nothing is deleted. `changed` and `overrides` are as for `resume`:
         where resuming is refused, nothing is rolled back. If the workflow fails then, its exception is raised as by
         `run`, unless `raises` is False."""
-        options = ResumeOptions(overrides=overrides, changed=changed)
-        run = self._runner.rollback(run_id, to, options, resume=resume, reason=reason, actor=actor)
+        options = RollbackOptions(
+            resume=resume, reason=reason, actor=actor, overrides=overrides, changed=changed
+        )
+        run = self._runner.rollback(run_id, to, options)
         return run.raise_failure() if raises else run
 
     @_like(rollback)
@@ -234,8 +239,7 @@ class Holdfast:
         self, run_id: str, to: int | str | Version, *, raises: bool = True, **options: Any
     ) -> Run:
         """As `rollback`, in an event loop. Compensations run in a thread."""
-        own = {name: options.pop(name) for name in ("resume", "reason", "actor") if name in options}
-        run = await self._runner.arollback(run_id, to, ResumeOptions(**options), **own)
+        run = await self._runner.arollback(run_id, to, RollbackOptions(**options))
         return run.raise_failure() if raises else run
 
     # Operators
@@ -285,13 +289,8 @@ class Holdfast:
         return inbox.question(self._context, question_id)
 
     def inbox(
-        self,
-        *,
-        open: bool = True,  # noqa: A002 - the field that it filters by
-        run_id: str | None = None,
-        limit: int = 100,
-        after: str | None = None,
-    ) -> list[Question]:
+        self, *, open: bool = True, run_id: str | None = None, limit: int = 100, after: str | None = None,  # noqa: A002
+    ) -> list[Question]:  # fmt: skip
         """Return the questions that can be answered, of all runs or of one, oldest first, without those whose time is
         over.
 
@@ -306,7 +305,7 @@ class Holdfast:
         """Subscribe to events of this process and others: `callback` is called in a thread of its own; without one,
         iterate over the subscription. `kinds` are patterns such as "run.*"; `after` is the cursor to start from; the
         default is now."""
-        return self._operators.subscribe(callback, kinds=kinds, run_id=run_id, after=after)
+        return self._engine.publisher.subscribe(callback, kinds=kinds, run_id=run_id, after=after)
 
     # Queues and monitors
 
@@ -374,19 +373,19 @@ class Holdfast:
         """Return a worker, which claims runs of some queues and executes those whose workflows this process knows.
         Unless `monitor` is False, it monitors the runs of the store, too, in turns with others (see `monitor`)."""
         worker = self._fleet.queues.worker(queues=queues, concurrency=concurrency, poll=poll, monitor=monitor)
-        self._begin_work()
+        self._fleet.begin_work()
         return worker
 
     def start_triggers(self) -> None:
         """Start workflows by events (`@workflow(on=…)`) from now on, in this process. Workers, monitors, `run` and
         `resume` do so on their own."""
-        self._begin_work()
+        self._fleet.begin_work()
 
     def monitor(self, *, interval: float = 2.0, watchdog: Watchdog | None = None) -> Monitor:
         """Return a monitor, which examines all runs every `interval` seconds; of many on one store, one acts at a time.
         `watchdog` is for runs that have none, of their own or of their workflow."""
         monitor = self._fleet.monitoring.monitor(interval, watchdog)
-        self._begin_work()
+        self._fleet.begin_work()
         return monitor
 
     def set_watchdog(self, run_id: str, watchdog: Watchdog | None, *, actor: str | None = None) -> Run:
@@ -424,13 +423,10 @@ class Holdfast:
         for paths. The fork of a workflow's run is executed when it is resumed, with the overrides of its origin and
         `overrides`, as for `resume`."""
         source = ref if isinstance(ref, Version) else self.version(ref if at is None else f"{ref}@{at}")
-        given = check_overrides(overrides)
-        recorded = detail_of(self._engine.record(source.run)).overrides
-        functions, missing = merged(recorded, given, self._engine.overrides.get(source.run, {}))
-        kept = {**{name: recorded[name] for name in missing}, **described(functions)}
+        functions, recorded = overrides_of_fork(self._engine, source.run, overrides)
         made = branching.fork(
             self._context, source, run_id, edit=edit, state=state, note=note, actor=actor,
-            detail=encode_detail(RunDetail(overrides=kept)),
+            detail=encode_detail(RunDetail(overrides=recorded)),
         )  # fmt: skip
         remember(self._engine, made.id, functions)
         return self.history(made.id)
@@ -599,35 +595,3 @@ class Holdfast:
 
     def _version(self, ref: str | Version) -> Version:
         return ref if isinstance(ref, Version) else self.version(ref)
-
-    def _begin_work(self) -> None:
-        self._fleet.begin_work()
-
-    def _queue_room(self, queue: str) -> int | None:
-        """Return how many runs of a queue may be owned at once; None for any number."""
-        from holdfast.fleet.queue_limits import read_limits
-
-        return read_limits(self._store, queue)[0].concurrency
-
-
-class _ManualRollbacks:
-    """The rules for moving the head of a workflow's run back by hand."""
-
-    def __init__(self, hf: Holdfast) -> None:
-        self._hf = hf
-
-    def check(self, run: RunRecord, to: int) -> None:
-        compensation.refuse_manual_rollback(self._hf._engine, run, to)
-
-    def carry_over(self, run: RunRecord, to: int) -> bytes:
-        return inbox.carried(self._hf._context, run, to)
-
-
-def _check_patterns(redact: Any) -> list[str | re.Pattern[str]]:
-    if isinstance(redact, str) or not isinstance(redact, Iterable):
-        raise InvalidCall('redact takes a list of patterns, such as ["*password*", "api_key"]')
-    patterns = list(redact)
-    for pattern in patterns:
-        if not isinstance(pattern, str | re.Pattern):
-            raise InvalidCall(f"redact takes strings and compiled expressions, not {short(pattern)}")
-    return patterns

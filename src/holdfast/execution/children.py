@@ -32,7 +32,7 @@ from holdfast.execution.exception_codec import revive, unpack
 from holdfast.execution.execution import Execution
 from holdfast.execution.failures import Failure
 from holdfast.execution.limits import count_child, innermost_budget, is_run_limit, spent_by
-from holdfast.execution.options import ResumeOptions, RunOptions
+from holdfast.execution.options import ResumeOptions, RunOptions, WorkflowCall
 from holdfast.execution.replay_log import RecordedStep, ReplayLog, lineage
 from holdfast.execution.run_endings import ready
 from holdfast.history.builder import INPUT, VersionMetadata
@@ -238,7 +238,7 @@ def _advance(call: Call[Workflow], run_id: str, there: RunRecord | None) -> Flow
         options = RunOptions(overrides=execution.overrides)
         return (
             yield from lifecycle.start(
-                engine, workflow, run_id, call.args, call.kwargs, options,
+                engine, WorkflowCall(workflow, run_id, call.args, call.kwargs, options),
                 parent=parent, address=call.address, around=budget,
             )
         )  # fmt: skip

@@ -9,7 +9,7 @@ Invariant: the head moves back only when every step after the target that has a 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.event_loop import in_event_loop
+from holdfast.execution import inbox
 from holdfast.execution.calls import Call
 from holdfast.execution.children import AffectedChild, affected_children, compensation_address
 from holdfast.execution.effects import drive
@@ -217,10 +218,23 @@ def _refuse_undone(engine: EngineContext, run: RunRecord, target: int) -> None:
             )
 
 
-def refuse_manual_rollback(engine: EngineContext, run: RunRecord, target: int) -> None:
-    """Refuse a rollback that `History` is asked for, where more has to be done than to move the head."""
-    if run.workflow is None:
-        return
+class WorkflowRollbacks:
+    """The rules for moving the head of a workflow's run back by hand."""
+
+    def __init__(self, engine: Callable[[], EngineContext]) -> None:
+        self._engine = engine
+
+    def check(self, run: RunRecord, to: int) -> None:
+        """Raise `InvalidCall` if a rollback to a version must do more than move the head."""
+        if run.workflow is not None:
+            _refuse_manual_rollback(self._engine(), run, to)
+
+    def carry_over(self, run: RunRecord, to: int) -> bytes:
+        """Return the part of the run's detail that stays when the head moves back to a version."""
+        return inbox.carried(self._engine().context, run, to)
+
+
+def _refuse_manual_rollback(engine: EngineContext, run: RunRecord, target: int) -> None:
     refuse_if_running(engine, run)
     moment = engine.context.reader(run).record(target).seq
     if compensable_steps(engine, run, target) or any(

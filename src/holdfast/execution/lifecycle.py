@@ -40,14 +40,21 @@ from holdfast.execution.effects import (
     is_interrupt,
     unwrap_error,
 )
-from holdfast.execution.engine_context import EngineContext, Overrides, described, merged
+from holdfast.execution.engine_context import (
+    EngineContext,
+    Given,
+    Overrides,
+    check_overrides,
+    described,
+    merged,
+)
 from holdfast.execution.exception_codec import pack
 from holdfast.execution.execution import Execution
 from holdfast.execution.failures import remove_run_note
 from holdfast.execution.frame import Frame
 from holdfast.execution.lease import is_alive
 from holdfast.execution.limits import Budget, limits_record, open_budget, updated_limits
-from holdfast.execution.options import ResumeOptions, RunOptions
+from holdfast.execution.options import ResumeOptions, WorkflowCall
 from holdfast.execution.preflight import Preflight, check_resume
 from holdfast.execution.questions import settled
 from holdfast.execution.replay_log import ReplayLog
@@ -233,11 +240,7 @@ def plain_name(name: str) -> str:
 
 def start(
     engine: EngineContext,
-    workflow: Workflow,
-    run_id: str,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    options: RunOptions,
+    call: WorkflowCall,
     *,
     parent: int | None = None,
     address: str = "",
@@ -245,6 +248,7 @@ def start(
 ) -> Flow[BaseException | None]:
     """Create a run and execute it. For a child run, `parent` is the key of its parent, `address` where that calls it,
     and `around` the parent's budget."""
+    workflow, run_id, args, kwargs, options = call
     overrides, _ = merged({}, options.overrides, {})
     claim = engine.claim(run_id)
     try:
@@ -390,6 +394,16 @@ def _take_over(
         execution = Execution(engine, workflow, line, head, record, overrides=functions)
         execution.before = run
         return execution
+
+
+def overrides_of_fork(
+    engine: EngineContext, origin: str, given: Given | None
+) -> tuple[Overrides, dict[str, str]]:
+    """Return the functions that replace steps of a fork, and all its overrides for its record: those of its origin, and
+    those given."""
+    recorded = detail_of(engine.record(origin)).overrides
+    functions, missing = merged(recorded, check_overrides(given), engine.overrides.get(origin, {}))
+    return functions, {**{name: recorded[name] for name in missing}, **described(functions)}
 
 
 def remember(engine: EngineContext, run_id: str, functions: Overrides) -> None:

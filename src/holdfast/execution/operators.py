@@ -1,4 +1,4 @@
-"""Calls of an operator: cancel, pause, signal, answer, preview, subscribe.
+"""Calls of an operator: cancel, pause, signal, answer, inbox.
 
 Invariant: a signal or answer that was accepted is in the store; a process that advances the run reads it at the next
 boundary between steps.
@@ -6,11 +6,11 @@ boundary between steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from holdfast.errors import AlreadyRunning, HoldfastError, InvalidCall, NotFound
+from holdfast.errors import AlreadyRunning, HoldfastError, NotFound
 from holdfast.execution import inbox, stopping
 from holdfast.execution.frame import refuse_in_loop
 from holdfast.execution.lease import is_alive
@@ -23,12 +23,11 @@ from holdfast.execution.runner import Runner
 from holdfast.execution.stopping import check_reason
 from holdfast.model.checks import check_integer, check_text
 from holdfast.model.names import MAX_NOTE, check_run_id
-from holdfast.model.public import Event, Question
+from holdfast.model.public import Question
 from holdfast.model.records import ENDED, RunRecord
 from holdfast.model.run_detail import detail_of
 from holdfast.store.protocol import iter_runs
 from holdfast.workflow.definition import CHANGED, is_unknown_here, workflow_of
-from holdfast.workflow.subscriptions import Subscription
 
 #: Advice for a call that cannot resume the run here.
 _LEAVE = f"say resume=False, and resume it with changed={CHANGED[0]!r} later"
@@ -104,29 +103,6 @@ class Operators:
         for each in iter_runs(self._store, statuses=statuses, live=True):
             found += inbox.open_questions(self._context, each)
         return sorted(found, key=lambda question: question.opened)
-
-    def subscribe(
-        self,
-        callback: Callable[[Event], Any] | None,
-        *,
-        kinds: Sequence[str],
-        run_id: str | None,
-        after: int | None,
-    ) -> Subscription:
-        """Subscribe to events."""
-        if (
-            isinstance(kinds, str)
-            or not isinstance(kinds, Iterable)
-            or not all(isinstance(kind, str) for kind in kinds)
-        ):
-            raise InvalidCall('kinds is a list of patterns, such as ["run.*", "step.failed"]')
-        if callback is not None and not callable(callback):
-            raise InvalidCall("subscribe takes a function of an event")
-        if run_id is not None:
-            check_run_id(run_id)
-        if after is not None:
-            check_integer("after", after, 0)
-        return self._engine.publisher.subscribe(callback, kinds=kinds, run_id=run_id, after=after)
 
     def write_answer(self, question_id: str, value: Any, actor: str | None, resume: bool) -> Delivery:
         """Write the answer to a question that a workflow asked."""

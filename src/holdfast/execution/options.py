@@ -6,7 +6,7 @@ Invariant: an options record that exists is valid; its checks run once, in the c
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -14,8 +14,9 @@ from holdfast.errors import InvalidCall
 from holdfast.execution.call_arguments import check_if_exists
 from holdfast.execution.engine_context import Given, check_overrides
 from holdfast.execution.limits import Limits, check_limits
+from holdfast.execution.stopping import check_reason
 from holdfast.model.watchdog import Watchdog, check_watchdog
-from holdfast.workflow.definition import ACCEPT, CHANGED
+from holdfast.workflow.definition import ACCEPT, CHANGED, Workflow
 
 MODES = ("normal", "validate", "republish")
 _ON_CHANGE = (*CHANGED, ACCEPT)
@@ -43,7 +44,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResumeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of `resume`, `aresume`, `rollback` and `arollback`."""
+    """Options of `resume` and `aresume`."""
 
     from_address: str | None = None
     mode: str = "normal"
@@ -73,6 +74,37 @@ class ResumeOptions(msgspec.Struct, frozen=True, kw_only=True):
     def accepts_divergence(self) -> bool:
         """Is a run rolled back to before the first recorded step that does not match the code?"""
         return self.on_divergence == "rerun" or self.changed == ACCEPT
+
+
+class RollbackOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of `rollback` and `arollback`."""
+
+    #: Is the run resumed afterwards, if it is a workflow's?
+    resume: bool = True
+    reason: str | None = None
+    actor: str | None = None
+    overrides: Given | None = None
+    changed: str | None = None
+
+    def __post_init__(self) -> None:
+        check_reason(self.reason, self.actor)
+        # Checks these options, too.
+        msgspec.structs.force_setattr(self, "overrides", self.resume_options.overrides)
+
+    @property
+    def resume_options(self) -> ResumeOptions:
+        """The options of the resume that follows."""
+        return ResumeOptions(overrides=self.overrides, changed=self.changed)
+
+
+class WorkflowCall(NamedTuple):
+    """A call of a workflow, which becomes a run."""
+
+    workflow: Workflow
+    run_id: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    options: RunOptions
 
 
 #: Resume a run as it is.

@@ -19,7 +19,7 @@ from holdfast.execution.effects import Flow, RunBlocking, adrive, drive
 from holdfast.execution.engine_context import EngineContext
 from holdfast.execution.execution import Execution
 from holdfast.execution.frame import refuse_in_loop
-from holdfast.execution.options import ResumeOptions, RunOptions
+from holdfast.execution.options import ResumeOptions, RollbackOptions, RunOptions, WorkflowCall
 from holdfast.execution.preflight import Preflight, check_resume
 from holdfast.execution.replay_log import ReplayLog
 from holdfast.execution.replay_validation import CodeProblem, ReplayCheck
@@ -58,15 +58,15 @@ class Runner:
     def run(self, workflow: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: RunOptions) -> Run:
         """Start a run and execute it until it ends or waits."""
         refuse_in_loop("run")
-        found, flow = self._start(workflow, args, kwargs, options)
-        return _drive(found, flow)
+        call = self._start(workflow, args, kwargs, options)
+        return _drive(call.workflow, self._run(call))
 
     async def arun(
         self, workflow: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: RunOptions
     ) -> Run:
         """As `run`, in an event loop."""
-        found, flow = self._start(workflow, args, kwargs, options)
-        return await _adrive(found, flow)
+        call = self._start(workflow, args, kwargs, options)
+        return await _adrive(call.workflow, self._run(call))
 
     def resume(self, run_id: str, options: ResumeOptions) -> Run:
         """Execute a run from its head until it ends or waits."""
@@ -97,38 +97,20 @@ class Runner:
         )
         return [problem for problem in found if problem is not None]
 
-    def rollback(
-        self,
-        run_id: str,
-        to: int | str | Version,
-        options: ResumeOptions,
-        *,
-        resume: bool,
-        reason: str | None,
-        actor: str | None,
-    ) -> Run:
-        """Roll a run back, and resume it with these options if `resume` is set."""
-        if resume and self.engine.record(run_id).workflow is not None:
+    def rollback(self, run_id: str, to: int | str | Version, options: RollbackOptions) -> Run:
+        """Roll a run back, and resume it if the options say so."""
+        if options.resume and self.engine.record(run_id).workflow is not None:
             refuse_in_loop("rollback", ", or say resume=False")
-        if self._roll_back_and_check(run_id, to, options, resume, reason, actor):
-            return self.resume(run_id, options)
+        if self._roll_back_and_check(run_id, to, options):
+            return self.resume(run_id, options.resume_options)
         return Run(self, run_id)
 
-    async def arollback(
-        self,
-        run_id: str,
-        to: int | str | Version,
-        options: ResumeOptions,
-        *,
-        resume: bool = True,
-        reason: str | None = None,
-        actor: str | None = None,
-    ) -> Run:
+    async def arollback(self, run_id: str, to: int | str | Version, options: RollbackOptions) -> Run:
         """As `rollback`, in an event loop. Compensations run in a thread."""
         import asyncio
 
-        if await asyncio.to_thread(self._roll_back_and_check, run_id, to, options, resume, reason, actor):
-            return await self.aresume(run_id, options)
+        if await asyncio.to_thread(self._roll_back_and_check, run_id, to, options):
+            return await self.aresume(run_id, options.resume_options)
         return Run(self, run_id)
 
     def finish_rollback(self, run: RunRecord, then: str | None = None) -> None:
@@ -137,81 +119,55 @@ class Runner:
         compensation.finish_rollback(self.engine, self.engine.history(run.id), run, then)
         self._cancel_abandoned(run, None)
 
-    def existing(
-        self,
-        workflow: Workflow,
-        run_id: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        options: RunOptions,
-    ) -> RunRecord:
+    def existing(self, call: WorkflowCall) -> RunRecord:
         """Return the run that exists; raise `RunMismatch` if another call started it."""
-        run = self.engine.record(run_id)
-        if options.if_exists == "return":
-            refuse_other_workflow(run, workflow)
+        run = self.engine.record(call.run_id)
+        if call.options.if_exists == "return":
+            refuse_other_workflow(run, call.workflow)
         else:
-            refuse_other_call(self.engine.context, run, workflow, args, kwargs, options.state)
+            refuse_other_call(
+                self.engine.context, run, call.workflow, call.args, call.kwargs, call.options.state
+            )
         return run
 
-    def _roll_back_and_check(
-        self,
-        run_id: str,
-        to: int | str | Version,
-        options: ResumeOptions,
-        resume: bool,
-        reason: str | None,
-        actor: str | None,
-    ) -> bool:
+    def _roll_back_and_check(self, run_id: str, to: int | str | Version, options: RollbackOptions) -> bool:
         """Roll a run back, after checking that it can be resumed; return whether it is to be resumed."""
         run = self.engine.record(run_id)
-        stopping.check_reason(reason, actor)
-        resumes = resume and run.workflow is not None
+        resumes = options.resume and run.workflow is not None
         if resumes:
             check_resume(
                 self.engine, run, workflow_of(run.workflow), changed=options.changed, overrides=options.overrides
             )  # fmt: skip
         elif options.overrides is not None:
             raise InvalidCall("overrides are for the execution that follows: give them to resume", run=run_id)
-        self._roll_back(run, to, reason, actor)
+        self._roll_back(run, to, options.reason, options.actor)
         return resumes
 
     def _start(
         self, workflow: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: RunOptions
-    ) -> tuple[Workflow, Flow[Run]]:
+    ) -> WorkflowCall:
         found = workflow_of(workflow)
         check_call(found, args, kwargs)
         self._begin_work()
-        if options.run_id is None:
-            return found, self._run_new(found, lifecycle.new_id(found), args, kwargs, options)
-        run_id = check_run_id(options.run_id)
-        run = self._run_new if options.if_exists == "error" else self._run_once
-        return found, run(found, run_id, args, kwargs, options)
+        run_id = lifecycle.new_id(found) if options.run_id is None else check_run_id(options.run_id)
+        return WorkflowCall(found, run_id, args, kwargs, options)
 
-    def _run_new(
-        self,
-        workflow: Workflow,
-        run_id: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        options: RunOptions,
-    ) -> Flow[Run]:
-        error = yield from lifecycle.start(self.engine, workflow, run_id, args, kwargs, options)
-        error = yield from self._continue(workflow, run_id, error, None)
-        return Run(self, run_id, error)
+    def _run(self, call: WorkflowCall) -> Flow[Run]:
+        is_new = call.options.run_id is None or call.options.if_exists == "error"
+        return self._run_new(call) if is_new else self._run_once(call)
 
-    def _run_once(
-        self,
-        workflow: Workflow,
-        run_id: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        options: RunOptions,
-    ) -> Flow[Run]:
+    def _run_new(self, call: WorkflowCall) -> Flow[Run]:
+        error = yield from lifecycle.start(self.engine, call)
+        error = yield from self._continue(call.workflow, call.run_id, error, None)
+        return Run(self, call.run_id, error)
+
+    def _run_once(self, call: WorkflowCall) -> Flow[Run]:
         """Start a run, or resume or return the run of this id."""
+        run_id, options = call.run_id, call.options
         exists = yield RunBlocking(partial(self.engine.store.run, run_id))
         if exists is None:
             try:
-                return (yield from self._run_new(workflow, run_id, args, kwargs, options))
+                return (yield from self._run_new(call))
             except AlreadyExists as error:
                 # Another process may have started it since.
                 if error.details.get("run") != run_id:
@@ -220,7 +176,7 @@ class Runner:
                 # Another thread may be starting it; it is not in the store yet, perhaps.
                 if error.details.get("run") != run_id or options.if_exists != "return":
                     raise
-        run = yield RunBlocking(partial(self.existing, workflow, run_id, args, kwargs, options))
+        run = yield RunBlocking(partial(self.existing, call))
         if options.if_exists == "return" or run.status in _RETURNED:
             return Run(self, run_id)
         again = ResumeOptions(overrides=options.overrides, limits=options.limits)

@@ -9,11 +9,19 @@ from typing import TYPE_CHECKING
 
 from holdfast.execution.operators import Operators
 from holdfast.execution.runner import Runner
+from holdfast.store.protocol import Store
 from holdfast.workflow.definition import observe_triggers, triggered
 
 if TYPE_CHECKING:
     from holdfast.fleet.monitor.monitoring import Monitoring
     from holdfast.fleet.queues import Queues
+
+
+def queue_room(store: Store, queue: str) -> int | None:
+    """Return how many runs of a queue may be owned at once; None for any number."""
+    from holdfast.fleet.queue_limits import read_limits
+
+    return read_limits(store, queue)[0].concurrency
 
 
 class Fleet:

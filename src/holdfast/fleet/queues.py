@@ -18,7 +18,7 @@ from holdfast.execution import lifecycle
 from holdfast.execution.call_arguments import without_secrets
 from holdfast.execution.lease import is_alive
 from holdfast.execution.limits import Limits, check_limits, limits_record, updated_limits
-from holdfast.execution.options import RunOptions
+from holdfast.execution.options import RunOptions, WorkflowCall
 from holdfast.execution.questions import settled
 from holdfast.execution.run import Run
 from holdfast.execution.runner import Runner, check_call
@@ -119,7 +119,7 @@ class Queues:
                     run=run_id,
                 ) from None
             if dedupe is None:
-                run = self._runner.existing(found, run_id, args, kwargs, options)
+                run = self._runner.existing(WorkflowCall(found, run_id, args, kwargs, options))
                 if options.if_exists == "resume" and self._has_stopped(run):
                     return self.requeue(run_id, queue=queue, priority=priority, delay=delay)
                 return Run(self._runner, run_id)

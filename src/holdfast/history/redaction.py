@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
@@ -53,9 +53,14 @@ class _StoredRedaction(Redaction, frozen=True, kw_only=True):
 class RedactionPatterns:
     """The patterns of this process and of its store."""
 
-    def __init__(self, store: Store, given: Sequence[str | re.Pattern[str]]) -> None:
+    def __init__(self, store: Store, given: Iterable[str | re.Pattern[str]]) -> None:
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise InvalidCall('redact takes a list of patterns, such as ["*password*", "api_key"]')
         self._store = store
         self._given = list(given)
+        for pattern in self._given:
+            if not isinstance(pattern, str | re.Pattern):
+                raise InvalidCall(f"redact takes strings and compiled expressions, not {short(pattern)}")
         self._revision = -1
         self._checked = time.monotonic()
         self._read()

@@ -13,14 +13,16 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, InvalidCall
 from holdfast.history.context import StoreContext
 from holdfast.history.journal import read_events
 from holdfast.log import warn
+from holdfast.model.checks import check_integer
+from holdfast.model.names import check_run_id
 from holdfast.model.public import Event, when
 from holdfast.store.interrupts import InterruptSafeEvent
 
@@ -51,6 +53,18 @@ class Publisher:
         after: int | None,
     ) -> Subscription:
         """Subscribe from a cursor on; without one, from now on."""
+        if (
+            isinstance(kinds, str)
+            or not isinstance(kinds, Iterable)
+            or not all(isinstance(kind, str) for kind in kinds)
+        ):
+            raise InvalidCall('kinds is a list of patterns, such as ["run.*", "step.failed"]')
+        if callback is not None and not callable(callback):
+            raise InvalidCall("subscribe takes a function of an event")
+        if run_id is not None:
+            check_run_id(run_id)
+        if after is not None:
+            check_integer("after", after, 0)
         subscription = Subscription(self, self._context, callback, kinds, run_id, after)
         with self._lock:
             self.subscriptions.append(subscription)
