@@ -21,7 +21,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -65,29 +65,44 @@ _UPDATE_RUN = (
     "WHERE key = %s::bigint AND revision = %s::bigint"
 )
 _HAS_LEASE = f"until > coalesce(%s::bigint, {SERVER_NOW})"
+_UPDATE_LEASED_RUN = f"{_UPDATE_RUN} AND {_HAS_LEASE}"
+# The further parts of a statement, which read the key of the run from `changed`
 _INSERT_VERSION = (
-    f"INSERT INTO journal ({VERSION_COLUMNS}) "
-    f"SELECT key, {', '.join(f'%s::{type_of(name)}' for name in _VERSION_COLUMNS)} FROM changed RETURNING run"
+    f"versioned AS (INSERT INTO journal ({VERSION_COLUMNS}) "
+    f"SELECT key, {', '.join(f'%s::{type_of(name)}' for name in _VERSION_COLUMNS)} FROM changed RETURNING run)"
+)
+_INSERT_EVENTS = (
+    "noted AS (INSERT INTO journal (run, at, step, detail, seal) "
+    "SELECT changed.key, given.at, given.kind, given.data, given.seal "
+    "FROM changed, unnest(%s::bigint[], %s::text[], %s::bytea[], %s::bytea[]) "
+    "WITH ORDINALITY given (at, kind, data, seal, n) ORDER BY n)"
+)
+#: With later positions than the version has.
+_INSERT_EVENTS_AFTER_VERSION = (
+    "noted AS (INSERT INTO journal (run, at, step, detail, seal) "
+    "SELECT versioned.run, given.at, given.kind, given.data, given.seal "
+    "FROM versioned, unnest(%s::bigint[], %s::text[], %s::bytea[], %s::bytea[]) "
+    "WITH ORDINALITY given (at, kind, data, seal, n) ORDER BY n)"
 )
 _INSERT_TAGS = (
-    "INSERT INTO mark (run, name, number, at, sum) SELECT key, given.* FROM changed, "
-    "unnest(%s::text[], %s::bigint[], %s::bigint[], %s::bytea[]) given"
+    "tagged AS (INSERT INTO mark (run, name, number, at, sum) SELECT key, given.* FROM changed, "
+    "unnest(%s::text[], %s::bigint[], %s::bigint[], %s::bytea[]) given)"
 )
 _INSERT_BLOCKS = (
-    "INSERT INTO block (run, number, n, data) SELECT key, %s::bigint, given.n - 1, given.data "
-    "FROM changed, unnest(%s::bytea[]) WITH ORDINALITY given (data, n)"
+    "stored AS (INSERT INTO block (run, number, n, data) SELECT key, %s::bigint, given.n - 1, given.data "
+    "FROM changed, unnest(%s::bytea[]) WITH ORDINALITY given (data, n))"
 )
 _INSERT_TIMELINE = (
-    "INSERT INTO timeline SELECT key, %s::bigint, %s::bigint, %s::bigint, %s::text, %s::text, %s::bytea "
-    "FROM changed"
+    "lined AS (INSERT INTO timeline "
+    "SELECT key, %s::bigint, %s::bigint, %s::bigint, %s::text, %s::text, %s::bytea FROM changed)"
 )
 _PUT_INTO_QUEUE = (
-    "INSERT INTO queued (run, queue, priority, ready) "
+    "queued_up AS (INSERT INTO queued (run, queue, priority, ready) "
     "SELECT key, %s::text, %s::bigint, %s::bigint FROM changed ON CONFLICT (run) DO UPDATE "
     "SET queue = excluded.queue, ready = excluded.ready, priority = CASE WHEN queued.queue = excluded.queue "
-    "AND queued.priority = excluded.priority | 1 THEN queued.priority ELSE excluded.priority END"
+    "AND queued.priority = excluded.priority | 1 THEN queued.priority ELSE excluded.priority END)"
 )
-_SET_READY = "UPDATE queued SET ready = %s::bigint FROM changed WHERE queued.run = changed.key"
+_SET_READY = "requeued AS (UPDATE queued SET ready = %s::bigint FROM changed WHERE queued.run = changed.key)"
 
 _SELECT_WRITER = "SELECT key, revision, attempt FROM run WHERE id = $1"
 _SELECT_REVISION = "SELECT 1 FROM run WHERE key = $1 AND revision = $2"
@@ -128,93 +143,54 @@ class SentChange:
         self.outcome.__cause__ = cause
 
 
-class _Shape(NamedTuple):
-    """The parts of a change, on which its statement depends."""
-
-    new: bool
-    version: bool
-    events: bool
-    tags: bool
-    blocks: bool
-    timeline: bool
-    queue: bool
-    readiness: bool
-    leased: bool
-
-
 def _change_statement(sent: SentChange, lock_positions: str, now: int | None) -> PreparedStatement:
-    """Return the statement of a change. It returns the key of the run, or nothing if nothing was written. `now` is the
-    time by which a lease expires, None for the server's."""
+    """Return the statement that writes all parts of a change, or nothing. It returns the key of the run, or nothing if
+    nothing was written. `now` is the time by which a lease expires, None for the server's."""
     change, run = sent.change, sent.run
     expect, key, version = change.expect, run.key, change.version
-    readiness = expect is not None and changes_readiness(expect, run)
     row = run_row(run)
     values: list[Any]
     if expect is None:
-        values = [*row, run_sum(row), sent.attempt]
+        first, values = _INSERT_RUN, [*row, run_sum(row), sent.attempt]
     else:
+        first = _UPDATE_LEASED_RUN if change.leased else _UPDATE_RUN
         values = [*row[2:4], *row[5:], run_sum(row), sent.attempt, expect.key, expect.revision]
         if change.leased:
             values.append(now)
+    parts = []
     if version is not None:
+        parts.append(_INSERT_VERSION)
         values += version_row(version)
     if change.events:
+        parts.append(_INSERT_EVENTS if version is None else _INSERT_EVENTS_AFTER_VERSION)
         values += zip(*(event_row(key, event)[1:] for event in change.events), strict=True)
     if change.tags and version is not None:
+        parts.append(_INSERT_TAGS)
         tags = dict.fromkeys(change.tags)
         rows = [mark_row(key, MarkRecord(number=version.number, name=name, at=version.at)) for name in tags]
         values += zip(*(row[1:] for row in rows), strict=True)
     if change.blocks and version is not None:
+        parts.append(_INSERT_BLOCKS)
         values += [version.number, change.blocks]
     if change.timeline is not None:
+        parts.append(_INSERT_TIMELINE)
         values += timeline_row(key, change.timeline)[1:]
     if change.queue is not None:
+        parts.append(_PUT_INTO_QUEUE)
         values += [change.queue.queue, 2 * change.queue.priority, ready_at(run)]
-    elif readiness:
+    elif expect is not None and changes_readiness(expect, run):
+        parts.append(_SET_READY)
         values.append(ready_at(run))
-    shape = _Shape(
-        new=expect is None,
-        version=version is not None,
-        events=bool(change.events),
-        tags=bool(change.tags) and version is not None,
-        blocks=bool(change.blocks) and version is not None,
-        timeline=change.timeline is not None,
-        queue=change.queue is not None,
-        readiness=readiness and change.queue is None,
-        leased=change.leased and expect is not None,
-    )
-    return PreparedStatement(_change_text(shape, lock_positions), values)
+    lock = lock_positions if version is not None or change.events else None
+    return PreparedStatement(_change_text(first, lock, tuple(parts)), values)
 
 
 @cache
-def _change_text(shape: _Shape, lock_positions: str) -> str:
-    """Return one statement that writes all parts of a change, or nothing. A part that must come later reads from an
-    earlier one: `changed` takes the lock that precedes positions in the journal (see `journal`)."""
-    change = _INSERT_RUN if shape.new else _UPDATE_RUN
-    if shape.leased:
-        change += f" AND {_HAS_LEASE}"
-    locked = f", {lock_positions}" if shape.version or shape.events else ""
-    parts = [f"changed AS ({change} RETURNING key{locked})"]
-    if shape.version:
-        parts.append(f"versioned AS ({_INSERT_VERSION})")
-    if shape.events:
-        key, table = ("versioned.run", "versioned") if shape.version else ("changed.key", "changed")
-        parts.append(
-            f"noted AS (INSERT INTO journal (run, at, step, detail, seal) SELECT {key}, given.at, given.kind, "
-            f"given.data, given.seal FROM {table}, unnest(%s::bigint[], %s::text[], %s::bytea[], %s::bytea[]) "
-            "WITH ORDINALITY given (at, kind, data, seal, n) ORDER BY n)"
-        )
-    if shape.tags:
-        parts.append(f"tagged AS ({_INSERT_TAGS})")
-    if shape.blocks:
-        parts.append(f"stored AS ({_INSERT_BLOCKS})")
-    if shape.timeline:
-        parts.append(f"lined AS ({_INSERT_TIMELINE})")
-    if shape.queue:
-        parts.append(f"queued_up AS ({_PUT_INTO_QUEUE})")
-    if shape.readiness:
-        parts.append(f"requeued AS ({_SET_READY})")
-    return f"WITH {', '.join(parts)} SELECT key FROM changed"
+def _change_text(change: str, lock: str | None, parts: tuple[str, ...]) -> str:
+    """Return a statement of a change and its further parts. A part that must come later reads from an earlier one:
+    `changed` takes the lock that precedes positions in the journal (see `journal`)."""
+    changed = f"changed AS ({change} RETURNING key{'' if lock is None else f', {lock}'})"
+    return f"WITH {', '.join([changed, *parts])} SELECT key FROM changed"
 
 
 def _can_batch(change: Append) -> bool:
