@@ -20,7 +20,7 @@ import apsw
 _BASE = apsw.vfs_names()[0]
 _CREATES = apsw.SQLITE_OPEN_CREATE
 _LOGS = apsw.SQLITE_OPEN_MAIN_JOURNAL | apsw.SQLITE_OPEN_SUPER_JOURNAL | apsw.SQLITE_OPEN_WAL
-#: What SQLite is told of a call that fails, by the kind of the call.
+#: The error code that SQLite gets for a call that fails, by the kind of the call.
 _CODES = {
     "read": apsw.SQLITE_IOERR_READ,
     "write": apsw.SQLITE_IOERR_WRITE,
@@ -50,7 +50,7 @@ Watcher = Callable[[Call], None]
 
 
 class Short(OSError):
-    """A write that ends after so many bytes, for want of space."""
+    """A write that ends after so many bytes because the disk is full."""
 
     def __init__(self, count: int) -> None:
         super().__init__(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -58,8 +58,8 @@ class Short(OSError):
 
 
 class Disk:
-    """All calls below a folder are shown to the watcher, for the length of a `with`. What SQLite has open at its end
-    must have been closed."""
+    """Shows all calls below a folder to the watcher, for the length of a `with`. SQLite must have closed its files when
+    it ends."""
 
     def __init__(self, folder: os.PathLike[str] | str, watcher: Watcher) -> None:
         self.folder = os.fspath(folder)
@@ -87,7 +87,7 @@ class Disk:
         self._stack.close()
 
     def covers(self, path: str) -> bool:
-        """Is it a file of this disk?"""
+        """Return whether a file is on this disk."""
         return path.startswith(self.folder)
 
     def _fsync(self, descriptor: int, real: Callable[[int], None] = os.fsync) -> None:
@@ -121,7 +121,7 @@ class Disk:
         return opened
 
     def _writing(self, real: Callable[..., Any]) -> Callable[..., Any]:
-        """A file that was made by `os.open` is written through an object of `open`."""
+        """Return an `open` that watches the writes to files that `os.open` has created."""
 
         def opened(file: Any, mode: str = "r", *rest: Any, **options: Any) -> Any:
             if isinstance(file, int) and mode == "wb":

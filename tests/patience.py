@@ -1,4 +1,4 @@
-"""Waiting, in tests, for what threads and processes do."""
+"""Wait, in tests, for what threads and processes do."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-#: Generous: only a test that fails waits for so long.
+#: Seconds to wait. Only a test that fails waits for so long.
 PATIENCE = 60.0
 
 T = TypeVar("T")
 
 
 def until(condition: Callable[[], T], what: str = "it") -> T:
-    """Wait for something to become true; gives what made it so."""
+    """Wait until a condition returns a true value; return that value."""
     end = time.monotonic() + PATIENCE
     while not (found := condition()):
         assert time.monotonic() < end, f"{what} did not happen within {PATIENCE:g} s"

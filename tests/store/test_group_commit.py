@@ -149,7 +149,7 @@ def test_next_thread_takes_over_the_jobs_of_an_interrupted_leader() -> None:
     outcomes = [found[0] for _, found in rest]
     assert isinstance(outcomes[0], Interrupt)
     assert outcomes[1:] == ["written", 3]
-    assert gather.submit(9) == 9, "nobody leads for ever"
+    assert gather.submit(9) == 9, "no thread leads for ever"
 
 
 @pytest.mark.parametrize("where", ["_await_outcome", "_lead", "release"])

@@ -137,7 +137,7 @@ def test_silent_server_is_reported_within_five_seconds() -> None:
 
 def test_errors_in_an_address_are_reported(server: str) -> None:
     for change, words in (
-        ({"user": "nobody-of-this-name"}, "nobody-of-this-name"),
+        ({"user": "no-such-user"}, "no-such-user"),
         ({"dbname": "no-such-database"}, "no-such-database"),
         ({"sslmode": "sometimes"}, "cannot be reached"),
     ):

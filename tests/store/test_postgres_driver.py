@@ -12,4 +12,4 @@ import holdfast
 def test_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(holdfast.StoreUnavailable, match=r"pip install 'holdfast\[postgres\]'"):
-        holdfast.open("postgresql://nobody@nowhere/nothing")
+        holdfast.open("postgresql://me@host/database")

@@ -86,18 +86,18 @@ def _python(code: str, *args: object) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def _talking(code: str, *args: object) -> subprocess.Popen[str]:
+def _start(code: str, *args: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", code, *map(str, args)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def _tell(process: subprocess.Popen[str]) -> None:
+def _signal(process: subprocess.Popen[str]) -> None:
     assert process.stdin is not None
     process.stdin.write("\n")
     process.stdin.flush()
 
 
-def _hear(process: subprocess.Popen[str]) -> str:
+def _read_line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
@@ -195,12 +195,12 @@ def test_migrations_are_numbered_without_holes(path: Path) -> None:
 @pytest.mark.slow
 def test_processes_that_open_a_new_file_at_once_all_succeed(tmp_path: Path) -> None:
     paths = [tmp_path / f"runs-{turn}.db" for turn in range(6)]
-    processes = [_talking(_OPENS_ON_SIGNAL, me, *paths) for me in range(8)]
-    assert [_hear(process) for process in processes] == ["ready"] * 8
+    processes = [_start(_OPENS_ON_SIGNAL, me, *paths) for me in range(8)]
+    assert [_read_line(process) for process in processes] == ["ready"] * 8
     for path in paths:
         for process in processes:
-            _tell(process)
-        assert [_hear(process) for process in processes] == ["done"] * 8
+            _signal(process)
+        assert [_read_line(process) for process in processes] == ["done"] * 8
         with closing(SQLiteStore(path)) as store:
             assert store.run_ids("", 99) == [f"run-{me}" for me in range(8)]
             assert store.stats().versions == 24
@@ -238,18 +238,18 @@ def test_another_user_may_write_with_permission(public: Path) -> None:
 
 def test_read_only_file_can_be_read(public: Path) -> None:
     (public / "runs.db").chmod(0o444)
-    told = _as_another(public / "runs.db").splitlines()
-    assert told[0] == "run True"
-    assert told[1].startswith("write StoreUnavailable")
-    assert "read-only" in told[1]
+    printed = _as_another(public / "runs.db").splitlines()
+    assert printed[0] == "run True"
+    assert printed[1].startswith("write StoreUnavailable")
+    assert "read-only" in printed[1]
 
 
 def test_store_in_a_read_only_folder_can_be_read(public: Path) -> None:
     public.chmod(0o555)
-    told = _as_another(public / "runs.db").splitlines()
-    assert told[0] == "run True"
-    assert told[1].startswith("write StoreUnavailable")
-    assert "make it and its folder writable" in told[1]
+    printed = _as_another(public / "runs.db").splitlines()
+    assert printed[0] == "run True"
+    assert printed[1].startswith("write StoreUnavailable")
+    assert "make it and its folder writable" in printed[1]
     assert _as_another(public / "new.db").startswith("open StoreUnavailable")
 
 
@@ -284,8 +284,8 @@ def test_lock_of_another_process_is_reported_after_the_timeout(path: Path) -> No
     with closing(SQLiteStore(path, timeout=0.2)) as store:
         run = history(store, 2)
         before = everything(store)
-        holder = _talking(_HOLDS_THE_LOCK, path)
-        assert _hear(holder) == "held"
+        holder = _start(_HOLDS_THE_LOCK, path)
+        assert _read_line(holder) == "held"
         with pytest.raises(StoreBusy, match="locked"):
             commit(store, run)
         with pytest.raises(StoreBusy):
@@ -294,7 +294,7 @@ def test_lock_of_another_process_is_reported_after_the_timeout(path: Path) -> No
             store.compact()
         assert everything(store) == before
         assert "write StoreBusy" in _python(_OPENS, path, 0.2)
-        _tell(holder)
+        _signal(holder)
         holder.communicate(timeout=60)
         assert commit(store, run).last == 3
         store.compact()
@@ -303,13 +303,13 @@ def test_lock_of_another_process_is_reported_after_the_timeout(path: Path) -> No
 def test_lock_that_is_released_in_time_is_waited_for(path: Path) -> None:
     with closing(SQLiteStore(path, timeout=60)) as store:
         run = history(store, 1)
-        holder = _talking(_HOLDS_THE_LOCK, path)
-        assert _hear(holder) == "held"
-        waiting = _talking(_OPENS, path, 60)
-        assert _hear(waiting) == "run True"
-        _tell(holder)
+        holder = _start(_HOLDS_THE_LOCK, path)
+        assert _read_line(holder) == "held"
+        waiting = _start(_OPENS, path, 60)
+        assert _read_line(waiting) == "run True"
+        _signal(holder)
         assert commit(store, run).last == 2
-        assert _hear(waiting) == "wrote 1"
+        assert _read_line(waiting) == "wrote 1"
         for process in (holder, waiting):
             process.communicate(timeout=60)
 

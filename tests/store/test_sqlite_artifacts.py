@@ -150,8 +150,8 @@ def test_artifact_and_its_folders_survive_a_power_failure(
         synchronized.clear()
         _holding(store)
     target = _file(folder)
-    above, (part, beside) = synchronized[0], synchronized[1:]
-    assert (above, beside) == (str(folder), str(target.parent))
+    above, (part, inside) = synchronized[0], synchronized[1:]
+    assert (above, inside) == (str(folder), str(target.parent))
     assert part.endswith(".part")
 
 

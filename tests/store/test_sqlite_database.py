@@ -235,7 +235,7 @@ def test_jobs_next_to_an_interrupted_one_get_their_true_outcome(
             gate.wait_for(1)
             return store._database.write(follow)
 
-        told = pool.submit(neighbour)
+        outcome = pool.submit(neighbour)
 
         def release() -> None:
             gate.wait_for(2)
@@ -246,7 +246,7 @@ def test_jobs_next_to_an_interrupted_one_get_their_true_outcome(
             store._database.write(lead)
         store._database._writing().set_progress_handler(None, 1)
         # If it was not committed with the interrupted job, the other thread has committed it.
-        assert told.result(60) == store.run("neighbour")
+        assert outcome.result(60) == store.run("neighbour")
     assert begin(store, "next").id == "next"
 
 
