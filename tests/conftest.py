@@ -33,16 +33,21 @@ settings.load_profile("any machine")
 
 _HERE = Path(__file__).parent
 #: Files and folders of tests that start programs, servers or a browser, or try something thousands of times. In other
-#: files, tests that take half a second of CPU or more are marked one by one.
+#: files, tests that take a third of a second of CPU or more are marked one by one.
 _SLOW = (
     "cli", "compat/loop_engine", "crash", "fleet", "fuzz", "integrations", "property", "web", "test_demo.py",
     "test_docs.py", "test_examples.py", "test_hatch_build.py", "test_packaging.py", "test_site.py", "test_store_url.py",
 )  # fmt: skip
+#: Files in those folders that are quick.
+_QUICK = ("cli/test_help.py", "cli/test_runs.py", "cli/test_settings.py")
 
 
 @cache
 def _is_slow(path: Path) -> bool:
-    return any(path.is_relative_to(_HERE / slow) for slow in _SLOW)
+    """Return whether all tests of a file or folder are slow."""
+    return any(path.is_relative_to(_HERE / slow) for slow in _SLOW) and not any(
+        (_HERE / quick).is_relative_to(path) for quick in _QUICK
+    )
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

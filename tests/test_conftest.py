@@ -73,6 +73,7 @@ def run_pytest(folder: Path, program: str, *options: str) -> subprocess.Complete
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_failure_is_reported_although_garbage_parses_source(tmp_path: Path) -> None:
     done = run_pytest(tmp_path, PARSING + "a = [1, 2, 3]\n" * 500)
     assert "INTERNALERROR" not in done.stdout

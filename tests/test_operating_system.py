@@ -243,6 +243,7 @@ def _owned(pid: int, started: str) -> RunRecord:
     return msgspec.structs.replace(run, owner=f"{operating_system.machine()}|{pid}|{started}|abc", until=10)
 
 
+@pytest.mark.slow
 def test_package_works_without_what_windows_lacks(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _ON_WINDOWS, str(tmp_path)], capture_output=True, text=True, check=False

@@ -52,6 +52,7 @@ def test_store_that_was_shared_stays_shared(tmp_path: Path) -> None:
     assert rights(path) == 0o660
 
 
+@pytest.mark.slow
 def test_exports_are_private(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "holdfast.db") as hf:
         hf.history("a").commit({"n": 1})

@@ -58,6 +58,7 @@ def _ends_with(ready: str) -> int:
     return subprocess.run([sys.executable, "-c", program], timeout=300, check=False).returncode
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ready", ["ours", "the application's"])
 def test_type_is_resolved_by_one_thread_at_a_time(ready: str) -> None:
     assert _ends_with(ready) == 0

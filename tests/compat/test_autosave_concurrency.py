@@ -45,6 +45,7 @@ def test_state_that_changed_during_the_read_is_read_again(
     assert len(warnings(caplog)) == (0 if saved else 1)
 
 
+@pytest.mark.slow
 def test_state_that_changes_constantly_does_not_break_the_observed_code(hf: Holdfast, log: History) -> None:
     state: dict[str, Any] = {f"key-{number}": [number] for number in range(2_000)}
     done = threading.Event()

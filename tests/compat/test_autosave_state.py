@@ -114,6 +114,7 @@ def test_artifacts_and_large_values_are_saved_and_secrets_redacted(hf: Holdfast,
     assert hf.verify().ok
 
 
+@pytest.mark.slow
 def test_large_state_is_shared_with_the_previous_version(log: History) -> None:
     state = {f"key-{number}": [number] for number in range(100_000)}
     saver = autosave(state, log)

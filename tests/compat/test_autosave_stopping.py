@@ -43,6 +43,7 @@ def test_stop_ends_the_timer_and_may_be_repeated(log: History) -> None:
     assert not versions(log)
 
 
+@pytest.mark.slow
 def test_stopped_timer_writes_nothing_and_can_be_restarted(log: History) -> None:
     reads = Reads({"n": 0})
     saver = autosave(reads.read, log, every=0.0005)

@@ -176,6 +176,7 @@ with holdfast.open(sys.argv[1], durability="fast") as hf:
 """
 
 
+@pytest.mark.slow
 def test_it_is_shared_by_processes(file: Path) -> None:
     def process() -> Any:
         command = [sys.executable, "-c", PROGRAM, str(file)]

@@ -171,6 +171,7 @@ with holdfast.open(file, durability="fast") as hf:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("then", ["resume", "rollback"])
 def test_a_rollback_killed_half_way_goes_on(tmp_path: Path, then: str) -> None:
     file = tmp_path / "runs.db"

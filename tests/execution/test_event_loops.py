@@ -266,6 +266,7 @@ def test_a_run_of_another_engine_is_awaited(tmp_path: Path) -> None:
         thread.join()
 
 
+@pytest.mark.slow
 def test_many_that_wait_take_no_thread_each_and_few_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -153,6 +153,7 @@ _values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, derandomize=True)
 @given(st.lists(_values), st.dictionaries(st.text(), _values))
 def test_whatever_an_error_holds_can_be_stored_and_revived(
@@ -174,6 +175,7 @@ _kinds = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, derandomize=True)
 @given(st.dictionaries(_names, _values | _kinds), _kinds)
 def test_whatever_the_facts_are_there_is_an_exception(facts: dict[str, Any], kind: str) -> None:

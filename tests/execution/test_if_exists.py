@@ -239,6 +239,7 @@ with holdfast.open(sys.argv[1]) as hf:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_of_many_processes_one_executes(request: pytest.FixtureRequest, tmp_path: Path, kind: str) -> None:
     where = "h.db" if kind == "sqlite" else request.getfixturevalue("url")
@@ -250,6 +251,7 @@ def test_of_many_processes_one_executes(request: pytest.FixtureRequest, tmp_path
     assert (tmp_path / "effects").read_text() == "x" * 20
 
 
+@pytest.mark.slow
 def test_the_program_can_be_run_again(tmp_path: Path) -> None:
     (tmp_path / "letter.py").write_text(PROGRAM)
     for _ in range(2):

@@ -36,11 +36,13 @@ def _frames() -> list[object]:
     return [each for each in gc.get_objects() if type(each) in (Frame, Writer)]
 
 
+@pytest.mark.slow
 def test_steps_that_have_ended_leave_nothing(hf: Holdfast, left: Left) -> None:
     assert hf.run(f.book, "kelp").status == "completed"
     assert not left()
 
 
+@pytest.mark.slow
 def test_nor_do_those_of_tasks_once_the_loop_is_closed(hf: Holdfast, left: Left) -> None:
     async def together() -> None:
         await asyncio.gather(*(hf.arun(f.abook, "kelp") for _ in range(3)))

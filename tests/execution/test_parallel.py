@@ -246,6 +246,7 @@ async def in_reverse(count: int) -> int:
     return len(holdfast.state())
 
 
+@pytest.mark.slow
 def test_the_cost_of_a_branch_does_not_grow_with_the_number_of_branches() -> None:
     with holdfast.open(":memory:") as hf:
         assert hf.run(in_reverse, 7, state={}).result == 7
@@ -263,6 +264,7 @@ async def mixed() -> list[Any]:
     return list(await asyncio.gather(*[aadd(n) for n in range(5)], *[plain(n) for n in range(5, 10)]))
 
 
+@pytest.mark.slow
 def test_blocking_steps_beside_asynchronous_ones_do_not_lock_up(tmp_path: Path) -> None:
     body = """
 import faulthandler, test_parallel as t
@@ -338,6 +340,7 @@ def test_blocking_steps_in_threads_beside_asynchronous_ones(hf: Holdfast) -> Non
     assert sorted(run.state["list"]) == list(range(10))
 
 
+@pytest.mark.slow
 def test_a_run_that_is_cancelled_at_any_moment_resumes_whole(hf: Holdfast) -> None:
     @workflow(name="long_line")
     async def long_line() -> list[int]:

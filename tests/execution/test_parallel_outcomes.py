@@ -71,6 +71,7 @@ def _interrupted(hf: Holdfast, flow: Any, run_id: str, limit: int | None, after:
     return hf.resume(run_id, raises=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_has_one_outcome(name: str, opened: dict[str, Holdfast]) -> None:
     program = PROGRAMS[name]
@@ -94,6 +95,7 @@ def test_a_program_has_one_outcome(name: str, opened: dict[str, Holdfast]) -> No
     assert (outcomes[0] == "conflict") == program.conflicts
 
 
+@pytest.mark.slow
 def test_parallel_counters_add_up_where_a_sum_is_declared(opened: dict[str, Holdfast]) -> None:
     for hf in opened.values():
         assert hf.run(PROGRAMS["counters-merged"].flow, state=START, run_id="c").result == [

@@ -264,6 +264,7 @@ def test_waits_as_long_as_asked() -> None:
     assert retry.delay_before(2, 0.5, asked=None) == 1
 
 
+@pytest.mark.slow
 @settings(deadline=None, derandomize=True)
 @given(
     attempt=st.integers(2, 10**9),

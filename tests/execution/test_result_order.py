@@ -745,6 +745,7 @@ async def numbered(number: int) -> int:
     return number
 
 
+@pytest.mark.slow
 def test_a_thousand_branches_see_the_recorded_order(memory: Holdfast) -> None:
     live.begin([])
     run = memory.run(many, 1000, raises=False)

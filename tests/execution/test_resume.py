@@ -47,6 +47,7 @@ def test_ten_resumes_run_nothing_twice(hf: Holdfast, flow: Any) -> None:
     assert run.head.number == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flow", ["book", "abook"])
 def test_a_new_process_resumes_by_id_alone(tmp_path: Path, flow: str) -> None:
     db, effects = tmp_path / "runs.db", tmp_path / "effects"

@@ -91,6 +91,7 @@ async def ataking() -> str:
     return "ok"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flow", [taking, ataking])
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: f"{type(value).__name__}-{value!r:.12}")
 def test_any_result_is_a_result(hf: Holdfast, flow: Any, value: Any) -> None:
@@ -277,6 +278,7 @@ def test_a_part_of_the_state_may_be_an_argument(hf: Holdfast) -> None:
     assert run.state == {"items": [1, 9]}
 
 
+@pytest.mark.slow
 def test_arguments_with_sets_are_the_same_in_every_process(tmp_path: Path) -> None:
     db, effects = tmp_path / "runs.db", tmp_path / "effects"
     names = "{'a', 'b', 'c', 'dd', 'eee'}"

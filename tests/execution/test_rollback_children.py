@@ -299,6 +299,7 @@ def walk(plan: list[Any], name: str) -> str:
     return "end"
 
 
+@pytest.mark.slow
 def test_rollback_that_was_killed_in_a_child_goes_on(tmp_path: Path) -> None:
     program = tmp_path / "agent.py"
     folders = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "store")]

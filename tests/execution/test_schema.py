@@ -289,6 +289,7 @@ def _nested(levels: int, key: str | None = None) -> Any:
     return value
 
 
+@pytest.mark.slow
 def test_what_is_nested_without_measure() -> None:
     with pytest.raises(InvalidCall):
         to_schema(_nested(100_000, "items"))
@@ -357,6 +358,7 @@ _schemas = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, derandomize=True)
 @given(_schemas, _json)
 def test_only_holdfast_errors_whatever_is_given(schema: dict[str, Any], value: Any) -> None:

@@ -745,6 +745,7 @@ holdfast.open(sys.argv[1], clock=lambda: flows.clock[0]).run(flows.outer_run, ru
 """
 
 
+@pytest.mark.slow
 def test_limit_counts_what_a_killed_process_spent_in_children(tmp_path: Path) -> None:
     program = tmp_path / "agent.py"
     program.write_text(PROGRAM.format(folder=str(Path(__file__).parent)))

@@ -344,6 +344,7 @@ with holdfast.open(file, durability="fast") as hf:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["cancel", "pause"])
 def test_a_run_in_another_process(tmp_path: Path, what: str) -> None:
     file = tmp_path / "runs.db"

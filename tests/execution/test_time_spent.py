@@ -37,6 +37,7 @@ def test_seconds_count_though_nothing_limits_them(tmp_path: Path) -> None:
     assert runs == ["nap", "nap"]
 
 
+@pytest.mark.slow
 def test_suspended_task_is_not_reported_as_an_error(caplog: pytest.LogCaptureFixture) -> None:
     @step(name="ts_work")
     async def work() -> None:

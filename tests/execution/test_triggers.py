@@ -138,6 +138,7 @@ def test_two_engines_start_it_once(file: Path) -> None:
         assert sorted(run.result for run in started(one, "event_on_twice")) == [f"r-{n}" for n in range(10)]
 
 
+@pytest.mark.slow
 def test_nothing_is_missed_over_a_restart(file: Path) -> None:
     @workflow(name="event_on_later", on="run.completed", of="event_elsewhere")
     def on_later(event: dict[str, Any]) -> Any:

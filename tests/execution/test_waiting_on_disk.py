@@ -89,6 +89,7 @@ with holdfast.open(sys.argv[1], durability="fast") as hf:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["leaves_and_waits", "aleaves_and_waits"])
 def test_the_process_may_exit_while_a_run_waits(tmp_path: Path, name: str) -> None:
     file = tmp_path / "runs.db"

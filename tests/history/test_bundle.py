@@ -21,6 +21,7 @@ hf, other = bundle_helpers.hf, bundle_helpers.other
 # There and back
 
 
+@pytest.mark.slow
 def test_exported_run_is_imported_exactly(hf: Holdfast, other: Holdfast, tmp_path: Path) -> None:
     full_run(hf)
     hf.export_run("full", tmp_path / "full.hf")

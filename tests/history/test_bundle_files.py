@@ -73,6 +73,7 @@ def test_bundle_is_imported_from_the_path_of_a_pipe(hf: Holdfast, tmp_path: Path
     assert facts(hf, "copy") == facts(hf, "full")
 
 
+@pytest.mark.slow
 def test_bundle_is_imported_from_a_file_that_cannot_seek_to_its_end(hf: Holdfast, tmp_path: Path) -> None:
     full_run(hf)
     with gzip.open(tmp_path / "full.hf.gz", "wb") as packed:

@@ -139,6 +139,7 @@ def test_writes_of_processes_on_one_run_are_all_stored(
         check(hf, hf.history(f"shared-{how}"), acknowledged[f"shared-{how}"], how)
 
 
+@pytest.mark.slow
 def test_writes_of_processes_on_many_runs_are_all_stored(written: tuple[Path, dict[str, list[int]]]) -> None:
     file, acknowledged = written
     with holdfast.open(file) as hf:

@@ -164,6 +164,7 @@ def test_type_with_hidden_state_is_not_cached() -> None:
     assert Folder(None, None, cache).fold([odd])[0].data != before
 
 
+@pytest.mark.slow
 def test_objects_of_older_states_are_dropped() -> None:
     cache = FoldCache()
     for _ in range(20):

@@ -140,6 +140,7 @@ def test_keys_of_one_hash_take_linear_time(make: Make) -> None:
         assert growth(decode, partial(data, index), 1000) < 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", MAKERS[:-1], ids=lambda make: make.__name__)
 def test_wide_dict_with_many_keys_of_one_hash_is_refused(make: Make) -> None:
     log = holdfast.open(":memory:").history("run")

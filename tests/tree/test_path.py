@@ -30,6 +30,7 @@ scalars = (
 keys = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=5)
 
 
+@pytest.mark.slow
 @given(st.lists(keys, max_size=5))
 @example(["'", '"', "'\"", "\\", "]", '"]', "a]b", "[", ""])
 @example([("]", ("'",), '"]"'), -0.0, 1e300, b"]'", True, None, ()])

@@ -100,6 +100,7 @@ def test_cut_is_at_the_maximum_depth(subtests: pytest.Subtests) -> None:
                         assert encode(clean) == encode(value)
 
 
+@pytest.mark.slow
 def test_chain_of_objects_is_cut() -> None:
     node = Plain(next=None)
     for _ in range(100_000):
@@ -265,6 +266,7 @@ trees = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(trees)
 def test_result_can_always_be_stored(value: Any) -> None:
     clean, paths = sanitize(value)

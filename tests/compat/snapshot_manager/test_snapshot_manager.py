@@ -222,6 +222,7 @@ def test_invalid_options_are_refused_before_the_store_is_read(manager: SnapshotM
     assert manager.get_run_ids() == []
 
 
+@pytest.mark.slow
 def test_stored_size_does_not_grow_with_the_number_of_snapshots(file: Path) -> None:
     with SnapshotManager(3, file) as manager:
         state: dict[str, Any] = {"messages": [{"text": "x" * 50, "n": n} for n in range(50)]}

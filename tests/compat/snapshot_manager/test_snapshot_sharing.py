@@ -7,6 +7,7 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
 import snapshot_fixtures
 from snapshot_fixtures import RunStore, numbers, taken
 
@@ -69,6 +70,7 @@ def test_threads_on_one_run_get_different_numbers(manager: SnapshotManager) -> N
     whole(manager)
 
 
+@pytest.mark.slow
 def test_processes_on_one_run_keep_the_latest_snapshots(file: Path) -> None:
     assert all_at_once(str(file), 15) == list(range(1, 46))
     with SnapshotManager(4, file) as manager:
