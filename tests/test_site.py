@@ -5,7 +5,6 @@ reference pages show the current code; the tests that the guarantees name exist.
 from __future__ import annotations
 
 import inspect
-import inspect
 import os
 import re
 import subprocess

@@ -13,13 +13,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NoReturn, ParamSpec
 
 from holdfast.errors import AlreadyExists, InvalidCall, InvalidReference, NotFound
-from holdfast.execution import compensation, inbox, run_list
+from holdfast.execution import compensation, inbox, stopping
 from holdfast.execution.engine_context import EngineContext, Given
-from holdfast.execution.lifecycle import overrides_of_fork, remember
 from holdfast.execution.limits import Limits
 from holdfast.execution.operators import Operators
 from holdfast.execution.options import ResumeOptions, RollbackOptions, RunOptions
-from holdfast.execution.run import Run
+from holdfast.execution.run import Run, RunQuery, find_run, get_run
 from holdfast.execution.runner import Runner
 from holdfast.fleet.fleet import Fleet, queue_room
 from holdfast.history import branching
@@ -401,14 +400,14 @@ class Holdfast:
 
     def get(self, run_id: str) -> Run:
         """Return a run by its id, or by a unique prefix of it."""
-        return Run(self._runner, run_list.get(self._engine, run_id))
+        return Run(self._runner, get_run(self._engine, run_id))
 
     def version(self, ref: str) -> Version:
         """Return the version that a reference names: `RUN`, `RUN@12`, `RUN@head`, `RUN~2`, `RUN:tag`. A run id may be
         shortened to a unique prefix."""
         readings = split_reference(ref)
         for run_id, local in readings:
-            run = run_list.find(self._engine, run_id)
+            run = find_run(self._engine, run_id)
             if run is not None:
                 return self.history(run).at(local)
         raise self._engine.no_run(readings[-1][0])
@@ -423,12 +422,12 @@ class Holdfast:
         for paths. The fork of a workflow's run is executed when it is resumed, with the overrides of its origin and
         `overrides`, as for `resume`."""
         source = ref if isinstance(ref, Version) else self.version(ref if at is None else f"{ref}@{at}")
-        functions, recorded = overrides_of_fork(self._engine, source.run, overrides)
+        functions, recorded = self._engine.overrides_of_fork(source.run, overrides)
         made = branching.fork(
             self._context, source, run_id, edit=edit, state=state, note=note, actor=actor,
             detail=encode_detail(RunDetail(overrides=recorded)),
         )  # fmt: skip
-        remember(self._engine, made.id, functions)
+        self._engine.remember_overrides(made.id, functions)
         return self.history(made.id)
 
     def diff(self, a: str | Version, b: str | Version) -> Diff:
@@ -451,7 +450,7 @@ class Holdfast:
         `interrupted` (running, but no process advances it) and `manual` (running, and written by hand) are accepted,
         too. With `prefix`, only ids that start with it. For the next page, pass the last one's id as `after`; for all
         runs, use `iter_runs`."""
-        query = run_list.RunQuery(status, tags, workflow, since, prefix)
+        query = RunQuery(status, tags, workflow, since, prefix)
         before = None if after is None else self._engine.record(after).key
         return query.page(self._engine, before, check_integer("limit", limit, 1))
 
@@ -461,14 +460,12 @@ class Holdfast:
     ) -> Iterator[RunSummary]:  # fmt: skip
         """Iterate over all runs, newest first, with the filters of `runs`. They are read page by page, so runs may be
         resumed, changed and deleted in the loop."""
-        return run_list.RunQuery(status, tags, workflow, since, prefix).iterate(self._engine)
+        return RunQuery(status, tags, workflow, since, prefix).iterate(self._engine)
 
     def delete(self, run_id: str) -> None:
         """Delete a run, its children, and their history for ever. Forks of it stay: they copy what they need. Raises
         `AlreadyRunning`, and deletes nothing, if a process advances one of them: cancel it first."""
-        from holdfast.execution.deletion import delete
-
-        delete(self._engine, run_id)
+        stopping.delete(self._engine, run_id)
 
     # The store
 

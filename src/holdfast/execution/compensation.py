@@ -35,7 +35,7 @@ from holdfast.execution.exception_codec import pack
 from holdfast.execution.execution import Execution
 from holdfast.execution.frame import Frame
 from holdfast.execution.lease import is_alive
-from holdfast.execution.lifecycle import own, refuse_if_elsewhere, refuse_if_running
+from holdfast.execution.lifecycle import own
 from holdfast.execution.questions import FIRST, restarted_state, settled
 from holdfast.execution.replay_log import RecordedStep, ReplayLog, lineage
 from holdfast.execution.step_machine import call_step
@@ -87,13 +87,13 @@ def _rollback(
         target = history.at(pending.to).record
         if started is not None and not _same(run, started):
             return
-        refuse_if_elsewhere(engine, run)
+        engine.refuse_if_elsewhere(run)
         _refuse_undone(engine, run, target.number)
         parts = list(affected_children(engine, run, target.seq))
         if pending.then is None:
             # A monitor takes over a stalled run; its children, stalled with it, are cancelled.
             for part in parts:
-                refuse_if_running(engine, part.run)
+                engine.refuse_if_running(part.run)
         parts = [part for part in parts if not is_alive(part.run, engine.context.clock())]
         entries = steps_to_compensate(engine, run, target.number, parts)
         try:
@@ -235,7 +235,7 @@ class WorkflowRollbacks:
 
 
 def _refuse_manual_rollback(engine: EngineContext, run: RunRecord, target: int) -> None:
-    refuse_if_running(engine, run)
+    engine.refuse_if_running(run)
     moment = engine.context.reader(run).record(target).seq
     if compensable_steps(engine, run, target) or any(
         part.entries or part.target for part in affected_children(engine, run, moment)

@@ -22,7 +22,7 @@ from holdfast.event_loop import running_loop
 from holdfast.execution.calls import current
 from holdfast.execution.effects import AsyncCommitter
 from holdfast.execution.heartbeat import Heartbeats
-from holdfast.execution.lease import LeaseKeeper
+from holdfast.execution.lease import LeaseKeeper, is_alive
 from holdfast.execution.run_endings import Endings
 from holdfast.execution.write_lock import current_holder, has_holder_ended
 from holdfast.history.builder import build_event
@@ -30,6 +30,7 @@ from holdfast.history.context import StoreContext
 from holdfast.history.history import History
 from holdfast.model.names import check_run_id, short, suggest
 from holdfast.model.records import RunRecord
+from holdfast.model.run_detail import detail_of
 from holdfast.tree.merge import Declared
 from holdfast.workflow.definition import implementation, step_named
 from holdfast.workflow.subscriptions import Publisher
@@ -169,6 +170,19 @@ class EngineContext:
         """Return the history of a run."""
         return History(self.context, run_id, merge)
 
+    def overrides_of_fork(self, origin: str, given: Given | None) -> tuple[Overrides, dict[str, str]]:
+        """Return the functions that replace steps of a fork, and all its overrides for its record: those of its origin,
+        and those given."""
+        recorded = detail_of(self.record(origin)).overrides
+        functions, missing = merged(recorded, check_overrides(given), self.overrides.get(origin, {}))
+        return functions, {**{name: recorded[name] for name in missing}, **described(functions)}
+
+    def remember_overrides(self, run_id: str, functions: Overrides) -> None:
+        """Keep the functions of a run's overrides: it has them when it is resumed in this process."""
+        self.overrides.pop(run_id, None)
+        if functions:
+            self.overrides[run_id] = functions
+
     def start_anew(self) -> None:
         """In the child after a fork: what the threads of the parent were doing is not done here."""
         for execution in self.executions.values():
@@ -245,6 +259,17 @@ class EngineContext:
             return False
         return claim is not None
 
+    def refuse_if_running(self, run: RunRecord) -> None:
+        """Raise `AlreadyRunning` if a process advances a run."""
+        if self.claimed(run.id):
+            raise _running(run, "by this process")
+        self.refuse_if_elsewhere(run)
+
+    def refuse_if_elsewhere(self, run: RunRecord) -> None:
+        """Raise `AlreadyRunning` if another engine advances a run."""
+        if run.owner != self.owner and is_alive(run, self.context.clock()):
+            raise _running(run, "elsewhere")
+
     def claim_again(self, run: RunRecord) -> bool:
         """Claim a run of this engine again after its lease expired, its parents first; return whether this engine owns
         it. False if another process owns it, or if its queue is full."""
@@ -295,3 +320,9 @@ def _in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)
+
+
+def _running(run: RunRecord, where: str) -> AlreadyRunning:
+    return AlreadyRunning(
+        f"run {run.id!r} is being advanced {where}: wait for it, or cancel it", run=run.id, owner=run.owner
+    )

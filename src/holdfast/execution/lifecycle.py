@@ -17,7 +17,6 @@ import msgspec
 
 from holdfast.errors import (
     AlreadyExists,
-    AlreadyRunning,
     CommitUnknown,
     HoldfastError,
     InvalidCall,
@@ -40,19 +39,11 @@ from holdfast.execution.effects import (
     is_interrupt,
     unwrap_error,
 )
-from holdfast.execution.engine_context import (
-    EngineContext,
-    Given,
-    Overrides,
-    check_overrides,
-    described,
-    merged,
-)
+from holdfast.execution.engine_context import EngineContext, described, merged
 from holdfast.execution.exception_codec import pack
 from holdfast.execution.execution import Execution
 from holdfast.execution.failures import remove_run_note
 from holdfast.execution.frame import Frame
-from holdfast.execution.lease import is_alive
 from holdfast.execution.limits import Budget, limits_record, open_budget, updated_limits
 from holdfast.execution.options import ResumeOptions, WorkflowCall
 from holdfast.execution.preflight import Preflight, check_resume
@@ -269,7 +260,7 @@ def start(
         )
         state = {} if options.state is None else options.state
         head = yield from _make(engine, workflow, line, facts, state, given, parent, kept)
-        remember(engine, run_id, overrides)
+        engine.remember_overrides(run_id, overrides)
         engine.publisher.wake()
         reader = engine.context.reader(head.run)
         execution = Execution(engine, workflow, line, head, ReplayLog(reader), overrides=overrides)
@@ -363,7 +354,7 @@ def _take_over(
         if head is None:
             raise NotFound(f"there is no run {run_id!r}", run=run_id)
         run = head.run
-        refuse_if_elsewhere(engine, run)
+        engine.refuse_if_elsewhere(run)
         if run.status in CLOSED:
             return None
         if ready is None or ready.run.revision != run.revision:
@@ -390,27 +381,10 @@ def _take_over(
         except StaleVersion:
             ready = None
             continue
-        remember(engine, run_id, functions)
+        engine.remember_overrides(run_id, functions)
         execution = Execution(engine, workflow, line, head, record, overrides=functions)
         execution.before = run
         return execution
-
-
-def overrides_of_fork(
-    engine: EngineContext, origin: str, given: Given | None
-) -> tuple[Overrides, dict[str, str]]:
-    """Return the functions that replace steps of a fork, and all its overrides for its record: those of its origin, and
-    those given."""
-    recorded = detail_of(engine.record(origin)).overrides
-    functions, missing = merged(recorded, check_overrides(given), engine.overrides.get(origin, {}))
-    return functions, {**{name: recorded[name] for name in missing}, **described(functions)}
-
-
-def remember(engine: EngineContext, run_id: str, functions: Overrides) -> None:
-    """Keep the functions of a run's overrides: it has them when it is resumed in this process."""
-    engine.overrides.pop(run_id, None)
-    if functions:
-        engine.overrides[run_id] = functions
 
 
 def own(engine: EngineContext, line: Committer, head: Head, facts: RunDetail, *entries: EventRecord) -> Head:
@@ -428,25 +402,6 @@ def own(engine: EngineContext, line: Committer, head: Head, facts: RunDetail, *e
     )
     return line.note_run_changed(
         head, engine.store.append(Append(expect=head.run, run=after, events=entries))
-    )
-
-
-def refuse_if_running(engine: EngineContext, run: RunRecord) -> None:
-    """Raise `AlreadyRunning` if a process advances a run."""
-    if engine.claimed(run.id):
-        raise _running(run, "by this process")
-    refuse_if_elsewhere(engine, run)
-
-
-def refuse_if_elsewhere(engine: EngineContext, run: RunRecord) -> None:
-    """`AlreadyRunning` if another engine advances a run."""
-    if run.owner != engine.owner and is_alive(run, engine.context.clock()):
-        raise _running(run, "elsewhere")
-
-
-def _running(run: RunRecord, where: str) -> AlreadyRunning:
-    return AlreadyRunning(
-        f"run {run.id!r} is being advanced {where}: wait for it, or cancel it", run=run.id, owner=run.owner
     )
 
 

@@ -231,7 +231,7 @@ class Runner:
         run = engine.record(run_id)
         if run.workflow is None:
             raise InvalidCall(f"run {run_id!r} is a manual run: it has no workflow to resume", run=run_id)
-        lifecycle.refuse_if_running(engine, run)
+        engine.refuse_if_running(run)
         found = workflow_of(options.workflow or run.workflow)
         validates = options.mode == "validate"
         changed = "allow" if validates else options.changed

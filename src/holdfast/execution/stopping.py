@@ -1,6 +1,7 @@
-"""Stop runs: cancel or pause them, now or at the next boundary between steps.
+"""Stop runs: cancel or pause them, now or at the next boundary between steps. Delete runs.
 
 Invariant: a request that was accepted is in the store; a process that advances the run obeys it at the next boundary.
+A run that a process advances is not deleted; a fork of a deleted run stays readable.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import StaleVersion
+from holdfast.errors import InvalidCall, StaleVersion
 from holdfast.execution import inbox
 from holdfast.execution.engine_context import EngineContext
 from holdfast.execution.lease import is_alive
@@ -18,7 +19,7 @@ from holdfast.history.builder import VersionMetadata
 from holdfast.history.committer import Committer
 from holdfast.model.checks import check_text
 from holdfast.model.names import MAX_NOTE, MAX_STEP
-from holdfast.model.records import ENDED, RunRecord
+from holdfast.model.records import CLOSED, ENDED, RunRecord
 from holdfast.model.run_detail import detail_of, encode_detail
 from holdfast.store.protocol import iter_runs
 
@@ -72,6 +73,47 @@ def stop_idle(
     left = msgspec.structs.replace(head.run, owner=None, until=0, due=None, detail=encode_detail(facts))
     drawn = line.build(head.root, head, head, ending, run=left, events=entries)
     line.note_committed(drawn, engine.store.append(drawn.change))
+
+
+def delete(engine: EngineContext, run_id: str) -> None:
+    """Delete a run, its children, and their history. Raise `AlreadyRunning`, and delete nothing, if a process advances
+    one of them."""
+    from holdfast.history import prune
+
+    store, context = engine.store, engine.context
+    _refuse_live(engine, engine.record(run_id))
+    while True:
+        run = engine.record(run_id)
+        forks = store.forks_of(run.key)
+        for fork in forks:
+            if fork.workflow is not None and fork.status not in CLOSED:
+                raise InvalidCall(
+                    f"run {fork.id!r} was forked from {run_id!r} and will replay its steps: let it end, or delete "
+                    "it first",
+                    run=run_id,
+                    fork=fork.id,
+                )
+        for child in iter_runs(store, parent=run.key):
+            delete(engine, child.id)
+        try:
+            for fork in forks:
+                prune.detach(store, fork, now=context.clock())
+                context.drop_reader(fork.id)
+            store.delete_run(run)
+        except StaleVersion:
+            _refuse_live(engine, engine.record(run_id))
+            continue
+        context.drop_reader(run_id)
+        engine.overrides.pop(run_id, None)
+        return
+
+
+def _refuse_live(engine: EngineContext, run: RunRecord) -> None:
+    """Raise `AlreadyRunning` if a process advances a run or a child of it, and was not asked to cancel it."""
+    if run.status not in CLOSED and detail_of(run).wish != "cancel":
+        engine.refuse_if_running(run)
+    for child in iter_runs(engine.store, parent=run.key):
+        _refuse_live(engine, child)
 
 
 def check_reason(reason: Any, actor: Any) -> None:

@@ -176,7 +176,7 @@ class Queues:
             return Run(self._runner, run_id)
 
     def _refuse_requeue(self, run: RunRecord) -> None:
-        lifecycle.refuse_if_running(self._engine, run)
+        self._engine.refuse_if_running(run)
         if run.workflow is None:
             raise InvalidCall(f"run {run.id!r} is a manual run: it has no workflow to execute", run=run.id)
         if run.status in CLOSED:
