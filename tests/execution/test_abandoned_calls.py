@@ -127,7 +127,7 @@ def test_abandoned_call_that_is_not_cancelled_now_is_refused(
     assert hf.signal("run", "go").result == "slow"
 
 
-def test_step_that_an_interrupt_cuts_off_runs_again_though_a_step_cleaned_up(hf: Holdfast) -> None:
+def test_interrupted_step_runs_again_even_if_a_step_cleaned_up(hf: Holdfast) -> None:
     """The whole execution was cancelled, as Ctrl-C does: no code has gone on without the step."""
 
     @workflow(name="ab_tidy")

@@ -227,7 +227,7 @@ def test_cancellation_that_a_step_raises_itself_fails_the_run(hf: Holdfast, made
 
 @pytest.mark.parametrize("made", FLOWS)
 @pytest.mark.parametrize("kind", [StopAsyncIteration, MemoryError, RecursionError])
-def test_error_that_machinery_may_swallow_fails_the_run(hf: Holdfast, made: Any, kind: Any) -> None:
+def test_error_that_python_may_swallow_fails_the_run(hf: Holdfast, made: Any, kind: Any) -> None:
     failed(hf, made, kind("mine"))
 
 
@@ -245,7 +245,7 @@ def test_stop_iteration_in_a_coroutine_is_what_python_makes_of_it(hf: Holdfast) 
 
 @pytest.mark.parametrize("made", [caught, caught_async])
 @pytest.mark.parametrize("kind", [GeneratorExit, asyncio.CancelledError, StopAsyncIteration])
-def test_error_that_was_caught_is_raised_alike_on_replay(hf: Holdfast, made: Any, kind: Any) -> None:
+def test_error_that_was_caught_is_raised_the_same_on_replay(hf: Holdfast, made: Any, kind: Any) -> None:
     raised[:] = [kind("mine")]
     assert hf.run(made, run_id="run").status == "suspended"
     (prompt,) = hf.inbox()

@@ -1,4 +1,4 @@
-"""Workflows inside workflows: runs of their own, linked, found again."""
+"""Child workflows: runs of their own, linked to their parent, and found again by a resume."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ hf, no_calls = watching.hf, child_flows.no_calls
 
 
 @pytest.mark.parametrize("which", [child_outer, child_aouter])
-def test_a_child_is_a_run_of_its_own(hf: Holdfast, which: Any) -> None:
+def test_child_is_a_run_of_its_own(hf: Holdfast, which: Any) -> None:
     run = hf.run(which, 5, run_id="a-b")
     assert run.result == {"inner": [5], "last": "last"}
     assert run.parent is None
@@ -35,14 +35,14 @@ def test_a_child_is_a_run_of_its_own(hf: Holdfast, which: Any) -> None:
     assert CALLS == ["outer", 5, "last"]
 
 
-def test_the_states_of_parent_and_child_are_apart(hf: Holdfast) -> None:
+def test_child_state_is_separate_from_its_parents(hf: Holdfast) -> None:
     run = hf.run(child_outer, 5, state={"mine": 1})
     assert run.state == {"mine": 1, "did": "last"}
     assert hf.get(run.children[0]).state == {"did": 5}
 
 
 @pytest.mark.parametrize("value", [None, False, 0, "", [], {}])
-def test_what_a_child_gave_is_replayed_exactly(hf: Holdfast, value: Any) -> None:
+def test_child_result_is_replayed_exactly(hf: Holdfast, value: Any) -> None:
     @workflow(name="child_gives")
     def gives() -> Any:
         CALLS.append("gives")
@@ -66,7 +66,7 @@ def test_what_a_child_gave_is_replayed_exactly(hf: Holdfast, value: Any) -> None
     assert len(run.children) == 1
 
 
-def test_calls_in_a_loop_and_in_parallel_are_children_of_their_own(hf: Holdfast) -> None:
+def test_child_calls_in_loops_and_in_parallel_are_separate_runs(hf: Holdfast) -> None:
     @workflow(name="child_loop")
     def loop() -> Any:
         return [*(child_inner(n) for n in range(3)), *holdfast.parallel((child_inner, 3), (child_inner, 4))]
@@ -77,7 +77,7 @@ def test_calls_in_a_loop_and_in_parallel_are_children_of_their_own(hf: Holdfast)
     assert {hf.get(name).parent for name in run.children} == {run.id}
 
 
-def test_many_children_in_asyncio(hf: Holdfast) -> None:
+def test_children_run_concurrently_in_asyncio(hf: Holdfast) -> None:
     @workflow(name="child_gather")
     async def gather() -> Any:
         return await asyncio.gather(*(child_ainner(n) for n in range(20)))
@@ -87,7 +87,7 @@ def test_many_children_in_asyncio(hf: Holdfast) -> None:
     assert len(set(run.children)) == 20
 
 
-def test_a_def_child_of_an_async_parent(hf: Holdfast) -> None:
+def test_child_that_is_synchronous_runs_in_an_asynchronous_parent(hf: Holdfast) -> None:
     @workflow(name="child_mixed")
     async def mixed() -> Any:
         return child_inner(1)
@@ -97,7 +97,7 @@ def test_a_def_child_of_an_async_parent(hf: Holdfast) -> None:
     assert len(run.children) == 1
 
 
-def test_resume_finds_the_same_child(hf: Holdfast) -> None:
+def test_child_is_found_again_by_a_resume(hf: Holdfast) -> None:
     broken = [True]
 
     @step(name="child_flaky")
@@ -133,7 +133,7 @@ def test_resume_finds_the_same_child(hf: Holdfast) -> None:
     assert len(CALLS) == 5
 
 
-def test_a_child_that_was_mended_and_resumed_by_itself(hf: Holdfast) -> None:
+def test_child_that_was_resumed_separately_is_replayed_by_its_parent(hf: Holdfast) -> None:
     broken = [True]
 
     @step(name="child_flaky")
@@ -157,7 +157,7 @@ def test_a_child_that_was_mended_and_resumed_by_itself(hf: Holdfast) -> None:
     assert hf.resume(run.id).result == "mended"
 
 
-def test_a_parent_may_live_with_a_child_that_failed(hf: Holdfast) -> None:
+def test_child_failure_can_be_handled_by_its_parent(hf: Holdfast) -> None:
     @workflow(name="child_fails")
     def fails() -> Any:
         CALLS.append("fails")
@@ -184,7 +184,7 @@ def test_a_parent_may_live_with_a_child_that_failed(hf: Holdfast) -> None:
     assert CALLS == ["fails", "handled"]
 
 
-def test_three_deep(hf: Holdfast) -> None:
+def test_children_nest_three_levels_deep(hf: Holdfast) -> None:
     @workflow(name="child_three")
     def three() -> Any:
         return child_work(holdfast.ask("Deep?"))
@@ -212,7 +212,7 @@ def test_three_deep(hf: Holdfast) -> None:
     assert hf.get(hf.get(fourth.children[0]).children[0]).status == "cancelled"
 
 
-def test_long_ids(hf: Holdfast) -> None:
+def test_child_id_is_shortened_if_it_is_too_long(hf: Holdfast) -> None:
     long = "x" * 200
     run = hf.run(child_outer, 1, run_id=long)
     assert run.result["inner"] == [1]
@@ -232,7 +232,7 @@ def test_long_ids(hf: Holdfast) -> None:
     assert len({*run.children, *(hf.get(name).children[0] for name in run.children)}) == 4
 
 
-def test_rollback_starts_a_new_child(hf: Holdfast) -> None:
+def test_child_is_started_anew_after_a_rollback(hf: Holdfast) -> None:
     run = hf.run(child_outer, 5)
     (first,) = run.children
     assert hf.rollback(run.id, to=2).result["inner"] == [5]
@@ -246,7 +246,7 @@ def test_rollback_starts_a_new_child(hf: Holdfast) -> None:
     assert len(run.children) == 3
 
 
-def test_a_rollback_ends_the_children_of_the_abandoned_timeline(hf: Holdfast) -> None:
+def test_children_of_an_abandoned_timeline_are_cancelled_by_a_rollback(hf: Holdfast) -> None:
     @workflow(name="child_asks")
     def asks() -> Any:
         return holdfast.ask("Well?")
@@ -268,7 +268,7 @@ def test_a_rollback_ends_the_children_of_the_abandoned_timeline(hf: Holdfast) ->
     assert run.result == "yes"
 
 
-def test_the_child_of_a_fork(hf: Holdfast) -> None:
+def test_child_of_a_fork_is_a_new_run(hf: Holdfast) -> None:
     run = hf.run(child_outer, 5, run_id="origin")
     hf.fork("origin", "after", at=3)
     assert hf.resume("after").result == run.result
@@ -281,7 +281,7 @@ def test_the_child_of_a_fork(hf: Holdfast) -> None:
     assert CALLS == ["outer", 5, "last", "last", 5, "last"]
 
 
-def test_a_run_that_is_no_child_is_not_taken_for_one(hf: Holdfast) -> None:
+def test_run_with_the_id_of_a_child_is_not_mistaken_for_it(hf: Holdfast) -> None:
     probe = hf.run(child_outer, 1, run_id="probe")
     name = probe.children[0].replace("probe", "other")
     hf.run(child_inner, "somebody else's", run_id=name)
@@ -291,6 +291,6 @@ def test_a_run_that_is_no_child_is_not_taken_for_one(hf: Holdfast) -> None:
     assert hf.get(name).result == ["somebody else's"]
 
 
-def test_overrides_hold_in_children_too(hf: Holdfast) -> None:
+def test_overrides_apply_to_children(hf: Holdfast) -> None:
     run = hf.run(child_outer, 5, overrides={"child_work": lambda value: ["other", value]})
     assert run.result == {"inner": [["other", 5]], "last": ["other", "last"]}

@@ -65,7 +65,7 @@ def test_fingerprint_is_equal_on_every_python() -> None:
         assert done.stdout == here, python
 
 
-def test_ast_dump_would_differ_betweenother_pythons() -> None:
+def test_ast_dump_differs_between_pythons() -> None:
     """The positive control: why `canonical` exists."""
     dumps = {ast.dump(ast.parse(_CONTROL))}
     program = f"import ast; print(ast.dump(ast.parse({_CONTROL!r})))"
@@ -102,7 +102,7 @@ _CONTROL = "def f(): pass"
     ],
     ids=lambda source: source.replace("/", "_"),
 )
-def test_fingerprint_tells_code_apart(one: str, other: str) -> None:
+def test_fingerprint_differs_for_different_code(one: str, other: str) -> None:
     assert syntax.canonical(syntax.parse(one)) != syntax.canonical(syntax.parse(other))
 
 

@@ -95,7 +95,7 @@ def test_every_use_of_a_call_that_was_not_awaited_is_refused(hf: Holdfast) -> No
     assert not done
 
 
-def test_question_without_await_does_not_delete(hf: Holdfast) -> None:
+def test_question_without_await_is_not_taken_as_true(hf: Holdfast) -> None:
     @workflow(name="na_delete")
     async def delete() -> None:
         if holdfast.ask("Delete prod?"):
@@ -136,7 +136,7 @@ def test_refusal_that_user_code_swallows_still_fails_the_run(hf: Holdfast) -> No
     assert "holdfast.ask() was called at" in str(failure(hf, swallows))
 
 
-def test_step_that_forgets_a_step_fails(hf: Holdfast) -> None:
+def test_step_that_does_not_await_an_inner_step_fails(hf: Holdfast) -> None:
     @step(name="na_outer")
     async def outer() -> None:
         note("inner")  # type: ignore[unused-coroutine]  # the mistake
@@ -154,7 +154,7 @@ def test_step_that_forgets_a_step_fails(hf: Holdfast) -> None:
     assert done == ["after"]
 
 
-def test_plain_code_that_calls_an_asynchronous_step_fails(hf: Holdfast) -> None:
+def test_asynchronous_step_called_by_plain_code_fails_the_run(hf: Holdfast) -> None:
     @workflow(name="na_plain")
     def plain() -> Any:
         return note()
@@ -224,7 +224,7 @@ def test_step_that_is_under_way_when_the_workflow_returns_is_recorded(hf: Holdfa
     assert [version.step for version in hf.history("run").versions()] == [None, "na_slow", None]
 
 
-def test_error_of_the_workflow_comes_before_what_it_did_not_await(hf: Holdfast) -> None:
+def test_error_of_the_workflow_precedes_calls_that_were_not_awaited(hf: Holdfast) -> None:
     @workflow(name="na_fails")
     async def fails() -> None:
         first, second = note("one"), note("two")
@@ -395,7 +395,7 @@ async def step_as_argument() -> None:
 
 
 @pytest.mark.parametrize("name", BEHIND)
-def test_no_step_starts_behind_a_wait_that_is_not_awaited(hf: Holdfast, name: str) -> None:
+def test_step_does_not_start_after_a_wait_that_is_not_awaited(hf: Holdfast, name: str) -> None:
     flow = workflow(name=f"na_behind_{name}")(BEHIND[name])
     with pytest.raises(NotAwaited, match="await"):
         hf.run(flow, run_id="r")
@@ -403,7 +403,7 @@ def test_no_step_starts_behind_a_wait_that_is_not_awaited(hf: Holdfast, name: st
     assert hf.get("r").status == "failed"
 
 
-def test_steps_start_beside_a_wait_that_a_task_awaits(hf: Holdfast) -> None:
+def test_step_starts_while_a_task_awaits_a_wait(hf: Holdfast) -> None:
     @workflow(name="na_beside")
     async def beside() -> Any:
         asked = asyncio.create_task(holdfast.ask("Delete?"))

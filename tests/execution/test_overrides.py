@@ -90,7 +90,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "r.db"
 
 
-def test_a_version_names_its_implementation(hf: Holdfast) -> None:
+def test_version_names_its_implementation(hf: Holdfast) -> None:
     hf.run(over_flow, "kelp", run_id="r", overrides={"over_search": other})
     found = [hf.version(f"r@{number}").implementation for number in range(1, 6)]
     assert found[0] is None
@@ -105,7 +105,7 @@ def test_a_version_names_its_implementation(hf: Holdfast) -> None:
     assert "ran" not in hf.version("r@4").detail
 
 
-def test_an_implementation_is_found_without_reading_the_whole_line(hf: Holdfast) -> None:
+def test_implementation_is_found_without_reading_the_whole_history(hf: Holdfast) -> None:
     hf.run(over_many, LOOK_BACK, run_id="r")
     versions = hf.history("r").versions(step="over_search", limit=1000)
     named = [version.number for version in versions if "ran" in version.detail]
@@ -114,7 +114,7 @@ def test_an_implementation_is_found_without_reading_the_whole_line(hf: Holdfast)
     assert all(version.implementation is not None for version in versions[:3])
 
 
-def test_compare_shows_what_ran(hf: Holdfast) -> None:
+def test_comparison_shows_the_implementations_that_ran(hf: Holdfast) -> None:
     hf.run(over_flow, "kelp", run_id="r")
     hf.fork("r@1", "fork", overrides={"over_search": better})
     assert hf.resume("fork").result == "better better kelp"
@@ -125,7 +125,7 @@ def test_compare_shows_what_ran(hf: Holdfast) -> None:
     assert f"{__name__}.better" in str(found)
 
 
-def test_a_process_without_the_functions_is_refused_before_anything_runs(path: Path) -> None:
+def test_process_without_the_override_functions_is_refused_before_anything_runs(path: Path) -> None:
     with _elsewhere(path) as engine:
         before = engine.version("r").number
         calls: list[Callable[[], Any]] = [
@@ -144,7 +144,7 @@ def test_a_process_without_the_functions_is_refused_before_anything_runs(path: P
             assert (engine.version("r").number, engine.get("r").status) == (before, "failed")
 
 
-def test_overrides_may_be_given_again(path: Path) -> None:
+def test_overrides_may_be_passed_again(path: Path) -> None:
     with _elsewhere(path) as engine:
         assert engine.resume("r", overrides={"over_search": better}).result == "better other kelp"
         found = engine.version("r~1").implementation
@@ -164,19 +164,19 @@ def test_overrides_may_be_cleared(path: Path, clearing: dict[str, None]) -> None
         assert engine.rollback("r", to=1).result == "own own kelp"
 
 
-def test_overrides_that_are_given_later_are_added(hf: Holdfast) -> None:
+def test_overrides_passed_later_are_added(hf: Holdfast) -> None:
     _stopped(hf, overrides={"over_search": other})
     assert hf.resume("r", overrides={"over_end": lambda text: text}).result == "other other kelp"
 
 
-def test_the_process_that_was_given_them_keeps_them(hf: Holdfast) -> None:
+def test_overrides_are_kept_by_the_process_that_passed_them(hf: Holdfast) -> None:
     _stopped(hf, overrides={"over_search": other})
     assert hf.resume("r").result == "other other kelp"
     assert hf.rollback("r", to=1).result == "other other kelp"
     assert hf.rollback("r", to=1, overrides={}).result == "own own kelp"
 
 
-def test_a_fork_has_the_overrides_of_its_origin(path: Path) -> None:
+def test_fork_has_the_overrides_of_its_origin(path: Path) -> None:
     with _elsewhere(path) as engine:
         engine.fork("r@1", "fork")
         engine.fork("r@1", "clear", overrides={})
@@ -186,7 +186,7 @@ def test_a_fork_has_the_overrides_of_its_origin(path: Path) -> None:
         assert engine.resume("fork", overrides={"over_search": better}).result == "better better kelp"
 
 
-def test_a_child_run_has_the_overrides_of_its_parent(tmp_path: Path) -> None:
+def test_child_run_has_the_overrides_of_its_parent(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "r.db") as engine:
         _stopped(engine, over_parent, overrides={"over_search": other})
         child = engine.get("r").children[0]
@@ -197,7 +197,7 @@ def test_a_child_run_has_the_overrides_of_its_parent(tmp_path: Path) -> None:
         assert engine.resume("r", overrides={}).result == "own other kelp"
 
 
-def test_a_worker_without_the_functions_fails_the_run_and_runs_nothing(path: Path) -> None:
+def test_worker_without_the_override_functions_fails_the_run_and_runs_nothing(path: Path) -> None:
     with _elsewhere(path) as engine:
         engine.requeue("r", queue="default")
         run = engine.get("r")
@@ -219,7 +219,7 @@ def test_overrides_without_an_execution_are_refused(hf: Holdfast) -> None:
         hf.resume("r", overrides={"over_search": 3})  # type: ignore[dict-item]
 
 
-def test_any_callable_is_named(hf: Holdfast) -> None:
+def test_override_may_be_any_callable(hf: Holdfast) -> None:
     hf.run(over_flow, "a", run_id="r", overrides={"over_search": os.fspath, "over_end": str.upper})
     for number, name in ((2, "posix.fspath"), (3, "str.upper")):
         found = hf.version(f"r@{number}").implementation
@@ -227,7 +227,7 @@ def test_any_callable_is_named(hf: Holdfast) -> None:
         assert name in found.name
 
 
-def test_the_module_of_a_program_is_not_its_code() -> None:
+def test_implementation_does_not_depend_on_the_module_being_the_program() -> None:
     here, there = Implementation("__main__.book", "1f", False), Implementation("agent.book", "1f", False)
     assert here.is_same(there)
     assert not here.is_same(Implementation("agent.book", "2f", False))

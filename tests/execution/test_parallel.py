@@ -1,4 +1,4 @@
-"""Steps beside each other: all that they change is merged, and what has finished stays finished."""
+"""Parallel steps: all changes are merged, and finished branches stay finished."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ KINDS = [in_threads, in_gather, in_group, in_aparallel, in_gather_of_workers]
 
 @pytest.mark.parametrize("flow", KINDS)
 @pytest.mark.parametrize("count", [2, 64])
-def test_all_changes_are_merged(hf: Holdfast, flow: Any, count: int) -> None:
+def test_parallel_changes_are_all_merged(hf: Holdfast, flow: Any, count: int) -> None:
     run = hf.run(flow, count, state={"list": []})
     assert run.result == [n * 10 for n in range(count)]
     assert sorted(run.state["list"]) == list(range(count))
@@ -70,7 +70,7 @@ def test_all_changes_are_merged(hf: Holdfast, flow: Any, count: int) -> None:
 
 
 @pytest.mark.parametrize("flow", KINDS)
-def test_a_failure_keeps_the_finished_siblings(hf: Holdfast, flow: Any) -> None:
+def test_parallel_failure_keeps_finished_branches(hf: Holdfast, flow: Any) -> None:
     control.failing["add-2"] = 3
     run = hf.run(flow, 5, state={"list": []}, raises=False)
     assert run.status == "failed"
@@ -86,7 +86,7 @@ def test_a_failure_keeps_the_finished_siblings(hf: Holdfast, flow: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["thread", "async"])
-def test_a_limit_bounds_how_many_run_at_once(hf: Holdfast, kind: str) -> None:
+def test_parallel_limit_bounds_concurrent_branches(hf: Holdfast, kind: str) -> None:
     now, most = 0, 0
     lock = threading.Lock()
 
@@ -147,7 +147,7 @@ async def anested_parallel() -> list[list[int]]:
 
 
 @pytest.mark.parametrize("flow", [nested_parallel, anested_parallel])
-def test_parallel_inside_parallel(hf: Holdfast, flow: Any) -> None:
+def test_parallel_blocks_nest(hf: Holdfast, flow: Any) -> None:
     control.failing.update({"add-11": 1, "end": 1})
     run = hf.run(flow, state={"list": []}, raises=False)
     assert run.status == "failed"
@@ -188,7 +188,7 @@ async def astep_in_parallel() -> list[int]:
 
 
 @pytest.mark.parametrize("flow", [step_in_parallel, astep_in_parallel])
-def test_parallel_steps_inside_a_step(hf: Holdfast, flow: Any) -> None:
+def test_parallel_steps_run_inside_a_step(hf: Holdfast, flow: Any) -> None:
     run = hf.run(flow, state={"list": []})
     assert run.result == [0, 10, 20, 30]
     assert run.state["sum"] == 6
@@ -220,7 +220,7 @@ def adding_in_turn(order: list[int]) -> int:
     return add_in_turn(order)
 
 
-def test_a_step_sees_what_its_parallel_steps_changed_in_whatever_order_they_end(hf: Holdfast) -> None:
+def test_step_sees_the_changes_of_its_parallel_steps_in_any_order(hf: Holdfast) -> None:
     for order in permutations(range(4)):
         run = hf.run(adding_in_turn, list(order), state={"list": []})
         assert run.state["list"] == list(order)
@@ -247,7 +247,7 @@ async def in_reverse(count: int) -> int:
 
 
 @pytest.mark.slow
-def test_the_cost_of_a_branch_does_not_grow_with_the_number_of_branches() -> None:
+def test_branch_cost_does_not_grow_with_the_number_of_branches() -> None:
     with holdfast.open(":memory:") as hf:
         assert hf.run(in_reverse, 7, state={}).result == 7
         assert growth(lambda count: hf.run(in_reverse, count, state={}), lambda size: size, 50) < 24
@@ -265,7 +265,7 @@ async def mixed() -> list[Any]:
 
 
 @pytest.mark.slow
-def test_blocking_steps_beside_asynchronous_ones_do_not_lock_up(tmp_path: Path) -> None:
+def test_blocking_steps_do_not_deadlock_with_asynchronous_ones(tmp_path: Path) -> None:
     body = """
 import faulthandler, test_parallel as t
 faulthandler.dump_traceback_later(5, exit=True)
@@ -276,7 +276,7 @@ print(sorted(r.state["list"]), r.result)"""
 
 
 @pytest.mark.filterwarnings("ignore:coroutine")
-def test_an_asynchronous_step_in_threads_is_refused(hf: Holdfast) -> None:
+def test_asynchronous_step_in_threads_is_refused(hf: Holdfast) -> None:
     @workflow(name="confused")
     def confused() -> Any:
         return holdfast.parallel((aadd, 1))
@@ -287,7 +287,7 @@ def test_an_asynchronous_step_in_threads_is_refused(hf: Holdfast) -> None:
     assert "parallel" in str(run.error)
 
 
-def test_outside_a_run_parallel_runs_functions() -> None:
+def test_parallel_runs_functions_outside_a_run() -> None:
     assert holdfast.parallel(lambda: 1, (max, 2, 3)) == [1, 3]
     assert holdfast.parallel() == []
 
@@ -307,7 +307,7 @@ async def crowd() -> list[int]:
     return [each for each in found if isinstance(each, int)]
 
 
-def test_failures_that_the_workflow_gathers_are_results(hf: Holdfast) -> None:
+def test_failures_gathered_by_the_workflow_are_results(hf: Holdfast) -> None:
     control.failing.update({"add-1": 1, "add-5": 1})
     run = hf.run(crowd, state={"list": []})
     assert run.result == [0, 20, 30, 40, 60, 70]
@@ -316,7 +316,7 @@ def test_failures_that_the_workflow_gathers_are_results(hf: Holdfast) -> None:
     assert len(control.ran) == 8
 
 
-def test_many_runs_at_once_keep_to_themselves(hf: Holdfast) -> None:
+def test_concurrent_runs_do_not_affect_each_other(hf: Holdfast) -> None:
     async def all_of_them() -> list[Run]:
         return await asyncio.gather(
             *[hf.arun(in_gather, 3, run_id=f"run-{n}", state={"list": [], "n": n}) for n in range(20)]
@@ -329,7 +329,7 @@ def test_many_runs_at_once_keep_to_themselves(hf: Holdfast) -> None:
         assert run.head.number == 5
 
 
-def test_blocking_steps_in_threads_beside_asynchronous_ones(hf: Holdfast) -> None:
+def test_blocking_steps_in_threads_run_with_asynchronous_ones(hf: Holdfast) -> None:
     @workflow(name="mixed_threads")
     async def mixed_threads() -> list[int]:
         in_thread = [asyncio.to_thread(add, n) for n in range(5)]
@@ -341,7 +341,7 @@ def test_blocking_steps_in_threads_beside_asynchronous_ones(hf: Holdfast) -> Non
 
 
 @pytest.mark.slow
-def test_a_run_that_is_cancelled_at_any_moment_resumes_whole(hf: Holdfast) -> None:
+def test_run_cancelled_at_any_moment_resumes_completely(hf: Holdfast) -> None:
     @workflow(name="long_line")
     async def long_line() -> list[int]:
         return [await aadd(n) for n in range(40)]
@@ -369,7 +369,7 @@ def beside_then_after() -> list[int]:
     return found
 
 
-def test_a_fork_from_the_first_version_runs_one_branch_again(hf: Holdfast) -> None:
+def test_fork_from_the_first_version_runs_one_branch_again(hf: Holdfast) -> None:
     hf.run(beside_then_after, run_id="origin", state={"kept": True, "list": []})
     hf.fork("origin", "fork", at=1)
     before = hf.resume("fork")
@@ -380,7 +380,7 @@ def test_a_fork_from_the_first_version_runs_one_branch_again(hf: Holdfast) -> No
     assert again.state["kept"] is True
 
 
-def test_a_fork_of_an_edited_run_replays_its_branches(hf: Holdfast) -> None:
+def test_fork_of_an_edited_run_replays_its_branches(hf: Holdfast) -> None:
     hf.run(beside_then_after, run_id="origin", state={"list": []})
     with hf.history("origin").edit() as state:
         state["byhand"] = True

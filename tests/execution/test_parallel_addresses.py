@@ -1,4 +1,4 @@
-"""Addresses of steps beside each other: the same each time, however fast each of them is."""
+"""Addresses of parallel steps are the same each time, whatever the speed of the steps."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def workers() -> list[str]:
     return found
 
 
-def test_workers_get_the_same_addresses_each_time(hf: Holdfast) -> None:
+def test_tasks_have_the_same_addresses_each_time(hf: Holdfast) -> None:
     control.failing.update({"2b": 1, "end": 1})
     run = hf.run(workers, raises=False)
     assert run.status == "failed"
@@ -83,7 +83,7 @@ async def late_workers() -> list[str]:
     return found
 
 
-def test_addresses_do_not_depend_on_how_fast_workers_are(hf: Holdfast) -> None:
+def test_addresses_of_tasks_do_not_depend_on_their_speed(hf: Holdfast) -> None:
     control.failing["end"] = 1
     control.value = Turns(2, 1, 0)
     run = hf.run(late_workers, raises=False)
@@ -110,7 +110,7 @@ def colliding() -> list[str]:
     return found
 
 
-def test_the_name_of_a_step_cannot_collide_with_a_branch(hf: Holdfast) -> None:
+def test_step_name_cannot_collide_with_a_branch(hf: Holdfast) -> None:
     control.failing["end"] = 1
     run = hf.run(colliding, raises=False)
     steps = [version.address for version in run.history().versions() if version.kind == "step"]
@@ -133,7 +133,7 @@ async def teams() -> list[list[str]]:
     return found
 
 
-def test_addresses_of_workers_of_workers_do_not_depend_on_speed(hf: Holdfast) -> None:
+def test_addresses_of_nested_tasks_do_not_depend_on_their_speed(hf: Holdfast) -> None:
     control.failing["end"] = 1
     control.value = Turns((1, 1), (1, 0), (0, 1), (0, 0))
     run = hf.run(teams, raises=False)

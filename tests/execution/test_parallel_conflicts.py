@@ -1,4 +1,4 @@
-"""Steps beside each other that change the same: a conflict, or what a resolver makes of it."""
+"""Parallel steps that change the same place conflict, unless a resolver decides."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def aconflicting(joined: bool) -> list[str]:
 
 
 @pytest.mark.parametrize("flow", [conflicting, aconflicting])
-def test_two_values_for_one_key_are_a_conflict(hf: Holdfast, flow: Any) -> None:
+def test_different_values_for_one_key_conflict(hf: Holdfast, flow: Any) -> None:
     run = hf.run(flow, False, state={"x": ""}, raises=False)
     assert run.status == "failed"
     error = run.error
@@ -98,7 +98,7 @@ def test_two_values_for_one_key_are_a_conflict(hf: Holdfast, flow: Any) -> None:
 
 
 @pytest.mark.parametrize("flow", [conflicting, aconflicting])
-def test_a_resolver_decides_a_conflict(hf: Holdfast, flow: Any) -> None:
+def test_resolver_decides_a_conflict(hf: Holdfast, flow: Any) -> None:
     run = hf.run(flow, True, state={"x": ""})
     assert run.result == ["a", "b"]
     assert run.state["x"] == "ab"
@@ -127,7 +127,7 @@ async def conflict_caught() -> list[Any]:
     return shown
 
 
-def test_a_resolver_that_raises_fails_its_step(hf: Holdfast) -> None:
+def test_resolver_that_raises_fails_its_step(hf: Holdfast) -> None:
     control.failing["end"] = 1
     run = hf.run(conflict_caught, state={"x": "", "list": []}, raises=False)
     assert run.status == "failed"
@@ -161,13 +161,13 @@ def counting(asked: bool) -> list[int]:
     return found
 
 
-def test_a_resolver_is_asked_for_equal_changes_too(hf: Holdfast) -> None:
+def test_resolver_is_called_for_equal_changes(hf: Holdfast) -> None:
     run = hf.run(counting, True, state={"n": 0})
     assert run.result == [0, 0]
     assert run.state["n"] == 2
 
 
-def test_equal_changes_of_one_place_are_a_conflict(hf: Holdfast) -> None:
+def test_equal_changes_of_one_place_conflict(hf: Holdfast) -> None:
     run = hf.run(counting, False, state={"n": 0}, raises=False)
     assert isinstance(run.error, MergeConflict)
     assert run.state["n"] == 1
@@ -189,7 +189,7 @@ def two_pop() -> Any:
     return holdfast.parallel(pop_job, pop_job)
 
 
-def test_two_steps_that_take_the_same_item_of_a_queue_conflict(hf: Holdfast) -> None:
+def test_steps_that_take_the_same_queue_item_conflict(hf: Holdfast) -> None:
     with pytest.raises(MergeConflict, match=r"jobs\[0\].*deletes it"):
         hf.run(two_pop, run_id="r", state={"jobs": ["a", "b", "c"]})
     assert len(hf.history("r").head.state["jobs"]) == 2

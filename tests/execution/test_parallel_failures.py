@@ -1,4 +1,4 @@
-"""A failure that a parallel branch has caught is recorded when the branch goes on, not when the block ends."""
+"""A failure that a parallel branch has caught is recorded when the branch continues, not when the block ends."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def failing_inner_tasks() -> Any:
 
 
 @pytest.mark.parametrize("flow", [failing_threads, failing_tasks, failing_inner_tasks])
-def test_a_failure_caught_in_a_branch_is_durable_when_the_branch_goes_on(hf: Holdfast, flow: Any) -> None:
+def test_failure_caught_in_a_branch_is_recorded_when_the_branch_continues(hf: Holdfast, flow: Any) -> None:
     control.value = "kill"
     with pytest.raises(Killed):
         hf.run(flow, run_id="r")
@@ -124,7 +124,7 @@ async def failing_before_tasks() -> Any:
 
 
 @pytest.mark.parametrize("flow", [failing_before_threads, failing_before_tasks])
-def test_a_failure_caught_between_two_blocks_is_recorded_before_the_second(hf: Holdfast, flow: Any) -> None:
+def test_failure_caught_between_two_blocks_is_recorded_before_the_second(hf: Holdfast, flow: Any) -> None:
     run = hf.run(flow, run_id="r")
     assert run.result == ["bad 1", "after 2", "after 3"]
     versions = {version.number: version for version in hf.history("r").versions()}

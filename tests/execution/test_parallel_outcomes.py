@@ -73,7 +73,7 @@ def _interrupted(hf: Holdfast, flow: Any, run_id: str, limit: int | None, after:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_has_one_outcome(name: str, opened: dict[str, Holdfast]) -> None:
+def test_parallel_program_has_one_outcome(name: str, opened: dict[str, Holdfast]) -> None:
     program = PROGRAMS[name]
     numbers = itertools.count()
     outcomes: list[Any] = []
@@ -108,7 +108,7 @@ def test_parallel_counters_add_up_where_a_sum_is_declared(opened: dict[str, Hold
         assert run.result == [[1, 1, 1, 1], 5, 5]
 
 
-def test_a_conflict_leaves_nothing_half_written_and_is_the_same_after_a_resume(
+def test_conflict_writes_nothing_and_is_the_same_after_a_resume(
     opened: dict[str, Holdfast],
 ) -> None:
     for hf in opened.values():

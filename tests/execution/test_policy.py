@@ -1,4 +1,4 @@
-"""When to try again, how long to wait, when to stop asking."""
+"""Policies of retries and circuit breakers: when to try again, how long to wait, when to stop calling."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def named(name: str, module: str = "somewhere", base: type[Exception] = Exceptio
     ],
     ids=lambda error: f"{type(error).__name__} {error}",
 )
-def test_passes_by_itself(error: Exception) -> None:
+def test_error_is_transient(error: Exception) -> None:
     assert transient(error)
     assert Retry(on="transient").wants(error)
     assert Retry().wants(error)
@@ -112,12 +112,12 @@ def test_passes_by_itself(error: Exception) -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_does_not_pass_by_itself(error: Exception) -> None:
+def test_error_is_not_transient(error: Exception) -> None:
     assert not transient(error)
     assert not Retry(on="transient").wants(error)
 
 
-def test_follows_a_direct_cause_one_level() -> None:
+def test_error_is_transient_if_its_direct_cause_is() -> None:
     wrapped, twice, beside = RuntimeError("wrapped"), RuntimeError("twice"), RuntimeError("beside")
     wrapped.__cause__ = TimeoutError()
     twice.__cause__ = wrapped
@@ -130,7 +130,7 @@ def test_follows_a_direct_cause_one_level() -> None:
     assert not transient(refused)
 
 
-def test_by_default_all_but_the_surely_permanent() -> None:
+def test_retry_by_default_excludes_only_permanent_errors() -> None:
     retry = Retry(3)
     for error in (
         RuntimeError("flaky"),
@@ -153,7 +153,7 @@ def test_by_default_all_but_the_surely_permanent() -> None:
         assert not retry.wants(HttpError(response=Answer(status)))
 
 
-def test_on_a_class_some_classes_or_a_function() -> None:
+def test_retry_on_takes_classes_or_a_function() -> None:
     assert Retry(on=LookupError).wants(KeyError())
     assert not Retry(on=LookupError).wants(ValueError())
     assert Retry(on=TypeError).wants(TypeError())
@@ -163,27 +163,27 @@ def test_on_a_class_some_classes_or_a_function() -> None:
     assert not Retry(on=lambda error: "again" in str(error)).wants(TypeError("no"))
 
 
-def test_what_ends_a_process_is_never_tried_again() -> None:
+def test_retry_never_follows_an_error_that_ends_the_process() -> None:
     for retry in (Retry(), Retry(on="transient"), Retry(on=lambda _: True)):
         for error in (KeyboardInterrupt(), SystemExit()):
             assert not retry.wants(error)
 
 
-def test_base_exceptions_of_a_step_are_tried_again_like_any_others() -> None:
+def test_retry_follows_base_exceptions_of_a_step() -> None:
     for error in (asyncio.CancelledError(), GeneratorExit()):
         assert Retry().wants(error)
         assert Retry(on=lambda _: True).wants(error)
         assert not Retry(on="transient").wants(error)
 
 
-def test_a_function_that_raises_means_no_and_says_so() -> None:
+def test_retry_function_that_raises_means_no_and_adds_a_note() -> None:
     error = ValueError("x")
     assert not Retry(on=lambda _: 1 / 0 > 0).wants(error)
     assert "ZeroDivisionError" in error.__notes__[0]
     assert not Retry(on=lambda _: 1 / 0 > 0).wants(Hostile())
 
 
-def test_hostile_errors_are_safe() -> None:
+def test_hostile_errors_do_not_raise_in_the_policy() -> None:
     for error in (
         Hostile("x"),
         HttpError(
@@ -221,11 +221,11 @@ def test_hostile_errors_are_safe() -> None:
         (ValueError(), None),
     ],
 )
-def test_delay_that_the_server_asks_for(error: Exception, seconds: float | None) -> None:
+def test_retry_delay_is_read_from_the_servers_answer(error: Exception, seconds: float | None) -> None:
     assert asked_delay(error) == seconds
 
 
-def test_http_error_of_the_standard_library_tells_its_delay() -> None:
+def test_retry_delay_is_read_from_a_standard_library_http_error() -> None:
     headers = Message()
     headers["RETRY-AFTER"] = "4"
     assert asked_delay(urllib.error.HTTPError("u", 503, "busy", headers, None)) == 4
@@ -235,7 +235,7 @@ def delays(retry: Retry, count: int = 6) -> list[float]:
     return [retry.delay_before(attempt, 0.5) for attempt in range(2, 2 + count)]
 
 
-def test_backoffs() -> None:
+def test_retry_backoffs_grow_as_declared() -> None:
     assert delays(Retry(delay=1, max_delay=10)) == [1, 2, 4, 8, 10, 10]
     assert delays(Retry(delay=1, factor=3)) == [1, 3, 9, 27, 60, 60]
     assert delays(Retry(delay=2, backoff="constant")) == [2] * 6
@@ -244,12 +244,12 @@ def test_backoffs() -> None:
 
 
 @pytest.mark.parametrize("backoff", ["exponential", "constant", "fibonacci"])
-def test_far_attempts_wait_no_longer_and_cost_nothing(backoff: str) -> None:
+def test_retry_delay_of_far_attempts_is_bounded_and_cheap(backoff: str) -> None:
     assert Retry(backoff=backoff, delay=60).delay_before(10**12, 0.5) == 60
     assert Retry(backoff=backoff, delay=0).delay_before(10**12, 0.5) == 0
 
 
-def test_jitter_spreads_around_the_delay() -> None:
+def test_retry_jitter_spreads_around_the_delay() -> None:
     retry = Retry(delay=10, jitter=0.2)
     assert retry.delay_before(2, 0) == 8
     assert retry.delay_before(2, 0.5) == 10
@@ -257,7 +257,7 @@ def test_jitter_spreads_around_the_delay() -> None:
     assert Retry(delay=10, jitter=0).delay_before(2, 0.99) == 10
 
 
-def test_waits_as_long_as_asked() -> None:
+def test_retry_waits_as_long_as_the_server_asked() -> None:
     retry = Retry(delay=1, max_delay=5)
     assert retry.delay_before(2, 0.5, asked=30) == 30
     assert retry.delay_before(2, 0.5, asked=0.1) == 1
@@ -274,14 +274,14 @@ def test_waits_as_long_as_asked() -> None:
     factor=st.floats(1, 1e9),
     jitter=st.floats(0, 1),
 )
-def test_no_delay_is_negative_or_beyond_the_most(
+def test_retry_delay_is_never_negative_or_beyond_its_maximum(
     *, attempt: int, chance: float, backoff: str, delay: float, factor: float, jitter: float
 ) -> None:
     retry = Retry(backoff=backoff, delay=delay, factor=factor, jitter=jitter, max_delay=100)
     assert 0 <= retry.delay_before(attempt, chance) <= 100
 
 
-def test_budget() -> None:
+def test_retry_budget_bounds_the_wait() -> None:
     assert Retry().allows(10**6, 60)
     assert Retry(budget=10).allows(4, 6)
     assert not Retry(budget=10).allows(4, 6.1)
@@ -300,14 +300,14 @@ def test_budget() -> None:
         *(("on", value) for value in ("timeouts", int, (ValueError, 3), KeyboardInterrupt, 3, [ValueError])),
     ],
 )
-def test_retry_names_the_field_that_is_wrong(field: str, value: Any) -> None:
+def test_retry_error_names_the_wrong_field(field: str, value: Any) -> None:
     with pytest.raises(InvalidCall, match=f"^{field} is ") as found:
         Retry(**{field: value})
     assert found.value.details["field"] == field
 
 
 @pytest.mark.parametrize(("attempt", "chance"), [(1, 0.5), (0, 0.5), (2, 1), (2, -0.1), (2, math.nan)])
-def test_delay_before_what_is_no_further_attempt(attempt: int, chance: float) -> None:
+def test_retry_delay_needs_a_second_or_later_attempt(attempt: int, chance: float) -> None:
     with pytest.raises(InvalidCall):
         Retry().delay_before(attempt, chance)
 
@@ -316,7 +316,7 @@ def test_delay_before_what_is_no_further_attempt(attempt: int, chance: float) ->
     ("field", "value"),
     [("failures", 0), ("failures", 1.0), ("reset", -1), ("reset", math.inf), ("reset", "x")],
 )
-def test_breaker_names_the_field_that_is_wrong(field: str, value: Any) -> None:
+def test_breaker_error_names_the_wrong_field(field: str, value: Any) -> None:
     with pytest.raises(InvalidCall, match=f"^{field} is "):
         Breaker(**{field: value})
 
@@ -334,13 +334,13 @@ def test_breaker_opens_after_failures_in_a_row() -> None:
     assert breaker_admits(policy, state, 4) == (False, state)
 
 
-def test_success_of_a_closed_breaker_changes_nothing() -> None:
+def test_breaker_that_is_closed_ignores_a_success() -> None:
     state = BreakerState()
     assert after_success(Breaker(), state, 5) is state
     assert breaker_admits(Breaker(), state, 5)[1] is state
 
 
-def test_one_probe_after_the_reset() -> None:
+def test_breaker_admits_one_probe_after_the_reset() -> None:
     policy = Breaker(failures=1, reset=30)
     opened = after_failure(policy, CLOSED, 0)
     assert breaker_admits(policy, opened, 30 * SECOND - 1) == (False, opened)
@@ -356,7 +356,7 @@ def test_one_probe_after_the_reset() -> None:
     assert not breaker_admits(policy, reopened, 60 * SECOND)[0]
 
 
-def test_probe_of_a_dead_process_is_replaced() -> None:
+def test_breaker_replaces_the_probe_of_a_dead_process() -> None:
     policy = Breaker(reset=30)
     probing = BreakerState("half_open", 5, 0, 30 * SECOND)
     assert not breaker_admits(policy, probing, 60 * SECOND - 1)[0]
@@ -365,17 +365,17 @@ def test_probe_of_a_dead_process_is_replaced() -> None:
     assert again.probe == 60 * SECOND
 
 
-def test_one_failed_probe_opens_again_whatever_the_policy_has_become() -> None:
+def test_breaker_opens_again_after_one_failed_probe() -> None:
     assert after_failure(Breaker(failures=5), BreakerState("half_open", 1, 0, 3), 9).status == "open"
 
 
-def test_late_calls_do_not_move_an_open_breaker() -> None:
+def test_breaker_that_is_open_ignores_late_calls() -> None:
     opened = BreakerState("open", 5, 7)
     assert after_success(Breaker(), opened, 9) is opened
     assert after_failure(Breaker(), opened, 9) is opened
 
 
-def test_clock_that_was_wrong_does_not_lock_the_breaker() -> None:
+def test_breaker_is_not_locked_by_a_wrong_clock() -> None:
     opened = BreakerState("open", 5, 10**9 * SECOND)
     assert breaker_admits(Breaker(), opened, 100 * SECOND)[0]
     assert not breaker_admits(Breaker(), BreakerState("open", 5, 101 * SECOND), 100 * SECOND)[0]
@@ -392,7 +392,7 @@ def test_breaker_state_is_a_plain_record() -> None:
 
 @settings(deadline=None, derandomize=True)
 @given(st.lists(st.tuples(st.sampled_from(["call", "good", "bad"]), st.integers(0, 40))))
-def test_never_two_probes_at_once(moves: list[tuple[str, int]]) -> None:
+def test_breaker_never_admits_two_probes_at_once(moves: list[tuple[str, int]]) -> None:
     policy, state, now, probe = Breaker(failures=2, reset=30), CLOSED, 0, None
     for move, seconds in moves:
         now += seconds * SECOND

@@ -116,7 +116,7 @@ def test_calls_after_the_record_may_change(hf: Holdfast) -> None:
     assert control.ran == ["x", "c", "end"]
 
 
-def test_a_changed_step_is_refused_inside_a_step_that_was_cut_off(hf: Holdfast) -> None:
+def test_changed_step_is_refused_inside_an_interrupted_step(hf: Holdfast) -> None:
     def outer_of(*steps: Any) -> Callable[[], Any]:
         @step(name="code-outer")
         def outer() -> list[Any]:
@@ -137,7 +137,7 @@ def test_a_changed_step_is_refused_inside_a_step_that_was_cut_off(hf: Holdfast) 
     assert hf.resume(run.id).result == ["a", ["b"]]
 
 
-def test_a_step_inserted_before_one_that_was_cut_off_is_refused(hf: Holdfast, tmp_path: Any) -> None:
+def test_step_inserted_before_an_interrupted_one_is_refused(hf: Holdfast, tmp_path: Any) -> None:
     db = tmp_path / "cut.db"
     f.kill(f.start_stuck(db, "nested", tmp_path / "effects", "r"))
 
@@ -153,7 +153,7 @@ def test_a_step_inserted_before_one_that_was_cut_off_is_refused(hf: Holdfast, tm
     assert control.ran == []
 
 
-def test_a_sleep_may_be_left_out_but_not_inserted(hf: Holdfast) -> None:
+def test_sleep_may_be_left_out_but_not_inserted(hf: Holdfast) -> None:
     def pause() -> None:
         holdfast.sleep(0)
 
@@ -220,7 +220,7 @@ def works(*workers: list[Any], then: Any = None, by: Any = asyncio.gather) -> An
 
 
 @pytest.mark.parametrize("missing", ["a", "b", "c"])
-def test_steps_that_were_cut_off_beside_recorded_ones_are_no_change(hf: Holdfast, missing: str) -> None:
+def test_steps_interrupted_while_others_were_recorded_are_not_a_change(hf: Holdfast, missing: str) -> None:
     run_id = interrupted(hf, gathers(aa, ab, ac), missing)
     # Steps that had not started when the workflow failed are not recorded, either.
     recorded = {each.step for each in hf.history(run_id).versions() if each.error is None}
@@ -231,7 +231,7 @@ def test_steps_that_were_cut_off_beside_recorded_ones_are_no_change(hf: Holdfast
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 @pytest.mark.parametrize("changed", [[aa, ax, ab, ac], [aa, ac], [ab, aa, ac], [aa, ab, ax]])
-def test_changed_calls_beside_each_other_are_refused(hf: Holdfast, changed: list[Any]) -> None:
+def test_changed_calls_in_parallel_are_refused(hf: Holdfast, changed: list[Any]) -> None:
     run_id = interrupted(hf, gathers(aa, ab, ac))
     with pytest.raises(ReplayDiverged):
         resumed(hf, run_id, gathers(*changed))
@@ -260,7 +260,7 @@ def test_changed_calls_in_a_branch_are_refused(hf: Holdfast, change: str, by: An
 
 
 @pytest.mark.parametrize("by", [asyncio.gather, holdfast.parallel])
-def test_a_step_inserted_before_or_after_branches_is_told_apart(hf: Holdfast, by: Any) -> None:
+def test_step_inserted_before_or_after_branches_is_distinguished(hf: Holdfast, by: Any) -> None:
     run_id = interrupted(hf, works([aa], [aa, ab], by=by))
     assert resumed(hf, run_id, works([aa], [aa, ab], then=ax, by=by)).status == "completed"
     assert control.ran == ["x", "end"]
@@ -273,7 +273,7 @@ def test_branches_inserted_before_recorded_steps_are_refused(hf: Holdfast) -> No
     assert control.ran == []
 
 
-def test_a_plain_parallel_with_another_branch_is_refused(hf: Holdfast) -> None:
+def test_plain_parallel_with_another_branch_is_refused(hf: Holdfast) -> None:
     def both(*parts: Any) -> Any:
         return lambda: holdfast.parallel(*parts)
 
@@ -308,7 +308,7 @@ def test_steps_after_a_failure_that_is_tried_again_are_not_expected(hf: Holdfast
     assert control.ran == ["a", "c", "c"]
 
 
-def test_a_divergence_in_a_child_is_raised_and_leaves_both_runs(hf: Holdfast) -> None:
+def test_divergence_in_a_child_is_raised_and_leaves_both_runs_unchanged(hf: Holdfast) -> None:
     @workflow(name="part")
     def part() -> Any:
         return control.value()
@@ -329,7 +329,7 @@ def test_a_divergence_in_a_child_is_raised_and_leaves_both_runs(hf: Holdfast) ->
     assert control.ran == ["end"]
 
 
-def test_a_suspended_run_that_diverges_stays_suspended(hf: Holdfast) -> None:
+def test_suspended_run_that_diverges_stays_suspended(hf: Holdfast) -> None:
     def asks(first: Any) -> Any:
         def changing() -> Any:
             return [first(), holdfast.ask("Go?"), c()]
@@ -347,7 +347,7 @@ def test_a_suspended_run_that_diverges_stays_suspended(hf: Holdfast) -> None:
 # Remedies
 
 
-def test_a_renamed_step_is_found_by_its_alias(hf: Holdfast) -> None:
+def test_renamed_step_is_found_by_its_alias(hf: Holdfast) -> None:
     with isolated_definitions():
 
         @step(name="code-new", aliases=["code-a", "code-b"])
@@ -365,7 +365,7 @@ def test_a_renamed_step_is_found_by_its_alias(hf: Holdfast) -> None:
     assert control.ran == ["new", "end", "end"]
 
 
-def test_a_renamed_step_that_was_cut_off_finds_what_it_called(tmp_path: Any) -> None:
+def test_renamed_step_that_was_interrupted_finds_its_inner_steps(tmp_path: Any) -> None:
     db = tmp_path / "cut.db"
     f.kill(f.start_stuck(db, "nested", tmp_path / "effects", "r"))
 
@@ -382,7 +382,7 @@ def test_a_renamed_step_that_was_cut_off_finds_what_it_called(tmp_path: Any) -> 
     assert control.ran == ["stuck", "inner-y"]
 
 
-def test_a_renamed_workflow_resumes_its_runs_and_children(hf: Holdfast) -> None:
+def test_renamed_workflow_resumes_its_runs_and_children(hf: Holdfast) -> None:
     def both(part: Any) -> Any:
         def changing() -> Any:
             return [a(), part(), part()]
@@ -411,7 +411,7 @@ def test_a_renamed_workflow_resumes_its_runs_and_children(hf: Holdfast) -> None:
     assert hf.get(run_id).children == [f"{run_id}.old-part", f"{run_id}.new-part#2"]
 
 
-def test_a_workflow_is_known_by_its_old_name(hf: Holdfast) -> None:
+def test_renamed_workflow_is_known_by_its_old_name(hf: Holdfast) -> None:
     run_id = interrupted(hf, calls(a))
     from holdfast.workflow import definition
 
@@ -422,7 +422,7 @@ def test_a_workflow_is_known_by_its_old_name(hf: Holdfast) -> None:
     assert hf.resume(run_id).result == ["a", "b"]
 
 
-def test_patched_is_true_only_for_runs_that_come_to_it(hf: Holdfast) -> None:
+def test_patched_is_true_only_for_runs_that_reach_it_first(hf: Holdfast) -> None:
     def new() -> Any:
         return [a(), *([x()] if holdfast.patched("check") else []), b()]
 
@@ -446,7 +446,7 @@ def test_patched_is_true_only_for_runs_that_come_to_it(hf: Holdfast) -> None:
     assert holdfast.patched("outside a run")
 
 
-def test_patched_in_a_loop_is_false_for_the_turns_that_are_recorded(hf: Holdfast) -> None:
+def test_patched_in_a_loop_is_false_for_recorded_iterations(hf: Holdfast) -> None:
     def turns(inserted: bool) -> Any:
         def changing() -> Any:
             for turn in range(4):
@@ -507,7 +507,7 @@ def test_changed_code_is_accepted_from_where_it_differs(hf: Holdfast, how: dict[
     assert "code-b" in moved[0].data["reason"]
 
 
-def test_accepting_undoes_dropped_steps_that_have_a_compensation(hf: Holdfast) -> None:
+def test_accepting_changed_code_compensates_dropped_steps(hf: Holdfast) -> None:
     @step(name="paid", compensate=lambda *_: control.did("refund"))
     def paid() -> str:
         control.did("paid")
@@ -518,7 +518,7 @@ def test_accepting_undoes_dropped_steps_that_have_a_compensation(hf: Holdfast) -
     assert control.ran == ["refund", "c", "end"]
 
 
-def test_accepting_goes_on_in_a_child(hf: Holdfast) -> None:
+def test_accepting_changed_code_continues_in_a_child(hf: Holdfast) -> None:
     @workflow(name="part")
     def part() -> Any:
         return control.value()
@@ -531,14 +531,14 @@ def test_accepting_goes_on_in_a_child(hf: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("bad", ["one", [1], ["a/b"], None, [""]])
-def test_aliases_are_names(bad: Any) -> None:
+def test_aliases_must_be_names(bad: Any) -> None:
     for decorate in (step, workflow):
         with pytest.raises(holdfast.InvalidCall):
             decorate(name="aliased", aliases=bad)(lambda: None)
 
 
 @pytest.mark.parametrize("bad", ["", None, 3, "x" * 1000, "\ud800"])
-def test_patched_takes_an_id(bad: Any) -> None:
+def test_patched_requires_an_id(bad: Any) -> None:
     with pytest.raises(holdfast.InvalidCall):
         holdfast.patched(bad)
 
@@ -561,7 +561,7 @@ def fetched(*urls: str) -> Callable[[], list[Any]]:
     return changing
 
 
-def test_recorded_keys_may_change_places(hf: Holdfast) -> None:
+def test_recorded_keys_may_be_called_in_another_order(hf: Holdfast) -> None:
     run_id = interrupted(hf, fetched("a", "b", "c"))
     assert resumed(hf, run_id, fetched("c", "a", "b")).result == ["c", "a", "b"]
     assert control.ran == ["end"]
@@ -593,7 +593,7 @@ def branched(work: Callable[[Any], Any]) -> Callable[[], Any]:
     return changing
 
 
-def test_patched_is_false_in_a_branch_of_code_that_was_beyond_it(hf: Holdfast) -> None:
+def test_patched_is_false_in_a_branch_that_the_code_had_passed(hf: Holdfast) -> None:
     def patched_work(own: Any) -> Any:
         found = own()
         return x() if holdfast.patched("x") else found
@@ -612,7 +612,7 @@ def test_step_inserted_in_a_branch_that_had_ended_is_refused(hf: Holdfast) -> No
     assert control.ran == []
 
 
-def test_step_appended_to_a_branch_that_was_cut_off_runs(hf: Holdfast) -> None:
+def test_step_appended_to_an_interrupted_branch_runs(hf: Holdfast) -> None:
     run_id = interrupted(hf, branched(lambda own: own()), "b")
     assert resumed(hf, run_id, branched(lambda own: [own(), x()])).result == [["a", "x"], ["b", "x"], "c"]
 

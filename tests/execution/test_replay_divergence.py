@@ -1,4 +1,4 @@
-"""A replay that differs from the record: other arguments and changed code are told, or run anew."""
+"""A replay that differs from the record is refused, or run again from there: other arguments and changed code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ fresh, hf = step_fixtures.fresh, step_fixtures.hf
 
 
 @pytest.mark.parametrize("flow", [diverging, adiverging])
-def test_other_arguments_are_noticed(hf: Holdfast, flow: Any) -> None:
+def test_divergence_is_raised_for_other_arguments(hf: Holdfast, flow: Any) -> None:
     control.value = "old"
     control.failing["end"] = 1
     run = hf.run(flow, run_id="r", raises=False)
@@ -47,7 +47,7 @@ def test_other_arguments_are_noticed(hf: Holdfast, flow: Any) -> None:
     assert run.history().at(3).result == "got old"
 
 
-def test_a_divergence_leaves_the_run_as_it_was(hf: Holdfast) -> None:
+def test_divergence_leaves_the_run_unchanged(hf: Holdfast) -> None:
     control.value = "old"
     control.failing["end"] = 1
     run = hf.run(diverging, run_id="r", raises=False)
@@ -65,7 +65,7 @@ def test_a_divergence_leaves_the_run_as_it_was(hf: Holdfast) -> None:
 @pytest.mark.parametrize(
     ("old", "new"), [(1, True), (1, 1.0), ("1", 1), ([1], (1,)), (0.0, -0.0), ({"a": 1}, {"a": 1, "b": 2})]
 )
-def test_arguments_differ_by_type_too(hf: Holdfast, old: Any, new: Any) -> None:
+def test_divergence_is_raised_for_arguments_of_another_type(hf: Holdfast, old: Any, new: Any) -> None:
     control.value = old
     control.failing["end"] = 1
     hf.run(diverging, run_id="r", raises=False)
@@ -76,7 +76,7 @@ def test_arguments_differ_by_type_too(hf: Holdfast, old: Any, new: Any) -> None:
     assert hf.resume("r").status == "completed"
 
 
-def test_a_divergence_cannot_be_swallowed(hf: Holdfast) -> None:
+def test_divergence_cannot_be_caught_by_user_code(hf: Holdfast) -> None:
     @workflow(name="swallows")
     def swallows() -> str:
         try:
@@ -97,7 +97,7 @@ def test_a_divergence_cannot_be_swallowed(hf: Holdfast) -> None:
     assert hf.get("r").history().at(2).result == "got old"
 
 
-def test_a_redacted_result_does_not_make_a_run_diverge(tmp_path: Path) -> None:
+def test_redacted_result_does_not_make_a_run_diverge(tmp_path: Path) -> None:
     @step(name="login")
     def login() -> dict[str, str]:
         return {"api_key": "s3cret", "user": "me"}
@@ -120,7 +120,7 @@ def test_a_redacted_result_does_not_make_a_run_diverge(tmp_path: Path) -> None:
     assert all(b"s3cret" not in each.read_bytes() for each in tmp_path.iterdir())
 
 
-def test_rerun_goes_on_to_the_next_divergence(hf: Holdfast) -> None:
+def test_rerun_continues_to_the_next_divergence(hf: Holdfast) -> None:
     over: list[asyncio.Event] = []
 
     @step(name="later")
@@ -189,7 +189,7 @@ OTHER = """def edited(x):
 """
 
 
-def test_changed_code_is_noticed(hf: Holdfast, caplog: pytest.LogCaptureFixture) -> None:
+def test_changed_code_is_reported(hf: Holdfast, caplog: pytest.LogCaptureFixture) -> None:
     control.failing["end"] = 9
     hf.run(_define(ONE), 1, run_id="r", raises=False)
     with caplog.at_level(logging.WARNING, logger="holdfast"):
@@ -216,7 +216,7 @@ def test_changed_code_is_noticed(hf: Holdfast, caplog: pytest.LogCaptureFixture)
     assert control.ran.count("write-a") == 1
 
 
-def test_a_workflow_may_refuse_changed_code_by_itself(hf: Holdfast) -> None:
+def test_workflow_may_refuse_changed_code_by_itself(hf: Holdfast) -> None:
     control.failing["end"] = 1
     hf.run(_define(ONE, changed="refuse"), 1, run_id="r", raises=False)
     _define(OTHER, changed="refuse")
@@ -225,7 +225,7 @@ def test_a_workflow_may_refuse_changed_code_by_itself(hf: Holdfast) -> None:
     assert hf.resume("r", changed="warn").result == 3
 
 
-def test_a_version_by_hand_stands_for_the_code(hf: Holdfast, caplog: pytest.LogCaptureFixture) -> None:
+def test_workflow_version_replaces_the_fingerprint(hf: Holdfast, caplog: pytest.LogCaptureFixture) -> None:
     control.failing["end"] = 2
     hf.run(_define(ONE, version="1", changed="refuse"), 1, run_id="r", raises=False)
     _define(OTHER, version="1", changed="refuse")
@@ -235,7 +235,7 @@ def test_a_version_by_hand_stands_for_the_code(hf: Holdfast, caplog: pytest.LogC
         hf.resume("r")
 
 
-def test_a_fork_knows_the_code_that_it_came_from(hf: Holdfast) -> None:
+def test_fork_knows_the_code_of_its_origin(hf: Holdfast) -> None:
     hf.run(_define(ONE), 1, run_id="r")
     hf.fork("r", "child", at=2)
     _define(OTHER)

@@ -1,4 +1,4 @@
-"""Replay that compares with the record, or tells of it again, and changes nothing."""
+"""Replay that validates a run against its record, or republishes its events, and changes nothing."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_validate_runs_the_steps_and_changes_nothing(tmp_path: Path, flow: Any) 
         assert run.status == "completed"
 
 
-def test_validate_tells_of_errors_that_differ(hf: Holdfast) -> None:
+def test_validate_reports_errors_that_differ(hf: Holdfast) -> None:
     control.value = Broken("old trouble")
     hf.run(measuring, run_id="r")
     assert hf.resume("r", mode="validate").differences == ()
@@ -94,7 +94,7 @@ def test_validate_tells_of_errors_that_differ(hf: Holdfast) -> None:
     assert [(each.address, each.what) for each in found] == [("measured", "error")]
 
 
-def test_validate_tells_of_another_error_than_the_recorded_one(hf: Holdfast) -> None:
+def test_validate_reports_another_error_than_the_recorded_one(hf: Holdfast) -> None:
     control.value = Broken("old trouble")
     hf.run(measuring, run_id="r")
     control.value = Broken("new trouble")
@@ -102,7 +102,7 @@ def test_validate_tells_of_another_error_than_the_recorded_one(hf: Holdfast) -> 
     assert [(each.address, each.what) for each in found] == [("measured", "error")]
 
 
-def test_validate_tells_of_other_arguments_and_another_result(hf: Holdfast) -> None:
+def test_validate_reports_other_arguments_and_results(hf: Holdfast) -> None:
     control.value = "old"
     hf.run(diverging, run_id="r")
     control.value = "new"
@@ -119,7 +119,7 @@ def growing() -> list[str]:
     return found if control.value != "less" else []
 
 
-def test_validate_tells_of_steps_beyond_a_finished_record(hf: Holdfast) -> None:
+def test_validate_reports_steps_beyond_a_finished_record(hf: Holdfast) -> None:
     hf.run(growing, run_id="r")
     control.value = "more"
     control.ran.clear()
@@ -128,14 +128,14 @@ def test_validate_tells_of_steps_beyond_a_finished_record(hf: Holdfast) -> None:
     assert found
 
 
-def test_validate_tells_of_another_result_of_the_workflow(hf: Holdfast) -> None:
+def test_validate_reports_another_result_of_the_workflow(hf: Holdfast) -> None:
     hf.run(growing, run_id="r")
     control.value = "less"
     found = hf.resume("r", mode="validate").differences
     assert [(each.address, each.what) for each in found] == [("", "result")]
 
 
-def test_validate_of_nested_steps(hf: Holdfast) -> None:
+def test_validate_compares_nested_steps(hf: Holdfast) -> None:
     hf.run(layered, run_id="r")
     control.ran.clear()
     assert hf.resume("r", mode="validate").differences == ()
@@ -151,7 +151,7 @@ def test_validate_of_a_failed_run_stops_where_the_record_ends(hf: Holdfast) -> N
     assert hf.get("r").status == "failed"
 
 
-def test_validate_of_a_run_whose_own_code_failed(hf: Holdfast) -> None:
+def test_validate_accepts_a_run_whose_own_code_failed(hf: Holdfast) -> None:
     @workflow(name="own_failure")
     def own_failure() -> None:
         f.write("a")
@@ -161,13 +161,13 @@ def test_validate_of_a_run_whose_own_code_failed(hf: Holdfast) -> None:
     assert hf.resume("r", mode="validate").differences == ()
 
 
-def test_validate_of_a_run_that_waits(hf: Holdfast) -> None:
+def test_validate_stops_where_a_run_waits(hf: Holdfast) -> None:
     hf.run(asking, run_id="r")
     assert hf.resume("r", mode="validate").differences == ()
     assert hf.get("r").status == "suspended"
 
 
-def test_validate_of_parallel_steps(hf: Holdfast) -> None:
+def test_validate_compares_parallel_steps(hf: Holdfast) -> None:
     @step(name="adds")
     async def adds(n: int) -> int:
         state = holdfast.state()
@@ -186,7 +186,7 @@ def test_validate_of_parallel_steps(hf: Holdfast) -> None:
 # Republish
 
 
-def test_republish_tells_of_recorded_steps_again(hf: Holdfast) -> None:
+def test_republish_publishes_recorded_steps_again(hf: Holdfast) -> None:
     control.failing["finish"] = 1
     run = hf.run(f.book, "kelp", run_id="r", raises=False)
     assert run.status == "failed"
@@ -255,7 +255,7 @@ def test_republish_of_a_cancelled_run_is_refused(hf: Holdfast) -> None:
     assert len(hf.events(limit=10_000)) == mark
 
 
-def test_a_normal_resume_tells_nothing_twice(hf: Holdfast) -> None:
+def test_resume_publishes_nothing_twice(hf: Holdfast) -> None:
     control.failing["finish"] = 1
     run = hf.run(f.book, "kelp", run_id="r", raises=False)
     heard: list[str] = []

@@ -86,7 +86,7 @@ def test_call_before_an_open_question_is_refused(hf: Holdfast, before: Any, afte
 
 
 @pytest.mark.parametrize("how", [{"changed": "accept"}, {"from_address": "ask"}])
-def test_accepted_code_asks_again(hf: Holdfast, how: dict[str, Any]) -> None:
+def test_accepted_code_asks_the_question_again(hf: Holdfast, how: dict[str, Any]) -> None:
     hf.run(define(ask_only), run_id="r")
     (question,) = hf.inbox()
     define(inserted)
@@ -100,7 +100,7 @@ def test_accepted_code_asks_again(hf: Holdfast, how: dict[str, Any]) -> None:
     assert hf.answer(again.id, True).result == "deploy"
 
 
-def test_inserted_code_under_patched_is_left_out(hf: Holdfast) -> None:
+def test_inserted_code_under_patched_is_skipped(hf: Holdfast) -> None:
     hf.run(define(ask_only), run_id="r")
     (question,) = hf.inbox()
 
@@ -115,7 +115,7 @@ def test_inserted_code_under_patched_is_left_out(hf: Holdfast) -> None:
     assert ran == ["deploy"]
 
 
-def test_call_before_an_event_that_is_waited_for_is_refused(hf: Holdfast) -> None:
+def test_call_before_an_awaited_signal_is_refused(hf: Holdfast) -> None:
     hf.run(define(lambda: holdfast.wait_for("paid")), run_id="r")
     define(lambda: [do("ship"), holdfast.wait_for("paid")])
     with pytest.raises(ReplayDiverged, match="the run waits at"):
@@ -151,7 +151,7 @@ def test_questions_in_branches_are_expected_there(hf: Holdfast) -> None:
     assert hf.resume("r").result == ["a", "b"]
 
 
-def test_state_that_was_edited_meanwhile_may_lead_elsewhere(hf: Holdfast) -> None:
+def test_call_before_a_question_is_allowed_after_a_state_edit(hf: Holdfast) -> None:
     def until_fine() -> Any:
         return do("deploy") if holdfast.state().get("fine") else holdfast.ask("Fine?")
 
@@ -163,7 +163,7 @@ def test_state_that_was_edited_meanwhile_may_lead_elsewhere(hf: Holdfast) -> Non
     assert hf.answer(question.id, "yes").result == "deploy"
 
 
-def test_question_after_a_failure_that_counts_no_more_is_not_expected(hf: Holdfast) -> None:
+def test_question_after_a_dropped_failure_is_not_expected(hf: Holdfast) -> None:
     broken = {"flaky"}
 
     @step(name="oq_flaky")
@@ -200,7 +200,7 @@ def with_part() -> Any:
 
 
 @pytest.mark.parametrize("after", [removed, ended])
-def test_call_in_place_of_a_child_that_waits_is_refused(hf: Holdfast, after: Any) -> None:
+def test_call_in_place_of_a_waiting_child_is_refused(hf: Holdfast, after: Any) -> None:
     hf.run(define(with_part), run_id="r")
     (question,) = hf.inbox()
     define(after)
@@ -215,7 +215,7 @@ def test_call_in_place_of_a_child_that_waits_is_refused(hf: Holdfast, after: Any
     assert hf.get("r.oq_part").status == "cancelled"
 
 
-def test_child_that_waits_is_resumed_by_the_old_code(hf: Holdfast) -> None:
+def test_waiting_child_is_resumed_by_the_old_code(hf: Holdfast) -> None:
     hf.run(define(with_part), run_id="r")
     (question,) = hf.inbox()
     assert hf.answer(question.id, "yes").status == "completed"

@@ -1,4 +1,4 @@
-"""Going back: a rollback or a fork starts a timeline that follows only what was before, and forgets what was after."""
+"""A rollback or a fork starts a timeline that follows only the versions before it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ fresh, hf = step_fixtures.fresh, step_fixtures.hf
 
 
 @pytest.mark.parametrize("flow", BOOKS)
-def test_a_rollback_starts_a_new_timeline(hf: Holdfast, flow: Any) -> None:
+def test_rollback_starts_a_new_timeline(hf: Holdfast, flow: Any) -> None:
     run = hf.run(flow, "kelp", run_id="r")
     again = hf.rollback("r", to=2)
     assert again.result == "A+B"
@@ -61,7 +61,7 @@ def strategy(topic: str) -> str:
     return marketer(analyst(topic))
 
 
-def test_two_of_four_and_both_timelines_compared(hf: Holdfast) -> None:
+def test_rollback_to_two_of_four_leaves_both_timelines_comparable(hf: Holdfast) -> None:
     run = hf.run(strategy, "kelp", run_id="r")
     assert run.head.number == 4
     again = hf.rollback("r", to=2, overrides={"marketer": marketer_v2}, reason="dull")
@@ -77,7 +77,7 @@ def test_two_of_four_and_both_timelines_compared(hf: Holdfast) -> None:
     assert control.ran == ["analyst", "marketer", "marketer_v2"]
 
 
-def test_a_fork_tries_another_step_beside_the_first(hf: Holdfast) -> None:
+def test_fork_runs_another_step_than_its_origin(hf: Holdfast) -> None:
     hf.run(strategy, "kelp", run_id="r")
     hf.fork("r", "other", at=2, overrides={"marketer": marketer_v2})
     assert hf.resume("other").result == "on kelp!"
@@ -91,7 +91,7 @@ def test_a_fork_tries_another_step_beside_the_first(hf: Holdfast) -> None:
     assert control.ran == ["analyst", "marketer", "marketer_v2", "marketer_v2"]
 
 
-def test_a_fork_with_edited_state(hf: Holdfast) -> None:
+def test_fork_runs_with_its_edited_state(hf: Holdfast) -> None:
     run = hf.run(f.book, "kelp", run_id="r")
 
     def edit(state: Any) -> None:
@@ -139,13 +139,13 @@ def decides_flat() -> str:
         "nested",
     ],
 )
-def test_a_workflow_sees_the_edited_state_of_its_fork(hf: Holdfast, flow: str) -> None:
+def test_workflow_sees_the_edited_state_of_its_fork(hf: Holdfast, flow: str) -> None:
     hf.run(decides_flat if flow == "flat" else decides, run_id="r")
     hf.fork("r", "edited", at=2 if flow == "flat" else 3, edit={"choice": "second"})
     assert hf.resume("edited").result == "SECOND"
 
 
-def test_a_fork_of_a_fork_resumes(hf: Holdfast) -> None:
+def test_fork_of_a_fork_resumes(hf: Holdfast) -> None:
     hf.run(f.book, "kelp", run_id="r0")
     for turn in range(1, 6):
         hf.fork(f"r{turn - 1}", f"r{turn}", at=3 if turn == 1 else 1)
@@ -154,7 +154,7 @@ def test_a_fork_of_a_fork_resumes(hf: Holdfast) -> None:
     assert hf.get("r5").state == hf.get("r0").state
 
 
-def test_state_that_was_rolled_back_is_gone_from_the_step_that_follows(hf: Holdfast) -> None:
+def test_step_after_a_rollback_does_not_see_rolled_back_state(hf: Holdfast) -> None:
     run = hf.run(f.book, "kelp", run_id="r")
     for _ in range(5):
         hf.rollback("r", to=2)
@@ -181,7 +181,7 @@ def drawn() -> Any:
     return holdfast.uuid4()
 
 
-def test_time_and_luck_are_replayed_and_not_from_an_abandoned_timeline(hf: Holdfast) -> None:
+def test_time_and_random_values_are_replayed_only_from_the_current_timeline(hf: Holdfast) -> None:
     control.failing["end"] = 1
     run = hf.run(lucky, run_id="r", raises=False)
     assert isinstance(run.error, Broken)
@@ -198,7 +198,7 @@ def test_time_and_luck_are_replayed_and_not_from_an_abandoned_timeline(hf: Holdf
     assert run.result == three
 
 
-def test_what_was_drawn_before_a_failed_step_is_drawn_again_the_same(hf: Holdfast) -> None:
+def test_random_values_before_a_failed_step_are_the_same_again(hf: Holdfast) -> None:
     """An order's number made by uuid4() must not change because placing the order failed."""
 
     @step(name="order")
@@ -236,7 +236,7 @@ def test_answers_and_events_of_an_abandoned_timeline_do_not_leak(hf: Holdfast) -
 # From an address
 
 
-def test_from_an_address_that_step_and_all_after_it_run_anew_once(hf: Holdfast) -> None:
+def test_resume_from_an_address_runs_that_step_and_all_after_it_once(hf: Holdfast) -> None:
     run = hf.run(f.book, "kelp", run_id="r")
     control.ran.clear()
     again = hf.resume("r", from_address="write#2")
@@ -254,7 +254,7 @@ def test_from_an_address_that_step_and_all_after_it_run_anew_once(hf: Holdfast) 
     assert control.ran == ["finish"]
 
 
-def test_from_an_address_in_a_nested_step(hf: Holdfast) -> None:
+def test_resume_from_an_address_works_in_a_nested_step(hf: Holdfast) -> None:
     run = hf.run(layered, run_id="r")
     control.ran.clear()
     assert hf.resume("r", from_address="top/sub#2").result == [["a1", "a2"], ["b1", "b2"]]
@@ -265,7 +265,7 @@ def test_from_an_address_in_a_nested_step(hf: Holdfast) -> None:
     assert control.ran == []
 
 
-def test_from_the_address_of_a_step_that_calls_steps(hf: Holdfast) -> None:
+def test_resume_from_an_address_works_for_a_step_with_inner_steps(hf: Holdfast) -> None:
     run = hf.run(layered, run_id="r")
     control.ran.clear()
     hf.resume("r", from_address="top#2")
@@ -273,7 +273,7 @@ def test_from_the_address_of_a_step_that_calls_steps(hf: Holdfast) -> None:
     assert run.state["subs"] == ["a1", "a2", "b1", "b2"]
 
 
-def test_an_address_that_is_not_recorded_is_refused(hf: Holdfast) -> None:
+def test_resume_from_an_unrecorded_address_is_refused(hf: Holdfast) -> None:
     hf.run(f.book, "kelp", run_id="r")
     with pytest.raises(holdfast.NotFound, match="write#2"):
         hf.resume("r", from_address="nope")
@@ -284,7 +284,7 @@ def test_an_address_that_is_not_recorded_is_refused(hf: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("call", ["resume", "rollback"])
-def test_a_call_that_is_refused_in_an_event_loop_leaves_the_run_as_it_was(hf: Holdfast, call: str) -> None:
+def test_call_refused_in_an_event_loop_leaves_the_run_unchanged(hf: Holdfast, call: str) -> None:
     run = hf.run(f.abook, "kelp", run_id="r")
 
     async def inside() -> None:
@@ -296,7 +296,7 @@ def test_a_call_that_is_refused_in_an_event_loop_leaves_the_run_as_it_was(hf: Ho
     assert run.head.number == 6
 
 
-def test_an_asynchronous_run_is_resumed_in_an_event_loop(hf: Holdfast) -> None:
+def test_asynchronous_run_is_resumed_in_an_event_loop(hf: Holdfast) -> None:
     async def inside() -> None:
         control.failing["finish"] = 1
         run = await hf.arun(f.abook, "kelp", run_id="r", raises=False)

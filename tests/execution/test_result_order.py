@@ -154,7 +154,7 @@ async def raced() -> list[list[str]]:
     return rounds
 
 
-def test_the_first_completed_is_the_same_again(hf: Holdfast) -> None:
+def test_first_completed_is_the_same_on_replay(hf: Holdfast) -> None:
     assert both(hf, raced)[1].result == [[name] for name in ORDER]
 
 
@@ -233,7 +233,7 @@ async def some_fail() -> list[str]:
     return found
 
 
-def test_failures_are_part_of_the_order(hf: Holdfast) -> None:
+def test_failures_keep_their_place_in_the_order(hf: Holdfast) -> None:
     _, again = both(hf, some_fail)
     assert again.result == ORDER
     fork = hf.fork(f"{again.id}~2")
@@ -256,7 +256,7 @@ async def loses() -> list[str]:
     return found
 
 
-def test_a_step_that_lost_a_race_is_not_started_again(hf: Holdfast) -> None:
+def test_step_that_lost_a_race_is_not_started_again(hf: Holdfast) -> None:
     assert both(hf, loses)[1].result == [ORDER[0]]
 
 
@@ -304,7 +304,7 @@ def limited_threads() -> list[str]:
 
 
 @pytest.mark.parametrize("flow", [limited, limited_threads])
-def test_a_result_of_a_resumed_run_keeps_its_place_before_recorded_ones(
+def test_result_of_a_resumed_run_keeps_its_place_before_recorded_ones(
     memory: Holdfast, monkeypatch: pytest.MonkeyPatch, flow: Any
 ) -> None:
     """The later branches are recorded, and can only ask for their results once the broken one has its own."""
@@ -343,7 +343,7 @@ async def busy() -> list[str]:
     return found
 
 
-def test_a_busy_event_loop_keeps_the_order(memory: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_busy_event_loop_keeps_the_order(memory: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.execution.replay_order._PATIENCE", 1e9)
     assert both(memory, busy)[1].result == ORDER
 
@@ -367,7 +367,7 @@ async def queued() -> list[str]:
     return found
 
 
-def test_a_queue_between_tasks_gets_the_recorded_order(memory: Holdfast) -> None:
+def test_queue_between_tasks_gets_the_recorded_order(memory: Holdfast) -> None:
     assert both(memory, queued)[1].result == ORDER
 
 
@@ -429,7 +429,7 @@ def through_a_queue() -> list[str]:
     return found
 
 
-def test_a_queue_between_threads_gets_the_recorded_order(memory: Holdfast) -> None:
+def test_queue_between_threads_gets_the_recorded_order(memory: Holdfast) -> None:
     assert both(memory, through_a_queue)[1].result == ORDER
 
 
@@ -496,7 +496,7 @@ async def with_a_failure() -> list[str]:
     return found
 
 
-def test_a_failure_that_a_branch_caught_holds_nothing_back(memory: Holdfast) -> None:
+def test_failure_caught_by_a_branch_delays_no_result(memory: Holdfast) -> None:
     assert both(memory, with_a_failure)[1].result == ORDER
 
 
@@ -529,7 +529,7 @@ async def cut_short() -> list[str]:
     return found
 
 
-def test_a_step_that_is_given_up_keeps_the_order(memory: Holdfast) -> None:
+def test_abandoned_step_keeps_the_order(memory: Holdfast) -> None:
     assert both(memory, cut_short)[1].result == ORDER
 
 
@@ -550,7 +550,7 @@ async def abandoned() -> list[str]:
     return found
 
 
-def test_a_task_that_ends_early_holds_nothing_back(memory: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_that_ends_early_delays_no_result(memory: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     # Without the end of the task, the test would never end.
     monkeypatch.setattr("holdfast.execution.replay_order._PATIENCE", 1e9)
     live.begin(list(ORDER))
@@ -573,7 +573,7 @@ async def waits_for_a_timeout() -> list[Any]:
     return found
 
 
-def test_a_timeout_that_came_first_comes_first_again(memory: Holdfast) -> None:
+def test_timeout_that_came_first_comes_first_on_replay(memory: Holdfast) -> None:
     assert both(memory, waits_for_a_timeout, order=["a", "b"])[1].result == [0, "a", "b"]
 
 
@@ -613,7 +613,7 @@ def loses_a_call_in_threads() -> list[str]:
 
 
 @pytest.mark.parametrize(("flow", "left"), [(loses_a_call, {ORDER[0]}), (loses_a_call_in_threads, set())])
-def test_a_result_that_is_never_asked_for_holds_others_back_for_a_time(
+def test_result_that_is_never_requested_delays_others_for_a_limited_time(
     memory: Holdfast,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -658,7 +658,7 @@ def changes_in_threads() -> None:
 
 
 @pytest.mark.parametrize("flow", [changes, changes_in_threads])
-def test_changed_code_wakes_those_who_wait(
+def test_changed_code_wakes_waiting_branches(
     memory: Holdfast, monkeypatch: pytest.MonkeyPatch, flow: Any
 ) -> None:
     monkeypatch.setattr("holdfast.execution.replay_order._PATIENCE", 1e9)
@@ -687,9 +687,7 @@ async def stopped() -> None:
     await last()
 
 
-def test_a_run_that_is_cancelled_wakes_those_who_wait(
-    memory: Holdfast, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cancel_wakes_waiting_branches(memory: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.execution.replay_order._PATIENCE", 1e9)
     live.begin(list(ORDER))
     run = memory.run(stopped, raises=False)
@@ -746,7 +744,7 @@ async def numbered(number: int) -> int:
 
 
 @pytest.mark.slow
-def test_a_thousand_branches_see_the_recorded_order(memory: Holdfast) -> None:
+def test_thousand_branches_see_the_recorded_order(memory: Holdfast) -> None:
     live.begin([])
     run = memory.run(many, 1000, raises=False)
     recorded = [
@@ -763,7 +761,7 @@ def test_a_thousand_branches_see_the_recorded_order(memory: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("flow", [raced, in_threads, queued])
-def test_checks_and_rehearsals_see_the_recorded_order(memory: Holdfast, flow: Any) -> None:
+def test_code_checks_and_validation_see_the_recorded_order(memory: Holdfast, flow: Any) -> None:
     live.begin(list(ORDER))
     args = (8,) if flow is in_threads else ()
     run = memory.run(flow, *args, raises=False)
@@ -785,7 +783,7 @@ async def waits() -> list[Any]:
     return await asyncio.gather(*(work(name) for name in NAMES))
 
 
-def test_every_branch_comes_to_its_wait_again(memory: Holdfast) -> None:
+def test_every_branch_reaches_its_wait_again(memory: Holdfast) -> None:
     """A wait in one branch ends the workflow's function, but not before others have got what is recorded for them."""
     live.begin(list(ORDER))
     run = memory.run(waits)
@@ -807,7 +805,7 @@ async def asks_in_a_group() -> str:
     return str(task.result())
 
 
-def test_a_wait_in_a_task_group_suspends_the_run(memory: Holdfast) -> None:
+def test_wait_in_a_task_group_suspends_the_run(memory: Holdfast) -> None:
     run = memory.run(asks_in_a_group)
     assert run.status == "suspended"
     assert memory.check(run.id) == []
@@ -836,5 +834,5 @@ async def numbered_name(name: str) -> str:
     return f"new {name}"
 
 
-def test_a_step_that_is_not_recorded_comes_after_those_that_are(memory: Holdfast) -> None:
+def test_unrecorded_step_comes_after_recorded_ones(memory: Holdfast) -> None:
     assert both(memory, continues)[1].result[: len(ORDER)] == ORDER

@@ -29,7 +29,7 @@ def nested_retry() -> list[str]:
     return outer_that_fails()
 
 
-def test_a_retried_outer_step_does_not_run_its_recorded_inner_ones_again(hf: Holdfast) -> None:
+def test_retried_outer_step_does_not_run_recorded_inner_steps_again(hf: Holdfast) -> None:
     control.failing["between"] = 2
     run = hf.run(nested_retry)
     assert run.result == ["<a>", "<b>"]
@@ -54,14 +54,14 @@ def nested_fragile() -> str:
     return outer_of_fragile()
 
 
-def test_an_inner_failure_is_tried_again_with_the_outer_step(hf: Holdfast) -> None:
+def test_inner_failure_is_tried_again_with_the_outer_step(hf: Holdfast) -> None:
     control.failing["inner"] = 1
     run = hf.run(nested_fragile)
     assert run.result == "fine"
     assert control.ran == ["outer", "inner", "outer", "inner"]
 
 
-def test_an_inner_failure_is_tried_again_on_resume(hf: Holdfast) -> None:
+def test_inner_failure_is_tried_again_on_resume(hf: Holdfast) -> None:
     control.failing["inner"] = 3
     run = hf.run(nested_fragile, raises=False)
     assert run.status == "failed"
@@ -79,7 +79,7 @@ def two_tries() -> Any:
         return inner_fragile()
 
 
-def test_a_failure_that_was_survived_is_not_forgotten_by_a_later_one(hf: Holdfast) -> None:
+def test_handled_failure_is_not_dropped_by_a_later_one(hf: Holdfast) -> None:
     control.failing["inner"] = 2
     run = hf.run(two_tries, raises=False)
     assert run.status == "failed"
@@ -98,7 +98,7 @@ def again_and_again() -> Any:
         raise
 
 
-def test_a_failure_that_was_recorded_and_raised_again_is_tried_again_each_time(hf: Holdfast) -> None:
+def test_failure_that_was_recorded_and_raised_again_is_tried_again_each_time(hf: Holdfast) -> None:
     control.failing["inner"] = 3
     run = hf.run(again_and_again, raises=False)
     assert run.status == "failed"
@@ -110,7 +110,7 @@ def test_a_failure_that_was_recorded_and_raised_again_is_tried_again_each_time(h
     assert control.ran.count("write-log") == 1
 
 
-def test_a_run_inside_a_step_is_a_run_of_its_own(hf: Holdfast) -> None:
+def test_run_started_inside_a_step_is_independent(hf: Holdfast) -> None:
     @step(name="starts_another")
     def starts_another() -> str:
         holdfast.state()["before"] = True
@@ -160,7 +160,7 @@ def forest() -> list[list[int]]:
     return tree()
 
 
-def test_three_levels_of_steps_with_failures_at_each(hf: Holdfast) -> None:
+def test_three_levels_of_steps_resume_after_failures_at_each(hf: Holdfast) -> None:
     control.failing.update({"bough-1": 3, "bough-2": 1, "tree": 2, "leaf-21": 1})
     run = hf.run(forest, state={"leaves": []}, raises=False)
     turns = 0

@@ -94,7 +94,7 @@ async def ataking() -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("flow", [taking, ataking])
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: f"{type(value).__name__}-{value!r:.12}")
-def test_any_result_is_a_result(hf: Holdfast, flow: Any, value: Any) -> None:
+def test_results_of_any_type_are_replayed(hf: Holdfast, flow: Any, value: Any) -> None:
     control.value = value
     control.failing["end"] = 1
     run = hf.run(flow, raises=False)
@@ -119,7 +119,7 @@ def take(value: Any) -> str:
     return repr(value)
 
 
-def test_what_the_workflow_does_to_a_result_does_not_reach_the_record(hf: Holdfast) -> None:
+def test_result_changed_by_the_workflow_does_not_change_the_record(hf: Holdfast) -> None:
     control.value = {"list": ["theirs"]}
     control.failing["end"] = 1
     run = hf.run(mutating, raises=False)
@@ -167,7 +167,7 @@ def returns_parts(how: str) -> str:
         "frozen",
     ],
 )
-def test_parts_of_the_state_come_back_as_plain_values_both_times(hf: Holdfast, how: str) -> None:
+def test_parts_of_the_state_are_plain_values_live_and_on_replay(hf: Holdfast, how: str) -> None:
     control.failing["end"] = 1
     run = hf.run(
         returns_parts, how, state={"messages": [{"role": "a"}], "plan": {"tasks": [1, 2]}}, raises=False
@@ -207,7 +207,7 @@ def aliasing() -> Any:
     return look_at_thing()
 
 
-def test_an_object_in_state_is_not_the_object_that_was_returned(hf: Holdfast) -> None:
+def test_object_in_the_state_is_not_the_returned_object(hf: Holdfast) -> None:
     run = hf.run(aliasing)
     assert run.result == (1, [1])
     assert run.state["thing"] == Thing(1, [1])
@@ -228,7 +228,7 @@ def reads_state() -> list[Any]:
     return seen
 
 
-def test_the_workflow_sees_the_state_as_it_was_at_each_point(hf: Holdfast) -> None:
+def test_workflow_sees_the_state_as_it_was_at_each_point(hf: Holdfast) -> None:
     control.failing["end"] = 1
     run = hf.run(reads_state, raises=False)
     assert hf.resume(run.id).result == [{}, ["a"], ["a", "b"]]
@@ -252,7 +252,7 @@ def test_state_may_be_a_list(hf: Holdfast) -> None:
 # Arguments
 
 
-def test_a_part_of_the_state_may_be_an_argument(hf: Holdfast) -> None:
+def test_part_of_the_state_may_be_an_argument(hf: Holdfast) -> None:
     @step(name="counts")
     def counts(items: list[int]) -> int:
         control.did("counts")
@@ -324,7 +324,7 @@ print(hf.run(booming, run_id="odd", raises=False).status)"""
         assert run.status == "failed"
 
 
-def test_an_error_of_a_known_class_comes_back_as_that_class(tmp_path: Path) -> None:
+def test_error_of_a_known_class_comes_back_as_that_class(tmp_path: Path) -> None:
     db = tmp_path / "runs.db"
     assert (
         elsewhere(

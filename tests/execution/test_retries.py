@@ -26,7 +26,7 @@ def _retries(run: holdfast.Run) -> list[dict[str, Any]]:
 
 
 @both
-def test_a_step_is_tried_as_often_as_allowed(hf: Holdfast, kind: str) -> None:
+def test_step_is_tried_as_often_as_allowed(hf: Holdfast, kind: str) -> None:
     control.failing["x"] = 2
     run = hf.run(flow_of(kind, lambda: control.did("x"), retry=Retry(3, delay=0)))
     assert run.status == "completed"
@@ -41,7 +41,7 @@ def test_a_step_is_tried_as_often_as_allowed(hf: Holdfast, kind: str) -> None:
 
 
 @both
-def test_a_step_that_keeps_failing_fails(hf: Holdfast, kind: str) -> None:
+def test_step_that_keeps_failing_fails(hf: Holdfast, kind: str) -> None:
     control.failing["x"] = 9
     run = hf.run(flow_of(kind, lambda: control.did("x"), retry=Retry(3, delay=0)), raises=False)
     assert run.status == "failed"
@@ -64,7 +64,7 @@ def test_a_step_that_keeps_failing_fails(hf: Holdfast, kind: str) -> None:
         (Retry(2, "constant", delay=0.002, jitter=0.5), [0.0015]),
     ],
 )
-def test_the_delays_are_those_of_the_policy(hf: Holdfast, retry: Retry, wanted: list[float]) -> None:
+def test_retry_delays_follow_the_policy(hf: Holdfast, retry: Retry, wanted: list[float]) -> None:
     hf._engine.chance = lambda: 0.25
     control.failing["x"] = 99
     run = hf.run(flow_of("def", lambda: control.did("x"), retry=retry), raises=False)
@@ -73,7 +73,7 @@ def test_the_delays_are_those_of_the_policy(hf: Holdfast, retry: Retry, wanted: 
 
 
 @both
-def test_only_the_errors_that_are_named_are_tried_again(hf: Holdfast, kind: str) -> None:
+def test_retry_follows_only_the_named_errors(hf: Holdfast, kind: str) -> None:
     def work() -> None:
         control.ran.append("x")
         raise KeyError("no") if len(control.ran) == 2 else Broken("yes")
@@ -83,7 +83,7 @@ def test_only_the_errors_that_are_named_are_tried_again(hf: Holdfast, kind: str)
     assert control.ran == ["x", "x"]
 
 
-def test_a_mistake_in_the_program_is_not_tried_again(hf: Holdfast) -> None:
+def test_retry_does_not_follow_a_programming_mistake(hf: Holdfast) -> None:
     def work() -> None:
         control.ran.append("x")
         raise TypeError("a mistake")
@@ -94,7 +94,7 @@ def test_a_mistake_in_the_program_is_not_tried_again(hf: Holdfast) -> None:
 
 
 @both
-def test_no_attempt_is_begun_beyond_the_budget(tmp_path: Path, kind: str) -> None:
+def test_retry_starts_no_attempt_beyond_the_budget(tmp_path: Path, kind: str) -> None:
     now = [1_000_000.0]
 
     def work() -> None:
@@ -109,7 +109,7 @@ def test_no_attempt_is_begun_beyond_the_budget(tmp_path: Path, kind: str) -> Non
 
 
 @both
-def test_a_cancel_ends_the_wait_before_the_next_attempt(hf: Holdfast, kind: str) -> None:
+def test_cancel_ends_the_wait_before_the_next_attempt(hf: Holdfast, kind: str) -> None:
     control.failing["x"] = 99
     flow = flow_of(kind, lambda: control.did("x"), retry=Retry(5, "constant", delay=500, max_delay=500))
     thread = threading.Thread(target=lambda: hf.run(flow, run_id="waiting"))
@@ -128,7 +128,7 @@ def test_a_cancel_ends_the_wait_before_the_next_attempt(hf: Holdfast, kind: str)
 
 
 @both
-def test_a_pause_from_another_engine_ends_the_wait(tmp_path: Path, kind: str) -> None:
+def test_pause_by_another_engine_ends_the_wait_before_the_next_attempt(tmp_path: Path, kind: str) -> None:
     control.failing["x"] = 1
     flow = flow_of(kind, lambda: control.did("x"), retry=Retry(5, "constant", delay=500, max_delay=500))
     with holdfast.open(tmp_path / "runs.db") as hf, holdfast.open(tmp_path / "runs.db") as other:
@@ -143,7 +143,7 @@ def test_a_pause_from_another_engine_ends_the_wait(tmp_path: Path, kind: str) ->
         assert control.ran == ["x", "x"]
 
 
-def test_the_time_of_a_run_ends_its_retries(hf: Holdfast) -> None:
+def test_run_timeout_ends_retries(hf: Holdfast) -> None:
     control.failing["x"] = 99
 
     @step(name="hopeless", retry=Retry(6, "constant", delay=60, jitter=0))
@@ -160,7 +160,7 @@ def test_the_time_of_a_run_ends_its_retries(hf: Holdfast) -> None:
     assert time.monotonic() - began < 50
 
 
-def test_a_key_for_receivers_is_the_same_in_all_attempts(hf: Holdfast) -> None:
+def test_idempotency_key_is_the_same_in_all_attempts(hf: Holdfast) -> None:
     keys: list[str] = []
 
     def work() -> None:
@@ -178,7 +178,7 @@ def test_a_key_for_receivers_is_the_same_in_all_attempts(hf: Holdfast) -> None:
     assert len(set(keys)) == 2
 
 
-def test_a_subscriber_hears_of_each_attempt(hf: Holdfast) -> None:
+def test_subscriber_is_notified_of_each_attempt(hf: Holdfast) -> None:
     heard: list[tuple[str, Any]] = []
     control.failing["x"] = 1
     with hf.subscribe(lambda event: heard.append((event.kind, event.data.get("attempt"))), kinds=["step.*"]):
@@ -189,7 +189,7 @@ def test_a_subscriber_hears_of_each_attempt(hf: Holdfast) -> None:
     assert [each for each in heard if each[0] == "step.retried"] == [("step.retried", 1)]
 
 
-def test_a_failed_sibling_ends_the_wait_of_the_others(hf: Holdfast) -> None:
+def test_failed_branch_ends_the_retry_waits_of_the_others(hf: Holdfast) -> None:
     @step(name="fails_now")
     async def fails_now() -> None:
         while not control.ran:
@@ -212,7 +212,7 @@ def test_a_failed_sibling_ends_the_wait_of_the_others(hf: Holdfast) -> None:
     assert control.ran == ["x"]
 
 
-def test_a_step_may_fail_with_stop_iteration(hf: Holdfast) -> None:
+def test_step_may_fail_with_stop_iteration(hf: Holdfast) -> None:
     @step(name="ends")
     def ends() -> Any:
         return next(iter(()))

@@ -1,4 +1,4 @@
-"""What an answer must be: the schema of what is wanted, the check, and the value that the workflow gets."""
+"""The schema of an answer, the check of an answer against it, and the value that the workflow gets."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ CASES: list[tuple[Any, Any, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("wanted", "good", "gets", "bad"), CASES, ids=lambda part: str(part)[:40])
-def test_python_types(wanted: Any, good: Any, gets: Any, bad: Any) -> None:
+def test_schema_is_derived_from_python_types(wanted: Any, good: Any, gets: Any, bad: Any) -> None:
     schema = to_schema(wanted)
     assert schema is not None
     stored = Folder(object()).fold(schema)
@@ -104,12 +104,12 @@ def test_python_types(wanted: Any, good: Any, gets: Any, bad: Any) -> None:
     assert to_type(Folder(object()).fold(good), wanted) == gets
 
 
-def test_whole_numbers_become_integers_where_they_are_wanted() -> None:
+def test_whole_numbers_become_integers_where_the_type_requires() -> None:
     assert [type(item) for item in to_type([1.0, 2], list[int])] == [int, int]
     assert type(to_type(3.0, int | float)) is float
 
 
-def test_a_schema_is_taken_as_it_is() -> None:
+def test_json_schema_is_used_unchanged() -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}, "required": ["n"]}
     made = to_schema(schema)
     assert made == schema
@@ -122,7 +122,7 @@ def test_a_schema_is_taken_as_it_is() -> None:
     encode(made)
 
 
-def test_nothing_wanted_means_anything_goes() -> None:
+def test_answer_without_a_schema_may_be_anything() -> None:
     assert to_schema(None) is None
     check_answer(object(), None)
     value = object()
@@ -130,7 +130,7 @@ def test_nothing_wanted_means_anything_goes() -> None:
     check_answer(3, to_schema(Any))
 
 
-def test_refusal_names_place_and_reason() -> None:
+def test_refused_answer_error_names_place_and_reason() -> None:
     schema = to_schema(Plan)
     with pytest.raises(InvalidAnswer) as found:
         check_answer({"trips": [TRIP, {**TRIP, "days": "many"}]}, schema)
@@ -155,12 +155,12 @@ def test_refusal_names_place_and_reason() -> None:
         ([True], {"enum": [[1]]}),
     ],
 )
-def test_bool_is_no_number(value: Any, schema: dict[str, Any]) -> None:
+def test_bool_is_not_accepted_as_a_number(value: Any, schema: dict[str, Any]) -> None:
     with pytest.raises(InvalidAnswer):
         check_answer(value, schema)
 
 
-def test_formats_are_not_checked() -> None:
+def test_schema_formats_are_not_checked() -> None:
     check_answer("no mail", {"type": "string", "format": "email"})
     check_answer("no date", {"type": "string", "format": "date"})
     with pytest.raises(InvalidAnswer):
@@ -179,7 +179,7 @@ def test_formats_are_not_checked() -> None:
         (3, "no type", ""),
     ],
 )
-def test_what_cannot_become_the_type_is_refused(value: Any, wanted: Any, said: str) -> None:
+def test_answer_that_cannot_become_the_type_is_refused(value: Any, wanted: Any, said: str) -> None:
     with pytest.raises(InvalidAnswer) as found:
         to_type(value, wanted)
     assert said in str(found.value)
@@ -217,13 +217,13 @@ class _Hostile:
     ],
     ids=lambda wanted: type(wanted).__name__,
 )
-def test_what_is_no_schema_is_refused_at_once(wanted: Any) -> None:
+def test_invalid_schema_is_refused_at_once(wanted: Any) -> None:
     with pytest.raises(InvalidCall) as found:
         to_schema(wanted)
     assert not isinstance(found.value, InvalidAnswer)
 
 
-def test_names_the_place_in_a_bad_schema() -> None:
+def test_invalid_schema_error_names_the_place() -> None:
     with pytest.raises(InvalidCall, match=r"at properties\.age\.type: 'number of years'"):
         to_schema({"properties": {"age": {"type": "number of years"}}})
 
@@ -247,13 +247,13 @@ def test_names_the_place_in_a_bad_schema() -> None:
     ],
     ids=str,
 )
-def test_unusual_schemas_are_taken(schema: dict[str, Any]) -> None:
+def test_unusual_schemas_are_accepted(schema: dict[str, Any]) -> None:
     made = to_schema(schema)
     assert made is not None
     assert made == {key: list(item) if isinstance(item, tuple) else item for key, item in schema.items()}
 
 
-def test_nothing_is_ever_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schema_references_are_never_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[Any] = []
 
     def fetch(*args: Any, **_: Any) -> NoReturn:
@@ -290,7 +290,7 @@ def _nested(levels: int, key: str | None = None) -> Any:
 
 
 @pytest.mark.slow
-def test_what_is_nested_without_measure() -> None:
+def test_schema_or_answer_nested_too_deeply_is_refused() -> None:
     with pytest.raises(InvalidCall):
         to_schema(_nested(100_000, "items"))
     with pytest.raises(InvalidAnswer, match="nested too deep"):
@@ -323,7 +323,7 @@ def test_answers_that_break_the_check_are_refused(value: Any, schema: dict[str, 
 @pytest.mark.parametrize(
     "schema", [{"type": "foo"}, {"pattern": "("}, {"$ref": "#"}, {"$ref": "#/a"}, {"anyOf": 3}]
 )
-def test_a_bad_schema_that_was_stored_is_told_from_a_bad_answer(schema: dict[str, Any]) -> None:
+def test_invalid_stored_schema_is_distinguished_from_an_invalid_answer(schema: dict[str, Any]) -> None:
     with pytest.raises(InvalidCall) as found:
         check_answer("x", schema)
     assert not isinstance(found.value, InvalidAnswer)
@@ -361,7 +361,7 @@ _schemas = st.recursive(
 @pytest.mark.slow
 @settings(deadline=None, derandomize=True)
 @given(_schemas, _json)
-def test_only_holdfast_errors_whatever_is_given(schema: dict[str, Any], value: Any) -> None:
+def test_schema_and_answer_of_any_kind_raise_only_holdfast_errors(schema: dict[str, Any], value: Any) -> None:
     made = None
     with suppress(InvalidCall):
         made = to_schema(schema)

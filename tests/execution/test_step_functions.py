@@ -1,4 +1,4 @@
-"""A step is an ordinary function, outside a run and to those who look at it; a method can be one."""
+"""A step is an ordinary function outside a run and for tools that inspect it; a method can be one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast import Holdfast, InvalidCall, step, workflow
 fresh, hf = step_fixtures.fresh, step_fixtures.hf
 
 
-def test_a_step_outside_a_run_is_an_ordinary_function() -> None:
+def test_step_outside_a_run_is_an_ordinary_function() -> None:
     with holdfast.call_steps_directly({"texts": ["z"]}) as state:
         assert f.write("a") == "A"
         assert f.book("kelp") == "A+B"

@@ -21,7 +21,7 @@ from holdfast import Holdfast, Retry, StepTimeout, step, workflow
 fresh, hf = step_fixtures.fresh, step_fixtures.hf
 
 
-def test_a_timed_out_function_is_left_to_itself(hf: Holdfast) -> None:
+def test_timed_out_function_is_abandoned(hf: Holdfast) -> None:
     late: list[BaseException] = []
     over = threading.Event()
 
@@ -53,7 +53,7 @@ def test_a_timed_out_function_is_left_to_itself(hf: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("stubborn", [False, True])
-def test_a_timed_out_coroutine_is_cancelled(hf: Holdfast, stubborn: bool) -> None:
+def test_timed_out_coroutine_is_cancelled(hf: Holdfast, stubborn: bool) -> None:
     async def work() -> str:
         state = holdfast.state()
         state["mark"] = "early"
@@ -74,7 +74,7 @@ def test_a_timed_out_coroutine_is_cancelled(hf: Holdfast, stubborn: bool) -> Non
     assert run.state == {}
 
 
-def test_a_coroutine_that_will_not_end_is_given_up(hf: Holdfast) -> None:
+def test_coroutine_that_ignores_cancellation_is_abandoned(hf: Holdfast) -> None:
     free = asyncio.Event()
 
     async def work() -> str:
@@ -103,7 +103,7 @@ def test_a_coroutine_that_will_not_end_is_given_up(hf: Holdfast) -> None:
 
 
 @both
-def test_a_timeout_is_tried_again_from_the_state_before(hf: Holdfast, kind: str) -> None:
+def test_retry_after_a_timeout_starts_from_the_state_before(hf: Holdfast, kind: str) -> None:
     def work() -> Any:
         state = holdfast.state()
         state["tries"] = state.get("tries", 0) + 1
@@ -119,7 +119,7 @@ def test_a_timeout_is_tried_again_from_the_state_before(hf: Holdfast, kind: str)
     assert run.history().at(2).attempt == 2
 
 
-def test_what_an_abandoned_attempt_calls_later_is_refused(hf: Holdfast) -> None:
+def test_call_of_an_abandoned_attempt_is_refused(hf: Holdfast) -> None:
     late: list[Any] = []
     over = threading.Event()
 
@@ -165,7 +165,7 @@ def test_what_an_abandoned_attempt_calls_later_is_refused(hf: Holdfast) -> None:
 
 
 @both
-def test_the_whole_run_has_a_time(hf: Holdfast, kind: str) -> None:
+def test_run_timeout_fails_the_run(hf: Holdfast, kind: str) -> None:
     @step(name="wait_long")
     def wait_long() -> str:
         control.gate.wait(60)
@@ -194,7 +194,7 @@ def test_the_whole_run_has_a_time(hf: Holdfast, kind: str) -> None:
     assert run.state == {"texts": ["a"]}
 
 
-def test_the_whole_run_does_not_begin_a_step_after_its_time(tmp_path: Path) -> None:
+def test_run_timeout_lets_no_further_step_start(tmp_path: Path) -> None:
     now = [1_000_000.0]
 
     @step(name="takes_five")
@@ -214,7 +214,7 @@ def test_the_whole_run_does_not_begin_a_step_after_its_time(tmp_path: Path) -> N
         assert control.ran == ["0", "1", "2"]
 
 
-def test_a_run_that_took_too_long_can_be_resumed(tmp_path: Path) -> None:
+def test_run_that_took_too_long_can_be_resumed(tmp_path: Path) -> None:
     now = [1_000_000.0]
 
     @step(name="takes")
@@ -235,7 +235,7 @@ def test_a_run_that_took_too_long_can_be_resumed(tmp_path: Path) -> None:
         assert control.ran == ["t0", "t1", "t2", "t3"]
 
 
-def test_a_step_that_the_workflow_gives_up_leaves_no_trace(hf: Holdfast) -> None:
+def test_step_cancelled_by_the_workflow_changes_nothing(hf: Holdfast) -> None:
     @step(name="long")
     async def long() -> None:
         holdfast.state()["long"] = True

@@ -1,4 +1,4 @@
-"""A commit of which nobody knows whether it was carried out is neither sent again nor told to be a failure."""
+"""A commit whose outcome cannot be learned is neither sent again nor recorded as a failure."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _is_pay(change: Append) -> bool:
     return change.version is not None and change.version.step == "unknown_pay"
 
 
-def test_it_is_recorded_once_and_never_as_a_failure(tmp_path: Path) -> None:
+def test_unknown_commit_is_recorded_once_and_never_as_a_failure(tmp_path: Path) -> None:
     done.clear()
     with holdfast.open(tmp_path / "runs.db") as hf:
         forgetful: Any = Forgetful(hf, _is_pay)
@@ -101,7 +101,7 @@ def three() -> list[int]:
     return [counted(number) for number in range(3)]
 
 
-def test_an_execution_that_was_given_up_while_it_wrote_stays_given_up(tmp_path: Path) -> None:
+def test_execution_abandoned_while_it_wrote_stays_abandoned(tmp_path: Path) -> None:
     done.clear()
     with holdfast.open(tmp_path / "runs.db") as hf:
         store = hf._store

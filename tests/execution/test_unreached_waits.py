@@ -29,7 +29,7 @@ def executions(hf: Holdfast) -> int:
     return sum(event.kind == "run.suspended" for event in hf.history("run").events())
 
 
-def test_event_behind_a_question_that_is_asked_anew_waits_for_its_answer(hf: Holdfast) -> None:
+def test_signal_after_a_question_asked_again_waits_for_the_answer(hf: Holdfast) -> None:
     run = hf.run(deploy("Delete staging?"), run_id="run")
     hf.answer(run.questions()[0].id, True)
     deploy("Delete prod?")
@@ -44,7 +44,7 @@ def test_event_behind_a_question_that_is_asked_anew_waits_for_its_answer(hf: Hol
     assert hf.answer(prompt.id, False).result is False
 
 
-def test_time_behind_a_question_that_is_asked_anew_is_no_reason_to_resume(place: str) -> None:
+def test_sleep_after_a_question_asked_again_does_not_resume_the_run(place: str) -> None:
     seconds = [1_000_000_000.0]
     with holdfast.open(place, clock=lambda: seconds[0]) as hf:
         run = hf.run(deploy("Delete staging?", 60), run_id="run")
@@ -60,7 +60,7 @@ def test_time_behind_a_question_that_is_asked_anew_is_no_reason_to_resume(place:
         assert record.due is None
 
 
-def test_child_behind_a_question_that_is_asked_anew_is_no_reason_to_resume(hf: Holdfast) -> None:
+def test_child_after_a_question_asked_again_does_not_resume_the_run(hf: Holdfast) -> None:
     @workflow(name="uw_child")
     def child() -> Any:
         return holdfast.wait_for("go")
@@ -90,7 +90,7 @@ OLD_NEW = {
 
 
 @pytest.mark.parametrize("change", OLD_NEW)
-def test_other_events_than_those_waited_for_are_refused(hf: Holdfast, change: str) -> None:
+def test_signal_that_is_not_waited_for_does_not_resume_the_run(hf: Holdfast, change: str) -> None:
     def define(events: list[str]) -> Any:
         @workflow(name="uw_events")
         def flow() -> list[Any]:

@@ -26,7 +26,7 @@ _settings = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check
 
 @_settings
 @given(state=states(), programs=st.lists(PROGRAMS, min_size=1, max_size=3))
-def test_a_draft_does_what_plain_python_does(state: Any, programs: list[Any]) -> None:
+def test_draft_behaves_like_plain_containers(state: Any, programs: list[Any]) -> None:
     expected = plain(state)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "runs.db"
@@ -77,7 +77,7 @@ ATTACKS: dict[str, Callable[[Any, Any], Any]] = {
     value=NUMBERS,
     program=PROGRAMS,
 )
-def test_what_is_done_to_a_frozen_state_is_seen_by_its_reader_alone(
+def test_frozen_state_written_by_c_code_is_seen_by_its_reader_alone(
     state: Any, attacks: list[str], value: Any, program: list[Any]
 ) -> None:
     expected = plain(state)

@@ -1,4 +1,4 @@
-"""Executions beside each other and left behind: processes, threads, tasks, parts, and workflows that events start."""
+"""Executions that run at the same time or were left behind: processes, threads, tasks, children, triggers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from holdfast.workflow import definition
 hf = three_steps.hf
 
 
-def test_children_of_a_fork_of_the_process_are_other_owners(hf: Holdfast, tmp_path: Path) -> None:
+def test_forked_process_is_another_owner(hf: Holdfast, tmp_path: Path) -> None:
     FAIL[:] = [1]
     hf.run(three, run_id="r", raises=False)
     FAIL.clear()
@@ -49,7 +49,7 @@ def test_children_of_a_fork_of_the_process_are_other_owners(hf: Holdfast, tmp_pa
     assert sorted(str(address) for address in addresses) == ["three_work", "three_work#2", "three_work#3"]
 
 
-def test_overrides_of_a_start_that_was_refused_are_not_kept(hf: Holdfast) -> None:
+def test_overrides_of_a_refused_start_are_discarded(hf: Holdfast) -> None:
     FAIL[:] = [1]
     hf.run(three, run_id="x", raises=False)
     with pytest.raises(holdfast.AlreadyExists):
@@ -58,7 +58,7 @@ def test_overrides_of_a_start_that_was_refused_are_not_kept(hf: Holdfast) -> Non
     assert hf.resume("x").result == [10, 20, 30]
 
 
-def test_a_step_left_running_by_an_execution_is_not_part_of_the_next(hf: Holdfast) -> None:
+def test_step_left_running_is_not_part_of_the_next_execution(hf: Holdfast) -> None:
     @step(name="exec_slow")
     def slow() -> str:
         RAN.append("slow")
@@ -125,7 +125,7 @@ class Leaky(Exception):
         self.password = "s3cret-in-error"
 
 
-def test_secrets_in_errors_and_arguments_stay_out(tmp_path: Path) -> None:
+def test_secrets_in_errors_and_arguments_are_not_stored(tmp_path: Path) -> None:
     @workflow(name="exec_secret")
     def secret(password: str) -> None:
         raise Leaky
@@ -140,7 +140,7 @@ def test_secrets_in_errors_and_arguments_stay_out(tmp_path: Path) -> None:
     assert b"s3cret" not in data
 
 
-def test_many_short_waits(hf: Holdfast) -> None:
+def test_run_with_many_short_waits_completes(hf: Holdfast) -> None:
     @workflow(name="exec_waits")
     def waits(count: int) -> int:
         for _ in range(count):
@@ -159,7 +159,7 @@ def _all_heard(hf: Holdfast, *names: str) -> bool:
     return len(hf.runs()) >= 3 and all(each is not None and int(each[0]) >= last for each in heard)
 
 
-def test_workflows_that_events_start_do_not_start_each_other(hf: Holdfast) -> None:
+def test_workflows_started_by_events_do_not_start_each_other(hf: Holdfast) -> None:
     @workflow(name="exec_audit", on="run.completed")
     def audit(event: Any) -> str:
         return str(event["run"])
@@ -197,7 +197,7 @@ def keyed(key: str, n: int) -> int:
     return child(n)
 
 
-def test_children_of_like_keys_are_different_runs(hf: Holdfast) -> None:
+def test_children_with_similar_keys_are_different_runs(hf: Holdfast) -> None:
     keys = ["a~b", "a-b", "a@b", "C:\\file", "tab\tkey", "\u2028"]
 
     @workflow(name="exec_keys")
@@ -213,7 +213,7 @@ def test_children_of_like_keys_are_different_runs(hf: Holdfast) -> None:
     assert hf.runs() == []
 
 
-def test_effects_are_undone_once(hf: Holdfast) -> None:
+def test_compensations_run_once(hf: Holdfast) -> None:
     undone: list[int] = []
 
     @step(name="exec_place", compensate=undone.append)
@@ -235,7 +235,7 @@ def test_effects_are_undone_once(hf: Holdfast) -> None:
     assert undone == [2, 1]
 
 
-def test_changed_code_is_refused_before_anything_is_rolled_back(hf: Holdfast) -> None:
+def test_changed_code_is_refused_before_a_rollback(hf: Holdfast) -> None:
     @workflow(name="exec_code", version="1")
     def code() -> int:
         return work(1)
@@ -253,7 +253,7 @@ def test_changed_code_is_refused_before_anything_is_rolled_back(hf: Holdfast) ->
     assert (run.status, run.head.number) == ("completed", 3)
 
 
-def test_what_is_not_awaited_is_named(hf: Holdfast) -> None:
+def test_call_that_is_not_awaited_is_named(hf: Holdfast) -> None:
     @step(name="exec_async")
     async def later() -> int:
         return 1

@@ -74,7 +74,7 @@ both = pytest.mark.parametrize("flow", [spoiling, aspoiling])
 
 
 @both
-def test_a_failed_attempt_leaves_no_trace(hf: Holdfast, flow: Any) -> None:
+def test_failed_attempt_changes_nothing(hf: Holdfast, flow: Any) -> None:
     control.failing["spoil"] = 2
     run = hf.run(flow, state=START, raises=False)
     assert run.status == "failed"
@@ -84,7 +84,7 @@ def test_a_failed_attempt_leaves_no_trace(hf: Holdfast, flow: Any) -> None:
 
 
 @both
-def test_a_retry_starts_from_the_state_before(hf: Holdfast, flow: Any) -> None:
+def test_retry_starts_from_the_state_before(hf: Holdfast, flow: Any) -> None:
     control.failing["spoil"] = 1
     run = hf.run(flow, state=START)
     assert run.result == "spoilt"
@@ -94,14 +94,14 @@ def test_a_retry_starts_from_the_state_before(hf: Holdfast, flow: Any) -> None:
 
 
 @both
-def test_a_resumed_step_starts_from_the_state_before(hf: Holdfast, flow: Any) -> None:
+def test_resumed_step_starts_from_the_state_before(hf: Holdfast, flow: Any) -> None:
     control.failing["spoil"] = 3
     run = hf.run(flow, state=START, raises=False)
     assert hf.resume(run.id).result == "spoilt"
     assert run.state == SPOILT
 
 
-def test_versions_are_numbered_by_what_happened(hf: Holdfast) -> None:
+def test_versions_are_numbered_in_order_of_commit(hf: Holdfast) -> None:
     run = hf.run(f.book, "kelp", tags=["good"], note="why", actor="me")
     versions = run.history().versions()[::-1]
     assert [version.number for version in versions] == [1, 2, 3, 4, 5, 6]
@@ -159,14 +159,14 @@ async def anoting() -> None:
 
 
 @pytest.mark.parametrize("flow", [noting, anoting])
-def test_what_shaped_a_step_is_kept_and_summed(hf: Holdfast, flow: Any) -> None:
+def test_annotations_are_recorded_and_summed(hf: Holdfast, flow: Any) -> None:
     run = hf.run(flow)
     assert run.history().at(2).annotations == {"model": "m-1", "tokens": 11, "cost": 0.5, "prompt": "p"}
     assert run.history().at(3).annotations == {"model": "m-1", "tokens": 21, "cost": 0.5, "prompt": "p"}
     assert run.totals == {"tokens": 32, "cost": 1.0}
 
 
-def test_sums_do_not_count_what_is_replayed_twice(hf: Holdfast) -> None:
+def test_annotation_totals_do_not_count_replayed_steps_twice(hf: Holdfast) -> None:
     control.failing["noted"] = 0
     run = hf.run(noting)
     hf.rollback(run.id, to=2, resume=False)
@@ -177,7 +177,7 @@ def test_sums_do_not_count_what_is_replayed_twice(hf: Holdfast) -> None:
     assert run.totals == before
 
 
-def test_what_a_failed_attempt_noted_is_not_kept(hf: Holdfast) -> None:
+def test_annotations_of_a_failed_attempt_are_not_in_the_version(hf: Holdfast) -> None:
     @step(name="flaky", retry=Retry(2, delay=0))
     def flaky() -> None:
         holdfast.annotate(tokens=5)
@@ -211,7 +211,7 @@ BAD: list[tuple[str, Callable[[], Any]]] = [
 
 @pytest.mark.parametrize("where", ["result", "state", "note"])
 @pytest.mark.parametrize(("name", "make"), BAD, ids=[name for name, _ in BAD])
-def test_what_cannot_be_stored_fails_the_step_and_leaves_no_trace(
+def test_result_that_cannot_be_stored_fails_the_step_and_changes_nothing(
     hf: Holdfast, where: str, name: str, make: Callable[[], Any]
 ) -> None:
     @step(name="bad")
@@ -239,7 +239,7 @@ def test_what_cannot_be_stored_fails_the_step_and_leaves_no_trace(
     assert hf.verify().ok
 
 
-def test_a_cycle_is_refused(hf: Holdfast) -> None:
+def test_cyclic_value_is_refused(hf: Holdfast) -> None:
     @step(name="cyclic")
     def cyclic() -> Any:
         found: list[Any] = []
@@ -254,7 +254,7 @@ def test_a_cycle_is_refused(hf: Holdfast) -> None:
         hf.run(cyclic_run)
 
 
-def test_a_workflow_can_live_with_a_result_that_cannot_be_stored(hf: Holdfast) -> None:
+def test_workflow_can_handle_a_step_result_that_cannot_be_stored(hf: Holdfast) -> None:
     @step(name="bad")
     def bad() -> Any:
         holdfast.state()["touched"] = True
@@ -276,7 +276,7 @@ def test_a_workflow_can_live_with_a_result_that_cannot_be_stored(hf: Holdfast) -
     assert control.ran == ["write-instead", "end", "end"]
 
 
-def test_a_result_of_the_workflow_that_cannot_be_stored_fails_the_run(hf: Holdfast) -> None:
+def test_workflow_result_that_cannot_be_stored_fails_the_run(hf: Holdfast) -> None:
     @workflow(name="bad_end")
     def bad_end() -> Any:
         f.write("a")
@@ -293,7 +293,7 @@ def test_a_result_of_the_workflow_that_cannot_be_stored_fails_the_run(hf: Holdfa
 
 @pytest.mark.parametrize("kind", ["def", "async"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_an_interrupt_in_a_step_leaves_the_run_resumable(
+def test_interrupt_in_a_step_leaves_the_run_resumable(
     hf: Holdfast, kind: str, error: type[BaseException]
 ) -> None:
     @step(name="interrupted")
@@ -321,7 +321,7 @@ def test_an_interrupt_in_a_step_leaves_the_run_resumable(
     assert control.ran == ["write-a", "i", "i"]
 
 
-def test_a_cancelled_task_leaves_the_run_resumable(hf: Holdfast) -> None:
+def test_cancelled_task_leaves_the_run_resumable(hf: Holdfast) -> None:
     @step(name="waits")
     async def waits() -> str:
         control.ran.append("waits")
@@ -348,7 +348,7 @@ def test_a_cancelled_task_leaves_the_run_resumable(hf: Holdfast) -> None:
     assert control.ran == ["waits", "waits"]
 
 
-def test_a_workflow_that_fails_between_steps_keeps_the_steps(hf: Holdfast) -> None:
+def test_workflow_that_fails_between_steps_keeps_the_steps(hf: Holdfast) -> None:
     @workflow(name="between")
     def between() -> str:
         f.write("a")
@@ -363,7 +363,7 @@ def test_a_workflow_that_fails_between_steps_keeps_the_steps(hf: Holdfast) -> No
     assert control.ran == ["write-a", "own", "own"]
 
 
-def test_outside_a_run_nothing_is_tried_again_or_recorded() -> None:
+def test_step_outside_a_run_is_neither_retried_nor_recorded() -> None:
     control.failing["spoil"] = 1
     with holdfast.call_steps_directly(dict(START)), pytest.raises(Broken):
         spoil()

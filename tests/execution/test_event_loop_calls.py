@@ -94,7 +94,7 @@ BOTH = pytest.mark.parametrize("which", [asking, aasking], ids=["def", "async"])
 
 
 @BOTH
-def test_an_answer_in_an_event_loop_resumes_the_run(hf: Holdfast, which: Any) -> None:
+def test_answer_in_an_event_loop_resumes_the_run(hf: Holdfast, which: Any) -> None:
     async def main() -> None:
         run = await hf.arun(which, run_id="r")
         assert run.status == "suspended"
@@ -108,7 +108,7 @@ def test_an_answer_in_an_event_loop_resumes_the_run(hf: Holdfast, which: Any) ->
     asyncio.run(main())
 
 
-def test_an_answer_raises_what_fails_after_it(hf: Holdfast) -> None:
+def test_answer_raises_the_error_of_the_resumed_run(hf: Holdfast) -> None:
     async def main() -> None:
         BROKEN.add("pay")
         await hf.arun(asking, run_id="r")
@@ -121,7 +121,7 @@ def test_an_answer_raises_what_fails_after_it(hf: Holdfast) -> None:
     asyncio.run(main())
 
 
-def test_an_event_in_an_event_loop_resumes_the_run(hf: Holdfast) -> None:
+def test_signal_in_an_event_loop_resumes_the_run(hf: Holdfast) -> None:
     async def main() -> None:
         run = await hf.arun(waiting, run_id="r")
         assert (await hf.asignal("r", "money", 7)).result == "paid: 7"
@@ -130,7 +130,7 @@ def test_an_event_in_an_event_loop_resumes_the_run(hf: Holdfast) -> None:
     asyncio.run(main())
 
 
-def test_a_rollback_in_an_event_loop_undoes_and_resumes(hf: Holdfast) -> None:
+def test_rollback_in_an_event_loop_compensates_and_resumes(hf: Holdfast) -> None:
     async def main() -> None:
         await hf.arun(aasking, run_id="r")
         assert (await hf.arollback("r", to=1)).status == "suspended"
@@ -152,7 +152,7 @@ CALLS: dict[str, Callable[[Holdfast], Any]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_call_that_would_execute_a_workflow_is_refused_and_names_the_other(name: str) -> None:
+def test_call_that_would_block_the_event_loop_names_the_asynchronous_one(name: str) -> None:
     with holdfast.open(":memory:") as hf:
         before = hf.run(asking, run_id="r").head.number
 
@@ -164,7 +164,7 @@ def test_a_call_that_would_execute_a_workflow_is_refused_and_names_the_other(nam
         assert (hf.get("r").status, hf.get("r").head.number, len(hf.runs())) == ("suspended", before, 1)
 
 
-def test_an_answer_that_only_writes_is_taken_in_an_event_loop(hf: Holdfast) -> None:
+def test_answer_without_resume_is_accepted_in_an_event_loop(hf: Holdfast) -> None:
     async def main() -> None:
         run = await hf.arun(asking, run_id="r")
         assert hf.answer("r#1", "yes", resume=False).status == "suspended"
@@ -193,7 +193,7 @@ def test_awaiting_a_run_gives_its_result_or_raises(hf: Holdfast) -> None:
     asyncio.run(main())
 
 
-def test_a_run_that_raises_stop_iteration_does_not_hang_who_awaits_it(hf: Holdfast) -> None:
+def test_awaiting_a_run_that_raises_stop_iteration_does_not_hang(hf: Holdfast) -> None:
     @workflow(name="loops_stop")
     def stop() -> None:
         raise StopIteration("over")
@@ -207,7 +207,7 @@ def test_a_run_that_raises_stop_iteration_does_not_hang_who_awaits_it(hf: Holdfa
     asyncio.run(asyncio.wait_for(main(), PATIENCE))
 
 
-def test_waiting_resumes_when_the_time_has_come(hf: Holdfast) -> None:
+def test_waiting_for_a_run_resumes_it_when_its_sleep_is_over(hf: Holdfast) -> None:
     async def main() -> None:
         run = await hf.arun(sleeping, 0.05)
         assert (await run.wait(timeout=PATIENCE)).result == "awake"
@@ -216,7 +216,7 @@ def test_waiting_resumes_when_the_time_has_come(hf: Holdfast) -> None:
     asyncio.run(main())
 
 
-def test_waiting_ends_with_the_timeout_and_with_cancellation(hf: Holdfast) -> None:
+def test_waiting_for_a_run_ends_with_timeout_and_cancellation(hf: Holdfast) -> None:
     async def main() -> None:
         run = await hf.arun(asking)
         with pytest.raises(StepTimeout, match="still suspended"):
@@ -230,7 +230,7 @@ def test_waiting_ends_with_the_timeout_and_with_cancellation(hf: Holdfast) -> No
     asyncio.run(main())
 
 
-def test_a_run_that_is_executed_by_a_worker_is_awaited(hf: Holdfast) -> None:
+def test_awaiting_a_run_works_if_a_worker_executes_it(hf: Holdfast) -> None:
     worker = hf.worker(queues=["slow"], poll=0.02, monitor=False)
 
     async def main() -> None:
@@ -250,7 +250,7 @@ def test_a_run_that_is_executed_by_a_worker_is_awaited(hf: Holdfast) -> None:
         worker.join()
 
 
-def test_a_run_of_another_engine_is_awaited(tmp_path: Path) -> None:
+def test_awaiting_a_run_works_if_another_engine_executes_it(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "runs.db") as hf, holdfast.open(tmp_path / "runs.db") as other:
         thread = threading.Thread(target=lambda: other.run(held, run_id="r"))
         thread.start()
@@ -267,7 +267,7 @@ def test_a_run_of_another_engine_is_awaited(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_many_that_wait_take_no_thread_each_and_few_reads(
+def test_awaiting_many_runs_takes_one_thread_and_few_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with holdfast.open(tmp_path / "runs.db", durability="fast") as hf:
@@ -300,7 +300,7 @@ def test_many_that_wait_take_no_thread_each_and_few_reads(
         until(lambda: not hf._engine.endings._watching, "the thread ends")
 
 
-def test_nothing_blocks_the_loop(hf: Holdfast) -> None:
+def test_asynchronous_calls_do_not_block_the_event_loop(hf: Holdfast) -> None:
     """While each call waits for a workflow that is held up, the loop does other things."""
 
     async def main() -> None:
@@ -319,5 +319,5 @@ def test_nothing_blocks_the_loop(hf: Holdfast) -> None:
     asyncio.run(main())
 
 
-def test_wait_blocks_outside_a_loop(hf: Holdfast) -> None:
+def test_waiting_for_a_run_blocks_outside_an_event_loop(hf: Holdfast) -> None:
     assert hf.run(sleeping, 0.05).wait(timeout=PATIENCE).result == "awake"

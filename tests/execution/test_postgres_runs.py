@@ -52,7 +52,7 @@ def hf(url: str) -> Holdfast:
     return holdfast.open(url)
 
 
-def test_a_run_is_rolled_back_forked_and_compared(hf: Holdfast) -> None:
+def test_run_is_rolled_back_forked_and_compared(hf: Holdfast) -> None:
     run = hf.run(report, "kelp")
     assert run.result == "ABOUT KELP"
     assert run.state == {"sources": ["kelp"], "draft": "ABOUT KELP"}
@@ -67,12 +67,12 @@ def test_a_run_is_rolled_back_forked_and_compared(hf: Holdfast) -> None:
     hf.close()
 
 
-def test_a_killed_run_is_resumed_elsewhere(hf: Holdfast, url: str, tmp_path: Path) -> None:
+def test_killed_run_is_resumed_elsewhere(hf: Holdfast, url: str, tmp_path: Path) -> None:
     program = tmp_path / "agent.py"
     program.write_text(
         "import os, signal, sys, holdfast\n"
         f"sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parents[1] / 'store')]!r}\n"
-        "import test_on_postgres as flows\n"
+        "import test_postgres_runs as flows\n"
         "flows.ran = type('Fatal', (list,), {'append': lambda self, name: "
         "name == 'write' and os.kill(os.getpid(), signal.SIGKILL)})()\n"
         "holdfast.open(sys.argv[1]).run(flows.report, 'kelp', run_id='run')\n"
@@ -85,7 +85,7 @@ def test_a_killed_run_is_resumed_elsewhere(hf: Holdfast, url: str, tmp_path: Pat
     hf.close()
 
 
-def test_an_answer_and_the_events_come_from_another_process(hf: Holdfast, url: str) -> None:
+def test_answer_and_events_arrive_from_another_process(hf: Holdfast, url: str) -> None:
     came = threading.Event()
     seen: list[str] = []
 
@@ -106,7 +106,7 @@ def test_an_answer_and_the_events_come_from_another_process(hf: Holdfast, url: s
     hf.close()
 
 
-def test_many_tasks_share_transactions(hf: Holdfast) -> None:
+def test_concurrent_tasks_share_transactions(hf: Holdfast) -> None:
     count = 30
 
     @step(name="tick")
@@ -127,7 +127,7 @@ def test_many_tasks_share_transactions(hf: Holdfast) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_goes_away_during_a_run_leaves_a_run_that_resumes(own_server: Server) -> None:
+def test_run_resumes_after_the_server_went_away(own_server: Server) -> None:
     tries: list[str] = []
 
     @step(name="prepare")

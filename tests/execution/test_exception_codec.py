@@ -1,4 +1,4 @@
-"""An exception is written down, read elsewhere, and raised again as what it was."""
+"""An exception is described, stored, read in another process, and raised again as what it was."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Stop(BaseException):
     pass
 
 
-def test_facts_of_an_exception() -> None:
+def test_exception_is_described_with_its_attributes() -> None:
     error = raised(ValueError("bad", 3))
     error.add_note("look here")
     facts = describe(error)
@@ -56,7 +56,7 @@ def test_facts_of_an_exception() -> None:
     assert text.endswith("ValueError: ('bad', 3)")
 
 
-def test_own_class_comes_back_without_its_init() -> None:
+def test_exception_of_an_own_class_is_revived_without_its_init() -> None:
     error = raised(CardDeclined(card="4242", reason="limit"))
     made = CardDeclined.made
     with pytest.raises(CardDeclined, match=r"^card 4242 was declined: limit$") as found:
@@ -65,7 +65,7 @@ def test_own_class_comes_back_without_its_init() -> None:
     assert CardDeclined.made == made
 
 
-def test_no_code_of_the_class_runs() -> None:
+def test_exception_is_revived_without_running_code_of_its_class() -> None:
     facts = {"type": f"{__name__}.Guarded", "args": ["x"], "attributes": {"limit": 5}}
     error = revive(facts)
     assert type(error) is Guarded
@@ -87,7 +87,7 @@ def test_no_code_of_the_class_runs() -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_comes_back_the_same(error: Exception) -> None:
+def test_exception_is_revived_unchanged(error: Exception) -> None:
     facts = describe(raised(error))
     back = again(error)
     assert type(back) is type(error)
@@ -98,14 +98,14 @@ def test_comes_back_the_same(error: Exception) -> None:
     assert describe(back) == facts
 
 
-def test_missing_attribute_keeps_its_name_not_its_object() -> None:
+def test_attribute_error_keeps_its_name_without_its_object() -> None:
     error = caught(lambda: {"secret": 1}.nope)  # type: ignore[attr-defined]
     back = again(error)
     assert isinstance(back, AttributeError)
     assert (back.name, back.obj) == ("nope", None)
 
 
-def test_first_traceback_is_kept_through_a_replay() -> None:
+def test_traceback_of_the_first_raise_survives_a_replay() -> None:
     facts = describe(raised(CardDeclined(card="1", reason="r")))
     error = caught(lambda: (_ for _ in ()).throw(revive(facts)))
     assert recorded_traceback(error) == facts["traceback"]
@@ -114,7 +114,7 @@ def test_first_traceback_is_kept_through_a_replay() -> None:
     assert recorded_traceback(ValueError()) is None
 
 
-def test_cause_and_context_come_back_as_such() -> None:
+def test_cause_and_context_are_revived() -> None:
     direct = again(raised(ValueError("outer"), KeyError("inner")))
     assert isinstance(direct.__cause__, KeyError)
 
@@ -140,7 +140,7 @@ def test_cause_and_context_come_back_as_such() -> None:
     assert hidden.__suppress_context__ is True
 
 
-def test_group_comes_back_with_its_members() -> None:
+def test_exception_group_is_revived_with_its_members() -> None:
     error = Batch("some", [CardDeclined(card="1", reason="r"), ExceptionGroup("inner", [KeyError("k")])])
     error.place = "here"  # type: ignore[attr-defined]
     back = again(raised(error))
@@ -153,25 +153,27 @@ def test_group_comes_back_with_its_members() -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), Stop("s")])
-def test_what_ends_a_process_is_not_revived_as_itself(error: BaseException) -> None:
+def test_exception_that_ends_a_process_is_revived_as_step_failed(error: BaseException) -> None:
     back = again(error)
     assert type(back) is StepFailed
     assert back.details["type"] == describe(error)["type"]
 
 
 @pytest.mark.parametrize("error", [GeneratorExit("done"), asyncio.CancelledError("mine")])
-def test_base_exceptions_that_a_step_fails_with_are_revived(error: BaseException) -> None:
+def test_base_exceptions_of_a_step_are_revived(error: BaseException) -> None:
     back = again(error)
     assert (type(back), back.args) == (type(error), error.args)
 
 
-def test_group_of_base_exceptions_stands_as_step_failed() -> None:
+def test_group_of_base_exceptions_is_revived_as_step_failed() -> None:
     facts = describe(BaseExceptionGroup("g", [Stop("s"), ValueError("v")]))
     assert [each["message"] for each in facts["errors"]] == ["s", "v"]
     assert type(revive(facts)) is StepFailed
 
 
-def test_unknown_class_is_never_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exception_class_that_is_not_loaded_is_never_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "evil_module.py").write_text("class Evil(Exception): pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     facts = {"type": "evil_module.Evil", "message": "boo", "traceback": "where", "attributes": {"a": 1}}
@@ -183,7 +185,7 @@ def test_unknown_class_is_never_imported(tmp_path: Path, monkeypatch: pytest.Mon
     assert "evil_module" not in sys.modules
 
 
-def test_is_read_in_a_process_without_the_class() -> None:
+def test_exception_is_readable_in_a_process_without_its_class() -> None:
     cause = KeyError("lost")
     data = encode(describe(raised(CardDeclined(card="4242", reason="limit"), cause)))
     script = f"""
@@ -201,7 +203,7 @@ def test_is_read_in_a_process_without_the_class() -> None:
     )
 
 
-def test_newest_of_two_classes_of_one_name() -> None:
+def test_exception_is_revived_as_the_newest_class_of_its_name() -> None:
     def define() -> type[Exception]:
         class Local(Exception):
             pass
@@ -212,7 +214,7 @@ def test_newest_of_two_classes_of_one_name() -> None:
     assert type(again(first("x"))) is second
 
 
-def test_name_must_be_exact() -> None:
+def test_exception_class_name_must_match_exactly() -> None:
     for kind in (
         "CardDeclined",
         f"{failure_cases.__name__}.card_declined",
@@ -222,12 +224,12 @@ def test_name_must_be_exact() -> None:
         assert type(revive({"type": kind, "message": "m"})) is StepFailed
 
 
-def test_nobody_takes_the_name_of_a_builtin() -> None:
+def test_exception_class_cannot_take_the_name_of_a_builtin() -> None:
     fake = type("ValueError", (Exception,), {"__module__": "builtins", "__qualname__": "ValueError"})
     assert type(revive({"type": "ValueError"})) is ValueError is not fake
 
 
-def test_frames_of_the_runtime_only_where_they_raised() -> None:
+def test_traceback_shows_engine_frames_only_where_they_raised() -> None:
     here = exception_codec.ENGINE_FOLDERS[0]
     namespace: dict[str, Any] = {}
     exec(compile("def passes(call):\n    call()\n", f"{here}machine.py", "exec"), namespace)
@@ -235,13 +237,13 @@ def test_frames_of_the_runtime_only_where_they_raised() -> None:
 
     passing = describe(caught(lambda: namespace["passes"](lambda: 1 / 0)))["traceback"]
     assert "machine.py" not in passing
-    assert "test_failure.py" in passing
+    assert "test_exception_codec.py" in passing
     own = describe(caught(lambda: namespace["passes"](namespace["raises"])))["traceback"]
     assert "machine.py" in own
     assert "deep.py" in own
 
 
-def test_facts_do_not_change_with_the_error() -> None:
+def test_description_does_not_change_with_the_exception() -> None:
     items = [1]
     facts = describe(ValueError(items))
     items.append(2)
@@ -251,11 +253,11 @@ def test_facts_do_not_change_with_the_error() -> None:
     assert type(back.args[0]) is list
 
 
-def test_one_unreadable_attribute_does_not_take_the_others() -> None:
+def test_unreadable_attribute_does_not_hide_the_others() -> None:
     class Order:
         pass
 
-    register(Order, "test_failure.Order", split=lambda _: {}, join=lambda _: Order())
+    register(Order, "test_exception_codec.Order", split=lambda _: {}, join=lambda _: Order())
     error = CardDeclined(card="1", reason="r")
     error.order = Order()  # type: ignore[attr-defined]
     facts = decode_frozen(encode(describe(error)))
@@ -263,7 +265,7 @@ def test_one_unreadable_attribute_does_not_take_the_others() -> None:
     def fail(_: Any) -> Order:
         raise TypeError("changed since")
 
-    register(Order, "test_failure.Order", split=lambda _: {}, join=fail)
+    register(Order, "test_exception_codec.Order", split=lambda _: {}, join=fail)
     back = revive(facts)
     assert type(back) is CardDeclined
     assert vars(back).keys() >= {"card", "reason"}

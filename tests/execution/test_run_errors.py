@@ -112,7 +112,7 @@ def test_run_raises_the_error_of_the_workflow_with_a_note(
 
 
 @BOTH
-def test_resume_raises_too_and_the_note_is_there_once(hf: Holdfast, which: Any) -> None:
+def test_resume_raises_the_error_with_one_note(hf: Holdfast, which: Any) -> None:
     BROKEN.add("inner")
     run = hf.run(which, run_id="r", raises=False)
     assert run.status == "failed"
@@ -131,7 +131,7 @@ def test_resume_raises_too_and_the_note_is_there_once(hf: Holdfast, which: Any) 
     assert hf.resume("r").result == "paid with 4242"
 
 
-def test_an_object_raised_by_several_runs_carries_one_note_per_run(hf: Holdfast) -> None:
+def test_exception_raised_by_several_runs_has_one_note_per_run(hf: Holdfast) -> None:
     BROKEN.add("same")
     for name in ("a", "a", "b", "a"):
         with pytest.raises(ValueError, match="the same object") as caught:
@@ -142,7 +142,7 @@ def test_an_object_raised_by_several_runs_carries_one_note_per_run(hf: Holdfast)
     assert [note for note in (hf.get("a").failure or {})["notes"] if "'a'" in note] == []
 
 
-def test_an_error_between_steps_names_no_step(hf: Holdfast) -> None:
+def test_error_between_steps_names_no_step(hf: Holdfast) -> None:
     with pytest.raises(LookupError) as caught:
         hf.run(between, run_id="r")
     assert caught.value.__notes__ == [
@@ -150,7 +150,7 @@ def test_an_error_between_steps_names_no_step(hf: Holdfast) -> None:
     ]
 
 
-def test_the_traceback_shows_the_frames_of_the_application(hf: Holdfast) -> None:
+def test_traceback_shows_only_application_frames(hf: Holdfast) -> None:
     BROKEN.add("inner")
     for which in (flow, aflow):
         with pytest.raises(Declined) as caught:
@@ -158,11 +158,11 @@ def test_the_traceback_shows_the_frames_of_the_application(hf: Holdfast) -> None
         frames = traceback.extract_tb(caught.value.__traceback__)
         ours = [each.name for each in frames if each.filename == __file__]
         name = which.__name__
-        assert ours == ["test_the_traceback_shows_the_frames_of_the_application", name, "outer", "inner"]
+        assert ours == ["test_traceback_shows_only_application_frames", name, "outer", "inner"]
         assert len(frames) <= len(ours) + 2
 
 
-def test_an_error_of_the_engine_in_a_run_keeps_where_it_was_raised(hf: Holdfast) -> None:
+def test_engine_error_in_a_run_keeps_its_traceback(hf: Holdfast) -> None:
     @step(name="raises_unstorable")
     def unstorable() -> Any:
         return object()
@@ -177,7 +177,7 @@ def test_an_error_of_the_engine_in_a_run_keeps_where_it_was_raised(hf: Holdfast)
     assert traceback.extract_tb(caught.value.__traceback__)[-1].filename != __file__
 
 
-def test_rollback_raises_what_fails_after_it(hf: Holdfast) -> None:
+def test_rollback_raises_the_error_of_the_resumed_run(hf: Holdfast) -> None:
     hf.run(flow, run_id="r")
     BROKEN.add("inner")
     with pytest.raises(Declined, match="4242") as caught:
@@ -187,7 +187,7 @@ def test_rollback_raises_what_fails_after_it(hf: Holdfast) -> None:
     assert hf.rollback("r", to=1, resume=False).status == "paused"
 
 
-def test_answer_and_send_raise_and_keep_what_was_given(hf: Holdfast) -> None:
+def test_answer_and_signal_raise_the_error_and_stay_recorded(hf: Holdfast) -> None:
     BROKEN.add("inner")
     hf.run(asking, run_id="asks")
     with pytest.raises(Declined):
@@ -205,12 +205,12 @@ def test_answer_and_send_raise_and_keep_what_was_given(hf: Holdfast) -> None:
     assert hf.signal("more", "money", raises=False).status == "failed"
 
 
-def test_a_child_that_fails_raises_in_its_parent_without_a_note(hf: Holdfast) -> None:
+def test_child_that_fails_raises_in_its_parent_without_a_note(hf: Holdfast) -> None:
     BROKEN.add("inner")
     assert hf.run(parent).result == "4242, notes: []"
 
 
-def test_runs_that_wait_or_were_stopped_are_returned(hf: Holdfast) -> None:
+def test_run_that_waits_or_was_stopped_is_returned(hf: Holdfast) -> None:
     assert hf.run(asking, run_id="r").status == "suspended"
     hf.pause("r")
     hf.cancel("r")
@@ -227,7 +227,7 @@ def test_runs_that_wait_or_were_stopped_are_returned(hf: Holdfast) -> None:
     assert hf.run(cancelled, run_id="c").status == "cancelled"
 
 
-def test_errors_that_are_not_the_workflow_s_raise_whatever_raises_says(hf: Holdfast) -> None:
+def test_error_outside_the_workflow_is_raised_whatever_raises_says(hf: Holdfast) -> None:
     @step(name="raises_undo", compensate=lambda _: 1 / 0)
     def undoable() -> int:
         return 1
@@ -245,7 +245,7 @@ def test_errors_that_are_not_the_workflow_s_raise_whatever_raises_says(hf: Holdf
         hf.resume("none", raises=False)
 
 
-def test_an_exception_that_takes_no_note_is_raised_all_the_same(hf: Holdfast) -> None:
+def test_exception_that_refuses_notes_is_raised_unchanged(hf: Holdfast) -> None:
     class Closed(Exception):
         def __setattr__(self, name: str, value: Any) -> None:
             raise TypeError("closed")
@@ -258,7 +258,7 @@ def test_an_exception_that_takes_no_note_is_raised_all_the_same(hf: Holdfast) ->
         hf.run(closed)
 
 
-def test_an_uncaught_failure_ends_a_script_with_its_own_frames(tmp_path: Path) -> None:
+def test_uncaught_failure_of_a_script_shows_its_own_frames(tmp_path: Path) -> None:
     (tmp_path / "letter.py").write_text(
         "import holdfast\n\n\n@holdfast.step\ndef write():\n    raise ConnectionError('no model')\n\n\n"
         "@holdfast.workflow\ndef letter():\n    return write()\n\n\n"

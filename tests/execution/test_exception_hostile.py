@@ -1,4 +1,4 @@
-"""Exceptions that work against their recording, and facts that no exception wrote."""
+"""Exceptions whose code works against being recorded, and descriptions that no exception produced."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_hostile_exception_is_described(cls: type[BaseException]) -> None:
     assert isinstance(revive(facts), Exception)
 
 
-def test_hostile_values_inside_an_exception() -> None:
+def test_hostile_values_inside_an_exception_are_left_out() -> None:
     error = ValueError(_Text("x"), _Hostile("y"))
     vars(error).update(a=_Hostile("z"), b=_Text("x"), __notes__=[3, _Text("note"), "fine"])
     facts = describe(error)
@@ -106,11 +106,11 @@ def test_hostile_values_inside_an_exception() -> None:
     ],
     ids=repr,
 )
-def test_malformed_facts_give_step_failed(facts: Any) -> None:
+def test_malformed_description_is_revived_as_step_failed(facts: Any) -> None:
     assert type(revive(facts)) is StepFailed
 
 
-def test_odd_parts_are_passed_over() -> None:
+def test_odd_parts_of_a_description_are_ignored() -> None:
     odd = {
         "type": "ValueError",
         "message": "m",
@@ -127,7 +127,7 @@ def test_odd_parts_are_passed_over() -> None:
     assert "ValueError: m" in "".join(traceback.format_exception(error))
 
 
-def test_endless_causes_in_facts_end() -> None:
+def test_endless_causes_in_a_description_are_cut() -> None:
     facts: dict[str, Any] = {"type": "ValueError"}
     facts["cause"] = facts
     facts["errors"] = [facts]
@@ -156,9 +156,7 @@ _values = st.recursive(
 @pytest.mark.slow
 @settings(deadline=None, derandomize=True)
 @given(st.lists(_values), st.dictionaries(st.text(), _values))
-def test_whatever_an_error_holds_can_be_stored_and_revived(
-    args: list[Any], attributes: dict[str, Any]
-) -> None:
+def test_any_exception_can_be_stored_and_revived(args: list[Any], attributes: dict[str, Any]) -> None:
     error = Exception(*args)
     vars(error).update(attributes)
     facts = describe(error)
@@ -178,7 +176,7 @@ _kinds = st.sampled_from(
 @pytest.mark.slow
 @settings(deadline=None, derandomize=True)
 @given(st.dictionaries(_names, _values | _kinds), _kinds)
-def test_whatever_the_facts_are_there_is_an_exception(facts: dict[str, Any], kind: str) -> None:
+def test_any_description_is_revived_as_an_exception(facts: dict[str, Any], kind: str) -> None:
     for each in (facts, facts | {"type": kind}):
         error = revive(each)
         assert isinstance(error, Exception)

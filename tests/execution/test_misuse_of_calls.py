@@ -1,4 +1,4 @@
-"""Mistakes in calls: each is told by an error that names the thing and the next step, and leaves all as it was."""
+"""Wrong calls raise an error that names the argument and the next step, and change nothing."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ CALLS: dict[str, Callable[[Holdfast], Any]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_wrong_call_is_refused_and_changes_nothing(engine: Holdfast, name: str) -> None:
+def test_wrong_call_is_refused_and_changes_nothing(engine: Holdfast, name: str) -> None:
     before = [event.cursor for event in engine.events()], engine.stats().versions, engine.stats().runs
     with pytest.raises(InvalidCall) as caught:
         CALLS[name](engine)
@@ -166,12 +166,14 @@ def test_a_wrong_call_is_refused_and_changes_nothing(engine: Holdfast, name: str
         ("answer a prompt that is not there", NotFound),
     ],
 )
-def test_errors_are_of_the_right_family(engine: Holdfast, name: str, kind: type[HoldfastError]) -> None:
+def test_wrong_call_raises_an_error_of_the_right_family(
+    engine: Holdfast, name: str, kind: type[HoldfastError]
+) -> None:
     with pytest.raises(kind):
         CALLS[name](engine)
 
 
-def test_messages_name_the_thing(engine: Holdfast) -> None:
+def test_wrong_call_error_names_the_argument(engine: Holdfast) -> None:
     calls: list[tuple[Callable[[], Any], str]] = [
         (lambda: engine.resume("nope"), "'nope'"),
         (lambda: engine.run(f.book, "x", run_id="done"), "'done'"),
@@ -207,7 +209,7 @@ def test_running_a_workflow_is_refused_where_it_would_block_an_event_loop(hf: Ho
         hf.get("r")
 
 
-def test_a_run_without_a_result_says_why(hf: Holdfast) -> None:
+def test_result_of_an_unfinished_run_says_why_there_is_none(hf: Holdfast) -> None:
     @workflow(name="waits_run")
     def waits_run() -> Any:
         return holdfast.ask("Publish?")
@@ -230,7 +232,7 @@ def test_a_run_without_a_result_says_why(hf: Holdfast) -> None:
         _ = run.status
 
 
-def test_a_prompt_is_answered_once(hf: Holdfast) -> None:
+def test_question_is_answered_once(hf: Holdfast) -> None:
     @workflow(name="asks_run")
     def asks_run() -> Any:
         return [holdfast.ask("How many?", schema=int), holdfast.ask("Sure?", schema=bool)]
@@ -246,7 +248,7 @@ def test_a_prompt_is_answered_once(hf: Holdfast) -> None:
     assert run.result == [3, True]
 
 
-def test_a_history_kept_by_hand_has_no_workflow_to_resume(hf: Holdfast) -> None:
+def test_manual_run_has_no_workflow_to_resume(hf: Holdfast) -> None:
     hf.history("log").commit({"a": 1})
     with pytest.raises(InvalidCall, match="is a manual run"):
         hf.resume("log")
@@ -256,7 +258,7 @@ def test_a_history_kept_by_hand_has_no_workflow_to_resume(hf: Holdfast) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:coroutine")
-def test_overrides_of_the_other_kind_are_refused_or_work(hf: Holdfast) -> None:
+def test_override_of_the_other_kind_is_refused_or_works(hf: Holdfast) -> None:
     async def awrite_v2(task: str) -> str:
         return "async"
 
@@ -271,12 +273,12 @@ def test_overrides_of_the_other_kind_are_refused_or_work(hf: Holdfast) -> None:
     assert not isinstance(run.error, TypeError)
 
 
-def test_an_override_that_fits_no_step_is_told(hf: Holdfast) -> None:
+def test_override_of_an_unknown_step_is_refused(hf: Holdfast) -> None:
     with pytest.raises(InvalidCall, match="no_such_step"):
         hf.run(f.book, "kelp", overrides={"no_such_step": print})
 
 
-def test_an_engine_that_was_closed_says_so(tmp_path: Path) -> None:
+def test_closed_engine_refuses_every_call(tmp_path: Path) -> None:
     hf = holdfast.open(tmp_path / "runs.db")
     run = hf.run(f.book, "kelp", run_id="r")
     hf.close()

@@ -101,7 +101,7 @@ def test_arguments_are_shown_by_parameter(hf: Holdfast) -> None:
     assert _arguments(hf, 3) is None
 
 
-def test_arguments_of_every_form_are_kept(hf: Holdfast) -> None:
+def test_arguments_of_every_form_are_stored(hf: Holdfast) -> None:
     _run(
         hf,
         (args_search, ("q", 3, "x", 2**80, None), {"site": "b", "a": {"deep": (1, {"k"})}}),
@@ -117,7 +117,7 @@ def test_arguments_of_every_form_are_kept(hf: Holdfast) -> None:
     assert hf.verify().ok
 
 
-def test_arguments_are_those_of_the_call_not_of_its_end(hf: Holdfast) -> None:
+def test_arguments_are_recorded_as_they_were_at_the_call(hf: Holdfast) -> None:
     texts = ["x"]
     _run(hf, (args_search, (texts,), {}))
     assert texts == ["x", "changed by the step"]
@@ -136,7 +136,7 @@ def test_arguments_of_a_step_with_a_compensation_must_be_storable(hf: Holdfast) 
     assert run.head.number == 1
 
 
-def test_arguments_of_a_failure_that_was_handled_are_kept(hf: Holdfast) -> None:
+def test_arguments_of_a_handled_failure_are_stored(hf: Holdfast) -> None:
     _run(hf, (args_failing, ("https://a",), {}), (args_read, ("abc",), {}))
     failed = hf.version("r@2")
     assert (failed.step, failed.error["type"], dict(failed.arguments or {})) == (
@@ -144,7 +144,7 @@ def test_arguments_of_a_failure_that_was_handled_are_kept(hf: Holdfast) -> None:
     )  # fmt: skip
 
 
-def test_arguments_of_a_child_run_are_kept_in_both(hf: Holdfast) -> None:
+def test_arguments_of_a_child_run_are_stored_in_both_runs(hf: Holdfast) -> None:
     _run(hf, (args_part, ("forests",), {}))
     assert _arguments(hf, 2) == {"topic": "forests"}
     child = hf.get("r").children[0]
@@ -168,7 +168,7 @@ def test_arguments_with_names_of_secrets_are_redacted(tmp_path: Path) -> None:
         }  # fmt: skip
 
 
-def test_a_draft_that_is_an_argument_stays_usable(hf: Holdfast) -> None:
+def test_draft_passed_as_argument_stays_usable(hf: Holdfast) -> None:
     _settings["calls"] = [(args_nested, ("b",), {})]
     hf.run(args_flow, "kelp", run_id="r", state={"tasks": ["a"]})
     assert _arguments(hf, 2) == {"document": ["a"]}
@@ -176,7 +176,7 @@ def test_a_draft_that_is_an_argument_stays_usable(hf: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("form", ["text", "bytes", "messages", "own result", "copies"])
-def test_a_document_passed_from_step_to_step_is_stored_once(hf: Holdfast, form: str) -> None:
+def test_document_passed_between_steps_is_stored_once(hf: Holdfast, form: str) -> None:
     noise = os.urandom(20_000).hex()
     document: Any = {
         "text": noise,
@@ -194,7 +194,7 @@ def test_a_document_passed_from_step_to_step_is_stored_once(hf: Holdfast, form: 
     assert hf.verify().ok
 
 
-def test_a_list_that_grows_costs_only_what_it_gained(hf: Holdfast) -> None:
+def test_growing_list_argument_stores_only_new_items(hf: Holdfast) -> None:
     messages = [{"role": "user", "content": os.urandom(100).hex()} for _ in range(200)]
     calls: list[Any] = [(args_read, (messages[: 150 + number],), {}) for number in range(20)]
     run = _run(hf, *calls)
@@ -203,14 +203,14 @@ def test_a_list_that_grows_costs_only_what_it_gained(hf: Holdfast) -> None:
     assert _arguments(hf, 21) == {"document": messages[:169]}
 
 
-def test_a_large_argument_is_an_artifact_that_is_stored_once(hf: Holdfast) -> None:
+def test_large_argument_is_one_artifact(hf: Holdfast) -> None:
     document = os.urandom(250_000).hex()
     _run(hf, *((args_read, (document,), {}) for _ in range(5)))
     assert len(hf.artifacts()) == 1
     assert _arguments(hf, 6) == {"document": document}
 
 
-def test_arguments_go_with_the_version_when_it_is_pruned(hf: Holdfast) -> None:
+def test_arguments_are_pruned_with_their_version(hf: Holdfast) -> None:
     document = os.urandom(5_000).hex()
     large = os.urandom(100_000)
     run = _run(hf, (args_read, (large,), {}), (args_read, (document,), {}), (args_read, (document,), {}))
@@ -254,7 +254,7 @@ def test_arguments_survive_a_bundle_and_a_fork(hf: Holdfast, tmp_path: Path) -> 
         ((({1, 2},), {}), (({1, 3},), {}), {"query": "{1, 2}"}, {"query": "{1, 3}"}),
     ],
 )
-def test_a_divergence_names_the_argument_that_differs(
+def test_divergence_names_the_argument_that_differs(
     hf: Holdfast, old: Any, new: Any, recorded: Any, now: Any
 ) -> None:
     _run(hf, (args_search, *old), fails=True)
@@ -269,7 +269,7 @@ def test_a_divergence_names_the_argument_that_differs(
     assert len(str(error)) < 1000
 
 
-def test_a_divergence_in_a_secret_does_not_show_it(tmp_path: Path) -> None:
+def test_divergence_in_a_secret_does_not_show_it(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "r.db", redact=["password"]) as engine:
         _run(engine, (args_client, ("c", "secret-1"), {}), fails=True)
         _settings["calls"] = [(args_client, ("c", "secret-2"), {})]

@@ -1,4 +1,4 @@
-"""Workflows inside workflows: cancelled, paused and waiting together."""
+"""Child workflows that are cancelled, paused or suspended together with their parent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast import Cancelled, Holdfast, step, workflow
 hf, no_calls = watching.hf, child_flows.no_calls
 
 
-def test_cancel_goes_down_to_a_running_child(hf: Holdfast) -> None:
+def test_cancel_reaches_a_running_child(hf: Holdfast) -> None:
     inside, going = threading.Event(), threading.Event()
 
     @step(name="child_blocks")
@@ -55,7 +55,7 @@ def test_cancel_goes_down_to_a_running_child(hf: Holdfast) -> None:
         _ = run.result
 
 
-def test_a_cancelled_child_fails_its_parent(hf: Holdfast) -> None:
+def test_cancelled_child_fails_its_parent(hf: Holdfast) -> None:
     @workflow(name="child_asks")
     def asks() -> Any:
         return holdfast.ask("Well?")
@@ -70,7 +70,7 @@ def test_a_cancelled_child_fails_its_parent(hf: Holdfast) -> None:
     assert isinstance(run.error, Cancelled)
 
 
-def test_a_paused_child_pauses_its_parent_and_goes_on_with_it(hf: Holdfast) -> None:
+def test_paused_child_pauses_and_resumes_with_its_parent(hf: Holdfast) -> None:
     inside, going = threading.Event(), threading.Event()
 
     @step(name="child_blocks")
@@ -100,7 +100,7 @@ def test_a_paused_child_pauses_its_parent_and_goes_on_with_it(hf: Holdfast) -> N
     assert hf.resume("r").result == ["done", "on"]
 
 
-def test_children_that_wait_beside_each_other(hf: Holdfast) -> None:
+def test_children_that_wait_in_parallel_suspend_their_parent(hf: Holdfast) -> None:
     @workflow(name="child_asks")
     def asks(what: str) -> Any:
         return holdfast.ask(what)

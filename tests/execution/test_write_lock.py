@@ -1,4 +1,4 @@
-"""The turn to write: one at a time, handed on among threads and tasks, whoever gives up."""
+"""The write lock of a run: one holder at a time, passed on among threads and tasks, also if some are cancelled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def nothing() -> None:
     """No writes to wake."""
 
 
-def test_threads_and_tasks_have_it_one_at_a_time() -> None:
+def test_write_lock_has_one_holder_among_threads_and_tasks() -> None:
     turn = WriteLock(nothing)
     inside: list[int] = []
     most = [0]
@@ -53,7 +53,7 @@ def test_threads_and_tasks_have_it_one_at_a_time() -> None:
     assert turn.take_now(object())
 
 
-def test_tasks_get_it_in_their_order() -> None:
+def test_write_lock_goes_to_tasks_in_order() -> None:
     turn = WriteLock(nothing)
     order: list[int] = []
 
@@ -73,7 +73,7 @@ def test_tasks_get_it_in_their_order() -> None:
     assert order == list(range(10))
 
 
-def test_a_task_that_gave_up_is_passed_over() -> None:
+def test_write_lock_skips_a_cancelled_task() -> None:
     async def main() -> None:
         turn = WriteLock(nothing)
         assert turn.take_now(object())
@@ -92,7 +92,7 @@ def test_a_task_that_gave_up_is_passed_over() -> None:
     asyncio.run(main())
 
 
-def test_a_plain_function_in_the_loops_thread_comes_before_its_tasks() -> None:
+def test_write_lock_goes_to_a_function_in_the_loop_thread_before_its_tasks() -> None:
     """Else it would wait for ever: no task can take anything while the loop is blocked."""
     woken: list[bool] = []
 
@@ -119,7 +119,7 @@ def test_a_plain_function_in_the_loops_thread_comes_before_its_tasks() -> None:
     assert woken
 
 
-def test_a_plain_function_in_the_loops_thread_comes_before_a_task_that_has_not_run() -> None:
+def test_write_lock_goes_to_a_function_in_the_loop_thread_before_an_offered_task() -> None:
     """A task that was given the turn runs in the next iteration of the loop: until then, the loop may be blocked."""
 
     async def main() -> None:
@@ -143,7 +143,7 @@ def test_a_plain_function_in_the_loops_thread_comes_before_a_task_that_has_not_r
 
 
 @pytest.mark.parametrize("wait", ["closed", "open"])
-def test_a_closed_loop_does_not_keep_it(wait: str) -> None:
+def test_write_lock_is_not_held_by_a_closed_loop(wait: str) -> None:
     turn = WriteLock(nothing)
     assert turn.take_now(object())
 

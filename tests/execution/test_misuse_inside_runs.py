@@ -47,14 +47,14 @@ def _inside(hf: Holdfast, work: Callable[[], Any], where: str) -> BaseException 
     ],
     ids=["sleep", "ask", "wait_for", "parallel", "note", "ask-key"],
 )
-def test_wrong_calls_inside_a_run_fail_it_with_our_errors(
+def test_wrong_call_inside_a_run_fails_it_with_a_holdfast_error(
     engine: Holdfast, where: str, work: Callable[[], Any]
 ) -> None:
     assert isinstance(_inside(engine, work, where), InvalidCall)
 
 
 @pytest.mark.parametrize("what", ["note", "idempotency_key"])
-def test_what_belongs_to_a_step_is_refused_in_the_workflow(engine: Holdfast, what: str) -> None:
+def test_call_that_belongs_to_a_step_is_refused_in_the_workflow(engine: Holdfast, what: str) -> None:
     calls: dict[str, Callable[[], Any]] = {
         "note": lambda: holdfast.annotate(tokens=1),
         "idempotency_key": holdfast.idempotency_key,
@@ -64,7 +64,7 @@ def test_what_belongs_to_a_step_is_refused_in_the_workflow(engine: Holdfast, wha
     assert "step" in str(error)
 
 
-def test_a_run_that_is_deleted_while_it_runs_ends_with_an_error_of_ours(hf: Holdfast) -> None:
+def test_run_deleted_while_it_runs_ends_with_a_holdfast_error(hf: Holdfast) -> None:
     @step(name="deletes")
     def deletes() -> None:
         with pytest.raises(holdfast.AlreadyRunning):
@@ -80,7 +80,7 @@ def test_a_run_that_is_deleted_while_it_runs_ends_with_an_error_of_ours(hf: Hold
         hf.run(deletes_run, run_id="r")
 
 
-def test_a_step_that_rolls_its_own_run_back_is_refused(hf: Holdfast) -> None:
+def test_step_that_rolls_its_own_run_back_is_refused(hf: Holdfast) -> None:
     @step(name="rolls")
     def rolls() -> None:
         hf.rollback("r", to=1)
@@ -95,7 +95,7 @@ def test_a_step_that_rolls_its_own_run_back_is_refused(hf: Holdfast) -> None:
     assert run.state == {"texts": ["a"]}
 
 
-def test_a_subscriber_that_raises_harms_nobody(hf: Holdfast) -> None:
+def test_subscriber_that_raises_does_not_affect_the_run(hf: Holdfast) -> None:
     def bad(event: Any) -> None:
         control.ran.append("heard")
         raise Broken("subscriber")
@@ -110,9 +110,7 @@ class Surprise(BaseException):
 
 
 @pytest.mark.parametrize("where", ["step", "workflow"])
-def test_an_exception_of_no_known_family_ends_the_call_and_leaves_the_run_resumable(
-    hf: Holdfast, where: str
-) -> None:
+def test_base_exception_ends_the_call_and_leaves_the_run_resumable(hf: Holdfast, where: str) -> None:
     @step(name="surprising")
     def surprising() -> str:
         if control.value is None:
@@ -133,7 +131,7 @@ def test_an_exception_of_no_known_family_ends_the_call_and_leaves_the_run_resuma
     assert control.ran == ["write-a"]
 
 
-def test_user_code_that_catches_everything_cannot_stop_a_cancel(hf: Holdfast) -> None:
+def test_cancel_cannot_be_caught_by_user_code(hf: Holdfast) -> None:
     @step(name="cancels_itself")
     def cancels_itself() -> str:
         hf.cancel("r")

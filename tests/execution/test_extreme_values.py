@@ -23,7 +23,7 @@ def _deep(levels: int) -> Any:
 
 
 @pytest.mark.parametrize("where", ["argument", "state", "result", "step-state", "step-argument"])
-def test_what_is_too_deep_is_refused(hf: Holdfast, where: str) -> None:
+def test_value_nested_too_deeply_is_refused(hf: Holdfast, where: str) -> None:
     @step(name="takes")
     def takes(value: Any) -> Any:
         if where == "step-state":
@@ -47,7 +47,7 @@ def test_what_is_too_deep_is_refused(hf: Holdfast, where: str) -> None:
         assert run.head.number == 1
 
 
-def test_what_is_huge_is_kept(hf: Holdfast) -> None:
+def test_huge_value_is_stored(hf: Holdfast) -> None:
     @step(name="huge")
     def huge(value: str) -> str:
         control.did("huge")
@@ -89,7 +89,7 @@ def test_arguments_of_steps_need_not_be_storable(hf: Holdfast) -> None:
     assert control.ran == ["uses", "end", "end"]
 
 
-def test_unstorable_keyword_arguments_of_steps(hf: Holdfast) -> None:
+def test_keyword_arguments_of_steps_need_not_be_storable(hf: Holdfast) -> None:
     @step(name="uses_more")
     def uses_more(*things: Any, **named: Any) -> int:
         control.did("uses")

@@ -78,7 +78,7 @@ def _fresh() -> None:
     _stops.clear()
 
 
-def test_a_caught_failure_replays_with_the_same_chain(hf: Holdfast) -> None:
+def test_caught_failure_is_replayed_with_the_same_chain(hf: Holdfast) -> None:
     _stops.append(True)
     assert hf.run(chain_flow, run_id="r", raises=False).status == "failed"
     _stops.clear()
@@ -92,7 +92,7 @@ def test_a_caught_failure_replays_with_the_same_chain(hf: Holdfast) -> None:
     assert live["context"]["context"]["context"]["error"] == "LookupError: around"
 
 
-def test_a_shared_cause_is_told_once_and_comes_back_as_one() -> None:
+def test_shared_cause_is_described_once_and_revived_as_one_object() -> None:
     def both() -> None:
         try:
             raise KeyError("inner")
@@ -107,7 +107,7 @@ def test_a_shared_cause_is_told_once_and_comes_back_as_one() -> None:
     assert describe(error) == facts
 
 
-def test_a_cause_may_be_no_exception_of_the_ordinary_kind() -> None:
+def test_cause_may_be_a_base_exception() -> None:
     async def late() -> None:
         async with asyncio.timeout(0):
             await asyncio.sleep(10)
@@ -117,7 +117,7 @@ def test_a_cause_may_be_no_exception_of_the_ordinary_kind() -> None:
     assert isinstance(error.__cause__, asyncio.CancelledError)
 
 
-def test_records_from_before_contexts_were_told_are_read() -> None:
+def test_descriptions_without_contexts_of_older_formats_are_read() -> None:
     inner = {"type": "KeyError", "message": "'k'", "traceback": ""}
     old = {"type": "ValueError", "message": "v", "traceback": "", "cause": inner}
     assert isinstance(revive({**old, "direct": True}).__cause__, KeyError)
@@ -142,7 +142,7 @@ print(json.dumps(told))
 """
 
 
-def test_a_chain_is_read_in_a_process_without_the_classes(tmp_path: Path) -> None:
+def test_chain_is_read_in_a_process_without_the_classes(tmp_path: Path) -> None:
     import holdfast
 
     with holdfast.open(tmp_path / "r.db") as engine:
@@ -162,7 +162,7 @@ def test_a_chain_is_read_in_a_process_without_the_classes(tmp_path: Path) -> Non
     ]
 
 
-def test_a_traceback_shows_causes_notes_and_members(hf: Holdfast) -> None:
+def test_traceback_shows_causes_notes_and_members(hf: Holdfast) -> None:
     hf.run(chain_flow, run_id="r")
     text = full_traceback(hf.version("r@2").error)
     parts = [
@@ -174,7 +174,7 @@ def test_a_traceback_shows_causes_notes_and_members(hf: Holdfast) -> None:
     assert places == sorted(places)
 
 
-def test_the_error_of_a_run_keeps_its_chain(hf: Holdfast) -> None:
+def test_error_of_a_run_keeps_its_chain(hf: Holdfast) -> None:
     _stops.append(True)
 
     @workflow(name="chain_ends")

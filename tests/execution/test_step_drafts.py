@@ -15,7 +15,7 @@ from holdfast import Holdfast, step, workflow
 fresh, hf = step_fixtures.fresh, step_fixtures.hf
 
 
-def test_a_draft_is_seen_by_its_step_alone(hf: Holdfast) -> None:
+def test_draft_is_visible_only_to_its_step(hf: Holdfast) -> None:
     seen: list[Any] = []
 
     @step(name="changes")
@@ -36,7 +36,7 @@ def test_a_draft_is_seen_by_its_step_alone(hf: Holdfast) -> None:
     assert seen == [{"x": 0}, 1]
 
 
-def test_a_draft_that_is_kept_beyond_its_step_changes_nothing(hf: Holdfast) -> None:
+def test_draft_changed_after_its_step_has_no_effect(hf: Holdfast) -> None:
     kept: list[Any] = []
 
     @step(name="leaks")
@@ -62,7 +62,7 @@ def test_a_draft_that_is_kept_beyond_its_step_changes_nothing(hf: Holdfast) -> N
     assert run.state == {"list": [1]}
 
 
-def test_the_workflow_itself_cannot_change_the_state(hf: Holdfast) -> None:
+def test_state_cannot_be_changed_by_workflow_code(hf: Holdfast) -> None:
     @workflow(name="changer")
     def changer() -> None:
         holdfast.state()["x"] = 1
@@ -86,7 +86,7 @@ def nested_reader() -> int:
     return reads_then_calls()
 
 
-def test_a_step_that_is_run_again_reads_what_it_read_before_its_inner_steps(hf: Holdfast) -> None:
+def test_step_run_again_reads_the_state_from_before_its_inner_steps(hf: Holdfast) -> None:
     control.failing["between"] = 1
     run = hf.run(nested_reader, state={"inner": []}, raises=False)
     assert run.status == "failed"
@@ -119,7 +119,7 @@ def inner_sees() -> Any:
     return [state.get("mine"), list(state["list"])]
 
 
-def test_inner_steps_see_what_is_committed_and_the_outer_one_sees_theirs(hf: Holdfast) -> None:
+def test_inner_step_sees_committed_state_and_outer_step_sees_its_changes(hf: Holdfast) -> None:
     run = hf.run(shared_with_outer, state={"list": []})
     first, second, third = run.result
     assert first == [None, ["inner"]]
@@ -129,7 +129,7 @@ def test_inner_steps_see_what_is_committed_and_the_outer_one_sees_theirs(hf: Hol
     assert sorted(run.state["list"]) == ["inner", "inner", "outer", "outer again"]
 
 
-def test_an_old_draft_of_the_outer_step_still_counts_after_an_inner_one(hf: Holdfast) -> None:
+def test_draft_of_an_outer_step_still_counts_after_an_inner_step(hf: Holdfast) -> None:
     @step(name="outer_keeps")
     def outer_keeps() -> None:
         state = holdfast.state()
@@ -145,7 +145,7 @@ def test_an_old_draft_of_the_outer_step_still_counts_after_an_inner_one(hf: Hold
     assert run.state == {"a": 1, "b": 2, "inner": ["x"]}
 
 
-def test_a_draft_from_before_an_inner_step_is_not_silently_lost(hf: Holdfast) -> None:
+def test_draft_from_before_an_inner_step_is_not_lost(hf: Holdfast) -> None:
     @step(name="outer_mixes")
     def outer_mixes() -> str:
         old = holdfast.state()

@@ -1,4 +1,4 @@
-"""Mistakes in definitions: what is no function, name, option or policy is refused by the decorator."""
+"""Wrong definitions: the decorators refuse invalid functions, names, options and policies."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ DECORATED: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize("decorator", [step, workflow])
 @pytest.mark.parametrize(("name", "given"), DECORATED, ids=[name for name, _ in DECORATED])
-def test_decorators_go_on_functions(decorator: Any, name: str, given: Any) -> None:
+def test_decorators_refuse_what_is_not_a_function(decorator: Any, name: str, given: Any) -> None:
     with pytest.raises(InvalidCall):
         decorator(given)
     with pytest.raises(InvalidCall):
@@ -80,7 +80,7 @@ def test_hostile_names_are_refused(decorator: Any, name: Any) -> None:
 @pytest.mark.parametrize(
     "name", ["naïve step", "計画", "a.b:c@d~e", "x" * 100, "<lambda>", "Robert'); DROP TABLE runs;--"]
 )
-def test_odd_names_work(hf: Holdfast, name: str) -> None:
+def test_unusual_names_are_accepted(hf: Holdfast, name: str) -> None:
     @step(name=name)
     def odd() -> str:
         control.did("odd")

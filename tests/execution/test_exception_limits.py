@@ -14,7 +14,7 @@ from holdfast.tree.artifact import artifact
 from holdfast.tree.codec import MAX_DEPTH, encode
 
 
-def test_causes_are_followed_only_so_far_and_cycles_end() -> None:
+def test_causes_are_followed_to_a_depth_and_cycles_end() -> None:
     last = before = ValueError("0")
     for number in range(1, 10_000):
         last = ValueError(str(number))
@@ -85,7 +85,7 @@ def test_deep_recursion_is_described() -> None:
     stored(facts)
 
 
-def test_what_cannot_be_stored_is_left_out() -> None:
+def test_attributes_that_cannot_be_stored_are_left_out() -> None:
     error = CardDeclined(card="1", reason="r")
     loop: list[Any] = []
     loop.append(loop)
@@ -106,7 +106,7 @@ def test_what_cannot_be_stored_is_left_out() -> None:
     assert again(error).args == (facts["message"],)
 
 
-def test_counts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notes_attributes_and_errors_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
     error = ValueError("x")
     for number in range(1000):
         setattr(error, f"a{number}", number)

@@ -119,6 +119,6 @@ def test_check_pages_through_all_runs(hf: Holdfast, monkeypatch: pytest.MonkeyPa
     assert len(hf.check()) == 10
 
 
-def test_check_refuses_a_run_that_is_not_there(hf: Holdfast) -> None:
+def test_check_refuses_an_unknown_run(hf: Holdfast) -> None:
     with pytest.raises(holdfast.NotFound):
         hf.check("nowhere")

@@ -1,4 +1,4 @@
-"""What a run leaves in memory when it has ended: nothing that only the garbage collector would find."""
+"""A run that has ended leaves nothing in memory that only the garbage collector would find."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def _frames() -> list[object]:
 
 
 @pytest.mark.slow
-def test_steps_that_have_ended_leave_nothing(hf: Holdfast, left: Left) -> None:
+def test_ended_steps_leave_no_garbage(hf: Holdfast, left: Left) -> None:
     assert hf.run(f.book, "kelp").status == "completed"
     assert not left()
 
 
 @pytest.mark.slow
-def test_nor_do_those_of_tasks_once_the_loop_is_closed(hf: Holdfast, left: Left) -> None:
+def test_ended_steps_of_tasks_leave_no_garbage_once_the_loop_is_closed(hf: Holdfast, left: Left) -> None:
     async def together() -> None:
         await asyncio.gather(*(hf.arun(f.abook, "kelp") for _ in range(3)))
 

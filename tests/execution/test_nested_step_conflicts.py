@@ -47,7 +47,7 @@ def nested(outer: str) -> Any:
     ("outer", "called"),
     [("before", "nested before/nested inner"), ("stale", "nested stale/parallel/[1]/nested inner")],
 )
-def test_conflict_of_a_step_with_one_that_it_called_says_so(outer: str, called: str) -> None:
+def test_conflict_with_an_inner_step_says_so(outer: str, called: str) -> None:
     with holdfast.open(":memory:") as hf:
         run = hf.run(nested, outer, run_id="r", state={"n": 0}, raises=False)
         assert isinstance(run.error, MergeConflict)
@@ -63,12 +63,12 @@ def test_conflict_of_a_step_with_one_that_it_called_says_so(outer: str, called: 
         assert run.error.details["version"] == 2
 
 
-def test_step_that_changes_the_state_after_the_steps_that_it_called_does_not_conflict() -> None:
+def test_step_that_changes_state_after_its_inner_steps_does_not_conflict() -> None:
     with holdfast.open(":memory:") as hf:
         assert hf.run(nested, "after", state={"n": 0}).result == 2
 
 
-def test_resolver_that_is_asynchronous_or_takes_too_little_is_refused() -> None:
+def test_resolver_that_is_asynchronous_or_lacks_parameters_is_refused() -> None:
     async def aresolve(path: Any, base: Any, ours: Any, theirs: Any) -> Any:
         return ours
 

@@ -87,7 +87,7 @@ def status(hf: Holdfast, name: str = "fused") -> str:
 
 
 @pytest.mark.parametrize(("which", "name"), [(fuse_run, "fused"), (fuse_arun, "afused")])
-def test_from_closed_to_open_to_half_open_to_closed(
+def test_breaker_goes_from_closed_to_open_to_half_open_to_closed(
     hf: Holdfast, clock: Clock, which: Any, name: str
 ) -> None:
     BROKEN.add("all")
@@ -120,7 +120,7 @@ def test_from_closed_to_open_to_half_open_to_closed(
     assert status(hf, name) == "closed"
 
 
-def test_what_it_says(hf: Holdfast) -> None:
+def test_breaker_open_error_names_step_and_remedy(hf: Holdfast) -> None:
     BROKEN.add("all")
     for _ in range(3):
         hf.run(fuse_run, raises=False)
@@ -132,7 +132,7 @@ def test_what_it_says(hf: Holdfast) -> None:
     assert error.details["step"] == "fused"
 
 
-def test_a_success_between_closes_it(hf: Holdfast) -> None:
+def test_breaker_is_closed_by_a_success_in_between(hf: Holdfast) -> None:
     BROKEN.add("bad")
     for name in ("bad", "bad", "good", "bad", "bad"):
         hf.run(fuse_run, name, raises=False)
@@ -141,7 +141,7 @@ def test_a_success_between_closes_it(hf: Holdfast) -> None:
     assert status(hf) == "open"
 
 
-def test_it_is_shared_by_engines(file: Path, clock: Clock) -> None:
+def test_breaker_is_shared_by_engines(file: Path, clock: Clock) -> None:
     BROKEN.add("all")
     one = holdfast.open(file, durability="fast", clock=clock)
     two = holdfast.open(file, durability="fast", clock=clock)
@@ -177,7 +177,7 @@ with holdfast.open(sys.argv[1], durability="fast") as hf:
 
 
 @pytest.mark.slow
-def test_it_is_shared_by_processes(file: Path) -> None:
+def test_breaker_is_shared_by_processes(file: Path) -> None:
     def process() -> Any:
         command = [sys.executable, "-c", PROGRAM, str(file)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -191,7 +191,7 @@ def test_it_is_shared_by_processes(file: Path) -> None:
     assert CALLS == []
 
 
-def test_of_many_one_probes(hf: Holdfast, clock: Clock) -> None:
+def test_breaker_admits_one_probe_of_many_callers(hf: Holdfast, clock: Clock) -> None:
     BROKEN.add("all")
     for _ in range(3):
         hf.run(fuse_run, raises=False)
@@ -230,7 +230,7 @@ def test_of_many_one_probes(hf: Holdfast, clock: Clock) -> None:
     assert status(hf) == "closed"
 
 
-def test_a_probe_that_never_came_back_does_not_block_for_ever(hf: Holdfast, clock: Clock) -> None:
+def test_breaker_replaces_a_probe_that_never_returned(hf: Holdfast, clock: Clock) -> None:
     BROKEN.add("all")
     for _ in range(3):
         hf.run(fuse_run, raises=False)
@@ -256,7 +256,7 @@ def test_a_probe_that_never_came_back_does_not_block_for_ever(hf: Holdfast, cloc
     assert status(hf) == "closed"
 
 
-def test_with_retry(hf: Holdfast) -> None:
+def test_breaker_counts_each_attempt_of_a_retry(hf: Holdfast) -> None:
     tries: list[int] = []
 
     @step(
@@ -285,7 +285,7 @@ class Ticking(Clock):
         return self.now
 
 
-def test_a_retry_that_outlives_the_breaker() -> None:
+def test_breaker_lets_a_longer_retry_succeed() -> None:
     tries: list[int] = []
 
     @step(name="fuse_patient", retry=Retry(50, delay=0.001, jitter=0), breaker=Breaker(failures=1, reset=20))
@@ -310,7 +310,7 @@ def test_a_retry_that_outlives_the_breaker() -> None:
         assert all("BreakerOpen" in event.data["error"] for event in retried[1:])
 
 
-def test_breakers_of_other_steps_are_their_own(hf: Holdfast) -> None:
+def test_breaker_of_one_step_does_not_stop_another(hf: Holdfast) -> None:
     BROKEN.add("all")
     for _ in range(3):
         hf.run(fuse_run, raises=False)
@@ -319,7 +319,7 @@ def test_breakers_of_other_steps_are_their_own(hf: Holdfast) -> None:
     assert (status(hf), status(hf, "afused")) == ("open", "closed")
 
 
-def test_a_recorded_step_asks_no_breaker(hf: Holdfast) -> None:
+def test_breaker_does_not_stop_a_replayed_step(hf: Holdfast) -> None:
     fail = [True]
 
     @workflow(name="fuse_recorded")

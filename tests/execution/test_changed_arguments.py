@@ -105,23 +105,23 @@ def resumed(hf: Holdfast, before: tuple[Any, Any], after: tuple[Any, Any]) -> An
 
 
 @pytest.mark.parametrize("kind", DIFFERENT)
-def test_values_that_cannot_be_stored_are_compared(hf: Holdfast, kind: str) -> None:
+def test_arguments_that_cannot_be_stored_are_compared(hf: Holdfast, kind: str) -> None:
     one, other = DIFFERENT[kind]
     with pytest.raises(ReplayDiverged, match="other arguments"):
         resumed(hf, ((one,), {}), ((other,), {}))
 
 
 @pytest.mark.parametrize("kind", SAME)
-def test_equal_values_that_cannot_be_stored_are_the_same(hf: Holdfast, kind: str) -> None:
+def test_arguments_that_cannot_be_stored_may_be_equal(hf: Holdfast, kind: str) -> None:
     one, other = SAME[kind]
     assert resumed(hf, ((one,), {}), ((other,), {})) == "used"
 
 
-def test_call_by_position_is_the_call_by_name(hf: Holdfast) -> None:
+def test_arguments_by_position_equal_arguments_by_name(hf: Holdfast) -> None:
     assert resumed(hf, (("kelp", 2), {}), ((), {"more": 2, "value": "kelp"})) == "used"
 
 
-def test_call_with_another_value_by_name_is_refused(hf: Holdfast) -> None:
+def test_arguments_with_another_value_by_name_are_refused(hf: Holdfast) -> None:
     with pytest.raises(ReplayDiverged, match="more was 2, is 3"):
         resumed(hf, (("kelp", 2), {}), ((), {"more": 3, "value": "kelp"}))
 

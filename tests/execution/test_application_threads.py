@@ -101,7 +101,7 @@ def test_child_workflow_in_a_thread_without_its_run_warns(hf: Holdfast) -> None:
 
 
 @pytest.mark.filterwarnings("error::holdfast.HoldfastWarning")
-def test_remedies_do_not_warn_and_are_recorded(hf: Holdfast) -> None:
+def test_step_in_a_thread_with_its_context_is_recorded_without_warning(hf: Holdfast) -> None:
     @workflow(name="ot_remedies")
     def remedies() -> list[Any]:
         found = holdfast.parallel((work, 1), (work, 2))
@@ -122,7 +122,7 @@ def test_remedies_do_not_warn_and_are_recorded(hf: Holdfast) -> None:
 
 
 @pytest.mark.filterwarnings("error::holdfast.HoldfastWarning")
-def test_steps_outside_runs_on_purpose_do_not_warn(hf: Holdfast) -> None:
+def test_step_called_directly_on_purpose_does_not_warn(hf: Holdfast) -> None:
     @workflow(name="ot_trial")
     def flow() -> Any:
         def tried() -> int:
