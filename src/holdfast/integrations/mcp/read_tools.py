@@ -139,10 +139,10 @@ class InboxArguments(ToolArguments):
     offset: _Offset = 0
 
 
-#: JSON characters of the arguments, result, annotations or error of a step.
-_FACT_ROOM = 4000
-#: The newest timelines, listed with a log.
-_LINES = 12
+#: Maximum JSON characters of the arguments, result, annotations or error of a step.
+_MAX_FACT = 4000
+#: Maximum number of timelines that are listed with a log: the newest.
+_MAX_TIMELINES = 12
 
 _SIGNS = {"added": "+", "removed": "-", "changed": "~", "moved": "→"}
 
@@ -151,9 +151,12 @@ def read_tools(store: Callable[[], Holdfast]) -> list[Tool]:
     """Return the tools; the store is opened when one of them is called."""
 
     def tool(
-        name: str, does: str, takes: type[ToolArguments], act: Callable[[Holdfast, Any], ToolResult]
+        name: str,
+        description: str,
+        arguments: type[ToolArguments],
+        act: Callable[[Holdfast, Any], ToolResult],
     ) -> Tool:
-        return Tool(name, name.capitalize(), does, takes, lambda given: act(store(), given))
+        return Tool(name, name.capitalize(), description, arguments, lambda given: act(store(), given))
 
     return [
         tool("runs", "Lists runs, newest first: id, status, workflow, step, head.", RunsArguments, _runs),
@@ -218,12 +221,12 @@ def _log(hf: Holdfast, given: LogArguments) -> ToolResult:
         "run": log.id,
         "head": head,
         "versions": records,
-        "timelines": [truncate_row(timeline_view(line)) for line in lines[-_LINES:]],
+        "timelines": [truncate_row(timeline_view(line)) for line in lines[-_MAX_TIMELINES:]],
     }
     shown = [_version_line(version, head) for version in rows]
     shown += [
         _line([f"timeline {line.number} starts after version {line.parent}", line.reason, line.actor])
-        for line in lines[-_LINES:]
+        for line in lines[-_MAX_TIMELINES:]
         if line.parent is not None
     ]
     return _listed("version", shown, record, {"before": rows[-1].number} if more else None, number=len(rows))
@@ -256,10 +259,10 @@ def _show(hf: Holdfast, given: ShowArguments) -> ToolResult:
     value = _part(hf, version, part, segments)
     shown = fit(value, start=given.offset, at=segments)
     record = {"ref": reference_to(version), "part": part, "path": given.path, "value": shown.value}
-    says = f"The {part} of a version" + (", at a path." if given.path else ".")
+    summary = f"The {part} of a version" + (", at a path." if given.path else ".")
     name = f"{reference_to(version)} {part} {given.path}".rstrip()
     return ToolResult(
-        says,
+        summary,
         [f"{name}:", *json_lines(shown.value), *_cut_lines(version, part, shown)],
         {**record, "cuts": _cut_records(shown), "more_cuts": shown.more},
     )
@@ -274,7 +277,7 @@ def _summary(hf: Holdfast, version: Version) -> ToolResult:
         if value is None and part != "state":
             record[part] = None
             continue
-        shown = fit(value) if part == "state" else fit(value, _FACT_ROOM)
+        shown = fit(value) if part == "state" else fit(value, _MAX_FACT)
         record[part] = shown.value
         lines += [f"{part}:", *json_lines(shown.value), *_cut_lines(version, part, shown)]
         cuts += [{"part": part, **each} for each in _cut_records(shown)]
@@ -407,11 +410,11 @@ def _listed(
     number: int | None = None,
 ) -> ToolResult:
     """Return a page of a list, with the arguments of the next page."""
-    says = f"{count(len(lines) if number is None else number, what)}."
+    summary = f"{count(len(lines) if number is None else number, what)}."
     if following is not None:
-        says += " There are more: the last line says how to get them."
+        summary += " There are more: the last line says how to get them."
         lines = [*lines, f"for the next page, call again with {dumps(following)}"]
-    return ToolResult(says, lines, {**record, "next": following})
+    return ToolResult(summary, lines, {**record, "next": following})
 
 
 def _line(parts: Iterable[Any]) -> str:
@@ -425,11 +428,11 @@ def json_lines(value: Any) -> list[str]:
 
 
 def _cut_lines(version: Version, part: str, shown: TruncatedValue) -> list[str]:
-    lines = [each.describe(f"show {reference_to(version)} {_how(part, each)}") for each in shown.cuts]
+    lines = [each.describe(f"show {reference_to(version)} {_next_call(part, each)}") for each in shown.cuts]
     return [*lines, f"{count(shown.more, 'more place')} further in are cut"] if shown.more else lines
 
 
-def _how(part: str, each: TruncatedPlace) -> str:
+def _next_call(part: str, each: TruncatedPlace) -> str:
     return dumps({"part": part, "path": each.path, "offset": each.start + each.shown})
 
 

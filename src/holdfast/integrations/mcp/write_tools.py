@@ -37,12 +37,12 @@ from holdfast.workflow.schema import check_answer
 
 #: The default actor.
 _ACTOR = "mcp"
-#: JSON characters of the result of a run.
-_RESULT = 4000
-#: Lines of a description.
-_DESCRIBED = 40
-#: Questions that are listed.
-_LISTED = 8
+#: Maximum JSON characters of the result of a run.
+_MAX_RESULT = 4000
+#: Maximum lines of a description.
+_MAX_LINES = 40
+#: Maximum number of questions that are listed.
+_MAX_QUESTIONS = 8
 
 _Confirm = Annotated[
     bool, described_as("Do it. Without it, nothing is changed and the effect is only described.")
@@ -119,20 +119,20 @@ def write_tools(source: StoreAndCode) -> list[Tool]:
 
     def tool(
         name: str,
-        does: str,
-        takes: type[ToolArguments],
+        description: str,
+        arguments: type[ToolArguments],
         act: Callable[[StoreAndCode, Any], ToolResult],
         *,
-        destroys: bool,
+        is_destructive: bool,
     ) -> Tool:
         return Tool(
             name,
             name.capitalize(),
-            f"{does} Only describes the effect unless confirm is true.",
-            takes,
+            f"{description} Only describes the effect unless confirm is true.",
+            arguments,
             lambda given: act(source, given),
             changes=True,
-            destroys=destroys,
+            is_destructive=is_destructive,
             runs_code=True,
         )
 
@@ -142,7 +142,7 @@ def write_tools(source: StoreAndCode) -> list[Tool]:
             "Starts another run from a version, optionally with parts of its state changed. The two are independent.",
             ForkArguments,
             _fork,
-            destroys=False,
+            is_destructive=False,
         ),
         tool(
             "rollback",
@@ -150,14 +150,14 @@ def write_tools(source: StoreAndCode) -> list[Tool]:
             "compensation are undone first. Nothing is deleted.",
             RollbackArguments,
             _rollback,
-            destroys=True,
+            is_destructive=True,
         ),
         tool(
             "answer",
             "Answers a question of a run and resumes the run. An answer is final.",
             AnswerArguments,
             _answer,
-            destroys=True,
+            is_destructive=True,
         ),
     ]
 
@@ -205,8 +205,8 @@ def _rollback(source: StoreAndCode, given: RollbackArguments) -> ToolResult:
     return _done(hf, _resume_if(hf, run, "was rolled back", given.resume), "The run was rolled back.")
 
 
-def _resume_if(hf: Holdfast, run_id: str, did: str, wanted: bool) -> Run:
-    """Resume a run if that is wanted and it has a workflow. If that is refused, the error says that `did` happened."""
+def _resume_if(hf: Holdfast, run_id: str, done: str, wanted: bool) -> Run:
+    """Resume a run if that is wanted and it has a workflow. If that is refused, the error says what was `done`."""
     run = hf.get(run_id)
     if not wanted or run.workflow is None:
         return run
@@ -214,7 +214,7 @@ def _resume_if(hf: Holdfast, run_id: str, did: str, wanted: bool) -> Run:
         return hf.resume(run_id, raises=False)
     except HoldfastError as error:
         raise type(error)(
-            f"run {run_id!r} {did}, but could not be resumed: {error}", **{**error.details, "run": run_id}
+            f"run {run_id!r} {done}, but could not be resumed: {error}", **{**error.details, "run": run_id}
         ) from error
 
 
@@ -276,9 +276,9 @@ def _reply(question: Question, value: Any) -> Any:
     return value
 
 
-def _value(json_lines: Any, what: str) -> Any:
+def _value(json: Any, what: str) -> Any:
     try:
-        return from_json(json_lines)
+        return from_json(json)
     except InvalidSnapshot as error:
         raise InvalidCall(f"{what}: {error}") from None
 
@@ -298,19 +298,19 @@ def _described(
     tool: str, call: ToolArguments, lines: list[str], record: dict[str, Any], missing: str | None
 ) -> ToolResult:
     arguments = fit({**msgspec.to_builtins(call), "confirm": True}, written=True)
-    if len(lines) > _DESCRIBED:
-        lines = [*lines[:_DESCRIBED], f"and {len(lines) - _DESCRIBED} more"]
+    if len(lines) > _MAX_LINES:
+        lines = [*lines[:_MAX_LINES], f"and {len(lines) - _MAX_LINES} more"]
     if missing is not None:
-        says = "Nothing was changed. This would be done, but cannot be yet: the last line says why."
+        summary = "Nothing was changed. This would be done, but cannot be yet: the last line says why."
         text = [*lines, missing]
     elif arguments.cuts:
-        says = "Nothing was changed. This would be done; the same call with confirm=true does it."
+        summary = "Nothing was changed. This would be done; the same call with confirm=true does it."
         text = lines
     else:
-        says = "Nothing was changed. This would be done; the last line is the call that does it."
+        summary = "Nothing was changed. This would be done; the last line is the call that does it."
         text = [*lines, f"{tool} {dumps(arguments.value)}"]
     return ToolResult(
-        says,
+        summary,
         text,
         {
             "changed": False,
@@ -324,16 +324,16 @@ def _described(
     )
 
 
-def _done(hf: Holdfast, run: Run, says: str) -> ToolResult:
+def _done(hf: Holdfast, run: Run, summary: str) -> ToolResult:
     outcome: dict[str, Any] = {**run_outcome(hf, run)}
     values = {name: outcome.pop(name) for name in ("result", "error") if name in outcome}
     record = truncate_row(outcome)
     lines = [f"{run.id}@{outcome['version']}  {outcome['status']}"]
-    for question in outcome.get("questions", [])[:_LISTED]:
+    for question in outcome.get("questions", [])[:_MAX_QUESTIONS]:
         lines.append(f"it asks {question}: {brief(hf.question(question).text, 300)}")
     if outcome.get("waits"):
         lines.append(f"it waits for {join_names(outcome['waits'])}")
     for name, value in values.items():
-        record[name] = fit(value, _RESULT, written=True).value
+        record[name] = fit(value, _MAX_RESULT, written=True).value
         lines += [f"{name}:", *json_lines(record[name])]
-    return ToolResult(says, lines, {"changed": True, **record})
+    return ToolResult(summary, lines, {"changed": True, **record})
