@@ -33,9 +33,9 @@ def builder(app_id: str | None, partition_key: str | None = None, sequence_id: i
     )
 
 
-def kept(begun: Any, persister: HoldfastPersister | AsyncHoldfastPersister, **options: Any) -> Any:
-    """An application that begins where the persister says, and is saved there."""
-    return begun.initialize_from(
+def persisted(builder: Any, persister: HoldfastPersister | AsyncHoldfastPersister, **options: Any) -> Any:
+    """Return the builder of an application that is initialized from a persister and saved by it."""
+    return builder.initialize_from(
         persister,
         resume_at_next_action=True,
         default_state={"count": 0, "log": [], "broken": False},
@@ -51,7 +51,9 @@ def build(
     sequence_id: int | None = None,
     **options: Any,
 ) -> Application[Any]:
-    made: Application[Any] = kept(builder(app_id, partition_key, sequence_id), persister, **options).build()
+    made: Application[Any] = persisted(
+        builder(app_id, partition_key, sequence_id), persister, **options
+    ).build()
     return made
 
 

@@ -1,4 +1,4 @@
-"""A store of its own for each test of a way in."""
+"""A store for each test of an integration."""
 
 from __future__ import annotations
 

@@ -27,12 +27,12 @@ class Delta(TypedDict):
 
 
 def config(thread: Any = "t", **more: Any) -> Any:
-    """A config that names a thread, and perhaps a namespace or a checkpoint."""
+    """A config that names a thread, optionally a namespace or a checkpoint."""
     return {"configurable": {"thread_id": thread, **more}}
 
 
 def talk(saver: Any, turns: int = 3) -> Any:
-    """A graph that says something so many times."""
+    """A graph that appends a message for each turn."""
     graph = StateGraph(Talk)
     graph.add_node("say", lambda state: {"messages": [f"m{state['turns']}"], "turns": state["turns"] + 1})
     graph.add_edge(START, "say")
@@ -41,7 +41,7 @@ def talk(saver: Any, turns: int = 3) -> Any:
 
 
 def asking(saver: Any, ran: list[str]) -> Any:
-    """Two nodes side by side, of which one asks; `ran` notes what is executed."""
+    """Two parallel nodes, of which one interrupts; `ran` lists the executed nodes."""
 
     def sure(state: Talk) -> Any:
         ran.append("sure")
@@ -62,8 +62,8 @@ def asking(saver: Any, ran: list[str]) -> Any:
 def delta(saver: Any, name: str = "") -> Any:
     """A graph with a delta channel, two writers to it in each step, six steps."""
 
-    def node(letter: str) -> Any:
-        return lambda state: {"items": [f"{name}{letter}{len(state['items'])}"]}
+    def node(mark: str) -> Any:
+        return lambda state: {"items": [f"{name}{mark}{len(state['items'])}"]}
 
     graph = StateGraph(Delta)
     graph.add_node("a", node("a"))

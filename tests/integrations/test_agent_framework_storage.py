@@ -12,8 +12,8 @@ from typing import Any
 
 import agent_framework as af
 import pytest
-from af_flows import Draft, Scripted, Verdict, checkpoint, essay, nested, storage_of
 from agent_framework.exceptions import WorkflowCheckpointException
+from agent_framework_workflows import Draft, Scripted, Verdict, checkpoint, essay, nested, storage_of
 
 import holdfast
 from database import Database
@@ -29,7 +29,7 @@ def answer(checkpoint: af.WorkflowCheckpoint | None, value: Any) -> dict[str, An
 
 
 async def _stop_and_go(where: Any, make: Any, name: str, value: Any, start: Any = "kelp") -> Any:
-    """Run a workflow up to its question; then, with all else new, go on from the latest checkpoint."""
+    """Run a workflow up to its question; then, with new objects, continue from the latest checkpoint."""
     with holdfast.open(where) as hf:
         assert (await make(storage_of(hf)).run(start)).get_outputs() == []
     with holdfast.open(where) as hf:
@@ -43,7 +43,7 @@ async def _stop_and_go(where: Any, make: Any, name: str, value: Any, start: Any 
         return ended.get_outputs()
 
 
-def test_a_workflow_is_stopped_and_resumed(path: Path) -> None:
+def test_workflow_resumes_after_a_stop(path: Path) -> None:
     found = asyncio.run(_stop_and_go(path, essay, "essay", Verdict(True)))
     assert found == ["on kelp ['new', 'edited'] good"]
     with holdfast.open(path) as hf:
@@ -57,13 +57,15 @@ def test_a_workflow_is_stopped_and_resumed(path: Path) -> None:
         assert log.blame("state.topic").version.number == 2
 
 
-def test_a_workflow_inside_another_is_resumed(path: Path) -> None:
+def test_nested_workflow_resumes(path: Path) -> None:
     found = asyncio.run(_stop_and_go(path, nested, "nested", False, Draft("kelp")))
     assert found == ["inner: on kelp ['new', 'edited'] bad"]
 
 
-def test_a_workflow_that_was_killed_is_resumed(path: Path) -> None:
-    program = "import asyncio, sys, af_flows; asyncio.run(af_flows.write_an_essay(sys.argv[1]))"
+def test_workflow_resumes_after_a_kill(path: Path) -> None:
+    program = (
+        "import asyncio, sys, agent_framework_workflows as w; asyncio.run(w.write_an_essay(sys.argv[1]))"
+    )
     dead = subprocess.run(
         [sys.executable, "-c", program, str(path)],
         env={**os.environ, "DIE": "editor", "PYTHONPATH": str(Path(__file__).parent)},
@@ -72,7 +74,7 @@ def test_a_workflow_that_was_killed_is_resumed(path: Path) -> None:
     )
     assert dead.returncode == -signal.SIGKILL
 
-    async def go_on(hf: Holdfast) -> None:
+    async def resume(hf: Holdfast) -> None:
         storage = storage_of(hf)
         latest = await storage.get_latest(workflow_name="essay")
         assert latest is not None
@@ -88,10 +90,10 @@ def test_a_workflow_that_was_killed_is_resumed(path: Path) -> None:
         assert ended.get_outputs() == ["on kelp ['new', 'edited'] good"]
 
     with holdfast.open(path) as hf:
-        asyncio.run(go_on(hf))
+        asyncio.run(resume(hf))
 
 
-def test_going_on_from_an_earlier_checkpoint_begins_a_timeline(hf: Holdfast) -> None:
+def test_save_after_an_earlier_checkpoint_starts_a_timeline(hf: Holdfast) -> None:
     async def run() -> None:
         storage = storage_of(hf)
         await essay(storage).run("kelp")
@@ -109,7 +111,7 @@ def test_going_on_from_an_earlier_checkpoint_begins_a_timeline(hf: Holdfast) -> 
         listed = await storage.list_checkpoints(workflow_name="essay")
         assert [one.checkpoint_id for one in listed[:4]] == ids
         assert len(listed) == 8
-        # What a person rolls back is where it goes on.
+        # The execution continues from a rollback.
         hf.rollback(log.id, to=2)
         latest = await storage.get_latest(workflow_name="essay")
         assert latest is not None
@@ -121,7 +123,7 @@ def test_going_on_from_an_earlier_checkpoint_begins_a_timeline(hf: Holdfast) -> 
     assert len(hf.runs()) == 1
 
 
-def test_executions_side_by_side_are_runs_of_their_own(hf: Holdfast) -> None:
+def test_concurrent_executions_are_separate_runs(hf: Holdfast) -> None:
     async def run() -> None:
         storage = storage_of(hf)
         await asyncio.gather(*(essay(storage).run(f"topic {number}") for number in range(6)))
@@ -139,7 +141,7 @@ def test_executions_side_by_side_are_runs_of_their_own(hf: Holdfast) -> None:
     asyncio.run(run())
 
 
-def test_the_latest_is_of_the_execution_that_was_changed_last(hf: Holdfast) -> None:
+def test_get_latest_returns_the_execution_changed_last(hf: Holdfast) -> None:
     async def latest() -> tuple[str, int]:
         found = await storage_of(hf).get_latest(workflow_name="w")
         assert found is not None
@@ -159,7 +161,7 @@ def test_the_latest_is_of_the_execution_that_was_changed_last(hf: Holdfast) -> N
     asyncio.run(run())
 
 
-def test_agents_and_what_they_say(hf: Holdfast) -> None:
+def test_checkpoints_store_agents_messages_and_responses(hf: Holdfast) -> None:
     async def run() -> None:
         def build(*answers: str) -> tuple[af.Workflow, Scripted, Scripted]:
             clients = Scripted(answers[0]), Scripted(answers[1])
@@ -195,7 +197,7 @@ async def sums(number: int) -> int:
     return await double(number) + await double(number + 1)
 
 
-def test_a_workflow_that_is_a_function(hf: Holdfast) -> None:
+def test_functional_workflow_resumes(hf: Holdfast) -> None:
     async def run() -> None:
         storage = HoldfastCheckpointStorage(hf)
         ended = await sums.build(checkpoint_storage=storage).run(3)
@@ -208,7 +210,7 @@ def test_a_workflow_that_is_a_function(hf: Holdfast) -> None:
     asyncio.run(run())
 
 
-def test_deleting_takes_the_id_and_leaves_the_version(hf: Holdfast) -> None:
+def test_delete_removes_the_id_and_keeps_the_version(hf: Holdfast) -> None:
     async def run() -> None:
         storage = storage_of(hf)
         await essay(storage).run("kelp")
@@ -229,7 +231,7 @@ def test_deleting_takes_the_id_and_leaves_the_version(hf: Holdfast) -> None:
     asyncio.run(run())
 
 
-def test_a_checkpoint_that_is_saved_again_replaces_the_first(hf: Holdfast) -> None:
+def test_save_again_replaces_the_first_checkpoint(hf: Holdfast) -> None:
     async def run() -> None:
         storage = storage_of(hf)
         await storage.save(checkpoint(checkpoint_id="a", state={"n": 1}))
@@ -248,7 +250,7 @@ def test_a_checkpoint_that_is_saved_again_replaces_the_first(hf: Holdfast) -> No
     asyncio.run(run())
 
 
-def test_the_loop_does_not_wait_for_the_store(hf: Holdfast, path: Path) -> None:
+def test_storage_does_not_block_the_event_loop(hf: Holdfast, path: Path) -> None:
     async def run() -> None:
         storage = storage_of(hf)
         await storage.save(checkpoint(checkpoint_id="a"))
@@ -264,6 +266,6 @@ def test_the_loop_does_not_wait_for_the_store(hf: Holdfast, path: Path) -> None:
     asyncio.run(run())
 
 
-def test_on_postgres(url: str) -> None:
+def test_storage_works_on_postgres(url: str) -> None:
     found = asyncio.run(_stop_and_go(url, essay, "essay", Verdict(True)))
     assert found == ["on kelp ['new', 'edited'] good"]

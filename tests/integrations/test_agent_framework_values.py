@@ -1,4 +1,4 @@
-"""What checkpoints of agent-framework may hold: it comes back as it was, or is refused."""
+"""Values in checkpoints of agent-framework: read back unchanged, or refused."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any, Literal, cast
 
 import agent_framework as af
 import pytest
-from af_flows import Draft, Puts, Unknown, Verdict, checkpoint, storage_of
 from agent_framework.exceptions import WorkflowCheckpointException
+from agent_framework_workflows import Draft, Puts, Unknown, Verdict, checkpoint, storage_of
 
 import holdfast
 from database import Database
@@ -28,7 +28,7 @@ from holdfast import (
 from holdfast.integrations.agent_framework import HoldfastCheckpointStorage
 
 
-def test_a_checkpoint_comes_back_as_it_was(hf: Holdfast) -> None:
+def test_checkpoint_is_read_back_unchanged(hf: Holdfast) -> None:
     event = af.WorkflowEvent.request_info(
         request_id="r",
         source_executor_id="e",
@@ -65,7 +65,7 @@ def test_a_checkpoint_comes_back_as_it_was(hf: Holdfast) -> None:
     "kind",
     [bool, Verdict, list[str], dict[str, Any], Verdict | None, Literal["yes", 2], tuple[int, ...], Any],
 )
-def test_types_of_answers(hf: Holdfast, kind: Any) -> None:
+def test_response_types_are_read_back(hf: Holdfast, kind: Any) -> None:
     event = af.WorkflowEvent.request_info(
         request_id="r", source_executor_id="e", request_data="?", response_type=kind
     )
@@ -77,7 +77,7 @@ def test_types_of_answers(hf: Holdfast, kind: Any) -> None:
     assert asyncio.run(run()).pending_request_info_events["r"].response_type == kind
 
 
-def test_what_is_not_allowed_is_refused_by_name_and_nothing_is_written(
+def test_class_that_is_not_allowed_is_refused_before_writing(
     hf: Holdfast, caplog: pytest.LogCaptureFixture
 ) -> None:
     event = af.WorkflowEvent.request_info(
@@ -96,7 +96,7 @@ def test_what_is_not_allowed_is_refused_by_name_and_nothing_is_written(
             with pytest.raises(UnsupportedValue, match=r"Unknown|function"):
                 await storage.save(checkpoint(**fields))
         assert hf.runs() == []
-        # The framework goes on without the checkpoint, and says why there is none.
+        # The framework continues without the checkpoint, and logs why there is none.
         flow = af.WorkflowBuilder(name="w", start_executor=Puts(), checkpoint_storage=storage).build()
         await flow.run("x")
         assert "Unknown is not registered" in caplog.text
@@ -105,7 +105,7 @@ def test_what_is_not_allowed_is_refused_by_name_and_nothing_is_written(
     asyncio.run(run())
 
 
-def test_a_class_that_is_not_allowed_here_is_named(path: Path) -> None:
+def test_load_names_a_class_that_is_not_allowed(path: Path) -> None:
     program = (
         "import asyncio, dataclasses, sys, holdfast, agent_framework as af\n"
         "from holdfast.integrations.agent_framework import HoldfastCheckpointStorage\n"
@@ -127,7 +127,7 @@ def test_a_class_that_is_not_allowed_here_is_named(path: Path) -> None:
                 asyncio.run(HoldfastCheckpointStorage(hf).load(name))
 
 
-def test_bad_input(hf: Holdfast) -> None:
+def test_invalid_arguments_are_refused(hf: Holdfast) -> None:
     async def run() -> None:
         storage = storage_of(hf)
         wrongs: tuple[Any, ...] = (None, {}, "x")
@@ -166,7 +166,7 @@ def test_bad_input(hf: Holdfast) -> None:
         HoldfastCheckpointStorage(hf, allow=cast(Any, Draft))
 
 
-def test_a_damaged_checkpoint_is_refused(path: Path) -> None:
+def test_corrupt_checkpoint_is_refused(path: Path) -> None:
     with holdfast.open(path) as hf:
         asyncio.run(storage_of(hf).save(checkpoint(checkpoint_id="a", state={"n": "x" * 50})))
         asyncio.run(storage_of(hf).save(checkpoint(checkpoint_id="b", state={"n": 1})))

@@ -1,4 +1,4 @@
-"""Applications of Burr as runs: real applications, killed and resumed, from earlier actions, side by side."""
+"""Applications of Burr as runs: killed, resumed, continued from earlier actions, concurrent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from burr.core import Application, State, action, default
-from burr_apps import Builder, build, builder, kept, steps
+from burr_apps import Builder, build, builder, persisted, steps
 
 import holdfast
 from database import Database
@@ -27,7 +27,7 @@ async def count_later(state: State[Any]) -> State[Any]:
     return state.update(count=state["count"] + 1).append(log=f"count {state['count'] + 1}")
 
 
-def test_an_application_goes_on_with_its_next_action(path: Path) -> None:
+def test_application_resumes_with_its_next_action(path: Path) -> None:
     with holdfast.open(path) as hf:
         assert steps(build(HoldfastPersister(hf)), 3) == ["count", "report", "count"]
     with holdfast.open(path) as hf:
@@ -70,7 +70,7 @@ with holdfast.open(sys.argv[1]) as hf:
 """
 
 
-def test_an_application_that_was_killed_is_resumed(path: Path) -> None:
+def test_application_resumes_after_a_kill(path: Path) -> None:
     for die_at, code in (("1", -signal.SIGKILL), ("2", -signal.SIGKILL), ("-", 0)):
         command = [sys.executable, "-c", _KILLED, str(path)]
         done = subprocess.run(command, env={"DIE_AT": die_at}, timeout=60, check=False)
@@ -82,7 +82,7 @@ def test_an_application_that_was_killed_is_resumed(path: Path) -> None:
         assert [version.get("sequence_id") for version in log.versions()][::-1] == [0, 1, 2, 3, 4]
 
 
-def test_a_failed_action_is_kept_as_such_and_tried_again(hf: Holdfast) -> None:
+def test_failed_action_is_recorded_and_retried(hf: Holdfast) -> None:
     persister = HoldfastPersister(hf)
     app = build(persister)
     steps(app, 1)
@@ -101,7 +101,7 @@ def test_a_failed_action_is_kept_as_such_and_tried_again(hf: Holdfast) -> None:
     assert sequence == [3, 2, 1, 0]
 
 
-def test_an_earlier_sequence_id_is_loaded_and_gone_on_from(hf: Holdfast) -> None:
+def test_load_of_an_earlier_sequence_id_continues_on_a_timeline(hf: Holdfast) -> None:
     persister = HoldfastPersister(hf)
     steps(build(persister), 6)
     for number in range(6):
@@ -123,7 +123,7 @@ def test_an_earlier_sequence_id_is_loaded_and_gone_on_from(hf: Holdfast) -> None
     assert found["state"]["log"][-1] == "count 3"
 
 
-def test_a_rollback_by_hand_is_where_it_goes_on(hf: Holdfast) -> None:
+def test_application_continues_from_a_rollback(hf: Holdfast) -> None:
     steps(build(HoldfastPersister(hf)), 4)
     hf.rollback("burr/app", to=1, reason="miscounted")
     app = build(HoldfastPersister(hf))
@@ -135,8 +135,8 @@ def test_a_rollback_by_hand_is_where_it_goes_on(hf: Holdfast) -> None:
     assert hf.history("burr/app").head.get("state.count") == 1
 
 
-def test_an_application_that_is_not_stopped_goes_on_from_what_it_holds(hf: Holdfast) -> None:
-    """A rollback is for the next process: one that is running wins, and both stay readable."""
+def test_running_application_continues_from_its_own_state(hf: Holdfast) -> None:
+    """A rollback affects the next process: a running one continues its own timeline, and both stay readable."""
     app = build(HoldfastPersister(hf))
     steps(app, 4)
     log = hf.history("burr/app")
@@ -148,7 +148,7 @@ def test_an_application_that_is_not_stopped_goes_on_from_what_it_holds(hf: Holdf
     assert build(HoldfastPersister(hf)).sequence_id == 0
 
 
-def test_burr_forks(hf: Holdfast) -> None:
+def test_burr_fork_is_another_run(hf: Holdfast) -> None:
     persister = HoldfastPersister(hf)
     steps(build(persister), 5)
     fork = build(persister, "other", fork_from_app_id="app", fork_from_sequence_id=2)
@@ -157,7 +157,7 @@ def test_burr_forks(hf: Holdfast) -> None:
     assert hf.history("burr/app").head.get("state.count") == 3
 
 
-def test_two_writers_of_one_application_are_never_mixed_or_lost(hf: Holdfast) -> None:
+def test_two_writers_get_separate_timelines(hf: Holdfast) -> None:
     steps(build(HoldfastPersister(hf)), 1)
     one, two = build(HoldfastPersister(hf)), build(HoldfastPersister(hf))
     one.update_state(one.state.update(count=100))
@@ -175,7 +175,7 @@ def test_two_writers_of_one_application_are_never_mixed_or_lost(hf: Holdfast) ->
     assert hf.verify()
 
 
-def test_one_persister_does_not_take_two_applications_for_one(hf: Holdfast) -> None:
+def test_persister_separates_applications(hf: Holdfast) -> None:
     persister = HoldfastPersister(hf)
     one, two = build(persister), build(persister)
     steps(one, 1)
@@ -187,15 +187,15 @@ def test_one_persister_does_not_take_two_applications_for_one(hf: Holdfast) -> N
     assert len(hf.history("burr/app").versions()) == 1
 
 
-def test_an_asynchronous_application(hf: Holdfast, path: Path) -> None:
+def test_async_application_is_persisted(hf: Holdfast, path: Path) -> None:
     async def make(persister: AsyncHoldfastPersister, app_id: str = "app") -> Application[Any]:
-        begun = (
+        builder = (
             Builder()
             .with_actions(count=count_later)
             .with_transitions(("count", "count", default))
             .with_identifiers(app_id=app_id, partition_key="p")
         )
-        made: Application[Any] = await kept(begun, persister).abuild()
+        made: Application[Any] = await persisted(builder, persister).abuild()
         return made
 
     async def run() -> None:
@@ -214,7 +214,7 @@ def test_an_asynchronous_application(hf: Holdfast, path: Path) -> None:
         apps = [await make(persister, f"app-{number}") for number in range(10)]
         await asyncio.gather(*(app.astep() for app in apps))
         assert len(await persister.list_app_ids("p")) == 11
-        # While another process holds the store, the loop goes on.
+        # While another process holds the store, the event loop is not blocked.
         other = Database(path)
         other.execute("BEGIN IMMEDIATE")
         saving = asyncio.create_task(apps[0].astep())
@@ -229,7 +229,7 @@ def test_an_asynchronous_application(hf: Holdfast, path: Path) -> None:
     asyncio.run(run())
 
 
-def test_on_postgres(url: str) -> None:
+def test_persister_works_on_postgres(url: str) -> None:
     with holdfast.open(url) as hf:
         persister = HoldfastPersister(hf)
         steps(build(persister, "app", "p"), 3)

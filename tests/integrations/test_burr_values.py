@@ -1,4 +1,4 @@
-"""What Burr's persister keeps, finds and refuses."""
+"""Values, partitions and arguments of Burr's persister."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from holdfast import CorruptVersion, Holdfast, HoldfastError, InvalidCall, Inval
 from holdfast.integrations.burr import HoldfastPersister
 
 
-def test_partitions_are_kept_apart(hf: Holdfast) -> None:
+def test_partitions_are_separate(hf: Holdfast) -> None:
     persister = HoldfastPersister(hf)
     assert (persister.list_app_ids("x"), persister.load("x", None), persister.load("x", "a")) == (
         [],
@@ -65,7 +65,7 @@ class Unknown:
     number: int
 
 
-def test_values_come_back_as_they_were_or_are_refused(hf: Holdfast) -> None:
+def test_values_are_read_back_exactly_or_refused(hf: Holdfast) -> None:
     persister = HoldfastPersister(hf, allow=[Order])
     values = {
         "t": (1, 2.0),
@@ -88,7 +88,7 @@ def test_values_come_back_as_they_were_or_are_refused(hf: Holdfast) -> None:
     assert len(hf.history("burr/a").versions()) == 1
 
 
-def test_a_class_that_is_not_known_here_is_named(path: Path) -> None:
+def test_load_names_an_unknown_class(path: Path) -> None:
     program = (
         "import dataclasses, sys, holdfast\nfrom burr.core import State\n"
         "from holdfast.integrations.burr import HoldfastPersister\n"
@@ -102,7 +102,7 @@ def test_a_class_that_is_not_known_here_is_named(path: Path) -> None:
         HoldfastPersister(hf).load(None, "a")
 
 
-def test_functions_of_a_field_are_called(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_field_serialization_functions_are_called(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(FIELD_SERIALIZATION, "shout", raising=False)
 
     def write(value: str, **_: Any) -> dict[str, str]:
@@ -123,7 +123,7 @@ def test_functions_of_a_field_are_called(hf: Holdfast, monkeypatch: pytest.Monke
         persister.load(None, "a")
 
 
-def test_what_cannot_be_saved_or_loaded(hf: Holdfast) -> None:
+def test_invalid_save_and_load_are_refused(hf: Holdfast) -> None:
     persister = HoldfastPersister(hf)
     state: State[Any] = State({"n": 1})
     bad: list[tuple[Any, ...]] = [
@@ -163,7 +163,7 @@ def test_what_cannot_be_saved_or_loaded(hf: Holdfast) -> None:
             HoldfastPersister(hf, allow=cast(Any, allow))
 
 
-def test_a_damaged_version_is_refused_and_the_others_are_not(path: Path) -> None:
+def test_corrupt_version_is_refused_and_others_are_loaded(path: Path) -> None:
     with holdfast.open(path) as hf:
         steps(build(HoldfastPersister(hf)), 3)
     with Database(path) as connection:
@@ -177,7 +177,7 @@ def test_a_damaged_version_is_refused_and_the_others_are_not(path: Path) -> None
         assert steps(build(HoldfastPersister(hf)), 1) == ["count"]
 
 
-def test_many_actions_are_found_by_their_sequence_ids(hf: Holdfast) -> None:
+def test_load_finds_any_of_many_sequence_ids(hf: Holdfast) -> None:
     persister = HoldfastPersister(hf)
     for number in range(0, 900, 3):
         persister.save(None, "a", number, "count", State({"n": number}), "completed")

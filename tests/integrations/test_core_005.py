@@ -24,9 +24,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import core_005_flows
+import core_005_pipelines
 import pytest
-from core_005_flows import executed, rich, writing
+from core_005_pipelines import executed, rich, writing
 from stageflow.api import Pipeline, StageContext, StageKind, StageOutput
 from stageflow.context import ContextSnapshot
 from stageflow.pipeline.dag import UnifiedPipelineCancelled, UnifiedStageExecutionError
@@ -62,7 +62,7 @@ class TestHypothesis1VersionTracking:
     *Ability to identify and compare snapshot versions.*
     """
 
-    def test_every_stage_makes_a_numbered_version(self, hf: Holdfast) -> None:
+    def test_every_stage_creates_a_numbered_version(self, hf: Holdfast) -> None:
         asyncio.run(durable(writing(), hf, "article").run(input_text="kelp"))
         versions = hf.history("article").versions()[::-1]
         assert [(version.number, version.step) for version in versions] == [
@@ -75,20 +75,20 @@ class TestHypothesis1VersionTracking:
         assert [len(results_of(version)) for version in versions] == [0, 1, 2, 3, 4]
         assert len({version.hash for version in versions}) == 5
 
-    def test_it_is_clear_which_one_is_active(self, hf: Holdfast) -> None:
+    def test_head_is_the_active_version(self, hf: Holdfast) -> None:
         flow = durable(writing(), hf, "article")
         asyncio.run(flow.run(input_text="kelp"))
         assert hf.history("article").head.number == 5
         flow.rollback(to="draft")
         assert (hf.history("article").head.number, hf.history("article").timelines()[-1].number) == (3, 2)
 
-    def test_two_versions_are_compared(self, hf: Holdfast) -> None:
+    def test_versions_are_compared(self, hf: Holdfast) -> None:
         asyncio.run(durable(writing(), hf, "article").run(input_text="kelp"))
         (change,) = hf.diff("article@2", "article@3").changes
         assert change.path == ("stages", "draft")
         assert hf.history("article").blame("stages.draft.data.text").version.step == "draft"
 
-    def test_a_change_of_the_snapshot_itself_is_seen(self, hf: Holdfast) -> None:
+    def test_diff_shows_a_change_of_the_snapshot(self, hf: Holdfast) -> None:
         """The seed's first risk: *silent state corruption, snapshot changes without detection*."""
 
         async def sneaky(ctx: StageContext) -> None:
@@ -117,7 +117,7 @@ class TestHypothesis2RollbackIntegrity:
     """
 
     def check(self, hf: Holdfast, trouble: list[Any]) -> None:
-        """Back to `research`: the state is what it was; gone on from there, the pipeline completes."""
+        """Roll back to `research`: the state is as it was, and the pipeline completes from there."""
         history = hf.history("article")
         then = history.at(2).state
         flow = durable(writing(trouble=lambda: trouble[0]), hf, "article")
@@ -149,14 +149,14 @@ class TestHypothesis2RollbackIntegrity:
         ],
         ids=["raised", "failed", "cancelled", "not storable"],
     )
-    def test_after_a_stage_that_did_not_end_well(self, hf: Holdfast, mode: Any) -> None:
+    def test_snapshot_is_intact_after_an_unsuccessful_stage(self, hf: Holdfast, mode: Any) -> None:
         trouble = [mode]
         self.fail(hf, trouble)
         # Partial results survived the failure.
         assert list(results_of(hf.history("article").head))[:2] == ["research", "draft"]
         self.check(hf, trouble)
 
-    def test_after_a_stage_that_took_too_long(self, hf: Holdfast) -> None:
+    def test_snapshot_is_intact_after_a_timeout(self, hf: Holdfast) -> None:
         flow = durable(writing(trouble=None), hf, "article")
         slow = Pipeline(name="writing", stages=dict(flow.stages))
 
@@ -173,19 +173,19 @@ class TestHypothesis2RollbackIntegrity:
             asyncio.run(durable(slow, hf, "article").run(context))
         self.check(hf, [None])
 
-    def test_after_success(self, hf: Holdfast) -> None:
+    def test_snapshot_is_intact_after_success(self, hf: Holdfast) -> None:
         asyncio.run(durable(writing(), hf, "article").run(input_text="kelp"))
         self.check(hf, [None])
 
-    def test_after_the_process_was_killed(self, hf: Holdfast, where: str) -> None:
-        """kill -9 in the midst of `review`."""
-        killed = subprocess.run([sys.executable, core_005_flows.__file__, where], timeout=60, check=False)
+    def test_snapshot_is_intact_after_a_kill(self, hf: Holdfast, where: str) -> None:
+        """kill -9 during `review`."""
+        killed = subprocess.run([sys.executable, core_005_pipelines.__file__, where], timeout=60, check=False)
         assert killed.returncode == -signal.SIGKILL
         assert list(results_of(hf.history("article").head)) == ["research", "draft"]
         self.check(hf, [None])
 
-    def test_after_a_rollback(self, hf: Holdfast) -> None:
-        """Back, forward, and back to what was abandoned: nothing was deleted."""
+    def test_snapshot_is_intact_after_a_rollback(self, hf: Holdfast) -> None:
+        """Roll back, continue, and roll back to the abandoned timeline: nothing was deleted."""
         flow = durable(writing(), hf, "article")
         asyncio.run(flow.run(input_text="kelp"))
         first = hf.history("article").at(5).state
@@ -199,7 +199,7 @@ class TestHypothesis2RollbackIntegrity:
         assert asyncio.run(flow.run())["draft"].data["try"] == 1
         assert executed == []
 
-    def test_what_was_abandoned_does_not_leak(self, hf: Holdfast) -> None:
+    def test_abandoned_timeline_does_not_leak(self, hf: Holdfast) -> None:
         flow = durable(writing(), hf, "article")
         asyncio.run(flow.run(input_text="kelp"))
         flow.rollback(before="draft")
@@ -214,7 +214,7 @@ class TestHypothesis3SerializationSafety:
 
     RUNS = 100
 
-    def test_all_come_back_from_another_process_of_many_at_once(self, hf: Holdfast, where: str) -> None:
+    def test_concurrent_snapshots_are_read_back_by_another_process(self, hf: Holdfast, where: str) -> None:
         seen: dict[int, ContextSnapshot[Any]] = {}
 
         async def look(ctx: StageContext) -> dict[str, Any]:
@@ -242,8 +242,8 @@ class TestHypothesis3SerializationSafety:
                 assert results_of(other.history(f"r{number}").head) == results[number]
             assert other.verify().ok
 
-    def test_where_stageflows_own_serialization_does_not(self, hf: Holdfast) -> None:
-        """A datetime in metadata is no JSON, and nested dicts are shared with whoever changes them."""
+    def test_values_lost_by_stageflow_serialization_are_read_back(self, hf: Holdfast) -> None:
+        """A datetime in metadata is not JSON, and nested dicts are shared with code that changes them."""
         given = {"at": datetime(2024, 1, 1, tzinfo=UTC), "nested": {"n": 1}}
         context = PipelineContext.create(metadata=given)
         with pytest.raises(TypeError, match="not JSON serializable"):
@@ -283,8 +283,8 @@ class TestHypothesis4ConcurrencySafety:
         assert {output.data["name"] for output in results.values()} == set(pipeline.stages)
         assert history.verify().ok
 
-    def test_readers_in_threads_see_whole_versions(self, hf: Holdfast) -> None:
-        """While the pipeline is written by one, others read its head and old versions."""
+    def test_concurrent_readers_see_whole_versions(self, hf: Holdfast) -> None:
+        """Threads read the head and old versions while the pipeline is recorded."""
         flow = durable(writing(), hf, "article")
         asyncio.run(flow.run(input_text="kelp"))
         stop, found = threading.Event(), []
@@ -308,7 +308,7 @@ class TestHypothesis4ConcurrencySafety:
         assert found
         assert all(found)
 
-    def test_of_two_who_execute_the_same_run_one_is_refused(self, hf: Holdfast) -> None:
+    def test_second_execution_of_a_run_is_refused(self, hf: Holdfast) -> None:
         both = 0
 
         async def meet(ctx: StageContext) -> dict[str, Any]:
@@ -338,7 +338,7 @@ class TestHypothesis5MemoryManagement:
     *Predictable memory growth under load.* On disk: by what is new. In the process: not at all.
     """
 
-    def test_a_snapshot_is_stored_once_however_many_versions_hold_it(self, hf: Holdfast) -> None:
+    def test_snapshot_shared_by_versions_is_stored_once(self, hf: Holdfast) -> None:
         async def small(ctx: StageContext) -> dict[str, Any]:
             return {"stage": ctx.stage_name}
 
@@ -354,8 +354,8 @@ class TestHypothesis5MemoryManagement:
         # As a hundred snapshots it would be a hundred times the document; it is less than one.
         assert sum(sizes) < len(repr(document))
 
-    def test_the_process_does_not_grow_over_a_long_session(self, hf: Holdfast) -> None:
-        """An agent whose turns go on and on, on one run: each turn a rollback and two stages, and retention every ten
+    def test_process_memory_does_not_grow_over_a_long_session(self, hf: Holdfast) -> None:
+        """An agent with many turns on one run: each turn a rollback and two stages, and retention every ten
         turns."""
         flow = durable(writing(), hf, "session")
         asyncio.run(flow.run(input_text="kelp", metadata={"memory": ["x" * 1000] * 100}))

@@ -1,4 +1,4 @@
-"""Two writers, late writers, forks: each on a line of its own, nothing mixed, nothing lost."""
+"""Concurrent writers, late writers, branches: each has its own timeline, nothing is mixed or lost."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def writes(saver: HoldfastSaver, where: Any) -> Any:
     return found.pending_writes
 
 
-def test_two_writers_get_a_timeline_each(hf: Holdfast) -> None:
+def test_second_writer_of_a_checkpoint_gets_its_own_timeline(hf: Holdfast) -> None:
     one, other = HoldfastSaver(hf), HoldfastSaver(hf)
     start = put(one, config(), {"x": "start"})
     mine, yours = start, start
@@ -61,12 +61,12 @@ def test_two_writers_get_a_timeline_each(hf: Holdfast) -> None:
     assert values(one, config()) == {"x": "other-3"}, "the latest is the one that was made last"
 
 
-def test_a_single_writer_is_told(hf: Holdfast) -> None:
+def test_single_writer_refuses_a_stale_writer(hf: Holdfast) -> None:
     one, other = HoldfastSaver(hf, single_writer=True), HoldfastSaver(hf, single_writer=True)
     start = put(one, config(), {"x": 0})
     other.put_writes(start, [("x", 1)], "task-1")
     mine = put(one, start, {"x": 1})
-    for stale in (start, config(), config(checkpoint_id="nobody")):
+    for stale in (start, config(), config(checkpoint_id="missing")):
         with pytest.raises(StaleVersion):
             put(other, stale, {"x": 2})
     with pytest.raises(StaleVersion):
@@ -76,10 +76,10 @@ def test_a_single_writer_is_told(hf: Holdfast) -> None:
     put(other, mine, {"x": 2})
     hf.rollback("t", to=1)
     put(other, start, {"x": 3})
-    assert values(one, config()) == {"x": 3}, "after a rollback, its version is where writers go on"
+    assert values(one, config()) == {"x": 3}, "after a rollback, writers continue from its version"
 
 
-def test_two_that_begin_a_thread(hf: Holdfast) -> None:
+def test_thread_started_by_two_writers_has_two_timelines(hf: Holdfast) -> None:
     one, other = HoldfastSaver(hf), HoldfastSaver(hf)
     mine, yours = put(one, config(), {"x": "one"}), put(other, config(), {"x": "other"})
     mine, yours = put(one, mine, {"x": "one-2"}), put(other, yours, {"x": "other-2"})
@@ -93,7 +93,7 @@ def test_two_that_begin_a_thread(hf: Holdfast) -> None:
     assert [item.checkpoint["channel_values"]["x"] for item in roots] == ["other", "one"]
 
 
-def test_a_checkpoint_that_comes_late_is_not_the_latest(saver: HoldfastSaver, hf: Holdfast) -> None:
+def test_late_checkpoint_does_not_become_the_latest(saver: HoldfastSaver, hf: Holdfast) -> None:
     start = put(saver, config(), {"x": 0})
     late = checkpoint({"x": "late"})
     now = put(saver, start, {"x": 1})
@@ -111,7 +111,7 @@ def test_a_checkpoint_that_comes_late_is_not_the_latest(saver: HoldfastSaver, hf
     assert values(saver, after) == {"x": 2}
 
 
-def test_a_stale_write_replaces_nothing(saver: HoldfastSaver, hf: Holdfast) -> None:
+def test_stale_put_replaces_nothing(saver: HoldfastSaver, hf: Holdfast) -> None:
     first = checkpoint({"x": 0})
     where, about = config(checkpoint_ns=""), {"source": "loop", "step": 1}
     start = saver.put(where, first, about, {})  # type: ignore[arg-type,typeddict-item,unused-ignore]
@@ -125,7 +125,7 @@ def test_a_stale_write_replaces_nothing(saver: HoldfastSaver, hf: Holdfast) -> N
     assert values(saver, config()) == {"x": 1}
 
 
-def test_the_latest_checkpoint_may_be_put_again(saver: HoldfastSaver) -> None:
+def test_latest_checkpoint_can_be_put_again(saver: HoldfastSaver) -> None:
     first = checkpoint({"x": 0})
     where, about = config(checkpoint_ns=""), {"source": "loop", "step": 1}
     start = saver.put(where, first, about, {})  # type: ignore[arg-type,typeddict-item,unused-ignore]
@@ -139,7 +139,7 @@ def test_the_latest_checkpoint_may_be_put_again(saver: HoldfastSaver) -> None:
 # Pending writes
 
 
-def test_writes_are_in_the_order_in_which_they_apply(saver: HoldfastSaver) -> None:
+def test_pending_writes_are_in_the_order_of_application(saver: HoldfastSaver) -> None:
     start = put(saver, config())
     order = [("b", "~2", 0), ("a", "~1", 0), ("a", "~1", 1), ("c", "", 0)]
     for task, path, n in random.Random(1).sample(order, 4):
@@ -147,7 +147,7 @@ def test_writes_are_in_the_order_in_which_they_apply(saver: HoldfastSaver) -> No
     assert [task for task, _, _ in writes(saver, start)] == ["c0", "a0", "a1", "a1", "b0"]
 
 
-def test_special_writes_replace_and_others_do_not(saver: HoldfastSaver) -> None:
+def test_special_writes_replace_earlier_ones_and_others_do_not(saver: HoldfastSaver) -> None:
     start = put(saver, config())
     saver.put_writes(start, [("x", 1)], "task")
     saver.put_writes(start, [("x", 2)], "task")
@@ -156,7 +156,7 @@ def test_special_writes_replace_and_others_do_not(saver: HoldfastSaver) -> None:
     assert writes(saver, start) == [("task", "__error__", "two"), ("task", "x", 1)]
 
 
-def test_writes_may_come_before_their_checkpoint(saver: HoldfastSaver, hf: Holdfast) -> None:
+def test_writes_before_their_checkpoint_are_stored(saver: HoldfastSaver, hf: Holdfast) -> None:
     coming, next_one = checkpoint({"x": 1}), checkpoint({"x": 2})
     saver.put_writes(config(checkpoint_ns="", checkpoint_id=coming["id"]), [("x", "early")], "task")
     assert saver.get_tuple(config()) is None
@@ -173,7 +173,7 @@ def test_writes_may_come_before_their_checkpoint(saver: HoldfastSaver, hf: Holdf
     assert len(hf.history("t").timelines()) == 1
 
 
-def test_writes_may_come_after_the_next_checkpoint(saver: HoldfastSaver, hf: Holdfast) -> None:
+def test_writes_after_the_next_checkpoint_are_stored(saver: HoldfastSaver, hf: Holdfast) -> None:
     start = put(saver, config(), {"x": 0})
     saver.put_writes(start, [("x", 1)], "task-1")
     put(saver, start, {"x": 2})
@@ -181,11 +181,11 @@ def test_writes_may_come_after_the_next_checkpoint(saver: HoldfastSaver, hf: Hol
     assert writes(saver, start) == [("task-1", "x", 1), ("task-2", "x", "late")]
     assert values(saver, config()) == {"x": 2}
     assert hf.history("t").head.state["channel_values"]["x"] == 2
-    assert len(hf.history("t").timelines()) == 1, "that is no second writer"
+    assert len(hf.history("t").timelines()) == 1, "a late write is not a second writer"
     assert [len(item.pending_writes or ()) for item in saver.list(config())] == [0, 2]
 
 
-def test_writes_may_come_much_later(saver: HoldfastSaver) -> None:
+def test_writes_many_versions_late_are_stored(saver: HoldfastSaver) -> None:
     start = put(saver, config(), {"x": 0})
     saver.put_writes(start, [("x", 1)], "task-1")
     where = start
@@ -209,7 +209,7 @@ def counted(n: int) -> dict[str, Any]:
     return {"counters_since_delta_snapshot": {"d": (n, n)}}
 
 
-def test_a_fork_never_replays_the_abandoned_branch(saver: HoldfastSaver) -> None:
+def test_branch_has_no_writes_of_the_abandoned_one(saver: HoldfastSaver) -> None:
     start = put(saver, config(), {})
     saver.put_writes(start, [("d", "first")], "task-1", "~a")
     mid = put(saver, start, {}, **counted(1))
@@ -228,7 +228,7 @@ def test_a_fork_never_replays_the_abandoned_branch(saver: HoldfastSaver) -> None
     assert delta_of(saver, left) == ["first", "abandoned"]
 
 
-def test_two_writers_of_one_task_are_not_mixed(hf: Holdfast) -> None:
+def test_writes_of_one_task_by_two_writers_are_not_mixed(hf: Holdfast) -> None:
     one, other = HoldfastSaver(hf), HoldfastSaver(hf)
     start = put(one, config(), {})
     one.put_writes(start, [("d", "one")], "task", "~a")
@@ -242,7 +242,7 @@ def test_two_writers_of_one_task_are_not_mixed(hf: Holdfast) -> None:
 # Lists
 
 
-def test_reading_while_a_list_is_gone_through(saver: HoldfastSaver) -> None:
+def test_list_allows_reads_and_puts_during_iteration(saver: HoldfastSaver) -> None:
     where = config()
     for n in range(250):
         where = put(saver, where, {"n": n})
@@ -257,7 +257,7 @@ def test_reading_while_a_list_is_gone_through(saver: HoldfastSaver) -> None:
     assert seen == list(range(249, -1, -1))
 
 
-def test_a_list_reads_no_state_before_it_is_asked_for(
+def test_list_reads_states_only_when_they_are_consumed(
     saver: HoldfastSaver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from holdfast import Version
@@ -282,7 +282,7 @@ def test_a_list_reads_no_state_before_it_is_asked_for(
     assert len(read) == 2
 
 
-def test_filters_are_values_and_never_code(saver: HoldfastSaver) -> None:
+def test_list_filter_compares_values_and_is_never_code(saver: HoldfastSaver) -> None:
     where = put(saver, config(), {}, **{"a'b\") OR 1=1 --": 1, "nested": {"k": [1, None]}, "user": "x"})
     put(saver, where, {}, user="x' OR '1'='1")
     hostile = "a'b\") OR 1=1 --"
@@ -300,7 +300,7 @@ def test_filters_are_values_and_never_code(saver: HoldfastSaver) -> None:
         assert len(list(saver.list(config(), filter=wanted))) == count, wanted
 
 
-def test_all_threads_and_namespaces(saver: HoldfastSaver, hf: Holdfast) -> None:
+def test_list_without_config_covers_all_threads_and_namespaces(saver: HoldfastSaver, hf: Holdfast) -> None:
     hf.history("no thread").commit({"x": 1})
     for thread in ("a", "b"):
         for namespace in ("", "sub:1"):
@@ -312,7 +312,7 @@ def test_all_threads_and_namespaces(saver: HoldfastSaver, hf: Holdfast) -> None:
     assert ids(found) == sorted(ids(found), reverse=True)
 
 
-def test_any_old_checkpoint_is_found_in_a_new_process(tmp_path: Path) -> None:
+def test_old_checkpoint_is_found_by_a_new_process(tmp_path: Path) -> None:
     made = []
     with HoldfastSaver(tmp_path / "runs.db") as saver:
         where = config()
@@ -328,15 +328,15 @@ def test_any_old_checkpoint_is_found_in_a_new_process(tmp_path: Path) -> None:
             assert found is not None
             assert found.checkpoint["channel_values"]["n"] == n
             assert len(found.pending_writes or ()) == (n % 7 if n % 3 == 0 else 0)
-        for nobody in ("00000000-0000-0000-0000-000000000000", "ffff", str(checkpoint()["id"]), "1" * 36):
-            assert saver.get_tuple(config(checkpoint_id=nobody)) is None
+        for missing in ("00000000-0000-0000-0000-000000000000", "ffff", str(checkpoint()["id"]), "1" * 36):
+            assert saver.get_tuple(config(checkpoint_id=missing)) is None
         saver.hf.history("t").drop(range(1, 60))
         assert saver.get_tuple(made[0]) is None
         for n in range(80, 150, 7):
             assert values(saver, made[n]) == {"n": n}
 
 
-def test_ids_that_do_not_grow(saver: HoldfastSaver) -> None:
+def test_checkpoint_ids_that_do_not_increase_are_found(saver: HoldfastSaver) -> None:
     where = config()
     names = [f"id-{n}" for n in random.Random(5).sample(range(100), 40)]
     for name in names:
@@ -348,7 +348,7 @@ def test_ids_that_do_not_grow(saver: HoldfastSaver) -> None:
     assert saver.get_tuple(config(checkpoint_id="id-none")) is None
 
 
-def test_many_threads_write_one_thread(hf: Holdfast) -> None:
+def test_thread_takes_concurrent_writers(hf: Holdfast) -> None:
     start = put(HoldfastSaver(hf), config(), {"x": "start"})
     ends: dict[int, Any] = {}
 
@@ -375,7 +375,7 @@ def test_many_threads_write_one_thread(hf: Holdfast) -> None:
         assert chain == [(name, n) for n in (4, 3, 2, 1, 0)]
 
 
-def test_a_thread_that_others_delete_and_begin_anew(hf: Holdfast) -> None:
+def test_thread_deleted_and_started_again_by_others_is_read_correctly(hf: Holdfast) -> None:
     mine, theirs = HoldfastSaver(hf), HoldfastSaver(hf)
     start = put(mine, config(), {"x": 0})
     gone = [put(mine, start, {"x": n}) for n in range(5)]

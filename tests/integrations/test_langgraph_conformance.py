@@ -62,7 +62,9 @@ class Blocking(BaseCheckpointSaver[Any]):
 
 @pytest.mark.parametrize("methods", ["asynchronous", "blocking"])
 @pytest.mark.parametrize("store", ["memory", "sqlite", "postgres"])
-def test_all_81_pass(store: str, methods: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_saver_passes_langgraph_conformance_suite(
+    store: str, methods: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     where = {"memory": ":memory:", "sqlite": str(tmp_path / "runs.db")}.get(store)
     with HoldfastSaver(where or request.getfixturevalue("url")) as saver:
 

@@ -1,4 +1,4 @@
-"""Real graphs on the saver: what LangGraph's users do with a checkpointer."""
+"""Real graphs on the saver: the usual uses of a checkpointer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def saver(tmp_path: Path) -> Iterator[HoldfastSaver]:
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-def test_a_thread_is_gone_on_with_in_another_process(tmp_path: Path, durability: Any) -> None:
+def test_thread_continues_in_another_process(tmp_path: Path, durability: Any) -> None:
     for turn in range(1, 4):
         with HoldfastSaver(tmp_path / "runs.db") as saver:
             graph = talk(saver)
@@ -41,8 +41,8 @@ def test_a_thread_is_gone_on_with_in_another_process(tmp_path: Path, durability:
             assert saver.hf.verify().ok
 
 
-def test_the_same_as_in_memory(saver: HoldfastSaver) -> None:
-    """What LangGraph sees of a thread is what its own saver would show."""
+def test_graph_behaves_as_with_the_memory_saver(saver: HoldfastSaver) -> None:
+    """A thread looks to LangGraph as with its own saver."""
     seen = []
     for each in (saver, InMemorySaver()):
         graph = talk(each)
@@ -52,7 +52,7 @@ def test_the_same_as_in_memory(saver: HoldfastSaver) -> None:
     assert len(seen[0]) == 5
 
 
-def test_interrupt_and_resume_run_finished_tasks_once(tmp_path: Path) -> None:
+def test_resume_after_interrupt_runs_finished_tasks_once(tmp_path: Path) -> None:
     ran: list[str] = []
     with HoldfastSaver(tmp_path / "runs.db") as saver:
         graph = asking(saver, ran)
@@ -68,7 +68,7 @@ def test_interrupt_and_resume_run_finished_tasks_once(tmp_path: Path) -> None:
     assert sorted(ran) == ["sure", "unsure", "unsure"]
 
 
-def test_time_travel_is_a_timeline_of_its_own(saver: HoldfastSaver) -> None:
+def test_time_travel_starts_a_timeline(saver: HoldfastSaver) -> None:
     graph = talk(saver)
     graph.invoke({"messages": [], "turns": 0}, config(), durability="sync")
     past = list(graph.get_state_history(config()))
@@ -86,14 +86,14 @@ def test_time_travel_is_a_timeline_of_its_own(saver: HoldfastSaver) -> None:
     assert replayed["messages"] == ["m0", "m1", "m2"]
 
 
-def test_update_state_and_as_node(saver: HoldfastSaver) -> None:
+def test_update_state_as_node_is_a_checkpoint(saver: HoldfastSaver) -> None:
     graph = talk(saver)
     graph.update_state(config(), {"messages": ["by hand"], "turns": 1}, as_node="say")
     assert graph.get_state(config()).next == ("say",)
     assert graph.invoke(None, config())["messages"] == ["by hand", "m1", "m2"]
 
 
-def test_subgraphs_have_runs_of_their_own(saver: HoldfastSaver) -> None:
+def test_subgraphs_have_their_own_runs(saver: HoldfastSaver) -> None:
     inner = asking(None, []).builder.compile(checkpointer=True)
     outer = StateGraph(Talk)
     outer.add_node("inner", inner)
@@ -108,7 +108,7 @@ def test_subgraphs_have_runs_of_their_own(saver: HoldfastSaver) -> None:
     assert sorted(run.id for run in saver.hf.iter_runs()) == []
 
 
-def test_send_fans_out(saver: HoldfastSaver) -> None:
+def test_send_fan_out_is_stored(saver: HoldfastSaver) -> None:
     graph = StateGraph(Talk)
     graph.add_node("work", lambda state: {"messages": [state["n"] * 10]})
     graph.add_conditional_edges(START, lambda _: [Send("work", {"n": n}) for n in range(3)], ["work"])
@@ -118,12 +118,12 @@ def test_send_fans_out(saver: HoldfastSaver) -> None:
     assert sorted(built.invoke(None, config())["messages"]) == [0, 10, 20]
 
 
-def test_a_failed_node_is_tried_again_and_its_neighbour_is_not(saver: HoldfastSaver) -> None:
+def test_retry_runs_only_the_failed_node(saver: HoldfastSaver) -> None:
     ran: list[str] = []
 
     class Own(Exception):
         def __init__(self) -> None:
-            super().__init__("of a class that nobody registered", threading.Lock())
+            super().__init__("of a class that is not registered", threading.Lock())
 
     def fails(state: Talk) -> Any:
         ran.append("fails")
@@ -151,7 +151,7 @@ def test_a_failed_node_is_tried_again_and_its_neighbour_is_not(saver: HoldfastSa
     assert ran.count("works") == 1
 
 
-def test_messages_come_back_as_they_were(saver: HoldfastSaver) -> None:
+def test_messages_are_read_back_unchanged(saver: HoldfastSaver) -> None:
     reply = AIMessage(
         content=[{"type": "text", "text": "calling"}],
         tool_calls=[{"name": "search", "args": {"q": [1, None]}, "id": "c1"}],
@@ -169,7 +169,7 @@ def test_messages_come_back_as_they_were(saver: HoldfastSaver) -> None:
     assert kept[0].model_fields_set == final[0].model_fields_set
 
 
-def test_a_message_that_is_changed_in_place_is_stored_changed(saver: HoldfastSaver) -> None:
+def test_message_changed_in_place_is_stored_changed(saver: HoldfastSaver) -> None:
     def edit(state: MessagesState) -> Any:
         state["messages"][0].content = "changed"
         state["messages"][0].additional_kwargs["seen"] = True
@@ -190,7 +190,7 @@ def test_a_message_that_is_changed_in_place_is_stored_changed(saver: HoldfastSav
     assert past[1] == "original"
 
 
-def test_everything_with_asyncio(saver: HoldfastSaver) -> None:
+def test_saver_works_with_asyncio(saver: HoldfastSaver) -> None:
     async def run() -> None:
         graph = talk(saver)
         await asyncio.gather(
@@ -212,8 +212,8 @@ def test_everything_with_asyncio(saver: HoldfastSaver) -> None:
     asyncio.run(run())
 
 
-def test_the_event_loop_goes_on_meanwhile(saver: HoldfastSaver) -> None:
-    """While a call waits for its turn, other tasks run."""
+def test_saver_does_not_block_the_event_loop(saver: HoldfastSaver) -> None:
+    """Other tasks run while a call waits for a lock."""
 
     async def run() -> None:
         with saver.thread(parse_config(config()))._lock:
@@ -230,7 +230,7 @@ def test_the_event_loop_goes_on_meanwhile(saver: HoldfastSaver) -> None:
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-def test_delta_channels_are_what_they_are_in_memory(saver: HoldfastSaver, durability: Any) -> None:
+def test_delta_channels_behave_as_with_the_memory_saver(saver: HoldfastSaver, durability: Any) -> None:
     seen = []
     for each in (saver, InMemorySaver()):
         graph = delta(each)

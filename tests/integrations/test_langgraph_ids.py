@@ -1,4 +1,4 @@
-"""What configs and ids may name, and calls that make no sense."""
+"""Valid and invalid configs, ids and calls."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def saver(tmp_path: Path) -> Iterator[HoldfastSaver]:
         "t",
     ],
 )
-def test_configs_that_name_nothing(saver: HoldfastSaver, given: Any) -> None:
+def test_invalid_config_is_refused(saver: HoldfastSaver, given: Any) -> None:
     with pytest.raises(InvalidCall):
         saver.get_tuple(given)
     with pytest.raises(InvalidCall):
@@ -51,7 +51,7 @@ def test_configs_that_name_nothing(saver: HoldfastSaver, given: Any) -> None:
     assert sorted(run.id for run in saver.hf.iter_runs()) == []
 
 
-def test_calls_that_make_no_sense(saver: HoldfastSaver) -> None:
+def test_invalid_calls_are_refused(saver: HoldfastSaver) -> None:
     where = config(checkpoint_ns="")
     calls: list[Any] = [
         lambda: saver.put(where, None, {}, {}),  # type: ignore[arg-type]
@@ -106,7 +106,7 @@ _HOSTILE = [
 ]
 
 
-def test_hostile_thread_ids_are_threads_of_their_own(saver: HoldfastSaver) -> None:
+def test_unusual_thread_ids_are_separate_threads(saver: HoldfastSaver) -> None:
     for thread in _HOSTILE:
         for namespace in ("", *_HOSTILE[:10], "n:" + "y" * 300):
             put(saver, config(thread, checkpoint_ns=namespace), {"who": [thread, namespace]})
@@ -128,7 +128,7 @@ def test_hostile_thread_ids_are_threads_of_their_own(saver: HoldfastSaver) -> No
     assert saver.get_tuple(config("a%7Cb")) is not None
 
 
-def test_ids_that_are_no_strings(saver: HoldfastSaver) -> None:
+def test_ids_of_other_types_are_read_as_text(saver: HoldfastSaver) -> None:
     put(saver, config(7), {"x": 1})
     found: Any = saver.get_tuple(config("7"))
     assert found.checkpoint["channel_values"] == {"x": 1}
@@ -136,7 +136,7 @@ def test_ids_that_are_no_strings(saver: HoldfastSaver) -> None:
     assert sorted(run.id for run in saver.hf.iter_runs()) == ["00000000-0000-0000-0000-000000000003", "7"]
 
 
-def test_a_run_of_another_kind_is_left_alone(saver: HoldfastSaver) -> None:
+def test_run_that_is_not_a_thread_is_refused_and_unchanged(saver: HoldfastSaver) -> None:
     saver.hf.history("mine").commit({"x": 1})
     for call in (
         lambda: put(saver, config("mine"), {"x": 2}),

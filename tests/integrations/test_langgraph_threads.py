@@ -1,4 +1,4 @@
-"""What LangGraph cannot do: diff, blame, tag, roll back, prune, verify, export and import threads."""
+"""Features beyond LangGraph: diff, blame, tag, roll back, prune, verify, export and import threads."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def said(graph: Any, thread: str = "t") -> Any:
     return graph.get_state(config(thread)).values["messages"]
 
 
-def test_a_log_tells_what_ran(graph: Any, saver: HoldfastSaver) -> None:
+def test_versions_name_the_nodes_that_ran(graph: Any, saver: HoldfastSaver) -> None:
     log = saver.hf.history("t")
     steps = [version.step for version in reversed(log.versions())]
     assert steps == ["input", "__start__", "loop", "say", "loop", "say", "loop", "say", "loop"]
@@ -43,7 +43,7 @@ def test_a_log_tells_what_ran(graph: Any, saver: HoldfastSaver) -> None:
     assert log.head.note == f"checkpoint {latest}"
 
 
-def test_diff_and_blame(graph: Any, saver: HoldfastSaver) -> None:
+def test_diff_and_blame_work_on_a_thread(graph: Any, saver: HoldfastSaver) -> None:
     changed = [tuple(change.path)[:2] for change in saver.hf.diff("t@5", "t@7").changes]
     assert ("channel_values", "messages") in changed
     log = saver.hf.history("t")
@@ -52,7 +52,7 @@ def test_diff_and_blame(graph: Any, saver: HoldfastSaver) -> None:
     assert log.at(blamed.version.number).state["channel_values"]["messages"][-1] == "m1"
 
 
-def test_tags_and_rollback(graph: Any, saver: HoldfastSaver) -> None:
+def test_rollback_to_a_tag_moves_the_latest_checkpoint(graph: Any, saver: HoldfastSaver) -> None:
     hf = saver.hf
     hf.history("t").tag(5, "good")
     assert hf.version("t:good").state["channel_values"]["messages"] == ["hi", "m0"]
@@ -65,7 +65,7 @@ def test_tags_and_rollback(graph: Any, saver: HoldfastSaver) -> None:
     assert hf.history("t").head.timeline == 2
 
 
-def test_a_fork_is_another_thread(graph: Any, saver: HoldfastSaver) -> None:
+def test_fork_of_a_thread_is_another_thread(graph: Any, saver: HoldfastSaver) -> None:
     saver.hf.fork("t@5", "other")
     assert said(graph, "other") == ["hi", "m0"]
     graph.invoke(None, config("other"), durability="sync")
@@ -74,7 +74,7 @@ def test_a_fork_is_another_thread(graph: Any, saver: HoldfastSaver) -> None:
     assert len(saver.hf.history("other").timelines()) == 1
 
 
-def test_retention_keeps_what_is_marked(graph: Any, saver: HoldfastSaver) -> None:
+def test_prune_keeps_tagged_checkpoints(graph: Any, saver: HoldfastSaver) -> None:
     log = saver.hf.history("t")
     log.tag(5, "good")
     log.prune(Retention(last=1))
@@ -86,7 +86,7 @@ def test_retention_keeps_what_is_marked(graph: Any, saver: HoldfastSaver) -> Non
     assert said(graph) == ["hi", "m0", "m1", "m2", "again", "m3", "m4", "m5"]
 
 
-def test_prune_while_the_saver_goes_on(saver: HoldfastSaver) -> None:
+def test_saver_continues_after_a_prune(saver: HoldfastSaver) -> None:
     where = config()
     for n in range(30):
         where = put(saver, where, {"n": n, "list": list(range(n))})
@@ -98,7 +98,7 @@ def test_prune_while_the_saver_goes_on(saver: HoldfastSaver) -> None:
     assert len(list(saver.list(config()))) == 6
 
 
-def test_export_and_import(graph: Any, saver: HoldfastSaver) -> None:
+def test_thread_is_exported_and_imported(graph: Any, saver: HoldfastSaver) -> None:
     file = io.BytesIO()
     saver.hf.export_run("t", file)
     with holdfast.open(":memory:") as elsewhere:
@@ -112,7 +112,7 @@ def test_export_and_import(graph: Any, saver: HoldfastSaver) -> None:
         assert said(talk(other), "snapshot") == said(graph)
 
 
-def test_a_state_that_was_edited_by_hand(graph: Any, saver: HoldfastSaver) -> None:
+def test_manual_edit_is_read_as_the_latest_checkpoint(graph: Any, saver: HoldfastSaver) -> None:
     log = saver.hf.history("t")
     with log.edit(note="mended", actor="Ada") as state:
         state["channel_values"]["messages"][0] = "hello"
@@ -124,7 +124,7 @@ def test_a_state_that_was_edited_by_hand(graph: Any, saver: HoldfastSaver) -> No
         assert saver.get_tuple(item.config) == item
 
 
-def test_copies_are_whole_and_independent(graph: Any, saver: HoldfastSaver) -> None:
+def test_copied_thread_is_whole_and_independent(graph: Any, saver: HoldfastSaver) -> None:
     saver.copy_thread("t", "copy")
     with pytest.raises(AlreadyExists):
         saver.copy_thread("t", "copy")
@@ -138,7 +138,7 @@ def test_copies_are_whole_and_independent(graph: Any, saver: HoldfastSaver) -> N
     assert said(graph, "copy")[:4] == ["hi", "m0", "m1", "m2"]
 
 
-def test_deleting_what_runs_made(saver: HoldfastSaver) -> None:
+def test_delete_for_runs_removes_their_checkpoints(saver: HoldfastSaver) -> None:
     first = put(saver, config(), {"x": 0}, run_id="one")
     second = put(saver, first, {"x": 1}, run_id="two")
     third = put(saver, second, {"x": 2}, run_id="three")
@@ -153,8 +153,8 @@ def test_deleting_what_runs_made(saver: HoldfastSaver) -> None:
     assert sorted(run.id for run in saver.hf.iter_runs()) == []
 
 
-def test_a_long_thread_stays_small(tmp_path: Path) -> None:
-    """A list that grows is stored once, in writes and checkpoints together not more than a few times."""
+def test_long_thread_grows_by_its_changes(tmp_path: Path) -> None:
+    """A growing list is stored at most a few times, writes and checkpoints included."""
     from langchain_core.messages import HumanMessage
 
     with HoldfastSaver(tmp_path / "runs.db") as saver:

@@ -1,4 +1,4 @@
-"""Values in channels and writes: exactly as they were, or refused by name; no code from data; no damage served."""
+"""Values in channels and writes: read back exactly, or refused by name; no code from data; no corrupt value."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Pair(NamedTuple):
 
 
 class Never(BaseModel):
-    """Not registered by anything here."""
+    """A class that is not registered."""
 
 
 _EXACT: list[Any] = [
@@ -132,14 +132,14 @@ def saver(tmp_path: Path) -> Iterator[HoldfastSaver]:
 
 
 def shown(value: Any) -> str:
-    """A value with all that equality does not tell: types, order, signs."""
+    """A value with what equality ignores: types, order, signs."""
     if isinstance(value, BaseException):
         return f"{type(value).__name__}{value.args!r}"
     return f"{type(value).__name__}:{value!r}:{getattr(value, 'maxlen', '')}"
 
 
 @pytest.mark.parametrize("value", _EXACT, ids=lambda value: type(value).__name__)
-def test_values_come_back_as_they_were(saver: HoldfastSaver, value: Any) -> None:
+def test_values_are_read_back_with_type_and_value(saver: HoldfastSaver, value: Any) -> None:
     where = put(saver, config(), {"x": value, "nested": {"list": [value]}})
     saver.put_writes(where, [("x", value)], "task")
     for reader in (saver, HoldfastSaver(saver.hf)):
@@ -157,7 +157,7 @@ def test_values_come_back_as_they_were(saver: HoldfastSaver, value: Any) -> None
     assert next(saver.list(config())).checkpoint["channel_values"].keys() == {"x", "nested"}
 
 
-def test_what_is_read_belongs_to_the_reader(saver: HoldfastSaver) -> None:
+def test_read_values_are_private_copies(saver: HoldfastSaver) -> None:
     where = put(saver, config(), {"messages": [HumanMessage("hi")], "plain": [[1]]})
     first: Any = saver.get_tuple(where)
     first.checkpoint["channel_values"]["messages"][0].content = "mine"
@@ -181,7 +181,7 @@ class Foreign:
         (lambda: None, "channel_values.x", "function"),
     ],
 )
-def test_anything_else_is_refused_with_its_path(
+def test_unregistered_value_is_refused_with_its_path(
     saver: HoldfastSaver, value: Any, path: str, name: str
 ) -> None:
     start = put(saver, config(), {"x": 0})
@@ -199,7 +199,7 @@ def test_anything_else_is_refused_with_its_path(
     put(saver, start, {"x": 1})
 
 
-def test_cycles_and_depth_are_refused(saver: HoldfastSaver) -> None:
+def test_cyclic_and_too_deep_values_are_refused(saver: HoldfastSaver) -> None:
     cycle: list[Any] = []
     cycle.append(cycle)
     deep: Any = 0
@@ -211,8 +211,8 @@ def test_cycles_and_depth_are_refused(saver: HoldfastSaver) -> None:
     assert saver.get_tuple(config()) is None
 
 
-def test_nothing_is_imported_because_data_names_it(saver: HoldfastSaver) -> None:
-    """What looks like a constructor in LangChain's own format is data and stays data."""
+def test_read_imports_nothing_that_data_names(saver: HoldfastSaver) -> None:
+    """A constructor in LangChain's own format is data and stays data."""
     assert "wsgiref.simple_server" not in sys.modules
     hostile = {
         "lc": 1,
@@ -239,13 +239,13 @@ def test_nothing_is_imported_because_data_names_it(saver: HoldfastSaver) -> None
         None,
     ],
 )
-def test_what_cannot_be_allowed(allow: Any) -> None:
+def test_invalid_allow_is_refused(allow: Any) -> None:
     with holdfast.open(":memory:") as hf, pytest.raises(InvalidCall):
         HoldfastSaver(hf, allow=allow)
     assert "wsgiref.simple_server" not in sys.modules
 
 
-def test_the_classes_of_a_schema_are_allowed_in_strict_mode(saver: HoldfastSaver) -> None:
+def test_schema_classes_are_allowed_in_strict_mode(saver: HoldfastSaver) -> None:
     assert saver.with_allowlist({(__name__, "Strict"), ("typing", "Any"), ("no_such", "Thing")}) is saver
     where = put(saver, config(), {"x": Strict(n=1)})
     assert saver.get_tuple(where).checkpoint["channel_values"]["x"] == Strict(n=1)  # type: ignore[union-attr]
@@ -255,7 +255,7 @@ class Strict(BaseModel):
     n: int
 
 
-def test_large_values_are_stored_once(saver: HoldfastSaver) -> None:
+def test_large_value_is_stored_once(saver: HoldfastSaver) -> None:
     where = config()
     for n in range(5):
         where = put(saver, where, {"document": "x" * 300_000, "n": n})
@@ -264,7 +264,7 @@ def test_large_values_are_stored_once(saver: HoldfastSaver) -> None:
     assert len(found.checkpoint["channel_values"]["document"]) == 300_000
 
 
-def test_every_flipped_byte_is_refused_and_the_rest_stays(tmp_path: Path) -> None:
+def test_corrupt_version_is_refused_and_others_stay_readable(tmp_path: Path) -> None:
     file = tmp_path / "runs.db"
     with HoldfastSaver(file) as saver:
         first = put(saver, config(), {"secret": "sixteen byte txt", "n": 0})
@@ -288,7 +288,7 @@ def test_every_flipped_byte_is_refused_and_the_rest_stays(tmp_path: Path) -> Non
         assert not saver.hf.verify().ok
 
 
-def test_secrets_are_replaced_before_they_are_stored(tmp_path: Path) -> None:
+def test_secrets_are_redacted_before_storing(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "runs.db", redact=["api_key"]) as hf:
         saver = HoldfastSaver(hf)
         message = HumanMessage("x", additional_kwargs={"api_key": "hunter22"})

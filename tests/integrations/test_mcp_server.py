@@ -1,4 +1,4 @@
-"""`holdfast mcp` and what is around it: other clients, runs under way, stores and code that are not as they should be.
+"""`holdfast mcp` in its environment: other clients, running workflows, broken stores and code.
 
 Here each test has a server of its own.
 """
@@ -17,8 +17,8 @@ from tool_agent import agent
 __all__ = ["frozen", "place"]
 
 
-def test_only_reading(place: Place) -> None:
-    """The tools that change something are not there, and no code is imported. With the handshake of older clients."""
+def test_read_only_server_offers_no_write_tools(place: Place) -> None:
+    """It offers no tools that change something, and imports no code. With the handshake of older clients."""
     place.run(flows.shop, run_id="shop-1")
     (place.folder / "flows.py").write_text("raise SystemExit('imported')")
     with agent(place.folder, "--read-only", "--app", "flows", mode="legacy") as found:
@@ -30,8 +30,8 @@ def test_only_reading(place: Place) -> None:
         assert found.call("runs")["runs"][0]["id"] == "shop-1"
 
 
-def test_while_one_tool_works_others_answer(place: Place) -> None:
-    """What a run prints is no word of the protocol, and a long run keeps nobody from looking."""
+def test_server_answers_while_a_tool_runs(place: Place) -> None:
+    """Output of a run stays out of the protocol, and a long run does not block other calls."""
     place.rewrite('    did(f"begin {name}")\n', '    print("loud")\n    did(f"begin {name}")\n')
     place.run(flows.asking, None, run_id="ask-1")
     with place.open() as hf:
@@ -51,7 +51,7 @@ def test_while_one_tool_works_others_answer(place: Place) -> None:
     assert "loud" in (place.folder / "stderr.txt").read_text()
 
 
-def test_when_the_client_goes_a_run_is_left_to_be_resumed(place: Place) -> None:
+def test_run_can_be_resumed_after_the_client_left(place: Place) -> None:
     place.touch("go-a")
     place.run(flows.long, ["a"], run_id="long-1")
     (place.folder / "go-a").unlink()
@@ -67,15 +67,15 @@ def test_when_the_client_goes_a_run_is_left_to_be_resumed(place: Place) -> None:
     assert "Traceback" not in (place.folder / "stderr.txt").read_text()
 
 
-def test_what_is_wrong_with_a_store_is_told_until_it_is_mended(place: Place) -> None:
+def test_store_error_is_reported_until_it_is_repaired(place: Place) -> None:
     file = place.folder / STORE
     with agent(place.folder) as found:
-        told = found.refused("runs")
-        assert told["code"] == "store_unavailable"
-        assert "there is no store at holdfast.db" in told["message"]
-        assert "holdfast init" in told["message"]
+        error = found.refused("runs")
+        assert error["code"] == "store_unavailable"
+        assert "there is no store at holdfast.db" in error["message"]
+        assert "holdfast init" in error["message"]
         assert not file.exists()
-        file.write_text("this is no database" * 100)
+        file.write_text("this is not a database" * 100)
         for name, given in (("runs", {}), ("show", {"ref": "a"}), ("fork", {"ref": "a", "confirm": True})):
             assert found.refused(name, **given)["code"] in ("corrupt_store", "incompatible_format")
         file.unlink()
@@ -84,22 +84,22 @@ def test_what_is_wrong_with_a_store_is_told_until_it_is_mended(place: Place) -> 
         assert [run["id"] for run in found.call("runs")["runs"]] == ["late"]
 
 
-def test_what_is_wrong_with_an_app_is_told_until_it_is_mended(place: Place) -> None:
+def test_app_error_is_reported_until_it_is_repaired(place: Place) -> None:
     with place.open() as hf:
         hf.history("a").commit({})
     with agent(place.folder, "--app", "late_app") as found:
         assert "cannot be found" in found.refused("runs")["message"]
-        for code, told in (
+        for code, message in (
             ("1 / 0", "cannot be imported: ZeroDivisionError"),
             ("exit(3)", "cannot be imported"),
         ):
             (place.folder / "late_app.py").write_text(code)
-            assert told in found.refused("runs")["message"]
+            assert message in found.refused("runs")["message"]
         (place.folder / "late_app.py").write_text("import holdfast\n")
         assert found.call("runs")["runs"][0]["id"] == "a"
 
 
-def test_a_fault_is_told_without_a_traceback(place: Place) -> None:
+def test_unexpected_error_is_reported_without_a_traceback(place: Place) -> None:
     (place.folder / "faulty.py").write_text(
         "from holdfast import Holdfast\n"
         "def get(self, text):\n    raise RuntimeError('a leak')\n"
@@ -113,28 +113,28 @@ def test_a_fault_is_told_without_a_traceback(place: Place) -> None:
     assert "Traceback" in (place.folder / "stderr.txt").read_text()
 
 
-def test_what_was_done_before_it_could_not_go_on_is_told(place: Place) -> None:
+def test_failed_resume_reports_the_completed_part(place: Place) -> None:
     place.run(flows.strict, run_id="strict-1")
     with place.open() as hf:
         hf.history("plain").commit({})
     place.rewrite('version="strict 1"', 'version="strict 2"')
     with agent(place.folder, "--app", "flows") as found:
-        told = found.refused("rollback", run="strict-1", to=2, confirm=True)
-        assert told["code"] == "code_changed"
-        assert told["message"].startswith(
+        error = found.refused("rollback", run="strict-1", to=2, confirm=True)
+        assert error["code"] == "code_changed"
+        assert error["message"].startswith(
             "run 'strict-1' was rolled back, but could not be resumed: the code of"
         )
         assert found.call("log", run="strict-1")["timelines"][-1]["parent"] == 2
-        told = found.refused("fork", ref="strict-1@2", new="strict-2", resume=True, confirm=True)
-        assert told["message"].startswith("run 'strict-2' was made, but could not be resumed: the code of")
-        assert told["details"]["run"] == "strict-2"
-        # What has no workflow does not go on, and that is no trouble.
+        error = found.refused("fork", ref="strict-1@2", new="strict-2", resume=True, confirm=True)
+        assert error["message"].startswith("run 'strict-2' was made, but could not be resumed: the code of")
+        assert error["details"]["run"] == "strict-2"
+        # A run without a workflow is not resumed, without an error.
         for given in ({"ref": "plain", "new": "plain-2"}, {"run": "plain", "to": 1}):
             name = "fork" if "ref" in given else "rollback"
             assert found.call(name, **given, resume=True, confirm=True)["changed"]
 
 
-def test_a_store_of_the_apps_own_redacts_what_a_fork_brings(place: Place) -> None:
+def test_fork_is_redacted_by_the_store_of_the_app(place: Place) -> None:
     (place.folder / "kept.py").write_text(
         "import holdfast\nhf = holdfast.open('own.db', redact=['api_key'])\n"
         "if not hf.runs():\n    hf.history('a').commit({'client': {}})\n"
@@ -144,12 +144,12 @@ def test_a_store_of_the_apps_own_redacts_what_a_fork_brings(place: Place) -> Non
         assert SECRET not in found.result("show", ref="b").model_dump_json()
 
 
-def test_what_becomes_of_a_frozen_run(frozen: Place) -> None:
+def test_stalled_run_is_answered(frozen: Place) -> None:
     with agent(frozen.folder, "--app", "thaw") as found:
         (question,) = found.call("inbox")["questions"]
         assert question["details"]["symptom"] == "silent"
         before = frozen.bytes()
-        for choice, told in (
+        for choice, expected in (
             ("resume", "2 completed steps will be replayed from history"),
             ("rollback", "on a new timeline"),
             ("reinitialise", "of the state, these parts are kept: none"),
@@ -157,7 +157,7 @@ def test_what_becomes_of_a_frozen_run(frozen: Place) -> None:
         ):
             given = {"version": 2} if choice == "rollback" else {}
             plan = found.call("answer", question="frozen-1", value=choice, **given)
-            assert any(told in line for line in plan["would"]), plan
+            assert any(expected in line for line in plan["would"]), plan
         assert found.refused("answer", question="frozen-1", value="burn")["code"] == "invalid_answer"
         assert frozen.bytes() == before
         done = found.call("answer", question="frozen-1", value="rollback", version=2, confirm=True)

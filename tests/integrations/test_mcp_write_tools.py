@@ -46,7 +46,7 @@ def bare(folder: Path) -> Iterator[Agent]:
         yield found
 
 
-def test_rolling_back_is_described_then_done(place: Place, knowing: Agent) -> None:
+def test_rollback_is_described_then_done(place: Place, knowing: Agent) -> None:
     place.run(flows.shop, run_id="shop-1")
     place.forget()
     before = place.bytes()
@@ -76,7 +76,7 @@ def test_rolling_back_is_described_then_done(place: Place, knowing: Agent) -> No
     assert (line["parent"], line["reason"], line["actor"]) == (3, "wrong rock", "mcp")
 
 
-def test_rolling_back_without_going_on_needs_no_code(place: Place, bare: Agent) -> None:
+def test_rollback_without_resume_needs_no_code(place: Place, bare: Agent) -> None:
     place.run(flows.asking, None, run_id="leave-1")
     plan = bare.call("rollback", run="leave-1", to=1)
     assert plan["ready"] is False
@@ -86,18 +86,18 @@ def test_rolling_back_without_going_on_needs_no_code(place: Place, bare: Agent) 
     assert (done["status"], done["version"], done["timeline"]) == ("paused", 1, 2)
 
 
-def test_a_run_that_fails_when_it_goes_on(place: Place, knowing: Agent) -> None:
+def test_rollback_reports_a_run_that_fails_on_resume(place: Place, knowing: Agent) -> None:
     place.touch("broken")
     place.run(flows.failing, run_id="fail-1")
     done = knowing.call("rollback", run="fail-1", to=2, confirm=True)
     assert (done["status"], done["error"]["message"]) == ("failed", "the cup is broken")
     place.touch("stuck-kelp")
-    told = knowing.refused("rollback", run="fail-1", to=1, confirm=True)
-    assert told["code"] == "compensation_failed"
-    assert "kelp cannot be sent back" in told["message"]
+    error = knowing.refused("rollback", run="fail-1", to=1, confirm=True)
+    assert error["code"] == "compensation_failed"
+    assert "kelp cannot be sent back" in error["message"]
 
 
-def test_forking_is_described_then_done(place: Place, knowing: Agent) -> None:
+def test_fork_is_described_then_done(place: Place, knowing: Agent) -> None:
     place.run(flows.shop, run_id="tray-1")
     place.forget()
     before = place.bytes()
@@ -114,15 +114,15 @@ def test_forking_is_described_then_done(place: Place, knowing: Agent) -> None:
     assert knowing.call("log", run="tray-2")["versions"][-1]["actor"] == "mcp"
 
 
-def test_answering_is_described_then_done(place: Place, knowing: Agent) -> None:
+def test_answer_is_described_then_done(place: Place, knowing: Agent) -> None:
     place.run(flows.asking, {"type": "boolean"}, run_id="yes-1")
     before = place.bytes()
     plan = knowing.call("answer", question="yes", value=True)
     assert plan["would"][:2] == ['yes-1#1 asks: "Shall it be published?"', "the answer is true"]
     assert place.bytes() == before
     assert knowing.call("inbox", run="yes-1")["of"] == 1
-    told = knowing.refused("answer", question="yes", value={"no": "bool"})
-    assert told["code"] == "invalid_answer"
+    error = knowing.refused("answer", question="yes", value={"no": "bool"})
+    assert error["code"] == "invalid_answer"
     done = knowing.call(plan["call"]["tool"], **plan["call"]["arguments"])
     assert (done["run"], done["status"], done["result"]) == ("yes-1", "completed", True)
     assert place.world[-1] == "answer True"
@@ -131,7 +131,7 @@ def test_answering_is_described_then_done(place: Place, knowing: Agent) -> None:
     assert knowing.call("inbox", answered=True, run="yes-1")["questions"][0]["actor"] == "mcp"
 
 
-def test_agents_that_send_nothing_but_texts(place: Place, bare: Agent) -> None:
+def test_answer_sent_as_text_is_parsed(place: Place, bare: Agent) -> None:
     cases: dict[str, tuple[Any, str, Any]] = {
         "bool": ({"type": "boolean"}, "yes", True),
         "int": ({"type": "integer"}, "3", 3),
@@ -144,15 +144,15 @@ def test_agents_that_send_nothing_but_texts(place: Place, bare: Agent) -> None:
     for name, (_, text, got) in cases.items():
         assert bare.call("answer", question=f"{name}#1", value=text)["value"] == got
         done = bare.call("answer", question=f"{name}#1", value=text, confirm=True)
-        # Without the code, the run goes on elsewhere.
+        # Without the code, another process resumes the run.
         assert done["status"] == "suspended"
     with place.open() as hf:
         for name, (_, _, got) in cases.items():
             assert hf.resume(name).result == got
 
 
-def test_the_call_that_is_given_is_the_one_that_was_made(place: Place, bare: Agent) -> None:
-    """Marked values stay what they are, and what is too long to be given back is not given in part."""
+def test_described_call_equals_the_call_made(place: Place, bare: Agent) -> None:
+    """Marked values are unchanged, and a call that is too long is left out, not truncated."""
     with place.open() as hf:
         hf.history("plain").commit({})
     pair = {"$holdfast": "tuple", "value": [1, 2]}
@@ -169,14 +169,14 @@ def test_the_call_that_is_given_is_the_one_that_was_made(place: Place, bare: Age
         assert hf.version("many").state == many
 
 
-def test_a_question_of_a_part_of_a_run(place: Place, knowing: Agent) -> None:
+def test_answer_to_a_child_run_resumes_its_parent(place: Place, knowing: Agent) -> None:
     place.run(flows.parent, run_id="parent-1")
     (question,) = [each for each in knowing.call("inbox")["questions"] if each["run"].startswith("parent-1")]
     done = knowing.call("answer", question=question["id"], value="very well", confirm=True)
     assert (done["run"], done["result"]) == ("parent-1", "the child says very well")
 
 
-def test_a_run_that_asks_again_is_told_with_its_question(place: Place, knowing: Agent) -> None:
+def test_answer_reports_the_next_question(place: Place, knowing: Agent) -> None:
     place.run(flows.asking_twice, run_id="twice-1")
     assert knowing.read("answer", question="twice-1", value="a", confirm=True)[1:] == [
         "twice-1@2  suspended",
@@ -185,7 +185,7 @@ def test_a_run_that_asks_again_is_told_with_its_question(place: Place, knowing: 
     ]
 
 
-def test_answered_questions_come_in_pages_however_many_there_are(place: Place, bare: Agent) -> None:
+def test_inbox_pages_answered_questions(place: Place, bare: Agent) -> None:
     ids = [f"often#{number}" for number in range(1, 111)]
     with place.open() as hf:
         hf.run(flows.asking_often, len(ids), run_id="often")

@@ -34,7 +34,7 @@ QUIET = RunConfig(tracing_disabled=True)
 
 
 class Scripted(Model):
-    """Says what it was told to say, and remembers what it was asked."""
+    """A model with scripted replies that records its input."""
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
@@ -86,7 +86,7 @@ def hf(path: Path) -> Iterator[Holdfast]:
         yield hf
 
 
-def test_a_runner_goes_on_where_the_last_process_left(path: Path) -> None:
+def test_runner_continues_the_conversation_of_another_process(path: Path) -> None:
     call = ResponseFunctionToolCall(
         arguments='{"city": "Oslo"}', call_id="c1", name="weather", type="function_call"
     )
@@ -118,7 +118,7 @@ def test_a_runner_goes_on_where_the_last_process_left(path: Path) -> None:
     assert all(type(item) is dict for item in asked)
 
 
-def test_every_change_is_a_version_and_nothing_said_is_deleted(hf: Holdfast) -> None:
+def test_every_change_is_a_version_and_items_stay_in_history(hf: Holdfast) -> None:
     async def talk(session: HoldfastSession) -> None:
         assert (await session.get_items(), await session.pop_item(), await session.versions()) == (
             [],
@@ -152,7 +152,7 @@ def test_every_change_is_a_version_and_nothing_said_is_deleted(hf: Holdfast) -> 
         asyncio.run(talk(HoldfastSession("s", memory)))
 
 
-def test_a_conversation_is_rolled_back_and_forked(hf: Holdfast) -> None:
+def test_session_is_rolled_back_and_forked(hf: Holdfast) -> None:
     async def talk() -> None:
         session = HoldfastSession("s", hf, session_settings={"limit": 9})
         for word in "abc":
@@ -179,7 +179,7 @@ def test_a_conversation_is_rolled_back_and_forked(hf: Holdfast) -> None:
     assert hf.verify()
 
 
-def test_a_branch_that_was_left_is_gone_on_with_again_by_sessions_in_use_too(hf: Holdfast) -> None:
+def test_open_sessions_follow_a_rollback_to_an_abandoned_timeline(hf: Holdfast) -> None:
     async def talk() -> None:
         one, two = HoldfastSession("s", hf), HoldfastSession("s", hf)
         await one.add_items([said("a")])
@@ -196,7 +196,7 @@ def test_a_branch_that_was_left_is_gone_on_with_again_by_sessions_in_use_too(hf:
     asyncio.run(talk())
 
 
-def test_the_latest_items_and_no_more(hf: Holdfast) -> None:
+def test_get_items_returns_the_latest_up_to_the_limit(hf: Holdfast) -> None:
     async def talk() -> None:
         session = HoldfastSession("s", hf, session_settings=SessionSettings(limit=2))
         await session.add_items([said(word) for word in "abcde"])
@@ -214,7 +214,7 @@ def test_the_latest_items_and_no_more(hf: Holdfast) -> None:
     asyncio.run(talk())
 
 
-def test_many_tasks_and_sessions_lose_nothing(hf: Holdfast) -> None:
+def test_concurrent_tasks_and_sessions_lose_no_item(hf: Holdfast) -> None:
     async def talk() -> None:
         sessions = [HoldfastSession("s", hf) for _ in range(4)]
 
@@ -231,7 +231,7 @@ def test_many_tasks_and_sessions_lose_nothing(hf: Holdfast) -> None:
 
 
 def _whole(kept: list[str], writers: int, each: int) -> None:
-    """Is everything there, calls in one piece, each writer's in order?"""
+    """Check that no item is missing, each call is in one piece, and each writer's calls are in order."""
     assert len(kept) == len(set(kept)) == writers * each * 2
     for one, two in zip(kept[::2], kept[1::2], strict=True):
         assert (one[-1], two[-1], one[:-1]) == ("0", "1", two[:-1])
@@ -251,7 +251,7 @@ def _write_in_a_process(path: Path, number: int, ready: Any) -> None:
         asyncio.run(writer(hf))
 
 
-def test_many_processes_lose_nothing(path: Path) -> None:
+def test_concurrent_processes_lose_no_item(path: Path) -> None:
     # Forked, since importing the SDK takes longer than all the rest.
     context = multiprocessing.get_context("fork")
     ready = context.Barrier(3)
@@ -266,7 +266,7 @@ def test_many_processes_lose_nothing(path: Path) -> None:
         assert hf.verify()
 
 
-def test_popping_takes_each_item_once(hf: Holdfast) -> None:
+def test_concurrent_pops_return_each_item_once(hf: Holdfast) -> None:
     async def talk() -> None:
         session = HoldfastSession("s", hf)
         await session.add_items([said(str(number)) for number in range(12)])
@@ -277,7 +277,7 @@ def test_popping_takes_each_item_once(hf: Holdfast) -> None:
     asyncio.run(talk())
 
 
-def test_a_store_that_waits_keeps_nobody_else_waiting_and_a_write_that_was_begun_is_ended(
+def test_waiting_write_does_not_block_the_loop_and_ends_despite_cancellation(
     hf: Holdfast, path: Path
 ) -> None:
     async def talk() -> None:
@@ -302,7 +302,7 @@ def test_a_store_that_waits_keeps_nobody_else_waiting_and_a_write_that_was_begun
     asyncio.run(talk())
 
 
-def test_what_cannot_be_an_item_leaves_nothing_behind(hf: Holdfast) -> None:
+def test_invalid_item_is_refused_and_writes_nothing(hf: Holdfast) -> None:
     async def talk() -> None:
         session = HoldfastSession("s", hf)
         for items in (None, "text", {"role": "user"}, [said("a"), "text"], [3]):
@@ -324,14 +324,14 @@ def test_what_cannot_be_an_item_leaves_nothing_behind(hf: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a@b", "../x", "x\0", " x", "x" * 201, "~", None, 7])
-def test_what_cannot_be_a_session(hf: Holdfast, name: Any) -> None:
+def test_invalid_session_id_is_refused(hf: Holdfast, name: Any) -> None:
     with pytest.raises(InvalidReference):
         HoldfastSession(name, hf)
     with pytest.raises(InvalidCall, match="open store"):
         HoldfastSession("s", cast(Any, "runs.db"))
 
 
-def test_a_run_that_is_no_conversation_is_left_alone(hf: Holdfast) -> None:
+def test_run_that_is_not_a_conversation_is_refused_and_unchanged(hf: Holdfast) -> None:
     async def talk() -> None:
         for number, state in enumerate(({"plan": 1}, [1], {"items": 3})):
             hf.history(f"run-{number}").commit(state)
@@ -344,7 +344,7 @@ def test_a_run_that_is_no_conversation_is_left_alone(hf: Holdfast) -> None:
     asyncio.run(talk())
 
 
-def test_the_run_of_a_workflow_is_left_alone_whatever_its_state_holds(hf: Holdfast) -> None:
+def test_run_of_a_workflow_is_refused_and_unchanged(hf: Holdfast) -> None:
     @holdfast.workflow
     def shopping() -> None:
         holdfast.ask("What else?")
@@ -362,7 +362,7 @@ def test_the_run_of_a_workflow_is_left_alone_whatever_its_state_holds(hf: Holdfa
     asyncio.run(talk())
 
 
-def test_a_damaged_conversation_is_refused(path: Path) -> None:
+def test_corrupt_conversation_is_refused(path: Path) -> None:
     with holdfast.open(path) as hf:
         asyncio.run(HoldfastSession("s", hf).add_items([said("a secret thought")]))
     with Database(path) as connection:
@@ -374,7 +374,7 @@ def test_a_damaged_conversation_is_refused(path: Path) -> None:
                 asyncio.run(call)
 
 
-def test_on_postgres(url: str) -> None:
+def test_session_works_on_postgres(url: str) -> None:
     async def talk(hf: Holdfast) -> None:
         session = HoldfastSession("s", hf)
         agent = Agent(name="guide", model=Scripted(text("one"), text("two")))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from flowing import Log
+from stageflow_stages import Log
 
 import holdfast
 from holdfast import Holdfast

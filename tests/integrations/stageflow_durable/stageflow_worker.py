@@ -1,7 +1,7 @@
 """The program that is killed while it runs a durable pipeline.
 
-Arguments: the store, the file of effects, and where to die: a stage (in the midst of it), `saved:STAGE` (right after
-its output was written) or nothing. Each stage leaves a line in the file of effects before it returns.
+Arguments: the store, the file of effects, and when to kill itself: a stage (during it), `saved:STAGE` (right after its
+output was written) or nothing. Each stage appends a line to the file of effects before it returns.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def die() -> None:
 
 
 class Sink(NoOpEventSink):
-    """Hears of each output that was written."""
+    """Kills the process after the output of a stage was written."""
 
     def __init__(self, doom: str) -> None:
         self._doom = doom
@@ -47,7 +47,7 @@ def pipeline(effects: Path, doom: str) -> Pipeline:
     async def run(ctx: StageContext) -> dict[str, Any]:
         name, nonce = ctx.stage_name, uuid.uuid4().hex
         if name in PARTS:
-            # So that the parts end one after another, each while others are under way.
+            # The parts end one after another, each while others are running.
             for _ in range(5 * PARTS.index(name)):
                 await asyncio.sleep(0.001)
         with effects.open("a") as file:

@@ -1,11 +1,10 @@
-"""Guards and interceptors around durable stages: who decides that one runs again, and whose output counts."""
+"""Guards and interceptors around durable stages: retries, and which output is recorded."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from flowing import Log, chain, ok, run, stage, steps
 from stageflow.api import Pipeline, StageKind, StageOutput
 from stageflow.pipeline.dag import UnifiedStageExecutionError
 from stageflow.pipeline.guard_retry import GuardRetryPolicy, GuardRetryStrategy
@@ -13,6 +12,7 @@ from stageflow.pipeline.interceptors import BaseInterceptor, InterceptorResult, 
 from stageflow.pipeline.retry import BackoffStrategy, JitterStrategy, RetryInterceptor
 from stageflow.stages.context import PipelineContext
 from stageflow.stages.result import StageResult
+from stageflow_stages import Log, chain, ok, run, stage, steps
 
 from holdfast import Holdfast
 from holdfast.integrations.stageflow import durable
@@ -20,7 +20,7 @@ from holdfast.integrations.stageflow import durable
 pytest_plugins = ["postgres_fixtures"]
 
 
-def test_an_interceptor_may_retry_a_stage(hf: Holdfast, log: Log) -> None:
+def test_stage_retried_by_an_interceptor_is_recorded(hf: Holdfast, log: Log) -> None:
     gives: list[Any] = [ConnectionError("one"), ok(n=2)]
     pipeline = chain(log, "plan", "act", act=lambda: gives.pop(0))
     retry = RetryInterceptor(
@@ -46,7 +46,7 @@ def guarded(log: Log, drafts: list[Any], verdicts: list[Any]) -> Pipeline:
 STRATEGY = GuardRetryStrategy({"guard": GuardRetryPolicy(retry_stage="draft", max_attempts=4)})
 
 
-def test_a_guard_may_have_a_stage_run_again(hf: Holdfast, log: Log) -> None:
+def test_stage_retried_by_a_guard_is_recorded(hf: Holdfast, log: Log) -> None:
     bad = [StageOutput.fail("rude", {"n": number}) for number in range(2)]
     pipeline = guarded(log, [ok(n=1), ok(n=2), ok(n=3)], [*bad, ok()])
     results = run(durable(pipeline, hf, "r"), guard_retry_strategy=STRATEGY)
@@ -61,7 +61,7 @@ def test_a_guard_may_have_a_stage_run_again(hf: Holdfast, log: Log) -> None:
     assert durable(pipeline, hf, "r").rollback(before="draft").number == 1
 
 
-def test_a_guard_that_was_interrupted_judges_the_last_draft(hf: Holdfast, log: Log) -> None:
+def test_interrupted_guard_resumes_with_the_last_draft(hf: Holdfast, log: Log) -> None:
     verdicts: list[Any] = [StageOutput.fail("rude"), KeyboardInterrupt()]
     pipeline = guarded(log, [ok(n=1), ok(n=2), ok(n=3)], verdicts)
     with pytest.raises(KeyboardInterrupt):
@@ -73,7 +73,7 @@ def test_a_guard_that_was_interrupted_judges_the_last_draft(hf: Holdfast, log: L
     assert results["draft"].data == {"n": 3}
 
 
-def test_a_guard_that_gives_up_has_failed(hf: Holdfast, log: Log) -> None:
+def test_guard_out_of_retries_fails_the_run(hf: Holdfast, log: Log) -> None:
     verdicts = [StageOutput.fail(f"rude {number}", {"n": number}) for number in range(4)]
     pipeline = guarded(log, [ok(n=number) for number in range(5)], verdicts)
     with pytest.raises(UnifiedStageExecutionError) as error:
@@ -87,7 +87,7 @@ def test_a_guard_that_gives_up_has_failed(hf: Holdfast, log: Log) -> None:
 
 
 class Answer(BaseInterceptor):
-    """Answers in the place of a stage."""
+    """An interceptor that returns an output in place of a stage."""
 
     name = "answer"
 
@@ -101,7 +101,7 @@ class Answer(BaseInterceptor):
         """Nothing to do."""
 
 
-def test_what_an_interceptor_answers_is_not_taken_for_the_stages_own(hf: Holdfast, log: Log) -> None:
+def test_output_of_an_interceptor_is_not_recorded_as_the_stages(hf: Holdfast, log: Log) -> None:
     pipeline = chain(log, "plan", "act", "end")
     results = run(durable(pipeline, hf, "r"), interceptors=[Answer("act")])
     assert results["act"].data == {"by": "me"}

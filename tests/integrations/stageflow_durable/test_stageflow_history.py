@@ -1,4 +1,4 @@
-"""What the history of a durable pipeline tells, how it is rolled back, and who may write it."""
+"""The history of a durable pipeline: its events and versions, rollback, and concurrent writers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flowing import Log, chain, fails, hurried, ok, run, stage, steps
 from stageflow.api import Pipeline, StageContext, StageKind
 from stageflow.pipeline.dag import UnifiedStageExecutionError
+from stageflow_stages import Log, chain, fails, hurried, ok, run, stage, steps
 
 import holdfast
 from database import Database
@@ -20,7 +20,7 @@ pytest_plugins = ["postgres_fixtures"]
 
 
 class Sink:
-    """An event sink that keeps what it hears."""
+    """An event sink that collects events."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.heard: list[tuple[str, dict[str, Any]]] = []
@@ -41,7 +41,7 @@ class Sink:
 # Events
 
 
-def test_events_in_the_journal_and_through_the_sink(hf: Holdfast, log: Log) -> None:
+def test_events_are_in_the_journal_and_the_sink(hf: Holdfast, log: Log) -> None:
     trouble: list[Any] = [ValueError("no")]
     pipeline = chain(log, "plan", "act", act=lambda: trouble[0])
     first, second = Sink(), Sink()
@@ -69,13 +69,18 @@ def test_events_in_the_journal_and_through_the_sink(hf: Holdfast, log: Log) -> N
         (3, "act", "fail"),
     ]
     assert first.of("restored") == []
-    (told,) = second.of("restored")
-    assert (told["run"], told["version"], told["stages"], told["pipeline"]) == ("r", 3, ["plan"], "chain")
-    assert "pipeline_run_id" in told
+    (event,) = second.of("restored")
+    assert (
+        event["run"],
+        event["version"],
+        event["stages"],
+        event["pipeline"],
+    ) == ("r", 3, ["plan"], "chain")
+    assert "pipeline_run_id" in event
     assert [data["version"] for data in second.of("saved")] == [4]
 
 
-def test_a_sink_that_fails_harms_nobody(hf: Holdfast, log: Log) -> None:
+def test_failing_sink_does_not_fail_the_pipeline(hf: Holdfast, log: Log) -> None:
     flow = durable(chain(log, "plan", "act"), hf, "r")
     run(flow, event_sink=Sink(OSError("full")))
     run(flow, event_sink=Sink(OSError("full")))
@@ -109,7 +114,7 @@ def test_each_version_is_the_state_after_a_stage(hf: Holdfast, log: Log) -> None
     ]
 
 
-def test_a_snapshot_is_stored_once(hf: Holdfast, log: Log) -> None:
+def test_snapshot_is_stored_once(hf: Holdfast, log: Log) -> None:
     names = [f"s{number}" for number in range(30)]
     run(durable(chain(log, *names), hf, "r"), metadata={"text": [f"word {n} of a text" for n in range(2000)]})
     sizes = [version.size for version in reversed(hf.history("r").versions())]
@@ -117,7 +122,7 @@ def test_a_snapshot_is_stored_once(hf: Holdfast, log: Log) -> None:
     assert max(sizes[1:]) < 1_500
 
 
-def test_old_versions_may_be_pruned(hf: Holdfast, log: Log) -> None:
+def test_prune_keeps_the_run_resumable(hf: Holdfast, log: Log) -> None:
     trouble: list[Any] = [ValueError("no")]
     pipeline = chain(log, "plan", "act", "end", end=lambda: trouble[0])
     fails(durable(pipeline, hf, "r"), input_text="kelp")
@@ -127,7 +132,7 @@ def test_old_versions_may_be_pruned(hf: Holdfast, log: Log) -> None:
     assert log.taken() == ["plan", "act", "end", "end"]
 
 
-def test_a_run_travels_in_a_bundle(hf: Holdfast, log: Log, tmp_path: Path) -> None:
+def test_run_resumes_from_an_imported_bundle(hf: Holdfast, log: Log, tmp_path: Path) -> None:
     trouble: list[Any] = [ValueError("no")]
     pipeline = chain(log, "plan", "act", act=lambda: trouble[0])
     fails(durable(pipeline, hf, "r"), input_text="kelp")
@@ -140,7 +145,7 @@ def test_a_run_travels_in_a_bundle(hf: Holdfast, log: Log, tmp_path: Path) -> No
     assert log.taken() == ["act"]
 
 
-def test_a_damaged_version_is_refused_before_anything_runs(tmp_path: Path, log: Log) -> None:
+def test_corrupt_version_is_refused_before_a_stage_runs(tmp_path: Path, log: Log) -> None:
     file = tmp_path / "runs.db"
     pipeline = chain(log, "plan", "act", plan={"text": "a text that stands out"})
     with holdfast.open(file) as hf:
@@ -157,7 +162,7 @@ def test_a_damaged_version_is_refused_before_anything_runs(tmp_path: Path, log: 
 # Rollback
 
 
-def test_rollback_to_a_stage_and_to_before_it(hf: Holdfast, log: Log) -> None:
+def test_rollback_goes_to_or_before_a_stage(hf: Holdfast, log: Log) -> None:
     counter = iter(range(100))
     pipeline = chain(log, "plan", "search", "write", search=lambda: ok(n=next(counter)))
     flow = durable(pipeline, hf, "r")
@@ -193,7 +198,7 @@ def test_rollback_to_a_stage_and_to_before_it(hf: Holdfast, log: Log) -> None:
     assert log.taken() == ["plan", "search", "write"]
 
 
-def test_rollback_goes_along_the_line_of_the_head(hf: Holdfast, log: Log) -> None:
+def test_rollback_considers_only_ancestors_of_the_head(hf: Holdfast, log: Log) -> None:
     flow = durable(chain(log, "plan", "act"), hf, "r")
     run(flow)
     flow.rollback(before="act")
@@ -201,7 +206,7 @@ def test_rollback_goes_along_the_line_of_the_head(hf: Holdfast, log: Log) -> Non
         flow.rollback(to="act")
 
 
-def test_what_cannot_be_rolled_back_to(hf: Holdfast, log: Log) -> None:
+def test_invalid_rollback_is_refused(hf: Holdfast, log: Log) -> None:
     flow = durable(chain(log, "plan", "act"), hf, "r")
     with pytest.raises(NotFound, match="'r'"):
         flow.rollback(to="plan")
@@ -214,8 +219,8 @@ def test_what_cannot_be_rolled_back_to(hf: Holdfast, log: Log) -> None:
     assert hf.history("r").head.number == 3
 
 
-def test_what_ends_after_a_rollback_is_not_kept(hf: Holdfast, log: Log) -> None:
-    """Somebody rolls the run back while a stage is under way."""
+def test_stage_that_ends_after_a_rollback_is_refused(hf: Holdfast, log: Log) -> None:
+    """The run is rolled back while a stage is running."""
 
     def act(ctx: StageContext) -> None:
         if log.count("act") == 1:
@@ -231,7 +236,7 @@ def test_what_ends_after_a_rollback_is_not_kept(hf: Holdfast, log: Log) -> None:
     assert log.taken() == ["plan", "act", "plan", "act"]
 
 
-def test_nor_if_another_has_gone_on_from_there(hf: Holdfast, log: Log) -> None:
+def test_stage_that_ends_after_a_rollback_and_another_execution_is_refused(hf: Holdfast, log: Log) -> None:
     async def act(ctx: StageContext) -> None:
         if log.count("act") == 1:
             hf.history("r").rollback(to=1)
@@ -247,7 +252,7 @@ def test_nor_if_another_has_gone_on_from_there(hf: Holdfast, log: Log) -> None:
 # Two at once
 
 
-def test_two_executions_record_a_stage_once(hf: Holdfast) -> None:
+def test_concurrent_executions_record_a_stage_once(hf: Holdfast) -> None:
     met = 0
     both: list[Any] = []
 
@@ -274,7 +279,7 @@ def test_two_executions_record_a_stage_once(hf: Holdfast) -> None:
     assert hf.get("r").status == "completed"
 
 
-def test_what_others_commit_beside_it_stays(hf: Holdfast, log: Log) -> None:
+def test_concurrent_manual_commit_is_preserved(hf: Holdfast, log: Log) -> None:
     def act(ctx: StageContext) -> None:
         with hf.history("r").edit(note="by hand") as state:
             state["remark"] = "mind the gap"
@@ -286,7 +291,7 @@ def test_what_others_commit_beside_it_stays(hf: Holdfast, log: Log) -> None:
 
 
 class Signal:
-    """A value that says when it is taken down for the record, which is right before it is written."""
+    """A value that signals when it is captured, which is right before it is written."""
 
     def __init__(self) -> None:
         self.taken = asyncio.Event()
@@ -300,7 +305,7 @@ def _split(signal: Signal) -> str:
 holdfast.register(Signal, split=_split, join=lambda parts: Signal())
 
 
-def test_a_write_under_way_is_waited_for_by_who_is_cancelled(tmp_path: Path) -> None:
+def test_cancelled_execution_waits_for_its_write(tmp_path: Path) -> None:
     file = tmp_path / "runs.db"
 
     async def main(hf: Holdfast) -> None:
@@ -321,8 +326,8 @@ def test_a_write_under_way_is_waited_for_by_who_is_cancelled(tmp_path: Path) -> 
         asyncio.run(main(hf))
 
 
-def test_what_was_written_too_late_for_its_stage_stands(tmp_path: Path) -> None:
-    """The stage's time is over while its output is written: the pipeline fails, and the next run passes the stage."""
+def test_output_written_after_the_stage_timeout_is_kept(tmp_path: Path) -> None:
+    """The stage times out while its output is written: the pipeline fails, and the next run replays the stage."""
     file = tmp_path / "runs.db"
 
     async def main(hf: Holdfast) -> None:
@@ -345,7 +350,7 @@ def test_what_was_written_too_late_for_its_stage_stands(tmp_path: Path) -> None:
 
 
 def locking(signal: Signal, lock: Database) -> Pipeline:
-    """A stage whose output cannot be written until the lock is let go."""
+    """A stage whose output cannot be written until the lock is released."""
 
     async def good(ctx: StageContext) -> dict[str, Any]:
         lock.execute("BEGIN IMMEDIATE")

@@ -1,4 +1,4 @@
-"""Bad input: another pipeline, another task, another kind of run, hostile names, a store that is not there."""
+"""Invalid use: another pipeline, another task, another kind of run, invalid names, a closed store."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flowing import Log, chain, fails, ok, run, stage, steps
 from stageflow.api import Pipeline, StageContext, StageKind
 from stageflow.context.conversation import Conversation
 from stageflow.pipeline.spec import PipelineValidationError
+from stageflow_stages import Log, chain, fails, ok, run, stage, steps
 
 import holdfast
 from holdfast import (
@@ -38,7 +38,7 @@ def tiny() -> int:
     return 1
 
 
-def test_what_is_no_pipeline_store_or_id(memory: Holdfast, log: Log, tmp_path: Path) -> None:
+def test_durable_refuses_invalid_pipeline_store_and_id(memory: Holdfast, log: Log, tmp_path: Path) -> None:
     pipeline = chain(log, "plan")
     for wrong in (None, "pipeline", pipeline.build(), Pipeline):
         with pytest.raises(InvalidCall, match=r"stageflow\.Pipeline"):
@@ -67,10 +67,10 @@ def test_what_is_no_pipeline_store_or_id(memory: Holdfast, log: Log, tmp_path: P
     assert memory.runs() == []
 
 
-def test_pipelines_that_stageflow_refuses(memory: Holdfast, log: Log) -> None:
+def test_durable_raises_errors_of_stageflow(memory: Holdfast, log: Log) -> None:
     with pytest.raises(PipelineValidationError):
         run(durable(Pipeline(name="empty"), memory, "r"))
-    lost = Pipeline(name="p").with_stage("a", stage(log, "a"), StageKind.WORK, after="nobody")
+    lost = Pipeline(name="p").with_stage("a", stage(log, "a"), StageKind.WORK, after="missing")
     with pytest.raises(PipelineValidationError):
         run(durable(lost, memory, "r"))
     with pytest.raises(ValueError, match="not both"):
@@ -78,7 +78,7 @@ def test_pipelines_that_stageflow_refuses(memory: Holdfast, log: Log) -> None:
     assert memory.runs() == []
 
 
-def test_what_a_stage_must_not_return(memory: Holdfast, log: Log) -> None:
+def test_invalid_output_fails_its_stage(memory: Holdfast, log: Log) -> None:
     error = fails(durable(chain(log, "plan", "act", act=7), memory, "r"))
     assert "unsupported result type" in str(error)
     assert memory.get("r").status == "failed"
@@ -86,13 +86,13 @@ def test_what_a_stage_must_not_return(memory: Holdfast, log: Log) -> None:
 
 
 @pytest.mark.parametrize("name", ["x" * 600, "a\ud800"])
-def test_names_of_stages_that_no_version_can_bear(memory: Holdfast, log: Log, name: str) -> None:
+def test_invalid_stage_name_is_refused(memory: Holdfast, log: Log, name: str) -> None:
     with pytest.raises(InvalidCall, match="name of a stage"):
         run(durable(chain(log, name), memory, "r"))
     assert memory.runs() == []
 
 
-def test_odd_names_of_stages(memory: Holdfast, log: Log) -> None:
+def test_unusual_stage_names_are_recorded(memory: Holdfast, log: Log) -> None:
     names = ("a.b[0]", "", "../x", "__proto__", "stages", "ünï ☂", "'; DROP TABLE run; --")
     pipeline = chain(log, *names)
     first = run(durable(pipeline, memory, "r"))
@@ -101,7 +101,7 @@ def test_odd_names_of_stages(memory: Holdfast, log: Log) -> None:
     assert len(log.taken()) == len(names)
 
 
-def test_names_that_redaction_would_hide(log: Log) -> None:
+def test_stage_name_matching_redaction_is_refused(log: Log) -> None:
     with holdfast.open(":memory:", redact=["*token*", "sta?us"]) as hf:
         with pytest.raises(InvalidCall, match=r"get_token, status.*redact"):
             run(durable(chain(log, "get_token"), hf, "r"))
@@ -115,7 +115,7 @@ def test_names_that_redaction_would_hide(log: Log) -> None:
 # Another pipeline
 
 
-def test_another_pipeline_under_the_same_id(hf: Holdfast, log: Log) -> None:
+def test_changed_pipeline_is_refused(hf: Holdfast, log: Log) -> None:
     run(durable(chain(log, "plan", "act"), hf, "r"))
     log.clear()
     for other, words in (
@@ -132,7 +132,7 @@ def test_another_pipeline_under_the_same_id(hf: Holdfast, log: Log) -> None:
     assert hf.history("r").head.number == 3
 
 
-def test_a_changed_pipeline_goes_on_if_that_is_allowed(hf: Holdfast, log: Log, caplog: Any) -> None:
+def test_changed_pipeline_continues_if_allowed(hf: Holdfast, log: Log, caplog: Any) -> None:
     run(durable(chain(log, "plan", "act", "end"), hf, "r"))
     log.clear()
     changed = (
@@ -157,7 +157,7 @@ def test_a_changed_pipeline_goes_on_if_that_is_allowed(hf: Holdfast, log: Log, c
     assert hf.get("r").status == "completed"
 
 
-def test_a_stage_that_is_gone_leaves_no_output(hf: Holdfast, log: Log) -> None:
+def test_removed_stage_leaves_no_output(hf: Holdfast, log: Log) -> None:
     run(durable(chain(log, "plan", "act"), hf, "r"))
     run(durable(chain(log, "plan"), hf, "r", changed="allow"))
     assert list(results_of(hf.history("r").head)) == ["plan"]
@@ -178,7 +178,7 @@ def test_a_stage_that_is_gone_leaves_no_output(hf: Holdfast, log: Log) -> None:
         ({"execution_mode": "practice"}, "execution_mode"),
     ],
 )
-def test_another_context_under_the_same_id(hf: Holdfast, log: Log, given: dict[str, Any], field: str) -> None:
+def test_changed_context_is_refused(hf: Holdfast, log: Log, given: dict[str, Any], field: str) -> None:
     flow = durable(chain(log, "plan"), hf, "r")
     run(flow, input_text="kelp")
     with pytest.raises(ReplayDiverged, match=rf"with another {field}: use another run id"):
@@ -192,7 +192,7 @@ def test_another_context_under_the_same_id(hf: Holdfast, log: Log, given: dict[s
 # Another kind of run
 
 
-def test_runs_that_are_no_pipelines(hf: Holdfast, log: Log) -> None:
+def test_run_that_is_not_a_pipeline_is_refused(hf: Holdfast, log: Log) -> None:
     flow = chain(log, "plan")
     hf.run(tiny, run_id="workflow")
     hf.history("dict").commit({"stages": {}, "pipeline": "mine"})
@@ -220,7 +220,7 @@ def test_runs_that_are_no_pipelines(hf: Holdfast, log: Log) -> None:
         lambda state: state["snapshot"].pop("run_id") and state.update(snapshot=7),
     ],
 )
-def test_a_state_that_somebody_spoiled(memory: Holdfast, log: Log, spoil: Any) -> None:
+def test_invalid_state_is_refused(memory: Holdfast, log: Log, spoil: Any) -> None:
     flow = durable(chain(log, "plan", "act"), memory, "r")
     run(flow)
     log.clear()
@@ -236,7 +236,7 @@ def test_a_state_that_somebody_spoiled(memory: Holdfast, log: Log, spoil: Any) -
     assert log.taken() == []
 
 
-def test_an_output_that_somebody_spoiled(memory: Holdfast, log: Log) -> None:
+def test_invalid_output_in_the_state_is_refused(memory: Holdfast, log: Log) -> None:
     flow = durable(chain(log, "plan", "act"), memory, "r")
     run(flow)
     with memory.history("r").edit() as state:
@@ -254,7 +254,7 @@ def test_an_output_that_somebody_spoiled(memory: Holdfast, log: Log) -> None:
 # The store
 
 
-def test_a_store_that_is_closed(tmp_path: Path, log: Log) -> None:
+def test_closed_store_is_refused(tmp_path: Path, log: Log) -> None:
     hf = holdfast.open(tmp_path / "runs.db")
     flow = durable(chain(log, "plan"), hf, "r")
     hf.close()
@@ -263,8 +263,8 @@ def test_a_store_that_is_closed(tmp_path: Path, log: Log) -> None:
     assert log.taken() == []
 
 
-def test_a_store_that_goes_away_meanwhile(tmp_path: Path, log: Log) -> None:
-    """The stage's own error is told, not that of the record."""
+def test_stage_error_is_raised_if_the_store_is_closed_meanwhile(tmp_path: Path, log: Log) -> None:
+    """The stage's own error is raised, not the error while recording it."""
     file = tmp_path / "runs.db"
     hf = holdfast.open(file)
 
@@ -282,7 +282,7 @@ def test_a_store_that_goes_away_meanwhile(tmp_path: Path, log: Log) -> None:
     assert log.taken() == ["plan", "act", "act"]
 
 
-def test_a_deep_output(memory: Holdfast, log: Log) -> None:
+def test_too_deep_output_fails_its_stage(memory: Holdfast, log: Log) -> None:
     deep: Any = 1
     for _ in range(5_000):
         deep = [deep]
@@ -290,7 +290,7 @@ def test_a_deep_output(memory: Holdfast, log: Log) -> None:
     assert isinstance(fails(flow).original, holdfast.UnsupportedValue)
 
 
-def test_a_run_that_is_deleted_meanwhile(memory: Holdfast, log: Log) -> None:
+def test_run_deleted_during_a_stage_raises(memory: Holdfast, log: Log) -> None:
     pipeline = chain(log, "plan").with_stage(
         "act", stage(log, "act", also=lambda ctx: memory.delete("r")), StageKind.WORK, after="plan"
     )
@@ -299,8 +299,8 @@ def test_a_run_that_is_deleted_meanwhile(memory: Holdfast, log: Log) -> None:
     assert memory.runs() == []
 
 
-def test_many_stages_at_once_from_many_runs(hf: Holdfast) -> None:
-    """Runs beside each other in one loop: none sees another's record."""
+def test_concurrent_runs_record_all_stages(hf: Holdfast) -> None:
+    """Concurrent runs in one event loop: none sees the record of another."""
     import asyncio
 
     pipeline = Pipeline(name="p")

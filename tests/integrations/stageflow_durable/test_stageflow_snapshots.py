@@ -1,4 +1,4 @@
-"""A context's snapshot comes back exactly as it was, from every version, whatever happened to it afterwards."""
+"""A context's snapshot is read back exactly, from every version, whatever happened to it afterwards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from flowing import Log, chain, fails, ok, run, stage
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stageflow.api import Pipeline, StageContext, StageKind, StageOutput
@@ -22,6 +21,7 @@ from stageflow.context.conversation import Conversation
 from stageflow.context.enrichments import DocumentEnrichment, Enrichments, MemoryEnrichment, ProfileEnrichment
 from stageflow.core import StageArtifact, StageEvent, StageStatus
 from stageflow.stages.context import PipelineContext
+from stageflow_stages import Log, chain, fails, ok, run, stage
 
 import holdfast
 from holdfast import Holdfast, InvalidCall, ReplayDiverged, UnsupportedValue
@@ -77,7 +77,7 @@ FULL: ContextSnapshot[Any] = ContextSnapshot(
 
 
 def kept(hf: Holdfast, snapshot: ContextSnapshot[Any], run_id: str = "r") -> ContextSnapshot[Any]:
-    """What comes back of a snapshot that a pipeline was run with."""
+    """Return the recorded snapshot of a pipeline that was run with a snapshot."""
     with pytest.warns(DeprecationWarning, match="StageContext"):
         _run_with(hf, snapshot, run_id)
     return snapshot_of(hf.history(run_id).head)
@@ -88,7 +88,7 @@ def _run_with(hf: Holdfast, snapshot: ContextSnapshot[Any], run_id: str) -> None
     run(durable(chain(Log(), "plan"), hf, run_id), context)
 
 
-def test_a_full_snapshot_survives(hf: Holdfast) -> None:
+def test_full_snapshot_is_read_back(hf: Holdfast) -> None:
     found = kept(hf, FULL)
     assert found == FULL
     assert repr(found) == repr(FULL)
@@ -102,7 +102,7 @@ def test_a_full_snapshot_survives(hf: Holdfast) -> None:
     assert "mine" not in snapshot_of(hf.history("r").head).metadata
 
 
-def test_stages_of_a_second_run_see_the_recorded_snapshot(hf: Holdfast, log: Log) -> None:
+def test_resumed_stages_see_the_recorded_snapshot(hf: Holdfast, log: Log) -> None:
     seen: list[ContextSnapshot[Any]] = []
     trouble: list[Any] = [ValueError("no"), ok()]
 
@@ -146,7 +146,7 @@ EMPTY: list[ContextSnapshot[Any]] = [
 ]
 
 
-def test_two_different_empty_contexts_are_not_one(hf: Holdfast) -> None:
+def test_different_empty_contexts_stay_different(hf: Holdfast) -> None:
     found = [kept(hf, snapshot, f"r{number}") for number, snapshot in enumerate(EMPTY)]
     assert [repr(snapshot) for snapshot in found] == [repr(snapshot) for snapshot in EMPTY]
     assert len({repr(snapshot) for snapshot in found}) == len(EMPTY)
@@ -155,13 +155,13 @@ def test_two_different_empty_contexts_are_not_one(hf: Holdfast) -> None:
     # The same snapshot, as two runs: each has its own.
     assert kept(hf, EMPTY[0], "twin") == EMPTY[0]
     assert hf.history("twin").at(1).hash != hf.history("r0").at(1).hash
-    # Nor is one taken for another when a run is gone on with.
+    # A run is not continued with another of them.
     for other in EMPTY[1:]:
         with pytest.raises(ReplayDiverged):
             _run_with(hf, other, "r0")
 
 
-def test_contexts_that_only_time_tells_apart(hf: Holdfast) -> None:
+def test_snapshots_that_differ_only_in_time_are_not_equal(hf: Holdfast) -> None:
     run(durable(chain(Log(), "plan"), hf, "one"))
     run(durable(chain(Log(), "plan"), hf, "other"))
     one, other = (snapshot_of(hf.history(name).head) for name in ("one", "other"))
@@ -172,7 +172,7 @@ def test_contexts_that_only_time_tells_apart(hf: Holdfast) -> None:
 # Changed afterwards
 
 
-def test_what_is_changed_afterwards_changes_no_version(hf: Holdfast) -> None:
+def test_later_mutation_does_not_change_a_version(hf: Holdfast) -> None:
     metadata: dict[str, Any] = {"plan": {"tasks": [{"done": False}]}}
     output: dict[str, Any] = {"found": [{"n": 1}]}
 
@@ -202,7 +202,7 @@ def test_what_is_changed_afterwards_changes_no_version(hf: Holdfast) -> None:
     assert done == [False, False, True, True]
     assert [results_of(history.at(n))["plan"].data for n in (2, 3, 4)] == [{"found": [{"n": 1}]}] * 3
     assert history.blame("snapshot.metadata.plan.tasks[0].done").version.step == "spoil"
-    # Who goes on from there sees what a stage there would have seen.
+    # An execution that continues from there sees what a stage there would have seen.
     flow = durable(pipeline, hf, "r")
     flow.rollback(before="look")
     assert run(flow)["look"].data == {"done": True}
@@ -210,7 +210,7 @@ def test_what_is_changed_afterwards_changes_no_version(hf: Holdfast) -> None:
     assert snapshot_of(history.head).metadata["plan"]["tasks"] == [{"done": False}]
 
 
-def test_nobody_shares_what_comes_back(hf: Holdfast, log: Log) -> None:
+def test_read_records_are_private_copies(hf: Holdfast, log: Log) -> None:
     pipeline = chain(log, "plan", plan={"list": [1]})
     run(durable(pipeline, hf, "r"))
     first, second = (run(durable(pipeline, hf, "r"))["plan"].data for _ in range(2))
@@ -239,7 +239,7 @@ def test_nobody_shares_what_comes_back(hf: Holdfast, log: Log) -> None:
     # Their own texts hold the time at which they were made, and would differ between processes that test.
     ids=itertools.count(),
 )
-def test_what_stands_in_the_place_of_a_record_is_kept(snapshot: ContextSnapshot[Any]) -> None:
+def test_value_in_the_place_of_a_record_is_read_back(snapshot: ContextSnapshot[Any]) -> None:
     with holdfast.open(":memory:") as hf:
         log = hf.history("r")
         log.commit({"x": to_tree(snapshot, ContextSnapshot)})
@@ -249,7 +249,7 @@ def test_what_stands_in_the_place_of_a_record_is_kept(snapshot: ContextSnapshot[
 
 
 @pytest.mark.parametrize("status", ["ok", "anything", None, StageStatus.OK, StageKind.WORK, {}])
-def test_what_stands_in_the_place_of_a_status_is_kept(status: Any) -> None:
+def test_value_in_the_place_of_a_status_is_read_back(status: Any) -> None:
     with holdfast.open(":memory:") as hf:
         log = hf.history("r")
         log.commit({"x": to_tree(StageOutput(status=status), StageOutput)})
@@ -313,7 +313,7 @@ def memory() -> Holdfast:
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(snapshot=snapshots, output=outputs)
-def test_any_snapshot_and_any_output(
+def test_generated_snapshots_and_outputs_are_read_back(
     memory: Holdfast, snapshot: ContextSnapshot[Any], output: StageOutput
 ) -> None:
     log = memory.history("any")
@@ -330,7 +330,7 @@ def test_any_snapshot_and_any_output(
 # What cannot be stored
 
 
-def test_a_context_that_cannot_be_stored_is_refused_at_once(hf: Holdfast, log: Log) -> None:
+def test_unsupported_context_is_refused_before_a_stage_runs(hf: Holdfast, log: Log) -> None:
     flow = durable(chain(log, "plan"), hf, "r")
     for wrong, words in (
         ({"metadata": {"client": {"socket": object()}}}, r"at metadata\.client\.socket"),
@@ -346,7 +346,7 @@ def test_a_context_that_cannot_be_stored_is_refused_at_once(hf: Holdfast, log: L
     assert hf.runs() == []
 
 
-def test_an_output_that_cannot_be_stored_fails_its_stage(hf: Holdfast, log: Log) -> None:
+def test_unsupported_output_fails_its_stage(hf: Holdfast, log: Log) -> None:
     gives: list[Any] = [{"n": 1, "file": {"handle": object()}}]
     pipeline = chain(log, "plan", "act", act=lambda: gives[0])
     error = fails(durable(pipeline, hf, "r"))
@@ -359,7 +359,7 @@ def test_an_output_that_cannot_be_stored_fails_its_stage(hf: Holdfast, log: Log)
     assert log.taken() == ["plan", "act", "act"]
 
 
-def test_extensions_of_a_type_that_is_not_known_here(hf: Holdfast, log: Log) -> None:
+def test_unknown_extension_type_is_refused_by_name(hf: Holdfast, log: Log) -> None:
     pipeline = chain(log, "plan")
     run(durable(pipeline, hf, "r"))
     with hf.history("r").edit() as state:
@@ -368,7 +368,7 @@ def test_extensions_of_a_type_that_is_not_known_here(hf: Holdfast, log: Log) -> 
         run(durable(pipeline, hf, "r"))
 
 
-def test_large_values_are_kept_beside(hf: Holdfast, log: Log) -> None:
+def test_large_values_are_stored_as_artifacts(hf: Holdfast, log: Log) -> None:
     large = "kelp " * 100_000
     pipeline = chain(log, "plan", "act", plan={"text": large, "bytes": large.encode()})
     run(durable(pipeline, hf, "r"), metadata={"document": large})

@@ -1,4 +1,4 @@
-"""A checkpoint is found by its id in a few looks at lists of versions, however unevenly ids grow."""
+"""A checkpoint is found by its id in a few reads of versions, however unevenly ids increase."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def by_leaps(n: int) -> int:
 
 
 def name(at: int) -> str:
-    """An id that LangGraph could make: 60 bits of time, then others."""
+    """An id as LangGraph makes them: 60 bits of time, then others."""
     digits = f"{at:015x}"
     return f"{digits[:8]}-{digits[8:12]}-6{digits[12:]}-8000-000000000000"
 
 
-def begun(hf: Holdfast, when: Callable[[int], int]) -> list[Any]:
-    """A thread of many checkpoints, each with a write; their configs."""
+def put_many(hf: Holdfast, when: Callable[[int], int]) -> list[Any]:
+    """Put many checkpoints, each with a write; return their configs."""
     saver, where, made = HoldfastSaver(hf), config(checkpoint_ns=""), []
     for n in range(_MANY):
         where = saver.put(where, checkpoint({"n": n}, name(when(n) + n)), {"source": "loop", "step": n}, {})
@@ -56,8 +56,8 @@ def begun(hf: Holdfast, when: Callable[[int], int]) -> list[Any]:
     return made
 
 
-def looks(saver: HoldfastSaver, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Grows with each list of versions that the saver asks for."""
+def count_reads(saver: HoldfastSaver, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that grows with each read of versions by the saver."""
     asked: list[int] = []
     history = saver.thread(parse_config(config())).history
     ask = history.versions
@@ -81,19 +81,19 @@ def number(saver: HoldfastSaver, where: Any) -> Any:
     ("when", "first", "mean"),
     [(evenly, 5, 2.0), (unevenly, 5, 2.5), (in_bursts, 12, 3.5), (by_leaps, 16, 4.0)],
 )
-def test_a_few_looks_find_it(
+def test_checkpoint_is_found_in_few_reads(
     hf: Holdfast, when: Callable[[int], int], first: int, mean: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = begun(hf, when)
+    made = put_many(hf, when)
     cold = []
     for n in range(7, _MANY, 20):
         saver = HoldfastSaver(hf)
-        asked = looks(saver, monkeypatch)
+        asked = count_reads(saver, monkeypatch)
         assert number(saver, made[n]) == n
         cold.append(len(asked))
     assert max(cold) <= first, cold
     saver = HoldfastSaver(hf)
-    asked = looks(saver, monkeypatch)
+    asked = count_reads(saver, monkeypatch)
     order = random.Random(1).sample(range(_MANY - 1), 100)
     for n in order:
         assert number(saver, made[n]) == n
@@ -105,8 +105,8 @@ def test_a_few_looks_find_it(
 
 
 @pytest.mark.parametrize("when", [evenly, unevenly, in_bursts, by_leaps])
-def test_what_is_not_there_is_not_found(hf: Holdfast, when: Callable[[int], int]) -> None:
-    made = begun(hf, when)
+def test_missing_checkpoint_is_not_found(hf: Holdfast, when: Callable[[int], int]) -> None:
+    made = put_many(hf, when)
     saver = HoldfastSaver(hf)
     there = {where["configurable"]["checkpoint_id"] for where in made}
     for n in range(0, _MANY, 9):
@@ -118,8 +118,8 @@ def test_what_is_not_there_is_not_found(hf: Holdfast, when: Callable[[int], int]
         assert saver.get_tuple(config(checkpoint_id=wanted)) is None
 
 
-def test_holes_are_passed(hf: Holdfast) -> None:
-    made = begun(hf, unevenly)
+def test_checkpoints_are_found_after_versions_were_dropped(hf: Holdfast) -> None:
+    made = put_many(hf, unevenly)
     saver = HoldfastSaver(hf)
     assert [number(saver, made[n]) for n in (10, 150, 290)] == [10, 150, 290]
     last = hf.history("t").head.number
@@ -131,7 +131,7 @@ def test_holes_are_passed(hf: Holdfast) -> None:
         assert found is None or found.checkpoint["channel_values"] == {"n": n}
 
 
-def test_the_newest_of_many_writes_is_found(hf: Holdfast) -> None:
+def test_newest_version_of_a_checkpoint_with_many_writes_is_found(hf: Holdfast) -> None:
     saver = HoldfastSaver(hf)
     start = put(saver, config())
     many = put(saver, start)
@@ -143,7 +143,7 @@ def test_the_newest_of_many_writes_is_found(hf: Holdfast) -> None:
     assert [value for _, _, value in found.pending_writes or ()] == list(range(70))
 
 
-def test_a_run_that_was_begun_anew_is_another(hf: Holdfast) -> None:
+def test_index_is_dropped_when_the_thread_was_started_again(hf: Holdfast) -> None:
     mine, theirs = HoldfastSaver(hf), HoldfastSaver(hf)
 
     def talk(saver: HoldfastSaver, what: str) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Stages that tell when they run, and what runs them."""
+"""Stages that log their executions, and functions that run them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Stage = Callable[[StageContext], Awaitable[Any]]
 
 
 class Log(list[str]):
-    """Which stages ran, in order."""
+    """The stages that ran, in order."""
 
     def taken(self) -> list[str]:
         found = list(self)
@@ -29,7 +29,7 @@ class Log(list[str]):
 def stage(
     log: Log, name: str, gives: Any = None, *, also: Callable[[StageContext], Any] | None = None
 ) -> Stage:
-    """A stage that returns a value, calls a function that gives it, or raises an exception."""
+    """A stage that returns a value, the result of a function, or raises an exception."""
 
     async def run(ctx: StageContext) -> Any:
         log.append(name)
@@ -76,12 +76,12 @@ def cancels(pipeline: Pipeline, *args: Any, **kwargs: Any) -> UnifiedPipelineCan
 
 
 def steps(log: History) -> list[str]:
-    """What each version stands for, oldest first."""
+    """The step or note of each version, oldest first."""
     return [version.step or version.note or version.kind for version in reversed(log.versions())]
 
 
 def hurried(name: str, milliseconds: int, **given: Any) -> PipelineContext:
-    """A context that gives one stage little time, and the others as much as Stageflow does."""
+    """A context with a short timeout for one stage, and the default of Stageflow for the others."""
     context = PipelineContext.create(**given)
 
     def hurry(stage: str, *_: Any) -> None:

@@ -1,4 +1,4 @@
-"""Workflows of agent-framework for tests, in one of which a process can be told to die."""
+"""Workflows of agent-framework for tests. One of them kills its process if the environment asks for it."""
 
 # No `from __future__ import annotations`: the framework reads the annotations of handlers.
 
@@ -25,7 +25,7 @@ class Verdict:
 
 
 class Writer(af.Executor):
-    """Writes a draft; keeps a count of its own."""
+    """Writes a draft; its own state is a count."""
 
     def __init__(self) -> None:
         super().__init__(id="writer")
@@ -45,7 +45,7 @@ class Writer(af.Executor):
 
 
 class Editor(af.Executor):
-    """Adds a note; dies instead where it is told to."""
+    """Adds a note, or kills the process if DIE names this executor."""
 
     def __init__(self) -> None:
         super().__init__(id="editor")
@@ -82,7 +82,7 @@ def essay(storage: Any, name: str = "essay") -> af.Workflow:
 
 @dataclass
 class Unknown:
-    """Of which no storage is told."""
+    """A class that no storage allows."""
 
     number: int
 
@@ -105,8 +105,8 @@ class Outer(af.Executor):
         super().__init__(id="outer")
 
     @af.handler
-    async def begin(self, wish: Draft, ctx: af.WorkflowContext[str]) -> None:
-        await ctx.send_message(wish.text, target_id="inner")
+    async def begin(self, draft: Draft, ctx: af.WorkflowContext[str]) -> None:
+        await ctx.send_message(draft.text, target_id="inner")
 
     @af.handler
     async def asked(self, request: af.SubWorkflowRequestMessage, ctx: af.WorkflowContext) -> None:
@@ -135,7 +135,7 @@ def nested(storage: Any) -> af.Workflow:
 
 
 class Scripted(af.BaseChatClient[Any]):
-    """A model that says what it was told to say, with a piece of its library hanging on it."""
+    """A model with scripted replies, whose raw representation is an object of its library."""
 
     def __init__(self, *answers: str) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class Scripted(af.BaseChatClient[Any]):
 
 
 async def write_an_essay(path: str) -> None:
-    """For a process of its own."""
+    """Run the workflow in a process of its own."""
     with holdfast.open(path) as hf:
         storage: af.CheckpointStorage = HoldfastCheckpointStorage(hf, allow=[Draft, Verdict])
         await essay(storage).run("kelp")

@@ -22,7 +22,7 @@ executed: list[str] = []
 
 
 def writing(*, trouble: Any = None) -> Pipeline:
-    """research → draft → review → publish. `trouble` is what `review` raises, or returns, or calls."""
+    """research → draft → review → publish. `trouble` is raised, returned or called by `review`."""
 
     async def research(ctx: StageContext) -> dict[str, Any]:
         executed.append("research")
@@ -77,7 +77,7 @@ def rich(number: int) -> dict[str, Any]:
 
 
 def _killed(where: str) -> None:
-    """The process of `test_after_the_process_was_killed`."""
+    """The process of `test_snapshot_is_intact_after_a_kill`."""
     with holdfast.open(where) as hf:
         flow = durable(writing(trouble=lambda: os.kill(os.getpid(), signal.SIGKILL)), hf, "article")
         asyncio.run(flow.run(input_text="kelp"))

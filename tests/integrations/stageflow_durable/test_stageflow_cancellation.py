@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from flowing import Log, cancels, chain, fails, hurried, run, stage, steps
 from stageflow.api import StageContext, StageKind, StageOutput
 from stageflow.pipeline.dag import UnifiedPipelineCancelled
 from stageflow.stages.context import PipelineContext
+from stageflow_stages import Log, cancels, chain, fails, hurried, run, stage, steps
 
 from holdfast import Holdfast
 from holdfast.integrations.stageflow import durable, results_of
@@ -16,7 +16,7 @@ from holdfast.integrations.stageflow import durable, results_of
 pytest_plugins = ["postgres_fixtures"]
 
 
-def test_a_pipeline_that_a_stage_cancelled_stays_so(hf: Holdfast, log: Log) -> None:
+def test_pipeline_cancelled_by_a_stage_stays_cancelled(hf: Holdfast, log: Log) -> None:
     pipeline = chain(log, "plan", "check", "act", check=StageOutput.cancel("nothing to do", {"n": 1}))
     first = cancels(durable(pipeline, hf, "r"))
     assert log.taken() == ["plan", "check"]
@@ -31,7 +31,7 @@ def test_a_pipeline_that_a_stage_cancelled_stays_so(hf: Holdfast, log: Log) -> N
     assert log.taken() == ["check"]
 
 
-def test_a_pipeline_that_was_cancelled_from_outside_goes_on(hf: Holdfast, log: Log) -> None:
+def test_pipeline_cancelled_from_outside_can_be_continued(hf: Holdfast, log: Log) -> None:
     context = PipelineContext.create(input_text="kelp")
     stop = True
 
@@ -51,8 +51,8 @@ def test_a_pipeline_that_was_cancelled_from_outside_goes_on(hf: Holdfast, log: L
     assert hf.get("r").status == "completed"
 
 
-def test_a_task_that_is_cancelled_leaves_nobody_running(hf: Holdfast, log: Log) -> None:
-    """Stageflow lets its stages go on by themselves; here they are ended, and nothing is written afterwards."""
+def test_cancelled_task_leaves_no_stage_running(hf: Holdfast, log: Log) -> None:
+    """Stageflow would leave its stages running; here they are cancelled, and nothing is written afterwards."""
     ended: list[str] = []
 
     async def slow(ctx: StageContext) -> None:
@@ -83,7 +83,7 @@ def test_a_task_that_is_cancelled_leaves_nobody_running(hf: Holdfast, log: Log) 
     assert hf.get("r").status == "completed"
 
 
-def test_a_stage_that_takes_too_long_has_failed(hf: Holdfast, log: Log) -> None:
+def test_stage_timeout_fails_the_run(hf: Holdfast, log: Log) -> None:
     slow = True
 
     async def act(ctx: StageContext) -> None:
@@ -101,7 +101,7 @@ def test_a_stage_that_takes_too_long_has_failed(hf: Holdfast, log: Log) -> None:
     assert log.taken() == ["plan", "act", "act"]
 
 
-def test_cancelled_results_are_those_of_the_first_time(hf: Holdfast, log: Log) -> None:
+def test_cancelled_results_are_replayed(hf: Holdfast, log: Log) -> None:
     pipeline = chain(log, "plan", "check", check=StageOutput.cancel("no"))
     found: list[UnifiedPipelineCancelled] = [cancels(durable(pipeline, hf, "r")) for _ in range(2)]
     assert found[0].results == found[1].results

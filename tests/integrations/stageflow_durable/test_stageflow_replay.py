@@ -1,4 +1,4 @@
-"""A second run passes what is completed, whatever became of the first."""
+"""A second execution replays completed stages, however the first one ended."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 from uuid import uuid4
 
 import pytest
-from flowing import Log, chain, fails, ok, run, stage, steps
 from stageflow.api import Pipeline, StageContext, StageKind, StageOutput
 from stageflow.core import StageArtifact, StageEvent, StageStatus
 from stageflow.helpers import PipelineRunner
 from stageflow.pipeline.subpipeline import SubpipelineSpawner
 from stageflow.stages.context import PipelineContext
+from stageflow_stages import Log, chain, fails, ok, run, stage, steps
 
 from holdfast import Holdfast
 from holdfast.integrations.stageflow import durable, results_of
@@ -21,7 +21,7 @@ from holdfast.integrations.stageflow import durable, results_of
 pytest_plugins = ["postgres_fixtures"]
 
 
-def test_nothing_that_is_completed_is_executed_again(hf: Holdfast, log: Log) -> None:
+def test_completed_stages_are_not_executed_again(hf: Holdfast, log: Log) -> None:
     pipeline = chain(log, "plan", "search", "write")
     first = run(durable(pipeline, hf, "r"), input_text="kelp")
     assert log.taken() == ["plan", "search", "write"]
@@ -34,7 +34,7 @@ def test_nothing_that_is_completed_is_executed_again(hf: Holdfast, log: Log) -> 
     assert hf.get("r").status == "completed"
 
 
-def test_what_a_stage_gave_comes_back_whole(hf: Holdfast, log: Log) -> None:
+def test_replayed_output_equals_the_recorded_one(hf: Holdfast, log: Log) -> None:
     at = dt.datetime(2024, 2, 29, 23, 59, 59, 999999, tzinfo=dt.timezone(dt.timedelta(hours=5, minutes=45)))
     whole = StageOutput(
         status=StageStatus.OK,
@@ -71,7 +71,7 @@ def test_what_a_stage_gave_comes_back_whole(hf: Holdfast, log: Log) -> None:
     assert results_of(hf.history("r").head) == first
 
 
-def test_a_stage_that_returns_nothing_has_returned(hf: Holdfast) -> None:
+def test_stage_without_output_is_replayed(hf: Holdfast) -> None:
     ran = Log()
 
     async def nothing(ctx: StageContext) -> None:
@@ -82,7 +82,7 @@ def test_a_stage_that_returns_nothing_has_returned(hf: Holdfast) -> None:
     assert ran == ["nothing"]
 
 
-def test_partial_results_survive_a_failure(hf: Holdfast, log: Log) -> None:
+def test_results_before_a_failure_are_replayed(hf: Holdfast, log: Log) -> None:
     trouble: list[Any] = [ConnectionError("no answer")]
     pipeline = chain(log, "plan", "search", "write", search=lambda: trouble[0])
     error = fails(durable(pipeline, hf, "r"), input_text="kelp")
@@ -102,33 +102,33 @@ def test_partial_results_survive_a_failure(hf: Holdfast, log: Log) -> None:
     assert hf.get("r").status == "completed"
 
 
-def test_a_failed_output_is_tried_again(hf: Holdfast, log: Log) -> None:
-    outcome = [StageOutput.fail("bad luck", {"part": 1})]
+def test_failed_stage_is_executed_again(hf: Holdfast, log: Log) -> None:
+    outcome = [StageOutput.fail("no connection", {"part": 1})]
     pipeline = chain(log, "plan", "act", act=lambda: outcome[0])
     fails(durable(pipeline, hf, "r"))
     kept = results_of(hf.history("r").head)["act"]
-    assert (kept.status, kept.error, kept.data) == (StageStatus.FAIL, "bad luck", {"part": 1})
-    assert hf.history("r").head.error["message"] == "bad luck"
+    assert (kept.status, kept.error, kept.data) == (StageStatus.FAIL, "no connection", {"part": 1})
+    assert hf.history("r").head.error["message"] == "no connection"
     outcome[0] = ok(n=1)
     run(durable(pipeline, hf, "r"))
     assert log.taken() == ["plan", "act", "act"]
 
 
-def test_an_output_that_asks_to_be_retried_is_no_result(hf: Holdfast, log: Log) -> None:
+def test_output_that_requests_a_retry_is_not_replayed(hf: Holdfast, log: Log) -> None:
     outcome = [StageOutput.retry("later")]
     pipeline = chain(log, "plan", "act", "after", act=lambda: outcome[0])
     run(durable(pipeline, hf, "r"))
     assert log.taken() == ["plan", "act", "after"]
     assert hf.get("r").status == "failed"
     outcome[0] = ok(n=1)
-    # What came after it was made from what it gave then.
+    # The stage after it depends on its first output, so it runs again, too.
     results = run(durable(pipeline, hf, "r"))
     assert log.taken() == ["act", "after"]
     assert results["act"].data == {"n": 1}
     assert hf.get("r").status == "completed"
 
 
-# Beside each other
+# Parallel stages
 
 
 def fan(log: Log, width: int, behave: Any) -> Pipeline:
@@ -143,8 +143,8 @@ def joined(ctx: StageContext) -> dict[str, Any]:
     return {"parts": sorted(output.data["part"] for output in ctx.inputs.prior_outputs.values())}
 
 
-def test_of_parallel_stages_those_that_ended_are_passed(hf: Holdfast, log: Log) -> None:
-    """Three have ended when the fourth fails; the others are cut off."""
+def test_completed_parallel_stages_are_replayed(hf: Holdfast, log: Log) -> None:
+    """Three have ended when the fourth fails; the others are cancelled."""
     healthy = False
 
     async def behave(ctx: StageContext) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def test_of_parallel_stages_those_that_ended_are_passed(hf: Holdfast, log: Log) 
     assert hf.history("r").verify().ok
 
 
-def test_many_parallel_stages_are_all_recorded(hf: Holdfast, log: Log) -> None:
+def test_parallel_stages_are_all_recorded(hf: Holdfast, log: Log) -> None:
     flow = durable(fan(log, 40, lambda ctx: {"part": int(ctx.stage_name[4:])}), hf, "r")
     first = run(flow)
     assert first["join"].data == {"parts": list(range(40))}
@@ -190,7 +190,7 @@ def test_many_parallel_stages_are_all_recorded(hf: Holdfast, log: Log) -> None:
 
 
 @pytest.mark.parametrize("conditional", [True, False])
-def test_a_conditional_stage_is_skipped_as_stageflow_would(hf: Holdfast, log: Log, conditional: bool) -> None:
+def test_conditional_stage_is_skipped_as_by_stageflow(hf: Holdfast, log: Log, conditional: bool) -> None:
     pipeline = (
         Pipeline(name="p")
         .with_stage("route", stage(log, "route", {"skip_reason": "nothing to do"}), StageKind.ROUTE)
@@ -224,7 +224,7 @@ class Greet:
         return {"text": f"{self.word}, {ctx.snapshot.input_text}"}
 
 
-def test_classes_instances_and_every_way_to_run(hf: Holdfast) -> None:
+def test_stage_classes_and_instances_are_replayed_by_every_runner(hf: Holdfast) -> None:
     Greet.made.clear()
     pipeline = (
         Pipeline(name="p")
@@ -244,14 +244,14 @@ def test_classes_instances_and_every_way_to_run(hf: Holdfast) -> None:
     with pytest.warns(DeprecationWarning, match="StageContext"):
         found = asyncio.run(graph.run(root))
     assert found == results
-    told = asyncio.run(PipelineRunner(verbose=False).run(durable(pipeline, hf, "other"), input_text="ada"))
-    assert told.success
-    assert told.stages["config"] == {"text": "hi, ada"}
+    outcome = asyncio.run(PipelineRunner(verbose=False).run(durable(pipeline, hf, "other"), input_text="ada"))
+    assert outcome.success
+    assert outcome.stages["config"] == {"text": "hi, ada"}
     assert len(Greet.made) == 5
     assert hf.get("other").status == "completed"
 
 
-def test_what_is_added_is_recorded_too(hf: Holdfast, log: Log) -> None:
+def test_added_and_composed_stages_are_recorded(hf: Holdfast, log: Log) -> None:
     flow = durable(chain(log, "plan"), hf, "r").with_stage(
         "act", stage(log, "act"), StageKind.WORK, after="plan"
     )
@@ -262,7 +262,7 @@ def test_what_is_added_is_recorded_too(hf: Holdfast, log: Log) -> None:
     assert "durable" in repr(flow).lower()
 
 
-def test_a_pipeline_within_a_stage_has_a_run_of_its_own(hf: Holdfast, log: Log) -> None:
+def test_nested_pipeline_has_its_own_run(hf: Holdfast, log: Log) -> None:
     trouble: list[Any] = [ValueError("no")]
     inner = chain(log, "find", "read", name="inner", read=lambda: trouble[0])
 
@@ -294,7 +294,7 @@ def test_a_pipeline_within_a_stage_has_a_run_of_its_own(hf: Holdfast, log: Log) 
     assert steps(hf.history("r/inner")) == ["initial", "find", "stage read failed", "read"]
 
 
-def test_a_fork_goes_its_own_way(hf: Holdfast, log: Log) -> None:
+def test_fork_is_independent(hf: Holdfast, log: Log) -> None:
     pipeline = chain(log, "plan", "search", "write")
     run(durable(pipeline, hf, "r"), input_text="kelp")
     log.clear()
