@@ -1,4 +1,4 @@
-"""Automatic snapshots, seen from outside: the threads of their timers, and what they warn of.
+"""Timer threads and warnings of automatic snapshots, and a fixture that fails if a timer is left running.
 
 A module that needs the fixture binds it: `no_timer_is_left = autosave_timers.no_timer_is_left`.
 """

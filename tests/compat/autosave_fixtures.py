@@ -1,4 +1,4 @@
-"""What the tests of automatic snapshots share: a history, and a look at its versions, timers and warnings."""
+"""Fixtures of the tests of automatic snapshots: a history, its versions, and states that count their reads."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def log(hf: Holdfast) -> History:
 
 
 def versions(log: History) -> list[Any]:
-    """All versions, oldest first; none if there is no run."""
+    """Return all versions, oldest first; none if there is no run."""
     try:
         return log.versions(limit=100_000)[::-1]
     except holdfast.NotFound:
@@ -46,7 +46,7 @@ def versions(log: History) -> list[Any]:
 
 
 class Reads:
-    """Gives a state, and counts how often it was read."""
+    """A state that counts how often it is read."""
 
     def __init__(self, state: Any) -> None:
         self.state = state
@@ -57,7 +57,7 @@ class Reads:
         return self.state
 
     def wait(self, more: int = 3) -> None:
-        """Until the state was read that often again, so that all but the last of these readings are dealt with."""
+        """Wait until the state was read that often again, so that all of these reads but the last are processed."""
         until(lambda goal=self.count + more: self.count >= goal)  # type: ignore[misc]
 
 

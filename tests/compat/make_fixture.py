@@ -81,7 +81,7 @@ for _cls in (Color, Mode, Point, Pair, Task, Model, Refused):
 
 
 def values() -> dict[str, Any]:
-    """One of each that can be stored."""
+    """Return one value of each kind that can be stored."""
     refused = Refused("no", 7)
     refused.code = 403  # type: ignore[attr-defined]
     return {
@@ -135,12 +135,12 @@ def values() -> dict[str, Any]:
 
 
 def digest(value: Any) -> str:
-    """A digest of a value as portable JSON: types, bits and the order of keys count."""
+    """Return a digest of a value as portable JSON, in which types, bits and the order of keys matter."""
     return sha256(json.dumps(to_json(value)).encode()).hexdigest()[:32]
 
 
 class Script:
-    """Commits, and notes what each version must say from then on."""
+    """Writer of versions that records what each version must contain from then on."""
 
     def __init__(self, hf: Holdfast) -> None:
         self.hf = hf
@@ -170,7 +170,7 @@ class Script:
 
 
 def play(hf: Holdfast) -> dict[str, dict[str, str]]:
-    """Fill a store; gives what each version that is left in the end must say."""
+    """Fill a store; return what each version that remains must contain."""
     script = Script(hf)
     _values(script)
     _talk(script)
@@ -287,7 +287,7 @@ def _flows(script: Script) -> None:
 
 
 def describe(hf: Holdfast) -> dict[str, Any]:
-    """What a store says about its runs beside their states, as JSON."""
+    """Return what a store records about its runs besides their states, as JSON."""
     return {
         run.id: {
             "status": run.status,
@@ -316,7 +316,7 @@ def _facts(version: Version) -> list[Any]:
 
 
 def clock() -> Callable[[], float]:
-    """A clock that gives the same times whenever it is started."""
+    """Return a clock that gives the same times whenever it is started."""
     ticks = iter(range(1_700_000_000, 1_800_000_000))
     return lambda: next(ticks) + 0.25
 

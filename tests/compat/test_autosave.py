@@ -1,4 +1,4 @@
-"""Automatic snapshots: by time, after each call, and on demand."""
+"""Automatic snapshots: timed, after each call, and on demand."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ file, hf, log, no_timer_is_left = (
 )
 
 
-# By time
+# Timed snapshots
 
 
 def test_block_saves_changes_periodically(log: History) -> None:
@@ -142,7 +142,7 @@ def test_decorated_function_saves_periodically_while_it_runs(log: History) -> No
         until(lambda: saved() and saved()[-1] == ("timed", {"n": 1}))
 
     def saved() -> list[Any]:
-        # The first time may be over before the function has started.
+        # The first interval may end before the function has started.
         return [(v.kind, v.state) for v in versions(log) if v.state != {"n": 0}]
 
     work()
@@ -245,9 +245,8 @@ def test_save_with_invalid_metadata_logs_a_warning(
 # Wrong arguments
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
+def test_autosave_refuses_invalid_arguments(log: History, subtests: pytest.Subtests) -> None:
+    cases: list[Any] = [
         {"source": None},
         {"source": "text"},
         {"source": 5},
@@ -272,9 +271,9 @@ def test_save_with_invalid_metadata_logs_a_warning(
         {"step": "x" * 501},
         {"lock": 5},
         {"lock": asyncio.Lock()},
-    ],
-)
-def test_autosave_refuses_invalid_arguments(log: History, wrong: dict[str, Any]) -> None:
-    given = {"source": {}, "log": log, **wrong}
-    with pytest.raises(InvalidCall):
-        autosave(given.pop("source"), given.pop("log"), **given)
+    ]
+    for wrong in cases:
+        with subtests.test(wrong=wrong):
+            given = {"source": {}, "log": log, **wrong}
+            with pytest.raises(InvalidCall):
+                autosave(given.pop("source"), given.pop("log"), **given)

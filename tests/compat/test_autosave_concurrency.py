@@ -1,4 +1,4 @@
-"""Automatic snapshots beside others: a state that changes while it is read, and others that write to the run."""
+"""Automatic snapshots with concurrency: a state that changes while it is read, and other writers of the run."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_changes_under_the_lock_are_saved_together(log: History) -> None:
     assert all([v.state["one"]] == v.state["other"] for v in versions(log))
 
 
-# Others at the same run
+# Other writers of the same run
 
 
 def test_saver_is_shared_by_many_threads(hf: Holdfast, log: History) -> None:
@@ -130,7 +130,7 @@ def test_saver_is_shared_by_many_threads(hf: Holdfast, log: History) -> None:
     found = versions(log)
     assert sum(version.step == "work" for version in found) == 90
     assert found[-1].state == {name: list(range(15)) for name in state}
-    # What was once in the head does not go from it again.
+    # A state that was saved once stays in the head.
     sizes = [sum(map(len, version.state.values())) for version in found]
     assert sizes == sorted(sizes)
     assert hf.verify().ok

@@ -1,4 +1,4 @@
-"""Automatic snapshots that fail: a warning for each reason, and the work goes on."""
+"""Automatic snapshots that fail: one warning per reason, and the observed code continues."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_closed_store_does_not_break_the_observed_code(file: Path, caplog: pytes
         reads.wait(1)
         assert work() == "done"
     assert saver.save() is None
-    # A timed snapshot that was under way may have ended well between two that failed.
+    # A timed snapshot in progress may have succeeded between two that failed.
     assert 1 <= len(warnings(caplog)) <= 2
     assert "is closed" in warnings(caplog)[0]
 

@@ -1,4 +1,4 @@
-"""The end of automatic snapshots: timers that are stopped, left behind, or forked."""
+"""The end of automatic snapshots: timers that are stopped, abandoned, or forked."""
 
 from __future__ import annotations
 

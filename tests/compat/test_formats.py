@@ -1,4 +1,4 @@
-"""Every format ever written is read for ever, exactly: stores, bundles and snapshots that are checked in."""
+"""Every format that was ever written stays readable, exactly: stores, bundles and snapshots in this folder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _expected(number: int) -> dict[str, Any]:
 
 
 def _text(document: Any) -> str:
-    """As text, in which the order of keys counts, and 1 is not 1.0."""
+    """Return a value as text, in which the order of keys matters, and 1 differs from 1.0."""
     return json.dumps(document)
 
 

@@ -1,4 +1,4 @@
-"""An engine on both kinds of stores, with a clock that stands still until it is moved."""
+"""Fixtures: an engine on SQLite and on memory, with a clock that only the test moves."""
 
 from __future__ import annotations
 

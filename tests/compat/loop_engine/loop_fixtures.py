@@ -1,4 +1,4 @@
-"""What the tests of loops share."""
+"""Helpers of the tests of the loop engine: a clock, and checks of replies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.loops import LoopEngine
 
 
 class Clock:
-    """Time as a test says."""
+    """A clock that a test moves."""
 
     def __init__(self, now: float = 1_700_000_000.0) -> None:
         self.now = now
@@ -22,20 +22,20 @@ class Clock:
 
 
 def state_of(engine: LoopEngine, project: str = "p") -> dict[str, Any]:
-    """The state of a project, read past the engine: what it wrote, and nothing else."""
+    """Return the stored state of a project, read without the engine."""
     found = holdfast.thaw(engine._hf.history(f"loop/{project}").head.state)
     assert isinstance(found, dict)
     return found
 
 
 def good(reply: dict[str, Any]) -> dict[str, Any]:
-    """A reply that tells of no error."""
+    """Return a reply that is not an error."""
     assert reply["status"] != "error", reply
     return reply
 
 
 def refused(reply: dict[str, Any], code: str) -> str:
-    """The message of an error."""
+    """Return the message of an error with this code."""
     assert (reply["status"], reply.get("code")) == ("error", code), reply
     assert isinstance(reply["message"], str)
     return reply["message"]

@@ -1,4 +1,4 @@
-"""A process that works on a project: `loop_worker.py FILE ROLE [ARGUMENTS]`; says what it did as a line of JSON."""
+"""A process that works on a project: `loop_worker.py FILE ROLE [ARGUMENTS]`; prints each result as a line of JSON."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def hang(hf: Holdfast, engine: LoopEngine) -> None:
 
 
 def check(hf: Holdfast, engine: LoopEngine) -> None:
-    """Wait for the word, then look for frozen agents."""
+    """Wait for a line of input, then look for stalled agents."""
     say("ready")
     sys.stdin.readline()
     say(engine.check_timeouts())
 
 
 def count(hf: Holdfast, engine: LoopEngine, name: str) -> None:
-    """Read, change and set the state, again and again, beside others."""
+    """Read, change and set the state repeatedly, concurrently with other processes."""
     say("ready")
     sys.stdin.readline()
     replies = []
@@ -49,7 +49,7 @@ def count(hf: Holdfast, engine: LoopEngine, name: str) -> None:
 
 
 def start_and_complete(hf: Holdfast, engine: LoopEngine) -> None:
-    """Agents begin and end until this process is killed."""
+    """Start and complete agents until this process is killed."""
     turn = 0
     while True:
         turn += 1

@@ -1,4 +1,4 @@
-"""Agents: their start, signs of life, completion; those that freeze are found once, by anybody."""
+"""Agents: start, heartbeats, completion; a stalled agent is found once, by any process."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_stalled_agent_cannot_complete(project: LoopEngine, clock: Clock) -> Non
 def test_completing_agent_is_not_ended_while_its_snapshot_is_saved(
     project: LoopEngine, clock: Clock, monkeypatch: pytest.MonkeyPatch, autoresume: bool
 ) -> None:
-    """Or what it saves would be the last good snapshot of an agent that was refused."""
+    """Otherwise the last good snapshot would be from an agent that was refused."""
     project.configure("p", loop_autoresume=autoresume)
     project.log_agent_start("p", "planner", timeout=60)
     clock.forward(60)
@@ -136,7 +136,7 @@ def test_completing_agent_is_not_ended_while_its_snapshot_is_saved(
 def test_agent_that_stalls_just_before_completion_saves_nothing(
     project: LoopEngine, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Found frozen in the very moment in which it completes."""
+    """Another process finds the agent stalled while it completes."""
     project.log_agent_start("p", "planner", timeout=60)
     clock.forward(61)
     change = ControlLog.change
@@ -221,7 +221,7 @@ def test_heartbeats_take_little_space_and_are_not_in_the_audit(
     for _ in range(1000):
         clock.forward(3)
         noted += good(project.agent_progress("p", "planner"))["noted"]
-    assert 240 <= noted <= 260, "one in ten seconds is enough"
+    assert 240 <= noted <= 260, "at most one in ten seconds is written"
     assert len(hf.history("loop/p/beats").versions(limit=1000)) < 80
     assert project.get_audit("p")["count"] == before
     assert hf.verify()
@@ -309,7 +309,7 @@ def test_concurrent_checkers_restore_once_per_timeout(
 def test_task_of_a_dead_checker_is_finished_once(
     hf: Holdfast, project: LoopEngine, clock: Clock, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It dies when it has decided, before the restore or just after it."""
+    """The checker dies after it has decided, before the restore or just after it."""
     restore = Project.restore
 
     def die(self: Project, *args: Any, **kwargs: Any) -> Any:
@@ -324,16 +324,16 @@ def test_task_of_a_dead_checker_is_finished_once(
         with pytest.raises(SystemExit):
             project.check_timeouts()
     other = LoopEngine(hf, check_every=None)
-    assert other.check_timeouts()["finished"] == [], "it may be at work still"
+    assert other.check_timeouts()["finished"] == [], "the process may still be executing it"
     lines = len(hf.history("loop/p").timelines())
     assert lines == (1 if moment == "before" else 2)
     if moment == "after":
-        good(other.update_project_state("p", {"memory": "gone on"}))
+        good(other.update_project_state("p", {"memory": "continued"}))
     clock.forward(61)
     (finished,) = other.check_timeouts()["finished"]
     assert (finished["status"], finished["version"]) == ("restored", 1)
     assert len(hf.history("loop/p").timelines()) == 2, "one restore for one timeout"
-    assert state_of(other)["memory"] == ("good" if moment == "before" else "gone on")
+    assert state_of(other)["memory"] == ("good" if moment == "before" else "continued")
     clock.forward(1000)
     assert other.check_timeouts()["finished"] == []
 
@@ -341,7 +341,7 @@ def test_task_of_a_dead_checker_is_finished_once(
 def test_restore_made_by_another_process_is_not_repeated(
     hf: Holdfast, project: LoopEngine, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process sleeps between its look at the head and the restore, and wakes up after another took over."""
+    """A process is suspended between reading the head and the restore, and resumes after another took over."""
     begin, other = Project.start_timeline, LoopEngine(hf, check_every=None)
     slept: list[Any] = []
 
@@ -350,14 +350,14 @@ def test_restore_made_by_another_process_is_not_repeated(
             slept.append(True)
             clock.forward(61)
             slept.append(other.check_timeouts()["finished"])
-            good(other.update_project_state("p", {"memory": "gone on"}))
+            good(other.update_project_state("p", {"memory": "continued"}))
         return begin(self, *args, **kwargs)
 
     monkeypatch.setattr(Project, "start_timeline", sleep)
     reply = project.auto_restore_if_configured("p", "crash")
     assert [each["status"] for each in slept[1]] == ["restored"]
     assert (reply["status"], reply["version"], reply["by_another"]) == ("restored", 1, True)
-    assert (len(hf.history("loop/p").timelines()), state_of(project)["memory"]) == (2, "gone on")
+    assert (len(hf.history("loop/p").timelines()), state_of(project)["memory"]) == (2, "continued")
 
 
 def test_write_during_a_restore_is_not_lost(

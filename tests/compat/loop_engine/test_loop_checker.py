@@ -1,4 +1,4 @@
-"""The thread that looks for frozen agents: starts by itself, one for a store, survives errors, ends when it should."""
+"""The checker thread: starts with the first agent, one per store, survives errors, ends with the store or engine."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_checker_exists_once_per_store(hf: Holdfast, engine: LoopEngine) -> None
     assert len(threads()) == 1
     with other.checker() as inner:
         assert inner.alive
-    assert inner.alive, "what start began goes on until stop"
+    assert inner.alive, "after start, it runs until stop"
     inner.stop()
     inner.stop()
     assert not inner.alive
@@ -95,9 +95,9 @@ def test_checker_survives_errors(
         failing = False
         until(lambda: looks.count(False) > 2)
         assert checker.alive
-    told = [record.getMessage() for record in caplog.records]
-    assert told
-    assert all("out of order" in each for each in told)
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages
+    assert all("out of order" in each for each in messages)
 
 
 def test_checker_logs_a_repeated_error_once(

@@ -1,4 +1,4 @@
-"""Pruning, tags, comparing, documents, schedules, configuration; names of runs."""
+"""Pruning, tags, comparison, export and import, schedules, configuration, and the ids of runs."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_audit_is_pruned_only_on_request(engine: LoopEngine) -> None:
     assert engine.get_projects()["projects"] == ["p"]
 
 
-# Tags, comparing, documents
+# Tags, comparison, export and import
 
 
 def test_tag_names_a_version_and_untag_removes_it(engine: LoopEngine) -> None:
@@ -226,29 +226,33 @@ def test_configure_refuses_invalid_values(engine: LoopEngine) -> None:
     assert engine.get_projects()["projects"] == [], "nothing was written"
     good(engine.configure("p", every=5))
     good(engine.configure("p", every=5))
-    assert engine.get_audit("p")["count"] == 1, "what changes nothing is no change"
+    assert engine.get_audit("p")["count"] == 1, "a call that changes nothing is not in the audit"
 
 
-# Names
+# Ids of runs
 
 
-@pytest.mark.parametrize(
-    "project",
-    ["p", "my project", "a/b", ".", "..", "../../etc/passwd", "a@1", "a~2", "a:tag", "%41", "%", " x ", "\0", "\n",
-     "\ud800", "ä-Ж-水", "😀", "C:\\x", "p/control", "head", "x" * 200, "x" * 201, "水" * 500, "'; DROP TABLE run; --"],
-)  # fmt: skip
-def test_project_id_may_be_any_string(engine: LoopEngine, project: str) -> None:
-    for run_id in (state_run(name_of(project)), control_run(name_of(project))):
-        assert check_run_id(run_id) == run_id
-    assert unquoted(quoted(project)) == project
-    assert name_in(control_run(name_of(project))) == name_of(project)
+PROJECTS = [
+    "p", "my project", "a/b", ".", "..", "../../etc/passwd", "a@1", "a~2", "a:tag", "%41", "%", " x ", "\0", "\n",
+    "\ud800", "ä-Ж-水", "😀", "C:\\x", "p/control", "head", "x" * 200, "x" * 201, "水" * 500,
+    "'; DROP TABLE run; --",
+]  # fmt: skip
+
+
+def test_project_id_may_be_any_string(engine: LoopEngine, subtests: pytest.Subtests) -> None:
     good(engine.set_project_state("p-other", {"other": True}))
-    assert engine.save_loop_snapshot(project, {"loop_count": 3})["loop"] == 3
-    good(engine.configure(project, every=9))
-    assert engine.get_projects()["projects"] == [project]
-    assert engine.restore_last_snapshot(project)["loop"] == 3
-    question = engine.auto_restore_if_configured(project)["question_id"]
-    assert engine.answer_question(question, "restore")["project_id"] == project
+    for project in PROJECTS:
+        with subtests.test(project=project):
+            for run_id in (state_run(name_of(project)), control_run(name_of(project))):
+                assert check_run_id(run_id) == run_id
+            assert unquoted(quoted(project)) == project
+            assert name_in(control_run(name_of(project))) == name_of(project)
+            assert engine.save_loop_snapshot(project, {"loop_count": 3})["loop"] == 3
+            good(engine.configure(project, every=9))
+            assert engine.restore_last_snapshot(project)["loop"] == 3
+            question = engine.auto_restore_if_configured(project)["question_id"]
+            assert engine.answer_question(question, "restore")["project_id"] == project
+    assert sorted(engine.get_projects()["projects"]) == sorted(PROJECTS)
 
 
 def test_project_ids_map_to_different_runs() -> None:

@@ -1,4 +1,4 @@
-"""Nothing that is handed to the engine, and nothing that happens to its store, makes a call raise."""
+"""No argument, and no failure of the store, makes a call of the engine raise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from database import Database
 from holdfast import Holdfast
 from holdfast.loops import LoopEngine
 
-#: Every call of the engine that gives a reply.
+#: Every call of the engine that returns a reply.
 CALLS = sorted(
     name for name, value in inspect.getmembers(LoopEngine, inspect.isfunction)
     if not name.startswith("_") and name != "checker"
@@ -27,7 +27,7 @@ CALLS = sorted(
 
 
 class Nasty:
-    """Fails whatever is asked of it."""
+    """An object whose every method raises."""
 
     def __getattribute__(self, name: str) -> Any:
         raise RuntimeError(f"no {name}")
@@ -49,7 +49,7 @@ class Nasty:
 
 
 class NastyText(str):
-    """A text with methods of its own."""
+    """A string whose methods raise."""
 
     __slots__ = ()
 
@@ -61,7 +61,7 @@ class NastyText(str):
 
 
 class NastyDict(dict[Any, Any]):
-    """A dict with methods of its own."""
+    """A dict whose methods raise."""
 
     def __iter__(self) -> Iterator[Any]:
         raise RuntimeError("no iter")
@@ -106,15 +106,16 @@ STATES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("what", STATES)
-def test_save_accepts_any_state(engine: LoopEngine, what: str) -> None:
-    reply = engine.save_loop_snapshot("p", STATES[what]())
-    assert reply["status"] == "saved"
-    assert good(engine.get_project_state("p"))["version"] == 1
-    assert engine.restore_last_snapshot("p")["status"] == "restored"
-    assert good(engine.get_snapshot_history("p"))["snapshot_count"] == 1
-    assert good(engine.export("p"))["document"]
-    assert good(engine.compare("p", 1))["same"] is True
+def test_save_accepts_any_state(engine: LoopEngine, subtests: pytest.Subtests) -> None:
+    for what, state in STATES.items():
+        with subtests.test(what=what):
+            reply = engine.save_loop_snapshot(what, state())
+            assert reply["status"] == "saved"
+            assert good(engine.get_project_state(what))["version"] == 1
+            assert engine.restore_last_snapshot(what)["status"] == "restored"
+            assert good(engine.get_snapshot_history(what))["snapshot_count"] == 1
+            assert good(engine.export(what))["document"]
+            assert good(engine.compare(what, 1))["same"] is True
 
 
 def test_loop_count_may_be_huge(engine: LoopEngine) -> None:
@@ -125,33 +126,34 @@ WRONG = [None, 7, -1, 1.5, float("nan"), True, b"p", [], {}, (), object(), Nasty
          "\0", "\ud800", "x" * 20_000, "head", lambda: None, int]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_calls_do_not_raise_for_invalid_arguments(engine: LoopEngine, name: str) -> None:
-    engine.save_loop_snapshot("p", {"loop_count": 1})
-    engine.log_agent_start("p", "a")
-    call = getattr(engine, name)
-    required = [
-        each
-        for each in inspect.signature(call).parameters.values()
-        if each.default is inspect.Parameter.empty
-    ]
-    fine = {
-        "project_id": "p",
-        "agent": "a",
-        "version": 1,
-        "a": 1,
-        "b": 1,
-        "name": "tag",
-        "state": {},
-        "changes": {},
-    }
-    for wrong in WRONG:
-        assert "status" in call(*[wrong for _ in required])
-        for place in inspect.signature(call).parameters:
-            arguments = {each.name: fine.get(each.name, "p") for each in required} | {place: wrong}
-            assert "status" in call(**arguments)
-    for reply in (call(*range(20)), call(unheard_of=1)):
-        assert refused(reply, "invalid")
+def test_calls_do_not_raise_for_invalid_arguments(engine: LoopEngine, subtests: pytest.Subtests) -> None:
+    for name in CALLS:
+        with subtests.test(name=name):
+            engine.save_loop_snapshot(name, {"loop_count": 1})
+            engine.log_agent_start(name, "a")
+            call = getattr(engine, name)
+            required = [
+                each
+                for each in inspect.signature(call).parameters.values()
+                if each.default is inspect.Parameter.empty
+            ]
+            fine = {
+                "project_id": name,
+                "agent": "a",
+                "version": 1,
+                "a": 1,
+                "b": 1,
+                "name": "tag",
+                "state": {},
+                "changes": {},
+            }
+            for wrong in WRONG:
+                assert "status" in call(*[wrong for _ in required])
+                for place in inspect.signature(call).parameters:
+                    arguments = {each.name: fine.get(each.name, "p") for each in required} | {place: wrong}
+                    assert "status" in call(**arguments)
+            for reply in (call(*range(20)), call(unheard_of=1)):
+                assert refused(reply, "invalid")
 
 
 def test_calls_of_the_original_engine_exist() -> None:
@@ -162,25 +164,25 @@ def test_calls_of_the_original_engine_exist() -> None:
     } <= set(CALLS)  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_calls_do_not_raise_for_a_closed_store(file: Path, name: str) -> None:
+def test_calls_do_not_raise_for_a_closed_store(file: Path, subtests: pytest.Subtests) -> None:
+    fine = {"project_id": "p", "agent": "a", "version": 1, "a": 1, "b": 1, "name": "tag", "state": {},
+            "changes": {}, "question_id": "p:1", "choice": "resume", "every": 5, "document": {}}  # fmt: skip
     for where in (file, ":memory:"):
-        hf = holdfast.open(where)
-        engine = LoopEngine(hf, check_every=None)
-        engine.save_loop_snapshot("p", {"loop_count": 1})
-        hf.close()
-        fine = {"project_id": "p", "agent": "a", "version": 1, "a": 1, "b": 1, "name": "tag", "state": {},
-                "changes": {}, "question_id": "p:1", "choice": "resume", "every": 5, "document": {}}  # fmt: skip
-        call = getattr(engine, name)
-        needed = [
-            each.name
-            for each in inspect.signature(call).parameters.values()
-            if each.default is inspect.Parameter.empty
-        ]
-        reply = call(**{each: fine[each] for each in needed})
-        assert reply["status"] == "error"
-        if name != "import_":
-            assert "closed" in refused(reply, "store_unavailable")
+        with holdfast.open(where) as hf:
+            engine = LoopEngine(hf, check_every=None)
+            engine.save_loop_snapshot("p", {"loop_count": 1})
+        for name in CALLS:
+            with subtests.test(where=where, name=name):
+                call = getattr(engine, name)
+                needed = [
+                    each.name
+                    for each in inspect.signature(call).parameters.values()
+                    if each.default is inspect.Parameter.empty
+                ]
+                reply = call(**{each: fine[each] for each in needed})
+                assert reply["status"] == "error"
+                if name != "import_":
+                    assert "closed" in refused(reply, "store_unavailable")
 
 
 def test_locked_store_is_reported_as_busy(file: Path, clock: Clock) -> None:
@@ -202,10 +204,10 @@ def test_locked_store_is_reported_as_busy(file: Path, clock: Clock) -> None:
         ):
             assert refused(reply, "store_busy")
         assert [each["code"] for each in engine.check_timeouts()["errors"]] == ["store_busy"]
-        assert good(engine.get_project_state("p"))["loop"] == 1, "reading goes on"
+        assert good(engine.get_project_state("p"))["loop"] == 1, "reading still works"
         other.execute("ROLLBACK")
         other.close()
-        assert len(engine.check_timeouts()["stalled"]) == 1, "and the next look finds what was to be found"
+        assert len(engine.check_timeouts()["stalled"]) == 1, "the next check finds the stalled agent"
 
 
 def damage(file: Path, run: str, number: int) -> None:
@@ -221,7 +223,7 @@ def damage(file: Path, run: str, number: int) -> None:
 
 @pytest.fixture
 def damaged(file: Path) -> Iterator[Any]:
-    """Three snapshots and a state after them, of which some can be damaged."""
+    """Return a function that damages some of three snapshots and a later state, and opens an engine on them."""
     with holdfast.open(file) as hf:
         engine = LoopEngine(hf, check_every=None)
         for loop in (1, 2, 3):
@@ -331,7 +333,7 @@ _likely = st.sampled_from(
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_calls_never_raise_for_random_arguments(data: st.DataObject) -> None:
-    """Any calls, in any order, with anything; what is there in the end is whole."""
+    """Make random calls in random order with random arguments; the store stays valid."""
     clock = Clock()
     with holdfast.open(":memory:", clock=clock) as hf:
         engine = LoopEngine(hf, check_every=None)

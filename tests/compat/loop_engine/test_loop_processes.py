@@ -1,4 +1,4 @@
-"""Several processes at one project, and processes that are killed."""
+"""Several processes on one project, and processes that are killed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Worker:
         command = [sys.executable, str(WORKER), str(file), role, str(clock.now), *arguments]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def hear(self) -> Any:
+    def read_line(self) -> Any:
         assert self._process.stdout is not None
         return json.loads(self._process.stdout.readline())
 
@@ -60,7 +60,7 @@ def test_killed_agent_is_found_and_its_changes_undone(engine: LoopEngine, file: 
     engine.configure("p", loop_autoresume=True)
     engine.save_loop_snapshot("p", {"loop_count": 1, "memory": "good"})
     with working(Worker(file, clock, "hang")) as (worker,):
-        assert worker.hear()["status"] == "set"
+        assert worker.read_line()["status"] == "set"
         worker.kill()
     assert state_of(engine)["memory"] == "half done"
     assert engine.check_timeouts()["stalled"] == [], "its time is not up"
@@ -76,7 +76,7 @@ def test_start_after_a_kill_reports_the_unfinished_start(
 ) -> None:
     engine.set_project_state("p", {})
     with working(Worker(file, clock, "hang")) as (worker,):
-        worker.hear()
+        worker.read_line()
         worker.kill()
     assert engine.log_agent_start("p", "planner")["unfinished"]["token"] == 1
 
@@ -89,10 +89,10 @@ def test_checkers_in_many_processes_restore_once(
     engine.log_agent_start("p", "planner", timeout=60)
     clock.forward(61)
     with working(*(Worker(file, clock, "check") for _ in range(5))) as workers:
-        assert [worker.hear() for worker in workers] == ["ready"] * 5
+        assert [worker.read_line() for worker in workers] == ["ready"] * 5
         for worker in workers:
             worker.go()
-        found = [worker.hear() for worker in workers]
+        found = [worker.read_line() for worker in workers]
     assert {reply["status"] for reply in found} == {"ok"}
     assert sorted(len(reply["stalled"]) for reply in found) == [0, 0, 0, 0, 1]
     assert len(hf.history("loop/p").timelines()) == 2
@@ -104,11 +104,11 @@ def test_concurrent_processes_lose_no_change_of_the_state(
     engine.set_project_state("p", {"log": []})
     with working(*(Worker(file, clock, "count", name) for name in "abc")) as workers:
         for worker in workers:
-            worker.hear()
+            worker.read_line()
         for worker in workers:
             worker.go()
         for worker in workers:
-            assert worker.hear() == ["set", "started", "saved"] * 15
+            assert worker.read_line() == ["set", "started", "saved"] * 15
     state = state_of(engine)
     assert (state["a"], state["b"], state["c"]) == (14, 14, 14)
     assert sorted(state["log"]) == sorted(f"{name} {turn}" for name in "abc" for turn in range(15))
@@ -125,7 +125,7 @@ def test_project_stays_usable_after_kills_at_any_moment(
     for turn in range(8):
         with working(Worker(file, clock, "start_and_complete")) as (worker,):
             for _ in range(turn % 3 + 1):
-                last = worker.hear()
+                last = worker.read_line()
             worker.kill()
         clock.forward(61)
         reply = engine.check_timeouts()

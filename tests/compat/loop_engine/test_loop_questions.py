@@ -1,4 +1,4 @@
-"""Questions: opened where nothing is restored by itself, answered once, and what follows each answer."""
+"""Questions: opened without autoresume, answered once, and the effect of each answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.loops import LoopEngine
 
 @pytest.fixture
 def asked(engine: LoopEngine) -> dict[str, Any]:
-    """A question of a project whose state has moved on since its snapshot."""
+    """Open a question of a project whose state changed after its snapshot."""
     engine.save_loop_snapshot("p", {"loop_count": 1, "goal": "kelp", "memory": ["fine"]})
     engine.set_project_state("p", {"loop_count": 2, "goal": "kelp", "memory": ["fine", "odd"], "new": 1})
     return good(engine.auto_restore_if_configured("p", "crash"))

@@ -1,4 +1,4 @@
-"""Getting and setting states: merged with what others did, never over a restore; configuration in a state."""
+"""Reading and setting states: merged with concurrent changes, refused after a restore; configuration in a state."""
 
 from __future__ import annotations
 
@@ -101,19 +101,19 @@ def test_last_read_is_remembered_per_thread_and_task(engine: LoopEngine) -> None
     asyncio.run(both())
     assert state_of(engine) == {"a": 1, "b": 1}
 
-    read, go_on = threading.Barrier(2), []
+    read, replies = threading.Barrier(2), []
 
     def work(key: str) -> None:
         state = engine.get_project_state("p")["state"]
         read.wait(30)
-        go_on.append(engine.set_project_state("p", state | {key: 2})["status"])
+        replies.append(engine.set_project_state("p", state | {key: 2})["status"])
 
     threads = [threading.Thread(target=work, args=(key,)) for key in "ab"]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert (go_on, state_of(engine)) == (["set", "set"], {"a": 2, "b": 2})
+    assert (replies, state_of(engine)) == (["set", "set"], {"a": 2, "b": 2})
 
 
 def test_update_sets_and_removes_keys_with_concurrent_writers(engine: LoopEngine) -> None:
@@ -158,7 +158,9 @@ def test_configuration_is_not_overwritten_by_a_state_read_earlier(hf: Holdfast, 
     assert engine.get_config("p")["config"]["loop_autoresume"] is True
 
 
-@pytest.mark.parametrize("state", [None, [], "state", 3, [("a", 1)], {1, 2}])
-def test_set_state_refuses_what_is_not_a_dict(engine: LoopEngine, state: Any) -> None:
-    assert "is a dict" in refused(engine.set_project_state("p", state), "invalid")
-    assert refused(engine.get_project_state("p"), "not_found")
+def test_set_state_refuses_what_is_not_a_dict(engine: LoopEngine, subtests: pytest.Subtests) -> None:
+    cases: list[Any] = [None, [], "state", 3, [("a", 1)], {1, 2}]
+    for state in cases:
+        with subtests.test(state=state):
+            assert "is a dict" in refused(engine.set_project_state("p", state), "invalid")
+            assert refused(engine.get_project_state("p"), "not_found")

@@ -1,4 +1,4 @@
-"""What the tests of snapshots share: runs of many kinds, a manager on each kind of store, and a look at timers."""
+"""Fixtures of the tests of the snapshot manager: runs of many kinds, and a manager on memory and on SQLite."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOON, NEVER = 0.005, 10_000.0
 
 
 class RunStore:
-    """The store of the system that this one is made after."""
+    """The store of the system whose API the manager follows."""
 
     def __init__(self, run_id: str = "run-1", workflow_id: str = "research") -> None:
         self.run_id, self.workflow_id = run_id, workflow_id
@@ -35,7 +35,7 @@ class RunStore:
 
 
 class Run:
-    """A run with a store of its own."""
+    """A run with its own store."""
 
     def __init__(self, run_id: str, workflow_id: str = "research") -> None:
         self.run_id, self.workflow_id = run_id, workflow_id
@@ -73,7 +73,7 @@ class Slots:
 
 
 class Unregistered(Exception):
-    """An error of an application that registers nothing."""
+    """An error whose class is not registered."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"code {code}")

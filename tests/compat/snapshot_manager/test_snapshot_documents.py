@@ -1,4 +1,4 @@
-"""Snapshots as JSON and back, compared, and checked."""
+"""Snapshots as JSON documents: export, import, comparison, validation."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_snapshot_is_equal_after_export_and_import(manager: SnapshotManager) -> 
         assert hash(found) == hash(made)
         assert compare_snapshots(made, found) == compare_snapshots(made, found, deep=True) == {}
     assert manager.export_snapshot(manager.import_snapshot(text)) == text
-    # An import adds nothing, and works where there is no such run.
+    # An import stores nothing, and works without the run.
     manager.clear_all_snapshots()
     assert manager.import_snapshot(text).number == 1
     assert manager.get_run_ids() == []

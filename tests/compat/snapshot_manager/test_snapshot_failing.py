@@ -1,4 +1,4 @@
-"""A snapshot that fails never breaks the run: it warns, once for each reason."""
+"""A snapshot that fails never breaks the run: it logs one warning per reason."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ file, no_timer_is_left = snapshot_fixtures.file, autosave_timers.no_timer_is_lef
 
 
 class Moody:
-    """A store that can fail to be read."""
+    """A store whose read can fail."""
 
     def __init__(self) -> None:
         self.mood: Exception | None = None

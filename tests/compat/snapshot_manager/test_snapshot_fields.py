@@ -1,4 +1,4 @@
-"""What can be a store, and what cannot."""
+"""Kinds of stores: how their fields are read and restored, and which are refused."""
 
 from __future__ import annotations
 
@@ -79,48 +79,66 @@ def stores() -> list[Any]:
     ]
 
 
-NAMES = [
-    "dict OrderedDict ChainMap dataclass namespace pydantic struct slots lambda partial get_state bound get_and_set "
-    "callable frozen namedtuple proxy"
-]
+#: How many of them, at the end, cannot be changed.
 READ_ONLY = 3
 
 
-@pytest.mark.parametrize("index", range(len(stores())), ids=NAMES[0].split())
-def test_store_may_be_anything_with_fields(manager: SnapshotManager, index: int) -> None:
-    made = taken(manager, stores()[index])
-    assert dict(made.state) == {"goal": "kelp", "done": [1]}
-    assert made.replaced == ()
+def test_store_may_be_anything_with_fields(manager: SnapshotManager, subtests: pytest.Subtests) -> None:
+    for index, store in enumerate(stores()):
+        with subtests.test(index=index, kind=type(store).__name__):
+            made = taken(manager, store)
+            assert dict(made.state) == {"goal": "kelp", "done": [1]}
+            assert made.replaced == ()
 
 
-@pytest.mark.parametrize("index", range(len(stores()) - READ_ONLY), ids=NAMES[0].split()[:-READ_ONLY])
-def test_restore_sets_the_fields_of_each_kind_of_store(manager: SnapshotManager, index: int) -> None:
-    snapshot = taken(manager, {"goal": "tide", "done": [1, 2]})
-    store = stores()[index]
-    done = manager.restore_from_snapshot("run-1", store, snapshot)
-    assert (done.fields, done.kept, done.removed, done.lost) == (("goal", "done"), (), (), ())
-    assert dict(taken(manager, store).state) == {"goal": "tide", "done": [1, 2]}
+def test_restore_sets_the_fields_of_each_kind_of_store(
+    manager: SnapshotManager, subtests: pytest.Subtests
+) -> None:
+    for index, store in enumerate(stores()[:-READ_ONLY]):
+        with subtests.test(index=index, kind=type(store).__name__):
+            snapshot = taken(manager, {"goal": "tide", "done": [1, 2]})
+            done = manager.restore_from_snapshot("run-1", store, snapshot)
+            assert (done.fields, done.kept, done.removed, done.lost) == (("goal", "done"), (), (), ())
+            assert dict(taken(manager, store).state) == {"goal": "tide", "done": [1, 2]}
 
 
-@pytest.mark.parametrize("store", [*stores()[-READ_ONLY:], FrozenPlan()], ids=repr)
-def test_immutable_store_is_refused_and_unchanged(manager: SnapshotManager, store: Any) -> None:
-    snapshot = taken(manager, {"goal": "tide"})
-    was = repr(store)
-    with pytest.raises(InvalidCall):
-        manager.restore_from_snapshot("run-1", store, snapshot)
-    assert repr(store) == was
+def test_immutable_store_is_refused_and_unchanged(
+    manager: SnapshotManager, subtests: pytest.Subtests
+) -> None:
+    cases: list[Any] = [*stores()[-READ_ONLY:], FrozenPlan()]
+    for store in cases:
+        with subtests.test(store=store):
+            snapshot = taken(manager, {"goal": "tide"})
+            was = repr(store)
+            with pytest.raises(InvalidCall):
+                manager.restore_from_snapshot("run-1", store, snapshot)
+            assert repr(store) == was
 
 
-@pytest.mark.parametrize(
-    "store",
-    [None, 3, "text", b"", [1], (1,), {1}, frozenset(), 1.5, Plan, dict, open, len, threading.enumerate],
-)
-def test_store_without_fields_is_refused(manager: SnapshotManager, store: Any) -> None:
-    with pytest.raises(InvalidCall):
-        manager.create_snapshot("run-1", store)
-    snapshot = taken(manager, {"goal": "tide"})
-    with pytest.raises(InvalidCall):
-        manager.restore_from_snapshot("run-1", store, snapshot)
+def test_store_without_fields_is_refused(manager: SnapshotManager, subtests: pytest.Subtests) -> None:
+    cases: list[Any] = [
+        None,
+        3,
+        "text",
+        b"",
+        [1],
+        (1,),
+        {1},
+        frozenset(),
+        1.5,
+        Plan,
+        dict,
+        open,
+        len,
+        threading.enumerate,
+    ]
+    for store in cases:
+        with subtests.test(store=store):
+            with pytest.raises(InvalidCall):
+                manager.create_snapshot("run-1", store)
+            snapshot = taken(manager, {"goal": "tide"})
+            with pytest.raises(InvalidCall):
+                manager.restore_from_snapshot("run-1", store, snapshot)
 
 
 def test_store_functions_that_cannot_be_called_are_refused(manager: SnapshotManager) -> None:

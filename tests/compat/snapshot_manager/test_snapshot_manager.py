@@ -1,7 +1,8 @@
-"""The manager: what is kept, what is found, what goes."""
+"""The manager: which snapshots it keeps, finds and deletes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ def test_manager_keeps_only_the_latest_snapshots(manager: SnapshotManager) -> No
         16,
         17,
     ]
-    # What a caller holds does not go.
+    # A snapshot that a caller holds stays usable.
     assert first.execution_path == []
     manager.restore_from_snapshot("run-1", store, first)
     assert store.execution_path == []
@@ -169,16 +170,18 @@ def test_large_values_are_removed_with_their_snapshots() -> None:
         assert manager._hf.stats().artifacts == 0
 
 
-@pytest.mark.parametrize("most", [0, -1, 1.0, True, None, "10", 10**30])
-def test_invalid_max_snapshots_is_refused(most: Any) -> None:
-    with pytest.raises(InvalidCall, match="max_snapshots"):
-        SnapshotManager(most)
+def test_invalid_max_snapshots_is_refused(subtests: pytest.Subtests) -> None:
+    cases: list[Any] = [0, -1, 1.0, True, None, "10", 10**30]
+    for most in cases:
+        with subtests.test(most=most), pytest.raises(InvalidCall, match="max_snapshots"):
+            SnapshotManager(most)
 
 
-@pytest.mark.parametrize("history", [3, b"runs.db", [], object(), "redis://there"])
-def test_invalid_history_argument_is_refused(history: Any) -> None:
-    with pytest.raises(InvalidCall):
-        SnapshotManager(history=history)
+def test_invalid_history_argument_is_refused(subtests: pytest.Subtests) -> None:
+    cases: list[Any] = [3, b"runs.db", [], object(), "redis://there"]
+    for history in cases:
+        with subtests.test(history=history), pytest.raises(InvalidCall):
+            SnapshotManager(history=history)
 
 
 def test_history_of_one_run_is_refused_as_store() -> None:
@@ -186,25 +189,25 @@ def test_history_of_one_run_is_refused_as_store() -> None:
         SnapshotManager(history=hf.history("run-1"))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "run_id", [None, 3, "", " a", "../../etc", "a@1", "a\0b", "x" * 191, "a\ud800", ["a"]]
-)
-def test_invalid_run_id_is_refused_by_every_call(manager: SnapshotManager, run_id: Any) -> None:
+def test_invalid_run_id_is_refused_by_every_call(manager: SnapshotManager, subtests: pytest.Subtests) -> None:
     snapshot = taken(manager, {"n": 1})
-    for call in (
-        lambda: manager.create_snapshot(run_id, {}),
-        lambda: manager.restore_from_snapshot(run_id, {}, snapshot),
-        lambda: manager.get_latest_snapshot(run_id),
-        lambda: manager.get_all_snapshots(run_id),
-        lambda: manager.clear_snapshots(run_id),
-        lambda: manager.history(run_id),
-    ):
-        with pytest.raises(InvalidCall):
-            call()
-    if not isinstance(run_id, str) or len(run_id) < 100:
-        with pytest.raises(InvalidReference):
-            manager.create_snapshot(run_id, {})
-    assert manager.get_run_ids() == ["run-1"]
+    calls: list[Callable[[Any], Any]] = [
+        lambda run_id: manager.create_snapshot(run_id, {}),
+        lambda run_id: manager.restore_from_snapshot(run_id, {}, snapshot),
+        manager.get_latest_snapshot,
+        manager.get_all_snapshots,
+        manager.clear_snapshots,
+        manager.history,
+    ]
+    for run_id in (None, 3, "", " a", "../../etc", "a@1", "a\0b", "x" * 191, "a\ud800", ["a"]):
+        with subtests.test(run_id=run_id):
+            for call in calls:
+                with pytest.raises(InvalidCall):
+                    call(run_id)
+            if not isinstance(run_id, str) or len(run_id) < 100:
+                with pytest.raises(InvalidReference):
+                    calls[0](run_id)
+            assert manager.get_run_ids() == ["run-1"]
 
 
 def test_invalid_options_are_refused_before_the_store_is_read(manager: SnapshotManager) -> None:

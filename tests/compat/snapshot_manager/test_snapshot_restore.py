@@ -1,4 +1,4 @@
-"""Restoring: into the same object, into a new one, all or nothing, and never into the wrong one."""
+"""Restores: into the same object or a new one, all or nothing, and never into an object of another run."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_failed_run_is_restored_to_its_snapshot(manager: SnapshotManager) -> Non
     store.execution_context["budget"]["left"] = -1
     manager.restore_from_snapshot("run-1", store, latest)
     assert store.execution_context == {"budget": {"left": 3}}
-    # A restore writes nothing: the object may be a copy that somebody looks at.
+    # A restore writes nothing to the store: the object may be a copy for inspection.
     assert snapshot_fixtures.numbers(manager) == [1]
 
 
@@ -84,9 +84,9 @@ def test_error_of_a_failed_step_survives_export_and_import(manager: SnapshotMana
         store.error = error
         store.step_results["fetch"] = {"status": "failed", "error": error, "last": KeyError("x")}
     snapshot = through_json(manager, taken(manager, store))
-    told = snapshot.state["error"]
-    assert (told["message"], told["attributes"]) == ("code 42", {"code": 42})
-    assert "raise Unregistered(42)" in told["traceback"]
+    described = snapshot.state["error"]
+    assert (described["message"], described["attributes"]) == ("code 42", {"code": 42})
+    assert "raise Unregistered(42)" in described["traceback"]
     assert snapshot.replaced == ("step_results.fetch.error", "error")
     fresh = RunStore()
     assert manager.restore_from_snapshot("run-1", fresh, snapshot).lost == ()
@@ -161,7 +161,7 @@ def test_restore_keeps_current_values_that_could_not_be_stored(manager: Snapshot
     assert (into["name"], into["tools"], into["pair"]) == ("a", {"call": max, "names": ["x"]}, (1, min))
     assert into["boxed"] == Registered("b", sum)
     assert into["me"] == "mine"
-    # The client takes its fields back; the one that others may hold is not touched.
+    # The fields of the client are restored in a copy; the original, which may be shared, does not change.
     assert (type(into["client"]), into["client"].url, into["client"].lock) == (Client, "one", live.lock)
     assert live.url == "two"
 
@@ -255,11 +255,11 @@ def test_restore_accepts_unknown_ids(manager: SnapshotManager) -> None:
         assert into["run_id"] == "run-1"
     run_id = uuid.UUID(int=5)
     taken(manager, {"run_id": run_id}, str(run_id))
-    # A snapshot without a workflow fits any.
+    # A snapshot without a workflow matches any.
     manager.restore_from_snapshot(
         "a", {"workflow_id": "any"}, taken(manager, {"n": 1}, "a"), workflow_id="any"
     )
-    assert taken(manager, {"n": 1}, "a", workflow_id="told").workflow_id == "told"
+    assert taken(manager, {"n": 1}, "a", workflow_id="given").workflow_id == "given"
 
 
 def test_snapshot_imported_for_another_run_is_restored_there(manager: SnapshotManager) -> None:
@@ -271,12 +271,14 @@ def test_snapshot_imported_for_another_run_is_restored_there(manager: SnapshotMa
     assert (fresh.run_id, fresh.status) == ("run-2", "running")
 
 
-@pytest.mark.parametrize("wrong", [None, "{}", {}, 3, [1]])
-def test_restore_refuses_what_is_not_a_snapshot(manager: SnapshotManager, wrong: Any) -> None:
-    with pytest.raises(InvalidCall, match="import_snapshot"):
-        manager.restore_from_snapshot("run-1", {}, wrong)
-    with pytest.raises(InvalidCall):
-        manager.export_snapshot(wrong)
+def test_restore_refuses_what_is_not_a_snapshot(manager: SnapshotManager, subtests: pytest.Subtests) -> None:
+    cases: list[Any] = [None, "{}", {}, 3, [1]]
+    for wrong in cases:
+        with subtests.test(wrong=wrong):
+            with pytest.raises(InvalidCall, match="import_snapshot"):
+                manager.restore_from_snapshot("run-1", {}, wrong)
+            with pytest.raises(InvalidCall):
+                manager.export_snapshot(wrong)
 
 
 def test_object_that_refers_to_itself_is_stored_once(manager: SnapshotManager) -> None:

@@ -1,4 +1,4 @@
-"""Many at once: threads, processes, and processes that are killed; on SQLite and on PostgreSQL."""
+"""Concurrent snapshots: threads, processes, and killed processes, on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORKER = Path(__file__).with_name("snapshot_worker.py")
 
 
 def whole(manager: SnapshotManager) -> None:
-    """No snapshot is made of two."""
+    """Check that no snapshot mixes the states of two writers."""
     for snapshot in manager.get_all_snapshots("run-1"):
         assert list(snapshot.twice) == [snapshot.by, snapshot.n]
 
@@ -45,9 +45,9 @@ def all_at_once(where: str, count: int) -> list[int]:
         assert worker.stdin is not None
         worker.stdin.write("go\n")
         worker.stdin.flush()
-    told = [worker.communicate()[0] for worker in workers]
+    outputs = [worker.communicate()[0] for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0, 0]
-    return sorted(int(line) for text in told for line in text.split())
+    return sorted(int(line) for text in outputs for line in text.split())
 
 
 def test_threads_on_one_run_get_different_numbers(manager: SnapshotManager) -> None:

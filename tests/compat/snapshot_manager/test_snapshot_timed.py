@@ -1,4 +1,4 @@
-"""Snapshots by time: they happen, they end, and the class is otherwise what it was."""
+"""Timed snapshots of objects: when they are taken, when they end, and that the class behaves as before."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_destroyed_object_is_not_saved_again(manager: SnapshotManager) -> None:
     timer.join(60)
     assert not timer.is_alive()
     assert numbers(manager) == written
-    # By hand it can still be saved.
+    # An explicit snapshot is still possible.
     assert taken(manager, run.store).status == "late"
 
 
@@ -161,14 +161,14 @@ def test_block_exit_saves_and_ends_the_timer(manager: SnapshotManager) -> None:
 def test_wrapped_context_managers_keep_working(manager: SnapshotManager) -> None:
     class Both:
         def __init__(self) -> None:
-            self.id, self.told = "run-1", ["made"]
+            self.id, self.calls = "run-1", ["made"]
 
         def __enter__(self) -> str:
-            self.told.append("entered")
+            self.calls.append("entered")
             return "entered"
 
         def __exit__(self, kind: Any, *_: object) -> bool:
-            self.told.append("left")
+            self.calls.append("left")
             return kind is KeyError
 
         async def __aenter__(self) -> str:
@@ -182,8 +182,8 @@ def test_wrapped_context_managers_keep_working(manager: SnapshotManager) -> None
     with run as entered:
         assert entered == "entered"
         raise KeyError
-    assert run.told == ["made", "entered", "left"]
-    assert last(manager)["told"] == ["made", "entered"]
+    assert run.calls == ["made", "entered", "left"]
+    assert last(manager)["calls"] == ["made", "entered"]
 
     async def block() -> Any:
         other = made()
@@ -192,7 +192,7 @@ def test_wrapped_context_managers_keep_working(manager: SnapshotManager) -> None
             raise KeyError
         return other
 
-    assert asyncio.run(block()).told[-1] == "left"
+    assert asyncio.run(block()).calls[-1] == "left"
     until(lambda: not timers())
 
 
