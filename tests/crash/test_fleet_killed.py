@@ -22,10 +22,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from freezing import freeze
 from holdfast import Holdfast
 from holdfast.model.records import RunRecord
 from patience import until
+from process_suspension import suspend_process
 
 pytestmark = pytest.mark.slow
 pytest_plugins = ["postgres_fixtures"]
@@ -164,7 +164,7 @@ def test_stopped_worker_cannot_commit_after_its_lease_expired(
     for _ in range(FREEZES):
         member = chance.choice(crew.members)
         until(partial(has_begun, hf, member.pid), "a worker to begin")
-        freeze(member.pid, where)
+        suspend_process(member.pid, where)
         if before := owned(hf, member.pid):
             until(partial(has_lost_one, hf, before), "another to take a run over")
             taken += 1

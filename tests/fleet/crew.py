@@ -14,7 +14,7 @@ from typing import Any
 
 import fleet_flows as flows
 
-from freezing import freeze
+from process_suspension import suspend_process
 
 PATIENCE = 80.0
 
@@ -72,7 +72,7 @@ class Member:
 
     def freeze(self) -> None:
         """Stop it until a SIGCONT, outside of transactions."""
-        freeze(self.pid, self.where)
+        suspend_process(self.pid, self.where)
 
     def end(self, timeout: float = PATIENCE) -> int:
         return self.process.wait(timeout)

@@ -1,4 +1,4 @@
-"""Stopping worker processes in tests."""
+"""Suspend worker processes (SIGSTOP) without blocking the store."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from database import Database
 from patience import until
 
 
-def freeze(pid: int, where: str) -> None:
-    """Stop a process, but not inside a transaction of a SQLite store, where it would keep all others from writing for
-    as long as it is stopped. `where` is the path of the store, or the address of a server."""
+def suspend_process(pid: int, where: str) -> None:
+    """Suspend a process, but not inside a transaction of a SQLite store, where it would keep all others from writing for
+    as long as it is suspended. `where` is the path of the store, or the address of a server."""
     while True:
         os.kill(pid, signal.SIGSTOP)
         until(lambda: _state(pid) == "T", f"process {pid} to stop")
@@ -28,7 +28,7 @@ def _state(pid: int) -> str:
 
 
 def _is_free(where: str) -> bool:
-    """Can others write? Processes that are not stopped hold the lock for moments."""
+    """Return whether others can write. Processes that are not suspended hold the lock only briefly."""
     with Database(where, timeout=2.0) as connection:
         try:
             connection.execute("BEGIN IMMEDIATE")
