@@ -17,7 +17,7 @@ FORMATS = sorted(int(path.name.split("-")[1].split(".")[0]) for path in HERE.glo
 
 
 #: Public names that have changed since the expectations were written, in the order of writing.
-RENAMED = {'"meta":': '"annotations":', '"prompt.opened"': '"question.opened"'}
+RENAMED = {'"meta":': '"annotations":', '"prompt.opened"': '"question.opened"', '"prompt":': '"question_id":'}
 
 
 def _expected(number: int) -> dict[str, Any]:
