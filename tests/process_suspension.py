@@ -13,8 +13,8 @@ from patience import until
 
 
 def suspend_process(pid: int, where: str) -> None:
-    """Suspend a process, but not inside a transaction of a SQLite store, where it would keep all others from writing for
-    as long as it is suspended. `where` is the path of the store, or the address of a server."""
+    """Suspend a process, but not inside a transaction of a SQLite store, where it would block all other writers.
+    `where` is the path of the store, or the address of a server."""
     while True:
         os.kill(pid, signal.SIGSTOP)
         until(lambda: _state(pid) == "T", f"process {pid} to stop")
