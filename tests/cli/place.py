@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import flows
+import in_process
 import pytest
 import terminal
 
@@ -72,6 +73,11 @@ class Place:
         )
 
     def call(self, *arguments: str, **more: Any) -> terminal.Done:
+        """Call the program within this process."""
+        return in_process.call(*arguments, cwd=self.folder, **more)
+
+    def process(self, *arguments: str, **more: Any) -> terminal.Done:
+        """Call the program in a process of its own."""
         return terminal.call(*arguments, cwd=self.folder, **more)
 
     def json(self, *arguments: str, code: int = 0, **more: Any) -> Any:

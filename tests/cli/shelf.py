@@ -9,8 +9,9 @@ from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
-import terminal
-from terminal import Done, Terminal
+import in_process
+from in_process import Screen
+from terminal import Done
 
 import holdfast
 from holdfast import Holdfast, Retention, step, workflow
@@ -128,8 +129,8 @@ class Shelf:
         return holdfast.open(self.store, durability="fast")
 
     def pipe(self, *arguments: str, code: int = 0, **more: Any) -> str:
-        """The real program in a pipe: its output."""
-        done = terminal.call(*arguments, cwd=self.folder, **more)
+        """The program in a pipe: its output."""
+        done = in_process.call(*arguments, cwd=self.folder, **more)
         assert done.code == code, done
         return done.out
 
@@ -138,10 +139,9 @@ class Shelf:
         return [line.split("\t") for line in self.pipe(*arguments, code=code).splitlines()]
 
     def screen(self, *arguments: str, code: int = 0, columns: int = 120, **more: Any) -> str:
-        """The real program on a terminal: what is to be seen. Nothing in the store may have steered it."""
-        opened = Terminal(*arguments, cwd=self.folder, columns=columns, **more)
-        ended = opened.end()
-        assert ended == code, opened.text
+        """The program on a terminal: what is to be seen. Nothing in the store may have steered it."""
+        opened = Screen(*arguments, cwd=self.folder, columns=columns, **more)
+        assert opened.code == code, opened.text
         left = _COLOUR.sub(b"", opened.raw)
         assert not re.search(rb"[\x00-\x09\x0b\x0c\x0e-\x1f\x7f]", left), left
         assert not re.search("[\x80-\x9f\u202a-\u202e]", left.decode()), left

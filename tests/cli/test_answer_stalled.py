@@ -148,6 +148,6 @@ def test_a_second_answer(frozen: Place) -> None:
 
 @pytest.mark.parametrize("how", [[], ["--json"]])
 def test_watching_ends_with_the_question(frozen: Place, how: list[str]) -> None:
-    done = frozen.call("watch", "frozen-1", *how, timeout=20)
+    done = frozen.process("watch", "frozen-1", *how, timeout=20)
     assert done.code == 5
     assert how or "(holdfast answer frozen-1#1)" in done.out

@@ -18,7 +18,7 @@ place = places.place
 _AT = """
 import os, signal, sys
 limit = int(sys.argv.pop(1))
-import holdfast.cli, holdfast.cli.app, holdfast.cli.commands.resume, holdfast.cli.commands.rollback
+import holdfast.cli, holdfast.cli.app, holdfast.cli.commands.resume
 import flows, apsw
 count = 0
 def tick(*_):
@@ -119,7 +119,7 @@ def sweep(place: Place, make: Callable[[], None], arguments: tuple[str, ...], pa
 def test_at_any_instant_of_a_resume(place: Place, part: float) -> None:
     arguments = ("resume", "fail-1", "--yes", "--app", "flows")
     sweep(place, lambda: _fail(place, "fail-1"), arguments, part)
-    done = place.call(*arguments)
+    done = place.process(*arguments)
     assert (done.code, done.out) == (0, 'completed  fail-1@4: "whole"\n')
     # Only a step that was under way is run a second time.
     assert place.world in (["fragile"], ["fragile", "fragile"])
@@ -130,7 +130,7 @@ def test_at_any_instant_of_a_resume(place: Place, part: float) -> None:
 def test_at_any_instant_of_a_rollback(place: Place, part: float) -> None:
     arguments = ("rollback", "shop-1", "--to", "1", "--no-resume", "--yes", "--app", "flows")
     sweep(place, lambda: place.run(flows.shop, run_id="shop-1", state={}), arguments, part)
-    done = place.call(*arguments)
+    done = place.process(*arguments)
     assert done.code == 0, done
     undone = place.world
     assert list(dict.fromkeys(undone)) == ["undo rock", "undo kelp"]
@@ -149,7 +149,7 @@ def test_in_a_step_on_a_terminal(place: Place) -> None:
     assert "Traceback" not in screen.text
     assert {run["id"]: run["status"] for run in place.json("runs")}["fail-1"] == "interrupted"
     place.touch("go")
-    assert place.call("resume", "fail-1", "--app", "flows").code == 0
+    assert place.process("resume", "fail-1", "--app", "flows").code == 0
 
 
 def _resumable(place: Place) -> None:
@@ -178,7 +178,7 @@ def test_in_an_asynchronous_step(place: Place) -> None:
     places.until(lambda: "begin" in place.world)
     interrupted(_signalled(process))
     place.touch("go")
-    assert place.call("resume", "walk-1", "--app", "flows").code == 0
+    assert place.process("resume", "walk-1", "--app", "flows").code == 0
 
 
 def test_in_a_compensation(place: Place) -> None:
@@ -189,7 +189,7 @@ def test_in_a_compensation(place: Place) -> None:
     interrupted(_signalled(process))
     place.touch("go-undo-a")
     assert place.json("resume", "heavy-1", "--dry-run")["undo"] == ["heavy"]
-    assert place.call("rollback", "heavy-1", "--to", "1", "--no-resume", "--app", "flows").code == 0
+    assert place.process("rollback", "heavy-1", "--to", "1", "--no-resume", "--app", "flows").code == 0
     assert place.world.count("end undo b") == 1
 
 
@@ -202,7 +202,7 @@ def test_where_python_would_not_hear_it(place: Place) -> None:
         "    class Loud:\n        def __del__(self):\n            kill(os.getpid(), signal.SIGINT)\n"
         "    Loud()",
     )
-    interrupted(place.call("resume", "fail-1", "--app", "flows"))
+    interrupted(place.process("resume", "fail-1", "--app", "flows"))
 
 
 def test_watching(place: Place) -> None:

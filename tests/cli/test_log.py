@@ -6,6 +6,7 @@ import json
 
 import pytest
 from shelf import LONG, STORE, Shelf
+from terminal import call
 
 from database import Database
 
@@ -177,7 +178,7 @@ def test_a_run_is_needed(shelf: Shelf) -> None:
 
 
 def test_where_signs_cannot_be_written_their_numbers_are(shelf: Shelf) -> None:
-    assert "\\u25cf" in shelf.pipe("log", "hand", "--graph", PYTHONIOENCODING="ascii")
+    assert "\\u25cf" in call("log", "hand", "--graph", cwd=shelf.folder, PYTHONIOENCODING="ascii").out
 
 
 def test_a_version_is_no_run(shelf: Shelf) -> None:

@@ -151,7 +151,7 @@ def test_without_the_package(place: Place) -> None:
     hidden = place.folder / "hidden"
     hidden.mkdir()
     (hidden / "sitecustomize.py").write_text("import sys\nsys.modules['mcp'] = None\n")
-    line = one_line(place.call("mcp", PYTHONPATH=str(hidden)), 2)
+    line = one_line(place.process("mcp", PYTHONPATH=str(hidden)), 2)
     assert "pip install 'holdfast[mcp]'" in line
 
 

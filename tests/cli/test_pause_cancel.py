@@ -65,7 +65,7 @@ def test_a_run_that_has_ended_stays_as_it_is(place: Place, command: str) -> None
 def test_parts_are_cancelled_along(place: Place) -> None:
     place.run(flows.parent, run_id="parent-1")
     done = place.call("cancel", "parent-1")
-    assert "so are the runs that are parts of it: parent-1.cli_child" in done.err
+    assert "its children are cancelled, too: parent-1.cli_child" in done.err
     assert place.look("parent-1.cli_child")[0] == "cancelled"
 
 

@@ -86,8 +86,8 @@ def whole() -> str:
 def test_a_part_that_asks_ends_it(own: Shelf) -> None:
     with own.open() as hf:
         hf.run(whole, run_id="whole")
-    assert "open questions: whole.watched_part#1" in own.pipe("watch", "whole", code=5, timeout=20)
-    own.pipe("watch", "whole", "--json", code=5, timeout=20)
+    assert "open questions: whole.watched_part#1" in own.pipe("watch", "whole", code=5)
+    own.pipe("watch", "whole", "--json", code=5)
 
 
 def test_leaving_before_it_ends(own: Shelf) -> None:

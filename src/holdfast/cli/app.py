@@ -39,17 +39,17 @@ COMMANDS: dict[str, list[tuple[str, str, str]]] = {
         ("log", "log", "List the versions of a run, newest first."),
         ("show", "show", "Show a version: step, arguments, result, error, state; or a part of the state."),
         ("diff", "diff", "Show the changes from version A to version B."),
-        ("compare", "compare", "Compare two runs or timelines step by step."),
+        ("compare", "diff", "Compare two runs or timelines step by step."),
         ("blame", "blame", "Show which version last changed each part of the state."),
-        ("bisect", "bisect", "Find the first version for which a command fails."),
+        ("bisect", "blame", "Find the first version for which a command fails."),
         ("events", "events", "List the events of a run or of the whole store, oldest first."),
-        ("watch", "watch", "Follow a run until it ends or waits for an operator."),
+        ("watch", "log", "Follow a run until it ends or waits for an operator."),
     ],
     "Change runs": [
         ("resume", "resume", "Resume a run from its head."),
-        ("rollback", "rollback", "Move a run back to a version, on a new timeline, and resume it."),
+        ("rollback", "resume", "Move a run back to a version, on a new timeline, and resume it."),
         ("fork", "fork", "Start a new run from a version."),
-        ("merge", "merge", "Merge the changes of another version or timeline into a run's head."),
+        ("merge", "fork", "Merge the changes of another version or timeline into a run's head."),
         (
             "replay",
             "replay",
@@ -65,7 +65,7 @@ COMMANDS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "Queues and workers": [
         ("worker", "worker", "Execute the runs of queues until interrupted."),
-        ("monitor", "monitor", "Detect runs that are dead, silent, looping or over budget, and act on them."),
+        ("monitor", "worker", "Detect runs that are dead, silent, looping or over budget, and act on them."),
         ("queues", "queues", "List the queues, their runs and their limits."),
         ("enqueue", "queues", "Add a run of a workflow to a queue."),
         ("requeue", "queues", "Put a stopped run back into a queue."),
@@ -75,14 +75,14 @@ COMMANDS: dict[str, list[tuple[str, str, str]]] = {
         ("pin", "tag", "Protect a version from being pruned."),
         ("prune", "prune", "Remove old versions that a retention policy does not keep."),
         ("delete", "prune", "Delete whole runs permanently."),
-        ("gc", "gc", "Remove artifacts that no version refers to."),
-        ("backup", "backup", "Copy the store to a new file while it is in use."),
-        ("verify", "verify", "Check every version, hash and artifact."),
-        ("stats", "stats", "Show what the store holds and how large it is."),
-        ("check", "check", "Check, before a deploy, that APP can resume every unfinished run of the store."),
+        ("gc", "prune", "Remove artifacts that no version refers to."),
+        ("backup", "store", "Copy the store to a new file while it is in use."),
+        ("verify", "store", "Check every version, hash and artifact."),
+        ("stats", "store", "Show what the store holds and how large it is."),
+        ("check", "replay", "Check, before a deploy, that APP can resume every unfinished run of the store."),
         ("config", "config", "Change the settings that are stored in the store."),
-        ("doctor", "doctor", "Look for problems with the store and this installation."),
-        ("migrate", "migrate", "Upgrade a store to the current format."),
+        ("doctor", "store", "Look for problems with the store and this installation."),
+        ("migrate", "init", "Upgrade a store to the current format."),
     ],
     "Import and export": [
         ("export", "export", "Write versions as JSON, or whole runs as bundles."),
@@ -91,7 +91,7 @@ COMMANDS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "Integrations": [
         ("mcp", "mcp", "Serve the store to agents over the Model Context Protocol."),
-        ("import-langgraph", "import_langgraph", "Copy the threads of a LangGraph SqliteSaver database."),
+        ("import-langgraph", "export", "Copy the threads of a LangGraph SqliteSaver database."),
         (
             "completion",
             "completion",
@@ -242,7 +242,7 @@ def _hint(error: HoldfastError) -> str:
         return ""
     if "path" in error.details:
         return ": `holdfast show REF` shows the state"
-    if error.details.keys() & {"version", "tag", "back"}:
+    if error.details.keys() & {"version", "tag", "back", "timeline"}:
         return f": `holdfast log {error.details.get('run', 'RUN')}` lists them"
     return ": `holdfast runs` lists them" if "run" in error.details else ""
 

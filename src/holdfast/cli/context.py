@@ -26,7 +26,8 @@ from holdfast.engine import open as open_store
 from holdfast.errors import AlreadyExists, HoldfastError, InvalidCall, StoreUnavailable
 from holdfast.execution.limits import Limits
 from holdfast.execution.preview import Preview
-from holdfast.operator_view.text import plain
+from holdfast.operator_view.actions import require_code
+from holdfast.operator_view.text import parse_duration, plain
 from holdfast.store_url import file_of
 
 if TYPE_CHECKING:
@@ -86,17 +87,13 @@ class CommandContext:
 
     def require_code(self, preview: Preview, action: str) -> None:
         """Raise `InvalidCall` if the code of a run's workflow is not loaded."""
-        if preview.workflow is None or preview.known:
-            return
         name = find_app(self.app)
         advice = (
             'name the module that defines it with --app module, or in pyproject.toml: [tool.holdfast] app = "module"'
             if name is None
             else f"the app {name!r} does not define it"
         )
-        raise InvalidCall(
-            f"{action} needs the code of workflow {preview.workflow!r}: {advice}", workflow=preview.workflow
-        )
+        require_code(preview, action, f": {advice}")
 
     def explain_missing_store(self, opening: Callable[[], T]) -> T:
         """Call a function that opens the store; if the store does not exist, raise an error that says what to do."""
@@ -210,6 +207,10 @@ REF = _RunArgument("ref")
 # Options
 
 
+def _parse_delay(_context: click.Context, _option: click.Parameter, given: str | None) -> float:
+    return 0.0 if given is None else parse_duration(given).total_seconds()
+
+
 def limit_option(command: F) -> F:
     """Add the option `--limit`, which passes `limits` to a command: `Limits`, or None."""
     return click.option(
@@ -236,6 +237,26 @@ def _parse_limits(_context: click.Context, _option: click.Parameter, given: tupl
         return Limits(**found) if found else None
     except InvalidCall as error:
         raise click.BadParameter(str(error)) from None
+
+
+def number_option(default: int, what: str) -> Callable[[F], F]:
+    """Return the option `-n`, which limits how many items a command lists."""
+    return click.option(
+        "-n", "--limit", default=default, show_default=True, type=click.IntRange(1), metavar="N", help=what
+    )
+
+
+#: Options of commands that change a run.
+actor_option = click.option("--actor", metavar="NAME", help="Your name, recorded with the change.")
+reason_option = click.option("--reason", metavar="TEXT", help="The reason, recorded with the change.")
+changed_option = click.option(
+    "--changed",
+    type=click.Choice(["warn", "refuse", "allow"]),
+    help="What to do if the workflow's code has changed since the run started.",
+)
+delay_option = click.option(
+    "--delay", metavar="TIME", callback=_parse_delay, help="Start after this time, as in 90s or 2h."
+)
 
 
 def confirm_options(command: F) -> F:

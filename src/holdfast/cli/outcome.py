@@ -14,7 +14,7 @@ from holdfast.execution.preview import Preview
 from holdfast.execution.run import Run
 from holdfast.model.public import Event
 from holdfast.model.records import ENDED
-from holdfast.operator_view.actions import open_questions, run_outcome
+from holdfast.operator_view.actions import changed_code_text, open_questions, run_outcome
 from holdfast.operator_view.records import status_of
 from holdfast.operator_view.text import age, brief, plain, span
 
@@ -24,6 +24,8 @@ _SIGNS = {
     "step.retried": ("↻", "yellow"),
     "question.opened": ("?", "magenta"),
 }
+#: What to do if the code of a run's workflow has changed.
+CHANGED_ADVICE = "restore the old code, or use --changed allow"
 
 
 @contextmanager
@@ -52,7 +54,7 @@ def explain_refusal(preview: Preview) -> Iterator[None]:
             **error.details,
         ) from error.__cause__
     except CodeChanged as error:
-        raise CodeChanged(_changed_code_text(run), **error.details) from None
+        raise CodeChanged(changed_code_text(run, CHANGED_ADVICE), **error.details) from None
     except ReplayDiverged as error:
         address = error.details.get("address")
         raise ReplayDiverged(
@@ -68,23 +70,10 @@ def explain_changed_code(run: str) -> Iterator[None]:
     try:
         yield
     except CodeChanged as error:
+        advice = f"use --no-resume, then `holdfast resume {error.details['run']} --changed allow`"
         raise CodeChanged(
-            _changed_code_text(
-                run, f"use --no-resume, then `holdfast resume {error.details['run']} --changed allow`"
-            ),
-            **error.details,
+            changed_code_text(run, f"restore the old code, or {advice}"), **error.details
         ) from None
-
-
-def refuse_changed_code(preview: Preview, changed: str | None) -> None:
-    """Raise `CodeChanged`, before anything is done, if resuming would be refused."""
-    if preview.changed and changed in (None, "refuse"):
-        raise CodeChanged(_changed_code_text(preview.run), run=preview.run)
-
-
-def _changed_code_text(run: str, otherwise: str = "use --changed allow") -> str:
-    advice = f"restore the old code, or {otherwise}"
-    return f"the workflow's code has changed since run {run!r} was last executed: {advice}"
 
 
 def _step_printer(ctx: CommandContext) -> Callable[[Event], None]:

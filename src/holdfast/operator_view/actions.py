@@ -6,18 +6,20 @@ Invariant: nothing here changes a run.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, NotRequired, TypedDict
 
 from holdfast.engine import Holdfast
-from holdfast.errors import AlreadyExists, InvalidCall, InvalidReference, NotFound, Suspended
+from holdfast.errors import AlreadyExists, CodeChanged, InvalidCall, InvalidReference, NotFound, Suspended
 from holdfast.execution.preview import Preview
 from holdfast.execution.run import Run
+from holdfast.history.history import History
 from holdfast.history.version import Version
 from holdfast.model.names import check_run_id
 from holdfast.model.public import Question
+from holdfast.operator_view.lookup import ancestor_numbers
 from holdfast.operator_view.records import reference_to, status_of
 from holdfast.operator_view.text import as_json, brief, count, cut, dumps, parse_json, plain
 
@@ -198,6 +200,60 @@ def describe_fork(
     lines += [f"{path} will be {brief(value)}." for path, value in changes.items()]
     lines += ["It will be resumed at once."] if resume else []
     return lines
+
+
+#: Resolvers of a conflict, by the side that they keep: functions of the path and the common, our and their value.
+MERGE_SIDES: dict[str, Callable[[tuple[Any, ...], Any, Any, Any], Any]] = {
+    "head": lambda path, base, ours, theirs: theirs,
+    "other": lambda path, base, ours, theirs: ours,
+}
+
+
+def find_merge(history: History, head: Version, other: Version | None, timeline: int | None) -> Version:
+    """Return the version to merge into the head: `other`, or the last one of a timeline. Raise an error if there is
+    none, or nothing to merge."""
+    found = [other] if other is not None else history.versions(timeline=timeline, limit=1)
+    if not found:
+        raise NotFound(
+            f"run {history.id!r} has no timeline {timeline} with a version of its own",
+            run=history.id,
+            timeline=timeline,
+        )
+    if found[0].number in ancestor_numbers(history, head):
+        raise InvalidCall(
+            f"nothing to merge: {reference_to(head)} already contains {reference_to(found[0])}",
+            run=history.id,
+            version=found[0].number,
+        )
+    return found[0]
+
+
+def require_code(preview: Preview, action: str, advice: str) -> None:
+    """Raise `InvalidCall` if the code of a run's workflow is not loaded."""
+    if preview.workflow is not None and not preview.known:
+        raise InvalidCall(
+            f"{action} needs the code of workflow {preview.workflow!r}{advice}", workflow=preview.workflow
+        )
+
+
+def refuse_changed_code(preview: Preview, changed: str | None, advice: str) -> None:
+    """Raise `CodeChanged`, before anything is done, if resuming would be refused."""
+    if preview.changed and changed in (None, "refuse"):
+        raise CodeChanged(changed_code_text(preview.run, advice), run=preview.run)
+
+
+def changed_code_text(run: str, advice: str) -> str:
+    """Return the message of `CodeChanged`, with advice."""
+    return f"the workflow's code has changed since run {run!r} was last executed: {advice}"
+
+
+def enqueue_parameters() -> set[str]:
+    """Return the parameters of `Holdfast.enqueue`, which a workflow's arguments cannot have as their names."""
+    from inspect import Parameter, signature
+
+    variadic = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    found = signature(Holdfast.enqueue).parameters.values()
+    return {each.name for each in found if each.kind not in variadic}
 
 
 def require_workflow(run: Run | Preview, problem: str) -> None:

@@ -5,21 +5,25 @@ Invariant: the types describe exactly what is sent; the API's description is gen
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict, TypeVar, cast
 
 import msgspec
 
 from holdfast.execution.preview import Preview
+from holdfast.execution.replay_validation import Difference
 from holdfast.execution.run import Run
 from holdfast.history.blame import Blame
 from holdfast.history.compare import Diff, StepPair
 from holdfast.history.version import Implementation, Version
-from holdfast.model.public import Event, Pruned, Question, QueueSummary, Report, RunSummary, Timeline
+from holdfast.model.public import Event, Problem, Pruned, Question, QueueSummary, Report, RunSummary, Timeline
 from holdfast.model.records import display_status
 from holdfast.operator_view.text import as_json
 from holdfast.tree import path as paths
 from holdfast.tree.diff import Change
+
+V = TypeVar("V")
 
 
 class RunView(TypedDict):
@@ -181,6 +185,15 @@ class StepPairView(TypedDict):
     same_code: bool | None
 
 
+class DifferenceView(TypedDict):
+    """A difference between a step that ran again and its record."""
+
+    address: str
+    what: str
+    recorded: Any
+    now: Any
+
+
 class BlameView(TypedDict):
     """A part of a state and the version that last changed it."""
 
@@ -210,14 +223,6 @@ class PreviewView(TypedDict):
     known: bool
 
 
-class ProblemView(TypedDict):
-    """A damaged part of a store."""
-
-    run: str | None
-    version: int | None
-    what: str
-
-
 class ReportView(TypedDict):
     """The result of verifying a store or a run."""
 
@@ -225,7 +230,7 @@ class ReportView(TypedDict):
     runs: int
     versions: int
     artifacts: int
-    problems: list[ProblemView]
+    problems: list[Problem]
 
 
 class PrunedView(TypedDict):
@@ -252,50 +257,32 @@ def status_of(run: RunSummary | Run) -> str:
     return display_status(run.status, run.workflow, run.alive)
 
 
+def view_of(view: type[V], record: object, **other: Any) -> V:
+    """Return the view of a record: its attributes that the view names, tuples as lists, except for `other` values."""
+    found: Any = {
+        name: other[name] if name in other else getattr(record, name) for name in view.__annotations__
+    }
+    for name, value in found.items():
+        if isinstance(value, tuple):
+            found[name] = list(value)
+    return cast(V, found)
+
+
 def run_view(run: RunSummary) -> RunView:
     """Return the view of a run."""
-    return {
-        "id": run.id,
-        "status": status_of(run),
-        "workflow": run.workflow,
-        "step": run.step,
-        "head": run.head,
-        "versions": run.versions,
-        "timeline": run.timeline,
-        "created": run.created,
-        "updated": run.updated,
-        "size": run.size,
-        "tags": list(run.tags),
-        "origin": run.origin,
-        "alive": run.alive,
-    }
+    return view_of(RunView, run, status=status_of(run))
 
 
 def version_view(version: Version) -> VersionView:
     """Return the view of a version."""
-    return {
-        "run": version.run,
-        "version": version.number,
-        "parent": version.parent,
-        "merged": version.detail.get("merged"),
-        "timeline": version.timeline,
-        "kind": version.kind,
-        "status": version.status,
-        "step": version.step,
-        "address": version.address,
-        "attempt": version.attempt,
-        "failed": has_failed(version),
-        "damaged": version.is_damaged,
-        "steps": version.steps,
-        "at": version.at,
-        "took": version.took,
-        "size": version.size,
-        "tags": list(version.tags),
-        "pinned": version.pinned,
-        "note": version.note,
-        "actor": version.actor,
-        "hash": version.hash,
-    }
+    return view_of(
+        VersionView,
+        version,
+        version=version.number,
+        merged=version.detail.get("merged"),
+        failed=has_failed(version),
+        damaged=version.is_damaged,
+    )
 
 
 def has_failed(version: Version) -> bool:
@@ -342,58 +329,35 @@ def spending_lines(run: Run) -> list[str]:
 
 def event_view(event: Event) -> EventView:
     """Return the view of an event."""
-    return {
-        "cursor": event.cursor,
-        "run": event.run,
-        "kind": event.kind,
-        "at": event.at,
-        "version": event.version,
-        "step": event.step,
-        "data": as_json(event.data),
-    }
+    return view_of(EventView, event, data=as_json(event.data))
 
 
-def timeline_view(line: Timeline) -> TimelineView:
+def timeline_view(timeline: Timeline) -> TimelineView:
     """Return the view of a timeline."""
-    return {
-        "number": line.number,
-        "parent": line.parent,
-        "at": line.at,
-        "reason": line.reason,
-        "actor": line.actor,
-    }
+    return view_of(TimelineView, timeline)
 
 
-def question_view(prompt: Question) -> QuestionView:
+def question_view(question: Question) -> QuestionView:
     """Return the view of a question."""
-    found: QuestionView = {
-        "id": prompt.id,
-        "run": prompt.run,
-        "address": prompt.address,
-        "text": prompt.text,
-        "opened": prompt.opened,
-        "due": prompt.due,
-        "schema": prompt.schema,
-    }
-    if prompt.details:
-        found["details"] = prompt.details
-    if prompt.answered:
-        found["answered"], found["actor"] = prompt.answered, prompt.actor
-        found["answer"] = as_json(prompt.answer)
+    found = view_of(QuestionView, question, answer=as_json(question.answer))
+    if not question.details:
+        del found["details"]
+    if not question.answered:
+        del found["answered"], found["actor"], found["answer"]
     return found
 
 
-def change_view(change: Change, of: str = "state") -> ChangeView:
-    """Return the view of a change; `of` is "state", or "version" for metadata."""
-    return {
-        "kind": change.kind,
-        "of": of,
-        "path": change.where,
-        "source": None if change.source is None else paths.show(change.source),
-        "old": as_json(change.old),
-        "new": as_json(change.new),
-        "summary": change.summary,
-    }
+def change_view(change: Change, of: str = "state", show: Callable[[Any], Any] = as_json) -> ChangeView:
+    """Return the view of a change; `of` is "state", or "version" for metadata, and `show` returns a value's view."""
+    return view_of(
+        ChangeView,
+        change,
+        of=of,
+        path=change.where,
+        source=None if change.source is None else paths.show(change.source),
+        old=None if change.kind == "added" else show(change.old),
+        new=None if change.kind == "removed" else show(change.new),
+    )
 
 
 def step_pair_view(pair: StepPair) -> StepPairView:
@@ -413,11 +377,16 @@ def step_pair_view(pair: StepPair) -> StepPairView:
     }
 
 
+def difference_view(difference: Difference) -> DifferenceView:
+    """Return the view of a difference between a step and its record."""
+    return view_of(
+        DifferenceView, difference, recorded=as_json(difference.recorded), now=as_json(difference.now)
+    )
+
+
 def implementation_view(found: Implementation | None) -> ImplementationView | None:
     """Return the view of the code that ran as a step."""
-    if found is None:
-        return None
-    return {"name": found.name, "code": found.code, "overridden": found.overridden}
+    return None if found is None else view_of(ImplementationView, found)
 
 
 def blame_view(part: Blame, *, value: bool = True) -> BlameView:
@@ -437,49 +406,22 @@ def blame_view(part: Blame, *, value: bool = True) -> BlameView:
 
 def preview_view(preview: Preview) -> PreviewView:
     """Return the view of a preview."""
-    return {
-        "run": preview.run,
-        "status": preview.status,
-        "workflow": preview.workflow,
-        "version": preview.version,
-        "left": list(preview.left),
-        "replayed": list(preview.replayed),
-        "again": list(preview.again),
-        "undo": list(preview.undo),
-        "cancelled": list(preview.cancelled),
-        "rewound": list(preview.rewound),
-        "waits": list(preview.waits),
-        "known": preview.known,
-    }
+    return view_of(PreviewView, preview)
 
 
 def report_view(report: Report) -> ReportView:
     """Return the view of a verification."""
-    return {
-        "ok": report.ok,
-        "runs": report.runs,
-        "versions": report.versions,
-        "artifacts": report.artifacts,
-        "problems": [
-            {"run": each.run, "version": each.version, "what": each.what} for each in report.problems
-        ],
-    }
+    return view_of(ReportView, report)
 
 
 def pruned_view(run: str, plan: Pruned) -> PrunedView:
     """Return the view of a prune plan."""
-    return {"run": run, "prune": list(plan.versions), "keep": list(plan.kept), "bytes": plan.bytes}
+    return view_of(PrunedView, plan, run=run, prune=plan.versions, keep=plan.kept)
 
 
 def queue_view(queue: QueueSummary) -> QueueView:
     """Return the view of a queue."""
-    return {
-        "queue": queue.name,
-        "runs": queue.runs,
-        "concurrency": queue.concurrency,
-        "rate": queue.rate,
-        "per": queue.per if queue.rate is not None else None,
-    }
+    return view_of(QueueView, queue, queue=queue.name, per=queue.per if queue.rate is not None else None)
 
 
 def changes_of(found: Diff) -> list[tuple[Change, str]]:

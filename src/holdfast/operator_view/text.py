@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
+
 from holdfast.errors import InvalidCall, InvalidSnapshot, UnsupportedValue
 from holdfast.model.names import CONTROL, printable
 from holdfast.tree.artifact import Artifact
@@ -234,6 +236,8 @@ def _encode_other(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, bytes):
         return value.hex()
+    if isinstance(value, msgspec.Struct):
+        return msgspec.structs.asdict(value)
     if isinstance(value, set | frozenset | tuple):
         return list(value)
     return str(value)

@@ -22,10 +22,12 @@ import msgspec
 
 from holdfast.engine import Holdfast
 from holdfast.errors import HoldfastError, NotFound
+from holdfast.execution.run import Run
 from holdfast.history.version import Version
 from holdfast.loops import LoopEngine
+from holdfast.operator_view.actions import run_outcome
 from holdfast.tree import path as paths
-from holdfast.web.auth import Credentials, limit_reached, role_limits
+from holdfast.web.auth import Caller, Credentials, limit_reached, role_limits
 from holdfast.web.errors import ProblemDocument, RequestRefused, problem_for
 from holdfast.web.live import EventBroadcaster
 from holdfast.web.operation import Role
@@ -247,3 +249,8 @@ class Service:
         self.tasks = BackgroundTasks()
         self.loops = LoopEngine(hf)
         self.recent = StateCache()
+
+    def advance(self, kind: str, run: str, caller: Caller, action: Callable[[], Run]) -> BackgroundTask:
+        """Start a task for an action that may run workflow code. Its result is the outcome of the run that the action
+        returns."""
+        return self.tasks.start(kind, lambda _: run_outcome(self.hf, action()), caller.role, run=run)

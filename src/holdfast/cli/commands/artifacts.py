@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
+import msgspec
 
 from holdfast.cli.context import REF, RUN, CommandContext, command, open_output_file, shared_options
 from holdfast.cli.output import Column
@@ -39,9 +39,7 @@ def _ls(ctx: CommandContext, *, ref: str | None) -> None:
         Column("size", lambda row: row["size"], lambda row: size(row["size"]), right=True),
     ]
     if ref is None:
-        rows: list[dict[str, Any]] = [
-            {"digest": each.digest, "size": each.size, "at": each.at} for each in iter_artifacts(hf)
-        ]
+        rows = [msgspec.structs.asdict(each) for each in iter_artifacts(hf)]
         columns.append(Column("created", lambda row: row["at"], lambda row: age(row["at"]), drop_order=1))
     else:
         rows = [

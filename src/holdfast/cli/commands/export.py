@@ -1,7 +1,8 @@
-"""`holdfast export` and `holdfast import`"""
+"""`holdfast export`, `holdfast import` and `holdfast import-langgraph`"""
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Iterator
@@ -17,10 +18,10 @@ import click
 from holdfast.cli import exit_codes
 from holdfast.cli.context import REF, CommandContext, command, file_exists_error, open_output_file
 from holdfast.engine import Holdfast
-from holdfast.errors import AlreadyExists, HoldfastError, InvalidSnapshot, NotFound
-from holdfast.history.snapshot import validate
+from holdfast.errors import AlreadyExists, HoldfastError, InvalidCall, InvalidSnapshot, NotFound
+from holdfast.history import snapshot
 from holdfast.operator_view.lookup import resolve_run
-from holdfast.operator_view.text import count, dumps
+from holdfast.operator_view.text import count, dumps, plain
 
 BUNDLE = ".holdfast"
 _MAX_NAME = 150
@@ -207,11 +208,8 @@ def _import(ctx: CommandContext, found: Any, run_id: str | None, keep_secrets: b
         if isinstance(found, Path | BytesIO):
             secrets: Literal["refuse", "keep"] = "keep" if keep_secrets else "refuse"
             return ctx.create_store().import_run(found, run_id=run_id, secrets=secrets).id
-        problems = validate(found).problems
-        if problems:
-            raise InvalidSnapshot(
-                f"this snapshot cannot be imported: {'; '.join(problems)}", problems=problems
-            )
+        # No store is created for an invalid snapshot.
+        snapshot.read(found)
         return ctx.create_store().import_snapshot(found, run_id=run_id).run
     except AlreadyExists as error:
         run = error.details.get("run")
@@ -227,3 +225,55 @@ def _error_text(file: str, error: Exception) -> str:
 
 def _exit_code(error: Exception) -> int:
     return exit_codes.FILES if isinstance(error, OSError) else exit_codes.code_of(error)
+
+
+@command("import-langgraph")
+@click.argument("file", metavar="FILE")
+@click.option(
+    "--allow", multiple=True, metavar="MODULE.CLASS", help="An application class that channels contain."
+)
+def import_langgraph_command(ctx: CommandContext, file: str, *, allow: tuple[str, ...]) -> int:
+    """Copy the threads of a LangGraph SqliteSaver database, and compare each checkpoint with its copy.
+
+    The file is only read. Checkpoints that were copied before are compared, not written again, so an interrupted import
+    can be repeated.
+
+    \b
+    holdfast import-langgraph old.sqlite --store runs.db
+    """
+    try:
+        from holdfast.integrations.langgraph import HoldfastSaver
+        from holdfast.integrations.langgraph.import_sqlite import import_sqlite, open_database
+    except ImportError as error:
+        raise InvalidCall(f"this needs LangGraph: pip install 'holdfast[langgraph]' ({error})") from None
+    classes = [_import_class(name) for name in allow]
+    with open_database(file):
+        # Create no store for a file that cannot be read.
+        saver = HoldfastSaver(ctx.create_store(), allow=classes)
+    with ctx.out.progress("importing") as advance:
+        done = import_sqlite(file, saver, allow=classes, progress=advance)
+    for thread, namespace, why in done.refused:
+        ctx.out.say(plain(f"thread {thread!r}{f', namespace {namespace!r}' if namespace else ''}: {why}"))
+    record = {
+        "threads": done.threads,
+        "checkpoints": done.checkpoints,
+        "writes": done.writes,
+        "refused": [
+            {"thread": thread, "namespace": namespace, "why": str(why)}
+            for thread, namespace, why in done.refused
+        ],
+    }
+    total = f"{count(done.checkpoints, 'checkpoint')} of {count(done.threads, 'thread')}"
+    ctx.out.done(record, f"copied {total}, all verified")
+    return exit_codes.code_of(done.refused[0][2]) if done.refused else exit_codes.DONE
+
+
+def _import_class(name: str) -> type:
+    module, _, inner = name.rpartition(".")
+    try:
+        found: Any = getattr(importlib.import_module(module), inner) if module else None
+    except (ImportError, AttributeError) as error:
+        raise InvalidCall(f"--allow {name}: {error}") from None
+    if not isinstance(found, type):
+        raise InvalidCall(f"--allow takes a class, such as shop.models.Order, not {name!r}")
+    return found

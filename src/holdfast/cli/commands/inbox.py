@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from holdfast.cli import exit_codes
-from holdfast.cli.context import RUN, CommandContext, command
+from holdfast.cli.context import RUN, CommandContext, actor_option, command, number_option
 from holdfast.cli.outcome import explain_changed_code, report_outcome, show_progress
 from holdfast.cli.output import Column
 from holdfast.errors import InvalidAnswer
@@ -15,7 +15,6 @@ from holdfast.operator_view.actions import expected_answer, find_question, parse
 from holdfast.operator_view.records import question_view
 from holdfast.operator_view.text import age, brief, parse_json, plain
 
-_actor_option = click.option("--actor", metavar="NAME", help="Your name, recorded with the run.")
 _resume_option = click.option(
     "--resume/--no-resume", default=True, help="Resume the run at once if its code is available."
 )
@@ -24,15 +23,7 @@ _resume_option = click.option(
 @command("inbox")
 @click.option("--run", "run", type=RUN, help="Only questions of this run.")
 @click.option("--answered", is_flag=True, help="List answered questions instead, newest first.")
-@click.option(
-    "-n",
-    "--limit",
-    type=click.IntRange(1),
-    default=100,
-    show_default=True,
-    metavar="N",
-    help="With --answered: at most N questions.",
-)
+@number_option(100, "With --answered: at most N questions.")
 def inbox_command(ctx: CommandContext, *, run: str | None, answered: bool, limit: int) -> None:
     """List the questions that wait for an answer, oldest first."""
     only = None if run is None else ctx.hf.get(run).id
@@ -71,7 +62,7 @@ def inbox_command(ctx: CommandContext, *, run: str | None, answered: bool, limit
 @click.option(
     "--keep", multiple=True, metavar="PATH", help="With reinitialise: a part of the state. Repeatable."
 )
-@_actor_option
+@actor_option
 @_resume_option
 def answer_command(
     ctx: CommandContext,
@@ -111,7 +102,7 @@ def answer_command(
 @click.argument("run", type=RUN)
 @click.argument("name")
 @click.argument("data", required=False, metavar="[JSON]")
-@_actor_option
+@actor_option
 @_resume_option
 def signal_command(
     ctx: CommandContext, run: str, name: str, *, data: str | None, actor: str | None, resume: bool

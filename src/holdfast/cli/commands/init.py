@@ -1,4 +1,4 @@
-"""`holdfast init`"""
+"""`holdfast init` and `holdfast migrate`"""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from holdfast.cli import exit_codes
 from holdfast.cli.context import CommandContext, command, confirm, confirm_options, open_output_file
 from holdfast.cli.settings import DEFAULT_STORE, find_project_config
 from holdfast.errors import InvalidCall, StoreUnavailable
@@ -17,7 +16,7 @@ from holdfast.store_url import file_of, formats, is_server
 @command("init")
 @click.argument("path", required=False)
 @confirm_options
-def init_command(ctx: CommandContext, path: str | None, *, yes: bool, dry_run: bool) -> int:
+def init_command(ctx: CommandContext, path: str | None, *, yes: bool, dry_run: bool) -> None:
     """Create a store and record its location in pyproject.toml.
 
     pyproject.toml is changed only if it is in this folder and has no [tool.holdfast] table yet. PATH defaults to
@@ -38,7 +37,7 @@ def init_command(ctx: CommandContext, path: str | None, *, yes: bool, dry_run: b
     # Without a question, the result says enough.
     silent = not ctx.out.can_ask or (exists and not writes)
     if not confirm(ctx, lines, record, yes=yes or silent, dry_run=dry_run):
-        return exit_codes.DONE
+        return
     ctx.create_store()
     if writes:
         _append(config, f"[tool.holdfast]\nstore = {dumps(where)}\n")
@@ -53,7 +52,6 @@ def init_command(ctx: CommandContext, path: str | None, *, yes: bool, dry_run: b
         f"{'found' if exists else 'created'} {where}{recorded}: hf = holdfast.open({dumps(where)}), then "
         f"`holdfast runs`{hint}",
     )
-    return exit_codes.DONE
 
 
 def _store_exists(ctx: CommandContext) -> bool:
@@ -78,3 +76,25 @@ def _append(config: Path, table: str) -> None:
         added = (b"" if before.endswith(b"\n") else newline) + newline + added
     with open_output_file(config, overwrite=True) as file:
         file.write(before + added)
+
+
+@command("migrate")
+@confirm_options
+def migrate_command(ctx: CommandContext, *, yes: bool, dry_run: bool) -> None:
+    """Upgrade a store to the current format, as every command that opens an older store does.
+
+    Older releases of Holdfast cannot open it afterwards.
+    """
+    where = ctx.location.public
+    before, newest = ctx.explain_missing_store(lambda: formats(ctx.location.where))
+    record = {"store": where, "format": before, "newest": newest}
+    if before == newest:
+        ctx.out.done(record, f"{where} has format {before}, which is current")
+        return
+    lines = [
+        f"upgrade {where} from format {before} to {newest}; older releases of Holdfast cannot open it afterwards"
+    ]
+    if not confirm(ctx, lines, record, yes=yes, dry_run=dry_run):
+        return
+    ctx.hf.stats()
+    ctx.out.done({**record, "format": newest}, f"upgraded {where} to format {newest}")

@@ -9,7 +9,6 @@ from threading import Lock
 
 import click
 
-from holdfast.cli import exit_codes
 from holdfast.cli.context import CommandContext, command
 from holdfast.engine import Holdfast
 from holdfast.errors import InvalidCall
@@ -18,7 +17,7 @@ from holdfast.execution.preview import Preview
 
 @command("mcp")
 @click.option("--read-only", is_flag=True, help="Offer no tools that change runs, and import no code.")
-def mcp_command(ctx: CommandContext, *, read_only: bool) -> int:
+def mcp_command(ctx: CommandContext, *, read_only: bool) -> None:
     """Serve the store to agents over the Model Context Protocol.
 
     The server uses standard input and output: configure it in an agent as "command": "holdfast", "args": ["mcp",
@@ -38,7 +37,6 @@ def mcp_command(ctx: CommandContext, *, read_only: bool) -> int:
     if sys.stdin.isatty():
         ctx.out.say("serving MCP on standard input and output: configure it in an agent; Ctrl-C stops it")
     serve(make_server(tools, _print_traceback if ctx.debug else None))
-    return exit_codes.DONE
 
 
 class _Source:

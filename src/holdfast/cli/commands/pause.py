@@ -2,55 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import click
 
 from holdfast.cli import exit_codes
-from holdfast.cli.context import RUN, CommandContext, command, confirm, confirm_options
+from holdfast.cli.context import RUN, CommandContext, command, confirm, confirm_options, reason_option
 from holdfast.execution.run import Run
 from holdfast.model.records import ENDED
-from holdfast.operator_view.actions import require_workflow
+from holdfast.operator_view.actions import join_names, require_workflow
 from holdfast.operator_view.records import status_of
 
 
 @command("pause")
 @click.argument("run", type=RUN)
-@click.option("--reason", metavar="TEXT", help="The reason, recorded with the run.")
+@reason_option
 @confirm_options
 def pause_command(ctx: CommandContext, run: str, *, reason: str | None, yes: bool, dry_run: bool) -> int:
     """Stop a run at the next step until it is resumed."""
-    found = ctx.hf.get(run)
-    require_workflow(found, "there is nothing to pause")
-    if found.status in ENDED:
-        return _stopped(ctx, found, "paused")
-    lines = [f"{found.id}, which is {status_of(found)}, stops at the next step, until it is resumed"]
-    if not confirm(ctx, lines, _record(found), yes=yes, dry_run=dry_run):
-        return exit_codes.DONE
-    return _stopped(ctx, ctx.hf.pause(found.id, reason=reason), "paused")
+    effect = "stops at the next step, until it is resumed"
+    return _stop(ctx, run, "pause", effect, lambda found: ctx.hf.pause(found, reason=reason), yes, dry_run)
 
 
 @command("cancel")
 @click.argument("run", type=RUN)
-@click.option("--reason", metavar="TEXT", help="The reason, recorded with the run.")
+@reason_option
 @confirm_options
 def cancel_command(ctx: CommandContext, run: str, *, reason: str | None, yes: bool, dry_run: bool) -> int:
     """Stop a run permanently at the next step. No compensations run; for that, use `rollback`."""
-    found = ctx.hf.get(run)
-    require_workflow(found, "there is nothing to cancel")
-    if found.status in ENDED:
-        return _stopped(ctx, found, "cancelled")
-    lines = [f"{found.id}, which is {status_of(found)}, is stopped for good; its history stays"]
-    if found.children:
-        lines.append(f"so are the runs that are parts of it: {', '.join(found.children)}")
-    if not confirm(ctx, lines, _record(found), yes=yes, dry_run=dry_run):
-        return exit_codes.DONE
-    return _stopped(ctx, ctx.hf.cancel(found.id, reason=reason), "cancelled")
+    effect = "is stopped permanently; its history stays"
+    return _stop(ctx, run, "cancel", effect, lambda found: ctx.hf.cancel(found, reason=reason), yes, dry_run)
 
 
-def _record(run: Run) -> dict[str, str]:
-    return {"run": run.id, "status": run.status}
-
-
-def _stopped(ctx: CommandContext, run: Run, wanted: str) -> int:
+def _stop(
+    ctx: CommandContext,
+    name: str,
+    verb: str,
+    effect: str,
+    stop: Callable[[str], Run],
+    yes: bool,
+    dry_run: bool,
+) -> int:
+    """Stop a run that has not ended, and return the exit code."""
+    run = ctx.hf.get(name)
+    require_workflow(run, f"there is nothing to {verb}")
+    wanted = {"pause": "paused", "cancel": "cancelled"}[verb]
+    if run.status not in ENDED:
+        lines = [f"{run.id}, which is {status_of(run)}, {effect}"]
+        if verb == "cancel" and run.children:
+            lines.append(f"its children are cancelled, too: {join_names(run.children)}")
+        if not confirm(ctx, lines, _record(run), yes=yes, dry_run=dry_run):
+            return exit_codes.DONE
+        run = stop(run.id)
     status = run.status
     if status == wanted:
         text = f"{run.id} is {status}"
@@ -60,3 +63,7 @@ def _stopped(ctx: CommandContext, run: Run, wanted: str) -> int:
         text = f"{run.id} is being advanced: it will be {wanted} at the next step"
     ctx.out.done(_record(run), text)
     return exit_codes.CONFLICT if status in ENDED and status != wanted else exit_codes.DONE
+
+
+def _record(run: Run) -> dict[str, str]:
+    return {"run": run.id, "status": run.status}

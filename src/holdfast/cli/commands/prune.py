@@ -1,12 +1,12 @@
-"""`holdfast prune` and `holdfast delete`"""
+"""`holdfast prune`, `holdfast delete` and `holdfast gc`"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
-from holdfast.cli import exit_codes
 from holdfast.cli.context import RUN, CommandContext, command, confirm, confirm_options
 from holdfast.cli.output import Column
 from holdfast.engine import Holdfast
@@ -18,29 +18,22 @@ from holdfast.operator_view.lookup import iter_descendants
 from holdfast.operator_view.records import pruned_view
 from holdfast.operator_view.text import count, parse_duration, plain, size
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _keep_option(rule: str, what: str) -> Callable[[F], F]:
+    """Return the option of a retention rule that counts versions."""
+    return click.option(f"--keep-{rule}", rule, type=click.IntRange(0), metavar="N", help=what)
+
 
 @command("prune")
 @click.argument("runs", nargs=-1, type=RUN)
 @click.option("--all", "everything", is_flag=True, help="All runs.")
-@click.option("--keep-last", "last", type=click.IntRange(0), metavar="N", help="Keep the last N versions.")
+@_keep_option("last", "Keep the last N versions.")
 @click.option("--keep-within", "within", metavar="TIME", help="Keep versions younger than this: 12h, 30d.")
-@click.option(
-    "--keep-hourly",
-    "hourly",
-    type=click.IntRange(0),
-    metavar="N",
-    help="Keep one version per hour, for N hours.",
-)
-@click.option(
-    "--keep-daily", "daily", type=click.IntRange(0), metavar="N", help="Keep one version per day, for N days."
-)
-@click.option(
-    "--keep-weekly",
-    "weekly",
-    type=click.IntRange(0),
-    metavar="N",
-    help="Keep one version per week, for N weeks.",
-)
+@_keep_option("hourly", "Keep one version per hour, for N hours.")
+@_keep_option("daily", "Keep one version per day, for N days.")
+@_keep_option("weekly", "Keep one version per week, for N weeks.")
 @confirm_options
 def prune_command(
     ctx: CommandContext,
@@ -50,7 +43,7 @@ def prune_command(
     yes: bool,
     dry_run: bool,
     **rules: Any,
-) -> int:
+) -> None:
     """Remove old versions that a retention policy does not keep. A version is kept if any rule keeps it.
 
     The head, tagged and pinned versions, and versions that forks and unfinished runs need, are always kept.
@@ -66,11 +59,11 @@ def prune_command(
     plans = _plans(hf, wanted, policy)
     if dry_run:
         _show(ctx, plans)
-        return exit_codes.DONE
+        return
     total = sum(len(plan.versions) for plan in plans.values())
     if not total:
         ctx.out.done({"versions": 0, "bytes": 0, "runs": wanted}, "nothing to prune")
-        return exit_codes.DONE
+        return
     if not yes:
         for run, plan in plans.items():
             if plan.versions:
@@ -79,7 +72,7 @@ def prune_command(
                 )
     lines = [f"{count(total, 'version')} of {count(len(wanted), 'run')} will be removed"]
     if not confirm(ctx, lines, {}, yes=yes, dry_run=False, irreversible=True):
-        return exit_codes.DONE
+        return
     if not yes:
         _refuse_more(plans, _plans(hf, wanted, policy))
     freed = 0
@@ -93,13 +86,12 @@ def prune_command(
         {"versions": gone, "bytes": freed, "runs": wanted},
         f"pruned {count(gone, 'version')}, {size(freed)} (`holdfast gc` removes unused artifacts)",
     )
-    return exit_codes.DONE
 
 
 @command("delete")
 @click.argument("runs", nargs=-1, required=True, type=RUN)
 @confirm_options
-def delete_command(ctx: CommandContext, runs: tuple[str, ...], *, yes: bool, dry_run: bool) -> int:
+def delete_command(ctx: CommandContext, runs: tuple[str, ...], *, yes: bool, dry_run: bool) -> None:
     """Delete whole runs permanently, with their children but not their forks. Cancel a running run first."""
     hf = ctx.hf
     named = _resolve_runs(hf, runs)
@@ -112,12 +104,11 @@ def delete_command(ctx: CommandContext, runs: tuple[str, ...], *, yes: bool, dry
     if not confirm(
         ctx, lines, {"runs": wanted, "children": children}, yes=yes, dry_run=dry_run, irreversible=True
     ):
-        return exit_codes.DONE
+        return
     for run in wanted:
         hf.delete(run)
     more = f", and {count(len(children), 'child run')}" if children else ""
     ctx.out.done({"deleted": wanted, "children": children}, plain(f"deleted {join_names(wanted)}{more}"))
-    return exit_codes.DONE
 
 
 def _resolve_runs(hf: Holdfast, runs: tuple[str, ...]) -> list[str]:
@@ -170,3 +161,21 @@ def _ranges(numbers: tuple[int, ...]) -> str:
         else:
             parts.append([number, number])
     return ", ".join(str(low) if low == high else f"{low}–{high}" for low, high in parts)
+
+
+@command("gc")
+@click.option("--compact", is_flag=True, help="Also return free space to the file system (slow).")
+@click.option("--grace", metavar="TIME", default="1h", show_default=True, help="Keep younger artifacts.")
+def gc_command(ctx: CommandContext, *, compact: bool, grace: str) -> None:
+    """Remove artifacts that no version refers to."""
+    hf = ctx.hf
+    before = hf.stats().file_bytes or 0
+    with ctx.out.progress("collecting") as advance:
+        advance(0, 1)
+        found = hf.gc(grace=parse_duration(grace).total_seconds(), compact=compact)
+    after = hf.stats().file_bytes or 0
+    compacted = f"; the file shrank from {size(before)} to {size(after)}" if compact else ""
+    ctx.out.done(
+        {"artifacts": found.artifacts, "bytes": found.bytes, "file_bytes": after},
+        f"removed {count(found.artifacts, 'artifact')}, {size(found.bytes)}{compacted}",
+    )

@@ -7,34 +7,19 @@ from typing import Any
 
 import click
 
-from holdfast.cli import exit_codes
-from holdfast.cli.context import RUN, CommandContext, command, limit_option
+from holdfast.cli.context import RUN, CommandContext, command, delay_option, limit_option, reason_option
 from holdfast.cli.output import Column
 from holdfast.cli.settings import find_app
 from holdfast.errors import InvalidCall, NotFound
 from holdfast.model.names import suggest
 from holdfast.model.public import QueueSummary
 from holdfast.model.records import STATUSES
-from holdfast.operator_view.actions import join_names
+from holdfast.operator_view.actions import enqueue_parameters, join_names
 from holdfast.operator_view.records import queue_view
 from holdfast.operator_view.text import parse_duration, parse_json, plain, span
 from holdfast.workflow.definition import workflows
 
 _NONE = "none"
-#: Parameters of `enqueue` itself.
-_OWN = {
-    "workflow",
-    "queue",
-    "priority",
-    "delay",
-    "dedupe",
-    "run_id",
-    "tags",
-    "state",
-    "note",
-    "actor",
-    "limits",
-}
 
 
 @command("queues")
@@ -76,7 +61,7 @@ def queues_command(
 @click.option("--with", "named", multiple=True, metavar="NAME=JSON", help="A keyword argument. Repeatable.")
 @click.option("--queue", default="default", show_default=True, metavar="NAME", help="The queue.")
 @click.option("--priority", type=int, default=0, metavar="N", help="Higher priorities run first.")
-@click.option("--delay", metavar="TIME", help="Start after this time, as in 90s or 2h.")
+@delay_option
 @click.option(
     "--dedupe", metavar="KEY", help="Return the run that was enqueued with the same key, if there is one."
 )
@@ -89,9 +74,8 @@ def enqueue_command(
     args: tuple[str, ...],
     *,
     named: tuple[str, ...],
-    delay: str | None,
     **how: Any,
-) -> int:
+) -> None:
     """Add a run of a workflow to a queue.
 
     Arguments are JSON (3, true, {"a": 1}); anything else is a text. The workflow's code is not needed, but if --app or
@@ -101,30 +85,26 @@ def enqueue_command(
     holdfast enqueue trip Oslo --with days=3 --delay 10m
     """
     hf = ctx.open_with_app()
-    seconds = 0.0 if delay is None else parse_duration(delay).total_seconds()
     given = dict(_parse_named(text) for text in named)
-    if taken := sorted(given.keys() & _OWN):
+    if taken := sorted(given.keys() & enqueue_parameters()):
         raise click.UsageError(f"--with {taken[0]} is not possible: enqueue has a parameter of that name")
     _check_defined(ctx, workflow)
-    run = hf.enqueue(workflow, *map(_parse_value, args), delay=seconds, **how, **given)
+    run = hf.enqueue(workflow, *map(_parse_value, args), **how, **given)
     text = f"{run.id} is {run.status}" if run.status != "queued" else f"queued {run.id} on {how['queue']}"
     ctx.out.done({"run": run.id, "status": run.status}, plain(text))
-    return exit_codes.DONE
 
 
 @command("requeue")
 @click.argument("run", type=RUN)
 @click.option("--queue", metavar="NAME", help="Another queue; default: its last one.")
 @click.option("--priority", type=int, metavar="N", help="Another priority; default: its last one.")
-@click.option("--delay", metavar="TIME", help="Start after this time, as in 90s or 2h.")
-@click.option("--reason", metavar="TEXT", help="The reason, recorded with the run.")
+@delay_option
+@reason_option
 @limit_option
-def requeue_command(ctx: CommandContext, run: str, *, delay: str | None, **how: Any) -> int:
+def requeue_command(ctx: CommandContext, run: str, **how: Any) -> None:
     """Put a stopped run back into a queue: paused, failed, stalled, interrupted, or rolled back."""
-    seconds = 0.0 if delay is None else parse_duration(delay).total_seconds()
-    found = ctx.hf.requeue(ctx.hf.get(run).id, delay=seconds, **how)
+    found = ctx.hf.requeue(ctx.hf.get(run).id, **how)
     ctx.out.done({"run": found.id, "status": found.status}, plain(f"queued {found.id}"))
-    return exit_codes.DONE
 
 
 def _check_defined(ctx: CommandContext, workflow: str) -> None:

@@ -1,4 +1,4 @@
-"""`holdfast replay`"""
+"""`holdfast replay` and `holdfast check`"""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from holdfast.cli import exit_codes
 from holdfast.cli.context import RUN, CommandContext, command, confirm, confirm_options
 from holdfast.cli.outcome import report_outcome, show_progress
 from holdfast.cli.output import Column
+from holdfast.cli.settings import find_app
+from holdfast.errors import InvalidCall
 from holdfast.operator_view.actions import require_workflow
-from holdfast.operator_view.text import as_json, brief, count
+from holdfast.operator_view.lookup import resolve_run
+from holdfast.operator_view.records import difference_view
+from holdfast.operator_view.text import as_json, brief, count, plain
 
 
 @command("replay")
@@ -61,12 +65,42 @@ def replay_command(
     ctx.out.rows(
         resumed.differences,
         columns,
-        lambda each: {
-            "address": each.address,
-            "what": each.what,
-            "recorded": as_json(each.recorded),
-            "now": as_json(each.now),
-        },
+        difference_view,
         empty=f"no difference in {steps}",
     )
     return exit_codes.FINDINGS if resumed.differences else exit_codes.DONE
+
+
+@command("check")
+@click.argument("module", metavar="[APP]", required=False)
+@click.option("--run", type=RUN, help="Check only this run, in any status.")
+def check_command(ctx: CommandContext, module: str | None, *, run: str | None) -> int:
+    """Check, before a deploy, that APP can resume every unfinished run of the store.
+
+    Replays each run against the code of APP (a module; --app and [tool.holdfast] app work too) without running a step
+    or writing anything. Lists the runs whose recorded steps do not match the code, with the first step that differs,
+    and the runs whose workflow is missing or raises. Exits with 1 if there are any.
+    """
+    ctx.app = module or ctx.app
+    if find_app(ctx.app) is None:
+        raise InvalidCall(
+            "name the module with the workflows: `holdfast check MODULE`, or [tool.holdfast] app"
+        )
+    hf = ctx.open_with_app()
+    found = hf.check(None if run is None else resolve_run(hf, run, "check checks whole runs"))
+    out = ctx.out
+    if out.json:
+        out.document(found)
+    for each in () if out.json else found:
+        if out.is_for_people:
+            line = (
+                out.styled("! ", "yellow")
+                .append(f"{plain(each.run)} ", "bold")
+                .append(f"{each.kind}: ", "yellow")
+            )
+            out.text(line.append(plain(each.message)))
+        else:
+            out.fields((each.run, each.kind, each.workflow, each.address, each.called, each.message))
+    if not found:
+        out.say("every unfinished run matches the code" if run is None else f"run {run} matches the code")
+    return exit_codes.FINDINGS if found else exit_codes.DONE

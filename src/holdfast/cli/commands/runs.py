@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from holdfast.cli.context import CommandContext, command
+from holdfast.cli.context import CommandContext, command, number_option
 from holdfast.cli.output import run_columns
 from holdfast.model.public import RunSummary
 from holdfast.model.records import STATUS_FILTERS
@@ -30,7 +30,7 @@ _INTERVAL = 1.0
     "--tag", "tags", multiple=True, metavar="TAG", help="Only runs with a version of this tag. Repeatable."
 )
 @click.option("--since", metavar="WHEN", help="Only runs changed since: 2h, 3d, 2026-11-15.")
-@click.option("-n", "--limit", default=50, show_default=True, type=click.IntRange(1), help="At most N runs.")
+@number_option(50, "At most N runs.")
 @click.option("--watch", is_flag=True, help="Keep updating the list.")
 def runs_command(ctx: CommandContext, *, watch: bool, **wanted: Any) -> None:
     """List runs, newest first."""

@@ -10,12 +10,20 @@ from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 
-from holdfast.errors import CodeChanged, InvalidCall, NotFound
-from holdfast.execution.preview import Preview
-from holdfast.operator_view.actions import RunOutcome, check_run_id_is_free, require_workflow, run_outcome
-from holdfast.operator_view.lookup import ancestor_numbers, iter_descendants, resolve_run, version_in_run
-from holdfast.operator_view.records import VersionView, reference_to, version_view
-from holdfast.operator_view.text import as_json
+from holdfast.errors import InvalidCall
+from holdfast.execution.run import Run
+from holdfast.operator_view.actions import (
+    MERGE_SIDES,
+    RunOutcome,
+    check_run_id_is_free,
+    find_merge,
+    refuse_changed_code,
+    require_code,
+    require_workflow,
+    run_outcome,
+)
+from holdfast.operator_view.lookup import iter_descendants, resolve_run, version_in_run
+from holdfast.operator_view.records import VersionView, difference_view, version_view
 from holdfast.web.auth import Caller
 from holdfast.web.operation import (
     Actor,
@@ -34,6 +42,8 @@ from holdfast.web.service import BackgroundTask, Service
 
 TABLE = OperationTable("actions")
 _DEFAULT_WAIT = 2.0
+_NO_CODE = ", which this server does not have: start it with --app module, or requeue the run for a worker that has it"
+_CHANGED = "start the server with the old code, or say changed: allow"
 
 
 class ResumeBody(Body):
@@ -49,55 +59,59 @@ class ResumeBody(Body):
     wait: Wait = _DEFAULT_WAIT
 
 
-class RollbackBody(Body):
+class ActorBody(Body):
+    """Actor of a change."""
+
+    actor: Actor | None = None
+
+
+class AdvanceBody(ActorBody):
+    """Change after which the run may be resumed: by whom, what to do if the code has changed, and how long to wait."""
+
+    changed: Literal["warn", "refuse", "allow"] | None = None
+    wait: Wait = _DEFAULT_WAIT
+
+
+class RollbackBody(AdvanceBody, kw_only=True):
     """Target of a rollback, and whether to resume from it."""
 
     to: Name | int
     resume: bool = True
-    changed: Literal["warn", "refuse", "allow"] | None = None
     reason: Text | None = None
-    actor: Actor | None = None
-    wait: Wait = _DEFAULT_WAIT
 
 
-class ForkBody(Body):
+class ForkBody(AdvanceBody):
     """New run: its id, changes of its state (`set`, by paths), or its complete state."""
 
     run: Name | None = None
     set: dict[str, Any] = msgspec.field(default_factory=dict)
     state: Any = msgspec.UNSET
     resume: bool = False
-    changed: Literal["warn", "refuse", "allow"] | None = None
     note: Text | None = None
-    actor: Actor | None = None
-    wait: Wait = _DEFAULT_WAIT
 
 
-class MergeBody(Body):
+class MergeBody(ActorBody):
     """Version to merge into the head: another version, or the last one of a timeline."""
 
     other: Name | None = None
     timeline: Number | None = None
     prefer: Literal["head", "other"] | None = None
     note: Text | None = None
-    actor: Actor | None = None
     dry_run: bool = False
 
 
-class StopBody(Body):
+class StopBody(ActorBody):
     """Reason to stop a run."""
 
     reason: Text | None = None
-    actor: Actor | None = None
 
 
-class SignalBody(Body):
+class SignalBody(ActorBody, kw_only=True):
     """Signal for a run that waits for it, now or later."""
 
     name: Name
     data: Any = None
     resume: bool = True
-    actor: Actor | None = None
     wait: Wait = _DEFAULT_WAIT
 
 
@@ -132,10 +146,12 @@ def resume_run(service: Service, run: str, body: ResumeBody, caller: Caller) -> 
     run = resolve_run(hf, run, "roll back to it instead")
     preview = hf.preview(run, from_address=body.from_)
     require_workflow(preview, "there is no workflow to resume")
-    _require_code(preview, "resume")
-
-    def work(_: Any) -> RunOutcome:
-        resumed = hf.resume(
+    require_code(preview, "resume", _NO_CODE)
+    return service.advance(
+        "resume",
+        run,
+        caller,
+        lambda: hf.resume(
             run,
             from_address=body.from_,
             on_divergence=body.on_divergence,
@@ -143,10 +159,8 @@ def resume_run(service: Service, run: str, body: ResumeBody, caller: Caller) -> 
             overrides={} if body.clear_overrides else None,
             raises=False,
             limits=None if body.limits is None else body.limits.limits(),
-        )
-        return run_outcome(hf, resumed)
-
-    return service.tasks.start("resume", work, caller.role, run=run)
+        ),
+    )
 
 
 @TABLE.add("POST", "/runs/{run}/rollback", Role.OPERATOR, long=True)
@@ -159,12 +173,14 @@ def rollback_run(service: Service, run: str, body: RollbackBody, caller: Caller)
     target = version_in_run(hf, run, str(body.to))
     preview = hf.preview(run, target)
     if body.resume or preview.undo:
-        _require_code(preview, "rollback")
+        require_code(preview, "rollback", _NO_CODE)
     if body.resume:
-        _refuse_changed(preview, body.changed)
-
-    def work(_: Any) -> RunOutcome:
-        rolled = hf.rollback(
+        refuse_changed_code(preview, body.changed, _CHANGED)
+    return service.advance(
+        "rollback",
+        run,
+        caller,
+        lambda: hf.rollback(
             run,
             target,
             resume=body.resume,
@@ -172,10 +188,8 @@ def rollback_run(service: Service, run: str, body: RollbackBody, caller: Caller)
             actor=body.actor,
             changed=body.changed,
             raises=False,
-        )
-        return run_outcome(hf, rolled)
-
-    return service.tasks.start("rollback", work, caller.role, run=run)
+        ),
+    )
 
 
 @TABLE.add("POST", "/runs/{run}/versions/{version}/fork", Role.OPERATOR, long=True, most=16 << 20)
@@ -187,21 +201,19 @@ def fork_version(service: Service, run: str, version: str, body: ForkBody, calle
         check_run_id_is_free(hf, body.run)
     if body.resume:
         preview = hf.preview(source.run)
-        _require_code(preview, "resuming the fork")
-        _refuse_changed(preview, body.changed)
+        require_code(preview, "resuming the fork", _NO_CODE)
+        refuse_changed_code(preview, body.changed, _CHANGED)
     given = RequestValues(hf)
     changes = given.edits(body.set)
     if changes and body.state is not msgspec.UNSET:
         raise InvalidCall("give set, or the whole state, not both")
     state = None if body.state is msgspec.UNSET else given.value(body.state)
 
-    def work(_: Any) -> RunOutcome:
+    def fork() -> Run:
         made = hf.fork(source, body.run, edit=changes or None, state=state, note=body.note, actor=body.actor)
-        if not body.resume:
-            return run_outcome(hf, hf.get(made.id))
-        return run_outcome(hf, hf.resume(made.id, changed=body.changed, raises=False))
+        return hf.resume(made.id, changed=body.changed, raises=False) if body.resume else hf.get(made.id)
 
-    return service.tasks.start("fork", work, caller.role, run=source.run)
+    return service.advance("fork", source.run, caller, fork)
 
 
 @TABLE.add("POST", "/runs/{run}/merge", Role.OPERATOR)
@@ -214,29 +226,12 @@ def merge_versions(service: Service, run: str, body: MergeBody) -> VersionView:
     log = hf.history(hf.get(run).id)
     if (body.other is None) == (body.timeline is None):
         raise InvalidCall("name another version, or a timeline")
-    found = (
-        log.versions(timeline=body.timeline, limit=1)
-        if body.other is None
-        else [version_in_run(hf, log.id, body.other)]
-    )
-    if not found:
-        raise NotFound(
-            f"run {log.id!r} has no timeline {body.timeline} with a version of its own", run=log.id
-        )
-    head, theirs = log.head, found[0]
-    if theirs.number in ancestor_numbers(log, head):
-        raise InvalidCall(
-            f"nothing to merge: {reference_to(head)} already includes {reference_to(theirs)}", run=log.id
-        )
-
-    def chosen(path: Any, base: Any, ours: Any, theirs: Any) -> Any:
-        return theirs if body.prefer == "head" else ours
-
+    other = None if body.other is None else version_in_run(hf, log.id, body.other)
     made = log.merge(
-        theirs,
+        find_merge(log, log.head, other, body.timeline),
         note=body.note,
         actor=body.actor,
-        resolve=None if body.prefer is None else chosen,
+        resolve=None if body.prefer is None else MERGE_SIDES[body.prefer],
         dry_run=body.dry_run,
     )
     return version_view(made)
@@ -245,19 +240,17 @@ def merge_versions(service: Service, run: str, body: MergeBody) -> VersionView:
 @TABLE.add("POST", "/runs/{run}/pause", Role.OPERATOR)
 def pause_run(service: Service, run: str, body: StopBody) -> RunOutcome:
     """Pause a run at the next step, until it is resumed."""
-    hf = service.hf
-    found = hf.get(run)
+    found = service.hf.get(run)
     require_workflow(found, "there is nothing to pause")
-    return run_outcome(hf, hf.pause(found.id, reason=body.reason, actor=body.actor))
+    return run_outcome(service.hf, service.hf.pause(found.id, reason=body.reason, actor=body.actor))
 
 
 @TABLE.add("POST", "/runs/{run}/cancel", Role.OPERATOR)
 def cancel_run(service: Service, run: str, body: StopBody) -> RunOutcome:
     """Cancel a run and its children at the next step, permanently. Its effects are not undone."""
-    hf = service.hf
-    found = hf.get(run)
+    found = service.hf.get(run)
     require_workflow(found, "there is nothing to cancel")
-    return run_outcome(hf, hf.cancel(found.id, reason=body.reason, actor=body.actor))
+    return run_outcome(service.hf, service.hf.cancel(found.id, reason=body.reason, actor=body.actor))
 
 
 @TABLE.add("POST", "/runs/{run}/signal", Role.OPERATOR, long=True)
@@ -266,12 +259,12 @@ def signal_run(service: Service, run: str, body: SignalBody, caller: Caller) -> 
     hf = service.hf
     run = hf.get(run).id
     data = RequestValues(hf).value(body.data)
-
-    def work(_: Any) -> RunOutcome:
-        sent = hf.signal(run, body.name, data, actor=body.actor, resume=body.resume, raises=False)
-        return run_outcome(hf, sent)
-
-    return service.tasks.start("signal", work, caller.role, run=run)
+    return service.advance(
+        "signal",
+        run,
+        caller,
+        lambda: hf.signal(run, body.name, data, actor=body.actor, resume=body.resume, raises=False),
+    )
 
 
 @TABLE.add("POST", "/runs/{run}/replay", Role.OPERATOR, long=True)
@@ -283,21 +276,13 @@ def replay_run(service: Service, run: str, body: ReplayBody, caller: Caller) -> 
     run = hf.get(run).id
     preview = hf.preview(run)
     require_workflow(preview, "there are no steps to replay")
-    _require_code(preview, "replay")
+    require_code(preview, "replay", _NO_CODE)
 
     def work(_: Any) -> Any:
         resumed = hf.resume(run, mode=body.mode, raises=False)
         if body.mode == "republish":
             return run_outcome(hf, resumed)
-        return [
-            {
-                "address": each.address,
-                "what": each.what,
-                "recorded": as_json(each.recorded),
-                "now": as_json(each.now),
-            }
-            for each in resumed.differences
-        ]
+        return list(map(difference_view, resumed.differences))
 
     return service.tasks.start("replay", work, caller.role, run=run)
 
@@ -310,23 +295,3 @@ def delete_run(service: Service, run: str, query: DeleteQuery) -> DeletedRuns:
     if not query.dry_run:
         hf.delete(run)
     return {"deleted": [run], "children": children, "dry_run": query.dry_run}
-
-
-def _refuse_changed(preview: Preview, changed: str | None) -> None:
-    """Refuse, before anything is changed, to resume a run whose code has changed, unless that is allowed."""
-    if preview.changed and changed in (None, "refuse"):
-        raise CodeChanged(
-            f"the code of workflow {preview.workflow!r} has changed since run {preview.run!r} was last executed: start "
-            "the server with the old code, or say changed: allow",
-            run=preview.run,
-        )
-
-
-def _require_code(preview: Preview, what: str) -> None:
-    """Refuse an action that needs the code of a workflow that this server does not have."""
-    if preview.workflow is not None and not preview.known:
-        raise InvalidCall(
-            f"{what} needs the code of workflow {preview.workflow!r}, which this server does not have: start it with "
-            "--app module, or requeue the run for a worker that has it",
-            workflow=preview.workflow,
-        )

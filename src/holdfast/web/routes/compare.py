@@ -20,7 +20,6 @@ from holdfast.operator_view.records import (
     step_pair_view,
 )
 from holdfast.operator_view.truncate import TruncationLimits, value_node
-from holdfast.tree import path as paths
 from holdfast.tree.diff import Change
 from holdfast.web.operation import Limit, Name, OperationTable, Path, Query, Ref, Role
 from holdfast.web.service import Service
@@ -145,12 +144,4 @@ def _change(change: Change, of: str, cut: bool) -> ChangeView:
     if not cut:
         return change_view(change, of)
     limits = TruncationLimits(levels=2, entries=20, text=1000)
-    return {
-        "kind": change.kind,
-        "of": of,
-        "path": change.where,
-        "source": None if change.source is None else paths.show(change.source),
-        "old": None if change.kind == "added" else value_node(change.old, limits, change.path),
-        "new": None if change.kind == "removed" else value_node(change.new, limits, change.path),
-        "summary": change.summary,
-    }
+    return change_view(change, of, lambda value: value_node(value, limits, change.path))

@@ -9,8 +9,9 @@ from msgspec import Meta
 
 from holdfast.engine import Holdfast
 from holdfast.errors import InvalidAnswer, NotFound
+from holdfast.execution.run import Run
 from holdfast.model.public import Question
-from holdfast.operator_view.actions import RunOutcome, find_question, run_outcome
+from holdfast.operator_view.actions import find_question
 from holdfast.operator_view.records import QuestionView, question_view
 from holdfast.web.auth import Caller
 from holdfast.web.errors import RequestRefused
@@ -68,9 +69,9 @@ def answer_question(service: Service, question: str, body: AnswerBody, caller: C
     found = _find_open(hf, question)
     value = RequestValues(hf).value(body.value)
 
-    def work(_: Any) -> RunOutcome:
+    def answer() -> Run:
         try:
-            run = hf.answer(
+            return hf.answer(
                 found.id,
                 value,
                 version=body.to,
@@ -83,9 +84,8 @@ def answer_question(service: Service, question: str, body: AnswerBody, caller: C
             # Another caller may have answered in the meantime.
             _find_open(hf, found.id)
             raise
-        return run_outcome(hf, run)
 
-    return service.tasks.start("answer", work, caller.role, run=found.run)
+    return service.advance("answer", found.run, caller, answer)
 
 
 def _find_open(hf: Holdfast, question: str) -> Question:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.errors import InvalidCall
-from holdfast.operator_view.actions import RunOutcome, run_outcome
+from holdfast.operator_view.actions import RunOutcome, enqueue_parameters, run_outcome
 from holdfast.operator_view.records import QueueView, queue_view
 from holdfast.operator_view.text import parse_duration
 from holdfast.web.operation import Actor, Body, Name, OperationTable, Role, SpendingLimits, Tags, Text
@@ -57,23 +57,6 @@ class RequeueBody(Body):
     actor: Actor | None = None
 
 
-#: Parameters of `enqueue` itself.
-_OWN = {
-    "workflow",
-    "queue",
-    "priority",
-    "delay",
-    "dedupe",
-    "run_id",
-    "tags",
-    "state",
-    "note",
-    "actor",
-    "watchdog",
-    "limits",
-}
-
-
 @TABLE.add("GET", "/queues", Role.VIEWER)
 def list_queues(service: Service) -> list[QueueView]:
     """List the queues, with their runs by status and their limits."""
@@ -96,7 +79,7 @@ def set_limits(service: Service, queue: str, body: LimitsBody) -> QueueView:
 @TABLE.add("POST", "/enqueue", Role.OPERATOR)
 def enqueue_run(service: Service, body: EnqueueBody) -> RunOutcome:
     """Enqueue a run for a worker. The run is stored when this returns."""
-    if taken := sorted(body.kwargs.keys() & _OWN):
+    if taken := sorted(body.kwargs.keys() & enqueue_parameters()):
         raise InvalidCall(f"{taken[0]!r} cannot be passed by name: enqueue has a parameter of that name")
     hf = service.hf
     given = RequestValues(hf)

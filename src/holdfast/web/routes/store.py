@@ -10,7 +10,15 @@ from holdfast.doctor import run_checks
 from holdfast.errors import InvalidCall
 from holdfast.model.retention import Retention
 from holdfast.operator_view.lookup import store_overview
-from holdfast.operator_view.records import PrunedView, ReportView, RunView, pruned_view, report_view, run_view
+from holdfast.operator_view.records import (
+    PrunedView,
+    ReportView,
+    RunView,
+    pruned_view,
+    report_view,
+    run_view,
+    view_of,
+)
 from holdfast.operator_view.text import parse_duration
 from holdfast.web.auth import Caller
 from holdfast.web.operation import Body, Name, OperationTable, Role, Wait
@@ -101,27 +109,19 @@ def get_stats(service: Service) -> StatsView:
     """Return the contents and the size of the store."""
     stats = service.hf.stats()
     statuses, largest = store_overview(service.hf, _LARGEST)
-    return {
-        "store": service.settings.store,
-        "runs": stats.runs,
-        "versions": stats.versions,
-        "events": stats.events,
-        "artifacts": stats.artifacts,
-        "artifact_bytes": stats.artifact_bytes,
-        "pack_bytes": stats.pack_bytes,
-        "file_bytes": stats.file_bytes,
-        "statuses": statuses,
-        "largest": [run_view(run) for run in largest],
-    }
+    return view_of(
+        StatsView,
+        stats,
+        store=service.settings.store,
+        statuses=statuses,
+        largest=[run_view(run) for run in largest],
+    )
 
 
 @TABLE.add("GET", "/doctor", Role.VIEWER)
 def get_checkup(service: Service) -> list[FindingView]:
     """Check for likely problems: interrupted runs, space, old questions, the linked SQLite."""
-    return [
-        {"check": each.check, "ok": each.ok, "what": each.what, "advice": each.advice}
-        for each in run_checks(service.hf, service.settings.where)
-    ]
+    return [view_of(FindingView, each) for each in run_checks(service.hf, service.settings.where)]
 
 
 @TABLE.add("POST", "/verify", Role.VIEWER, long=True, changes=True)
@@ -148,7 +148,7 @@ def collect_garbage(service: Service, body: GcBody, caller: Caller) -> Backgroun
         progress(0, 1)
         found = hf.gc(grace=grace, compact=body.compact)
         progress(1, 1)
-        return {"artifacts": found.artifacts, "bytes": found.bytes, "file_bytes": hf.stats().file_bytes}
+        return view_of(GarbageCollected, found, file_bytes=hf.stats().file_bytes)
 
     return service.tasks.start("gc", work, caller.role, alone=True)
 

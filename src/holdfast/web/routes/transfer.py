@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Annotated, Any, BinaryIO, TypedDict
 
 from msgspec import Meta
 
 from holdfast.errors import InvalidSnapshot
-from holdfast.history.snapshot import validate
+from holdfast.model.public import StoredArtifact
 from holdfast.operator_view.lookup import find_artifact_target, resolve_run, store_artifact, version_in_run
 from holdfast.operator_view.records import VersionView, version_view
 from holdfast.tree.artifact import artifact
@@ -49,18 +48,10 @@ class ArtifactsQuery(Query):
     after: Digest | None = None
 
 
-class ArtifactView(TypedDict):
-    """Artifact in the store."""
-
-    digest: str
-    size: int
-    at: datetime
-
-
 class ArtifactPage(TypedDict):
     """Artifacts in order of their digests. `next` is the `after` of the next page; null on the last page."""
 
-    artifacts: list[ArtifactView]
+    artifacts: list[StoredArtifact]
     next: str | None
 
 
@@ -107,9 +98,6 @@ def import_run(service: Service, query: ImportQuery, body: BinaryIO) -> Imported
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidSnapshot(f"this is neither a bundle nor a snapshot: {error}") from None
-    problems = validate(document).problems
-    if problems:
-        raise InvalidSnapshot(f"this snapshot cannot be imported: {'; '.join(problems)}", problems=problems)
     return {"run": service.hf.import_snapshot(document, run_id=query.run).run}
 
 
@@ -136,7 +124,7 @@ def list_artifacts(service: Service, query: ArtifactsQuery) -> ArtifactPage:
     found = service.hf.artifacts(after=query.after, limit=query.limit + 1)
     page = found[: query.limit]
     return {
-        "artifacts": [{"digest": each.digest, "size": each.size, "at": each.at} for each in page],
+        "artifacts": page,
         "next": page[-1].digest if len(found) > query.limit else None,
     }
 

@@ -20,6 +20,7 @@ from holdfast.operator_view.records import (
     reference_to,
     spending_view,
     version_view,
+    view_of,
 )
 from holdfast.operator_view.text import as_json, dumps
 from holdfast.operator_view.truncate import TruncationLimits, ValueNode, result_value, value_node
@@ -185,7 +186,7 @@ def get_blame(service: Service, run: str, version: str, query: BlameQuery) -> li
 def list_held(service: Service, run: str, version: str) -> list[ArtifactInState]:
     """List the artifacts in the state of a version."""
     return [
-        {"digest": each.digest, "size": each.size, "path": paths.show(where), "name": each.name}
+        view_of(ArtifactInState, each, path=paths.show(where))
         for where, each in find_artifacts(_version(service, run, version).state)
     ]
 
