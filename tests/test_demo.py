@@ -1,4 +1,4 @@
-"""The demo tells its story as the README says it does, in a terminal and in a pipe, and leaves a store behind."""
+"""`holdfast demo` shows what the README says, in a terminal and in a pipe, and creates a store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def call(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def test_demo_shows_crash_resume_and_rollback(tmp_path: Path) -> None:
     done = call("demo", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    story = [
+    lines_in_order = [
         "↻ search   the search engine does not answer",
         "kill -9 in the middle of “draft”, after 6 steps",
         "0 steps repeated, 10 versions",
@@ -30,7 +30,7 @@ def test_demo_shows_crash_resume_and_rollback(tmp_path: Path) -> None:
         "├─╯",
         '~ facts.growth  "60 metres a day" → "60 centimetres a day"',
     ]
-    places = [done.stdout.find(part) for part in story]
+    places = [done.stdout.find(part) for part in lines_in_order]
     assert -1 not in places, done.stdout
     assert places == sorted(places)
     with holdfast.open(tmp_path / "demo.db", create=False) as hf:
@@ -50,7 +50,7 @@ def test_demo_commands_at_its_end_work(tmp_path: Path) -> None:
     ]
     *looks, page = advised
     assert len(looks) == 3
-    assert page == "--store demo.db ui"  # stays until it is told to end; tests/web has it
+    assert page == "--store demo.db ui"  # runs until it is stopped; see tests/web
     for command in looks:
         followed = call(*command.split(), cwd=tmp_path)
         assert followed.returncode == 0, followed.stderr
@@ -58,9 +58,9 @@ def test_demo_commands_at_its_end_work(tmp_path: Path) -> None:
 
 
 def test_demo_does_not_overwrite_an_earlier_file(tmp_path: Path) -> None:
-    (tmp_path / "demo.db").write_text("somebody's")
+    (tmp_path / "demo.db").write_text("other")
     assert call("demo", cwd=tmp_path).returncode == 0
-    assert (tmp_path / "demo.db").read_text() == "somebody's"
+    assert (tmp_path / "demo.db").read_text() == "other"
     assert (tmp_path / "demo-2.db").exists()
 
 

@@ -114,8 +114,8 @@ class TestEveryFormat:
 @pytest.mark.parametrize("number", FORMATS[1:])
 def test_workflow_of_an_old_format_can_be_resumed(number: int, tmp_path: Path) -> None:
     with holdfast.open(_copied(number, tmp_path)) as hf:
-        (prompt,) = hf.inbox()
-        run = hf.answer(prompt.id, True)
+        (question,) = hf.inbox()
+        run = hf.answer(question.id, True)
         assert run.status == "completed"
         assert run.result == [*({"there": [by] * by} for by in range(1, 4)), True]
         assert run.totals == {"tokens": 6}

@@ -1,4 +1,4 @@
-"""A worker to be killed and frozen: its steps leave a line of their own each time they are run."""
+"""A worker that tests kill and stop (SIGSTOP). Its steps write a line each time they are run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that commits to a PostgreSQL store in several threads, and tells of every commit that was acknowledged.
+"""A process that commits to a PostgreSQL store in several threads, and reports every acknowledged commit.
 
     python postgres_committer.py URL NAME THREADS
 

@@ -1,4 +1,4 @@
-"""Damage to the file: a bit that flips, a page of zeros, an end that is cut off.
+"""Damage to the file: a flipped bit, a zeroed page, a truncated end.
 
 Whatever is damaged: a read gives exactly what was written or raises a typed error; a list of versions gives each as
 it was written, or lists it as damaged. `verify` reports a problem where a read would raise, and
@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import pytest
-from specimen import RUNS, Readings, build, holds, is_damaged, is_loose, read_all
+from sample_store import RUNS, Readings, build, holds, is_damaged, is_loose, read_all
 
 import holdfast
 from holdfast import HoldfastError
@@ -36,8 +36,8 @@ _INNER = (0x02, 0x05)
 _VERSIONS = [f"{run}@{number}" for run, numbers in RUNS.items() for number in numbers]
 
 
-class Specimen(NamedTuple):
-    """A sound store: its bytes, and what it says."""
+class IntactStore(NamedTuple):
+    """An undamaged store: its bytes, and the results of all reads."""
 
     content: bytes
     sound: dict[str, tuple[str, ...]]
@@ -46,7 +46,7 @@ class Specimen(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def specimen() -> Iterator[Specimen]:
+def intact() -> Iterator[IntactStore]:
     memory = Path("/dev/shm")
     with TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
         path = Path(folder) / "runs.db"
@@ -56,11 +56,11 @@ def specimen() -> Iterator[Specimen]:
         sound = {name: reading for name, reading in readings.items() if isinstance(reading, tuple)}
         assert len(sound) == len(readings)
         assert 100_000 < len(content) < 300_000
-        yield Specimen(content, sound, path)
+        yield IntactStore(content, sound, path)
 
 
 class Outcome(NamedTuple):
-    """What a damaged store says."""
+    """The results of all reads of a damaged store."""
 
     readings: Readings
     #: Reads that gave something else than the sound store.
@@ -71,15 +71,15 @@ class Outcome(NamedTuple):
     versions: int
 
 
-def _outcome(specimen: Specimen, content: bytes) -> Outcome:
-    for old in specimen.path.parent.iterdir():
+def _outcome(intact: IntactStore, content: bytes) -> Outcome:
+    for old in intact.path.parent.iterdir():
         old.unlink()
-    specimen.path.write_bytes(content)
-    readings = read_all(specimen.path)
+    intact.path.write_bytes(content)
+    readings = read_all(intact.path)
     changed = [
         name
         for name, reading in readings.items()
-        if isinstance(reading, tuple) and not holds(reading, specimen.sound[name])
+        if isinstance(reading, tuple) and not holds(reading, intact.sound[name])
     ]
     raised = [
         name
@@ -90,27 +90,27 @@ def _outcome(specimen: Specimen, content: bytes) -> Outcome:
     return Outcome(readings, changed, raised, versions)
 
 
-def _verified(specimen: Specimen, content: bytes) -> bool:
-    """Does `verify`, or opening the store, find nothing wrong?"""
-    for old in specimen.path.parent.iterdir():
+def _verified(intact: IntactStore, content: bytes) -> bool:
+    """Return whether the store can be opened and `verify` finds no problem."""
+    for old in intact.path.parent.iterdir():
         old.unlink()
-    specimen.path.write_bytes(content)
+    intact.path.write_bytes(content)
     try:
-        with holdfast.open(specimen.path, timeout=0.2) as hf:
+        with holdfast.open(intact.path, timeout=0.2) as hf:
             return hf.verify().ok
     except HoldfastError:
         return False
 
 
 def flipped(content: bytes, bit: int) -> bytes:
-    """The content with one bit changed."""
+    """Return the content with one bit changed."""
     damaged = bytearray(content)
     damaged[bit >> 3] ^= 1 << (bit & 7)
     return bytes(damaged)
 
 
 def bits(content: bytes, count: int) -> list[int]:
-    """Bits to flip: half where a flip does most, half anywhere."""
+    """Return bits to flip: half of them in headers, half anywhere."""
     rng = random.Random("flips")
     aimed = list(_headers(content))
     rng.shuffle(aimed)
@@ -121,8 +121,8 @@ def bits(content: bytes, count: int) -> list[int]:
 
 
 def _headers(content: bytes) -> Iterator[int]:
-    """The bits of the file's header, and of each page of a table or index: its header, its cell pointers, and
-    how each of its cells begins."""
+    """Return the bits of the file's header, and of the header, cell pointers and starts of cells of each page of a
+    table or index."""
     yield from range(100 * 8)
     for start in range(0, len(content), _PAGE):
         head = start + (100 if start == 0 else 0)
@@ -137,12 +137,12 @@ def _headers(content: bytes) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("part", range(_PARTS))
-def test_flipped_bit_is_harmless_or_detected(part: int, specimen: Specimen) -> None:
-    chosen = bits(specimen.content, FLIPS)[part::_PARTS]
+def test_flipped_bit_is_harmless_or_detected(part: int, intact: IntactStore) -> None:
+    chosen = bits(intact.content, FLIPS)[part::_PARTS]
     found: Counter[str] = Counter()
     for bit in chosen:
         where = f"bit {bit & 7} of byte {(bit >> 3) % _PAGE} of page {(bit >> 3) // _PAGE + 1}"
-        outcome = _check(specimen, flipped(specimen.content, bit), where)
+        outcome = _check(intact, flipped(intact.content, bit), where)
         found["raised" if outcome.raised else "lost" if outcome.changed else "harmless"] += 1
         found["with lists that lost entries"] += bool(outcome.changed)
         found["mostly readable"] += outcome.versions > len(_VERSIONS) * 0.8
@@ -153,40 +153,40 @@ def test_flipped_bit_is_harmless_or_detected(part: int, specimen: Specimen) -> N
     assert found["mostly readable"] + few > 0.75 * len(chosen), "one bit makes most versions unreadable"
 
 
-def _check(specimen: Specimen, content: bytes, where: str) -> Outcome:
-    """What a damaged store says, after a look at whether it may."""
-    outcome = _outcome(specimen, content)
+def _check(intact: IntactStore, content: bytes, where: str) -> Outcome:
+    """Return the results of a damaged store, after checking that they are allowed."""
+    outcome = _outcome(intact, content)
     strict = [name for name in outcome.changed if not is_loose(name)]
     assert not strict, f"{where}: changed data in {strict}"
     if outcome.raised or outcome.changed:
-        assert not _verified(specimen, content), (
+        assert not _verified(intact, content), (
             f"{where}: verify is blind to {outcome.raised or outcome.changed}"
         )
     return outcome
 
 
-def test_zeroed_page_is_detected(specimen: Specimen) -> None:
+def test_zeroed_page_is_detected(intact: IntactStore) -> None:
     found: Counter[str] = Counter()
-    for start in range(0, len(specimen.content), _PAGE):
-        content = specimen.content[:start] + bytes(_PAGE) + specimen.content[start + _PAGE :]
-        outcome = _check(specimen, content, f"page {start // _PAGE + 1}")
-        assert not _verified(specimen, content), f"page {start // _PAGE + 1}: verify is blind"
+    for start in range(0, len(intact.content), _PAGE):
+        content = intact.content[:start] + bytes(_PAGE) + intact.content[start + _PAGE :]
+        outcome = _check(intact, content, f"page {start // _PAGE + 1}")
+        assert not _verified(intact, content), f"page {start // _PAGE + 1}: verify is blind"
         found["raised" if outcome.raised else "lost" if outcome.changed else "harmless"] += 1
     print(f"zeroed pages: {dict(found)}")
     assert found["raised"] > found["harmless"]
 
 
-def test_truncated_file_is_detected(specimen: Specimen) -> None:
+def test_truncated_file_is_detected(intact: IntactStore) -> None:
     rng = random.Random("ends")
-    size = len(specimen.content)
+    size = len(intact.content)
     whole = range(_PAGE, size, _PAGE)
     ends = {*range(1, 20), *whole, *rng.sample(range(20, size), 200)}
     for end in sorted(ends):
-        content = specimen.content[:end]
-        _check(specimen, content, f"cut at {end}")
-        assert not _verified(specimen, content), f"cut at {end}: verify is blind"
+        content = intact.content[:end]
+        _check(intact, content, f"cut at {end}")
+        assert not _verified(intact, content), f"cut at {end}: verify is blind"
 
 
-def test_empty_file_is_opened_as_a_new_store(specimen: Specimen) -> None:
-    """An empty file is what a new store is made in: nothing tells it from one."""
-    assert _verified(specimen, b"")
+def test_empty_file_is_opened_as_a_new_store(intact: IntactStore) -> None:
+    """A new store is created in an empty file, so the two cannot be distinguished."""
+    assert _verified(intact, b"")

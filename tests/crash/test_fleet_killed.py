@@ -1,4 +1,4 @@
-"""A fleet under fire: workers are killed and frozen again and again; every run completes, nothing is recorded twice.
+"""Workers are killed and stopped repeatedly: every run completes, and nothing is recorded twice.
 
 `HOLDFAST_FLEET` multiplies the size: 1 is for every day (4 workers, 300 runs of 5 steps, a kill each second for 8
 seconds; 10 workers frozen past their lease), 7 is what the promises say (2,000 runs, a minute of kills; 100 freezes).
@@ -42,7 +42,7 @@ PROGRAM = Path(__file__).with_name("fleet_worker.py")
 
 
 class Crew:
-    """Workers, each in a process of its own, replaced when they are gone."""
+    """Workers, each in its own process, that are replaced when they end."""
 
     def __init__(self, where: str, folder: Path, **options: Any) -> None:
         self._given = json.dumps({"where": where, "folder": str(folder), "lease": LEASE, **options})
@@ -63,7 +63,7 @@ class Crew:
         self.members.remove(member)
 
     def close(self) -> None:
-        """Let all end; one that has hardly begun does not know the signal yet."""
+        """End all workers; one that has just started does not handle the signal yet."""
         for member in self.members:
             member.terminate()
         assert {member.wait(60) for member in self.members} <= {0, -signal.SIGTERM}
@@ -94,18 +94,18 @@ def wait_for_all(hf: Holdfast, count: int) -> None:
 
 
 def owned(hf: Holdfast, pid: int) -> list[RunRecord]:
-    """The runs that a process executes, as far as the store knows."""
+    """Return the runs that a process owns according to the store."""
     runs = hf._store.runs(statuses=["running"], limit=1000)
     return [run for run in runs if run.owner is not None and run.owner.split("|")[1] == str(pid)]
 
 
-def has_begun(hf: Holdfast, pid: int) -> bool:
-    """Does a process execute runs, or are there none left?"""
+def has_started(hf: Holdfast, pid: int) -> bool:
+    """Return whether a process owns runs, or no run is left."""
     return bool(owned(hf, pid)) or not hf.queue("default").runs.get("queued")
 
 
 def has_lost_one(hf: Holdfast, before: list[RunRecord]) -> bool:
-    """Has another taken one of these runs over?"""
+    """Return whether another process has taken over one of these runs."""
     return any(
         now is not None and now.owner not in (None, run.owner)
         for run in before
@@ -114,7 +114,7 @@ def has_lost_one(hf: Holdfast, before: list[RunRecord]) -> bool:
 
 
 def check(hf: Holdfast, folder: Path, count: int) -> None:
-    """Each run: every step recorded once, its state the sum of them, its result what the recorded steps returned."""
+    """Check of each run that every step is recorded once, and that its state and result follow from them."""
     for number in range(count):
         run = hf.get(f"run-{number}")
         versions = [version for version in run.history().versions(limit=50) if version.kind == "step"]
@@ -163,7 +163,7 @@ def test_stopped_worker_cannot_commit_after_its_lease_expired(
     taken = 0
     for _ in range(FREEZES):
         member = chance.choice(crew.members)
-        until(partial(has_begun, hf, member.pid), "a worker to begin")
+        until(partial(has_started, hf, member.pid), "a worker to start")
         suspend_process(member.pid, where)
         if before := owned(hf, member.pid):
             until(partial(has_lost_one, hf, before), "another to take a run over")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from promises import Check, Fact, Work, reopened
+from acknowledged_work import Check, Fact, Work, reopened
 
 import holdfast
 from disk import Call, Disk, Short
@@ -39,7 +39,7 @@ _ERRORS: dict[str, Callable[[Call], OSError | None]] = {
 
 
 class Fault:
-    """Lets calls fail: so many, from the nth that can fail on. Counts all that can."""
+    """Makes a number of system calls fail, starting with the nth that can fail, and counts those that can."""
 
     def __init__(self, error: str) -> None:
         self._error = _ERRORS[error]
@@ -81,7 +81,7 @@ def _assert_kept(hf: Holdfast, folder: Path, facts: list[Fact], what: str) -> No
 
 
 def inject(folder: Path, kind: str, error: str, after: int, length: int, *, in_folder: bool) -> int:
-    """Let the disk fail during one piece of work; gives how many calls could have failed."""
+    """Make the disk fail during some work; return how many calls could have failed."""
     folder.mkdir()
     fault = Fault(error)
     facts: list[Fact] = []

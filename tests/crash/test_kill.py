@@ -1,7 +1,7 @@
-"""kill -9: whatever a process was promised before it died is there, whole, and the store goes on.
+"""kill -9: all calls that were acknowledged before are in the store, complete, and the store stays usable.
 
-`HOLDFAST_KILLS` sets how often (default 200). A process is killed at a random moment of its work; several
-kills hit one growing store, some of them before anybody has opened it again.
+`HOLDFAST_KILLS` sets the number of kills (default 200). A process is killed at a random moment of its work; several
+kills hit one growing store, some of them before it was opened again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from committer import KEEP, RUNS, digest
+from killed_process import KEEP, RUNS, digest
 
 import holdfast
 from holdfast import History, Holdfast
@@ -34,32 +34,32 @@ _PATIENCE = 60.0
 
 
 class Moment(NamedTuple):
-    """When to kill: so many seconds after so many promises."""
+    """When to kill: a number of seconds after a number of reports."""
 
     promises: int
     seconds: float
 
     @classmethod
     def choose(cls, rng: random.Random, most: int = 30) -> Moment:
-        """Mostly while it works, sometimes while it is opening the store."""
+        """Return a random moment, mostly during the work, sometimes while the store is opened."""
         opening = rng.random() < 0.2
         return (
             cls(0, rng.uniform(0.0, 0.03)) if opening else cls(rng.randrange(most), rng.uniform(0.0, 0.006))
         )
 
 
-class Victims:
+class KilledProcesses:
     """Starts processes and kills them."""
 
     def __init__(self) -> None:
-        program = Path(__file__).with_name("committer.py")
+        program = Path(__file__).with_name("killed_process.py")
         self._server = subprocess.Popen(
             [sys.executable, str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
         )
         self._rest = b""
 
     def kill(self, job: dict[str, Any], moment: Moment) -> list[dict[str, Any]]:
-        """Start a job, kill its process at some moment; gives what it was promised."""
+        """Start a job and kill its process; return its reports of acknowledged calls."""
         assert self._server.stdin is not None
         self._server.stdin.write(json.dumps(job).encode() + b"\n")
         pid = self._next(_PATIENCE)["ready"]
@@ -80,7 +80,7 @@ class Victims:
         return promised
 
     def _next(self, wait: float, missing: Any = None) -> dict[str, Any]:
-        """The next line, or `missing` if none has come in time."""
+        """Return the next line, or `missing` if there is none in time."""
         assert self._server.stdout is not None
         deadline = time.monotonic() + wait
         while b"\n" not in self._rest:
@@ -103,14 +103,14 @@ class Victims:
 
 
 @pytest.fixture(scope="module")
-def victims() -> Iterator[Victims]:
-    found = Victims()
+def victims() -> Iterator[KilledProcesses]:
+    found = KilledProcesses()
     yield found
     found.close()
 
 
 class Promises:
-    """What was promised, over all processes that were killed, and whether it holds."""
+    """The acknowledged calls of all killed processes, and checks that their effects are in the store."""
 
     def __init__(self) -> None:
         self.digests: dict[tuple[str, int], str] = {}
@@ -123,7 +123,7 @@ class Promises:
         self.gone: set[tuple[str, int]] = set()
 
     def add(self, lines: list[dict[str, Any]]) -> list[tuple[str, int]]:
-        """Take note of what one process was promised; gives the versions among it."""
+        """Add the reports of one process; return the versions among them."""
         fresh = []
         for line in lines:
             run = line["run"]
@@ -148,7 +148,7 @@ class Promises:
         return fresh
 
     def check(self, hf: Holdfast, states: list[tuple[str, int]]) -> None:
-        """Everything that was promised is listed; of these versions the state too is read and compared."""
+        """Check that all acknowledged versions are listed, and compare the states of these versions."""
         for run in {run for run, _ in self.digests}:
             log = hf.history(run)
             listed = {version.number: version for version in log.versions(limit=1_000_000)}
@@ -175,7 +175,7 @@ def _numbers(log: History) -> list[int]:
 
 
 @pytest.mark.parametrize("store", range(max(1, KILLS // PER_STORE)))
-def test_kill_loses_no_acknowledged_version(store: int, victims: Victims, tmp_path: Path) -> None:
+def test_kill_loses_no_acknowledged_version(store: int, victims: KilledProcesses, tmp_path: Path) -> None:
     rng = random.Random(f"kill {store}")
     job: dict[str, Any] = {"job": "commit", "path": str(tmp_path / "runs.db")}
     if store % 2:
@@ -212,7 +212,7 @@ def test_kill_loses_no_acknowledged_version(store: int, victims: Victims, tmp_pa
 
 
 def _unpromised(hf: Holdfast, promises: Promises) -> dict[tuple[str, int], str]:
-    """Versions whose commit was under way when the process died: from now on they must stay, too."""
+    """Return versions whose commit was not acknowledged before the kill: once seen, they must stay."""
     return {
         (run.id, number): digest(hf.history(run.id).at(number).state)
         for run in hf.runs()
@@ -224,7 +224,7 @@ def _unpromised(hf: Holdfast, promises: Promises) -> dict[tuple[str, int], str]:
 @pytest.mark.parametrize("folder", [False, True], ids=["database", "folder"])
 @pytest.mark.parametrize("work", ["prune", "collect"])
 def test_killed_prune_and_gc_are_all_or_nothing(
-    work: str, folder: bool, victims: Victims, tmp_path: Path
+    work: str, folder: bool, victims: KilledProcesses, tmp_path: Path
 ) -> None:
     rng = random.Random(f"{work} {folder}")
     job: dict[str, Any] = {"job": work, "path": str(tmp_path / "runs.db")}
@@ -256,7 +256,7 @@ def test_killed_prune_and_gc_are_all_or_nothing(
         assert log.head.state == {"still": "alive"}
 
 
-def test_killed_import_is_all_or_nothing(victims: Victims, tmp_path: Path) -> None:
+def test_killed_import_is_all_or_nothing(victims: KilledProcesses, tmp_path: Path) -> None:
     rng = random.Random("import")
     bundle = tmp_path / "run.bundle"
     with holdfast.open(tmp_path / "source.db", durability="fast") as source:
@@ -290,7 +290,7 @@ def test_killed_import_is_all_or_nothing(victims: Victims, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("folder", [False, True], ids=["database", "folder"])
-def test_killed_backup_is_complete_or_absent(folder: bool, victims: Victims, tmp_path: Path) -> None:
+def test_killed_backup_is_complete_or_absent(folder: bool, victims: KilledProcesses, tmp_path: Path) -> None:
     rng = random.Random(f"backup {folder}")
     copies = tmp_path / "copies"
     copies.mkdir()

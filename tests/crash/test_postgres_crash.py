@@ -1,5 +1,4 @@
-"""Connections that are cut and servers that crash while processes commit: nothing acknowledged is lost, nothing is
-written twice."""
+"""Connections fail and servers crash while processes commit: no acknowledged commit is lost or written twice."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ _RESTARTS, _CUTS = (20, 80) if "HOLDFAST_KILLS" in os.environ else (4, 8)
 
 @contextmanager
 def _committers(url: str, names: str, threads: int) -> Iterator[Callable[[], list[str]]]:
-    """Processes that commit; gives a function that ends them and tells what was acknowledged."""
+    """Start processes that commit; yield a function that ends them and returns the acknowledged commits."""
     with holdfast.open(url) as hf:
         hf.history("shared").commit({"tokens": []})
     running = [
@@ -49,7 +48,7 @@ def _committers(url: str, names: str, threads: int) -> Iterator[Callable[[], lis
         assert [process.returncode for process in running] == [0] * len(running), [
             e[-3000:] for _, e in outcomes
         ]
-        return [token for told, _ in outcomes for token in told.split()]
+        return [token for output, _ in outcomes for token in output.split()]
 
     try:
         with holdfast.open(url) as hf:
@@ -64,14 +63,14 @@ def _committers(url: str, names: str, threads: int) -> Iterator[Callable[[], lis
 
 
 def _wait_for_commits(hf: holdfast.Holdfast, count: int) -> None:
-    """Wait until processes have committed so often, however slow the machine is: a fault must meet work under way."""
+    """Wait until the processes have made this many commits, so that a fault hits running work."""
     shared = hf.history("shared")
     wanted = shared.head.number + count
     until(lambda: shared.head.number >= wanted, "commits")
 
 
 def _check(url: str, acknowledged: list[str]) -> None:
-    """All that was acknowledged is there, once, and nothing else."""
+    """Check that exactly the acknowledged commits are stored."""
     assert len(acknowledged) == len(set(acknowledged))
     with holdfast.open(url) as hf:
         shared = hf.history("shared")

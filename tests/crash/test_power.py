@@ -1,4 +1,4 @@
-"""Power that fails at any point, with torn and reordered sectors: all that was promised is there afterwards.
+"""Power failures at any point, with torn and reordered sectors: acknowledged work is in the store afterwards.
 
 `HOLDFAST_CUTS` sets how often (default 500).
 """
@@ -11,8 +11,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from power import Platter
-from promises import Check, Fact, Work, reopened
+from acknowledged_work import Check, Fact, Work, reopened
+from power_failure import SimulatedDisk
 
 import holdfast
 import holdfast.atomic_file
@@ -27,7 +27,7 @@ _PER_WORK = 50
 
 
 def record(folder: Path, rng: random.Random, durability: str) -> list[Call | Fact]:
-    """Do work of every kind; gives the calls that it made and, between them, what it was promised."""
+    """Do work of every kind; return its system calls and, between them, the acknowledged effects."""
     entries: list[Call | Fact] = []
 
     def watch(call: Call) -> None:
@@ -50,25 +50,25 @@ def record(folder: Path, rng: random.Random, durability: str) -> list[Call | Fac
 
 
 def cuts(folder: Path, seed: int, count: int, durability: str) -> tuple[int, list[str], list[str]]:
-    """Record work, and cut the power at so many points of it; gives how many, what was lost, what was torn."""
+    """Record work and simulate power failures during it; return how many, and the lost and torn effects."""
     rng = random.Random(f"{durability} {seed}")
     original = folder / "original"
     original.mkdir()
     entries = record(original, rng, durability)
     places = sorted(rng.choices(range(len(entries) + 1), k=count))
-    platter, facts, done = Platter(original), [], 0
+    disk, facts, done = SimulatedDisk(original), [], 0
     lost: list[str] = []
     torn: list[str] = []
     for number, place in enumerate(places):
         for entry in entries[done:place]:
             if isinstance(entry, Call):
-                platter.carry_out(entry)
+                disk.apply(entry)
             else:
                 facts.append(entry)
         done = place
         left = folder / "left"
         left.mkdir()
-        platter.cut(left, rng)
+        disk.cut(left, rng)
         at = f"seed {seed}, cut {number} at {place}: "
         with reopened(left) as hf:
             check = Check(hf, left, facts)
@@ -90,7 +90,7 @@ def test_power_failure_loses_no_acknowledged_commit(tmp_path: Path, part: int) -
 
 
 def test_power_failure_of_a_fast_store_loses_whole_commits_only(tmp_path: Path) -> None:
-    """That something is lost shows that the test could see it."""
+    """Losses here show that the test detects losses."""
     _, lost, torn = cuts(tmp_path, 1, 40, "fast")
     assert lost
     assert torn == []
@@ -99,7 +99,7 @@ def test_power_failure_of_a_fast_store_loses_whole_commits_only(tmp_path: Path) 
 def test_power_failure_loses_files_whose_folder_was_not_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same control for the files that Holdfast writes itself."""
+    """The same control for files that Holdfast writes itself."""
     for module in (holdfast.atomic_file, holdfast.store.artifact_folder):
         monkeypatch.setattr(module, "sync_folder", lambda folder: None)
     _, lost, torn = cuts(tmp_path, 2, 40, "durable")

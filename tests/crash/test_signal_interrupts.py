@@ -1,4 +1,4 @@
-"""Signal handlers that raise, at every bytecode of a commit, a read, a run: everything else continues."""
+"""Signal handlers raise at every bytecode of a commit, a read and a run: the store stays usable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from interrupting import Interrupt, Points, TimeIsUp, is_ours
+from interrupt_injection import Interrupt, InterruptPoints, TimeIsUp, is_ours
 
 import holdfast
 from holdfast import Holdfast, step, workflow
@@ -48,7 +48,7 @@ def hf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Holdfast]:
 
 
 class Neighbour:
-    """Another thread, which commits whenever it is asked to."""
+    """A thread that commits on request."""
 
     def __init__(self, hf: Holdfast) -> None:
         self._asked: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -57,7 +57,7 @@ class Neighbour:
         threading.Thread(target=self._work, daemon=True).start()
 
     def commit(self, run: str) -> None:
-        """Have something committed to a run; fail if that hangs or is refused."""
+        """Commit to a run in that thread; fail if that hangs or is refused."""
         self._asked.put(run)
         found = self._done.get(timeout=_PATIENCE)
         if isinstance(found, BaseException):
@@ -89,7 +89,7 @@ def adding_twice(number: int) -> int:
 
 @workflow
 def asking_to_go_on() -> Any:
-    return holdfast.ask("Go on?")
+    return holdfast.ask("Continue?")
 
 
 @step
@@ -137,7 +137,7 @@ def _chosen(passed: list[str], few: int) -> list[int]:
     return sorted(chance.sample(core, min(2 * few, len(core))) + chance.sample(rest, min(few, len(rest))))
 
 
-def _interrupted(hf: Holdfast, work: Callable[[Holdfast], None], points: Points) -> None:
+def _interrupted(hf: Holdfast, work: Callable[[Holdfast], None], points: InterruptPoints) -> None:
     try:
         with points.watched():
             work(hf)
@@ -146,7 +146,7 @@ def _interrupted(hf: Holdfast, work: Callable[[Holdfast], None], points: Points)
 
 
 def _check(hf: Holdfast, neighbour: Neighbour, known: dict[str, int]) -> None:
-    """Another thread commits, and so does this one; nothing that was acknowledged is lost."""
+    """Check that this and another thread can commit, and that no acknowledged commit is lost."""
     neighbour.commit("other")
     known["other"] += 1
     hf.history("own").update(_count)
@@ -165,12 +165,12 @@ def test_interrupt_at_any_bytecode_leaves_the_store_usable(
     for _ in range(3):
         _check(hf, neighbour, known)
         work(hf)
-    counted = Points(error)
+    counted = InterruptPoints(error)
     _interrupted(hf, work, counted)
     assert len(counted.passed) > 50
     raised = 0
     for at in _chosen(counted.passed, _FEW):
-        points = Points(error, at)
+        points = InterruptPoints(error, at)
         _interrupted(hf, work, points)
         raised += points.raised
         try:
@@ -189,12 +189,12 @@ def test_second_interrupt_during_cleanup_leaves_the_store_usable(
     for _ in range(3):
         _check(hf, neighbour, known)
         work(hf)
-    counted = Points(Interrupt)
+    counted = InterruptPoints(Interrupt)
     _interrupted(hf, work, counted)
     raised = 0
     for at in _chosen(counted.passed, _FEW // 4):
         for then in (1, 3, 9):
-            points = Points(Interrupt, at, then)
+            points = InterruptPoints(Interrupt, at, then)
             _interrupted(hf, work, points)
             raised += points.raised
             try:
@@ -238,7 +238,7 @@ class Committing:
 
 
 def _at_random(hf: Holdfast, works: list[Callable[[Holdfast], None]], count: int) -> None:
-    """Interrupt the main thread so many times, while four other threads commit."""
+    """Interrupt the main thread repeatedly while four other threads commit."""
     chance = random.Random(count)
     others = [Committing(hf, f"thread-{number}") for number in range(4)]
     in_loop = _run_in_loop in works

@@ -1,4 +1,4 @@
-"""kill -9 of a process that runs a workflow of 50 steps: it goes on in the next process as if nothing had happened.
+"""kill -9 of a process that runs a workflow of 50 steps: the next process resumes it.
 
 After every kill, and in the end: each step whose effect is in the world and that is not recorded was under way when
 the process died; what is recorded is what one of the step's executions returned, never changes and is never run again;
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from workflow_worker import PARTS, STEPS, UNDOABLE, change, fresh
+from killed_workflow import PARTS, STEPS, UNDOABLE, change, fresh
 
 import holdfast
 from holdfast import Holdfast, Version, thaw
@@ -36,8 +36,8 @@ KILLS = int(os.environ.get("HOLDFAST_KILLS", "200"))
 PER_STORE = 10
 _PATIENCE = 60.0
 
-#: Of a commit: before the store is called, with the rows written but not committed, while COMMIT runs, before anybody
-#: has heard that it is done, and when it has returned.
+#: Points of a commit: before the store is called, with the rows written but not committed, while COMMIT runs, before it
+#: is acknowledged, and after it has returned.
 PLACES = ("before", "inside", "during", "committed", "after")
 OTHERS = (
     ("before", "effect"),
@@ -46,44 +46,44 @@ OTHERS = (
     ("before", "load"),
     ("after", "load"),
 )
-#: Steps that can be under way at once: two beside each other, or one within another.
+#: Steps that can run at the same time: two in parallel, or one within another.
 UNDER_WAY = 2
 
 
-class Victims:
+class KilledProcesses:
     """Starts processes that are killed or kill themselves."""
 
     def __init__(self) -> None:
-        program = Path(__file__).with_name("workflow_worker.py")
+        program = Path(__file__).with_name("killed_workflow.py")
         self._server = subprocess.Popen(
             [sys.executable, str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
         )
         self._rest = b""
 
     def live(self, job: dict[str, Any], seconds: float | None = None) -> dict[str, Any]:
-        """One life: until it kills itself, is done, or is killed after so many seconds. Gives what it said."""
+        """Run a process until it kills itself, completes, or is killed after some seconds; return its reports."""
         assert self._server.stdin is not None
         self._server.stdin.write(json.dumps(job).encode() + b"\n")
-        told = self._next(_PATIENCE) or {}
-        pid = told["ready"]
+        outcome = self._next(_PATIENCE) or {}
+        pid = outcome["ready"]
         deadline = None if seconds is None else time.monotonic() + seconds
-        while "done" not in told and "failed" not in told and "ended" not in told:
+        while "done" not in outcome and "failed" not in outcome and "ended" not in outcome:
             left = _PATIENCE if deadline is None else deadline - time.monotonic()
             line = self._next(max(0.0, left))
             if line is None:
                 assert deadline is not None, f"the process does nothing: {job}"
                 break
-            told.update(line)
-        if "ended" not in told:
+            outcome.update(line)
+        if "ended" not in outcome:
             os.kill(pid, signal.SIGKILL)
-        while "ended" not in told:
-            told.update(self._next(_PATIENCE) or {"ended": "never"})
-        assert told["ended"] == signal.SIGKILL
-        assert "failed" not in told, told["failed"]
-        return told
+        while "ended" not in outcome:
+            outcome.update(self._next(_PATIENCE) or {"ended": "never"})
+        assert outcome["ended"] == signal.SIGKILL
+        assert "failed" not in outcome, outcome["failed"]
+        return outcome
 
     def _next(self, wait: float) -> dict[str, Any] | None:
-        """The next line; None if none has come in time."""
+        """Return the next line; None if there is none in time."""
         assert self._server.stdout is not None
         deadline = time.monotonic() + wait
         while b"\n" not in self._rest:
@@ -105,14 +105,14 @@ class Victims:
 
 
 @pytest.fixture(scope="module")
-def victims() -> Iterator[Victims]:
-    found = Victims()
+def victims() -> Iterator[KilledProcesses]:
+    found = KilledProcesses()
     yield found
     found.close()
 
 
 class Witness:
-    """What was seen of a run after each kill, and whether it still holds."""
+    """The observations of a run after each kill, and checks that they stay true."""
 
     def __init__(self, job: dict[str, Any]) -> None:
         self.job = job
@@ -124,7 +124,7 @@ class Witness:
         self.lost = 0
 
     def lines(self) -> list[dict[str, Any]]:
-        """The effects on the world; a line that the kill has cut off is none."""
+        """Return the effects of steps; an incomplete line does not count."""
         path = Path(self.job["effects"])
         if not path.exists():
             return []
@@ -132,7 +132,7 @@ class Witness:
         return [json.loads(line) for line in whole.splitlines()]
 
     def look(self, hf: Holdfast) -> list[Version]:
-        """Compare all with what was seen before, and with the effects; gives the run's versions."""
+        """Compare the run with earlier observations and with the effects; return its versions."""
         lines = self.lines()
         keys: dict[str, set[str]] = {}
         returned: dict[str, list[Any]] = {}
@@ -179,10 +179,10 @@ class Witness:
         with holdfast.open(self.job["path"], durability="fast") as hf:
             self.check_state(self.look(hf))
 
-    def finish(self, victims: Victims) -> None:
+    def finish(self, victims: KilledProcesses) -> None:
         """One resume completes the run; everything is there, once."""
-        told = victims.live(self.job)
-        assert told["done"] == "completed", told
+        outcome = victims.live(self.job)
+        assert outcome["done"] == "completed", outcome
         with holdfast.open(self.job["path"], durability="fast") as hf:
             versions = self.look(hf)
             self.check_state(versions)
@@ -251,7 +251,7 @@ STORES = range(max(1, KILLS // PER_STORE))
 
 @pytest.mark.parametrize("store", [store for store in STORES if store % 10 < 7])
 def test_workflow_killed_at_every_point_of_the_commit_path_is_resumed(
-    store: int, victims: Victims, tmp_path: Path
+    store: int, victims: KilledProcesses, tmp_path: Path
 ) -> None:
     rng = random.Random(f"point {store}")
     workflow = "awhole" if store % 2 else "whole"
@@ -259,14 +259,16 @@ def test_workflow_killed_at_every_point_of_the_commit_path_is_resumed(
     job |= {"run": f"run-{store}", "workflow": workflow}
     witness = Witness(job)
     for point in _plan(store, rng)[:KILLS]:
-        told = victims.live({**job, "point": point, "seed": rng.random()})
-        assert told.get("reached") == list(point[:2]), f"{point} was not reached: {told}"
+        outcome = victims.live({**job, "point": point, "seed": rng.random()})
+        assert outcome.get("reached") == list(point[:2]), f"{point} was not reached: {outcome}"
         witness.after_kill()
     witness.finish(victims)
 
 
 @pytest.mark.parametrize("store", [store for store in STORES if store % 10 in (7, 8)])
-def test_workflow_killed_at_random_moments_is_resumed(store: int, victims: Victims, tmp_path: Path) -> None:
+def test_workflow_killed_at_random_moments_is_resumed(
+    store: int, victims: KilledProcesses, tmp_path: Path
+) -> None:
     rng = random.Random(f"moment {store}")
     job = {"job": "advance", "path": str(tmp_path / "runs.db")}
     witness: Witness | None = None
@@ -283,8 +285,8 @@ def test_workflow_killed_at_random_moments_is_resumed(store: int, victims: Victi
                     "effects": str(tmp_path / name),
                 }
             )
-        told = victims.live(witness.job, seconds=rng.uniform(0.0, 0.15))
-        if "done" in told:
+        outcome = victims.live(witness.job, seconds=rng.uniform(0.0, 0.15))
+        if "done" in outcome:
             witness.finish(victims)
             witness = None
             continue
@@ -295,7 +297,7 @@ def test_workflow_killed_at_random_moments_is_resumed(store: int, victims: Victi
 
 
 @pytest.mark.parametrize("store", [store for store in STORES if store % 10 == 9])
-def test_rollback_killed_half_way_is_resumed(store: int, victims: Victims, tmp_path: Path) -> None:
+def test_rollback_killed_half_way_is_resumed(store: int, victims: KilledProcesses, tmp_path: Path) -> None:
     """Newest first, each undone at least once, recorded once and never again; then the head is where it should be."""
     rng = random.Random(f"undo {store}")
     name = f"trip-{store}"
@@ -309,13 +311,13 @@ def test_rollback_killed_half_way_is_resumed(store: int, victims: Victims, tmp_p
         place = (
             ("before", "after")[number % 2] if kind == "effect" else PLACES[(store + number) % len(PLACES)]
         )
-        told = victims.live({**undo, "point": (place, kind, 1), "seed": rng.random()})
-        assert told.get("reached") == [place, kind], f"{place} {kind} was not reached: {told}"
+        outcome = victims.live({**undo, "point": (place, kind, 1), "seed": rng.random()})
+        assert outcome.get("reached") == [place, kind], f"{place} {kind} was not reached: {outcome}"
         with holdfast.open(job["path"], durability="fast") as hf:
             witness.look(hf)
     with holdfast.open(job["path"], durability="fast") as hf:
         before = len(hf.history(name).timelines())
-    told = victims.live({**undo, "by_resume": store % 20 == 9})
+    outcome = victims.live({**undo, "by_resume": store % 20 == 9})
     labels = list(dict.fromkeys(line["label"] for line in witness.lines()))
     done = [f"{name} {number}" for number in range(UNDOABLE)]
     assert labels[: 2 * UNDOABLE] == done + [f"undo {label}" for label in reversed(done)]
@@ -324,8 +326,8 @@ def test_rollback_killed_half_way_is_resumed(store: int, victims: Victims, tmp_p
         assert len(log.timelines()) in (before, before + 1)
         undone = [v for v in log.versions(limit=1000) if (v.address or "").startswith("[undo]/")]
         assert len(undone) == UNDOABLE
-        assert told["done"] in ("paused", "completed")
-        if told["done"] == "paused":
+        assert outcome["done"] in ("paused", "completed")
+        if outcome["done"] == "paused":
             assert (log.head.number, thaw(log.head.state)) == (1, fresh())
         else:
             assert thaw(log.head.state)["log"] == done

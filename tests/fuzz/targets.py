@@ -174,7 +174,7 @@ def _import(hf: Holdfast, made: bytes) -> None:
     else:
         _assert_sound(hf)
         for version in log.versions(limit=1000):
-            # The whole tree, without the objects of its leaves: one of an odd type is refused to whoever asks for it.
+            # The whole tree, without the objects of its leaves: an object of an odd type is refused when it is read.
             version.reader.state(version.number)
         _read_all(hf, log.id, holdfast.IncompatibleFormat)
         copy = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Runs to export, ways to compare what was imported, and tools to make bundles by hand, rightly hashed.
+"""Runs to export, comparisons of imported runs, and functions that build bundles with valid hashes.
 
 A module that needs the fixtures binds them: `hf, other = bundle_helpers.hf, bundle_helpers.other`.
 """

@@ -1,4 +1,4 @@
-"""A process of its own that commits: `python committing_process.py FILE NUMBER ROUNDS`.
+"""A process that commits: `python committing_process.py FILE NUMBER ROUNDS`.
 
 It does one job after the other. Before each it waits for a line on its standard input, so that all processes
 begin together; after each it prints the versions that were acknowledged.
@@ -41,7 +41,7 @@ def plain(log: History, me: int, round_: int) -> int:
 
 
 def conflict(log: History, me: int, round_: int) -> int:
-    """All change one place: who comes second is told."""
+    """Change one place in all processes: the second commit is refused."""
     while True:
         state = thaw(log.head.state)
         state["owner"] = f"{me}.{round_}"

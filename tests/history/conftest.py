@@ -1,4 +1,4 @@
-"""Stores for the tests of a history: both kinds, with a clock that stands still until it is moved."""
+"""Stores for the tests of histories: in a file and in memory, with a clock that tests advance."""
 
 from __future__ import annotations
 

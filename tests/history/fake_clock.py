@@ -1,4 +1,4 @@
-"""Time for tests of a history."""
+"""A clock that tests advance."""
 
 from __future__ import annotations
 

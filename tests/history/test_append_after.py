@@ -1,4 +1,4 @@
-"""Versions that follow another one than the head, versions that are dropped by number, and private copies."""
+"""`commit` and `patch` after a version other than the head, `drop`, and private copies of states."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def test_commit_after_an_old_version_without_move_keeps_the_head(four: History, 
     assert (four.head.number, four.head.state["n"]) == (4, 4)
     follower = four.commit({"n": 6})
     assert (follower.number, follower.parent, follower.timeline) == (6, 4, 1), (
-        "the head's own timeline goes on"
+        "the head's own timeline continues"
     )
 
 
 def test_rollback_keeps_its_timeline_despite_other_timelines(four: History) -> None:
     four.rollback(to=2)
     four.commit({"n": "late"}, after=3, move=False)
-    made = four.commit({"n": "anew"})
+    made = four.commit({"n": "again"})
     assert (made.parent, made.timeline) == (2, 2)
 
 
@@ -110,7 +110,7 @@ def test_commit_after_an_invalid_version_is_refused(four: History, after: Any) -
 
 def test_commit_after_a_version_of_a_missing_run_is_refused(hf: Holdfast) -> None:
     with pytest.raises(NotFound):
-        hf.history("nobody").commit({}, after=1)
+        hf.history("missing").commit({}, after=1)
 
 
 def test_concurrent_commits_after_one_version_are_all_stored(four: History) -> None:

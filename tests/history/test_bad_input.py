@@ -1,4 +1,4 @@
-"""Bad input at every door: a typed error that says what is wrong, nothing written, the store still usable."""
+"""Invalid arguments: a typed error that names the problem, nothing written, the store stays usable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which version a plain state was made from: no update is lost, however it was read and wherever it is committed."""
+"""Bases: the version that a plain state was made from, so that no update is lost however it is read and committed."""
 
 from __future__ import annotations
 

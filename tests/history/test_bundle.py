@@ -1,4 +1,4 @@
-"""Whole runs as bundles: what goes out comes back in exactly, wherever it came from and wherever it goes."""
+"""Bundles: an exported run is imported exactly, from and into every kind of store."""
 
 from __future__ import annotations
 

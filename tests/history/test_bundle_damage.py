@@ -1,4 +1,4 @@
-"""Bundles that are cut, flipped, of another kind, or larger than they look: refused, and nothing changes."""
+"""Damaged bundles: truncated, with flipped bits, of another format, or compressed too well: refused without effect."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_large_bundle_with_flipped_bytes_is_refused(other: Holdfast, full: bytes
 
 
 def test_flipped_bytes_with_a_matching_hash_are_refused(other: Holdfast, small: bytes) -> None:
-    """Whoever can hash can also change the compressed stream: then the frames have to tell."""
+    """A changed stream with a recomputed hash: the checks of the frames must detect it."""
     for place in range(len(MAGIC), len(small) - 32):
         flipped = bytearray(small[:-32])
         flipped[place] ^= 1 << (place % 8)

@@ -1,4 +1,4 @@
-"""Where bundles are written to and read from, and what is never overwritten, exported, or left behind."""
+"""Files of bundles: paths, pipes and file objects; nothing is overwritten, and no partial file stays."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def test_export_of_a_damaged_run_is_refused(tmp_path: Path, statement: str, erro
 
 
 def _during(hf: Holdfast, monkeypatch: pytest.MonkeyPatch, what: Callable[[], object]) -> None:
-    """Do something once, when an export has begun to read versions."""
+    """Do something once, when an export has started to read versions."""
     store: Store = hf._store
     block = store.block
 
@@ -260,7 +260,7 @@ def test_export_omits_concurrent_commits(
     _during(hf, monkeypatch, commit)
     other.import_run(io.BytesIO(exported(hf, "full")))
     after = facts(other, "full")
-    # A rollback that comes before the first version left out cannot be told from those before.
+    # A rollback before the first omitted version cannot be distinguished from earlier ones.
     assert after.pop("events")[: len(before["events"])] == before.pop("events")
     assert after == before
     assert other.verify().ok

@@ -1,4 +1,4 @@
-"""Bundles made to do harm, hashed rightly as by someone who knows how: refused, and nothing changes."""
+"""Hostile bundles with valid hashes: refused, and nothing changes."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_hostile_packs_are_refused(other: Holdfast, small: bytes) -> None:
 
 
 def test_state_that_expands_exponentially_is_refused(other: Holdfast, small: bytes) -> None:
-    """Forty nodes, each of which refers to the one before it twice: whoever reads the whole state would never end."""
+    """Forty nodes, each of which refers to the one before it twice: reading the whole state would never end."""
 
     def pack(levels: int) -> bytes:
         nodes: list[Any] = [["x"] * 40]
@@ -228,7 +228,7 @@ CHANGES: dict[str, Callable[[Frames], object]] = {
     "parent of itself": _resealed(3, parent=3),
     "timeline that is not there": _resealed(3, timeline=3),
     "details that are none": _resealed(3, detail=b"\x01"),
-    "note that is no text": _resealed(3, detail=encode({"note": 7})),
+    "note that is not a text": _resealed(3, detail=encode({"note": 7})),
     "merged with a text": _resealed(3, detail=encode({"merged": "x"})),
     "artifacts it does not refer to": _resealed(3, holds=[]),
     "more artifacts than it refers to": lambda frames: _set_at(frames, 1, holds=[b"x" * 32]),
@@ -243,7 +243,7 @@ CHANGES: dict[str, Callable[[Frames], object]] = {
     "mark twice": _double(MarkFrame),
     "mark on a pruned version": _set(MarkFrame, number=1),
     "mark on no version": _set(MarkFrame, number=7),
-    "mark that is no tag": _set(MarkFrame, name="head"),
+    "mark that is not a tag": _set(MarkFrame, name="head"),
     "event that is none": _set(EventFrame, data=b"\x90"),
     "event of a text": _set(EventFrame, data=encode({"version": "x"})),
     "artifact is missing": _drop((ArtifactFrame, PieceFrame)),  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Looking into a history: diff, compare, blame, bisect."""
+"""Diff, compare, blame and bisect."""
 
 from __future__ import annotations
 

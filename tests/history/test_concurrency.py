@@ -1,4 +1,4 @@
-"""Many writers at once: threads, processes, asyncio tasks; on one run and on many.
+"""Concurrent writers: threads, processes and asyncio tasks, on one run and on many.
 
 Every acknowledged version is there, numbers have no holes, one writer wins each number, and nothing that was
 appended is lost or doubled.
@@ -122,8 +122,8 @@ def test_writes_of_threads_with_separate_stores_are_all_stored(file: Path, how: 
 
         def work(me: int) -> None:
             with holdfast.open(file, durability="fast") as mine:
-                beside = mine.history("run-1")
-                acknowledged.extend(HOW[how](beside, me, round_) for round_ in range(ROUNDS))
+                own = mine.history("run-1")
+                acknowledged.extend(HOW[how](own, me, round_) for round_ in range(ROUNDS))
 
         together(work)
         check(hf, log, acknowledged, how)

@@ -1,4 +1,4 @@
-"""A version whose row is damaged stops no list: it is listed as damaged, and nothing of it is served."""
+"""Damaged rows of versions: listed as damaged, and never served."""
 
 from __future__ import annotations
 

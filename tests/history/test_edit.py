@@ -1,4 +1,4 @@
-"""Drafts: what a block changes, who sees it when, and what happens if the run moves on meanwhile."""
+"""`edit`: drafts, their visibility, and merges with concurrent commits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The open store: its runs, its journal, its numbers, and what goes away for ever."""
+"""An open store: lists of runs and versions, events, statistics, deletion."""
 
 from __future__ import annotations
 
@@ -390,7 +390,7 @@ def test_forks_of_a_deleted_run_stay_readable(hf: Holdfast) -> None:
         assert [thaw(version.state) for version in fork.versions()] == expected[fork.id]
         with fork.edit() as state:
             state["docs"]["d50"] = "after"
-        assert fork.head.size < 3000, "it goes on sharing"
+        assert fork.head.size < 3000, "it still shares nodes"
     assert {run.id: run.origin for run in hf.runs()} == {"child": None, "grandchild": "child@1"}
     assert hf.verify().ok
     hf.delete("child")
@@ -470,3 +470,19 @@ def test_secrets_are_replaced_before_they_are_stored(file: Path, caplog: pytest.
         stored = b"".join(path.read_bytes() for path in file.parent.iterdir())
     assert b"s3cr3t" not in stored
     assert "s3cr3t" not in caplog.text
+
+
+CONTROL_CHARACTERS = "a\x1b[2Jb\r\u202ec\x9b"
+
+
+def test_repr_escapes_control_characters() -> None:
+    @holdfast.workflow(name="repr_quiet")
+    def quiet() -> None: ...
+
+    with holdfast.open(":memory:") as hf:
+        version = hf.history("log").commit({CONTROL_CHARACTERS: 1}, step=CONTROL_CHARACTERS)
+        run = hf.run(quiet, run_id="quiet", tags=["t"])
+        shown = [repr(each) for each in (version, run, hf.get("log").summary, hf.history("log").versions())]
+    for text in shown:
+        assert text.isprintable(), text
+    assert shown[0] == "<Version log@1 a\\e[2Jb\\r\\u202ec\\u009b>"

@@ -1,4 +1,4 @@
-"""Committing, editing and reading: one run from the outside."""
+"""`commit` and the versions that it makes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bundles that hold what the store redacts: refused, unless the caller wants them as they are."""
+"""Bundles with values that the store redacts: refused, unless the caller accepts them."""
 
 from __future__ import annotations
 

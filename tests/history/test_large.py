@@ -1,4 +1,4 @@
-"""Large values: kept once under the hash of their content, read lazily, gone when no version needs them."""
+"""Large values: stored once by content hash, read lazily, removed when no version needs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that vanish from the store are missed, by reads of whole lists and by `verify`."""
+"""Reads of whole lists, and `verify`, detect rows that are missing in the store."""
 
 from __future__ import annotations
 

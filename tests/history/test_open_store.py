@@ -1,4 +1,4 @@
-"""Opening a store: by which addresses, what is refused, and that it stays where it was opened."""
+"""Opening a store: valid and invalid addresses, and independence of the working directory."""
 
 from __future__ import annotations
 
@@ -107,12 +107,12 @@ def test_open_store_does_not_depend_on_the_working_directory(
         seen: list[int] = []
         gate = threading.Barrier(4)
 
-        def go_on(number: int) -> None:
+        def read_and_commit(number: int) -> None:
             gate.wait()
             seen.append(len(hf.history("run").head.state["large"]))
             hf.history(f"run-{number}").commit({"large": os.urandom(LARGE)})
 
-        threads = [threading.Thread(target=go_on, args=(number,)) for number in range(4)]
+        threads = [threading.Thread(target=read_and_commit, args=(number,)) for number in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:

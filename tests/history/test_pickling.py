@@ -1,4 +1,4 @@
-"""What belongs to an open store says what to pass to another process instead of it."""
+"""Objects of an open store refuse to be pickled, and say what to pass instead."""
 
 from __future__ import annotations
 

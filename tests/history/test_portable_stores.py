@@ -1,4 +1,4 @@
-"""Stores that were written on another system: its time zones, its paths."""
+"""Stores that were written on another system: time zones and paths."""
 
 from __future__ import annotations
 

@@ -1,11 +1,13 @@
-"""Reading states: spread over many packs, deep, wide, shared, and more than is read ahead at a time."""
+"""Reading states: over many packs, deep, wide, shared, and beyond the read-ahead limit; memory of readers."""
 
 from __future__ import annotations
 
+import gc
 import random
 import tracemalloc
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -122,3 +124,22 @@ def test_copies_of_a_state_share_nothing(log: History) -> None:
             copied["mixed"][8]["deep"] = "changed"
             copied["odd"][0].append("changed")
             copied["plain"][0] = copied["short"][1]["deep"]["n"] = "changed"
+
+
+def test_reader_is_not_part_of_a_reference_cycle() -> None:
+    """A process that executes thousands of runs would spend a fifth of its time in the garbage collector."""
+    with holdfast.open(":memory:") as hf:
+        log = hf.history("run")
+        for number in range(5):
+            log.commit({"n": number, "list": list(range(100))})
+        assert log.at(2).state["n"] == 1
+        log.blame("n")
+        reader = ref(hf._context._readers["run"])
+        assert reader() is not None
+        gc.disable()
+        try:
+            del log
+            hf.delete("run")
+            assert reader() is None
+        finally:
+            gc.enable()

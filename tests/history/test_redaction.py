@@ -1,4 +1,4 @@
-"""Patterns of keys that a store keeps, for all who use it."""
+"""Redaction patterns that are stored for all processes."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_recorded_steps_replay_after_a_change_of_patterns(hf: Holdfast) -> None:
     @holdfast.workflow(name="redaction_flow")
     def flow() -> int:
         found = call(SECRET, n=1) + call(password=SECRET, n=2)
-        holdfast.ask("go on?")
+        holdfast.ask("continue?")
         return found + call(SECRET, 3)
 
     run = hf.run(flow, run_id="flow")

@@ -1,4 +1,4 @@
-"""Names of versions: numbers, the head, so many before it, tags, pins; and references with a run in them."""
+"""References to versions: by number, head, distance and tag, within a run and with a run id; pins."""
 
 from __future__ import annotations
 

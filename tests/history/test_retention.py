@@ -1,4 +1,4 @@
-"""Pruning: what goes, what never goes, and that what stays reads as before."""
+"""Pruning: the versions that are removed, those that are always kept, and that kept versions are unchanged."""
 
 from __future__ import annotations
 

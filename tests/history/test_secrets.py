@@ -1,4 +1,4 @@
-"""Secrets never reach the store: they are planted everywhere, then looked for in every byte and message.
+"""Secrets never reach the store: they are put into every place, then searched in all files and messages.
 
 Each test has a twin that opens the store without `redact` and finds all that was planted: the search works.
 """
@@ -141,7 +141,7 @@ def _failure(secret: str) -> Refused:
 
 
 def _carriers(secret: Callable[[], str], *, files: bool = True) -> dict[str, Any]:
-    """Secrets in everything that has keys, and what is none beside them."""
+    """Secrets in everything that has keys, next to values that are not secrets."""
     model = Settings.model_validate({"url": "https://example.org", "api_key": secret(), "token_9": secret()})
     model._password = secret()
     return {

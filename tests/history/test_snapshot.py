@@ -1,4 +1,4 @@
-"""A version as a JSON document: out, looked at, and in again."""
+"""Snapshots: a version as a JSON document, exported, validated and imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What C code and loops do to drafts is kept; what they do to a version's state is seen by its reader alone."""
+"""Changes that C code and loops make to drafts are stored; those to a version's state stay in the reader's copy."""
 
 from __future__ import annotations
 

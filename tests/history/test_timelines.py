@@ -1,4 +1,4 @@
-"""Going back, going beside, and joining again: rollback, fork, merge."""
+"""Timelines and forks: rollback, fork, merge."""
 
 from __future__ import annotations
 
@@ -121,13 +121,13 @@ def test_plain_commit_after_a_rollback_is_made_from_its_target(four: History) ->
 
 def test_rollback_in_one_open_store_is_seen_in_another(file: Path) -> None:
     with holdfast.open(file) as one, holdfast.open(file) as other:
-        log, beside = one.history("r"), other.history("r")
+        log, other_log = one.history("r"), other.history("r")
         for number in range(1, 4):
             log.commit({"n": number})
-        assert beside.head.number == 3
+        assert other_log.head.number == 3
         log.rollback(to=1)
-        assert beside.head.number == 1
-        assert beside.commit({"n": 9}).parent == 1
+        assert other_log.head.number == 1
+        assert other_log.commit({"n": 9}).parent == 1
         assert log.head.state == {"n": 9}
 
 
@@ -288,3 +288,20 @@ def test_new_history_continues_from_the_head_in_the_store(file: Path) -> None:
         other.history("run-1").rollback(to=1)
         made = hf.history("run-1").commit({"a": 2, "b": 2})
         assert (made.parent, made.state) == (1, {"a": 2, "b": 2})
+
+
+@pytest.mark.parametrize("by_the_reader", [True, False])
+def test_fork_of_a_fork_is_readable_while_its_first_origin_is_deleted(
+    tmp_path: Path, *, by_the_reader: bool
+) -> None:
+    with holdfast.open(tmp_path / "a.db") as writer, holdfast.open(tmp_path / "a.db") as reader:
+        log = writer.history("a")
+        for n in range(10):
+            with log.edit() as state:
+                state[f"k{n}"] = {"text": "x" * 600, "n": n}
+        writer.fork("a@10", "b")
+        writer.fork("b@1", "c")
+        assert reader.history("c").head.get("k0.n") == 0
+        (reader if by_the_reader else writer).delete("a")
+        assert [reader.history("c").head.get(f"k{n}.n") for n in range(10)] == list(range(10))
+        assert reader.verify().ok

@@ -1,4 +1,4 @@
-"""Concurrent changes of a history by hand: none is lost silently; `update` applies a function until it is committed."""
+"""Concurrent changes of a manual run: none is lost silently; `update` applies a function until it is committed."""
 
 from __future__ import annotations
 

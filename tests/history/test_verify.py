@@ -1,4 +1,4 @@
-"""Damage: it is found, it is named, it is never served, and the rest of the history stays usable."""
+"""`verify` finds and names damage; damaged data is never served, and other versions stay usable."""
 
 from __future__ import annotations
 
@@ -73,10 +73,10 @@ def test_report_of_a_sound_store_counts_runs_and_versions(hf: Holdfast) -> None:
 
 def test_verify_reports_progress(hf: Holdfast) -> None:
     fill(hf)
-    told: list[tuple[int, int]] = []
-    hf.verify(progress=lambda done, total: told.append((done, total)))
-    assert told[-1] == (33, 33)
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    progress: list[tuple[int, int]] = []
+    hf.verify(progress=lambda done, total: progress.append((done, total)))
+    assert progress[-1] == (33, 33)
+    assert [done for done, _ in progress] == sorted(done for done, _ in progress)
 
 
 DAMAGE = {

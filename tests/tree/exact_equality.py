@@ -87,7 +87,7 @@ def _same_object(one: Any, other: Any) -> bool:
     if kind is np.ndarray:
         if (one.dtype, one.dtype.type, one.shape) != (other.dtype, other.dtype.type, other.shape):
             return False
-        if one.dtype.names is not None:  # whose padding is no part of the value
+        if one.dtype.names is not None:  # its padding is not part of the value
             return all(exactly(one[name], other[name]) for name in one.dtype.names)
         return bool(one.tobytes() == other.tobytes())
     if isinstance(one, np.str_):

@@ -201,9 +201,9 @@ HOSTILE: dict[str, Any] = {
     "enum of no member": _marked("registered", "GREEN", tag=f"{TAG}.Color"),
     "enum of method": _marked("registered", "__class__", tag=f"{TAG}.Color"),
     "model of too little": _marked("registered", [{}], tag=f"{TAG}.Model"),
-    "tuple that is no JSON": (1, 2),
-    "key that is no JSON": {1: 2},
-    "bytes that are no JSON": b"ab",
+    "tuple, which JSON lacks": (1, 2),
+    "key that JSON lacks": {1: 2},
+    "bytes, which JSON lacks": b"ab",
 }
 
 

@@ -1,5 +1,5 @@
 """What cannot be stored is refused before anything is written, by path, type and remedy; what was stored
-under a tag that nobody registered survives."""
+under an unregistered tag survives."""
 
 from __future__ import annotations
 

@@ -276,7 +276,7 @@ def test_frozen_trees_and_drafts_become_plain() -> None:
         "a[2]",
         "t.notes[1]",
     )
-    assert type(changed["a"]) is not list  # the draft goes on as one
+    assert type(changed["a"]) is not list  # it is still a draft
 
 
 def test_result_shares_no_container_with_the_value() -> None:

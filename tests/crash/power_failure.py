@@ -1,7 +1,7 @@
-"""A disk that loses power: what it may hold afterwards, given the calls that were made before.
+"""A simulated disk that loses power: its possible content afterwards, given the system calls before.
 
-Of a file, what was synced is there. Of later writes each sector is there or not, or torn, in any order. Of the names in
-a folder, those since its last sync are there or not, in any order but that of one name.
+Synced content of a file is kept. Each sector of later writes is kept, lost or torn, in any order. Changes of the names
+in a folder since its last sync are kept or lost, in any order, except that changes of one name stay in order.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from disk import Call
 
 SECTOR = 512
-#: How much of what was not synced is on the disk all the same: the choice of one cut.
+#: The share of unsynced writes that reaches the disk; one is chosen per power failure.
 _SHARES = (0.0, 0.3, 0.7, 0.95, 1.0)
 
 
@@ -50,19 +50,19 @@ class _Content:
         return bytes(found)
 
 
-class Platter:
-    """The disk while calls are made; `cut` writes into a folder what is left if the power fails now."""
+class SimulatedDisk:
+    """Records system calls; `cut` writes the content after a power failure into a folder."""
 
     def __init__(self, root: Path) -> None:
         self._root = os.fspath(root)
-        #: As programs see it, and as it was synced.
+        #: The names as programs see them, and as they were synced.
         self._names: dict[str, _Content] = {}
         self._synced: dict[str, _Content] = {}
-        #: What has changed since: names, each with its new content or None.
+        #: Changes since the last sync: names with their new content, or None for a removed name.
         self._pending: list[dict[str, _Content | None]] = []
 
-    def carry_out(self, call: Call) -> None:
-        """Make one call."""
+    def apply(self, call: Call) -> None:
+        """Apply a system call."""
         if call.kind in ("write", "truncate"):
             self._names[call.path].add(call)
         elif call.kind == "sync":
@@ -84,7 +84,7 @@ class Platter:
             raise AssertionError(call.kind)
 
     def cut(self, target: Path, rng: random.Random) -> None:
-        """Write what is left into an empty folder."""
+        """Write the content after a power failure into an empty folder."""
         share = rng.choice(_SHARES)
         names = dict(self._synced)
         lost: set[str] = set()
@@ -126,7 +126,7 @@ def _change(names: dict[str, _Content], change: dict[str, _Content | None]) -> N
 
 
 def _apply(content: bytearray, call: Call, start: int, end: int) -> None:
-    """Carry out a truncation, or a part of a write."""
+    """Apply a truncation, or a part of a write."""
     if call.kind == "truncate":
         del content[call.offset :]
         content.extend(bytes(call.offset - len(content)))

@@ -1,6 +1,6 @@
-"""Work of every kind on a store that notes what it was promised, and a check of what of that is there.
+"""Work of every kind on a store that records each acknowledged call, and a check that its effects are in the store.
 
-Used by the tests that cut the power and by those that let the disk fail: both run the same work.
+Used by the tests of power failures and of disk errors.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from committer import digest
+from killed_process import digest
 
 import holdfast
 from holdfast import Holdfast, HoldfastError, Retention, step, workflow
@@ -22,38 +22,38 @@ STEPS = 4
 
 
 class Fact(NamedTuple):
-    """Something that a call has said, or is about to change (`about_to_…`)."""
+    """An acknowledged effect of a call, or one that a call is about to have (`about_to_…`)."""
 
     kind: str
     run: str
     number: int = 0
-    #: What the fact is about: digests by number, the name of a file, a tag.
+    #: Digests by number, the name of a file, or a tag.
     value: Any = None
 
 
 Note = Callable[[Fact], None]
 
-#: Where the steps of the workflow note what they know; set by whoever executes it.
+#: Callbacks of the steps of the workflow, set by `noting`.
 _noting: list[Note] = []
 
 
-@step(name="promised_step")
-def promised_step(number: int) -> bytes:
-    """A step of which each call proves that those before it are recorded."""
+@step(name="recorded_step")
+def recorded_step(number: int) -> bytes:
+    """Report the call, which proves that all steps before it are recorded."""
     for note in _noting:
         note(Fact("step", "flow", number))
     return bytes([number]) * 70_000
 
 
-@workflow(name="promised_flow")
-def promised_flow() -> int:
-    """A few steps, with large results."""
-    return sum(len(promised_step(number)) for number in range(STEPS))
+@workflow(name="recorded_flow")
+def recorded_flow() -> int:
+    """Run a few steps with large results."""
+    return sum(len(recorded_step(number)) for number in range(STEPS))
 
 
 @contextmanager
 def noting(note: Note) -> Iterator[None]:
-    """Have the steps of the workflow note what they know."""
+    """Call a function for each step of the workflow within the block."""
     _noting.append(note)
     try:
         yield
@@ -62,7 +62,7 @@ def noting(note: Note) -> Iterator[None]:
 
 
 class Work:
-    """All kinds of work, each as a method."""
+    """All kinds of work on a store, one per method."""
 
     def __init__(self, hf: Holdfast, folder: Path, note: Note, rng: random.Random) -> None:
         self.hf = hf
@@ -135,12 +135,12 @@ class Work:
 
     def flow(self) -> None:
         with noting(self.note):
-            self.hf.run(promised_flow, run_id="flow", if_exists="resume")
+            self.hf.run(recorded_flow, run_id="flow", if_exists="resume")
         self.note(Fact("flow", "flow", STEPS))
 
 
 def _digests(hf: Holdfast, run: str, *, strict: bool = False) -> dict[int, str]:
-    """The states of a run by number; the error instead of one that cannot be read, unless that is to be raised."""
+    """Return the hashes of a run's states by number; the error of an unreadable state, or raise it if `strict`."""
     found = {}
     for version in hf.history(run).iter_versions():
         try:
@@ -153,7 +153,7 @@ def _digests(hf: Holdfast, run: str, *, strict: bool = False) -> dict[int, str]:
 
 
 def reopened(folder: Path) -> Holdfast:
-    """The store in a folder, opened by a process that comes later: the leases of the one before have run out."""
+    """Open the store in a folder an hour later, when all leases have expired."""
     return holdfast.open(
         folder / "runs.db",
         durability="fast",
@@ -164,7 +164,7 @@ def reopened(folder: Path) -> Holdfast:
 
 
 class Check:
-    """What of the promises is not there (`lost`), and what is there but wrong (`torn`)."""
+    """Finds acknowledged effects that are missing (`lost`) or wrong (`torn`)."""
 
     def __init__(self, hf: Holdfast, folder: Path, facts: Iterable[Fact]) -> None:
         self.lost: list[str] = []
@@ -232,7 +232,7 @@ class Check:
                     self.torn.append(f"the export {bundle.name} is not whole")
 
     def _backups(self) -> None:
-        """A backup is the whole store, or is not there."""
+        """Check that each backup is complete or absent."""
         for fact in self._facts:
             if fact.kind not in ("about_to_back_up", "backed_up"):
                 continue
@@ -248,13 +248,13 @@ class Check:
                     self.torn.append(f"the backup {name} is not whole")
 
     def _tags(self, fact: Fact) -> Any:
-        """The tags of a version; those that were promised, if it was pruned since."""
+        """Return the tags of a version; the acknowledged tag if it was pruned since."""
         if fact.number not in self._runs.get(fact.run, {}):
             return (fact.value,)
         return self._hf.history(fact.run).at(fact.number).tags
 
     def _flow(self) -> None:
-        """A step that was called proves those before it: they are not run again."""
+        """Check that steps before the last one that was called are not run again."""
         known = max((fact.number for fact in self._facts if fact.kind in ("step", "flow")), default=-1)
         if "flow" not in self._runs:
             if known > 0:
@@ -263,7 +263,7 @@ class Check:
         again: list[int] = []
         try:
             with noting(lambda fact: again.append(fact.number)):
-                result: Any = self._hf.run(promised_flow, run_id="flow", if_exists="resume").result
+                result: Any = self._hf.run(recorded_flow, run_id="flow", if_exists="resume").result
         except HoldfastError as error:
             result = error
         if result != STEPS * 70_000:

@@ -1,6 +1,6 @@
-"""The program that is killed while it runs workflows, at random moments or, by its own hand, at named points.
+"""The program that is killed while it runs workflows, at random moments or, by itself, at named points.
 
-Run as a program it is a fork server, as `committer` is: a line of JSON on its input is a job, for which it forks a
+Run as a program it is a fork server, as `killed_process` is: a line of JSON on its input is a job, for which it forks a
 child. A child does one thing: it runs or resumes a workflow and brings it what it waits for, until it is completed or
 the child is dead. Each step leaves a line in the file of effects before it returns.
 """
@@ -28,7 +28,7 @@ from holdfast.store.sqlite.database import SQLiteDatabase
 from holdfast.store.sqlite.store import SQLiteStore
 
 BLOCKS = 6
-#: Steps of the workflow, waits and the child included; versions beside them: the first and the last.
+#: Steps of the workflow, including waits and the child. The first and the last version are not steps.
 STEPS = 8 * BLOCKS + 3
 #: Steps of the workflow within the workflow.
 PARTS = 3
@@ -37,7 +37,7 @@ UNDOABLE = 8
 
 
 def say(**facts: Any) -> None:
-    """One line to whoever is listening, at once and whole."""
+    """Write one line to the parent in a single call."""
     os.write(sys.stdout.fileno(), json.dumps(facts).encode() + b"\n")
 
 
@@ -227,7 +227,7 @@ def flaky(label: str) -> dict[str, Any]:
 
 @holdfast.step(name="crash_outer")
 def outer(label: str) -> dict[str, Any]:
-    holdfast.state()["by"][label] = "begun"
+    holdfast.state()["by"][label] = "started"
     inner = [work(f"{label}.{n}")["token"] for n in range(2)]
     return _work(label, inner)
 
@@ -252,7 +252,7 @@ def whole(name: str) -> list[Any]:
         found += [outer(f"outer {block}"), flaky(f"flaky {block}")]
         found += holdfast.parallel((work, f"pair {block}.0"), (work, f"pair {block}.1"))
         if block == BLOCKS // 2 - 1:
-            found += [holdfast.ask("Go on?"), part(f"part of {name}"), holdfast.wait_for("go")]
+            found += [holdfast.ask("Continue?"), part(f"part of {name}"), holdfast.wait_for("go")]
     return found
 
 
@@ -270,7 +270,7 @@ async def aflaky(label: str) -> dict[str, Any]:
 
 @holdfast.step
 async def aouter(label: str) -> dict[str, Any]:
-    holdfast.state()["by"][label] = "begun"
+    holdfast.state()["by"][label] = "started"
     inner = [(await awork(f"{label}.{n}"))["token"] for n in range(2)]
     return _work(label, inner)
 
@@ -296,7 +296,7 @@ async def awhole(name: str) -> list[Any]:
         found += await asyncio.gather(awork(f"pair {block}.0"), awork(f"pair {block}.1"))
         if block == BLOCKS // 2 - 1:
             found += [
-                await holdfast.ask("Go on?"),
+                await holdfast.ask("Continue?"),
                 await apart(f"part of {name}"),
                 await holdfast.wait_for("go"),
             ]
@@ -328,17 +328,17 @@ def advance(hf: Holdfast, job: dict[str, Any]) -> Run:
     else:
         run = hf.run(job["workflow"], name, run_id=name, state=fresh(), raises=False)
     while run.status == "suspended":
-        prompts = run.questions()
+        questions = run.questions()
         run = (
-            hf.answer(prompts[0].id, "yes", raises=False)
-            if prompts
+            hf.answer(questions[0].id, "yes", raises=False)
+            if questions
             else hf.signal(name, "go", {"now": True}, raises=False)
         )
     return run
 
 
 def undo(hf: Holdfast, job: dict[str, Any]) -> Run:
-    """Go back to the beginning, and stay there; a rollback that is under way goes on with any of the two calls."""
+    """Roll back to the first version and stop; either of the two calls resumes an incomplete rollback."""
     if job["by_resume"] and any(
         event.kind == "run.rolling_back" for event in hf.history(job["run"]).events()
     ):

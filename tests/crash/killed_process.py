@@ -1,8 +1,8 @@
-"""The program that is killed: it works on a store and says, after each call, what it was promised.
+"""The program that `test_kill` kills: it works on a store and reports each acknowledged call.
 
-Run as a program it is a fork server: for each job, a line of JSON on its input, it forks a child that does
-the job, so that a kill need not pay for the imports again. Children and server write lines of JSON to one
-pipe; a child is dead before the server says so, hence all that it was promised comes first.
+It is a fork server: for each job, a line of JSON on its input, it forks a child that does the job, so that modules are
+imported once. Children and server write lines of JSON to one pipe. The server reports the end of a child after the
+child has ended, so all reports of the child come first.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ _ROUND = 8
 
 
 def digest(state: Any) -> str:
-    """What a state is, in a few characters: order of keys and types of values included."""
+    """Return a short hash of a state, including the order of keys and the types of values."""
     return sha256(repr(holdfast.thaw(state)).encode()).hexdigest()[:24]
 
 
 def say(**facts: Any) -> None:
-    """One line to whoever is listening, at once and whole."""
+    """Write one line to the parent in a single call."""
     os.write(sys.stdout.fileno(), json.dumps(facts).encode() + b"\n")
 
 
 def fresh_state() -> dict[str, Any]:
-    """What a run starts from."""
+    """Return the first state of a run."""
     return {"messages": [], "wide": {f"k{n}": n for n in range(40)}, "count": 0}
 
 
 def change(state: Any, rng: random.Random) -> None:
-    """A change of a state, plain or draft: the same for the same numbers."""
+    """Change a state, plain or draft; the same random numbers make the same change."""
     state["count"] += 1
     choice = rng.random()
     if choice < 0.5:
@@ -58,7 +58,7 @@ def change(state: Any, rng: random.Random) -> None:
 
 
 def commit(hf: Holdfast, rng: random.Random, _: Any) -> None:
-    """Commit for ever to several runs, in both ways, with rollbacks and tags between."""
+    """Commit to several runs until killed, by `commit` and by `edit`, with rollbacks and tags."""
     logs = [hf.history(run) for run in RUNS]
     for log in logs:
         if not hf.runs() or log.id not in {run.id for run in hf.runs()}:
@@ -96,7 +96,7 @@ def _one_commit(log: History, before: Any, rng: random.Random, *, by_edit: bool)
 
 
 def prune(hf: Holdfast, rng: random.Random, _: Any) -> None:
-    """Commit some, then prune, for ever; large values that no version holds are collected too."""
+    """Commit and prune until killed."""
     log = hf.history("ada")
     plain = holdfast.thaw(log.head.state) if hf.runs() else fresh_state()
     while True:
@@ -114,7 +114,7 @@ def prune(hf: Holdfast, rng: random.Random, _: Any) -> None:
 
 
 def collect(hf: Holdfast, rng: random.Random, _: Any) -> None:
-    """Commit large values, prune them away, collect them, for ever."""
+    """Commit large values, prune their versions and collect them until killed."""
     log = hf.history("ada")
     while True:
         for _n in range(4):
@@ -127,14 +127,14 @@ def collect(hf: Holdfast, rng: random.Random, _: Any) -> None:
 
 
 def bring_in(hf: Holdfast, rng: random.Random, bundle: str) -> None:
-    """Import a bundle under one name after another, for ever."""
+    """Import a bundle under new names until killed."""
     while True:
         log = hf.import_run(bundle, run_id=f"copy-{rng.randrange(1 << 60)}")
         say(run=log.id, imported=log.head.number)
 
 
 def back_up(hf: Holdfast, rng: random.Random, folder: str) -> None:
-    """Commit and back the store up under one name after another, for ever."""
+    """Commit and back up the store under new names until killed."""
     log = hf.history("ada")
     while True:
         state = {"large": [holdfast.artifact(rng.randbytes(500)), rng.randbytes(66_000)], "n": rng.random()}
@@ -158,12 +158,12 @@ def _child(job: dict[str, Any]) -> None:
     except BaseException:
         say(failed=traceback.format_exc())
     while True:
-        # Not gone before it is killed: its number must not come to name another process.
+        # Wait to be killed: another process must not get this id.
         signal.pause()
 
 
 def serve() -> None:
-    """Fork a child for each job that comes in; say how it ended."""
+    """Fork a child for each job, and report how it ended."""
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:

@@ -1,7 +1,7 @@
-"""A small store with a bit of everything, and a reading of all that it says, read by read.
+"""A small store with every kind of row, and functions that read all of it.
 
-Invariant: `read_all` asks for everything that a caller can see, each read on its own; what it gives for a
-sound store is what a damaged one may say, or else raise for.
+Invariant: `read_all` reads everything that a caller can see, each part by a call of its own. A damaged store returns
+what the undamaged store returns, or raises an error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Readings = dict[str, "tuple[str, ...] | HoldfastError"]
 
 
 def build(path: Path) -> None:
-    """Make the store; closed cleanly, so that the file is all there is."""
+    """Create the store, and close it, so that all data is in the file."""
     rng = random.Random(5)
     ticks = iter(range(1_700_000_000, 1_800_000_000))
     with holdfast.open(path, durability="fast", clock=lambda: float(next(ticks))) as hf:
@@ -70,7 +70,7 @@ def _plan(log: History, rng: random.Random) -> None:
 
 
 def read_all(path: Path) -> Readings:
-    """Everything that can be read from a store, read by read."""
+    """Return the results, or errors, of all reads of a store."""
     found: Readings = {}
     try:
         hf = holdfast.open(path, timeout=0.2)
@@ -95,8 +95,8 @@ _PATHS = {"talk": "messages[30].content", "plan/2": "documents.doc-45.text", "ta
 
 
 def is_loose(name: str) -> bool:
-    """Is this a list that may silently lose entries when the database is damaged, though `verify` finds that?
-    How many tags and events there are is written down nowhere, nor which versions fit a search."""
+    """Return whether this list may silently lose entries if the database is damaged (`verify` detects that): the number
+    of tags, of events and of matches of a search is not stored."""
     return name == "events" or name.endswith((" tags", " events", " by step", " by tag")) or ":" in name
 
 
@@ -133,13 +133,13 @@ def _all_tags(log: History) -> list[tuple[int, str]]:
 
 
 def is_damaged(entry: str) -> bool:
-    """Is this the entry of a list for a version that is damaged?"""
+    """Return whether an entry of a list is that of a damaged version."""
     return entry.endswith(", 'damaged']")
 
 
 def holds(reading: tuple[str, ...], sound: tuple[str, ...]) -> bool:
-    """Does a reading give what the sound store gives, but for versions that are listed as damaged? Their numbers may
-    be wrong: a row can be damaged in its number, and of a pruned run nothing else says which numbers there are."""
+    """Return whether a reading equals that of the undamaged store except for versions listed as damaged. Their numbers
+    may be wrong: the number itself can be damaged, and is not stored elsewhere for a pruned run."""
     entries = iter(sound)
     return len(reading) >= len(sound) and all(entry in entries for entry in reading if not is_damaged(entry))
 

@@ -1,8 +1,8 @@
 """Interrupt the main thread at a chosen bytecode of Holdfast's code, with a real signal whose handler raises.
 
-CPython looks for signals only at some bytecodes: when a function begins, after a call, when a loop goes back. A trace
-function counts those, makes the signal pending just before the one that is wanted, and ends tracing. So the interpreter
-itself handles it, where it would handle any.
+CPython checks for signals only at some bytecodes: at the start of a function, after a call, at the end of a loop body.
+A trace function counts those, makes the signal pending just before the chosen one, and ends tracing, so that the
+interpreter itself handles the signal.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ import holdfast
 
 _SIGNAL = signal.SIGUSR1
 _HOME = str(Path(holdfast.__file__).parent)
-#: After which CPython looks for signals.
+#: Opcodes after which CPython checks for signals.
 _LOOKS = ("CALL", "JUMP_BACKWARD", "POP_JUMP_BACKWARD")
 
 
 class Interrupt(KeyboardInterrupt):
-    """As Ctrl-C raises."""
+    """The exception of a Ctrl-C."""
 
 
 class TimeIsUp(Exception):
-    """As the error of a timeout that is based on signals."""
+    """The exception of a timeout by a signal."""
 
 
 def is_ours(frame: FrameType) -> bool:
-    """Is Holdfast's code what runs in a frame?"""
+    """Return whether a frame runs Holdfast's code."""
     return frame.f_code.co_filename.startswith(_HOME)
 
 
@@ -46,14 +46,14 @@ class _Trip:
     __del__ = partial(_thread.interrupt_main, _SIGNAL)
 
 
-class Points:
-    """Counts the places at which a signal can be handled; interrupts at one, and perhaps at one after that, in the
-    cleanup."""
+class InterruptPoints:
+    """Counts the bytecodes at which a signal can be handled, and interrupts at the given ones: the second is counted
+    from the first, in its cleanup."""
 
     def __init__(self, error: type[BaseException], *at: int) -> None:
         self._error = error
         self._at = list(at)
-        #: The files of all places, in the order in which they were passed.
+        #: The files of all counted bytecodes, in order.
         self.passed: list[str] = []
         self.raised = 0
         self._count = 0
@@ -61,7 +61,7 @@ class Points:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Count within this block."""
+        """Count, and interrupt, within the block."""
         before = signal.signal(_SIGNAL, self._handle)
         sys.settrace(self._trace)
         try:
