@@ -10,6 +10,7 @@ import threading
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
@@ -109,6 +110,12 @@ def test_empty_schema_is_used(url: str, server: str, schema: str) -> None:
         connection.execute(f"CREATE SCHEMA {schema}")
     holdfast.open(url).close()
     assert formats(url) == (1, 1)
+
+
+def test_durability_reaches_the_sessions_of_the_server(url: str) -> None:
+    for durability, expected in (("durable", "on"), ("fast", "off")):
+        with closing(PostgresStore(url, durability=durability)) as store:
+            assert store._pool.rows("SHOW synchronous_commit") == [(expected,)]
 
 
 def test_old_server_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

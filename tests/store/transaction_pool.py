@@ -45,6 +45,8 @@ class TransactionPool:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
+                # Messages are sent one by one: the kernel would delay each until the one before is acknowledged.
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:

@@ -57,24 +57,28 @@ ANSWER = 5.0
 _SLOW_ANSWER = 3600.0
 #: The oldest supported version.
 _OLDEST = 130000
-_SETTINGS = {
-    "search_path": "$1",
-    "default_transaction_isolation": "'read committed'",
-    "jit": "'off'",
-    # Shorter than `ANSWER`, so that the server reports that a statement waits for a lock.
-    "lock_timeout": "$2",
-    # Longer than the source of an import may take; a dead client is noticed earlier.
-    "idle_in_transaction_session_timeout": "'300000'",
-    "tcp_keepalives_idle": "'5'",
-    "tcp_keepalives_interval": "'2'",
-    "tcp_keepalives_count": "'3'",
-    "client_min_messages": "'warning'",
-}
-#: Keep a stricter setting of the server, such as waiting for standbys.
-_DURABLE = (
-    "CASE WHEN current_setting('synchronous_commit') IN ('off', 'local') THEN 'on' "
-    "ELSE current_setting('synchronous_commit') END"
-)
+#: The settings of a session: the schema $1, milliseconds to wait for a lock $2, whether commits are durable $3.
+#: The lock timeout is shorter than `ANSWER`, so that the server reports that a statement waits for a lock. The time
+#: without a statement in a transaction is longer than the source of an import may take; a dead client is noticed
+#: earlier. Durable commits keep a stricter setting of the server, such as waiting for standbys.
+_CONFIGURE = """
+SELECT set_config('search_path', $1, false),
+    set_config('lock_timeout', $2, false),
+    set_config('default_transaction_isolation', 'read committed', false),
+    set_config('jit', 'off', false),
+    set_config('idle_in_transaction_session_timeout', '300000', false),
+    set_config('tcp_keepalives_idle', '5', false),
+    set_config('tcp_keepalives_interval', '2', false),
+    set_config('tcp_keepalives_count', '3', false),
+    set_config('client_min_messages', 'warning', false),
+    set_config(
+        'synchronous_commit',
+        CASE WHEN NOT $3 THEN 'off'
+            WHEN current_setting('synchronous_commit') IN ('off', 'local') THEN 'on'
+            ELSE current_setting('synchronous_commit') END,
+        false
+    )
+"""
 
 
 class PoolSlot:
@@ -413,13 +417,8 @@ class PostgresPool:
             # One type for numbers of all sizes, so that a statement is prepared once.
             connection.adapters.register_dumper(int, Int8BinaryDumper)
             connection.adapters.register_dumper(list, ListBinaryDumper)
-            settings = {**_SETTINGS, "synchronous_commit": _DURABLE if self._durable else "'off'"}
-            quoted = quote_name(self.address.schema)
-            connection.execute(
-                "SELECT "
-                + ", ".join(f"set_config('{name}', {value}, false)" for name, value in settings.items()),
-                (quoted, str(max(1, int(min(self.timeout, 4.0) * 1000)))),
-            )
+            lock_timeout = str(max(1, int(min(self.timeout, 4.0) * 1000)))
+            connection.execute(_CONFIGURE, (quote_name(self.address.schema), lock_timeout, self._durable))
             self.time.measure(connection)
         except BaseException:
             connection.close()
