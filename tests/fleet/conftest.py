@@ -7,7 +7,7 @@ from pathlib import Path
 
 import fleet_flows as flows
 import pytest
-from crew import Crew, World
+from worker_processes import Crew, World
 
 import holdfast
 from holdfast import Holdfast

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import monitor_stage as s
 import pytest
-import stage as s
-from stage import Stage, control
+from monitor_stage import Stage, control
 
 import holdfast
 from holdfast import CodeChanged, InvalidCall, Watchdog, workflow
@@ -48,7 +48,7 @@ def facts(stage: Stage, run_id: str = "run") -> tuple[Any, ...]:
     )
 
 
-def test_a_rollback_is_refused_before_anything_is_undone(stage: Stage) -> None:
+def test_rollback_with_changed_code_is_refused_before_compensation(stage: Stage) -> None:
     stage.hf.run(of_version("1"), run_id="run")
     of_version("2")
     before = facts(stage)
@@ -59,7 +59,7 @@ def test_a_rollback_is_refused_before_anything_is_undone(stage: Stage) -> None:
     assert control.undone == ["kelp"]
 
 
-def test_a_rollback_that_goes_nowhere_needs_no_code(stage: Stage) -> None:
+def test_rollback_without_resume_ignores_changed_code(stage: Stage) -> None:
     stage.hf.run(of_version("1"), run_id="run")
     of_version("2")
     assert stage.hf.rollback("run", 3, resume=False).status == "paused"
@@ -69,7 +69,7 @@ def test_a_rollback_that_goes_nowhere_needs_no_code(stage: Stage) -> None:
         stage.hf.rollback("run", 2, changed="yes")
 
 
-def test_a_preview_tells(stage: Stage) -> None:
+def test_preview_reports_changed_code(stage: Stage) -> None:
     stage.hf.run(of_version("1"), run_id="run")
     assert not stage.hf.preview("run", 2).changed
     of_version("2")
@@ -77,7 +77,7 @@ def test_a_preview_tells(stage: Stage) -> None:
     assert stage.hf.preview("run").changed
 
 
-def test_a_fork_goes_on_with_what_its_origin_went_on_with(stage: Stage) -> None:
+def test_fork_has_the_code_of_its_origin(stage: Stage) -> None:
     stage.hf.run(of_version("1"), True, run_id="run")
     of_version("2")
     stage.hf.resume("run", answers={"ask": True}, changed="allow")
@@ -89,7 +89,7 @@ def test_a_fork_goes_on_with_what_its_origin_went_on_with(stage: Stage) -> None:
         stage.hf.resume(fork.id)
 
 
-def test_an_answer_and_an_event_are_refused_or_kept(stage: Stage) -> None:
+def test_answer_and_signal_with_changed_code_are_refused_unless_resume_is_false(stage: Stage) -> None:
     hf = stage.hf
     hf.run(of_version("1"), True, run_id="run")
     of_version("2")
@@ -108,7 +108,7 @@ def test_an_answer_and_an_event_are_refused_or_kept(stage: Stage) -> None:
     assert hf.signal("run", "event", 7).result == [True, 7]
 
 
-def test_a_frozen_run_stays_as_it_is(stage: Stage) -> None:
+def test_stalled_run_with_changed_code_stays_stalled(stage: Stage) -> None:
     control.hangs["hang"] = 1
     stage.begin(of_version("1"), hangs=True)
     s.wait_until(lambda: "hang" in control.begun)
@@ -125,7 +125,7 @@ def test_a_frozen_run_stays_as_it_is(stage: Stage) -> None:
     assert stage.hf.resume("run", changed="allow").result == ["2"]
 
 
-def test_it_can_be_cancelled(stage: Stage) -> None:
+def test_run_with_changed_code_can_be_cancelled(stage: Stage) -> None:
     control.hangs["hang"] = 1
     stage.begin(of_version("1"), hangs=True)
     s.wait_until(lambda: "hang" in control.begun)
@@ -134,7 +134,7 @@ def test_it_can_be_cancelled(stage: Stage) -> None:
     assert stage.hf.answer(stage.frozen().id, "cancel").status == "cancelled"
 
 
-def test_what_is_in_a_queue_is_for_workers_to_go_on_with(stage: Stage) -> None:
+def test_queued_run_with_changed_code_is_left_to_workers(stage: Stage) -> None:
     """Whoever answers it does not execute it, whatever code it has."""
     hf = stage.hf
     run = hf.enqueue(of_version("1"), True, run_id="run")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import monitor_stage as s
 import pytest
-import stage as s
-from stage import Stage
+from monitor_stage import Stage
 
 import holdfast
 from holdfast import Watchdog, step, workflow

@@ -10,10 +10,12 @@ from typing import Any
 
 import fleet_flows as flows
 import pytest
-from crew import Crew, World, wait_until
+from worker_processes import Crew, World, wait_until
 
 import holdfast
 from holdfast import AlreadyExists, Holdfast, InvalidCall, NotFound, UnsupportedValue
+
+pytest_plugins = ["postgres_fixtures"]
 
 
 def drained(hf: Holdfast, **options: Any) -> None:
@@ -22,7 +24,7 @@ def drained(hf: Holdfast, **options: Any) -> None:
         wait_until(lambda: not hf.runs(status=["queued", "running"]))
 
 
-def test_a_run_is_in_the_store_until_a_worker_has_done_it(hf: Holdfast, world: World) -> None:
+def test_enqueued_run_is_in_the_store_until_a_worker_executes_it(hf: Holdfast, world: World) -> None:
     run = hf.enqueue(flows.marking, "a", then="b", tags=["t"], note="n", actor="me", run_id="one")
     assert (run.id, run.status, run.workflow) == ("one", "queued", "f_marking")
     assert hf.queues()[0].runs == {"queued": 1}
@@ -37,7 +39,7 @@ def test_a_run_is_in_the_store_until_a_worker_has_done_it(hf: Holdfast, world: W
     assert [event.kind for event in run.events() if event.kind == "run.claimed"] == ["run.claimed"]
 
 
-def test_a_name_will_do_for_a_workflow_that_only_the_workers_know(hf: Holdfast, crew: Crew) -> None:
+def test_enqueue_accepts_the_name_of_an_unknown_workflow(hf: Holdfast, crew: Crew) -> None:
     run = hf.enqueue("f_elsewhere", 1, 2)
     other = hf.enqueue(flows.empty, 3)
     crew.hire(defines=["f_elsewhere"])
@@ -45,7 +47,7 @@ def test_a_name_will_do_for_a_workflow_that_only_the_workers_know(hf: Holdfast, 
     assert other.wait(40).result == 3
 
 
-def test_the_state_to_begin_with_and_values_of_any_kind(hf: Holdfast) -> None:
+def test_enqueue_passes_the_state_and_values_of_all_types(hf: Holdfast) -> None:
     value = {"n": [1, 1.0, True, None, b"x"], (1, 2): {3, 4}}
     run = hf.enqueue(flows.empty, value, state={"a": [1]})
     drained(hf)
@@ -53,14 +55,14 @@ def test_the_state_to_begin_with_and_values_of_any_kind(hf: Holdfast) -> None:
     assert run.state == {"a": [1]}
 
 
-def test_priorities_go_first_then_those_that_wait_for_longest(hf: Holdfast, world: World) -> None:
+def test_enqueued_runs_are_claimed_by_priority_then_age(hf: Holdfast, world: World) -> None:
     for name, priority in [("c1", 0), ("b1", 5), ("d", -1), ("a", 9), ("b2", 5), ("c2", 0)]:
         hf.enqueue(flows.marking, name, priority=priority)
     drained(hf, concurrency=1)
     assert world.told() == ["a", "b1", "b2", "c1", "c2", "d"]
 
 
-def test_a_delay_is_kept(hf: Holdfast, world: World) -> None:
+def test_enqueued_run_starts_after_its_delay(hf: Holdfast, world: World) -> None:
     begun = time.time()
     late = hf.enqueue(flows.marking, "late", delay=0.6)
     hf.enqueue(flows.marking, "soon")
@@ -70,7 +72,7 @@ def test_a_delay_is_kept(hf: Holdfast, world: World) -> None:
     assert world.lines()[1][2] - begun >= 0.6
 
 
-def test_queues_are_apart(hf: Holdfast, world: World) -> None:
+def test_worker_claims_only_from_its_queues(hf: Holdfast, world: World) -> None:
     hf.enqueue(flows.marking, "a", queue="one")
     hf.enqueue(flows.marking, "b", queue="two")
     hf.enqueue(flows.marking, "c", queue="three")
@@ -83,7 +85,7 @@ def test_queues_are_apart(hf: Holdfast, world: World) -> None:
     }
 
 
-def test_dedupe_gives_the_run_that_is_there(hf: Holdfast, world: World) -> None:
+def test_enqueue_with_dedupe_returns_the_existing_run(hf: Holdfast, world: World) -> None:
     first = hf.enqueue(flows.marking, "a", dedupe="order 7")
     again = hf.enqueue(flows.marking, "b", dedupe="order 7")
     other = hf.enqueue(flows.marking, "c", dedupe="order 8")
@@ -98,14 +100,13 @@ def test_dedupe_gives_the_run_that_is_there(hf: Holdfast, world: World) -> None:
 _EIGHT = """
 import json, sys, holdfast
 
-pytest_plugins = ["postgres_fixtures"]
 where, number = json.loads(sys.argv[1])
 with holdfast.open(where) as hf:
     print(json.dumps([hf.enqueue("f_marking", f"{n} by {number}", dedupe=f"n {n}").id for n in range(25)]))
 """
 
 
-def test_dedupe_among_eight_processes_at_once(hf: Holdfast, where: str, world: World) -> None:
+def test_enqueue_with_dedupe_in_eight_processes_makes_one_run(hf: Holdfast, where: str, world: World) -> None:
     started = [
         subprocess.Popen(
             [sys.executable, "-c", _EIGHT, json.dumps([where, number])], stdout=subprocess.PIPE, text=True
@@ -119,7 +120,7 @@ def test_dedupe_among_eight_processes_at_once(hf: Holdfast, where: str, world: W
     assert sorted(int(text.split()[0]) for text in world.told()) == list(range(25))
 
 
-def test_a_run_id_is_taken_once(hf: Holdfast) -> None:
+def test_enqueue_refuses_an_existing_run_id(hf: Holdfast) -> None:
     hf.enqueue(flows.empty, run_id="a")
     with pytest.raises(AlreadyExists, match="'a' exists"):
         hf.enqueue(flows.empty, run_id="a")
@@ -149,7 +150,7 @@ def test_a_run_id_is_taken_once(hf: Holdfast) -> None:
         ({"tags": [""]}, InvalidCall, "tag"),
     ],
 )
-def test_what_cannot_be_put_in_is_refused_and_leaves_nothing(
+def test_enqueue_refuses_invalid_arguments_and_writes_nothing(
     hf: Holdfast, wrong: dict[str, Any], error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words):
@@ -158,7 +159,7 @@ def test_what_cannot_be_put_in_is_refused_and_leaves_nothing(
     assert hf.queues() == []
 
 
-def test_what_is_no_workflow_is_refused(hf: Holdfast) -> None:
+def test_enqueue_refuses_a_value_that_is_not_a_workflow(hf: Holdfast) -> None:
     for wrong in (len, None, 7, ""):
         with pytest.raises(InvalidCall):
             hf.enqueue(wrong)
@@ -166,7 +167,7 @@ def test_what_is_no_workflow_is_refused(hf: Holdfast) -> None:
 
 
 class TestRequeue:
-    def test_what_has_stopped_goes_on(self, hf: Holdfast, world: World) -> None:
+    def test_requeued_run_continues(self, hf: Holdfast, world: World) -> None:
         run = hf.enqueue(flows.failing, "x", queue="q", priority=3)
         drained(hf, queues="q")
         assert run.status == "failed"
@@ -179,7 +180,7 @@ class TestRequeue:
         (told,) = [event for event in run.events() if event.kind == "run.requeued"]
         assert (told.data["reason"], told.data["actor"], told.data["queue"]) == ("mended", "me", "q")
 
-    def test_after_a_rollback(self, hf: Holdfast, world: World) -> None:
+    def test_requeue_after_a_rollback(self, hf: Holdfast, world: World) -> None:
         run = hf.enqueue(flows.marking, "a", then="b")
         drained(hf)
         hf.rollback(run.id, to=2, resume=False)
@@ -189,7 +190,7 @@ class TestRequeue:
         assert (run.result, run.head.timeline) == ("b", 2)
         assert world.told() == ["a", "b", "b"]
 
-    def test_into_another_queue_and_later(self, hf: Holdfast, world: World) -> None:
+    def test_requeue_with_another_queue_and_a_delay(self, hf: Holdfast, world: World) -> None:
         run = hf.enqueue(flows.marking, "a")
         hf.pause(run.id)
         hf.requeue(run.id, queue="slow", priority=-1, delay=0.3)
@@ -197,7 +198,7 @@ class TestRequeue:
         with hf.worker(queues=["slow"]):
             run.wait(20)
 
-    def test_a_run_that_was_never_in_a_queue_can_be_put_into_one(self, hf: Holdfast, world: World) -> None:
+    def test_requeue_of_a_run_that_was_never_queued_needs_a_queue(self, hf: Holdfast, world: World) -> None:
         run = hf.run(flows.failing, "y", raises=False)
         with pytest.raises(InvalidCall, match="never in a queue"):
             hf.requeue(run.id)
@@ -206,7 +207,7 @@ class TestRequeue:
         drained(hf, queues=["q"])
         assert run.result == "y"
 
-    def test_what_cannot_go_on_is_refused(self, hf: Holdfast) -> None:
+    def test_requeue_refuses_a_run_that_cannot_continue(self, hf: Holdfast) -> None:
         done = hf.run(flows.empty)
         with pytest.raises(InvalidCall, match="is completed"):
             hf.requeue(done.id, queue="q")

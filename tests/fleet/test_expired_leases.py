@@ -13,9 +13,9 @@ from pathlib import Path
 
 import fleet_flows as flows
 import pytest
-from crew import Crew, Member, World, wait_until
 from msgspec.structs import replace
 from postgres_server import Server, address
+from worker_processes import Crew, Member, World, wait_until
 
 import holdfast
 from holdfast import Holdfast, LeaseExpired, Run, step, workflow
@@ -62,9 +62,7 @@ def freeze(hf: Holdfast, member: Member, run_id: str) -> None:
     wait_until(lambda: run_id not in owned(hf), "the end of the lease")
 
 
-def test_the_limit_of_a_queue_holds_when_a_frozen_worker_wakes_up(
-    hf: Holdfast, crew: Crew, world: World
-) -> None:
+def test_queue_limit_holds_when_a_suspended_worker_continues(hf: Holdfast, crew: Crew, world: World) -> None:
     hf.limit_queue("default", concurrency=1)
     slow = hf.enqueue(flows.gated, "slow")
     (frozen,) = crew.hire(lease=LEASE)
@@ -88,7 +86,7 @@ def test_the_limit_of_a_queue_holds_when_a_frozen_worker_wakes_up(
     assert [version.step for version in slow.history().versions(limit=50)].count("f_gate") == 1
 
 
-def test_a_step_that_ends_after_its_lease_is_committed_if_its_queue_has_room(
+def test_step_that_ends_after_its_lease_is_committed_if_its_queue_has_room(
     hf: Holdfast, crew: Crew, world: World
 ) -> None:
     hf.limit_queue("default", concurrency=1)
@@ -109,7 +107,7 @@ def server_of_ours() -> Iterator[Server]:
         yield own
 
 
-def test_the_limit_of_a_queue_holds_when_the_server_was_away_longer_than_the_lease(
+def test_queue_limit_holds_after_an_outage_longer_than_the_lease(
     server_of_ours: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flows, "WORLD", tmp_path)
@@ -138,7 +136,7 @@ def test_the_limit_of_a_queue_holds_when_the_server_was_away_longer_than_the_lea
 
 
 @pytest.mark.parametrize("place", [":memory:", "sqlite"])
-def test_a_run_outside_queues_is_claimed_again_and_goes_on(place: str, tmp_path: Path) -> None:
+def test_unqueued_run_is_claimed_again_after_its_lease_expired(place: str, tmp_path: Path) -> None:
     """A laptop that was closed for a night."""
     seconds = [1_000_000_000.0]
 
@@ -164,7 +162,7 @@ def test_a_run_outside_queues_is_claimed_again_and_goes_on(place: str, tmp_path:
 
 
 @pytest.mark.parametrize("place", [":memory:", "sqlite"])
-def test_a_run_whose_place_is_taken_is_refused_and_left_to_be_claimed(place: str, tmp_path: Path) -> None:
+def test_expired_run_of_a_full_queue_is_refused_and_claimed_later(place: str, tmp_path: Path) -> None:
     seconds = [1_000_000_000.0]
     begun: list[str] = []
 

@@ -34,7 +34,7 @@ def flow() -> None:
     holdfast.parallel(_wait, _work)
 
 
-def test_its_steps_do_not_wait_for_the_branch_that_sleeps(tmp_path: Path) -> None:
+def test_stopping_worker_does_not_wait_for_a_sleeping_branch(tmp_path: Path) -> None:
     begun.clear()
     may_end.clear()
     done.clear()

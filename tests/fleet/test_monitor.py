@@ -7,9 +7,9 @@ import threading
 import time
 from typing import Any
 
+import monitor_stage as s
 import pytest
-import stage as s
-from stage import Stage, control
+from monitor_stage import Stage, control
 
 import holdfast
 from holdfast import Retry, StaleVersion, StoreUnavailable, Watchdog, step, workflow
@@ -29,7 +29,7 @@ def hung(stage: Stage, flow: Any, *args: Any, at: str, **how: Any) -> None:
 # Silence
 
 
-def test_a_step_that_is_silent_for_too_long_is_frozen(stage: Stage) -> None:
+def test_silent_step_is_stalled(stage: Stage) -> None:
     hung(stage, s.stuck, at="hang", watchdog=Watchdog(heartbeat_timeout=60))
     assert stage.look(after=60) == []
     (alert,) = stage.look(after=1)
@@ -48,7 +48,7 @@ def test_a_step_that_is_silent_for_too_long_is_frozen(stage: Stage) -> None:
     assert stage.look(after=100) == []
 
 
-def test_time_between_steps_has_a_budget_of_its_own(stage: Stage) -> None:
+def test_idle_timeout_stalls_a_run_between_steps(stage: Stage) -> None:
     hung(stage, s.between, at="between", watchdog=Watchdog(heartbeat_timeout=1, idle_timeout=60))
     assert stage.look(after=59) == []
     (alert,) = stage.look(after=2)
@@ -58,7 +58,7 @@ def test_time_between_steps_has_a_budget_of_its_own(stage: Stage) -> None:
     assert 'control.hang("between")' in details["stack"]
 
 
-def test_the_one_budget_is_not_the_other(stage: Stage) -> None:
+def test_heartbeat_and_idle_timeouts_are_independent(stage: Stage) -> None:
     hung(stage, s.between, at="between", run_id="between", watchdog=Watchdog(heartbeat_timeout=1))
     hung(stage, s.stuck, at="hang", run_id="inside", watchdog=Watchdog(idle_timeout=1))
     assert stage.look(after=1000) == []
@@ -69,7 +69,7 @@ def timed() -> None:
     control.hang("timed")
 
 
-def test_a_step_may_have_its_own_budget_and_a_timeout_is_one(stage: Stage) -> None:
+def test_step_heartbeat_timeout_replaces_that_of_the_watchdog(stage: Stage) -> None:
     @workflow(name="m_own_budget")
     def own() -> None:
         s.patient()
@@ -93,7 +93,7 @@ def test_a_step_may_have_its_own_budget_and_a_timeout_is_one(stage: Stage) -> No
     assert [alert.run for alert in stage.look(after=101)] == ["unwatched"]
 
 
-def test_a_long_step_that_reports_progress_is_never_frozen(stage: Stage) -> None:
+def test_step_that_reports_progress_is_not_stalled(stage: Stage) -> None:
     turn, taken = threading.Semaphore(0), threading.Semaphore(0)
 
     @step(name="m_long")
@@ -117,7 +117,7 @@ def test_a_long_step_that_reports_progress_is_never_frozen(stage: Stage) -> None
     assert stage.hf.get("run").result == "done"
 
 
-def test_progress_of_another_step_does_not_hide_one_that_is_stuck(stage: Stage) -> None:
+def test_progress_of_another_step_does_not_hide_a_stuck_one(stage: Stage) -> None:
     @step(name="m_ticks")
     def ticks() -> None:
         while not control.stop:
@@ -133,7 +133,7 @@ def test_progress_of_another_step_does_not_hide_one_that_is_stuck(stage: Stage) 
     assert "parallel/[1]/m_hang" in alert.why
 
 
-def test_a_step_that_calls_steps_is_not_silent_while_they_are_not(stage: Stage) -> None:
+def test_step_with_active_nested_steps_is_not_silent(stage: Stage) -> None:
     @step(name="m_outer")
     def outer() -> None:
         s.patient()
@@ -153,7 +153,7 @@ def test_a_step_that_calls_steps_is_not_silent_while_they_are_not(stage: Stage) 
     assert "step m_outer has" in alert.why
 
 
-def test_a_rest_between_attempts_is_no_silence(stage: Stage) -> None:
+def test_pause_between_attempts_is_not_silence(stage: Stage) -> None:
     @step(name="m_resting", retry=Retry(2, delay=30, jitter=0))
     def resting() -> None:
         control.begun.append("tried")
@@ -169,7 +169,7 @@ def test_a_rest_between_attempts_is_no_silence(stage: Stage) -> None:
     stage.hf.cancel("run")
 
 
-def test_a_step_that_ends_in_the_moment_of_being_judged_is_left_alone(
+def test_step_that_ends_during_the_check_is_not_stalled(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @workflow(name="m_late")
@@ -191,7 +191,7 @@ def test_a_step_that_ends_in_the_moment_of_being_judged_is_left_alone(
     assert stage.hf.get("run").status == "completed"
 
 
-def test_a_task_that_waits_is_silent_and_its_stack_is_told(stage: Stage) -> None:
+def test_silent_task_is_stalled_with_its_stack(stage: Stage) -> None:
     @step(name="m_awaits")
     async def awaits() -> None:
         control.begun.append("awaits")
@@ -222,7 +222,7 @@ def test_a_task_that_waits_is_silent_and_its_stack_is_told(stage: Stage) -> None
         (s.idle, Watchdog(max_unchanged=4), 2, "the state has not changed for 4 versions"),
     ],
 )
-def test_loops_are_found(stage: Stage, flow: Any, watch: Watchdog, good: int, why: str) -> None:
+def test_monitor_finds_loops(stage: Stage, flow: Any, watch: Watchdog, good: int, why: str) -> None:
     hung(stage, flow, 3, at="after", run_id="short", watchdog=watch)
     assert stage.look() == []
     control.begun.clear()
@@ -234,7 +234,7 @@ def test_loops_are_found(stage: Stage, flow: Any, watch: Watchdog, good: int, wh
     assert stage.frozen().details["version"] == good
 
 
-def test_what_changes_is_no_loop(stage: Stage) -> None:
+def test_changing_results_are_not_a_loop(stage: Stage) -> None:
     hung(stage, s.counting, 50, at="after", watchdog=Watchdog(max_repeats=2, max_unchanged=2))
     assert stage.look() == []
 
@@ -251,7 +251,9 @@ def test_what_changes_is_no_loop(stage: Stage) -> None:
         (Watchdog(max_seconds=50), s.counting, (1,), "time: 51 s used, 50 s"),
     ],
 )
-def test_each_budget_is_watched(stage: Stage, watch: Watchdog, flow: Any, args: Any, why: str) -> None:
+def test_monitor_finds_exceeded_budgets(
+    stage: Stage, watch: Watchdog, flow: Any, args: Any, why: str
+) -> None:
     hung(stage, flow, args[0] - 1 or 1, *args[1:], at="after", run_id="within", watchdog=watch)
     assert stage.look() == []
     control.begun.clear()
@@ -262,7 +264,7 @@ def test_each_budget_is_watched(stage: Stage, watch: Watchdog, flow: Any, args: 
     assert why in alert.why
 
 
-def test_waiting_does_not_count_as_time(stage: Stage) -> None:
+def test_waiting_does_not_count_for_max_seconds(stage: Stage) -> None:
     @workflow(name="m_waits", watchdog=Watchdog(max_seconds=50))
     def waits() -> None:
         s.count(1)
@@ -285,7 +287,7 @@ def test_waiting_does_not_count_as_time(stage: Stage) -> None:
 # One acts at a time
 
 
-def test_of_two_monitors_one_acts_until_it_stops(stage: Stage) -> None:
+def test_second_monitor_acts_when_the_first_stops(stage: Stage) -> None:
     second = stage.hf.monitor(interval=1)
     hung(stage, s.stuck, at="hang", watchdog=Watchdog(heartbeat_timeout=1))
     stage.look()
@@ -299,7 +301,7 @@ def test_of_two_monitors_one_acts_until_it_stops(stage: Stage) -> None:
     assert second.acting
 
 
-def test_a_lease_that_is_not_renewed_runs_out(stage: Stage) -> None:
+def test_monitor_lease_expires_unless_renewed(stage: Stage) -> None:
     second = stage.hf.monitor(interval=1)
     stage.look()
     stage.seconds += 9
@@ -312,7 +314,9 @@ def test_a_lease_that_is_not_renewed_runs_out(stage: Stage) -> None:
     assert not stage.monitor.acting
 
 
-def test_a_look_at_a_store_that_is_away_is_repeated(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_monitor_retries_while_the_store_is_unavailable(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hung(stage, s.stuck, at="hang", watchdog=Watchdog(heartbeat_timeout=1))
     real, fails = stage.hf._store.runs, [3]
 
@@ -328,7 +332,7 @@ def test_a_look_at_a_store_that_is_away_is_repeated(stage: Stage, monkeypatch: p
         s.wait_until(lambda: stage.hf.get("run").status == "stalled")
 
 
-def test_it_says_what_it_does(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+def test_monitor_logs_its_actions(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     """Whoever runs it reads that in its log; it is in the run's journal, too."""
     control.hangs["hang"] = 1
     stage.begin(s.stuck, watchdog=Watchdog(heartbeat_timeout=60))

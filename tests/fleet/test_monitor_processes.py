@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import crew as crews
 import monitor_flows
 import pytest
-from crew import Crew, World, wait_until
+import worker_processes as crews
+from worker_processes import Crew, World, wait_until
 
 from holdfast import Holdfast, Watchdog
 
@@ -31,7 +31,7 @@ def timelines(hf: Holdfast, run_id: str) -> int:
 
 
 @pytest.mark.parametrize("flow", ["f_gated", "f_agated"])
-def test_a_step_that_hangs_is_restored_then_frozen(hf: Holdfast, crew: Crew, world: World, flow: str) -> None:
+def test_hanging_step_is_recovered_then_stalled(hf: Holdfast, crew: Crew, world: World, flow: str) -> None:
     crew.hire(2)
     run = hf.enqueue(flow, "kelp", run_id="run", watchdog=SILENT)
     world.until("begin kelp", 2)
@@ -51,7 +51,7 @@ def test_a_step_that_hangs_is_restored_then_frozen(hf: Holdfast, crew: Crew, wor
     assert timelines(hf, "run") == 2
 
 
-def test_a_run_that_hangs_between_steps_is_noticed(hf: Holdfast, crew: Crew, world: World) -> None:
+def test_run_that_hangs_between_steps_is_stalled(hf: Holdfast, crew: Crew, world: World) -> None:
     crew.hire()
     run = hf.enqueue(
         "f_lingering", "kelp", run_id="run", watchdog=Watchdog(heartbeat_timeout=30, idle_timeout=1.0)
@@ -62,7 +62,7 @@ def test_a_run_that_hangs_between_steps_is_noticed(hf: Holdfast, crew: Crew, wor
     assert "until(" in prompt.details["stack"]
 
 
-def test_a_long_step_with_progress_is_left_alone(hf: Holdfast, crew: Crew, world: World) -> None:
+def test_long_step_with_progress_is_not_stalled(hf: Holdfast, crew: Crew, world: World) -> None:
     crew.hire()
     run = hf.enqueue("f_slow", 4.0, run_id="run", watchdog=SILENT)
     assert run.wait(crews.PATIENCE).result == "slow"
@@ -78,7 +78,7 @@ def test_a_long_step_with_progress_is_left_alone(hf: Holdfast, crew: Crew, world
         (["a", "b", "c"], Watchdog(max_unchanged=10), "the state has not changed"),
     ],
 )
-def test_a_run_that_loops_is_frozen_at_once(
+def test_looping_run_is_stalled(
     hf: Holdfast, crew: Crew, world: World, words: list[str], watch: Watchdog, why: str
 ) -> None:
     crew.hire()
@@ -94,7 +94,7 @@ def test_a_run_that_loops_is_frozen_at_once(
     assert run.head.number > head
 
 
-def test_a_worker_that_slept_through_its_restore_is_refused(hf: Holdfast, crew: Crew, world: World) -> None:
+def test_worker_that_slept_through_a_recovery_cannot_commit(hf: Holdfast, crew: Crew, world: World) -> None:
     (sleeper,) = crew.hire(monitor=False)
     run = hf.enqueue("f_gated", "kelp", run_id="run", watchdog=SILENT)
     world.until("begin kelp")
@@ -113,7 +113,7 @@ def test_a_worker_that_slept_through_its_restore_is_refused(hf: Holdfast, crew: 
 
 
 @pytest.mark.parametrize("after", ["fence", "move"])
-def test_a_monitor_that_is_killed_half_way_is_followed(
+def test_recovery_of_a_killed_monitor_is_finished_by_another(
     hf: Holdfast, crew: Crew, world: World, where: str, after: str
 ) -> None:
     crew.hire(monitor=False)
@@ -129,7 +129,7 @@ def test_a_monitor_that_is_killed_half_way_is_followed(
     assert [event.kind for event in run.events()].count("run.recovered") == 1
 
 
-def test_many_monitors_do_one_restore(hf: Holdfast, crew: Crew, world: World, where: str) -> None:
+def test_many_monitors_recover_a_run_once(hf: Holdfast, crew: Crew, world: World, where: str) -> None:
     crew.hire(monitor=False)
     run = hf.enqueue("f_gated", "kelp", run_id="run", watchdog=SILENT)
     with monitor(world, where), monitor(world, where), monitor(world, where):

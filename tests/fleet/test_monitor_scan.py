@@ -56,7 +56,7 @@ def look(hf: Holdfast) -> None:
     assert hf.inbox() == []
 
 
-def test_a_look_at_sqlite_reads_no_run_that_has_ended(tmp_path: Path) -> None:
+def test_monitor_scan_of_sqlite_reads_no_ended_runs(tmp_path: Path) -> None:
     where = str(tmp_path / "runs.db")
     with holdfast.open(where) as hf:
         filled(hf)
@@ -79,7 +79,7 @@ def test_a_look_at_sqlite_reads_no_run_that_has_ended(tmp_path: Path) -> None:
     assert [each for each, plan in plans.items() if "SCAN run" in plan] == []
 
 
-def test_a_look_at_postgresql_reads_no_run_that_has_ended(
+def test_monitor_scan_of_postgresql_reads_no_ended_runs(
     server: str, schema: str, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with holdfast.open(url) as hf:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import monitor_stage as s
 import pytest
-import stage as s
-from stage import Stage, control
+from monitor_stage import Stage, control
 
 import holdfast
 from holdfast import History, InvalidCall, Watchdog, step, workflow

@@ -7,7 +7,7 @@ import time
 
 import fleet_flows as flows
 import pytest
-from crew import Crew, World, wait_until
+from worker_processes import Crew, World, wait_until
 
 from database import Database
 from holdfast import Holdfast
@@ -15,7 +15,7 @@ from holdfast import Holdfast
 pytest_plugins = ["postgres_fixtures"]
 
 
-def test_a_long_step_keeps_its_lease(hf: Holdfast, crew: Crew, world: World) -> None:
+def test_lease_is_renewed_during_a_long_step(hf: Holdfast, crew: Crew, world: World) -> None:
     run = hf.enqueue(flows.gated, "g")
     crew.hire(1, lease=0.5)
     world.until("begin g")
@@ -29,7 +29,7 @@ def test_a_long_step_keeps_its_lease(hf: Holdfast, crew: Crew, world: World) -> 
     assert world.told("begin") == ["begin g"]
 
 
-def test_a_killed_worker_s_runs_are_taken_over_within_the_lease(
+def test_runs_of_a_killed_worker_are_taken_over_within_the_lease(
     hf: Holdfast, crew: Crew, world: World
 ) -> None:
     run, arun = hf.enqueue(flows.gated, "g"), hf.enqueue(flows.agated, "a")
@@ -47,7 +47,7 @@ def test_a_killed_worker_s_runs_are_taken_over_within_the_lease(
     assert sorted(world.told("before")) == ["before a", "before g"]
 
 
-def test_a_part_of_a_killed_run_is_taken_over_with_it(hf: Holdfast, crew: Crew, world: World) -> None:
+def test_child_of_a_killed_run_is_taken_over_with_it(hf: Holdfast, crew: Crew, world: World) -> None:
     run = hf.enqueue(flows.parent_of_gated, "g")
     (first,) = crew.hire(lease=0.8)
     world.until("begin g")
@@ -59,7 +59,7 @@ def test_a_part_of_a_killed_run_is_taken_over_with_it(hf: Holdfast, crew: Crew, 
     assert world.told("before") == ["before g"]
 
 
-def test_a_frozen_worker_s_commit_is_refused_and_it_goes_on_with_other_work(
+def test_commit_of_a_suspended_worker_is_refused_and_it_continues(
     hf: Holdfast, crew: Crew, world: World
 ) -> None:
     run = hf.enqueue(flows.gated, "g")
@@ -83,7 +83,7 @@ def test_a_frozen_worker_s_commit_is_refused_and_it_goes_on_with_other_work(
     assert history.verify().ok
 
 
-def test_a_worker_that_slept_and_was_missed_by_nobody_goes_on(hf: Holdfast, crew: Crew, world: World) -> None:
+def test_worker_that_slept_without_a_takeover_continues(hf: Holdfast, crew: Crew, world: World) -> None:
     run = hf.enqueue(flows.gated, "g")
     (frozen,) = crew.hire(lease=0.4)
     world.until("begin g")
@@ -96,7 +96,7 @@ def test_a_worker_that_slept_and_was_missed_by_nobody_goes_on(hf: Holdfast, crew
     assert world.told("begin") == ["begin g"]
 
 
-def test_a_store_that_is_locked_for_a_while(hf: Holdfast, crew: Crew, world: World, where: str) -> None:
+def test_worker_survives_a_locked_store(hf: Holdfast, crew: Crew, world: World, where: str) -> None:
     if "://" in where:
         pytest.skip("locks a SQLite file")
     run = hf.enqueue(flows.gated, "g")

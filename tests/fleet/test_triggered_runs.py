@@ -198,7 +198,7 @@ def test_trigger_defined_while_an_engine_works_hears_at_once(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("isolated")
-def test_monitor_listens(tmp_path: Path) -> None:
+def test_monitor_starts_triggers(tmp_path: Path) -> None:
     @workflow(name="reaction", on="agent.*")
     def reaction(event: dict[str, Any]) -> Any:
         return event["kind"]

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import fleet_flows as flows
 import pytest
-from crew import Crew, World, wait_until
+from worker_processes import Crew, World, wait_until
 
 import holdfast
 from database import Database
@@ -19,7 +19,7 @@ from holdfast.testing import isolated_definitions
 pytest_plugins = ["postgres_fixtures"]
 
 
-def test_many_runs_by_several_workers_each_once(hf: Holdfast, crew: Crew, world: World) -> None:
+def test_several_workers_execute_each_run_once(hf: Holdfast, crew: Crew, world: World) -> None:
     crew.hire(3, concurrency=2)
     gates = [f"g{number}" for number in range(6)]
     for name in gates:
@@ -36,7 +36,7 @@ def test_many_runs_by_several_workers_each_once(hf: Holdfast, crew: Crew, world:
     assert len(keys) == len(set(keys)) == 120
 
 
-def test_plain_workflows_run_beside_each_other(hf: Holdfast, world: World) -> None:
+def test_worker_executes_blocking_workflows_in_parallel(hf: Holdfast, world: World) -> None:
     runs = [hf.enqueue(flows.gated, f"g{number}") for number in range(3)]
     with hf.worker(concurrency=3) as worker:
         for number in range(3):
@@ -49,7 +49,7 @@ def test_plain_workflows_run_beside_each_other(hf: Holdfast, world: World) -> No
     assert worker.done == 3
 
 
-def test_no_more_at_once_than_the_worker_may(hf: Holdfast, world: World) -> None:
+def test_worker_executes_at_most_concurrency_runs(hf: Holdfast, world: World) -> None:
     for number in range(3):
         hf.enqueue(flows.gated, f"g{number}")
     with hf.worker(concurrency=2):
@@ -59,7 +59,7 @@ def test_no_more_at_once_than_the_worker_may(hf: Holdfast, world: World) -> None
         world.until("after g2")
 
 
-def test_asynchronous_workflows_share_one_loop(hf: Holdfast, world: World) -> None:
+def test_worker_executes_async_workflows_in_one_event_loop(hf: Holdfast, world: World) -> None:
     seen: set[Any] = set()
 
     @step(name="f_where")
@@ -79,9 +79,7 @@ def test_asynchronous_workflows_share_one_loop(hf: Holdfast, world: World) -> No
     assert len(seen) == 1
 
 
-def test_a_workflow_that_is_not_known_is_left_to_others_and_starves_nobody(
-    hf: Holdfast, crew: Crew, world: World
-) -> None:
+def test_worker_leaves_unknown_workflows_to_others(hf: Holdfast, crew: Crew, world: World) -> None:
     strange = [hf.enqueue("f_strange", number, priority=5) for number in range(30)]
     ours = hf.enqueue(flows.marking, "ours")
     with hf.worker(concurrency=2):
@@ -92,7 +90,7 @@ def test_a_workflow_that_is_not_known_is_left_to_others_and_starves_nobody(
         run.wait(40)
 
 
-def test_a_failing_workflow_is_told_and_the_worker_goes_on(hf: Holdfast, world: World) -> None:
+def test_worker_continues_after_a_failed_workflow(hf: Holdfast, world: World) -> None:
     broken, fine = hf.enqueue(flows.failing, "x"), hf.enqueue(flows.marking, "y")
     with hf.worker(concurrency=1):
         fine.wait(20)
@@ -103,7 +101,7 @@ def test_a_failing_workflow_is_told_and_the_worker_goes_on(hf: Holdfast, world: 
 
 
 @pytest.mark.parametrize("way", ["exit", "interrupt", "cancel"])
-def test_what_would_end_a_process_ends_the_run_only(hf: Holdfast, world: World, way: str) -> None:
+def test_worker_survives_exceptions_that_end_a_process(hf: Holdfast, world: World, way: str) -> None:
     errors = {"exit": SystemExit(3), "interrupt": KeyboardInterrupt(), "cancel": asyncio.CancelledError()}
 
     @workflow(name="f_ends")
@@ -126,7 +124,7 @@ def test_what_would_end_a_process_ends_the_run_only(hf: Holdfast, world: World, 
     assert world.told("once") == ["once"] * 2
 
 
-def test_arguments_that_fit_no_more(hf: Holdfast) -> None:
+def test_run_whose_arguments_do_not_fit_fails(hf: Holdfast) -> None:
     name = f"f_later_{uuid4().hex}"
     run = hf.enqueue(name, 1, 2)
 
@@ -141,7 +139,7 @@ def test_arguments_that_fit_no_more(hf: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("changed", ["warn", "refuse", "allow"])
-def test_code_that_has_changed(hf: Holdfast, world: World, changed: Any) -> None:
+def test_worker_follows_the_policy_for_changed_code(hf: Holdfast, world: World, changed: Any) -> None:
     @workflow(name="f_changing", changed=changed)
     def before() -> str:
         return flows.mark("old")
@@ -167,7 +165,9 @@ def test_code_that_has_changed(hf: Holdfast, world: World, changed: Any) -> None
 
 
 class TestWaiting:
-    def test_for_an_answer_that_another_process_gives(self, hf: Holdfast, crew: Crew, world: World) -> None:
+    def test_suspended_run_continues_after_an_answer_from_elsewhere(
+        self, hf: Holdfast, crew: Crew, world: World
+    ) -> None:
         run = hf.enqueue(flows.asking)
         crew.hire()
         (prompt,) = wait_until(run.questions)
@@ -178,7 +178,7 @@ class TestWaiting:
         pids = {pid for text, pid, _ in world.lines() if not text.startswith("worker")}
         assert pids == {crew.members[0].pid}
 
-    def test_for_a_time(self, hf: Holdfast, world: World) -> None:
+    def test_suspended_run_continues_at_its_time(self, hf: Holdfast, world: World) -> None:
         run = hf.enqueue(flows.sleeping, 0.4)
         with hf.worker():
             wait_until(lambda: run.status == "suspended")
@@ -187,7 +187,7 @@ class TestWaiting:
         assert (tired, awake) == ("tired", "awake")
         assert then - first >= 0.4
 
-    def test_for_an_event(self, hf: Holdfast) -> None:
+    def test_suspended_run_continues_after_a_signal(self, hf: Holdfast) -> None:
         run = hf.enqueue(flows.waiting, "bell")
         early = hf.enqueue(flows.waiting, "bell")
         hf.signal(early.id, "bell", {"n": 1}, resume=False)
@@ -197,7 +197,7 @@ class TestWaiting:
             wait_until(lambda: run.status == early.status == "completed")
         assert (run.result, early.result) == (["waits", {"n": 2}], ["waits", {"n": 1}])
 
-    def test_for_a_run_that_is_a_part_of_it(self, hf: Holdfast, crew: Crew) -> None:
+    def test_suspended_run_continues_after_its_child(self, hf: Holdfast, crew: Crew) -> None:
         run = hf.enqueue(flows.parent)
         crew.hire()
         wait_until(lambda: run.status == "suspended")
@@ -205,7 +205,7 @@ class TestWaiting:
         hf.answer(prompt.id, "fine", resume=False)
         assert wait_until(lambda: run.status == "completed" and run.result) == "the child says answer fine"
 
-    def test_an_answer_in_the_moment_of_suspending_is_not_lost(self, hf: Holdfast, world: World) -> None:
+    def test_answer_during_suspension_is_not_lost(self, hf: Holdfast, world: World) -> None:
         # Answered as soon as the question can be seen, again and again: some answers come before the run is suspended.
         answered: set[str] = set()
 
@@ -220,7 +220,7 @@ class TestWaiting:
         with hf.worker(concurrency=8):
             wait_until(all_answered)
 
-    def test_an_answer_of_the_wrong_shape_changes_nothing(self, hf: Holdfast) -> None:
+    def test_invalid_answer_changes_nothing(self, hf: Holdfast) -> None:
         run = hf.enqueue(flows.asking)
         with hf.worker():
             wait_until(lambda: run.status == "suspended")
@@ -232,7 +232,7 @@ class TestWaiting:
 
 
 class TestStopping:
-    def test_a_queued_run_can_be_cancelled_and_paused(self, hf: Holdfast, world: World) -> None:
+    def test_queued_run_can_be_cancelled_and_paused(self, hf: Holdfast, world: World) -> None:
         cancelled, paused = hf.enqueue(flows.marking, "a"), hf.enqueue(flows.marking, "b")
         hf.cancel(cancelled.id, reason="no")
         hf.pause(paused.id)
@@ -245,7 +245,7 @@ class TestStopping:
         assert world.told() == ["c", "b"]
 
     @pytest.mark.parametrize("what", ["cancel", "pause"])
-    def test_a_run_at_work_elsewhere_stops_at_the_next_boundary(
+    def test_run_of_another_process_stops_at_the_next_boundary(
         self, hf: Holdfast, crew: Crew, world: World, what: str
     ) -> None:
         run = hf.enqueue(flows.gated, "g")
@@ -260,7 +260,7 @@ class TestStopping:
             wait_until(lambda: run.status == "completed")
             assert world.told("before", "begin", "after") == ["before g", "begin g", "after g"]
 
-    def test_a_running_run_is_not_requeued(self, hf: Holdfast, world: World) -> None:
+    def test_running_run_is_not_requeued(self, hf: Holdfast, world: World) -> None:
         run = hf.enqueue(flows.gated, "g")
         with hf.worker():
             world.until("begin g")
@@ -270,7 +270,7 @@ class TestStopping:
             run.wait(20)
 
 
-def test_a_rollback_that_was_interrupted_is_finished_by_a_worker(hf: Holdfast, world: World) -> None:
+def test_worker_finishes_an_interrupted_rollback(hf: Holdfast, world: World) -> None:
     interrupts = [KeyboardInterrupt()]
 
     def send_back(result: str) -> None:
@@ -301,13 +301,13 @@ def test_a_rollback_that_was_interrupted_is_finished_by_a_worker(hf: Holdfast, w
     assert world.told() == ["before", "ordered", "sent back", "ordered"]
 
 
-def test_a_step_may_fork(hf: Holdfast, crew: Crew) -> None:
+def test_step_in_a_worker_may_fork_the_process(hf: Holdfast, crew: Crew) -> None:
     runs = [hf.enqueue(flows.forking) for _ in range(6)]
     crew.hire(concurrency=3)
     assert [run.wait(40).result for run in runs] == [9] * 6
 
 
-def test_a_run_whose_head_is_damaged_fails_and_is_not_tried_for_ever(where: str, world: World) -> None:
+def test_run_with_a_damaged_head_fails_once(where: str, world: World) -> None:
     if "://" in where:
         pytest.skip("damages a SQLite file")
     with holdfast.open(where) as hf:
@@ -332,25 +332,25 @@ def test_a_run_whose_head_is_damaged_fails_and_is_not_tried_for_ever(where: str,
         ({"poll": -1}, "poll"),
     ],
 )
-def test_a_worker_that_cannot_be(hf: Holdfast, options: dict[str, Any], words: str) -> None:
+def test_worker_refuses_invalid_arguments(hf: Holdfast, options: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidCall, match=words):
         hf.worker(**options)
 
 
 @pytest.mark.parametrize("lease", [0, -1, 0.01, "long", 10**6, None])
-def test_a_lease_that_cannot_be(lease: Any) -> None:
+def test_open_refuses_an_invalid_lease(lease: Any) -> None:
     with pytest.raises(InvalidCall, match="lease is a number of seconds"):
         holdfast.open(":memory:", lease=lease)
 
 
-def test_in_memory_too(world: World) -> None:
+def test_worker_executes_runs_of_a_memory_store(world: World) -> None:
     with holdfast.open(":memory:") as hf:
         runs = [hf.enqueue(flow, number) for number in range(10) for flow in (flows.empty, flows.aempty)]
         with hf.worker():
             assert sum(run.wait(20).result for run in runs) == 90
 
 
-def test_closing_the_store_ends_its_workers(tmp_path: Any, world: World) -> None:
+def test_worker_stops_when_the_store_closes(tmp_path: Any, world: World) -> None:
     hf = holdfast.open(tmp_path / "runs.db")
     run = hf.enqueue(flows.marking, "a")
     worker = hf.worker().start()

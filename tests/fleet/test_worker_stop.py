@@ -5,14 +5,16 @@ from __future__ import annotations
 import signal
 
 import fleet_flows as flows
-from crew import Crew, World, wait_until
+from worker_processes import Crew, World, wait_until
 
 from holdfast import Holdfast
 
 pytest_plugins = ["postgres_fixtures"]
 
 
-def test_a_long_step_ends_and_the_run_is_finished_by_another(hf: Holdfast, crew: Crew, world: World) -> None:
+def test_stopping_worker_finishes_its_step_and_hands_the_run_back(
+    hf: Holdfast, crew: Crew, world: World
+) -> None:
     plain, asynchronous = hf.enqueue(flows.gated, "p"), hf.enqueue(flows.agated, "a")
     (first,) = crew.hire()
     world.until("begin p").until("begin a")
@@ -40,7 +42,7 @@ def test_a_long_step_ends_and_the_run_is_finished_by_another(hf: Holdfast, crew:
     assert {pid for text, pid, _ in world.lines() if text.startswith("after")} == {second.pid}
 
 
-def test_the_rest_between_attempts_ends(hf: Holdfast, crew: Crew, world: World) -> None:
+def test_stopping_worker_ends_the_pause_between_attempts(hf: Holdfast, crew: Crew, world: World) -> None:
     run = hf.enqueue(flows.retrying, "r")
     (first,) = crew.hire()
     world.until("try r")
@@ -53,7 +55,9 @@ def test_the_rest_between_attempts_ends(hf: Holdfast, crew: Crew, world: World) 
     assert world.told("try") == ["try r"] * 2
 
 
-def test_a_part_of_a_run_is_handed_back_with_it(hf: Holdfast, crew: Crew, world: World) -> None:
+def test_stopping_worker_hands_back_children_with_their_parent(
+    hf: Holdfast, crew: Crew, world: World
+) -> None:
     run = hf.enqueue(flows.parent_of_gated, "g")
     (first,) = crew.hire()
     world.until("begin g")
@@ -68,7 +72,7 @@ def test_a_part_of_a_run_is_handed_back_with_it(hf: Holdfast, crew: Crew, world:
     assert world.told("begin") == ["begin g"]
 
 
-def test_what_waits_stays_suspended(hf: Holdfast, crew: Crew) -> None:
+def test_stopping_worker_leaves_waiting_runs_suspended(hf: Holdfast, crew: Crew) -> None:
     run = hf.enqueue(flows.asking)
     (first,) = crew.hire()
     wait_until(lambda: run.status == "suspended")
@@ -79,7 +83,7 @@ def test_what_waits_stays_suspended(hf: Holdfast, crew: Crew) -> None:
     wait_until(lambda: run.status == "completed")
 
 
-def test_a_second_signal_ends_it_at_once_and_the_run_is_taken_over(
+def test_second_signal_ends_the_worker_and_its_run_is_taken_over(
     hf: Holdfast, crew: Crew, world: World
 ) -> None:
     run = hf.enqueue(flows.gated, "g")
@@ -97,14 +101,14 @@ def test_a_second_signal_ends_it_at_once_and_the_run_is_taken_over(
     assert world.told("before") == ["before g"]
 
 
-def test_an_idle_worker_ends_at_once(crew: Crew, world: World) -> None:
+def test_stopping_idle_worker_ends_at_once(crew: Crew, world: World) -> None:
     (first,) = crew.hire()
     first.signal(signal.SIGINT)
     assert first.end() == 0
     assert world.told("worker ended") == ["worker ended"]
 
 
-def test_stop_and_join_in_a_process(hf: Holdfast, world: World) -> None:
+def test_worker_in_a_thread_is_stopped_and_joined(hf: Holdfast, world: World) -> None:
     run = hf.enqueue(flows.gated, "g")
     worker = hf.worker().start()
     world.until("begin g")

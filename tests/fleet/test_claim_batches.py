@@ -8,7 +8,7 @@ from typing import Any
 
 import fleet_flows as flows
 import pytest
-from crew import World
+from worker_processes import World
 
 import holdfast
 from holdfast import Holdfast, workflow
@@ -26,7 +26,9 @@ def hf(tmp_path: Path, world: World) -> Any:
 
 
 @pytest.mark.parametrize("flow", [batched, flows.adding], ids=["async", "plain"])
-def test_the_heads_of_a_batch_are_one_read(hf: Holdfast, flow: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claimed_batch_reads_its_heads_at_once(
+    hf: Holdfast, flow: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reads: list[int] = []
     single, many = hf._store.packs, hf._store.packs_of
 
@@ -47,7 +49,7 @@ def test_the_heads_of_a_batch_are_one_read(hf: Holdfast, flow: Any, monkeypatch:
     assert reads == [30]
 
 
-def test_a_store_that_cannot_read_a_batch_reads_one_by_one(
+def test_claimed_batch_reads_heads_one_by_one_after_an_error(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object) -> Any:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import threading
 
+import monitor_stage as s
 import pytest
-import stage as s
-from stage import Stage, control
+from monitor_stage import Stage, control
 
 from holdfast import LeaseLost, Watchdog, step, workflow
 from holdfast.fleet.monitor import recovery
@@ -26,7 +26,7 @@ def hung(stage: Stage, times: int, at: str = "hang") -> None:
     s.wait_until(lambda: control.begun.count(at) >= times)
 
 
-def test_a_run_is_restored_so_often_and_frozen_then(stage: Stage) -> None:
+def test_run_is_recovered_a_few_times_then_stalled(stage: Stage) -> None:
     control.hangs["hang"] = 3
     stage.begin(s.stuck, watchdog=BACK)
     for turn in range(2):
@@ -51,7 +51,7 @@ def test_a_run_is_restored_so_often_and_frozen_then(stage: Stage) -> None:
     ]
 
 
-def test_a_run_that_was_restored_comes_to_its_end(stage: Stage) -> None:
+def test_recovered_run_completes(stage: Stage) -> None:
     control.hangs["hang"] = 1
     run = stage.begin(s.stuck, watchdog=BACK)
     hung(stage, 1)
@@ -63,7 +63,7 @@ def test_a_run_that_was_restored_comes_to_its_end(stage: Stage) -> None:
     assert [version.step for version in run.history().ancestors()] == [None, "m_hang", "m_mark", None]
 
 
-def test_what_a_fenced_execution_does_is_refused(stage: Stage) -> None:
+def test_fenced_execution_cannot_commit(stage: Stage) -> None:
     control.hangs["hang"] = 2
     run = stage.begin(s.stuck, watchdog=BACK)
     hung(stage, 1)
@@ -79,7 +79,7 @@ def test_what_a_fenced_execution_does_is_refused(stage: Stage) -> None:
     assert run.alive
 
 
-def test_the_execution_of_another_engine_is_fenced_too(stage: Stage) -> None:
+def test_fenced_execution_of_another_engine_cannot_commit(stage: Stage) -> None:
     if stage.where == ":memory:":
         pytest.skip("one engine alone has it")
     with stage.open() as other:
@@ -99,7 +99,7 @@ def test_the_execution_of_another_engine_is_fenced_too(stage: Stage) -> None:
     assert [type(error) for error in stage.raised] == [LeaseLost]
 
 
-def test_what_was_said_of_an_execution_before_says_nothing_of_the_next(stage: Stage) -> None:
+def test_heartbeat_of_an_earlier_execution_is_ignored(stage: Stage) -> None:
     if stage.where == ":memory:":
         pytest.skip("one engine alone has it")
     with stage.open() as other:
@@ -116,7 +116,7 @@ def test_what_was_said_of_an_execution_before_says_nothing_of_the_next(stage: St
             control.let_go()
 
 
-def test_a_loop_goes_back_to_before_it_began(stage: Stage) -> None:
+def test_looping_run_is_rolled_back_to_before_the_loop(stage: Stage) -> None:
     control.hangs["after"] = 1
     run = stage.begin(s.repeating, 5, watchdog=Watchdog(max_repeats=5, autoresume=True))
     hung(stage, 1, "after")
@@ -128,14 +128,14 @@ def test_a_loop_goes_back_to_before_it_began(stage: Stage) -> None:
     assert run.history().at(3).step == "m_same"
 
 
-def test_over_budget_is_never_restored(stage: Stage) -> None:
+def test_run_over_budget_is_never_recovered(stage: Stage) -> None:
     control.hangs["after"] = 1
     stage.begin(s.counting, 5, watchdog=Watchdog(max_steps=3, autoresume=True))
     hung(stage, 1, "after")
     assert [alert.action for alert in stage.look()] == ["stall"]
 
 
-def test_a_rollback_past_effects_undoes_them(stage: Stage) -> None:
+def test_recovery_compensates_the_steps_that_it_rolls_back(stage: Stage) -> None:
     @workflow(name="r_orders", watchdog=Watchdog(max_repeats=3, autoresume=True))
     def orders() -> None:
         for _ in range(3):
@@ -152,7 +152,7 @@ def test_a_rollback_past_effects_undoes_them(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("at", ["fenced", "rolled back"])
-def test_a_monitor_that_dies_half_way_is_followed_by_another(
+def test_recovery_of_a_dead_monitor_is_finished_by_another(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     control.hangs["hang"] = 1
@@ -176,7 +176,7 @@ def test_a_monitor_that_dies_half_way_is_followed_by_another(
     assert stage.kinds().count("run.recovered") == 1
 
 
-def test_a_rollback_that_another_has_finished_meanwhile_is_not_done_twice(
+def test_rollback_that_another_process_finished_is_not_repeated(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker claims the run, and moves its head, between the monitor's fencing it and finishing the rollback."""
@@ -197,7 +197,7 @@ def test_a_rollback_that_another_has_finished_meanwhile_is_not_done_twice(
     assert stage.kinds().count("run.recovered") == 1
 
 
-def test_two_that_act_at_once_do_one_restore(stage: Stage) -> None:
+def test_two_monitors_at_once_recover_a_run_once(stage: Stage) -> None:
     control.hangs["hang"] = 2
     run = stage.begin(s.stuck, watchdog=BACK)
     hung(stage, 1)
@@ -225,7 +225,7 @@ def test_two_that_act_at_once_do_one_restore(stage: Stage) -> None:
     assert control.begun.count("hang") == 2
 
 
-def test_the_policy_and_the_count_stay_through_restores_and_a_restart(stage: Stage) -> None:
+def test_watchdog_and_recovery_count_survive_recoveries_and_a_restart(stage: Stage) -> None:
     watch = Watchdog(heartbeat_timeout=60, autoresume=True, max_recoveries=4, idle_timeout=1000)
     control.hangs["hang"] = 5
     run = stage.begin(s.stuck, watchdog=watch)
@@ -251,7 +251,7 @@ def test_the_policy_and_the_count_stay_through_restores_and_a_restart(stage: Sta
 # Parts
 
 
-def test_a_part_that_is_frozen_ends_with_the_timeline_that_it_is_of(stage: Stage) -> None:
+def test_stalled_child_ends_with_its_timeline(stage: Stage) -> None:
     @workflow(name="r_frozen_part", watchdog=Watchdog(heartbeat_timeout=60))
     def part() -> str:
         return s.hang("hang")
@@ -275,7 +275,7 @@ def test_a_part_that_is_frozen_ends_with_the_timeline_that_it_is_of(stage: Stage
     assert stage.hf.inbox() == []
 
 
-def test_a_part_that_is_stuck_is_restored_and_those_around_it_go_on(stage: Stage) -> None:
+def test_stuck_child_is_recovered_and_its_parents_continue(stage: Stage) -> None:
     @workflow(name="r_part", watchdog=BACK)
     def part() -> str:
         return s.hang("hang")
@@ -294,7 +294,7 @@ def test_a_part_that_is_stuck_is_restored_and_those_around_it_go_on(stage: Stage
     assert control.begun.count("whole") == 1
 
 
-def test_a_part_that_is_frozen_is_waited_for(stage: Stage) -> None:
+def test_parent_waits_for_a_stalled_child(stage: Stage) -> None:
     @workflow(name="r_frozen_part", watchdog=Watchdog(heartbeat_timeout=60))
     def part() -> str:
         return s.hang("hang")
@@ -314,7 +314,7 @@ def test_a_part_that_is_frozen_is_waited_for(stage: Stage) -> None:
     assert run.result == "whole: hang is over"
 
 
-def test_a_worker_gets_its_place_back_and_ends_though_a_step_hangs(stage: Stage) -> None:
+def test_worker_frees_the_slot_of_a_hanging_step(stage: Stage) -> None:
     control.hangs["hang"] = 1
     run = stage.hf.enqueue(s.stuck, run_id="run", watchdog=BACK)
     worker = stage.hf.worker(concurrency=1, monitor=False).start()
@@ -331,7 +331,7 @@ def hard_to_undo() -> None:
     control.begun.append("done")
 
 
-def test_a_compensation_that_hangs_is_taken_up_by_another(stage: Stage) -> None:
+def test_hanging_compensation_is_taken_over(stage: Stage) -> None:
     @workflow(name="r_hard", watchdog=BACK)
     def hard() -> None:
         hard_to_undo()
@@ -358,7 +358,7 @@ def test_a_compensation_that_hangs_is_taken_up_by_another(stage: Stage) -> None:
     assert isinstance(raised[0], LeaseLost)
 
 
-def test_nothing_is_done_to_a_run_that_has_gone_on(stage: Stage) -> None:
+def test_recovery_leaves_a_run_that_has_continued(stage: Stage) -> None:
     control.hangs["hang"] = 1
     stage.begin(s.stuck, watchdog=BACK)
     hung(stage, 1)
@@ -371,7 +371,7 @@ def test_nothing_is_done_to_a_run_that_has_gone_on(stage: Stage) -> None:
     assert stage.hf.get("run").status == "completed"
 
 
-def test_a_monitor_ends_with_its_engine(stage: Stage) -> None:
+def test_monitor_stops_when_its_engine_closes(stage: Stage) -> None:
     monitor = stage.hf.monitor(interval=0.01).start()
     stage.hf.close()
     assert monitor.join(s.PATIENCE)

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import monitor_stage as s
 import pytest
-import stage as s
 
 import holdfast
 from holdfast import Holdfast, workflow
@@ -66,7 +66,7 @@ def without_threads(monkeypatch: pytest.MonkeyPatch, named: str = "holdfast work
 
 
 @pytest.mark.parametrize("flow", [plain, asynchronous], ids=["plain", "async"])
-def test_runs_that_get_no_thread_are_handed_back(
+def test_run_that_gets_no_thread_is_handed_back(
     hf: Holdfast, clock: Clock, monkeypatch: pytest.MonkeyPatch, flow: Any
 ) -> None:
     missing = without_threads(monkeypatch)
@@ -82,7 +82,7 @@ def test_runs_that_get_no_thread_are_handed_back(
         s.wait_until(lambda: all(run.status == "completed" for run in runs))
 
 
-def test_what_was_refused_for_want_of_a_thread_is_never_executed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_refused_for_lack_of_a_thread_is_never_executed(monkeypatch: pytest.MonkeyPatch) -> None:
     missing, hands, done = without_threads(monkeypatch), Executors(), threading.Event()
     executed: list[str] = []
 
@@ -100,9 +100,7 @@ def test_what_was_refused_for_want_of_a_thread_is_never_executed(monkeypatch: py
     assert executed == []
 
 
-def test_without_a_thread_to_write_the_event_loop_writes(
-    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_event_loop_writes_if_no_writer_thread_starts(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     missing = without_threads(monkeypatch, "holdfast committer")
 
     async def several() -> list[Any]:
@@ -115,7 +113,7 @@ def test_without_a_thread_to_write_the_event_loop_writes(
     assert hf._engine.committer._thread is not None
 
 
-def test_a_worker_works_without_a_monitor(
+def test_worker_continues_if_its_monitor_gets_no_thread(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     without_threads(monkeypatch, "holdfast monitor")
@@ -125,7 +123,7 @@ def test_a_worker_works_without_a_monitor(
 
 
 @pytest.mark.parametrize("rated", [False, True], ids=["plain", "rated"])
-def test_a_lease_begins_when_the_claim_does(hf: Holdfast, clock: Clock, rated: bool) -> None:
+def test_lease_starts_with_the_claim(hf: Holdfast, clock: Clock, rated: bool) -> None:
     """Not before whatever the claim waited for."""
     if rated:
         hf.limit_queue("default", rate=10)

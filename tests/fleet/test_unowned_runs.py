@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import monitor_stage as s
 import pytest
-import stage as s
-from stage import Stage, control
+from monitor_stage import Stage, control
 
 from holdfast import Watchdog, step, workflow
 from holdfast.fleet.monitor import recovery
@@ -58,7 +58,7 @@ def looked(stage: Stage, times: int) -> None:
             thread.join(s.PATIENCE)
 
 
-def test_a_run_that_cannot_be_gone_on_with_is_tried_so_often_and_frozen_then(
+def test_unowned_run_that_cannot_be_resumed_is_stalled_after_some_tries(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     interrupted(stage, flow("one"))
@@ -78,7 +78,7 @@ def test_a_run_that_cannot_be_gone_on_with_is_tried_so_often_and_frozen_then(
     assert stage.hf.answer(prompt.id, "resume").result == "over"
 
 
-def test_another_cause_is_told_too(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+def test_unowned_run_logs_each_cause_once(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     interrupted(stage, flow("one"))
     flow("two")
     looked(stage, 1)
@@ -87,7 +87,7 @@ def test_another_cause_is_told_too(stage: Stage, caplog: pytest.LogCaptureFixtur
     assert len([line for line in warnings(caplog) if "could not be resumed" in line]) == 2
 
 
-def test_what_befell_another_run_before_is_not_counted_again(stage: Stage) -> None:
+def test_failed_tries_are_counted_per_run(stage: Stage) -> None:
     interrupted(stage, flow("one"))
     flow("two")
     looked(stage, TRIES)
@@ -108,7 +108,7 @@ def half_known(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
         yield lambda: patch.setattr(definition, "_steps", steps)
 
 
-def test_what_only_this_process_does_not_know_is_left_to_others(
+def test_unknown_workflow_is_left_to_other_processes(
     stage: Stage, half_known: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     control.hangs["after"] = 1
@@ -130,7 +130,7 @@ def handed_back(stage: Stage, times: int) -> bool:
     return stage.kinds().count("run.handed_back") == times
 
 
-def test_a_worker_that_lacks_a_compensation_hands_the_run_back_to_one_that_has_it(
+def test_worker_without_the_compensation_hands_the_run_back(
     stage: Stage, half_known: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     control.hangs["after"] = 1
@@ -156,7 +156,7 @@ def test_a_worker_that_lacks_a_compensation_hands_the_run_back_to_one_that_has_i
     )
 
 
-def test_one_that_cannot_even_be_frozen_is_left_until_it_changes(
+def test_unowned_run_that_cannot_be_stalled_is_ignored_until_it_changes(
     stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
@@ -180,7 +180,7 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return lambda: monkeypatch.setattr(definition, "_workflows", known)
 
 
-def test_a_run_waits_for_somebody_who_knows_its_code_and_not_for_ever(
+def test_unowned_run_of_an_unknown_workflow_is_stalled_after_a_while(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     interrupted(stage, flow("one"))
@@ -202,7 +202,7 @@ def test_a_run_waits_for_somebody_who_knows_its_code_and_not_for_ever(
     assert stage.hf.answer("run#1", "resume").result == "over"
 
 
-def test_a_monitor_that_does_not_act_goes_on_with_what_the_other_does_not_know(
+def test_second_monitor_resumes_what_the_leader_does_not_know(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interrupted(stage, flow("one"))
@@ -222,7 +222,7 @@ def test_a_monitor_that_does_not_act_goes_on_with_what_the_other_does_not_know(
 # The engine's own runs
 
 
-def test_a_run_of_this_engine_is_not_dead_before_its_lease_is_renewed(
+def test_run_of_this_engine_is_not_dead_while_its_lease_is_late(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is in the store, and its first renewal is yet to come, when the machine sleeps past the lease."""
@@ -243,7 +243,7 @@ def test_a_run_of_this_engine_is_not_dead_before_its_lease_is_renewed(
     assert stage.hf.get("run").status == "completed"
 
 
-def test_nor_is_one_that_was_claimed_and_not_begun(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claimed_run_that_has_not_started_is_not_dead(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     there, go_on = threading.Event(), threading.Event()
     begin = Worker._begin
 
@@ -265,7 +265,7 @@ def test_nor_is_one_that_was_claimed_and_not_begun(stage: Stage, monkeypatch: py
 # A plan
 
 
-def test_a_plan_tells_what_a_look_would_do_and_changes_nothing(stage: Stage) -> None:
+def test_monitor_plan_lists_actions_and_changes_nothing(stage: Stage) -> None:
     control.hangs.update(one=1, two=1, after=1)
     stage.begin(s.stuck, "one", run_id="stalled", watchdog=Watchdog(heartbeat_timeout=10))
     stage.begin(s.stuck, "two", run_id="restored", watchdog=Watchdog(heartbeat_timeout=10, autoresume=True))
@@ -287,7 +287,7 @@ def test_a_plan_tells_what_a_look_would_do_and_changes_nothing(stage: Stage) -> 
     assert sorted(map(repr, stage.look())) == sorted(map(repr, planned))
 
 
-def test_without_a_thread_a_run_is_gone_on_with_by_a_later_look(
+def test_unowned_run_without_a_thread_is_resumed_by_a_later_check(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     interrupted(stage, flow("one"))
@@ -305,7 +305,7 @@ def no_thread(_: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
 
 
-def test_a_plan_tells_of_those_that_it_would_go_on_with(stage: Stage) -> None:
+def test_monitor_plan_lists_unowned_runs_to_resume(stage: Stage) -> None:
     interrupted(stage, flow("one"))
     flow("two")
     looked(stage, 1)

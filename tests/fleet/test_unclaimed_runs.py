@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import monitor_stage as s
 import msgspec
 import pytest
-import stage as s
-from stage import Stage
+from monitor_stage import Stage
 
 import holdfast
 from holdfast import workflow
@@ -118,7 +118,7 @@ def test_answered_run_whose_workflow_is_gone_is_found(stage: Stage) -> None:
     assert [alert.run for alert in stage.look(PATIENCE + 5)] == ["run"]
 
 
-def test_all_of_many_runs_are_found_a_page_at_a_time(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unclaimed_runs_are_found_page_by_page(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.fleet.monitor.unowned_runs._PAGE", 3)
     announce(stage, "one", ["unclaimed_known"])
     names = [f"run{number}" for number in range(7)]
@@ -130,7 +130,7 @@ def test_all_of_many_runs_are_found_a_page_at_a_time(stage: Stage, monkeypatch: 
     assert max(found) <= 3
 
 
-def test_announcements_of_the_dead_are_removed(stage: Stage) -> None:
+def test_announcements_of_dead_workers_are_removed(stage: Stage) -> None:
     announce(stage, "dead", ["unclaimed_known"])
     stage.hf._store.set_value("worker/nonsense", b"\xc1", 0)
     now = int((stage.seconds + 1e6) * 1e6)

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import monitor_stage as s
 import pytest
-import stage as s
 from msgspec.structs import replace
 
 import holdfast
@@ -117,7 +117,9 @@ PLACES: dict[str, tuple[Any, str, Callable[..., bool]]] = {
 
 @pytest.mark.parametrize("flow", [plain, asynchronous], ids=["plain", "async"])
 @pytest.mark.parametrize("place", PLACES)
-def test_it_goes_on_at_once(hf: Holdfast, monkeypatch: pytest.MonkeyPatch, place: str, flow: Any) -> None:
+def test_run_released_late_is_claimed_again_at_once(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch, place: str, flow: Any
+) -> None:
     if flow is asynchronous and place != "it has not heard yet that its last write was done":
         pytest.skip("the gate would stand in the event loop that is to go on")
     gate = Gate(hf, monkeypatch)
@@ -129,7 +131,9 @@ def test_it_goes_on_at_once(hf: Holdfast, monkeypatch: pytest.MonkeyPatch, place
     assert gate.claims >= 2
 
 
-def test_it_goes_on_once_a_rollback_is_finished(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_claims_a_run_again_after_finishing_its_rollback(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A worker finishes a rollback, which leaves the run in its queue, and claims it again before that has ended."""
     run = hf.enqueue(ordering)
     with hf.worker(monitor=False, poll=0.02):
@@ -149,7 +153,7 @@ def test_it_goes_on_once_a_rollback_is_finished(hf: Holdfast, monkeypatch: pytes
     assert gate.passed
 
 
-def test_two_workers_of_one_engine_take_turns_with_a_run(
+def test_two_workers_of_one_engine_execute_a_run_in_turns(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(hf, monkeypatch)
@@ -160,7 +164,7 @@ def test_two_workers_of_one_engine_take_turns_with_a_run(
         assert answered(hf, run) == 3
 
 
-def test_what_waits_for_an_end_is_told_once_and_by_whoever_gives_it_up(hf: Holdfast) -> None:
+def test_when_free_calls_back_once(hf: Holdfast) -> None:
     services, told = hf._engine, []
     services.when_free("a", lambda: told.append("free"))
     assert told == ["free"]
@@ -173,7 +177,7 @@ def test_what_waits_for_an_end_is_told_once_and_by_whoever_gives_it_up(hf: Holdf
     assert told == ["free", "released"]
 
 
-def test_a_closed_event_loop_keeps_nobody_waiting(hf: Holdfast) -> None:
+def test_when_free_does_not_wait_for_a_closed_event_loop(hf: Holdfast) -> None:
     services, told = hf._engine, []
 
     async def claim() -> None:

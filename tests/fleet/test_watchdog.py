@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import monitor_stage as s
 import pytest
-import stage as s
-from stage import Stage, control
+from monitor_stage import Stage, control
 
 from holdfast import InvalidCall, NotFound, Watchdog, step, workflow
 from holdfast.fleet.monitor.monitor import Monitor
@@ -44,7 +44,7 @@ def test_watchdog_refuses_values_out_of_range(field: str, value: Any) -> None:
         Watchdog(**{field: value})
 
 
-def test_a_policy_is_a_watch(stage: Stage) -> None:
+def test_watchdog_arguments_refuse_other_types(stage: Stage) -> None:
     with pytest.raises(InvalidCall, match=r"Watchdog\(heartbeat_timeout=60\)"):
         workflow(watchdog={"heartbeat_timeout": 3})(lambda: None)  # type: ignore[call-overload]
     with pytest.raises(InvalidCall, match="heartbeat_timeout"):
@@ -64,7 +64,7 @@ def test_a_policy_is_a_watch(stage: Stage) -> None:
         stage.hf.set_watchdog("nobody", OWN)
 
 
-def test_a_run_has_its_own_or_its_workflows(stage: Stage) -> None:
+def test_run_has_its_own_watchdog_or_that_of_its_workflow(stage: Stage) -> None:
     stage.hf.run(watched, run_id="plain")
     assert policy(stage, "plain") == Watchdog(heartbeat_timeout=30, max_repeats=5)
     stage.hf.run(watched, run_id="own", watchdog=OWN)
@@ -76,7 +76,7 @@ def test_a_run_has_its_own_or_its_workflows(stage: Stage) -> None:
     assert policy(stage, "none") is None
 
 
-def test_a_workflow_that_was_changed_brings_its_new_policy_and_a_run_keeps_its_own(stage: Stage) -> None:
+def test_changed_workflow_replaces_only_inherited_watchdogs(stage: Stage) -> None:
     fails = [True]
 
     @step(name="w_fails")
@@ -104,7 +104,7 @@ def test_a_workflow_that_was_changed_brings_its_new_policy_and_a_run_keeps_its_o
     assert policy(stage, "follows") is None
 
 
-def test_it_can_be_changed_while_the_run_is_stuck(stage: Stage) -> None:
+def test_watchdog_can_be_set_while_the_run_is_stuck(stage: Stage) -> None:
     control.hangs["hang"] = 1
     stage.begin(s.stuck)
     s.wait_until(lambda: "hang" in control.begun)
@@ -116,7 +116,7 @@ def test_it_can_be_changed_while_the_run_is_stuck(stage: Stage) -> None:
     assert told.data["actor"] == "ada"
 
 
-def test_a_change_reaches_a_run_that_goes_on(stage: Stage) -> None:
+def test_set_watchdog_reaches_a_run_that_is_executed(stage: Stage) -> None:
     control.hangs["hang"] = 1
     stage.begin(s.stuck)
     s.wait_until(lambda: "hang" in control.begun)
@@ -126,7 +126,7 @@ def test_a_change_reaches_a_run_that_goes_on(stage: Stage) -> None:
     assert policy(stage) == OWN
 
 
-def test_it_stays_through_rollbacks_and_restarts(stage: Stage) -> None:
+def test_watchdog_survives_rollbacks_and_restarts(stage: Stage) -> None:
     stage.hf.run(s.stuck, run_id="run", watchdog=OWN)
     for _ in range(3):
         stage.hf.rollback("run", to=2)
@@ -138,7 +138,7 @@ def test_it_stays_through_rollbacks_and_restarts(stage: Stage) -> None:
         assert policy(stage) == OWN
 
 
-def test_a_default_is_for_runs_that_have_none(stage: Stage) -> None:
+def test_monitor_watchdog_is_for_runs_without_one(stage: Stage) -> None:
     control.hangs.update(one=1, two=1)
     stage.begin(s.stuck, "one", run_id="one")
     stage.begin(s.stuck, "two", run_id="two", watchdog=Watchdog(heartbeat_timeout=1000))
@@ -148,13 +148,13 @@ def test_a_default_is_for_runs_that_have_none(stage: Stage) -> None:
     assert "control.hang(name)" in stage.frozen("one").details["stack"]
 
 
-def test_a_policy_of_another_version_that_makes_no_sense_here_is_none() -> None:
+def test_watchdog_of_another_version_that_is_not_understood_is_ignored() -> None:
     assert RunWatchdog.read({"silent": "a while", "own": True}).policy is None
     assert RunWatchdog.read({"repeats": 1}).policy is None
     assert RunWatchdog.read({"silent": 3, "of the future": 4}).policy == Watchdog(heartbeat_timeout=3)
 
 
-def test_what_is_wrong_with_one_run_does_not_keep_the_monitor_from_the_others(
+def test_monitor_checks_other_runs_after_an_error(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     control.hangs.update(one=1, two=1)

@@ -51,7 +51,7 @@ def calls(versions: list[Version]) -> list[Any]:
 
 
 @given(histories(), st.integers(2, 4))
-def test_repetition(versions: list[Version], repeats: int) -> None:
+def test_loop_detector_finds_a_repeated_step(versions: list[Version], repeats: int) -> None:
     found = looping(trail_of(versions), Watchdog(max_repeats=repeats))
     same = calls(versions)[-repeats:]
     expected = len(same) == repeats and all(each == same[0] for each in same)
@@ -65,7 +65,7 @@ def test_repetition(versions: list[Version], repeats: int) -> None:
 
 
 @given(histories(), st.integers(2, 3))
-def test_to_and_fro(versions: list[Version], rounds: int) -> None:
+def test_loop_detector_finds_two_alternating_steps(versions: list[Version], rounds: int) -> None:
     found = looping(trail_of(versions), Watchdog(max_repeats=rounds))
     states = [version.state for version in versions]
 
@@ -89,7 +89,7 @@ def test_to_and_fro(versions: list[Version], rounds: int) -> None:
 
 
 @given(histories(), st.integers(2, 4))
-def test_a_state_that_does_not_change(versions: list[Version], unchanged: int) -> None:
+def test_loop_detector_finds_an_unchanged_state(versions: list[Version], unchanged: int) -> None:
     found = looping(trail_of(versions), Watchdog(max_unchanged=unchanged))
     last = [version.state for version in versions][-unchanged - 1 :]
     assert (found is not None) == (len(last) == unchanged + 1 and len(set(last)) == 1)
@@ -99,7 +99,7 @@ def test_a_state_that_does_not_change(versions: list[Version], unchanged: int) -
 
 
 @given(histories())
-def test_what_is_not_watched_is_not_found(versions: list[Version]) -> None:
+def test_loop_detector_ignores_what_is_not_watched(versions: list[Version]) -> None:
     assert looping(trail_of(versions), Watchdog(heartbeat_timeout=1)) is None
 
 
@@ -118,7 +118,7 @@ busy = st.builds(
     st.lists(busy, max_size=3), st.integers(0, 100 * SECOND), st.none() | st.integers(1, 100),
     st.none() | st.integers(1, 100), st.booleans(),
 )  # fmt: skip
-def test_silence(
+def test_silence_detector_finds_late_steps(
     steps: list[ActiveStep], beat: int, inside: int | None, between: int | None, waits: bool
 ) -> None:
     at = 100 * SECOND
@@ -145,7 +145,7 @@ amounts = st.integers(0, 50)
 
 
 @given(st.data(), amounts, amounts, amounts, amounts, amounts, amounts, amounts, amounts, st.integers(1, 40))
-def test_budgets_count_from_the_last_answer(
+def test_budget_detector_counts_from_the_last_answer(
     data: st.DataObject,
     worked: int,
     working: int,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import stage as s
-from stage import Stage
+import monitor_stage as s
+from monitor_stage import Stage
 
 from holdfast.store.protocol import Claim, QueuePlace
 
@@ -24,7 +24,7 @@ def key_of(stage: Stage) -> int:
     return run.key
 
 
-def test_a_run_that_is_handed_over_keeps_queue_priority_and_turn(stage: Stage) -> None:
+def test_handed_over_run_keeps_its_queue_priority_and_turn(stage: Stage) -> None:
     stage.hf.enqueue(s.stuck, run_id="run", priority=1)
     stage.hf.requeue("run", queue="busy", priority=7)
     assert claimed(stage, "who dies") == ["run"]
@@ -36,7 +36,7 @@ def test_a_run_that_is_handed_over_keeps_queue_priority_and_turn(stage: Stage) -
     assert claimed(stage, "another") == ["run", "later"]
 
 
-def test_a_run_is_requeued_where_it_was_last(stage: Stage) -> None:
+def test_requeued_run_returns_to_its_last_queue(stage: Stage) -> None:
     stage.hf.enqueue(s.stuck, run_id="run", priority=1)
     stage.hf.requeue("run", queue="busy", priority=7)
     stage.hf.pause("run")

@@ -10,7 +10,7 @@ from typing import Any
 
 import fleet_flows as flows
 import pytest
-from crew import Crew, World, wait_until
+from worker_processes import Crew, World, wait_until
 
 import holdfast
 from holdfast import Holdfast, InvalidCall
@@ -28,7 +28,7 @@ def most_at_once(world: World) -> int:
     return most
 
 
-def test_concurrency_is_kept_by_several_workers(hf: Holdfast, crew: Crew, world: World) -> None:
+def test_queue_concurrency_holds_for_several_workers(hf: Holdfast, crew: Crew, world: World) -> None:
     hf.limit_queue("default", concurrency=3)
     runs = [hf.enqueue(flows.gated, f"g{number}") for number in range(12)]
     crew.hire(3, concurrency=5)
@@ -42,7 +42,7 @@ def test_concurrency_is_kept_by_several_workers(hf: Holdfast, crew: Crew, world:
     assert most_at_once(world) == 3
 
 
-def test_a_limit_of_one_queue_does_not_hold_up_another(hf: Holdfast, world: World) -> None:
+def test_queue_limit_does_not_delay_another_queue(hf: Holdfast, world: World) -> None:
     hf.limit_queue("narrow", concurrency=1)
     for number in range(3):
         hf.enqueue(flows.gated, f"g{number}", queue="narrow", priority=9)
@@ -54,7 +54,7 @@ def test_a_limit_of_one_queue_does_not_hold_up_another(hf: Holdfast, world: Worl
         world.until("after g2")
 
 
-def test_a_limit_can_be_lifted_at_any_time(hf: Holdfast, world: World) -> None:
+def test_queue_limit_can_be_lifted_while_workers_run(hf: Holdfast, world: World) -> None:
     hf.limit_queue("default", concurrency=1)
     for number in range(3):
         hf.enqueue(flows.gated, f"g{number}")
@@ -66,7 +66,7 @@ def test_a_limit_can_be_lifted_at_any_time(hf: Holdfast, world: World) -> None:
         world.until("after g2")
 
 
-def test_the_rate_is_kept_by_several_workers(hf: Holdfast, crew: Crew, world: World) -> None:
+def test_queue_rate_holds_for_several_workers(hf: Holdfast, crew: Crew, world: World) -> None:
     hf.limit_queue("default", rate=5, per=0.5)
     crew.hire(2, concurrency=10)
     runs = [hf.enqueue(flows.marking, "x") for _ in range(18)]
@@ -80,7 +80,7 @@ def test_the_rate_is_kept_by_several_workers(hf: Holdfast, crew: Crew, world: Wo
     assert begun[-1] - begun[0] < 8
 
 
-def test_an_idle_queue_with_a_rate_writes_nothing(hf: Holdfast, world: World) -> None:
+def test_queue_rate_writes_nothing_while_the_queue_is_empty(hf: Holdfast, world: World) -> None:
     hf.limit_queue("default", rate=1, per=60)
     hf.enqueue(flows.marking, "a")
     hf.enqueue(flows.marking, "b", delay=3600)
@@ -93,7 +93,7 @@ def test_an_idle_queue_with_a_rate_writes_nothing(hf: Holdfast, world: World) ->
     assert world.told() == ["a"]
 
 
-def test_what_was_taken_and_not_used_is_given_back(hf: Holdfast, world: World) -> None:
+def test_queue_rate_gets_unused_starts_back(hf: Holdfast, world: World) -> None:
     hf.limit_queue("default", rate=4, per=3600)
     with hf.worker(concurrency=10):
         for name in "abcd":
@@ -107,7 +107,7 @@ def test_what_was_taken_and_not_used_is_given_back(hf: Holdfast, world: World) -
         last.wait(20)
 
 
-def test_queues_and_their_limits_are_listed(hf: Holdfast) -> None:
+def test_queues_lists_counts_and_limits(hf: Holdfast) -> None:
     hf.limit_queue("b", concurrency=2, rate=10, per=60)
     hf.enqueue(flows.empty, queue="b")
     hf.enqueue(flows.empty, queue="a")
@@ -131,24 +131,24 @@ def test_queues_and_their_limits_are_listed(hf: Holdfast) -> None:
         {"queue": ""},
     ],
 )
-def test_limits_that_cannot_be(wrong: dict[str, Any]) -> None:
+def test_limit_queue_refuses_invalid_limits(wrong: dict[str, Any]) -> None:
     with holdfast.open(":memory:") as hf, pytest.raises(InvalidCall):
         hf.limit_queue(**{"queue": "q", **wrong})
 
 
 @pytest.mark.parametrize("wrong", [None, 7, [], [7], "", ["a", None]])
-def test_queues_that_a_worker_cannot_have(wrong: Any) -> None:
+def test_worker_refuses_invalid_queues(wrong: Any) -> None:
     with holdfast.open(":memory:") as hf, pytest.raises(InvalidCall, match="queue"):
         hf.worker(queues=wrong)
 
 
 @pytest.mark.parametrize("wrong", [0, True, "15", float("nan"), 10**6])
-def test_leases_that_cannot_be(wrong: Any) -> None:
+def test_open_refuses_invalid_leases(wrong: Any) -> None:
     with pytest.raises(InvalidCall, match="lease is a number of seconds"):
         holdfast.open(":memory:", lease=wrong)
 
 
-def test_an_account_never_gives_more_than_the_rate_in_any_period() -> None:
+def test_queue_rate_is_never_exceeded_in_any_period() -> None:
     """However long those who take from it hesitate, and whoever of them gives back what."""
     chance = random.Random(5)
     for rate, per in ((1, 1000), (7, 1000), (100, 1_000_000), (1000, 10)):
@@ -172,7 +172,7 @@ def test_an_account_never_gives_more_than_the_rate_in_any_period() -> None:
         assert all(earlier <= later for earlier, later in pairwise(begun))
 
 
-def test_a_clock_that_was_ahead_does_not_close_a_queue() -> None:
+def test_queue_rate_ignores_grants_of_a_clock_that_was_ahead() -> None:
     with holdfast.open(":memory:") as hf:
         hf.limit_queue("default", rate=1, per=10)
         hour, second = 3_600_000_000, 1_000_000
@@ -181,7 +181,7 @@ def test_a_clock_that_was_ahead_does_not_close_a_queue() -> None:
         assert take(hf._store, "default", 1, 21 * second, 21 * second).amount == 1
 
 
-def test_the_rate_is_kept_by_a_worker_that_hesitates(world: World) -> None:
+def test_queue_rate_holds_for_a_worker_that_claims_late(world: World) -> None:
     """Nearly a whole period goes by between what it takes from the account and its claim."""
     slow, late = [0.0, 0.9], 0.0
 

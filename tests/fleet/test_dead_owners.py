@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import monitor_stage as s
 import pytest
-import stage as s
-from stage import Stage, control
+from monitor_stage import Stage, control
 
 from holdfast import Watchdog, step, workflow
 
@@ -36,7 +36,9 @@ def dead(stage: Stage, flow: Any, **how: Any) -> None:
         (Watchdog(autoresume=True), "recover", "completed"),
     ],
 )
-def test_whose_engine_is_gone_is_dead(stage: Stage, watch: Watchdog | None, action: str, status: str) -> None:
+def test_run_of_a_closed_engine_is_dead(
+    stage: Stage, watch: Watchdog | None, action: str, status: str
+) -> None:
     if stage.where == ":memory:":
         pytest.skip("one engine alone has it")
     dead(stage, s.stuck, watchdog=watch)
@@ -52,7 +54,7 @@ def test_whose_engine_is_gone_is_dead(stage: Stage, watch: Watchdog | None, acti
     stage.join()
 
 
-def test_what_is_dead_and_in_a_queue_is_handed_over_at_once(stage: Stage) -> None:
+def test_dead_queued_run_is_handed_over_at_once(stage: Stage) -> None:
     if stage.where == ":memory:":
         pytest.skip("one engine alone has it")
     control.hangs["hang"] = 1
@@ -70,7 +72,7 @@ def test_what_is_dead_and_in_a_queue_is_handed_over_at_once(stage: Stage) -> Non
     worker.stop()
 
 
-def test_a_run_that_was_interrupted_belongs_to_nobody_and_is_dead(stage: Stage) -> None:
+def test_interrupted_run_without_an_owner_is_dead(stage: Stage) -> None:
     @step(name="r_interrupted")
     def interrupted() -> str:
         control.begun.append("hang")

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import monitor_stage as s
 import pytest
-import stage as s
-from stage import Stage, control
+from monitor_stage import Stage, control
 
 import holdfast
 from holdfast import HoldfastError, InvalidAnswer, LeaseLost, NotFound, Watchdog, workflow
@@ -44,7 +44,7 @@ def frozen(stage: Stage) -> Callable[..., Question]:
     return make
 
 
-def test_it_is_listed_and_found_by_its_id(stage: Stage, frozen: Callable[..., Question]) -> None:
+def test_question_of_a_stalled_run_is_in_the_inbox(stage: Stage, frozen: Callable[..., Question]) -> None:
     prompt = frozen()
     assert prompt.id == "run#1"
     assert stage.hf.inbox(open=True) == [prompt] == stage.hf.get("run").questions()
@@ -65,7 +65,7 @@ def test_unknown_question_is_refused_by_name(stage: Stage) -> None:
             stage.hf.answer(each, "resume")
 
 
-def test_what_has_been_answered_is_listed_by_pages_newest_first(stage: Stage) -> None:
+def test_inbox_lists_answered_questions_in_pages_newest_first(stage: Stage) -> None:
     @workflow(name="a_many")
     def many(questions: int) -> None:
         for number in range(questions):
@@ -96,9 +96,7 @@ def test_what_has_been_answered_is_listed_by_pages_newest_first(stage: Stage) ->
     assert stage.hf.inbox(open=False, after="nobody#1") == []
 
 
-def test_the_newest_are_found_without_a_look_at_the_whole_journal(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inbox_reads_only_the_end_of_the_journal(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     @workflow(name="a_last")
     def last() -> None:
         holdfast.ask("well?")
@@ -123,9 +121,7 @@ def test_the_newest_are_found_without_a_look_at_the_whole_journal(
     assert sum(read) <= 10
 
 
-def test_an_answer_of_before_it_said_what_was_asked_is_told_too(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inbox_reads_answers_of_older_versions(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     @workflow(name="a_before")
     def before() -> None:
         holdfast.ask("well?")
@@ -140,12 +136,12 @@ def test_an_answer_of_before_it_said_what_was_asked_is_told_too(
 
 
 @pytest.mark.parametrize("wrong", [{"limit": 0}, {"limit": "all"}, {"after": 3}, {"run_id": 3}])
-def test_pages_that_cannot_be(stage: Stage, wrong: dict[str, Any]) -> None:
+def test_inbox_refuses_invalid_pages(stage: Stage, wrong: dict[str, Any]) -> None:
     with pytest.raises(HoldfastError, match=next(iter(wrong)).replace("run_id", "run id")):
         stage.hf.inbox(open=False, **wrong)
 
 
-def test_resume_goes_on_from_the_head(stage: Stage, frozen: Callable[..., Question]) -> None:
+def test_answer_resume_continues_from_the_head(stage: Stage, frozen: Callable[..., Question]) -> None:
     prompt = frozen()
     run = stage.hf.answer(prompt.id, "resume", actor="ada")
     assert run.status == "completed"
@@ -160,7 +156,7 @@ def test_resume_goes_on_from_the_head(stage: Stage, frozen: Callable[..., Questi
     assert [type(error) for error in stage.raised] == [LeaseLost]
 
 
-def test_rollback_goes_back_to_a_version_and_undoes_what_came_after(
+def test_answer_rollback_compensates_the_steps_after_a_version(
     stage: Stage, frozen: Callable[..., Question]
 ) -> None:
     prompt = frozen()
@@ -173,7 +169,7 @@ def test_rollback_goes_back_to_a_version_and_undoes_what_came_after(
     assert line.reason.startswith("rollback: step m_hang")
 
 
-def test_rollback_without_a_version_goes_back_to_the_last_good_one(
+def test_answer_rollback_without_a_version_uses_the_last_good_one(
     stage: Stage, frozen: Callable[..., Question]
 ) -> None:
     prompt = frozen()
@@ -183,7 +179,7 @@ def test_rollback_without_a_version_goes_back_to_the_last_good_one(
 
 
 @pytest.mark.parametrize("keep", [[], ["turn"], ["turn", "plan"], "turn"])
-def test_reinitialise_begins_afresh_with_what_is_kept(
+def test_answer_reinitialise_starts_over_with_the_kept_parts(
     stage: Stage, frozen: Callable[..., Question], keep: Any
 ) -> None:
     prompt = frozen()
@@ -200,7 +196,7 @@ def test_reinitialise_begins_afresh_with_what_is_kept(
     assert answer.data["choice"] == "reinitialise"
 
 
-def test_cancel_ends_it(stage: Stage, frozen: Callable[..., Question]) -> None:
+def test_answer_cancel_ends_the_run(stage: Stage, frozen: Callable[..., Question]) -> None:
     prompt = frozen()
     run = stage.hf.answer(prompt.id, "cancel", actor="ada")
     assert run.status == "cancelled"
@@ -222,7 +218,7 @@ def test_cancel_ends_it(stage: Stage, frozen: Callable[..., Question]) -> None:
         ("reinitialise", {"keep": ["plan.deep"]}, "'plan.deep' cannot be kept"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_says_what_does(
+def test_invalid_choice_is_refused_with_the_valid_ones(
     stage: Stage, frozen: Callable[..., Question], choice: Any, how: dict[str, Any], why: str
 ) -> None:
     prompt = frozen()
@@ -231,7 +227,7 @@ def test_what_does_not_fit_is_refused_and_says_what_does(
     assert stage.frozen() == prompt
 
 
-def test_the_second_answer_is_told_who_gave_the_first_and_when(
+def test_second_answer_is_refused_with_the_actor_and_time_of_the_first(
     stage: Stage, frozen: Callable[..., Question]
 ) -> None:
     prompt = frozen()
@@ -242,7 +238,7 @@ def test_the_second_answer_is_told_who_gave_the_first_and_when(
             stage.hf.answer(prompt.id, "rollback" if how else "resume", **how)
 
 
-def test_of_many_answers_at_once_one_counts(stage: Stage, frozen: Callable[..., Question]) -> None:
+def test_concurrent_answers_one_takes_effect(stage: Stage, frozen: Callable[..., Question]) -> None:
     prompt = frozen()
     choices = ["resume", "rollback", "reinitialise", "cancel"] * 2
     barrier = threading.Barrier(len(choices))
@@ -268,7 +264,7 @@ def test_of_many_answers_at_once_one_counts(stage: Stage, frozen: Callable[..., 
     assert stage.kinds().count("question.answered") == 1
 
 
-def test_questions_of_workflows_take_no_choices_and_tell_who_answered(stage: Stage) -> None:
+def test_question_of_a_workflow_takes_no_version_or_keep(stage: Stage) -> None:
     @workflow(name="a_asks")
     def asks() -> Any:
         return holdfast.ask("well?")
@@ -285,7 +281,7 @@ def test_questions_of_workflows_take_no_choices_and_tell_who_answered(stage: Sta
         stage.hf.answer("nobody#1", "resume")
 
 
-def test_what_was_decided_otherwise_closes_the_prompt(stage: Stage, frozen: Callable[..., Question]) -> None:
+def test_operator_action_closes_the_question(stage: Stage, frozen: Callable[..., Question]) -> None:
     prompt = frozen()
     assert stage.hf.pause("run").status == "stalled"
     stage.hf.resume("run")
@@ -294,7 +290,7 @@ def test_what_was_decided_otherwise_closes_the_prompt(stage: Stage, frozen: Call
         stage.hf.answer(prompt.id, "cancel")
 
 
-def test_an_answer_gives_the_budget_anew(stage: Stage) -> None:
+def test_answer_restarts_the_watchdog_budget(stage: Stage) -> None:
     control.hangs["after"] = 2
     stage.begin(s.counting, 5, watchdog=Watchdog(max_steps=3, max_repeats=2, max_unchanged=2))
     s.wait_until(lambda: "after" in control.begun)
@@ -306,7 +302,7 @@ def test_an_answer_gives_the_budget_anew(stage: Stage) -> None:
     assert stage.look() == []
 
 
-def test_an_answer_lets_a_loop_count_from_there(stage: Stage) -> None:
+def test_answer_restarts_the_loop_count(stage: Stage) -> None:
     control.hangs["after"] = 2
     stage.begin(s.repeating, 5, watchdog=Watchdog(max_repeats=5, max_unchanged=5))
     s.wait_until(lambda: "after" in control.begun)
@@ -318,7 +314,7 @@ def test_an_answer_lets_a_loop_count_from_there(stage: Stage) -> None:
     assert stage.look() == []
 
 
-def test_the_answer_for_a_run_in_a_queue_is_carried_out_by_workers(stage: Stage) -> None:
+def test_answer_for_a_queued_run_is_carried_out_by_workers(stage: Stage) -> None:
     control.hangs["hang"] = 1
     run = stage.hf.enqueue(plans, "plan", run_id="run")
     with stage.hf.worker(monitor=False):
@@ -330,7 +326,7 @@ def test_the_answer_for_a_run_in_a_queue_is_carried_out_by_workers(stage: Stage)
     assert control.begun == ["plan", "hang", "plan", "hang"]
 
 
-def test_a_frozen_run_may_be_put_into_a_queue(stage: Stage, frozen: Callable[..., Question]) -> None:
+def test_stalled_run_can_be_requeued(stage: Stage, frozen: Callable[..., Question]) -> None:
     prompt = frozen()
     run = stage.hf.requeue("run", queue="other", actor="ada")
     with pytest.raises(InvalidAnswer, match="by ada"):
@@ -344,7 +340,7 @@ def test_a_frozen_run_may_be_put_into_a_queue(stage: Stage, frozen: Callable[...
         s.wait_until(lambda: run.status == "completed")
 
 
-def test_a_frozen_run_that_was_imported_has_a_prompt_of_its_own(
+def test_imported_stalled_run_has_its_own_question(
     stage: Stage, frozen: Callable[..., Question], tmp_path: Path
 ) -> None:
     prompt = frozen()

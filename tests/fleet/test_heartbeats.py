@@ -6,10 +6,10 @@ import os
 import threading
 from itertools import pairwise
 
+import monitor_stage as s
 import msgspec
 import pytest
-import stage as s
-from stage import Stage, control
+from monitor_stage import Stage, control
 
 from holdfast import Watchdog
 from holdfast.execution import heartbeat
@@ -33,7 +33,7 @@ def begun(stage: Stage) -> str:
     return heartbeat_name(stage.hf._engine.owner)
 
 
-def test_who_has_nothing_to_tell_any_more_is_silent(stage: Stage) -> None:
+def test_heartbeat_is_not_written_without_watched_runs(stage: Stage) -> None:
     services = stage.hf._engine
     services.keeper.beat()
     assert names(stage) == []
@@ -55,7 +55,7 @@ def test_who_has_nothing_to_tell_any_more_is_silent(stage: Stage) -> None:
     assert names(stage) == [name]
 
 
-def test_who_ends_takes_its_word_away(stage: Stage) -> None:
+def test_heartbeat_is_removed_when_the_engine_closes(stage: Stage) -> None:
     if stage.where == ":memory:":
         pytest.skip("what is gone with its engine")
     begun(stage)
@@ -67,7 +67,7 @@ def test_who_ends_takes_its_word_away(stage: Stage) -> None:
         assert other._store.value_names("pulse/") == []
 
 
-def test_what_the_dead_said_is_taken_away_when_they_are_long_dead(stage: Stage) -> None:
+def test_heartbeat_of_a_dead_process_is_removed_later(stage: Stage) -> None:
     store = stage.hf._store
     now = int(stage.seconds * 1e6)
     for number in range(450):
@@ -87,7 +87,7 @@ def test_what_the_dead_said_is_taken_away_when_they_are_long_dead(stage: Stage) 
     assert store.value("pulses") is not None
 
 
-def test_who_was_taken_for_dead_speaks_again(stage: Stage) -> None:
+def test_heartbeat_is_written_again_after_it_was_removed(stage: Stage) -> None:
     name = begun(stage)
     found = stage.hf._store.value(name)
     assert found is not None
@@ -98,7 +98,7 @@ def test_who_was_taken_for_dead_speaks_again(stage: Stage) -> None:
     assert len(said.runs) == 1
 
 
-def test_what_is_said_last_is_what_was_seen_last(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeat_last_write_has_the_latest_state(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread that renews leases and a monitor tell at once: neither is refused, none is late."""
     begun(stage)
     services = stage.hf._engine
@@ -128,7 +128,7 @@ def test_what_is_said_last_is_what_was_seen_last(stage: Stage, monkeypatch: pyte
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
-def test_a_child_leaves_the_word_of_its_parent_alone(stage: Stage) -> None:
+def test_heartbeat_of_a_parent_survives_the_end_of_a_forked_child(stage: Stage) -> None:
     if stage.where == ":memory:":
         pytest.skip("a child has a store of its own")
     name = begun(stage)
