@@ -234,14 +234,14 @@ class StoredValues:
         self._refer(keywords, named.values(), folder.space)
         return CapturedCall(freeze_list([given, keywords, names]), folder.arrivals, call.parameters)
 
-    def note(self, drawn: VersionDraft, result: Any, captured: CapturedCall | None) -> None:
+    def note(self, draft: VersionDraft, result: Any, captured: CapturedCall | None) -> None:
         """Remember what a version that was committed just now stores."""
-        assert drawn.change.version is not None
-        found = list(drawn.writer.loose)
+        assert draft.change.version is not None
+        found = list(draft.writer.loose)
         small = captured is None or captured.parameters is None
         if small and not found and type(result) not in (dict, list):
             return
-        if drawn.change.version.size > _VERSION_BYTES:
+        if draft.change.version.size > _VERSION_BYTES:
             return
         if captured is not None and captured.parameters is not None:
             for owner in captured.call[:2]:
@@ -250,7 +250,7 @@ class StoredValues:
                 found += [(value, places[id(value)]) for value in values if id(value) in places]
         with self._lock:
             if type(result) in (dict, list):
-                self._results.append((result, drawn.result))
+                self._results.append((result, draft.result))
             for text, place in found:
                 self._keep_text(text, place)
             if captured is not None and captured.parameters is not None:

@@ -30,7 +30,6 @@ from holdfast.execution.effects import Flow, RunBlocking, is_cancellation, is_in
 from holdfast.execution.engine_context import EngineContext
 from holdfast.execution.exception_codec import revive, unpack
 from holdfast.execution.execution import Execution
-from holdfast.execution.failures import Failure
 from holdfast.execution.limits import count_child, innermost_budget, is_run_limit, spent_by
 from holdfast.execution.options import ResumeOptions, RunOptions, WorkflowCall
 from holdfast.execution.replay_log import RecordedStep, ReplayLog, lineage
@@ -40,10 +39,9 @@ from holdfast.history.compare import call_differences, describe_differences
 from holdfast.model.names import MAX_ID, check_run_id
 from holdfast.model.records import CLOSED, LIVE, RunRecord, VersionRecord
 from holdfast.model.run_detail import Wait, detail_of
+from holdfast.store.protocol import iter_runs
 from holdfast.tree.codec import decode
 from holdfast.workflow.definition import Workflow
-
-_PAGE = 500
 
 
 class AffectedChild(NamedTuple):
@@ -68,7 +66,7 @@ def affected_children(
 ) -> Iterator[AffectedChild]:
     """Yield the descendants on a run's timeline that did something after a moment: each before its children."""
     line = [version for _, version in lineage(engine.context.reader(run), run.head)]
-    for child in _children(engine, run):
+    for child in iter_runs(engine.store, parent=run.key):
         newest = engine.store.versions(child.key, before=child.head + 1, limit=1)
         if child.status in CLOSED and newest and newest[0].seq <= moment:
             continue
@@ -97,7 +95,7 @@ def carried_over(engine: EngineContext, run: RunRecord) -> dict[str, str]:
         return {}
     line = [version for _, version in lineage(engine.context.reader(run), run.head)]
     found: dict[str, str] = {}
-    for child in _children(engine, run):
+    for child in iter_runs(engine.store, parent=run.key):
         first = engine.store.versions(child.key, after=0, before=2, limit=1)
         if child.status != "cancelled" and first and is_on_line(run, line, child, first[0]):
             address, _ = called_at(first[0])
@@ -120,13 +118,6 @@ def called_at(first: VersionRecord) -> tuple[str, int]:
     """Return the address and the timeline at which the parent called the child whose first version this is."""
     address, timeline = (decode(first.detail) if first.detail else {}).get("part") or ("", 0)
     return address, timeline
-
-
-def _children(engine: EngineContext, run: RunRecord) -> Iterator[RunRecord]:
-    before: int | None = None
-    while page := engine.store.runs(parent=run.key, before=before, limit=_PAGE):
-        yield from page
-        before = page[-1].key
 
 
 def child(call: Call[Workflow]) -> Flow[Any]:
@@ -201,13 +192,7 @@ def child(call: Call[Workflow]) -> Flow[Any]:
                 after = None
                 if execution.order is not None:
                     after = yield from step_machine.in_order(execution.order.turn_of_failure())
-                ran = execution.implementation_of(workflow)
-                execution.failures.add(
-                    Failure(
-                        workflow.name, address, call.digest, error, 1,
-                        given=given, ran=ran, spent=spent.get("spent"), after=after,
-                    )
-                )  # fmt: skip
+                step_machine.add_failure(call, error, 1, given, spent.get("spent"), after)
             raise wrap_error(error)
         if run.status == "queued":
             # It was handed back, and so is this run: the worker that resumes this one resumes both.
@@ -225,7 +210,7 @@ def child(call: Call[Workflow]) -> Flow[Any]:
 
 
 def _spent(execution: Execution, run: RunRecord) -> dict[str, Any]:
-    """Return what a child has spent, for the version of its call."""
+    """Return the spending of a child, as the version of its call stores it."""
     spent = spent_by(execution.engine.store, run)
     return step_machine.spent_in({"cost": spent.cost, "tokens": spent.tokens, "steps": spent.steps})
 

@@ -280,7 +280,7 @@ class Execution:
 
     def has_only_been_edited(self, address: str, start: ViewedState | Head) -> bool:
         """Return whether nothing was recorded, here or by a step's earlier attempts, since its caller saw the state."""
-        return self.writer.newest <= (start.number or 0) and address not in self.replay_log.begun
+        return self.writer.newest <= (start.number or 0) and address not in self.replay_log.before_inner
 
     def in_parallel(self) -> ResultOrder:
         """Return the order in which tasks or threads that are about to run in parallel get results."""
@@ -335,7 +335,7 @@ class Execution:
 
     def attempt_failed(self, address: str) -> None:
         """Note that an attempt at a step failed: the next one need not call the steps that this one called."""
-        if address in self.replay_log.begun:
+        if address in self.replay_log.before_inner:
             self.detail.retried = {**self.detail.retried, address: self.head.version.number}
             self.writer.mark_changed()
 
@@ -344,7 +344,7 @@ class Execution:
         for failure in self.failures.drop_causes(error):
             if failure.number not in self.detail.failed:
                 self.detail.failed = [*self.detail.failed, failure.number]
-                self.replay_log.forget(failure.address, failure.number)
+                self.replay_log.drop(failure.address, failure.number)
                 self.writer.mark_changed()
 
 

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from holdfast.errors import LimitExceeded
 from holdfast.execution.exception_codec import ENGINE_FOLDERS, describe
 
-#: Failures that are remembered, with all that their tracebacks hold.
-_SURVIVED = 200
+#: Recorded failures that are kept in memory, with all that their tracebacks hold.
+_MOST_RECORDED = 200
 
 
 class Failure(NamedTuple):
@@ -39,7 +39,7 @@ class Failure(NamedTuple):
     described: Any = None
     #: What it has spent: cost, tokens, and steps that it called.
     spent: dict[str, Any] | None = None
-    #: Its place among the results that code got (see `result_order`), where that ran in parallel.
+    #: Its place among the results that code got (see `replay_order`), if it ran in parallel.
     after: tuple[int, int] | None = None
 
 
@@ -64,14 +64,14 @@ class _Handled:
 class Failures:
     """The failures of one execution."""
 
-    __slots__ = ("_lock", "_survived", "handled", "pending")
+    __slots__ = ("_lock", "_recorded", "handled", "pending")
 
     def __init__(self) -> None:
         #: Failures that no code is known to have handled.
         self.pending: list[Failure] = []
         #: Those that are to be recorded with the next step, and those that are recorded.
         self.handled: list[_Handled] = []
-        self._survived: list[Failure] = []
+        self._recorded: list[Failure] = []
         self._lock = threading.Lock()
 
     def __bool__(self) -> bool:
@@ -84,9 +84,9 @@ class Failures:
         with self._lock:
             self.pending.append(described)
 
-    def moved_on(self, frame: str) -> None:
-        """Note that the code of a frame does something else: it has handled the failures in it. Failures in other
-        branches may not be handled yet."""
+    def note_progress(self, frame: str) -> None:
+        """Note that the code of a frame continues: it has handled the failures in it. Failures in other branches may
+        not be handled yet."""
         if self:
             within = _within(frame)
             with self._lock:
@@ -120,17 +120,17 @@ class Failures:
             if number:
                 self.handled = [each for each in self.handled if each.failure is not failure]
         if number:
-            self.recorded(failure._replace(number=number))
+            self.note_recorded(failure._replace(number=number))
 
-    def recorded(self, failure: Failure) -> None:
+    def note_recorded(self, failure: Failure) -> None:
         """Note a failure that was recorded, now or when it was replayed."""
         with self._lock:
-            self._survived.append(failure)
-            del self._survived[:-_SURVIVED]
+            self._recorded.append(failure)
+            del self._recorded[:-_MOST_RECORDED]
 
     def step_of(self, error: BaseException) -> str:
         """Return the address of the step whose failure is this error, or led to it; empty if none did."""
-        failed = [*self._survived, *(each.failure for each in self.handled), *self.pending]
+        failed = [*self._recorded, *(each.failure for each in self.handled), *self.pending]
         same = [each.address for each in failed if each.error is error]
         led = [each.address for each in failed if is_cause_of(each.error, error)]
         # A failure passes through the steps around it: the innermost is added first.
@@ -141,7 +141,7 @@ class Failures:
         with self._lock:
             self.pending = [each for each in self.pending if not is_cause_of(each.error, error)]
             self.handled = [each for each in self.handled if not is_cause_of(each.failure.error, error)]
-        return [each for each in self._survived if is_cause_of(each.error, error)]
+        return [each for each in self._recorded if is_cause_of(each.error, error)]
 
 
 def _within(frame: str) -> str:

@@ -232,7 +232,7 @@ class Frame(msgspec.Struct, eq=False):
 
     def next_branch(self) -> Frame:
         """Return a branch for the next task that is started in this frame."""
-        self.execution.failures.moved_on(self.address)
+        self.execution.failures.note_progress(self.address)
         # The counter gives concurrent threads different numbers.
         self.tasks = number = next(self._counts.get("") or self._counts.setdefault("", count(1)))
         return self.branch(f"[{number}]", self.path)
@@ -312,8 +312,7 @@ class Frame(msgspec.Struct, eq=False):
 
     def count(self, spent: Mapping[str, Any]) -> None:
         """Add to the spending within this attempt."""
-        known = self.spent or {}
-        self.spent = {name: known.get(name, 0) + spent.get(name, 0) for name in {**known, **spent}}
+        self.spent = add_spending(self.spent or {}, spent)
 
     def annotate(self, facts: dict[str, Any]) -> None:
         """Add annotations to the version that this attempt will record."""
@@ -325,6 +324,11 @@ class Frame(msgspec.Struct, eq=False):
         for name, value in facts.items():
             known = notes.get(name)
             notes[name] = add_figure(known, value) if is_sum(name, value) and is_sum(name, known) else value
+
+
+def add_spending(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sums of cost, tokens and steps."""
+    return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
 
 
 def number_tasks() -> None:

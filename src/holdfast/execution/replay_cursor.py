@@ -98,7 +98,7 @@ class ReplayCursor:
         record = execution.replay_log
         return (
             address in record.steps
-            or address in record.begun
+            or address in record.before_inner
             or execution.detail.wait_at(address) is not None
             or execution.has_value(address)
         )

@@ -55,29 +55,28 @@ class ReplayLog:
         self.steps: dict[str, RecordedStep] = {}
         #: Recorded values: times, random numbers, …
         self.values: dict[str, Any] = {}
-        #: The version that holds what the workflow was called with; None if it is not there any more.
+        #: The version that holds the arguments of the workflow; None if it was pruned.
         self.first: int | None = None
         #: By the address of a step that called steps: the version before the first of those.
-        self.begun: dict[str, int] = {}
+        self.before_inner: dict[str, int] = {}
         #: Versions that were made from outside the run.
         self.outside: list[int] = []
-        #: The fingerprint of the code that the first version tells.
+        #: The fingerprint of the code, from the first version.
         self.code = ""
         #: Addresses of steps whose recorded failures do not count any more: they are run again.
         self.failed: frozenset[str] = frozenset()
         self._void: VoidedSteps | None = None
-        #: By step: the implementation that was named last (see `history.implementation`), and in which version.
+        #: By step: the implementation that a version named last (see `history.version`), and that version.
         self.ran: dict[str, tuple[list[Any], int]] = {}
         self._order: list[VersionRecord] = []
         self._places: dict[int, int] = {}
 
     def load(
-        self, head: int, forgotten: Collection[int] = (), retried: Mapping[str, int] | None = None
+        self, head: int, dropped_failures: Collection[int] = (), retried: Mapping[str, int] | None = None
     ) -> ReplayLog:
-        """Read what a head and those before it have recorded, but for the failures in the versions `forgotten`.
-
-        `retried` holds, by the address of a step, the head when an attempt at it failed last."""
-        skipped = {*forgotten, *_forgotten_before(self._reader)}
+        """Read what a head and the versions before it have recorded, without the failures that the versions
+        `dropped_failures` hold. `retried` is, by the address of a step, the head when an attempt at it failed last."""
+        skipped = {*dropped_failures, *_dropped_before(self._reader)}
         dropped: dict[str, int] = {}
         for number, version in lineage(self._reader, head):
             detail = decode(version.detail) if version.detail else {}
@@ -134,7 +133,7 @@ class ReplayLog:
         """Enter a step that this execution recorded, so that code which is run again replays it."""
         self._enter(version.number, version, detail)
 
-    def forget(self, address: str, number: int) -> None:
+    def drop(self, address: str, number: int) -> None:
         """Drop the recorded result of an address if this version recorded it."""
         entry = self.steps.get(address)
         if entry is not None and entry.number == number:
@@ -166,7 +165,7 @@ class ReplayLog:
         return self._reader.is_cached(entry.number)
 
     def fetch(self, entry: RecordedStep) -> None:
-        """Read what a step gave from the store, and along with it what will be asked for next."""
+        """Read the result of a step from the store, together with those that are likely to be requested next."""
         if entry.number == entry.version.number:
             place = self._places[entry.number]
             self._reader.prefetch(self._order[place : place + _AHEAD])
@@ -185,8 +184,8 @@ class ReplayLog:
         if self.first is None:
             run = self._reader.run.id
             raise NotFound(
-                f"run {run!r} has lost its first version, which says what its workflow was called with: it can be read "
-                "and forked, but not resumed",
+                f"the first version of run {run!r}, which holds the arguments of its workflow, is missing: the run can "
+                "be read and forked, but not resumed",
                 run=run,
             )
         return self.input(self.first)
@@ -197,7 +196,8 @@ class ReplayLog:
         return (given[0], given[1]) if given else ([], {})
 
     def call(self, entry: RecordedStep) -> Any:
-        """Return the stored call of a step, internal (see `history.arguments`); None if its version stores none."""
+        """Return the stored call of a step in its internal form (see `history.version`); None if its version stores
+        none."""
         return self._reader.root(entry.number, INPUT)
 
     def _enter(self, number: int, version: VersionRecord, detail: dict[str, Any]) -> None:
@@ -218,18 +218,18 @@ class ReplayLog:
         around = address
         while "/" in around:
             around = around.rpartition("/")[0]
-            self.begun.setdefault(around, number - (version.number - version.parent))
+            self.before_inner.setdefault(around, number - (version.number - version.parent))
         self._places[number] = len(self._order)
         self._order.append(version)
 
 
-def _forgotten_before(reader: Reader) -> set[int]:
+def _dropped_before(reader: Reader) -> set[int]:
     """Return the versions of the runs that this one was forked from whose failures were dropped."""
     origin = reader.run.origin
     run = None if origin is None else reader.store.run_by_key(origin[0])
     if origin is None or run is None:
         return set()
-    return {number - origin[1] for number in (*detail_of(run).failed, *_forgotten_before(reader.origin))}
+    return {number - origin[1] for number in (*detail_of(run).failed, *_dropped_before(reader.origin))}
 
 
 def lineage(reader: Reader, head: int) -> Iterator[tuple[int, VersionRecord]]:
@@ -252,8 +252,8 @@ def lineage(reader: Reader, head: int) -> Iterator[tuple[int, VersionRecord]]:
         number = known[number].parent
     if number > 0:
         raise NotFound(
-            f"version {number} of run {reader.run.id!r}, of which a replay must know what it recorded, is not there: "
-            "it was pruned, or did not come along with an import; the run can be read, but not resumed from here",
+            f"version {number} of run {reader.run.id!r}, which a replay needs, is missing: it was pruned, or an import "
+            "did not include it; the run can be read, but not resumed from here",
             run=reader.run.id,
             version=number,
         )

@@ -60,7 +60,7 @@ class ReplayCheck:
     def __init__(self) -> None:
         self.differences: list[Difference] = []
         self.steps = 0
-        self.passed: set[str] = set()
+        self._replayed: set[str] = set()
 
     def run_again(
         self,
@@ -73,14 +73,14 @@ class ReplayCheck:
         if call is not None and call.digest != entry.args:
             error = yield RunBlocking(partial(changed_arguments, call, entry))
             if error is not None:
-                self._note(entry.address, "arguments", error.details["recorded"], error.details["now"])
-        self.passed.add(entry.address)
+                self.note(entry.address, "arguments", error.details["recorded"], error.details["now"])
+        self._replayed.add(entry.address)
         definition = None if call is None else call.definition
         if call is None or not isinstance(definition, Step):
             return
         self.steps += 1
-        before = entry.number - (entry.version.number - entry.version.parent)
-        before = execution.replay_log.begun.get(entry.address, before)
+        parent = entry.number - (entry.version.number - entry.version.parent)
+        before = execution.replay_log.before_inner.get(entry.address, parent)
         reader = execution.engine.context.reader(execution.head.run)
         root = reader.state(before) if entry.version.parent else FrozenDict()
         frame = Frame.enter(execution, entry.address, asynchronous=definition.asynchronous, attempt=1)
@@ -97,30 +97,26 @@ class ReplayCheck:
         except Exception as error:
             recorded = _error_text(execution.replay_log.error(entry)) if entry.failed else None
             if recorded != _error_text(unwrap_error(error)):
-                self._note(entry.address, "error", recorded, _error_text(unwrap_error(error)))
+                self.note(entry.address, "error", recorded, _error_text(unwrap_error(error)))
             return
         finally:
             frame.over = True
         if entry.failed:
-            self._note(entry.address, "error", _error_text(execution.replay_log.error(entry)), None)
+            self.note(entry.address, "error", _error_text(execution.replay_log.error(entry)), None)
             return
         self._compare(entry.address, "result", execution.replay_log.result(entry)[0], value)
+        after = reader.state(parent)
         if frame.held is not None:
             folder = execution.state.folder()
-            mine = folder.fold(frame.held, frame.base.root)
-            last = reader.state(entry.number - (entry.version.number - entry.version.parent))
-            merged = merge(
+            after = merge(
                 frame.base.root,
-                mine,
-                last,
+                folder.fold(frame.held, frame.base.root),
+                after,
                 resolve=definition.on_conflict,
                 reducers=execution.state.reducers,
                 fold=folder.fold,
             )
-            after = reader.show(merged)
-        else:
-            after = reader.show(reader.state(entry.number - (entry.version.number - entry.version.parent)))
-        self._compare(entry.address, "state", reader.show(reader.state(entry.number)), after)
+        self._compare(entry.address, "state", reader.show(reader.state(entry.number)), reader.show(after))
 
     def ended(self, execution: Execution, value: Any, error: BaseException | None) -> None:
         """Compare the end of the workflow's function with the recorded one."""
@@ -129,10 +125,12 @@ class ReplayCheck:
         recorded = _error_text(revive(unpack(detail_of(head.run).error))) if failed else None
         now = None if error is None else _error_text(error)
         for address in execution.replay_log.steps:
-            if address not in self.passed and not any(address.startswith(f"{each}/") for each in self.passed):
-                self._note(address, "step", "recorded", "not called")
+            if address not in self._replayed and not any(
+                address.startswith(f"{each}/") for each in self._replayed
+            ):
+                self.note(address, "step", "recorded", "not called")
         if recorded != now:
-            self._note("", "error", recorded, now)
+            self.note("", "error", recorded, now)
         elif error is None and head.version.kind == "final" and head.version.status == "completed":
             reader = execution.engine.context.reader(head.run)
             self._compare("", "result", thaw(reader.part(head.version.number, RESULT)), value)
@@ -140,20 +138,17 @@ class ReplayCheck:
     def beyond(self, execution: Execution, address: str) -> None:
         """Note a call that is not recorded."""
         if address and execution.head.version.kind == "final":
-            self._note(address, "step", "not called", "called")
+            self.note(address, "step", "not called", "called")
 
     def _compare(self, address: str, what: str, recorded: Any, now: Any) -> None:
         folder = Folder(None)
         one = folder.fold(recorded)
         other = folder.fold(now, one)
         if one is not other and trees.changes(one, other):
-            self._note(address, what, recorded, now)
+            self.note(address, what, recorded, now)
 
-    def differs(self, address: str, what: str, recorded: Any, now: Any) -> None:
+    def note(self, address: str, what: str, recorded: Any, now: Any) -> None:
         """Note a difference at an address."""
-        self._note(address, what, recorded, now)
-
-    def _note(self, address: str, what: str, recorded: Any, now: Any) -> None:
         self.differences.append(Difference(address, what, recorded, now))
 
 
@@ -213,14 +208,14 @@ def check(
 
 
 def _replayed(engine: EngineContext, workflow: Workflow, run: RunRecord) -> Flow[None]:
-    line = Committer(engine.context, run.id)
-    head = yield RunBlocking(partial(line.head_of, run))
-    facts = detail_of(run)
-    record = ReplayLog(engine.context.reader(run))
-    yield RunBlocking(partial(record.load, run.head, facts.failed, facts.retried))
-    execution = Execution(engine, workflow, line, head, record)
+    committer = Committer(engine.context, run.id)
+    head = yield RunBlocking(partial(committer.head_of, run))
+    detail = detail_of(run)
+    replay_log = ReplayLog(engine.context.reader(run))
+    yield RunBlocking(partial(replay_log.load, run.head, detail.failed, detail.retried))
+    execution = Execution(engine, workflow, committer, head, replay_log)
     execution.replay_check = CodeReplay()
-    args, kwargs = yield RunBlocking(record.given)
+    args, kwargs = yield RunBlocking(replay_log.given)
     frame = Frame.enter(execution, asynchronous=workflow.asynchronous)
     try:
         yield CallFunction(workflow.function, tuple(args), kwargs, frame)

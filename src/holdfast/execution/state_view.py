@@ -108,7 +108,7 @@ class StateView:
         from outside the run. A step that is run again because its failure was dropped starts from the head: others may
         have been recorded since."""
         log = self._replay_log
-        if view.follows and address in log.failed and address not in log.begun:
+        if view.follows and address in log.failed and address not in log.before_inner:
             return self.source.head
         if self.outside:
             start = view.with_edits(start)

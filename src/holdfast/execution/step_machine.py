@@ -43,7 +43,7 @@ from holdfast.execution.effects import (
 )
 from holdfast.execution.execution import Execution
 from holdfast.execution.failures import Failure
-from holdfast.execution.frame import Frame
+from holdfast.execution.frame import Frame, add_spending
 from holdfast.execution.limits import Budget, amounts, count_replayed, innermost_budget, is_run_limit
 from holdfast.execution.replay_log import RecordedStep
 from holdfast.execution.replay_order import AwaitReplay, ResultTurn
@@ -161,12 +161,7 @@ def call_step(call: Call[Step], view: BranchView) -> Flow[Any]:
             raise
         except Exception as error:
             execution.lose_attempt(attempt)
-            failures.add(
-                Failure(
-                    definition.name, address, call.digest, error, attempt.attempt,
-                    given=given, ran=ran, spent=attempt.spent,
-                )
-            )  # fmt: skip
+            add_failure(call, error, attempt.attempt, given, attempt.spent)
             raise
         finally:
             attempt.over = True
@@ -196,7 +191,7 @@ def go_live(execution: Execution, address: str) -> Flow[None]:
         stop.stop("rehearsed")
     _note_abandoned(execution, frame)
     failures = execution.failures
-    failures.moved_on(frame)
+    failures.note_progress(frame)
     while True:
         failure = failures.take_handled(frame)
         if failure is not None:
@@ -296,7 +291,7 @@ def replay(
         if entry.failed:
             error = execution.replay_log.error(entry)
             failure = Failure(entry.version.step or "", entry.address, entry.args, error, 1, entry.number)
-            execution.failures.recorded(failure)
+            execution.failures.note_recorded(failure)
             raise_unchanged(wrap_error(error))
         value, frozen = execution.replay_log.result(entry)
         execution.stored.note_result(value, frozen)
@@ -392,7 +387,7 @@ def _attempts(call: Call[Step], given: CapturedCall, view: BranchView) -> Flow[t
             execution.lose_attempt(attempt)
             raise
         except BaseException as raised:
-            lost = _sums(lost, execution.lose_attempt(attempt))
+            lost = add_spending(lost, execution.lose_attempt(attempt))
             error = unwrap_error(raised)
             if isinstance(error, LeaseLost) or is_interrupt(error):
                 if is_cancellation(error):
@@ -412,13 +407,7 @@ def _attempts(call: Call[Step], given: CapturedCall, view: BranchView) -> Flow[t
                 after = None
                 if execution.order is not None:
                     after = yield from in_order(execution.order.turn_of_failure())
-                ran = execution.implementation_of(definition)
-                execution.failures.add(
-                    Failure(
-                        definition.name, address, call.digest, error, number,
-                        given=given, ran=ran, spent=attempt.spent, after=after,
-                    )
-                )  # fmt: skip
+                add_failure(call, error, number, given, attempt.spent, after)
                 raise
             budget = innermost_budget(execution)
             if budget is not None:
@@ -436,6 +425,25 @@ def _attempts(call: Call[Step], given: CapturedCall, view: BranchView) -> Flow[t
             if definition.breaker is not None:
                 yield RunBlocking(partial(_note_outcome, engine, definition, None))
             return attempt, value
+
+
+def add_failure(
+    call: Call[Step] | Call[Workflow],
+    error: BaseException,
+    attempts: int,
+    given: CapturedCall,
+    spent: dict[str, Any] | None,
+    after: tuple[int, int] | None = None,
+) -> None:
+    """Add a call that failed for good to the failures of its execution."""
+    execution = call.frame.execution
+    ran = execution.implementation_of(call.definition)
+    execution.failures.add(
+        Failure(
+            call.definition.name, call.address, call.digest, error, attempts,
+            given=given, ran=ran, spent=spent, after=after,
+        )
+    )  # fmt: skip
 
 
 def admit(
@@ -542,10 +550,6 @@ def _version_detail(call: Call[Step], attempt: Frame, now: int) -> dict[str, Any
         attempt.count({"cost": cost, "tokens": tokens})
         more |= spent_in(attempt.spent)
     return more
-
-
-def _sums(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
 
 
 def spent_in(spent: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -61,18 +61,18 @@ def stop_idle(
         if run.status not in ("paused", "stalled"):
             inbox.pause(engine.context, run, reason, actor)
         return
-    line = Committer(engine.context, run.id)
-    head = line.fresh_head()
+    committer = Committer(engine.context, run.id)
+    head = committer.fresh_head()
     assert head is not None
     if head.run.revision != run.revision:
         raise StaleVersion(f"run {run.id!r} has changed since it was read: read it again")
-    facts = detail_of(head.run)
-    facts.waits, facts.wish = [], ""
-    entries = settled(engine.store, head.run, facts, engine.context.clock(), choice="cancel", actor=actor)
+    detail = detail_of(head.run)
+    detail.waits, detail.wish = [], ""
+    entries = settled(engine.store, head.run, detail, engine.context.clock(), choice="cancel", actor=actor)
     ending = VersionMetadata(kind="final", status="cancelled", note=reason, actor=actor)
-    left = msgspec.structs.replace(head.run, owner=None, until=0, due=None, detail=encode_detail(facts))
-    drawn = line.build(head.root, head, head, ending, run=left, events=entries)
-    line.note_committed(drawn, engine.store.append(drawn.change))
+    left = msgspec.structs.replace(head.run, owner=None, until=0, due=None, detail=encode_detail(detail))
+    draft = committer.build(head.root, head, head, ending, run=left, events=entries)
+    committer.note_committed(draft, engine.store.append(draft.change))
 
 
 def delete(engine: EngineContext, run_id: str) -> None:

@@ -85,7 +85,7 @@ def ask(execution: Execution, frame: Frame, address: str, question: AskedQuestio
         value = yield from step_machine.replay(frame, entry)
         return value if entry.detail.get("timed_out") else to_type(value, question.wanted)
     if entry is not None:
-        execution.replay_log.forget(address, entry.number)
+        execution.replay_log.drop(address, entry.number)
         if execution.order is not None:
             execution.order.drop(address)
     yield from step_machine.go_live(execution, address)
@@ -126,7 +126,7 @@ def _is_outdated(execution: Execution, entry: RecordedStep, question: AskedQuest
     if recorded is None or recorded == question.digest():
         return False
     if execution.replay_check is not None:
-        execution.replay_check.differs(entry.address, "question", recorded.hex(), question.digest().hex())
+        execution.replay_check.note(entry.address, "question", recorded.hex(), question.digest().hex())
         return False
     return True
 

@@ -64,13 +64,15 @@ def now() -> datetime:
 def uuid4() -> uuid.UUID:
     """Return a new UUID; the same when this code is replayed."""
     frame = current.get()
-    return uuid.uuid4() if frame is None else uuid.UUID(_drawn(frame, "uuid4").hex(), version=4)
+    return uuid.uuid4() if frame is None else uuid.UUID(_random_bytes(frame, "uuid4").hex(), version=4)
 
 
 def random() -> float:
     """Return a random number from 0 to 1; the same when this code is replayed."""
     frame = current.get()
-    return chance.random() if frame is None else int.from_bytes(_drawn(frame, "random")[:7]) / (1 << 56)
+    return (
+        chance.random() if frame is None else int.from_bytes(_random_bytes(frame, "random")[:7]) / (1 << 56)
+    )
 
 
 def patched(id: str) -> bool:  # noqa: A002 - as it is called
@@ -191,7 +193,7 @@ def parallel(*calls: Any, limit: int | None = None) -> Any:
         replay = frame.execution.replay
         replay.refuse_fewer(frame, address, len(works))
         path, name = replay.paths.pop(address, None), address.rpartition("/")[2]
-        frame.execution.failures.moved_on(frame.address)
+        frame.execution.failures.note_progress(frame.address)
         branches = [frame.branch(f"{name}/[{number}]", path) for number in range(1, len(works) + 1)]
     if (frame is not None and frame.asynchronous) or (frame is None and in_event_loop()):
         return AwaitableCall(_gather(works, branches, limit), "holdfast.parallel", frame, _CALLER - 1)
@@ -319,7 +321,7 @@ def _recorded(frame: Frame, name: str, make: Callable[[], Any]) -> Any:
     return frame.execution.value(frame.place(name), make)
 
 
-def _drawn(frame: Frame, name: str) -> bytes:
+def _random_bytes(frame: Frame, name: str) -> bytes:
     """Return sixteen random bytes. They follow from the run, its timeline and the address, so that they are the same
     even if the process dies before they are recorded."""
     frame = frame.here()

@@ -1,9 +1,9 @@
 """Subscriptions to events.
 
 A subscription reads the journal by cursor, in a thread of its own. Commits of this process, and notifications of the
-store about others, wake it, and it polls now and then in any case. So none is missed, and a subscriber that is slow or
-raises harms only itself. Events that are not in the journal (a step that starts, progress, a replayed step) go to the
-subscriptions that exist at that moment.
+store about others, wake it, and it polls now and then in any case. So no event is missed, and a subscriber that is
+slow or raises affects only itself. Transient events, which are not in the journal (a step that starts, progress, a
+replayed step), go to the subscriptions that exist at that moment.
 
 Invariant: a subscription gets every entry of the journal after its cursor once, in order.
 """
@@ -28,10 +28,10 @@ from holdfast.store.interrupts import InterruptSafeEvent
 
 #: Entries that are read at once; each may hold tens of kilobytes.
 _PAGE = 100
-#: Seconds between looks of a subscription to which no word has come.
-_REST = 2.0
-#: Passing events kept for a subscriber that is slow; older ones are dropped.
-_PASSING = 10_000
+#: Seconds between polls of a subscription that was not woken.
+_POLL_INTERVAL = 2.0
+#: Transient events that are kept for a slow subscriber; older ones are dropped.
+_MOST_TRANSIENT = 10_000
 
 
 class Publisher:
@@ -41,7 +41,7 @@ class Publisher:
         self._context = context
         self.subscriptions: list[Subscription] = []
         self._lock = threading.Lock()
-        #: Whether a thread waits for word of what others write.
+        #: Is a thread waiting for notifications of the store?
         self._listening = False
 
     def subscribe(
@@ -70,7 +70,7 @@ class Publisher:
             self.subscriptions.append(subscription)
             if not self._listening:
                 self._listening = True
-                threading.Thread(target=self._listen, name="holdfast news", daemon=True).start()
+                threading.Thread(target=self._listen, name="holdfast notifications", daemon=True).start()
         subscription.start()
         return subscription
 
@@ -82,10 +82,10 @@ class Publisher:
                     self._listening = False
                     return
             try:
-                if self._context.store.wait_for_change(_REST):
+                if self._context.store.wait_for_change(_POLL_INTERVAL):
                     self.wake()
             except HoldfastError:
-                # Closed, for instance. Subscriptions look by themselves, if seldom.
+                # Closed, for instance. Subscriptions still poll by themselves.
                 self._listening = False
                 return
 
@@ -102,6 +102,7 @@ class Publisher:
                 subscription.add(event)
 
     def drop(self, subscription: Subscription) -> None:
+        """Remove a subscription that has ended."""
         with self._lock:
             self.subscriptions = [other for other in self.subscriptions if other is not subscription]
 
@@ -112,6 +113,7 @@ class Publisher:
         self._listening = False
 
     def close(self) -> None:
+        """End all subscriptions."""
         for subscription in self.subscriptions:
             subscription.close()
 
@@ -133,30 +135,33 @@ class Subscription:
         self._callback = callback
         self._kinds = tuple(kinds)
         self._run_id = run_id
-        #: The position in the journal up to which everything was handed over.
+        #: The position in the journal up to which events were delivered.
         self.cursor = context.store.journal_end() if after is None else after
-        self._passing: deque[Event] = deque(maxlen=_PASSING)
-        self._news = InterruptSafeEvent()
+        self._transient: deque[Event] = deque(maxlen=_MOST_TRANSIENT)
+        self._woken = InterruptSafeEvent()
         self._closed = False
         self._warned = ""
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
+        """Start the thread that calls the callback, if there is one."""
         if self._callback is not None:
             self._thread = threading.Thread(target=self._work, name="holdfast subscription", daemon=True)
             self._thread.start()
 
     def wake(self) -> None:
-        self._news.set()
+        """Read the journal now."""
+        self._woken.set()
 
     def add(self, event: Event) -> None:
-        self._passing.append(event)
-        self._news.set()
+        """Add a transient event."""
+        self._transient.append(event)
+        self._woken.set()
 
     def close(self) -> None:
         """End the subscription. A delivery in progress is finished first."""
         self._closed = True
-        self._news.set()
+        self._woken.set()
         self._publisher.drop(self)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=5)
@@ -172,8 +177,9 @@ class Subscription:
             elif until is not None and time.monotonic() >= until:
                 return
             else:
-                self._news.wait(_REST if until is None else max(0.0, min(_REST, until - time.monotonic())))
-                self._news.clear()
+                left = _POLL_INTERVAL if until is None else until - time.monotonic()
+                self._woken.wait(max(0.0, min(_POLL_INTERVAL, left)))
+                self._woken.clear()
 
     def __iter__(self) -> Iterator[Event]:
         return self.wait()
@@ -195,14 +201,14 @@ class Subscription:
                 self._warn(error)
                 came = []
             for event in came:
-                self._hand_over(event)
+                self._deliver(event)
             if closing:
                 return
             if not came:
-                self._news.wait(_REST)
-                self._news.clear()
+                self._woken.wait(_POLL_INTERVAL)
+                self._woken.clear()
 
-    def _hand_over(self, event: Event) -> None:
+    def _deliver(self, event: Event) -> None:
         assert self._callback is not None
         try:
             self._callback(event)
@@ -212,8 +218,8 @@ class Subscription:
     def _take(self) -> list[Event]:
         """Return the events since the last call."""
         found = []
-        while self._passing:
-            found.append(self._passing.popleft())
+        while self._transient:
+            found.append(self._transient.popleft())
         came = [event for event in found if self._wants(event)]
         while True:
             after = self.cursor
