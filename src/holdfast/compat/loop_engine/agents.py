@@ -27,7 +27,6 @@ from holdfast.compat.loop_engine.control import (
     MAX_NAME,
     MAX_REASON,
     Agent,
-    Config,
     Control,
     EndedAgent,
     Entry,
@@ -128,7 +127,7 @@ class Agents:
         given = None if timeout is None else seconds_of("timeout", timeout)
 
         def change(control: Control) -> tuple[Entry, tuple[Agent, Agent | None]]:
-            seconds = self._timeout_for(control.config, agent) if given is None else given
+            seconds = control.config.timeout_of(agent, self._timeout) if given is None else given
             before = control.agents.get(agent)
             started = control.agents[agent] = Agent(control.next_number(), project.now(), seconds, actor)
             control.ended.pop(agent, None)
@@ -297,12 +296,6 @@ class Agents:
             return Entry(BOOKKEEPING), running.token
 
         return project.control.change(change)
-
-    def _timeout_for(self, config: Config, agent: str) -> float:
-        """Return the seconds after which an agent counts as stalled; 0 for never."""
-        if agent in config.timeouts:
-            return config.timeouts[agent]
-        return self._timeout if config.timeout is None else config.timeout
 
 
 def deadline(agent: Agent, beat: Beat | None) -> int | None:

@@ -163,6 +163,10 @@ class Config(msgspec.Struct, omit_defaults=True):
     #: Seconds between scheduled snapshots.
     every: float | None = None
 
+    def timeout_of(self, agent: str, default: float) -> float:
+        """Return the seconds after which an agent counts as stalled; 0 for never."""
+        return self.timeouts.get(agent, default if self.timeout is None else self.timeout)
+
     def reply(self) -> Reply:
         """Return the configuration in the form of a reply."""
         keep = {} if self.retention is None else msgspec.to_builtins(self.retention)

@@ -236,11 +236,15 @@ class LoopEngine:
             raise InvalidCall(
                 "say what to keep: prune(project_id, 10), or configure(project_id, retention=10)"
             )
-        found: Reply = {"pruned": [], "kept": [], "bytes": 0}
-        if chosen is not None:
-            found = project.prune(chosen)
-        entries = 0 if audit is None else project.control.prune(policy_of(audit))
-        return {"status": "pruned", "project_id": project.id, **found, "audit": entries}
+        pruned = None if chosen is None else project.prune(chosen)
+        return {
+            "status": "pruned",
+            "project_id": project.id,
+            "pruned": [] if pruned is None else list(pruned.versions),
+            "kept": [] if pruned is None else list(pruned.kept),
+            "bytes": 0 if pruned is None else pruned.bytes,
+            "audit": 0 if audit is None else project.control.prune(policy_of(audit)),
+        }
 
     @reported
     def export(self, project_id: str, version: int | str | None = None) -> Reply:

@@ -26,7 +26,7 @@ from holdfast.errors import BadData, NotFound, StaleVersion
 from holdfast.history.committer import Resolver
 from holdfast.history.redaction import redacting_by_default
 from holdfast.history.version import Version
-from holdfast.model.public import Timeline
+from holdfast.model.public import Pruned, Timeline
 from holdfast.model.retention import Retention
 from holdfast.tree.fold import Folder
 from holdfast.tree.merge import merge
@@ -218,7 +218,7 @@ class Project:
         is_due = last.number != head.number and at + int(every * 1_000_000) <= self.now()
         return head if is_due else None
 
-    def prune(self, policy: Retention) -> Reply:
+    def prune(self, policy: Retention) -> Pruned:
         """Remove snapshots that a policy does not keep, and the states between them. Always keep the last
         good snapshot."""
         policy = msgspec.structs.replace(policy, step=_SNAPSHOT)
@@ -230,14 +230,12 @@ class Project:
             or (policy.last and newest is not None and newest.number == last.number)
         )
         if is_kept or last is None:
-            pruned = self.log.prune(policy)
-        else:
-            self.log.pin(last)
-            try:
-                pruned = self.log.prune(policy)
-            finally:
-                self.log.unpin(last)
-        return {"pruned": list(pruned.versions), "kept": list(pruned.kept), "bytes": pruned.bytes}
+            return self.log.prune(policy)
+        self.log.pin(last)
+        try:
+            return self.log.prune(policy)
+        finally:
+            self.log.unpin(last)
 
     def difference(self, a: Version, b: Version) -> Reply:
         """Return the changes between two versions; none, with an error text, if one is damaged."""

@@ -22,10 +22,8 @@ from holdfast.tree.diff import Change
 P = ParamSpec("P")
 Reply = dict[str, Any]
 
-NO_SNAPSHOT = "no snapshot available"
-
 #: Maximum number of changes listed in a reply; the rest are only counted.
-MOST_CHANGES = 1000
+_MAX_CHANGES = 1000
 
 
 def reported(method: Callable[P, Reply]) -> Callable[P, Reply]:
@@ -36,12 +34,12 @@ def reported(method: Callable[P, Reply]) -> Callable[P, Reply]:
         try:
             return method(*args, **kwargs)
         except Exception as error:
-            return failure(error, wrong_call=_is_wrong(method, error, args, kwargs))
+            return failure(error, invalid_call=_is_invalid_call(method, error, args, kwargs))
 
     return call
 
 
-def failure(error: BaseException, *, wrong_call: bool = False) -> Reply:
+def failure(error: BaseException, *, invalid_call: bool = False) -> Reply:
     """Return an error as a reply: `message` for people, `code` for programs."""
     message = type(error).__name__
     with suppress(Exception):
@@ -50,19 +48,19 @@ def failure(error: BaseException, *, wrong_call: bool = False) -> Reply:
         reply = {"status": "error", "message": message, "code": error.code}
         paths = error.details.get("paths")
         return reply | {"paths": paths} if isinstance(paths, list) else reply
-    if wrong_call:
+    if invalid_call:
         return {"status": "error", "message": message, "code": "invalid"}
     with suppress(Exception):
-        warn("a loop engine could not do what it was asked to: %s", message, trace=True)
+        warn("a call of a loop engine failed unexpectedly: %s", message, trace=True)
     return {"status": "error", "message": f"{type(error).__name__}: {message}", "code": "unexpected"}
 
 
-def no_snapshot(project_id: str, why: str = "no snapshot of it was saved") -> Reply:
+def no_snapshot(project_id: str) -> Reply:
     """Return the reply for a project without a snapshot to restore."""
     return {
-        "status": NO_SNAPSHOT,
+        "status": "no snapshot available",
         "project_id": project_id,
-        "message": f"project {project_id!r} cannot be restored: {why}",
+        "message": f"project {project_id!r} cannot be restored: no snapshot of it was saved",
     }
 
 
@@ -71,7 +69,7 @@ def difference(changes: Iterable[Change]) -> Reply:
     found = list(changes)
     shown = [
         {"path": change.where, "change": change.kind, "summary": change.summary}
-        for change in found[:MOST_CHANGES]
+        for change in found[:_MAX_CHANGES]
     ]
     return {"diff": shown, "diff_count": len(found)}
 
@@ -96,7 +94,7 @@ def unpacked(text: Any) -> Reply:
     return {}
 
 
-def _is_wrong(method: Callable[..., Any], error: BaseException, args: Any, kwargs: Any) -> bool:
+def _is_invalid_call(method: Callable[..., Any], error: BaseException, args: Any, kwargs: Any) -> bool:
     """Return whether the method was called with arguments that do not match its signature."""
     if not isinstance(error, TypeError):
         return False

@@ -132,7 +132,7 @@ class States:
         # Prune only now and then, because searching a long history for one excess snapshot is slow.
         if policy is not None and made.number % max(1, (policy.last or 0) // 10) == 0:
             try:
-                reply["pruned"] = project.prune(policy)["pruned"]
+                reply["pruned"] = list(project.prune(policy).versions)
             except Exception as error:
                 # A failure does not undo the snapshot.
                 reply |= {"pruned": [], "prune_error": failure(error)["message"]}

@@ -179,17 +179,15 @@ def read_document(document: Any, *, run_id: str | None = None) -> Snapshot:
     name = check_snapshot_run(was if run_id is None else run_id)
     if state.get(RUN_ID) == was:
         state[RUN_ID] = name
-    workflow, replaced = _from_meta(facts["meta"])
     return Snapshot(
         run_id=name,
-        workflow_id=workflow,
         number=facts["version"],
         timestamp=datetime.fromisoformat(facts["at"]),
         state=reveal(Folder(None).fold(state), open_box),
-        replaced=replaced,
         tags=tuple(facts["tags"]),
         note=facts["note"],
         timed=facts["kind"] == "timed",
+        **_from_meta(facts["meta"]),
     )
 
 
@@ -200,17 +198,15 @@ def of_version(version: Version, meta: Any = None) -> Snapshot:
             f"{version!r} is not a snapshot: it has no fields",
             run=version.run,
         )
-    workflow, replaced = _from_meta(version.annotations if meta is None else meta)
     return Snapshot(
         run_id=version.run.removeprefix(PREFIX),
-        workflow_id=workflow,
         number=version.number,
         timestamp=version.at,
         state=version.state,
-        replaced=replaced,
         tags=version.tags,
         note=version.note,
         timed=version.kind == "timed",
+        **_from_meta(version.annotations if meta is None else meta),
     )
 
 
@@ -226,14 +222,15 @@ def check_snapshot_run(run_id: Any) -> str:
     return str(run_id)
 
 
-def _from_meta(meta: Any) -> tuple[str | None, tuple[str, ...]]:
+def _from_meta(meta: Any) -> dict[str, Any]:
+    """Return the fields of a snapshot that `meta_of` put into its metadata, as far as they are valid."""
     found = meta if isinstance(meta, dict) else {}
     workflow, replaced = found.get(WORKFLOW_ID), found.get("replaced")
-    paths = replaced if isinstance(replaced, list) else ()
-    return (
-        workflow if isinstance(workflow, str) else None,
-        tuple(path for path in paths if isinstance(path, str)),
-    )
+    listed = replaced if isinstance(replaced, list) else ()
+    return {
+        WORKFLOW_ID: workflow if isinstance(workflow, str) else None,
+        "replaced": tuple(path for path in listed if isinstance(path, str)),
+    }
 
 
 def _frozen_pair(a: Snapshot, b: Snapshot) -> tuple[Any, Any]:
