@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from holdfast import Holdfast, InvalidCall, InvalidReference, NotFound, UnsupportedValue, Version, register
 from holdfast.integrations import missing_extra
-from holdfast.integrations.histories import EntryLog, build_run_id, plain_state, run_off_loop
+from holdfast.integrations.histories import EntryLog, build_run_id, off_loop, plain_state
 from holdfast.model.names import check_tag, short
 
 try:
@@ -143,35 +143,9 @@ class HoldfastCheckpointStorage:
         self._log = EntryLog(hf, allow)
         allow_types(self._log.allowed)
 
-    async def save(self, checkpoint: af.WorkflowCheckpoint) -> str:
+    @off_loop
+    def save(self, checkpoint: af.WorkflowCheckpoint) -> str:
         """Save a checkpoint as the version after that of its previous checkpoint."""
-        return await run_off_loop(self._save, checkpoint)
-
-    async def load(self, checkpoint_id: str) -> af.WorkflowCheckpoint:
-        """Return the checkpoint with an id, or raise `WorkflowCheckpointException`."""
-        return await run_off_loop(self._load, checkpoint_id)
-
-    async def list_checkpoints(self, *, workflow_name: str) -> list[af.WorkflowCheckpoint]:
-        """Return the checkpoints of a workflow on all timelines, oldest first."""
-        return await run_off_loop(
-            lambda: [self._read(version) for version in self._checkpoints(workflow_name)]
-        )
-
-    async def list_checkpoint_ids(self, *, workflow_name: str) -> list[str]:
-        """Return the ids of the checkpoints of a workflow on all timelines, oldest first."""
-        return await run_off_loop(
-            lambda: [_checkpoint_id(version) for version in self._checkpoints(workflow_name)]
-        )
-
-    async def get_latest(self, *, workflow_name: str) -> af.WorkflowCheckpoint | None:
-        """Return the head of the execution that was last continued or rolled back."""
-        return await run_off_loop(self._latest, workflow_name)
-
-    async def delete(self, checkpoint_id: str) -> bool:
-        """Remove the id of a checkpoint; the version stays in the history until it is pruned."""
-        return await run_off_loop(self._delete, checkpoint_id)
-
-    def _save(self, checkpoint: af.WorkflowCheckpoint) -> str:
         if not isinstance(checkpoint, af.WorkflowCheckpoint):
             raise InvalidCall(f"save takes a WorkflowCheckpoint, not {type(checkpoint).__name__}")
         name = check_tag(checkpoint.checkpoint_id)
@@ -188,21 +162,36 @@ class HoldfastCheckpointStorage:
         self._log.remember(name, made)
         return name
 
-    def _load(self, checkpoint_id: str) -> af.WorkflowCheckpoint:
+    @off_loop
+    def load(self, checkpoint_id: str) -> af.WorkflowCheckpoint:
+        """Return the checkpoint with an id, or raise `WorkflowCheckpointException`."""
         version = self._find(checkpoint_id)
         if version is None:
             raise WorkflowCheckpointException(f"there is no checkpoint {short(checkpoint_id)} in the store")
         return self._read(version)
 
-    def _latest(self, workflow_name: str) -> af.WorkflowCheckpoint | None:
-        runs = self._log.runs(f"{build_run_id(_ROOT, workflow_name)}/")
-        for run in sorted(runs, key=lambda run: run.updated, reverse=True):
+    @off_loop
+    def list_checkpoints(self, *, workflow_name: str) -> list[af.WorkflowCheckpoint]:
+        """Return the checkpoints of a workflow on all timelines, oldest first."""
+        return [self._read(version) for version in self._checkpoints(workflow_name)]
+
+    @off_loop
+    def list_checkpoint_ids(self, *, workflow_name: str) -> list[str]:
+        """Return the ids of the checkpoints of a workflow on all timelines, oldest first."""
+        return [_checkpoint_id(version) for version in self._checkpoints(workflow_name)]
+
+    @off_loop
+    def get_latest(self, *, workflow_name: str) -> af.WorkflowCheckpoint | None:
+        """Return the head of the execution that was last continued or rolled back."""
+        for run in self._log.recent_runs(f"{build_run_id(_ROOT, workflow_name)}/"):
             for version in self._log.hf.history(run.id).ancestors():
                 if _checkpoint_id(version):
                     return self._read(version)
         return None
 
-    def _delete(self, checkpoint_id: str) -> bool:
+    @off_loop
+    def delete(self, checkpoint_id: str) -> bool:
+        """Remove the id of a checkpoint; the version stays in the history until it is pruned."""
         deleted = False
         while version := self._find(checkpoint_id):
             with suppress(NotFound):
@@ -223,7 +212,7 @@ class HoldfastCheckpointStorage:
 
     def _checkpoints(self, workflow_name: str) -> list[Version]:
         found: dict[str, Version] = {}
-        for run in self._log.runs(f"{build_run_id(_ROOT, workflow_name)}/"):
+        for run in self._log.hf.iter_runs(prefix=f"{build_run_id(_ROOT, workflow_name)}/"):
             for version in self._log.hf.history(run.id).iter_versions():
                 found.setdefault(_checkpoint_id(version), version)
         found.pop("", None)

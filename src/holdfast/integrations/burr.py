@@ -93,7 +93,7 @@ class HoldfastPersister(BaseStatePersister):
     def list_app_ids(self, partition_key: str | None, **kwargs: Any) -> list[str]:
         """Return the applications of a partition, most recently saved first."""
         prefix = _run_id(partition_key, "x")[:-1]
-        found = sorted(self._log.runs(prefix), key=lambda run: run.updated, reverse=True)
+        found = self._log.recent_runs(prefix)
         return [unquote(name) for run in found if "/" not in (name := run.id.removeprefix(prefix))]
 
     def _newest_before(self, run_id: str, sequence_id: int) -> int:

@@ -13,16 +13,17 @@ import asyncio
 import contextvars
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import fields, is_dataclass
-from functools import partial
-from typing import Any, TypeVar
+from functools import partial, wraps
+from typing import Any, ParamSpec, TypeVar
 
 import holdfast
 from holdfast import AlreadyExists, Holdfast, InvalidCall, NotFound, Opaque, StaleVersion, Version, thaw
 from holdfast.log import warn
 from holdfast.model.public import RunSummary
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 #: Maximum number of entries whose location is remembered.
@@ -62,9 +63,9 @@ class EntryLog:
             if len(self._locations) > _MAX_REMEMBERED:
                 self._locations.popitem(last=False)
 
-    def runs(self, prefix: str) -> list[RunSummary]:
-        """Return all runs whose ids start with a prefix, newest first."""
-        return list(self.hf.iter_runs(prefix=prefix))
+    def recent_runs(self, prefix: str) -> list[RunSummary]:
+        """Return all runs whose ids start with a prefix, most recently changed first."""
+        return sorted(self.hf.iter_runs(prefix=prefix), key=lambda run: run.updated, reverse=True)
 
     def append(
         self,
@@ -168,3 +169,13 @@ async def run_off_loop(function: Callable[..., T], *args: Any, **options: Any) -
             # No caller will retrieve this exception.
             warn("a call failed after its task was cancelled: %s", future.exception())
         raise
+
+
+def off_loop(method: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Make a blocking method asynchronous, by `run_off_loop`."""
+
+    @wraps(method)
+    async def call(*args: P.args, **options: P.kwargs) -> T:
+        return await run_off_loop(method, *args, **options)
+
+    return call

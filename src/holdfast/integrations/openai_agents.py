@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from holdfast import History, Holdfast, InvalidCall, NotFound, StaleVersion, Version, thaw
 from holdfast.integrations import missing_extra
-from holdfast.integrations.histories import check_not_workflow, check_store, run_off_loop
+from holdfast.integrations.histories import check_not_workflow, check_store, off_loop, run_off_loop
 
 try:
     from agents.memory import SessionSettings
@@ -66,32 +66,44 @@ class HoldfastSession:
         if new:
             await run_off_loop(self._change, "add_items", lambda items: items.extend(new))
 
-    async def pop_item(self) -> TResponseInputItem | None:
+    @off_loop
+    def pop_item(self) -> TResponseInputItem | None:
         """Remove and return the latest item of the conversation; None if it is empty. The history keeps it."""
-        return await run_off_loop(self._pop)
+        if not self._read(1):
+            return None
+        return self._change("pop_item", lambda items: thaw(items.pop()) if items else None)
 
-    async def clear_session(self) -> None:
+    @off_loop
+    def clear_session(self) -> None:
         """Empty the conversation. The history keeps its items."""
-        await run_off_loop(self._clear)
+        if self._read(1):
+            self._change("clear_session", lambda items: items.clear())
 
     # Added by Holdfast
 
-    async def versions(self, *, limit: int = 100, before: int | None = None) -> list[Version]:
+    @off_loop
+    def versions(self, *, limit: int = 100, before: int | None = None) -> list[Version]:
         """Return the versions of the conversation, newest first."""
-        return await run_off_loop(self._versions, limit, before)
+        try:
+            return self.history.versions(limit=limit, before=before)
+        except NotFound:
+            return []
 
-    async def rollback(
+    @off_loop
+    def rollback(
         self, to: int | str | Version, *, reason: str | None = None, actor: str | None = None
     ) -> Version:
         """Continue from an earlier version, on a new timeline. Nothing is deleted."""
-        return await run_off_loop(self.history.rollback, to, reason=reason, actor=actor)
+        return self.history.rollback(to, reason=reason, actor=actor)
 
-    async def fork(
+    @off_loop
+    def fork(
         self, session_id: str | None = None, *, at: int | str | Version = "head", note: str | None = None
     ) -> HoldfastSession:
         """Return a new conversation that starts as a copy of this one at a version; both are independent
         afterwards."""
-        return await run_off_loop(self._fork, session_id, at, note)
+        made = self._hf.fork(self.history.at(at), session_id, note=note)
+        return HoldfastSession(made.id, self._hf, session_settings=self.session_settings)
 
     # Internals
 
@@ -133,22 +145,3 @@ class HoldfastSession:
                 continue
             self._head = edit.number
             return done
-
-    def _pop(self) -> TResponseInputItem | None:
-        if not self._read(1):
-            return None
-        return self._change("pop_item", lambda items: thaw(items.pop()) if items else None)
-
-    def _clear(self) -> None:
-        if self._read(1):
-            self._change("clear_session", lambda items: items.clear())
-
-    def _versions(self, limit: int, before: int | None) -> list[Version]:
-        try:
-            return self.history.versions(limit=limit, before=before)
-        except NotFound:
-            return []
-
-    def _fork(self, session_id: str | None, at: int | str | Version, note: str | None) -> HoldfastSession:
-        made = self._hf.fork(self.history.at(at), session_id, note=note)
-        return HoldfastSession(made.id, self._hf, session_settings=self.session_settings)

@@ -146,18 +146,21 @@ class CheckpointIndex:
         self._lock = threading.Lock()
         self._cache = _Cache()
 
-    def remember(self, checkpoint: str, version: Version) -> None:
-        """Record that a version holds a checkpoint."""
+    def remember(self, checkpoint: str | None, version: Version) -> None:
+        """Record that a version holds a checkpoint; drop the cache if it is of a different state of the run."""
         with self._lock:
-            self._update(version, checkpoint)
+            seen = self._cache.seen
+            if seen is None or not seen.is_comparable_to(version):
+                self._cache = _Cache()
+            self._cache.seen = version
+            self._cache.add(checkpoint, version)
 
     def find(self, checkpoint: str, head: Version) -> StoredCheckpoint | None:
         """Return the newest version of a checkpoint, and its late writes; `head` is the run's current head."""
         note = parse_note(head)
         if note.checkpoint == checkpoint and note.ids_increase:
             return StoredCheckpoint(head)
-        with self._lock:
-            self._update(head, note.checkpoint)
+        self.remember(note.checkpoint, head)
         if note.ids_increase and len(self._history.timelines()) == 1:
             return self._find_by_guess(checkpoint, head)
         return self._find_by_scan(checkpoint)
@@ -275,14 +278,6 @@ class CheckpointIndex:
                 known.newest.update(fresh)
                 known.upto = upto
             return known.newest.get(checkpoint)
-
-    def _update(self, version: Version, checkpoint: str | None) -> None:
-        """Record that a version was read; drop the cache if it is of a different state of the run."""
-        known = self._cache.seen
-        if known is None or not known.is_comparable_to(version):
-            self._cache = _Cache()
-        self._cache.seen = version
-        self._cache.add(checkpoint, version)
 
 
 def _guess(low: int, high: int, first: str, last: str, wanted: str, stretch: int) -> int:

@@ -15,7 +15,8 @@ import os
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import wraps
 from itertools import islice
 from operator import itemgetter
 from typing import Any
@@ -53,6 +54,16 @@ Candidate = tuple[str, int, StoredCheckpoint, tuple[str, str]]
 _MAX_CACHED = 256
 #: Checkpoints per batch of an asynchronous list.
 _BATCH = 8
+
+
+def _asynchronous(method: Callable[..., Any]) -> Any:
+    """Return the asynchronous counterpart of a blocking method, or of the method that a subclass has instead."""
+
+    @wraps(method)
+    async def call(self: HoldfastSaver, *args: Any, **options: Any) -> Any:
+        return await run_off_loop(getattr(self, method.__name__), *args, **options)
+
+    return call
 
 
 class HoldfastSaver(BaseCheckpointSaver[Any]):
@@ -132,10 +143,10 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         self, *, config: Any, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         target = layout.parse_config(config)
-        version = self.thread(target).find(target.checkpoint)
+        stored = self.thread(target).read(target.checkpoint)
         found: dict[str, Any] = {}
         for channel in channels:
-            trail = None if version is None else read_part(version, "trail", channel)
+            trail = None if stored is None else read_part(stored.version, "trail", channel)
             if trail is not None:
                 found[channel] = build_delta_history(trail, channel)
         rest = [channel for channel in channels if channel not in found]
@@ -219,8 +230,7 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
 
     # Asynchronous counterparts
 
-    async def aget_tuple(self, config: Any) -> CheckpointTuple | None:
-        return await run_off_loop(self.get_tuple, config)
+    aget_tuple = _asynchronous(get_tuple)
 
     async def alist(
         self,
@@ -235,32 +245,13 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
             for item in batch:
                 yield item
 
-    async def aput(
-        self, config: Any, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
-    ) -> Any:
-        return await run_off_loop(self.put, config, checkpoint, metadata, new_versions)
-
-    async def aput_writes(
-        self, config: Any, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
-    ) -> None:
-        await run_off_loop(self.put_writes, config, writes, task_id, task_path)
-
-    async def aget_delta_channel_history(
-        self, *, config: Any, channels: Sequence[str]
-    ) -> Mapping[str, DeltaChannelHistory]:
-        return await run_off_loop(self.get_delta_channel_history, config=config, channels=channels)
-
-    async def adelete_thread(self, thread_id: str) -> None:
-        await run_off_loop(self.delete_thread, thread_id)
-
-    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        await run_off_loop(self.delete_for_runs, run_ids)
-
-    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        await run_off_loop(self.copy_thread, source_thread_id, target_thread_id)
-
-    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        await run_off_loop(self.prune, thread_ids, strategy=strategy)
+    aput = _asynchronous(put)
+    aput_writes = _asynchronous(put_writes)
+    aget_delta_channel_history = _asynchronous(get_delta_channel_history)
+    adelete_thread = _asynchronous(delete_thread)
+    adelete_for_runs = _asynchronous(delete_for_runs)
+    acopy_thread = _asynchronous(copy_thread)
+    aprune = _asynchronous(prune)
 
     # Internals
 

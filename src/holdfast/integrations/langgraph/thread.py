@@ -123,11 +123,6 @@ class CheckpointThread:
         is_missing = parse_note(head).checkpoint is None and read_part(head, "ahead")
         return None if is_missing else StoredCheckpoint(head)
 
-    def find(self, checkpoint: str | None) -> Version | None:
-        """Return the newest version of a checkpoint, or of the latest one."""
-        found = self.read(checkpoint)
-        return None if found is None else found.version
-
     def clear_cache(self) -> None:
         """Drop the cache, because the run was changed in another way."""
         with self._lock:
@@ -187,9 +182,10 @@ class CheckpointThread:
 
     def _branch(self, checkpoint: str) -> BranchPoint | None:
         """Return the position after a checkpoint; None if the checkpoint does not exist."""
-        tip = self.find(checkpoint)
-        if tip is None:
+        stored = self.read(checkpoint)
+        if stored is None:
             return None
+        tip = stored.version
         newest = self.history.versions(timeline=tip.timeline, limit=1)
         if newest and newest[0].number == tip.number and not read_part(tip, "left"):
             return BranchPoint(tip, tip, False)
@@ -214,9 +210,9 @@ class CheckpointThread:
         if head is None or head.checkpoint is None:
             return self._append(head, new)
         if not head.precedes(new.id):
-            existing = self.find(new.id)
+            existing = self.read(new.id)
             if existing is not None:
-                return self._put_again(head, existing, new)
+                return self._put_again(head, existing.version, new)
         if new.parent == head.checkpoint and not self._is_left(head):
             return self._append(head, new)
         if self._single_writer:
