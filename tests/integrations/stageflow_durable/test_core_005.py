@@ -19,9 +19,7 @@ import subprocess
 import sys
 import threading
 import tracemalloc
-from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import core_005_pipelines
@@ -37,18 +35,6 @@ from holdfast import Holdfast
 from holdfast.integrations.stageflow import durable, results_of, snapshot_of
 
 pytest_plugins = ["postgres_fixtures"]
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The store: a file, or a schema of a PostgreSQL server."""
-    return str(tmp_path / "runs.db" if request.param == "sqlite" else request.getfixturevalue("url"))
-
-
-@pytest.fixture
-def hf(where: str) -> Iterator[Holdfast]:
-    with holdfast.open(where) as opened:
-        yield opened
 
 
 @pytest.fixture(autouse=True)
