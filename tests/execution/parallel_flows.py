@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import step_fixtures
-from flows_steps import control
+from step_flows import control
 
 import holdfast
 from holdfast import step

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import flows_steps as f
 import step_fixtures
-from flows_steps import control
+import step_flows as f
+from step_flows import control
 
 import holdfast
 from holdfast import step, workflow

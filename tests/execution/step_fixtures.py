@@ -1,4 +1,4 @@
-"""Fixtures for tests of the steps in `flows_steps`, and its workflow of both kinds as parameters.
+"""Fixtures for tests of the steps in `step_flows`, and its workflow of both kinds as parameters.
 
 A module that needs the fixtures binds them: `fresh, hf = step_fixtures.fresh, step_fixtures.hf`.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import flows_steps as f
 import pytest
-from flows_steps import control
+import step_flows as f
+from step_flows import control
 
 import holdfast
 from holdfast import Holdfast
@@ -31,3 +31,11 @@ def fresh() -> Iterator[None]:
 def hf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Holdfast]:
     with holdfast.open(":memory:" if request.param == "memory" else tmp_path / "runs.db") as engine:
         yield engine
+
+
+@pytest.fixture
+def engine() -> Iterator[Holdfast]:
+    """An engine with a completed run, `done`."""
+    with holdfast.open(":memory:") as found:
+        found.run(f.book, "kelp", run_id="done")
+        yield found

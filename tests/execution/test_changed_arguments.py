@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 import step_fixtures
-from flows_steps import control
+from step_flows import control
 
 from holdfast import Holdfast, ReplayDiverged, step, workflow
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import child_flows
 import pytest
-import watching
+import run_fixtures
 from child_flows import CALLS, child_work
-from watching import kinds
+from run_fixtures import kinds
 
 import holdfast
 from holdfast import Cancelled, Holdfast, step, workflow
 
-hf, no_calls = watching.hf, child_flows.no_calls
+hf, no_calls = run_fixtures.hf, child_flows.no_calls
 
 
 def test_cancel_reaches_a_running_child(hf: Holdfast) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import step_fixtures
-from flows_steps import control
+from step_flows import control
 
 import holdfast
 from holdfast import Holdfast, step, workflow

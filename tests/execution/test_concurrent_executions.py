@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import three_steps
-from three_steps import FAIL, GATE, RAN, three, work
+import three_step_flow
+from three_step_flow import FAIL, GATE, RAN, three, work
 
 import holdfast
 from holdfast import Holdfast, InvalidCall, step, workflow
 from holdfast.testing import isolated_definitions
 from holdfast.workflow import definition
 
-hf = three_steps.hf
+hf = three_step_flow.hf
 
 
 def test_forked_process_is_another_owner(hf: Holdfast, tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 import event_flows
 import pytest
-import watching
+import run_fixtures
 from event_flows import BROKEN, end, event_arun, event_run, event_short, event_step
-from watching import kinds
+from run_fixtures import kinds
 
 import holdfast
 from holdfast import Holdfast, workflow
@@ -23,7 +23,7 @@ from holdfast.tree.codec import decode
 
 mended, file = event_flows.mended, event_flows.file
 
-hf = watching.hf
+hf = run_fixtures.hf
 
 
 @pytest.mark.parametrize("which", [event_run, event_arun])

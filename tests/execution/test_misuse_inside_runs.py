@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import flows_steps as f
-import misuse_engine
 import pytest
 import step_fixtures
-from flows_steps import Broken, control
+import step_flows as f
+from step_flows import Broken, control
 
 import holdfast
 from holdfast import Holdfast, HoldfastError, InvalidCall, step, workflow
@@ -17,7 +16,7 @@ from patience import until
 
 fresh, hf = step_fixtures.fresh, step_fixtures.hf
 
-engine = misuse_engine.engine
+engine = step_fixtures.engine
 
 
 def _inside(hf: Holdfast, work: Callable[[], Any], where: str) -> BaseException | None:

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import flows_steps as f
-import misuse_engine
 import pytest
 import step_fixtures
+import step_flows as f
 
 import holdfast
 from holdfast import (
@@ -30,7 +29,7 @@ from holdfast import (
 
 fresh, hf = step_fixtures.fresh, step_fixtures.hf
 
-engine = misuse_engine.engine
+engine = step_fixtures.engine
 
 
 CALLS: dict[str, Callable[[Holdfast], Any]] = {

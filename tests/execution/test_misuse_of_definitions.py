@@ -6,10 +6,10 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import flows_steps as f
 import pytest
 import step_fixtures
-from flows_steps import Broken, control
+import step_flows as f
+from step_flows import Broken, control
 
 from holdfast import Breaker, Holdfast, InvalidCall, Retry, step, workflow
 

@@ -8,11 +8,11 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-import flows_steps as f
 import pytest
 import step_fixtures
-from flows_steps import Broken, control
+import step_flows as f
 from parallel_flows import aadd, add
+from step_flows import Broken, control
 
 import holdfast
 from growth import growth

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import step_fixtures
-from flows_steps import Broken, control
+from step_flows import Broken, control
 
 import holdfast
 from holdfast import Holdfast, step, workflow

@@ -6,11 +6,11 @@ import asyncio
 import threading
 from typing import Any
 
-import flows_steps as f
 import pytest
 import step_fixtures
-from flows_steps import Broken, control
+import step_flows as f
 from parallel_flows import aadd
+from step_flows import Broken, control
 
 import holdfast
 from holdfast import Holdfast, MergeConflict, step, workflow

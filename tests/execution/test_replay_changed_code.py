@@ -7,10 +7,10 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-import flows_steps as f
 import pytest
 import step_fixtures
-from flows_steps import control
+import step_flows as f
+from step_flows import control
 
 import holdfast
 from holdfast import Holdfast, ReplayDiverged, step, workflow

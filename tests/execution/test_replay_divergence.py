@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import flows_steps as f
 import pytest
 import step_fixtures
-from flows_steps import Broken, control
+import step_flows as f
 from replay_flows import adiverging, diverging, given
+from step_flows import Broken, control
 
 import holdfast
 from holdfast import CodeChanged, Holdfast, ReplayDiverged, step, workflow

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import flows_steps as f
 import pytest
 import step_fixtures
-from flows_steps import Broken, control
+import step_flows as f
 from replay_flows import asking, diverging, given, layered
+from step_flows import Broken, control
 
 import holdfast
 from database import Database

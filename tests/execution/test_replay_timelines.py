@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import flows_steps as f
 import pytest
 import step_fixtures
-from flows_steps import Broken, control
+import step_flows as f
 from replay_flows import asking, layered
 from step_fixtures import BOOKS
+from step_flows import Broken, control
 
 import holdfast
 from holdfast import Holdfast, step, workflow

@@ -6,9 +6,9 @@ import os
 import signal
 from pathlib import Path
 
-import flows_steps as f
 import step_fixtures
-from flows_steps import control, effects_in, kill, start_stuck
+import step_flows as f
+from step_flows import control, effects_in, kill, start_stuck
 
 import holdfast
 

@@ -6,11 +6,11 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import flows_steps as f
 import pytest
 import step_fixtures
-from flows_steps import control, effects_in, kill, start_stuck
+import step_flows as f
 from step_fixtures import ALL
+from step_flows import control, effects_in, kill, start_stuck
 
 import holdfast
 from holdfast import AlreadyRunning, Holdfast, step, workflow

@@ -8,10 +8,10 @@ import decimal
 from pathlib import Path
 from typing import Any
 
-import flows_steps as f
 import pytest
 import step_fixtures
-from flows_steps import Broken, control, effects_in, elsewhere
+import step_flows as f
+from step_flows import Broken, control, effects_in, elsewhere
 
 import holdfast
 from holdfast import Holdfast, step, workflow

@@ -7,9 +7,9 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 
-import flows_steps as f
 import pytest
 import step_fixtures
+import step_flows as f
 
 from holdfast import Holdfast
 from holdfast.execution.frame import Frame

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import three_steps
-from three_steps import FAIL, RAN, three, work
+import three_step_flow
+from three_step_flow import FAIL, RAN, three, work
 
 import holdfast
 from database import Database
 from holdfast import Holdfast, InvalidCall, NotFound, Retention, step, workflow
 
-hf = three_steps.hf
+hf = three_step_flow.hf
 
 
 def test_a_failed_run_keeps_what_it_replays(hf: Holdfast) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-import flows_steps as f
 import pytest
 import step_fixtures
-from flows_steps import Broken, control
+import step_flows as f
+from step_flows import Broken, control
 
 import holdfast
 from holdfast import Holdfast, InvalidCall, step, workflow

@@ -7,10 +7,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import flows_steps as f
 import pytest
 import step_fixtures
-from flows_steps import Broken, control
+import step_flows as f
+from step_flows import Broken, control
 
 import holdfast
 from holdfast import Holdfast, Retry, UnsupportedValue, step, workflow

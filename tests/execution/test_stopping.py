@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import watching
-from watching import kinds
+import run_fixtures
+from run_fixtures import kinds
 
 import holdfast
 from holdfast import Cancelled, Holdfast, InvalidCall, NotFinished, NotFound, Retry, Run, step, workflow
 from patience import until
 
-hf = watching.hf
+hf = run_fixtures.hf
 
 CALLS: list[Any] = []
 

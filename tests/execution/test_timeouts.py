@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import flows_steps as f
 import pytest
 import step_fixtures
-from attempts_flows import both, flow_of
-from flows_steps import control
+import step_flows as f
+from attempt_flows import both, flow_of
+from step_flows import control
 
 import holdfast
 from holdfast import Holdfast, Retry, StepTimeout, step, workflow

@@ -10,7 +10,7 @@ from typing import Any
 
 import event_flows
 import pytest
-import watching
+import run_fixtures
 from event_flows import BROKEN, WRITER, end, event_astep, event_short, event_step
 
 import holdfast
@@ -20,7 +20,7 @@ from patience import until
 
 mended, file = event_flows.mended, event_flows.file
 
-hf = watching.hf
+hf = run_fixtures.hf
 
 
 @pytest.fixture(autouse=True)

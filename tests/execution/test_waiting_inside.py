@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import waiting_flows
+from run_fixtures import kinds
 from waiting_flows import CALLS, Clock, aafter, after, before, prompt_of, wait_sleep
-from watching import kinds
 
 import holdfast
 from holdfast import Holdfast, StepTimeout, step, workflow

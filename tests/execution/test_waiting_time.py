@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import waiting_flows
+from run_fixtures import kinds
 from waiting_flows import (
     CALLS,
     Clock,
@@ -18,7 +19,6 @@ from waiting_flows import (
     wait_event,
     wait_sleep,
 )
-from watching import kinds
 
 import holdfast
 from holdfast import Holdfast, InvalidAnswer, InvalidCall, StepTimeout, Suspended, workflow

@@ -60,7 +60,7 @@ control = Control()
 
 def program(db: Path | str, body: str) -> list[str]:
     """The command line of a process that opens a store and does something with it."""
-    code = f"import holdfast, flows_steps as f\nhf = holdfast.open({str(db)!r})\n{body}"
+    code = f"import holdfast, step_flows as f\nhf = holdfast.open({str(db)!r})\n{body}"
     return [sys.executable, "-c", code]
 
 

@@ -1,6 +1,6 @@
-"""What tests of running workflows share: an engine on each kind of store, and how a run is watched from outside.
+"""An engine on each kind of store, and the kinds of a run's events.
 
-A module that needs the fixture binds it: `hf = watching.hf`.
+A module that needs the fixture binds it: `hf = run_fixtures.hf`.
 """
 
 from __future__ import annotations

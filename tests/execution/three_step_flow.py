@@ -1,6 +1,6 @@
 """A workflow of three steps that can be told to fail.
 
-A module that needs the fixture binds it: `hf = three_steps.hf`.
+A module that needs the fixture binds it: `hf = three_step_flow.hf`.
 """
 
 from __future__ import annotations
