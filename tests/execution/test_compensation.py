@@ -14,7 +14,7 @@ clean, hf = compensation_flows.clean, compensation_flows.hf
 
 
 @pytest.mark.parametrize("which", [undo_shop, undo_ashop])
-def test_newest_first_and_each_recorded(hf: Holdfast, which: Any) -> None:
+def test_rollback_compensates_newest_first_and_records_each(hf: Holdfast, which: Any) -> None:
     run = hf.run(which)
     CALLS.clear()
     hf.rollback(run.id, to=2, resume=False, reason="wrong", actor="ada")
@@ -41,7 +41,7 @@ def test_newest_first_and_each_recorded(hf: Holdfast, which: Any) -> None:
     assert run.history().at(9).parent == 2
 
 
-def test_a_second_rollback_undoes_what_the_second_timeline_did(hf: Holdfast) -> None:
+def test_second_rollback_compensates_the_second_timeline(hf: Holdfast) -> None:
     run = hf.run(undo_shop)
     hf.rollback(run.id, to=2)
     CALLS.clear()
@@ -49,7 +49,7 @@ def test_a_second_rollback_undoes_what_the_second_timeline_did(hf: Holdfast) -> 
     assert [item for _, _, item in CALLS] == ["c", "b", "a"]
 
 
-def test_steps_before_the_target_are_not_undone(hf: Holdfast) -> None:
+def test_rollback_does_not_compensate_steps_before_the_target(hf: Holdfast) -> None:
     run = hf.run(undo_shop)
     CALLS.clear()
     hf.rollback(run.id, to=5, resume=False)
@@ -58,7 +58,7 @@ def test_steps_before_the_target_are_not_undone(hf: Holdfast) -> None:
     assert CALLS == [("undo", "order-c", "c")]
 
 
-def test_from_address_undoes_too(hf: Holdfast) -> None:
+def test_resume_from_address_compensates(hf: Holdfast) -> None:
     run = hf.run(undo_shop)
     CALLS.clear()
     hf.resume(run.id, from_address="undo_place#2")
@@ -72,7 +72,7 @@ def test_from_address_undoes_too(hf: Holdfast) -> None:
     assert run.result == ["order-a", "order-b", "x", "order-c"]
 
 
-def test_steps_within_steps_are_undone(hf: Holdfast) -> None:
+def test_rollback_compensates_nested_steps(hf: Holdfast) -> None:
     @step(name="undo_outer", compensate=lambda: CALLS.append("outer"))
     def outer() -> list[str]:
         return [undo_place("i"), undo_place("j")]
@@ -87,7 +87,7 @@ def test_steps_within_steps_are_undone(hf: Holdfast) -> None:
     assert CALLS == ["outer", ("undo", "order-j", "j"), ("undo", "order-i", "i")]
 
 
-def test_a_step_that_failed_is_not_undone(hf: Holdfast) -> None:
+def test_rollback_does_not_compensate_failed_steps(hf: Holdfast) -> None:
     @step(name="undo_fails", compensate=lambda: CALLS.append("wrong"))
     def fails() -> None:
         raise ValueError("no")
@@ -111,7 +111,7 @@ def test_a_step_that_failed_is_not_undone(hf: Holdfast) -> None:
 @pytest.mark.parametrize(
     "takes", ["nothing", "result", "some", "all", "keywords", "star", "only", "other names"]
 )
-def test_the_arguments_that_a_compensation_gets(hf: Holdfast, how: str, takes: str) -> None:
+def test_compensation_gets_the_result_and_the_arguments_it_takes(hf: Holdfast, how: str, takes: str) -> None:
     got: list[Any] = []
 
     def nothing() -> None:
@@ -169,7 +169,7 @@ def test_the_arguments_that_a_compensation_gets(hf: Holdfast, how: str, takes: s
         assert found == expected[takes]
 
 
-def test_an_asynchronous_compensation(hf: Holdfast) -> None:
+def test_compensation_may_be_asynchronous(hf: Holdfast) -> None:
     async def undo(result: str) -> str:
         CALLS.append(result)
         return "undone"
@@ -188,7 +188,7 @@ def test_an_asynchronous_compensation(hf: Holdfast) -> None:
     assert run.history().at(4).result == "undone"
 
 
-def test_a_compensation_that_is_a_step_itself(hf: Holdfast) -> None:
+def test_compensation_may_be_a_step(hf: Holdfast) -> None:
     @step(name="undo_as_step")
     def undo(result: str) -> str:
         CALLS.append(result)
@@ -207,7 +207,7 @@ def test_a_compensation_that_is_a_step_itself(hf: Holdfast) -> None:
     assert CALLS == ["done"]
 
 
-def test_a_compensation_is_tried_as_often_as_its_step(hf: Holdfast) -> None:
+def test_compensation_is_retried_like_its_step(hf: Holdfast) -> None:
     tries: list[int] = []
 
     def undo() -> None:

@@ -85,7 +85,7 @@ def fresh() -> Iterator[None]:
 BOTH = pytest.mark.parametrize("which", [flow, aflow], ids=["def", "async"])
 
 
-def test_error_is_the_default_and_names_the_choices(hf: Holdfast) -> None:
+def test_if_exists_error_is_the_default_and_names_the_choices(hf: Holdfast) -> None:
     hf.run(flow, "kelp", run_id="r")
     with pytest.raises(AlreadyExists, match=r"if_exists='resume'.*if_exists='return'.*another run_id"):
         hf.run(flow, "kelp", run_id="r")
@@ -94,7 +94,7 @@ def test_error_is_the_default_and_names_the_choices(hf: Holdfast) -> None:
 
 
 @BOTH
-def test_resume_starts_resumes_and_returns(hf: Holdfast, which: Any) -> None:
+def test_if_exists_resume_starts_resumes_or_returns_the_run(hf: Holdfast, which: Any) -> None:
     BROKEN.add("end")
     for _ in range(2):
         with pytest.raises(ConnectionError):
@@ -107,7 +107,7 @@ def test_resume_starts_resumes_and_returns(hf: Holdfast, which: Any) -> None:
     assert RAN == ["kelp"]
 
 
-def test_resume_refuses_another_workflow_other_arguments_and_another_state(hf: Holdfast) -> None:
+def test_if_exists_resume_refuses_another_call(hf: Holdfast) -> None:
     hf.run(flow, "kelp", run_id="r", state={"n": 1})
     cases: list[tuple[Any, list[Any], dict[str, Any], str]] = [
         (other, ["kelp"], {}, "'exists_flow', not of 'exists_other'"),
@@ -127,7 +127,7 @@ def test_resume_refuses_another_workflow_other_arguments_and_another_state(hf: H
     assert RAN == ["kelp"]
 
 
-def test_arguments_that_do_not_fit_any_more_cannot_be_compared(hf: Holdfast) -> None:
+def test_if_exists_resume_refuses_arguments_that_cannot_be_compared(hf: Holdfast) -> None:
     def define(function: Any) -> Any:
         function.__qualname__ = function.__name__ = "exists_changing"
         return workflow(name="exists_changing")(function)
@@ -143,7 +143,7 @@ def test_arguments_that_do_not_fit_any_more_cannot_be_compared(hf: Holdfast) -> 
         hf.run(define(after), "kelp", 2, run_id="r", if_exists="resume")
 
 
-def test_redacted_arguments_are_not_compared(tmp_path: Path) -> None:
+def test_if_exists_resume_does_not_compare_redacted_arguments(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "r.db", redact=["api_key"]) as hf:
         hf.run(flow, "kelp", api_key="one", run_id="r")
         assert hf.run(flow, "kelp", api_key="two", run_id="r", if_exists="resume").result == "KELP"
@@ -151,7 +151,7 @@ def test_redacted_arguments_are_not_compared(tmp_path: Path) -> None:
             hf.run(flow, "rock", api_key="one", run_id="r", if_exists="resume")
 
 
-def test_a_fork_is_compared_with_the_call_that_started_its_origin(hf: Holdfast) -> None:
+def test_if_exists_resume_compares_a_fork_with_the_call_of_its_origin(hf: Holdfast) -> None:
     hf.run(flow, "kelp", run_id="r")
     hf.fork("r@2", "forked", state={"n": 5})
     with pytest.raises(RunMismatch, match="topic"):
@@ -163,7 +163,7 @@ def test_a_fork_is_compared_with_the_call_that_started_its_origin(hf: Holdfast) 
     assert RAN == ["kelp"]
 
 
-def test_return_gives_the_run_as_it_is(hf: Holdfast) -> None:
+def test_if_exists_return_returns_the_run_unchanged(hf: Holdfast) -> None:
     BROKEN.add("end")
     assert hf.run(flow, "kelp", run_id="r", if_exists="return", raises=False).status == "failed"
     BROKEN.clear()
@@ -171,7 +171,7 @@ def test_return_gives_the_run_as_it_is(hf: Holdfast) -> None:
     assert (run.id, run.status, RAN) == ("r", "failed", ["kelp"])
 
 
-def test_resume_leaves_what_a_person_stopped_or_is_asked(hf: Holdfast) -> None:
+def test_if_exists_resume_leaves_paused_and_stalled_runs(hf: Holdfast) -> None:
     hf.run(asking, "kelp", run_id="r")
     assert hf.run(asking, "kelp", run_id="r", if_exists="resume").status == "suspended"
     hf.pause("r")
@@ -180,7 +180,7 @@ def test_resume_leaves_what_a_person_stopped_or_is_asked(hf: Holdfast) -> None:
     assert hf.run(asking, "kelp", run_id="r", if_exists="resume").status == "cancelled"
 
 
-def test_a_run_that_is_being_executed_is_refused_or_returned(hf: Holdfast) -> None:
+def test_if_exists_refuses_or_returns_a_running_run(hf: Holdfast) -> None:
     first = threading.Thread(target=lambda: hf.run(slow_flow, run_id="r", if_exists="resume"))
     first.start()
     assert INSIDE.wait(30)
@@ -193,7 +193,7 @@ def test_a_run_that_is_being_executed_is_refused_or_returned(hf: Holdfast) -> No
     assert RAN == ["slow"]
 
 
-def test_of_many_threads_one_executes(hf: Holdfast) -> None:
+def test_if_exists_lets_one_of_many_threads_execute(hf: Holdfast) -> None:
     outcomes: list[Any] = []
 
     def call() -> None:
@@ -241,7 +241,9 @@ with holdfast.open(sys.argv[1]) as hf:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_of_many_processes_one_executes(request: pytest.FixtureRequest, tmp_path: Path, kind: str) -> None:
+def test_if_exists_lets_one_of_many_processes_execute(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
     where = "h.db" if kind == "sqlite" else request.getfixturevalue("url")
     (tmp_path / "letter.py").write_text(PROGRAM)
     command = [sys.executable, "letter.py", where, "20"]
@@ -252,14 +254,14 @@ def test_of_many_processes_one_executes(request: pytest.FixtureRequest, tmp_path
 
 
 @pytest.mark.slow
-def test_the_program_can_be_run_again(tmp_path: Path) -> None:
+def test_if_exists_resume_lets_a_program_run_again(tmp_path: Path) -> None:
     (tmp_path / "letter.py").write_text(PROGRAM)
     for _ in range(2):
         subprocess.run([sys.executable, "letter.py", "h.db", "1"], cwd=tmp_path, check=True)
     assert (tmp_path / "effects").read_text() == "x"
 
 
-def test_a_queued_run_is_put_in_once(hf: Holdfast) -> None:
+def test_enqueue_with_if_exists_queues_a_run_once(hf: Holdfast) -> None:
     run = hf.enqueue(flow, "kelp", run_id="r")
     with pytest.raises(AlreadyExists, match="if_exists"):
         hf.enqueue(flow, "kelp", run_id="r")

@@ -27,7 +27,7 @@ hf = run_fixtures.hf
 
 
 @pytest.mark.parametrize("which", [event_run, event_arun])
-def test_the_whole_life_of_a_run(hf: Holdfast, which: Any) -> None:
+def test_journal_records_the_whole_life_of_a_run(hf: Holdfast, which: Any) -> None:
     BROKEN[:] = ["a"]
     run = hf.run(which, run_id="r")
     assert kinds(run) == ["run.started", "step.retried", "step.completed", "question.opened", "run.suspended"]
@@ -78,7 +78,9 @@ def test_the_whole_life_of_a_run(hf: Holdfast, which: Any) -> None:
     assert [event.cursor for event in hf.events()] == sorted({event.cursor for event in hf.events()})
 
 
-def test_events_belong_to_the_commit_of_their_cause(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_journal_events_are_in_the_commit_of_their_cause(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whichever write is the last one, no entry is without what it tells of."""
     append = hf._store.append
     left = [0]
@@ -128,7 +130,7 @@ with holdfast.open(sys.argv[1], durability="fast") as hf:
 """
 
 
-def test_a_killed_process_leaves_no_event_without_its_cause(file: Path) -> None:
+def test_killed_process_leaves_no_event_without_its_cause(file: Path) -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM, str(file)], timeout=60, check=False)
     assert done.returncode == -signal.SIGKILL
     with holdfast.open(file, durability="fast") as hf:
@@ -137,7 +139,7 @@ def test_a_killed_process_leaves_no_event_without_its_cause(file: Path) -> None:
         assert [event.version for event in run.events()] == [1, 2, 3, 4]
 
 
-def test_a_failure_that_was_handled_is_told_once(hf: Holdfast) -> None:
+def test_journal_records_a_handled_failure_once(hf: Holdfast) -> None:
     @workflow(name="event_handles")
     def handles() -> str:
         try:
@@ -151,7 +153,7 @@ def test_a_failure_that_was_handled_is_told_once(hf: Holdfast) -> None:
     assert kinds(run) == ["run.started", "step.retried", "step.failed", "step.completed", "run.completed"]
 
 
-def test_events_of_the_store_and_of_a_run(hf: Holdfast) -> None:
+def test_journal_is_read_for_the_store_and_for_a_run(hf: Holdfast) -> None:
     for number in range(3):
         hf.run(event_short, run_id=f"r-{number}")
     everything = hf.events()

@@ -19,7 +19,7 @@ fresh, hf = step_fixtures.fresh, step_fixtures.hf
 
 
 @pytest.mark.parametrize("flow", BOOKS)
-def test_a_failed_run_resumes_at_the_failed_step_and_keeps_the_rest(hf: Holdfast, flow: Any) -> None:
+def test_resume_runs_only_the_failed_step_again(hf: Holdfast, flow: Any) -> None:
     control.failing["finish"] = 1
     run = hf.run(flow, "kelp", run_id="a-run-with-dashes", raises=False)
     assert run.status == "failed"
@@ -34,7 +34,7 @@ def test_a_failed_run_resumes_at_the_failed_step_and_keeps_the_rest(hf: Holdfast
 
 
 @pytest.mark.parametrize("flow", BOOKS)
-def test_ten_resumes_run_nothing_twice(hf: Holdfast, flow: Any) -> None:
+def test_resume_ten_times_runs_nothing_twice(hf: Holdfast, flow: Any) -> None:
     control.failing["finish"] = 10
     run = hf.run(flow, "kelp", raises=False)
     for _ in range(9):
@@ -49,7 +49,7 @@ def test_ten_resumes_run_nothing_twice(hf: Holdfast, flow: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flow", ["book", "abook"])
-def test_a_new_process_resumes_by_id_alone(tmp_path: Path, flow: str) -> None:
+def test_resume_in_a_new_process_needs_only_the_id(tmp_path: Path, flow: str) -> None:
     db, effects = tmp_path / "runs.db", tmp_path / "effects"
     run_id = "deep-sea-1-2"
     body = f"f.control.failing['write-b'] = 1\nprint(hf.run(f.{flow}, 'kelp', run_id={run_id!r}, raises=False).status)"
@@ -81,7 +81,7 @@ def write_once(number: int) -> str:
     return f"{number}-{len(control.ran)}"
 
 
-def test_calls_in_a_loop_keep_their_own_results(hf: Holdfast) -> None:
+def test_resume_replays_each_call_of_a_loop(hf: Holdfast) -> None:
     control.failing["n3"] = 1
     run = hf.run(counting_executions, raises=False)
     assert run.status == "failed"
@@ -93,7 +93,7 @@ def test_calls_in_a_loop_keep_their_own_results(hf: Holdfast) -> None:
     ]  # fmt: skip
 
 
-def test_a_memory_store_is_resumed_by_another_engine() -> None:
+def test_resume_by_another_engine_of_a_memory_store() -> None:
     from holdfast.store.memory.store import MemoryStore
 
     store = MemoryStore()
@@ -136,7 +136,7 @@ async def akeyed(items: list[Any]) -> list[str]:
         (akeyed, {"by_function[id:a]", "by_function[id:b]", "by_function[id:b]#2", "by_function[id:7]"}),
     ],
 )
-def test_a_key_names_a_call_by_its_data(hf: Holdfast, flow: Any, wanted: set[str]) -> None:
+def test_step_key_names_a_call_by_its_data(hf: Holdfast, flow: Any, wanted: set[str]) -> None:
     control.failing["do-7"] = 1
     run = hf.run(flow, ["a", "b", "b", 7], raises=False)
     assert run.status == "failed"
@@ -151,7 +151,7 @@ def test_a_key_names_a_call_by_its_data(hf: Holdfast, flow: Any, wanted: set[str
 
 
 @pytest.mark.parametrize("key", ["a/b", "x#2", "[y]", "long" * 100, "", "\n", "ü", "\ud800", "a\0b"])
-def test_any_text_can_be_a_key(hf: Holdfast, key: str) -> None:
+def test_step_key_may_be_any_text(hf: Holdfast, key: str) -> None:
     run = hf.run(keyed, [key, "other", key])
     assert run.result == [f"done {key}", "done other", f"done {key}"]
     addresses = [version.address for version in run.history().versions() if version.kind == "step"]

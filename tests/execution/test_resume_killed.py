@@ -15,7 +15,7 @@ import holdfast
 fresh = step_fixtures.fresh
 
 
-def test_a_failure_that_was_caught_is_replayed_after_a_crash(tmp_path: Path) -> None:
+def test_caught_failure_is_replayed_after_a_crash(tmp_path: Path) -> None:
     db, effects = tmp_path / "runs.db", tmp_path / "effects"
     process = start_stuck(db, "careful", effects, "c-1")
     kill(process)
@@ -25,7 +25,7 @@ def test_a_failure_that_was_caught_is_replayed_after_a_crash(tmp_path: Path) -> 
     assert control.ran == ["stuck", "write-after"]
 
 
-def test_a_crash_inside_a_nested_step_keeps_what_the_inner_ones_did(tmp_path: Path) -> None:
+def test_crash_in_a_nested_step_keeps_inner_results(tmp_path: Path) -> None:
     db, effects = tmp_path / "runs.db", tmp_path / "effects"
     process = start_stuck(db, "nested", effects, "n-1")
     kill(process)
@@ -39,7 +39,7 @@ def test_a_crash_inside_a_nested_step_keeps_what_the_inner_ones_did(tmp_path: Pa
         assert addresses == [None, "outer/inner", "outer/stuck", "outer/inner#2", "outer", None]
 
 
-def test_an_interrupted_process_leaves_a_run_that_resumes(tmp_path: Path) -> None:
+def test_interrupted_process_leaves_a_resumable_run(tmp_path: Path) -> None:
     db, effects = tmp_path / "runs.db", tmp_path / "effects"
     process = start_stuck(db, "killed", effects, "i-1")
     os.kill(process.pid, signal.SIGINT)
@@ -50,7 +50,7 @@ def test_an_interrupted_process_leaves_a_run_that_resumes(tmp_path: Path) -> Non
     assert control.ran == ["stuck", "write-b"]
 
 
-def test_a_recorded_failure_that_a_kill_left_behind_does_not_stick(tmp_path: Path) -> None:
+def test_failure_recorded_before_a_kill_is_tried_again(tmp_path: Path) -> None:
     db, effects = tmp_path / "runs.db", tmp_path / "effects"
     process = start_stuck(db, "logging_failure", effects, "l-1")
     kill(process)

@@ -20,7 +20,7 @@ fresh, hf = step_fixtures.fresh, step_fixtures.hf
 
 @pytest.mark.parametrize("where", ["thread", "engine"])
 @pytest.mark.parametrize("call", ["resume", "rollback"])
-def test_a_run_that_is_being_advanced_is_refused(tmp_path: Path, where: str, call: str) -> None:
+def test_resume_of_a_running_run_is_refused(tmp_path: Path, where: str, call: str) -> None:
     @step
     def hold() -> str:
         control.entered.set()
@@ -47,7 +47,7 @@ def test_a_run_that_is_being_advanced_is_refused(tmp_path: Path, where: str, cal
         assert second.get("held").head.number == 3
 
 
-def test_two_threads_that_resume_at_once_do_not_both_run_it(hf: Holdfast) -> None:
+def test_resume_by_two_threads_executes_once(hf: Holdfast) -> None:
     for turn in range(10):
         control.reset()
         control.failing["finish"] = 1
@@ -75,7 +75,7 @@ def test_two_threads_that_resume_at_once_do_not_both_run_it(hf: Holdfast) -> Non
         assert [version.number for version in run.history().versions()] == [6, 5, 4, 3, 2, 1]
 
 
-def test_an_execution_whose_lease_ran_out_is_refused_and_not_merged(tmp_path: Path) -> None:
+def test_execution_with_an_expired_lease_cannot_commit(tmp_path: Path) -> None:
     @step(name="slow_step")
     def slow_step() -> str:
         control.ran.append("slow")
@@ -118,7 +118,7 @@ def test_an_execution_whose_lease_ran_out_is_refused_and_not_merged(tmp_path: Pa
 
 
 @pytest.mark.parametrize("flow", ["killed", "akilled"])
-def test_another_process_holds_its_run_until_it_is_killed(tmp_path: Path, flow: str) -> None:
+def test_resume_is_refused_until_the_owner_process_is_killed(tmp_path: Path, flow: str) -> None:
     db, effects = tmp_path / "runs.db", tmp_path / "effects"
     process = start_stuck(db, flow, effects, "k-1")
     try:

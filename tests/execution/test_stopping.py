@@ -102,7 +102,9 @@ def running(hf: Holdfast, which: Any) -> Iterator[Run]:
 
 @pytest.mark.parametrize("which", [stop_sync, stop_async])
 @pytest.mark.parametrize("what", ["cancel", "pause"])
-def test_a_run_in_another_thread_stops_at_the_next_boundary(hf: Holdfast, which: Any, what: str) -> None:
+def test_stop_of_a_run_in_another_thread_takes_effect_between_steps(
+    hf: Holdfast, which: Any, what: str
+) -> None:
     with running(hf, which) as run:
         getattr(hf, what)("r", reason="enough", actor="ada")
         assert run.status == "running"
@@ -129,7 +131,7 @@ def test_a_run_in_another_thread_stops_at_the_next_boundary(hf: Holdfast, which:
     assert (record.owner, record.until) == (None, 0)
 
 
-def test_from_another_engine(tmp_path: Path) -> None:
+def test_stop_by_another_engine_takes_effect_between_steps(tmp_path: Path) -> None:
     file = tmp_path / "runs.db"
     with holdfast.open(file, durability="fast") as hf, holdfast.open(file, durability="fast") as other:
         with running(hf, stop_sync) as run:
@@ -140,7 +142,7 @@ def test_from_another_engine(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", ["suspended", "paused"])
-def test_a_run_that_nobody_advances(hf: Holdfast, status: str) -> None:
+def test_stop_of_an_idle_run_takes_effect_at_once(hf: Holdfast, status: str) -> None:
     run = hf.run(stop_asks)
     if status == "paused":
         assert hf.pause(run.id, reason="later").status == "paused"
@@ -152,7 +154,7 @@ def test_a_run_that_nobody_advances(hf: Holdfast, status: str) -> None:
     assert kinds(run)[-1] == "run.cancelled"
 
 
-def test_a_suspended_run_that_was_paused_waits_on_when_resumed(hf: Holdfast) -> None:
+def test_paused_suspended_run_waits_again_when_resumed(hf: Holdfast) -> None:
     run = hf.run(stop_asks)
     hf.pause(run.id)
     hf.answer(hf.inbox()[0].id, "yes")
@@ -162,7 +164,7 @@ def test_a_suspended_run_that_was_paused_waits_on_when_resumed(hf: Holdfast) -> 
 
 @pytest.mark.parametrize("what", ["cancel", "pause"])
 @pytest.mark.parametrize("ended", ["completed", "failed", "cancelled"])
-def test_an_ended_run_stays_as_it_is(hf: Holdfast, what: str, ended: str) -> None:
+def test_stop_of_an_ended_run_changes_nothing(hf: Holdfast, what: str, ended: str) -> None:
     @workflow(name="stop_ends")
     def ends() -> str:
         if ended == "failed":
@@ -180,12 +182,12 @@ def test_an_ended_run_stays_as_it_is(hf: Holdfast, what: str, ended: str) -> Non
 
 
 @pytest.mark.parametrize("what", ["cancel", "pause"])
-def test_a_run_that_is_not_there(hf: Holdfast, what: str) -> None:
+def test_stop_of_an_unknown_run_is_refused(hf: Holdfast, what: str) -> None:
     with pytest.raises(NotFound, match="nobody"):
         getattr(hf, what)("nobody")
 
 
-def test_a_cancelled_run_is_not_resumed_but_rolled_back(hf: Holdfast) -> None:
+def test_cancelled_run_can_be_rolled_back_but_not_resumed(hf: Holdfast) -> None:
     with running(hf, stop_sync) as run:
         hf.cancel("r")
     was = hf._store.run("r")
@@ -201,7 +203,7 @@ def test_a_cancelled_run_is_not_resumed_but_rolled_back(hf: Holdfast) -> None:
 
 @pytest.mark.parametrize("which", ["sync", "async"])
 @pytest.mark.parametrize("what", ["cancel", "pause"])
-def test_a_wait_between_attempts_is_cut_short(hf: Holdfast, which: str, what: str) -> None:
+def test_stop_ends_the_pause_between_attempts(hf: Holdfast, which: str, what: str) -> None:
     tries: list[int] = []
 
     @step(name="stop_flaky", retry=Retry(5, delay=3600, max_delay=3600, jitter=0))
@@ -240,7 +242,7 @@ def test_a_wait_between_attempts_is_cut_short(hf: Holdfast, which: str, what: st
         assert hf.resume("r").result == "up"
 
 
-def test_a_wait_between_attempts_is_cut_short_from_another_engine(tmp_path: Path) -> None:
+def test_stop_by_another_engine_ends_the_pause_between_attempts(tmp_path: Path) -> None:
     @step(name="stop_flaky", retry=Retry(5, delay=3600, max_delay=3600, jitter=0))
     def flaky() -> str:
         raise ConnectionError("down")
@@ -261,7 +263,7 @@ def test_a_wait_between_attempts_is_cut_short_from_another_engine(tmp_path: Path
         assert hf.get("r").status == "cancelled"
 
 
-def test_parallel_branches_stop_too(hf: Holdfast) -> None:
+def test_stop_ends_parallel_branches(hf: Holdfast) -> None:
     @workflow(name="stop_parallel")
     def whole() -> Any:
         def branch() -> list[str]:
@@ -279,7 +281,7 @@ def test_parallel_branches_stop_too(hf: Holdfast) -> None:
     assert CALLS == ["first", "second", "second"]
 
 
-def test_user_code_cannot_swallow_it(hf: Holdfast) -> None:
+def test_stop_cannot_be_caught_by_user_code(hf: Holdfast) -> None:
     @workflow(name="stop_stubborn")
     def stubborn() -> str:
         try:
@@ -295,14 +297,14 @@ def test_user_code_cannot_swallow_it(hf: Holdfast) -> None:
     assert CALLS == ["first"]
 
 
-def test_the_last_wish_counts(hf: Holdfast) -> None:
+def test_stop_follows_the_last_request(hf: Holdfast) -> None:
     with running(hf, stop_sync) as run:
         hf.pause("r")
         hf.cancel("r")
     assert run.status == "cancelled"
 
 
-def test_a_run_that_ends_before_it_can_be_stopped(hf: Holdfast) -> None:
+def test_stop_request_after_the_last_step_changes_nothing(hf: Holdfast) -> None:
     @workflow(name="stop_too_late")
     def whole() -> str:
         return stop_first()
@@ -346,7 +348,7 @@ with holdfast.open(file, durability="fast") as hf:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["cancel", "pause"])
-def test_a_run_in_another_process(tmp_path: Path, what: str) -> None:
+def test_stop_of_a_run_in_another_process_takes_effect_between_steps(tmp_path: Path, what: str) -> None:
     file = tmp_path / "runs.db"
     command = [sys.executable, "-c", PROGRAM, str(file)]
     process = subprocess.Popen([*command, "run"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

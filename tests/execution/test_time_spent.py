@@ -14,7 +14,7 @@ import holdfast
 from holdfast import LimitExceeded, Limits, step, workflow
 
 
-def test_seconds_count_though_nothing_limits_them(tmp_path: Path) -> None:
+def test_spent_seconds_are_counted_without_limits(tmp_path: Path) -> None:
     seconds = [1_000_000_000.0]
     runs: list[str] = []
 

@@ -44,7 +44,7 @@ def ended(hf: Holdfast, name: str, count: int) -> Callable[[], bool]:
 
 
 @pytest.mark.parametrize("kind", ["def", "async"])
-def test_an_event_starts_a_workflow(hf: Holdfast, kind: str) -> None:
+def test_trigger_starts_a_workflow(hf: Holdfast, kind: str) -> None:
     if kind == "def":
 
         @workflow(name="event_on_done", on="run.completed", of="event_short")
@@ -64,7 +64,7 @@ def test_an_event_starts_a_workflow(hf: Holdfast, kind: str) -> None:
     ]
 
 
-def test_of_which_workflow(hf: Holdfast) -> None:
+def test_trigger_filters_by_workflow(hf: Holdfast) -> None:
     @workflow(name="event_other")
     def other() -> str:
         return event_step("other")
@@ -81,7 +81,7 @@ def test_of_which_workflow(hf: Holdfast) -> None:
     assert [run.result for run in started(hf, "event_on_short")] == ["event_short", "event_short"]
 
 
-def test_a_workflow_is_not_started_by_its_own_end_or_that_of_its_parts(hf: Holdfast) -> None:
+def test_trigger_ignores_events_of_its_own_runs_and_children(hf: Holdfast) -> None:
     @workflow(name="event_part")
     def part() -> str:
         return event_step("part")
@@ -100,7 +100,7 @@ def test_a_workflow_is_not_started_by_its_own_end_or_that_of_its_parts(hf: Holdf
     assert [run.result[0] for run in started(hf, "event_on_any")] == ["one", "two", "three"]
 
 
-def test_patterns_start_workflows_too(hf: Holdfast) -> None:
+def test_trigger_accepts_patterns(hf: Holdfast) -> None:
     @workflow(name="event_on_failed", on="run.fail*")
     def on_failed(event: dict[str, Any]) -> Any:
         return event["data"]["error"]
@@ -111,7 +111,7 @@ def test_patterns_start_workflows_too(hf: Holdfast) -> None:
     assert started(hf, "event_on_failed")[0].result == "ConnectionError: x is down"
 
 
-def test_a_started_workflow_that_fails_stops_nothing(hf: Holdfast) -> None:
+def test_trigger_continues_after_a_failed_run(hf: Holdfast) -> None:
     @workflow(name="event_on_bad", on="run.completed", of="event_short")
     def on_bad(event: dict[str, Any]) -> Any:
         raise ValueError(event["run"])
@@ -121,7 +121,7 @@ def test_a_started_workflow_that_fails_stops_nothing(hf: Holdfast) -> None:
     until(lambda: [run.status for run in started(hf, "event_on_bad")] == ["failed", "failed"])
 
 
-def test_two_engines_start_it_once(file: Path) -> None:
+def test_trigger_of_two_engines_starts_one_run(file: Path) -> None:
     @workflow(name="event_on_twice", on="run.completed", of="event_short")
     def on_twice(event: dict[str, Any]) -> Any:
         return event["run"]
@@ -139,7 +139,7 @@ def test_two_engines_start_it_once(file: Path) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_is_missed_over_a_restart(file: Path) -> None:
+def test_trigger_misses_no_event_over_a_restart(file: Path) -> None:
     @workflow(name="event_on_later", on="run.completed", of="event_elsewhere")
     def on_later(event: dict[str, Any]) -> Any:
         return event["run"]

@@ -19,7 +19,7 @@ no_calls, clock, hf = waiting_flows.no_calls, waiting_flows.clock, waiting_flows
 
 
 @pytest.mark.parametrize("which", [wait_ask, wait_aask])
-def test_an_answer_resumes_the_run(hf: Holdfast, which: Any) -> None:
+def test_answer_resumes_the_run(hf: Holdfast, which: Any) -> None:
     run = hf.run(which)
     assert run.status == "suspended"
     (prompt,) = run.questions()
@@ -37,7 +37,7 @@ def test_an_answer_resumes_the_run(hf: Holdfast, which: Any) -> None:
     assert (seen.id, seen.actor, seen.answer) == (prompt.id, "ada", {"yes": 1})
 
 
-def test_a_long_answer_is_told_by_its_version_only(hf: Holdfast) -> None:
+def test_long_answer_is_only_in_its_version(hf: Holdfast) -> None:
     run = hf.run(wait_ask)
     hf.answer(prompt_of(run), "y" * 600)
     assert run.history().at(3).result == "y" * 600
@@ -47,7 +47,7 @@ def test_a_long_answer_is_told_by_its_version_only(hf: Holdfast) -> None:
     assert "answer" not in event.data
 
 
-def test_an_answer_in_an_event_loop_may_be_left_to_aresume(hf: Holdfast) -> None:
+def test_answer_in_an_event_loop_can_be_resumed_with_aresume(hf: Holdfast) -> None:
     async def main() -> Any:
         run = await hf.arun(wait_aask)
         assert run.status == "suspended"
@@ -57,7 +57,7 @@ def test_an_answer_in_an_event_loop_may_be_left_to_aresume(hf: Holdfast) -> None
     assert asyncio.run(main()) == ["yes"]
 
 
-def test_answering_without_resume_leaves_the_run_to_others(hf: Holdfast) -> None:
+def test_answer_without_resume_leaves_the_run_suspended(hf: Holdfast) -> None:
     run = hf.run(wait_ask)
     hf.answer(prompt_of(run), True, resume=False)
     assert run.status == "suspended"
@@ -68,7 +68,7 @@ def test_answering_without_resume_leaves_the_run_to_others(hf: Holdfast) -> None
 
 @pytest.mark.parametrize("value", [False, 0, 0.0, "", None, [], {}])
 @pytest.mark.parametrize("way", ["answer", "kept", "answers", "send", "early"])
-def test_falsy_values_survive(hf: Holdfast, value: Any, way: str) -> None:
+def test_answer_may_be_falsy(hf: Holdfast, value: Any, way: str) -> None:
     if way in ("answer", "kept", "answers"):
         run = hf.run(wait_ask)
         if way == "answers":
@@ -87,7 +87,7 @@ def test_falsy_values_survive(hf: Holdfast, value: Any, way: str) -> None:
     assert repr(run.result) == repr([value])
 
 
-def test_answering_twice_is_refused(hf: Holdfast) -> None:
+def test_second_answer_is_refused(hf: Holdfast) -> None:
     run = hf.run(wait_ask)
     prompt = prompt_of(run)
     hf.answer(prompt, "yes", resume=False)
@@ -102,7 +102,7 @@ def test_answering_twice_is_refused(hf: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("prompt", ["nobody#1", "nobody", "", "#", None, 5, "wait-ask#x"])
-def test_a_prompt_that_is_not_there(hf: Holdfast, prompt: Any) -> None:
+def test_answer_to_an_unknown_question_is_refused(hf: Holdfast, prompt: Any) -> None:
     hf.run(wait_ask, run_id="wait-ask")
     with pytest.raises(NotFound, match="there is no question"):
         hf.answer(prompt, True)
@@ -147,7 +147,7 @@ def wait_typed(which: str) -> Any:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("way", ["answer", "answers", "address"])
-def test_wrong_answers_are_refused_with_the_reason_and_nothing_changes(
+def test_invalid_answer_is_refused_with_the_reason(
     hf: Holdfast, which: str, bad: Any, reason: str, good: Any, result: Any, way: str
 ) -> None:
     run = hf.run(wait_typed, which)
@@ -165,7 +165,7 @@ def test_wrong_answers_are_refused_with_the_reason_and_nothing_changes(
     assert give(good).result == result
 
 
-def test_an_answer_that_cannot_be_stored_is_refused(hf: Holdfast) -> None:
+def test_answer_that_cannot_be_stored_is_refused(hf: Holdfast) -> None:
     run = hf.run(wait_ask)
     was = record(hf, run)
     with pytest.raises(UnsupportedValue):
@@ -178,7 +178,7 @@ def test_an_answer_that_cannot_be_stored_is_refused(hf: Holdfast) -> None:
     assert record(hf, run) == was
 
 
-def test_large_answers_and_events(hf: Holdfast) -> None:
+def test_answers_and_signals_may_be_large(hf: Holdfast) -> None:
     large = "x" * 200_000
     run = hf.run(wait_ask)
     hf.answer(prompt_of(run), {"text": large}, resume=False)
@@ -189,7 +189,7 @@ def test_large_answers_and_events(hf: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("schema", [{"type": "nonsense"}, object(), 5])
-def test_a_wanted_shape_that_is_none_fails_the_run(hf: Holdfast, schema: Any) -> None:
+def test_invalid_schema_of_a_question_fails_the_run(hf: Holdfast, schema: Any) -> None:
     @workflow(name="wait_bad_shape")
     def bad() -> Any:
         return holdfast.ask("Well?", schema=schema)
@@ -200,7 +200,7 @@ def test_a_wanted_shape_that_is_none_fails_the_run(hf: Holdfast, schema: Any) ->
     assert hf.inbox() == []
 
 
-def test_answers_for_questions_that_are_still_to_come(hf: Holdfast) -> None:
+def test_resume_accepts_answers_to_later_questions(hf: Holdfast) -> None:
     @workflow(name="wait_two_questions")
     def two() -> Any:
         return [holdfast.ask("One?"), holdfast.ask("Two?"), holdfast.ask("Three?", key="third")]
@@ -211,7 +211,7 @@ def test_answers_for_questions_that_are_still_to_come(hf: Holdfast) -> None:
     assert answered == [f"{run.id}#1", f"{run.id}#2", f"{run.id}#3"]
 
 
-def test_outside_a_run() -> None:
+def test_ask_outside_a_run_is_refused() -> None:
     with pytest.raises(InvalidCall, match="needs a run"):
         holdfast.ask("Well?")
     with pytest.raises(InvalidCall, match="needs a run"):
@@ -221,7 +221,7 @@ def test_outside_a_run() -> None:
     assert time.monotonic() - began >= 0.01
 
 
-def test_prompts_of_the_whole_store(hf: Holdfast, clock: Clock) -> None:
+def test_inbox_lists_questions_of_all_runs(hf: Holdfast, clock: Clock) -> None:
     assert hf.inbox() == []
     runs = []
     for number in range(3):
@@ -242,7 +242,7 @@ def test_prompts_of_the_whole_store(hf: Holdfast, clock: Clock) -> None:
     assert hf.resume("r-2").result == [False]
 
 
-def test_a_prompt_that_was_withdrawn_is_refused(hf: Holdfast) -> None:
+def test_answer_to_a_withdrawn_question_is_refused(hf: Holdfast) -> None:
     run = hf.run(wait_ask)
     old = prompt_of(run)
     hf.rollback(run.id, to=2)
@@ -257,7 +257,7 @@ def test_a_prompt_that_was_withdrawn_is_refused(hf: Holdfast) -> None:
     assert run.status == "cancelled"
 
 
-def test_a_question_answered_on_an_abandoned_timeline_is_asked_again(hf: Holdfast) -> None:
+def test_question_answered_on_an_abandoned_timeline_is_asked_again(hf: Holdfast) -> None:
     run = hf.run(wait_ask)
     first = prompt_of(run)
     hf.answer(first, "first")

@@ -40,7 +40,9 @@ async def wait_abeside() -> Any:
 
 @pytest.mark.parametrize("which", [wait_beside, wait_abeside])
 @pytest.mark.parametrize("order", [("one", "two"), ("two", "one")])
-def test_several_waits_at_once(hf: Holdfast, clock: Clock, which: Any, order: tuple[str, str]) -> None:
+def test_parallel_branches_may_wait_at_once(
+    hf: Holdfast, clock: Clock, which: Any, order: tuple[str, str]
+) -> None:
     run = hf.run(which)
     assert run.status == "suspended"
     found = {prompt.address.rpartition("[")[2][:-1]: prompt.id for prompt in run.questions()}
@@ -58,7 +60,7 @@ def test_several_waits_at_once(hf: Holdfast, clock: Clock, which: Any, order: tu
     assert len(CALLS) == 3
 
 
-def test_both_answers_given_before_the_run_goes_on(hf: Holdfast, clock: Clock) -> None:
+def test_run_resumes_with_two_answers_at_once(hf: Holdfast, clock: Clock) -> None:
     run = hf.run(wait_beside)
     for prompt in run.questions():
         hf.answer(prompt.id, prompt.text, resume=False)
@@ -91,15 +93,15 @@ def answered_while_a_branch_works(hf: Holdfast) -> Run:
     return hf.get("while")
 
 
-def test_a_question_is_seen_and_answered_while_another_branch_works(hf: Holdfast) -> None:
+def test_question_can_be_answered_while_another_branch_works(hf: Holdfast) -> None:
     assert answered_while_a_branch_works(hf).wait(timeout=10).result == ["worked", "yes"]
 
 
-def test_an_answer_given_while_another_branch_works_resumes_the_run(hf: Holdfast) -> None:
+def test_answer_while_another_branch_works_completes_the_run(hf: Holdfast) -> None:
     assert answered_while_a_branch_works(hf).status == "completed"
 
 
-def test_a_branch_goes_on_while_another_waits(hf: Holdfast) -> None:
+def test_branch_continues_while_another_waits(hf: Holdfast) -> None:
     asked = threading.Event()
 
     @workflow(name="wait_go_on")
@@ -124,7 +126,7 @@ def test_a_branch_goes_on_while_another_waits(hf: Holdfast) -> None:
     assert CALLS == [0, 1, 2]
 
 
-def test_what_is_done_finally_is_not_done_while_the_run_waits(hf: Holdfast) -> None:
+def test_finally_block_does_not_run_while_the_run_waits(hf: Holdfast) -> None:
     @workflow(name="wait_finally")
     def whole() -> Any:
         try:

@@ -17,7 +17,7 @@ no_calls, clock, hf = waiting_flows.no_calls, waiting_flows.clock, waiting_flows
 
 
 @pytest.mark.parametrize("which", [wait_event, wait_aevent])
-def test_an_event_resumes_the_run(hf: Holdfast, which: Any) -> None:
+def test_signal_resumes_the_run(hf: Holdfast, which: Any) -> None:
     run = hf.run(which)
     assert run.status == "suspended"
     hf.signal(run.id, "other", 1)
@@ -27,7 +27,7 @@ def test_an_event_resumes_the_run(hf: Holdfast, which: Any) -> None:
     assert run.history().at(3).actor == "bank"
 
 
-def test_events_sent_before_are_kept_in_order(hf: Holdfast) -> None:
+def test_signals_sent_before_the_wait_are_kept_in_order(hf: Holdfast) -> None:
     @workflow(name="wait_several")
     def several() -> list[Any]:
         holdfast.ask("Go?")
@@ -47,7 +47,7 @@ def test_events_sent_before_are_kept_in_order(hf: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("event", ["", None, 5])
-def test_an_event_has_a_name(hf: Holdfast, event: Any) -> None:
+def test_signal_needs_a_name(hf: Holdfast, event: Any) -> None:
     run = hf.run(wait_event)
     with pytest.raises(InvalidCall):
         hf.signal(run.id, event)
@@ -56,7 +56,7 @@ def test_an_event_has_a_name(hf: Holdfast, event: Any) -> None:
 
 
 @pytest.mark.parametrize("ended", ["completed", "cancelled"])
-def test_an_ended_run_takes_no_events(hf: Holdfast, ended: str) -> None:
+def test_signal_to_an_ended_run_is_refused(hf: Holdfast, ended: str) -> None:
     run = hf.run(wait_event)
     if ended == "completed":
         hf.signal(run.id, "paid")
@@ -75,7 +75,7 @@ def wait_line() -> list[Any]:
     return [first, holdfast.wait_for("paid")]
 
 
-def test_events_of_an_abandoned_timeline_never_reach_the_new_one(hf: Holdfast) -> None:
+def test_signals_of_an_abandoned_timeline_do_not_reach_the_new_one(hf: Holdfast) -> None:
     run = hf.run(wait_line)
     hf.signal(run.id, "paid", "early")
     hf.signal(run.id, "first", 1)
@@ -91,7 +91,7 @@ def test_events_of_an_abandoned_timeline_never_reach_the_new_one(hf: Holdfast) -
     assert run.result == [2, "new"]
 
 
-def test_an_event_that_was_taken_before_the_target_is_not_given_again(hf: Holdfast) -> None:
+def test_signal_received_before_the_target_is_not_received_again(hf: Holdfast) -> None:
     @workflow(name="wait_pair")
     def pair() -> list[Any]:
         before()
@@ -110,7 +110,7 @@ def test_an_event_that_was_taken_before_the_target_is_not_given_again(hf: Holdfa
     assert hf.rollback(run.id, to=5).result == [1, 2]
 
 
-def test_events_in_a_fork_that_is_rolled_back(hf: Holdfast) -> None:
+def test_signals_of_a_fork_that_is_rolled_back(hf: Holdfast) -> None:
     origin = hf.run(wait_line, run_id="origin")
     hf.signal("origin", "first", 1)
     hf.fork("origin", "fork", at=2)
@@ -124,9 +124,7 @@ def test_events_in_a_fork_that_is_rolled_back(hf: Holdfast) -> None:
     assert hf.rollback("fork", to=middle).result == ["f", "early"]
 
 
-def test_an_event_that_comes_while_another_is_taken_is_not_taken_twice(
-    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_signal_during_another_is_received_once(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     @workflow(name="wait_many")
     def many() -> list[Any]:
         holdfast.ask("Go?")
@@ -154,7 +152,7 @@ def interrupt(hf: Holdfast, patch: pytest.MonkeyPatch, what: str, act: Callable[
 
 
 @pytest.mark.parametrize("kind", ["event", "cancel", "pause"])
-def test_word_that_comes_in_the_moment_of_suspending_is_not_lost(
+def test_signal_during_suspension_is_not_lost(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     acts: dict[str, Callable[[], Any]] = {

@@ -28,7 +28,7 @@ def wait_in_step() -> Any:
     return wait_inside("cats")
 
 
-def test_waits_inside_a_step(hf: Holdfast) -> None:
+def test_step_may_wait(hf: Holdfast) -> None:
     run = hf.run(wait_in_step)
     assert run.status == "suspended"
     assert "inside" not in run.state
@@ -51,7 +51,7 @@ def wait_in_timed_step() -> Any:
     return wait_timed_step()
 
 
-def test_a_wait_inside_a_step_with_a_timeout(hf: Holdfast) -> None:
+def test_step_with_a_timeout_may_wait(hf: Holdfast) -> None:
     run = hf.run(wait_in_timed_step)
     assert run.status == "suspended"
     hf.answer(prompt_of(run), "yes")
@@ -80,7 +80,7 @@ async def wait_aparent() -> Any:
 
 
 @pytest.mark.parametrize("which", [wait_parent, wait_aparent])
-def test_the_answer_of_a_child_resumes_its_parent(hf: Holdfast, which: Any) -> None:
+def test_answer_to_a_child_resumes_its_parent(hf: Holdfast, which: Any) -> None:
     run = hf.run(which)
     assert run.status == "suspended"
     (prompt,) = hf.inbox()
@@ -93,7 +93,7 @@ def test_the_answer_of_a_child_resumes_its_parent(hf: Holdfast, which: Any) -> N
     assert run.result == [["cats", "yes"], "indeed"]
 
 
-def test_waiting_for_a_run_whose_child_waits_is_quiet(hf: Holdfast) -> None:
+def test_wait_for_a_run_whose_child_waits_does_not_resume_it(hf: Holdfast) -> None:
     run = hf.run(wait_parent)
     with pytest.raises(StepTimeout):
         run.wait(timeout=0.2)
@@ -103,7 +103,7 @@ def test_waiting_for_a_run_whose_child_waits_is_quiet(hf: Holdfast) -> None:
     assert kinds(hf.get(child)).count("run.resumed") == 0
 
 
-def test_the_sleep_of_a_child_wakes_its_parent(hf: Holdfast, clock: Clock) -> None:
+def test_sleep_of_a_child_resumes_its_parent(hf: Holdfast, clock: Clock) -> None:
     @workflow(name="wait_sleepy_parent")
     def parent() -> Any:
         return wait_sleep(60)
@@ -116,7 +116,7 @@ def test_the_sleep_of_a_child_wakes_its_parent(hf: Holdfast, clock: Clock) -> No
     assert run.wait(timeout=10).result == ["before", "woke"]
 
 
-def test_an_answer_to_a_child_does_not_wake_a_paused_parent(hf: Holdfast) -> None:
+def test_answer_to_a_child_does_not_resume_a_paused_parent(hf: Holdfast) -> None:
     run = hf.run(wait_parent)
     hf.pause(run.id)
     hf.answer(hf.inbox()[0].id, "yes")

@@ -18,7 +18,7 @@ from holdfast import InvalidAnswer
 no_calls = waiting_flows.no_calls
 
 
-def test_secrets_in_answers_and_events_are_never_stored(tmp_path: Path) -> None:
+def test_secrets_in_answers_and_signals_are_never_stored(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "runs.db", durability="fast", redact=["*password*"]) as hf:
         for way in ("answer", "answers", "send", "early"):
             secret = {"password": f"hunter-{way}", "user": "ada"}
@@ -91,7 +91,7 @@ with holdfast.open(sys.argv[1], durability="fast") as hf:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["leaves_and_waits", "aleaves_and_waits"])
-def test_the_process_may_exit_while_a_run_waits(tmp_path: Path, name: str) -> None:
+def test_waiting_run_survives_the_end_of_its_process(tmp_path: Path, name: str) -> None:
     file = tmp_path / "runs.db"
 
     def process(*arguments: str) -> Any:

@@ -46,7 +46,7 @@ def test_sleep_suspends_until_its_time(hf: Holdfast, clock: Clock, which: Any) -
     assert steps == [None, "before", "after" if which is wait_sleep else "aafter", None]
 
 
-def test_the_time_of_a_sleep_counts_from_when_it_was_reached_first(hf: Holdfast, clock: Clock) -> None:
+def test_sleep_counts_from_when_it_was_first_reached(hf: Holdfast, clock: Clock) -> None:
     @workflow(name="wait_twice")
     def twice() -> str:
         holdfast.sleep(10)
@@ -62,18 +62,18 @@ def test_the_time_of_a_sleep_counts_from_when_it_was_reached_first(hf: Holdfast,
     assert hf.resume(run.id).result == "done"
 
 
-def test_a_sleep_of_nothing_does_not_suspend(hf: Holdfast) -> None:
+def test_sleep_of_zero_does_not_suspend(hf: Holdfast) -> None:
     assert hf.run(wait_sleep, 0).result == ["before", "woke"]
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), "1", None, True])
-def test_what_is_no_time_is_refused(hf: Holdfast, seconds: Any) -> None:
+def test_sleep_refuses_invalid_times(hf: Holdfast, seconds: Any) -> None:
     run = hf.run(wait_sleep, seconds, raises=False)
     assert run.status == "failed"
     assert isinstance(run.error, InvalidCall)
 
 
-def test_wait_resumes_when_the_time_has_come() -> None:
+def test_wait_resumes_the_run_at_its_time() -> None:
     with holdfast.open(":memory:") as hf:
         run = hf.run(wait_sleep, 0.05)
         assert run.status == "suspended"
@@ -81,7 +81,7 @@ def test_wait_resumes_when_the_time_has_come() -> None:
         assert run.result == ["before", "woke"]
 
 
-def test_wait_gives_up(hf: Holdfast) -> None:
+def test_wait_raises_after_its_timeout(hf: Holdfast) -> None:
     run = hf.run(wait_ask)
     with pytest.raises(StepTimeout, match="still suspended"):
         run.wait(timeout=0.01)
@@ -100,7 +100,7 @@ def test_wait_returns_when_another_thread_answers(hf: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("which", [wait_ask, wait_event])
-def test_a_wait_that_takes_too_long_raises(hf: Holdfast, clock: Clock, which: Any) -> None:
+def test_wait_whose_time_is_over_fails_the_run(hf: Holdfast, clock: Clock, which: Any) -> None:
     arguments = (None, 60.0) if which is wait_ask else (60.0,)
     run = hf.run(which, *arguments)
     clock.now += 59
@@ -146,7 +146,7 @@ async def wait_apatience(what: str) -> Any:
 
 @pytest.mark.parametrize("which", [wait_patience, wait_apatience])
 @pytest.mark.parametrize("what", ["ask", "wait_for"])
-def test_a_timeout_that_was_handled_is_replayed(hf: Holdfast, clock: Clock, which: Any, what: str) -> None:
+def test_handled_timeout_is_replayed(hf: Holdfast, clock: Clock, which: Any, what: str) -> None:
     run = hf.run(which, what)
     clock.now += 60
     assert hf.resume(run.id).status == "suspended"

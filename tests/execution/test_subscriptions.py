@@ -26,7 +26,7 @@ hf = run_fixtures.hf
 
 
 @pytest.mark.parametrize("which", [event_run, event_arun])
-def test_a_callback_hears_all_in_order_and_once(hf: Holdfast, which: Any) -> None:
+def test_subscription_calls_back_once_per_event_in_order(hf: Holdfast, which: Any) -> None:
     heard: list[Event] = []
     with hf.subscribe(heard.append):
         run = hf.run(which)
@@ -41,7 +41,7 @@ def test_a_callback_hears_all_in_order_and_once(hf: Holdfast, which: Any) -> Non
     assert progress.data == {"done": 0.5, "message": "half"}
 
 
-def test_iteration(hf: Holdfast) -> None:
+def test_subscription_can_be_iterated(hf: Holdfast) -> None:
     with hf.subscribe(kinds=["run.*"]) as subscription:
         run = hf.run(event_short)
         found = list(subscription.wait(timeout=0.0))
@@ -52,7 +52,7 @@ def test_iteration(hf: Holdfast) -> None:
         assert run.status == "completed"
 
 
-def test_iteration_ends_when_closed(hf: Holdfast) -> None:
+def test_subscription_iteration_ends_when_closed(hf: Holdfast) -> None:
     subscription = hf.subscribe()
     found: list[Event] = []
     thread = threading.Thread(target=lambda: found.extend(subscription))
@@ -76,13 +76,15 @@ def test_iteration_ends_when_closed(hf: Holdfast) -> None:
         (["run.started", "step.*"], ["run.started", "step.completed"]),
     ],
 )
-def test_patterns_of_kinds(hf: Holdfast, patterns: list[str], expected: list[str]) -> None:
+def test_subscription_filters_by_patterns_of_kinds(
+    hf: Holdfast, patterns: list[str], expected: list[str]
+) -> None:
     hf.run(event_short)
     with hf.subscribe(kinds=patterns, after=0) as subscription:
         assert [event.kind for event in subscription.wait(timeout=0.0)] == expected
 
 
-def test_what_only_speaks_of_a_version_is_no_version_saved(hf: Holdfast) -> None:
+def test_subscription_distinguishes_versions_from_events_about_them(hf: Holdfast) -> None:
     log = hf.history("log")
     log.commit({"a": 1})
     log.tag(1, "good")
@@ -93,7 +95,7 @@ def test_what_only_speaks_of_a_version_is_no_version_saved(hf: Holdfast) -> None
     assert found == [("log", "version.saved"), ("fork", "version.saved")]
 
 
-def test_of_one_run_and_from_a_cursor(hf: Holdfast) -> None:
+def test_subscription_to_one_run_from_a_cursor(hf: Holdfast) -> None:
     for number in range(3):
         hf.run(event_short, run_id=f"r-{number}")
     with hf.subscribe(run_id="r-1", after=0) as subscription:
@@ -107,12 +109,12 @@ def test_of_one_run_and_from_a_cursor(hf: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("bad", [{"kinds": "run.*"}, {"kinds": [5]}, {"callback": 5}])
-def test_what_is_no_subscription_is_refused(hf: Holdfast, bad: dict[str, Any]) -> None:
+def test_subscribe_refuses_invalid_arguments(hf: Holdfast, bad: dict[str, Any]) -> None:
     with pytest.raises(InvalidCall):
         hf.subscribe(**bad)
 
 
-def test_a_long_journal_of_what_is_not_wanted_is_passed_quickly(hf: Holdfast) -> None:
+def test_subscription_skips_a_long_journal_quickly(hf: Holdfast) -> None:
     log = hf.history("by hand")
     for number in range(2100):
         log.commit({"n": number})
@@ -127,7 +129,9 @@ def test_a_long_journal_of_what_is_not_wanted_is_passed_quickly(hf: Holdfast) ->
     assert time.monotonic() - began < 5
 
 
-def test_a_subscriber_that_raises_harms_nobody(hf: Holdfast, caplog: pytest.LogCaptureFixture) -> None:
+def test_subscriber_that_raises_does_not_disturb_others(
+    hf: Holdfast, caplog: pytest.LogCaptureFixture
+) -> None:
     heard: list[Event] = []
 
     def raises(event: Event) -> None:
@@ -142,7 +146,7 @@ def test_a_subscriber_that_raises_harms_nobody(hf: Holdfast, caplog: pytest.LogC
     assert "a subscriber failed on run.started" in caplog.text
 
 
-def test_a_slow_subscriber_harms_nobody(hf: Holdfast) -> None:
+def test_slow_subscriber_does_not_disturb_others(hf: Holdfast) -> None:
     going = threading.Event()
     heard: list[str] = []
     others: list[str] = []
@@ -166,7 +170,7 @@ def test_a_slow_subscriber_harms_nobody(hf: Holdfast) -> None:
     other.close()
 
 
-def test_a_store_that_cannot_be_read_for_a_moment(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_subscription_continues_after_a_read_error(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str] = []
     journal = hf._store.journal
     failures = [3]
@@ -184,7 +188,7 @@ def test_a_store_that_cannot_be_read_for_a_moment(hf: Holdfast, monkeypatch: pyt
     assert failures == [0]
 
 
-def test_many_subscribers(hf: Holdfast) -> None:
+def test_subscriptions_all_get_every_event(hf: Holdfast) -> None:
     heard: list[list[int]] = [[] for _ in range(30)]
     subscriptions = [
         hf.subscribe(lambda event, mine=mine: mine.append(event.cursor), kinds=["run.*"])  # type: ignore[misc]
@@ -198,7 +202,7 @@ def test_many_subscribers(hf: Holdfast) -> None:
         subscription.close()
 
 
-def test_unsubscribing_while_events_flow(hf: Holdfast) -> None:
+def test_subscription_can_be_closed_while_events_arrive(hf: Holdfast) -> None:
     stop = threading.Event()
 
     def work() -> None:
@@ -233,7 +237,7 @@ def test_unsubscribing_while_events_flow(hf: Holdfast) -> None:
         thread.join()
 
 
-def test_replay_publishes_nothing_twice(hf: Holdfast) -> None:
+def test_replay_writes_no_event_twice(hf: Holdfast) -> None:
     @workflow(name="event_two")
     def two() -> list[str]:
         first = event_step("a")
@@ -260,7 +264,7 @@ def test_replay_publishes_nothing_twice(hf: Holdfast) -> None:
     assert end(hf) == mark
 
 
-def test_republish_tells_of_recorded_steps_again(hf: Holdfast) -> None:
+def test_republish_writes_events_of_recorded_steps(hf: Holdfast) -> None:
     @workflow(name="event_again")
     def again() -> list[str]:
         found = [event_step("a"), event_step("b")]
@@ -280,7 +284,7 @@ def test_republish_tells_of_recorded_steps_again(hf: Holdfast) -> None:
     assert kinds == ["step.replayed", "step.replayed", "run.resumed", "run.completed"]
 
 
-def test_close_ends_the_threads(file: Path) -> None:
+def test_close_ends_the_threads_of_subscriptions(file: Path) -> None:
     def listening() -> list[threading.Thread]:
         return [thread for thread in threading.enumerate() if thread.name == "holdfast subscription"]
 
@@ -297,7 +301,7 @@ def test_close_ends_the_threads(file: Path) -> None:
     assert [event.kind for event in heard].count("run.completed") == 3
 
 
-def test_events_of_another_process_arrive(file: Path) -> None:
+def test_subscription_gets_events_of_another_process(file: Path) -> None:
     heard: list[Event] = []
     with holdfast.open(file, durability="fast") as hf, hf.subscribe(heard.append, kinds=["run.completed"]):
         subprocess.run([sys.executable, "-c", WRITER, str(file), "5"], timeout=60, check=True)

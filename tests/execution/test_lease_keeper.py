@@ -41,7 +41,7 @@ def seconds_left(hf: Holdfast, run: RunRecord) -> float:
     return (found.until - hf._context.clock()) / 1_000_000
 
 
-def test_who_lets_go_of_a_run_does_so_for_nobody_else(hf: Holdfast) -> None:
+def test_released_lease_handle_keeps_the_other_handles(hf: Holdfast) -> None:
     keeper, run = hf._engine.keeper, owned(hf, LEASE)
     one, other = keeper.hold(run), keeper.hold(run)
     keeper.release(one)
@@ -55,7 +55,7 @@ def test_who_lets_go_of_a_run_does_so_for_nobody_else(hf: Holdfast) -> None:
     assert not keeper.holds(run)
 
 
-def test_a_lease_that_has_nearly_passed_is_renewed_at_once(hf: Holdfast) -> None:
+def test_lease_near_its_end_is_renewed_at_once(hf: Holdfast) -> None:
     keeper = hf._engine.keeper
     # So that its thread sleeps for the third part of a lease.
     keeper.hold(owned(hf, LEASE, "other"))
@@ -64,7 +64,7 @@ def test_a_lease_that_has_nearly_passed_is_renewed_at_once(hf: Holdfast) -> None
     until(lambda: seconds_left(hf, run) > LEASE / 2)
 
 
-def test_a_commit_that_took_nearly_as_long_as_the_lease_is_followed_by_a_renewal(tmp_path: Path) -> None:
+def test_lease_is_renewed_after_a_slow_commit(tmp_path: Path) -> None:
     """Until when the run is its owner's was said when the version was drawn up."""
     seconds = [1_000_000_000.0]
     reached, go_on = threading.Event(), threading.Event()
@@ -100,7 +100,7 @@ def test_a_commit_that_took_nearly_as_long_as_the_lease_is_followed_by_a_renewal
             thread.join()
 
 
-def test_a_keeper_without_a_thread_gets_one_with_the_next_run(
+def test_lease_keeper_without_a_thread_starts_one_with_the_next_run(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     keeper, start = hf._engine.keeper, threading.Thread.start
@@ -117,7 +117,7 @@ def test_a_keeper_without_a_thread_gets_one_with_the_next_run(
     until(lambda: seconds_left(hf, one) > LEASE / 2)
 
 
-def test_one_thread_renews_however_many_begin_at_once(hf: Holdfast) -> None:
+def test_lease_keeper_uses_one_thread_for_concurrent_starts(hf: Holdfast) -> None:
     keeper, gate = hf._engine.keeper, threading.Barrier(8)
     runs = [owned(hf, LEASE, f"run-{number}") for number in range(8)]
 

@@ -22,7 +22,7 @@ from holdfast.workflow import definition
 clean, hf = compensation_flows.clean, compensation_flows.hf
 
 
-def test_a_failing_compensation_stops_and_says_so(hf: Holdfast) -> None:
+def test_failing_compensation_stops_the_rollback(hf: Holdfast) -> None:
     run = hf.run(undo_shop)
     BROKEN.add("b")
     CALLS.clear()
@@ -53,7 +53,7 @@ def test_a_failing_compensation_stops_and_says_so(hf: Holdfast) -> None:
     assert (timeline.parent, timeline.reason) == (1, "still wrong")
 
 
-def test_a_rollback_that_waits_goes_on_by_rollback_too(hf: Holdfast) -> None:
+def test_unfinished_rollback_is_finished_by_another_rollback(hf: Holdfast) -> None:
     run = hf.run(undo_shop)
     BROKEN.add("b")
     with pytest.raises(CompensationFailed):
@@ -67,7 +67,7 @@ def test_a_rollback_that_waits_goes_on_by_rollback_too(hf: Holdfast) -> None:
     assert run.head.number == 1
 
 
-def test_a_version_whose_steps_were_undone_is_no_target_any_more(hf: Holdfast) -> None:
+def test_rollback_to_a_compensated_version_is_refused(hf: Holdfast) -> None:
     run = hf.run(undo_shop)
     BROKEN.add("b")
     with pytest.raises(CompensationFailed):
@@ -84,7 +84,7 @@ def test_a_version_whose_steps_were_undone_is_no_target_any_more(hf: Holdfast) -
     assert run.head.number == 2
 
 
-def test_a_compensation_that_is_not_known_is_refused_before_anything_is_done(
+def test_rollback_with_an_unknown_compensation_is_refused_first(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @step(name="undo_unknown", compensate=lambda: CALLS.append("unknown"))
@@ -109,7 +109,7 @@ def test_a_compensation_that_is_not_known_is_refused_before_anything_is_done(
     assert CALLS == [("undo", "order-a", "a"), "unknown"]
 
 
-def test_a_rollback_that_is_stopped_goes_on_later(hf: Holdfast) -> None:
+def test_stopped_rollback_is_finished_later(hf: Holdfast) -> None:
     def undo(result: str) -> None:
         CALLS.append(result)
         if result == "second" and CALLS.count("second") == 1:
@@ -173,7 +173,7 @@ with holdfast.open(file, durability="fast") as hf:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("then", ["resume", "rollback"])
-def test_a_rollback_killed_half_way_goes_on(tmp_path: Path, then: str) -> None:
+def test_killed_rollback_is_finished_later(tmp_path: Path, then: str) -> None:
     file = tmp_path / "runs.db"
     effects = Path(f"{file}.effects")
 

@@ -16,7 +16,7 @@ from holdfast import Holdfast, InvalidCall, NotFound, Retention, step, workflow
 hf = three_step_flow.hf
 
 
-def test_a_failed_run_keeps_what_it_replays(hf: Holdfast) -> None:
+def test_pruning_keeps_what_a_failed_run_replays(hf: Holdfast) -> None:
     FAIL[:] = [3]
     run = hf.run(three, raises=False)
     hf.history(run.id).prune(Retention(last=1))
@@ -26,7 +26,7 @@ def test_a_failed_run_keeps_what_it_replays(hf: Holdfast) -> None:
     assert RAN == [3]
 
 
-def test_what_a_live_fork_replays_is_kept(hf: Holdfast) -> None:
+def test_pruning_keeps_what_a_live_fork_replays(hf: Holdfast) -> None:
     run = hf.run(three)
     fork = hf.fork(f"{run.id}@3")
     hf.history(run.id).prune(Retention(last=1))
@@ -38,7 +38,7 @@ def test_what_a_live_fork_replays_is_kept(hf: Holdfast) -> None:
     hf.delete(run.id)
 
 
-def test_a_replay_never_jumps_over_a_hole(hf: Holdfast, tmp_path: Path) -> None:
+def test_replay_refuses_a_gap_in_the_history(hf: Holdfast, tmp_path: Path) -> None:
     run = hf.run(three)
     fork = hf.fork(f"{run.id}@3")
     hf.export_run(fork.id, tmp_path / "fork.bundle")
@@ -50,7 +50,7 @@ def test_a_replay_never_jumps_over_a_hole(hf: Holdfast, tmp_path: Path) -> None:
     assert hf.get("imported").status == "paused"
 
 
-def test_what_was_undone_stays_known_through_a_pruning(hf: Holdfast) -> None:
+def test_pruning_keeps_the_record_of_compensations(hf: Holdfast) -> None:
     undone: list[int] = []
 
     @step(name="kept_undo", compensate=undone.append)
@@ -69,7 +69,7 @@ def test_what_was_undone_stays_known_through_a_pruning(hf: Holdfast) -> None:
     assert undone == [2, 1]
 
 
-def test_a_bundle_takes_along_what_a_run_waits_for(hf: Holdfast, tmp_path: Path) -> None:
+def test_bundle_contains_the_waits_of_a_run(hf: Holdfast, tmp_path: Path) -> None:
     @workflow(name="kept_asks")
     def asks() -> Any:
         return holdfast.ask("Well?", schema=int)
@@ -88,7 +88,7 @@ def test_a_bundle_takes_along_what_a_run_waits_for(hf: Holdfast, tmp_path: Path)
     assert isinstance(hf.get("again").error, ConnectionError)
 
 
-def test_a_damaged_version_does_not_stop_those_who_listen(hf: Holdfast, tmp_path: Path) -> None:
+def test_subscription_continues_after_a_damaged_version(hf: Holdfast, tmp_path: Path) -> None:
     hf.run(three, run_id="a")
     hf.run(three, run_id="b")
     with Database(tmp_path / "runs.db") as connection:
@@ -100,7 +100,7 @@ def test_a_damaged_version_does_not_stop_those_who_listen(hf: Holdfast, tmp_path
     assert ("b", "run.completed") in kinds
 
 
-def test_a_deleted_run_takes_its_parts_along(hf: Holdfast) -> None:
+def test_delete_removes_child_runs(hf: Holdfast) -> None:
     @workflow(name="kept_asking")
     def asking() -> Any:
         return holdfast.ask("Well?")
@@ -115,7 +115,7 @@ def test_a_deleted_run_takes_its_parts_along(hf: Holdfast) -> None:
     assert hf.run(parent, run_id="p").status == "suspended"
 
 
-def test_an_edit_of_a_completed_run_keeps_its_result(hf: Holdfast) -> None:
+def test_edit_of_a_completed_run_keeps_its_result(hf: Holdfast) -> None:
     run = hf.run(three)
     with run.history().edit(step="by hand") as state:
         state["more"] = 1
@@ -123,7 +123,7 @@ def test_an_edit_of_a_completed_run_keeps_its_result(hf: Holdfast) -> None:
     assert hf.resume(run.id).result == [10, 20, 30]
 
 
-def test_large_events_do_not_weigh_on_every_commit(hf: Holdfast) -> None:
+def test_large_signals_are_not_written_with_every_commit(hf: Holdfast) -> None:
     large = {"text": "word " * 20_000, "list": list(range(100))}
 
     @workflow(name="kept_mail")
@@ -142,7 +142,7 @@ def test_large_events_do_not_weigh_on_every_commit(hf: Holdfast) -> None:
     assert run.result == [large, [0, 10, 20], large, {"small": 1}]
 
 
-def test_a_run_that_cannot_be_read_is_not_taken_over(hf: Holdfast, tmp_path: Path) -> None:
+def test_unreadable_run_is_not_taken_over(hf: Holdfast, tmp_path: Path) -> None:
     FAIL[:] = [3]
     run = hf.run(three, run_id="r", raises=False)
     FAIL.clear()
