@@ -11,7 +11,6 @@ one.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from itertools import count
 from typing import Any, NamedTuple, Protocol
-from weakref import WeakSet, WeakValueDictionary, ref
+from weakref import WeakValueDictionary, ref
 
 import msgspec
 
@@ -28,7 +27,7 @@ from holdfast.event_loop import running_task
 from holdfast.history.reader import Reader
 from holdfast.history.redaction import RedactionPatterns
 from holdfast.model.records import EventRecord, RunRecord
-from holdfast.store.process_fork import ProcessBound
+from holdfast.store.process_fork import ProcessBound, reset_in_children
 from holdfast.store.protocol import Append, Store
 from holdfast.tree.fold import Redactor
 
@@ -66,10 +65,11 @@ class Bases:
 
     def __init__(self) -> None:
         self._found: OrderedDict[tuple[int, str], _BaseVersion] = OrderedDict()
-        self.reset_lock()
+        self._lock = threading.Lock()
+        reset_in_children(self)
 
-    def reset_lock(self) -> None:
-        """Create the lock; again in the child after a fork, which lacks the thread that may hold it."""
+    def reset_after_fork(self) -> None:
+        """Replace the lock: a thread that does not exist in the child may hold it."""
         self._lock = threading.Lock()
 
     def note_read(self, run_id: str, number: int, by: object) -> None:
@@ -154,11 +154,11 @@ class StoreContext(ProcessBound):
         self._readers: WeakValueDictionary[str, Reader] = WeakValueDictionary()
         self._latest: dict[str, Reader] = {}
         self.rollbacks = rollbacks
-        self.reset_locks()
-        _contexts.add(self)
+        self.reset_after_fork()
+        reset_in_children(self)
 
-    def reset_locks(self) -> None:
-        """Create the locks; again in the child after a fork, which lacks the threads that may hold them."""
+    def reset_after_fork(self) -> None:
+        """Create the locks; again in a forked child, which lacks the threads that may hold them."""
         self._lock = threading.Lock()
         #: One thread reads a head at a time: concurrent readers would each wait for the interpreter, and hold a
         #: connection while they do.
@@ -213,16 +213,3 @@ class StoreContext(ProcessBound):
         if reader is not None:
             # Versions in use keep the reader, which must not serve the deleted head.
             reader.head = None
-
-
-_contexts: WeakSet[StoreContext] = WeakSet()
-
-
-def _reset_after_fork() -> None:
-    for context in _contexts:
-        context.reset_locks()
-        context.bases.reset_lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_after_fork)

@@ -87,11 +87,8 @@ class RedactionPatterns:
     @property
     def with_defaults(self) -> Redactor | None:
         """The redactor of loops and HTTP."""
-        token = _by_default.set(True)
-        try:
+        with redacting_by_default():
             return self.redactor
-        finally:
-            _by_default.reset(token)
 
     def change(self, add: Iterable[str], remove: Iterable[str], defaults: bool | None) -> Redaction:
         """Add and remove patterns in the store."""

@@ -40,7 +40,7 @@ from holdfast.tree.values import NATIVE
 MAX_BLOCK = 64 * 1024 * 1024
 
 #: References at the start of a list of items.
-MAX_REFS = 1024
+_MAX_REFS = 1024
 
 REF, VECTOR, BRANCH, SEALED, FLAT, TRIE, FORK, BUCKET, LARGE, REFS = range(32, 42)
 
@@ -123,12 +123,7 @@ def thin(data: bytes, blocks: Sequence[bytes], needed: Set[int]) -> tuple[bytes,
     directory = directory_of(packed_directory)
     if [expected for _, expected in directory] != list(map(digest, blocks)):
         raise CorruptStore("a block fails its hash and cannot be pruned: run verify")
-    nodes: list[Any] = []
-    for (end, _), block in zip(directory, blocks, strict=True):
-        nodes += open_block(block)
-        # A pack that was thinned before has shorter blocks; slots keep their numbers.
-        nodes += [None] * (end - len(nodes))
-    nodes += last
+    nodes = slots_of(directory, blocks, last)
     kept = [node if slot in needed else None for slot, node in enumerate(nodes)]
     while kept and kept[-1] is None:
         kept.pop()
@@ -158,6 +153,18 @@ def open_block(block: bytes) -> list[msgspec.Raw]:
         return _splitter.decode(_inflate(block))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise IncompatibleFormat(f"a block is not a list of nodes: {error}") from error
+
+
+def slots_of(
+    directory: list[tuple[int, bytes]], blocks: Sequence[bytes], last: list[msgspec.Raw]
+) -> list[msgspec.Raw | None]:
+    """Return the encoded nodes of a pack by slot: those of its further blocks, then the `last` ones, from its data."""
+    nodes: list[msgspec.Raw | None] = []
+    for (end, _), block in zip(directory, blocks, strict=True):
+        nodes += open_block(block)
+        # A thinned pack has shorter blocks; slots keep their numbers.
+        nodes += [None] * (end - len(nodes))
+    return [*nodes, *last]
 
 
 def node_of(raw: msgspec.Raw) -> Any:
@@ -269,16 +276,15 @@ def _node_hook(code: int, data: memoryview) -> Any:
     )
 
 
-def _refs(_: int, runs: list[int]) -> Refs:
-    if sum(runs[2::3]) > MAX_REFS:
+def expand_references(runs: list[int]) -> list[Ref]:
+    """Return the references of `references`."""
+    if sum(runs[2::3]) > _MAX_REFS:
         raise IncompatibleFormat("a list claims to start with more references than the maximum")
-    return Refs(
-        [
-            Ref(back - step, slot)
-            for back, slot, length in zip(runs[::3], runs[1::3], runs[2::3], strict=True)
-            for step in range(length)
-        ]
-    )
+    return [
+        Ref(back - step, slot)
+        for back, slot, length in zip(runs[::3], runs[1::3], runs[2::3], strict=True)
+        for step in range(length)
+    ]
 
 
 def _sealed(code: int, items: list[Any]) -> Sealed:
@@ -288,7 +294,7 @@ def _sealed(code: int, items: list[Any]) -> Sealed:
 
 #: Constructors of nodes by code.
 _MADE: dict[int, Callable[[int, list[Any]], Any]] = {
-    REFS: _refs,
+    REFS: lambda _, runs: Refs(expand_references(runs)),
     FLAT: _sealed,
     SEALED: _sealed,
     **dict.fromkeys((VECTOR, BRANCH, TRIE, FORK, BUCKET), Raw),

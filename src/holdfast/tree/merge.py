@@ -264,9 +264,6 @@ Path: TypeAlias = tuple[Any, ...]
 #: Decides a conflict: path, base, ours, theirs → the value to keep, or `MISSING` to delete the entry.
 Resolver: TypeAlias = Callable[[Path, Any, Any, Any], Any]
 
-#: Characters of a value in a message.
-_SHOWN = 60
-
 
 def merge(
     base: Any,
@@ -512,8 +509,7 @@ def _kind(value: Any) -> str:
 def _describe(value: Any) -> str:
     if value is MISSING:
         return "deletes it"
-    text = paths.safe_repr(value)
-    return f"has {text if len(text) <= _SHOWN else text[: _SHOWN - 1] + '…'}"
+    return f"has {paths.shorten(paths.safe_repr(value))}"
 
 
 #: Types of keys that are equal only if they are exactly equal (not `bool`: `1 == True`).

@@ -160,6 +160,11 @@ def _literal(segment: Any) -> str:
     return safe_repr(segment)
 
 
+def shorten(text: str, length: int = 60) -> str:
+    """Return a text of at most `length` characters; a longer one ends with an ellipsis."""
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
 def safe_repr(value: Any) -> str:
     """Return the `repr` of a value; its type if that fails, as for integers of very many digits or for a class of the
     application."""

@@ -217,7 +217,7 @@ class _DocumentReader:
                 self.refuse("the tag of a registered type is a text")
         elif name not in _KINDS:
             self.refuse(
-                f"{_short(name)} is not a type of this version of Holdfast: upgrade, or correct the name"
+                f"{paths.shorten(name)} is not a type of this version of Holdfast: upgrade, or correct the name"
             )
         self.path.append("value")
         parts = self.read(value, depth + 1)
@@ -262,15 +262,11 @@ class _DocumentReader:
         try:
             return _SCALARS[name](text)
         except (ValueError, OverflowError):
-            self.refuse(f"{_short(text)} is not a valid {name}")
+            self.refuse(f"{paths.shorten(text)} is not a valid {name}")
 
     def refuse(self, why: str, cause: Exception | None = None) -> NoReturn:
         where = paths.show(self.path)
-        raise InvalidSnapshot(f"at {_short(where, 400) or 'the root'}: {why}", path=where) from cause
-
-
-def _short(text: str, length: int = 60) -> str:
-    return text if len(text) <= length else text[: length - 1] + "…"
+        raise InvalidSnapshot(f"at {paths.shorten(where, 400) or 'the root'}: {why}", path=where) from cause
 
 
 def _read_int(text: str) -> int:

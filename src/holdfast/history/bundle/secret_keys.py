@@ -22,14 +22,15 @@ from holdfast.tree.block import (
     BUCKET,
     FORK,
     LARGE,
-    MAX_REFS,
     REF,
     REFS,
     TRIE,
     VECTOR,
     directory_of,
+    expand_references,
     open_block,
     reference,
+    slots_of,
 )
 from holdfast.tree.codec import ARTIFACT, BIG_INT, ODD_DICT, REDACTED, TEXT, decode, to_bytes
 from holdfast.tree.fold import Redactor
@@ -68,11 +69,7 @@ class SecretKeys:
     def in_version(self, number: int, pack: bytes, blocks: Sequence[bytes]) -> FoundSecret | None:
         """Return the first secret of a version that has passed its checks."""
         packed_roots, packed_directory, *last = open_block(pack)
-        nodes: list[msgspec.Raw | None] = []
-        for (end, _), block in zip(directory_of(packed_directory), blocks, strict=True):
-            nodes += open_block(block)
-            nodes += [None] * (end - len(nodes))
-        own = _Nodes([*nodes, *last])
+        own = _Nodes(slots_of(directory_of(packed_directory), blocks, last))
         for part, root in zip(_PARTS, _decode(packed_roots), strict=False):
             found = self._find(part, number, [(root, None, 0)], own)
             if found is None and part == "arguments":
@@ -221,12 +218,7 @@ def _items(raw: list[Any]) -> list[Any]:
     """Return the items of a list, with the references at its start expanded."""
     if not raw or type(raw[0]) is not Ext or raw[0].code != REFS:
         return raw
-    runs = _decode(raw[0].data)
-    if sum(runs[2::3]) > MAX_REFS:
-        raise BadData("a list starts with more references than a list may have")
-    places = zip(runs[::3], runs[1::3], runs[2::3], strict=True)
-    refs = [reference(back - step, slot) for back, slot, length in places for step in range(length)]
-    return [*refs, *raw[1:]]
+    return [*(reference(*ref) for ref in expand_references(_decode(raw[0].data))), *raw[1:]]
 
 
 def _own_slot(ref: Ext) -> int | None:
