@@ -199,8 +199,8 @@ function ForkDialog({ run, version, onClose }: DialogProps) {
     <Dialog title={`Fork ${at}`} verb="Fork" disabled={found.value === undefined} onDo={act} onClose={onClose}>
       <Lines
         lines={[
-          `A new run begins with the state of ${at}${changed ? ", changed as you wrote" : ""}.`,
-          "Both go their own way; nothing of this run changes.",
+          `A new run will start with the state of ${at}${changed ? ", changed as you wrote" : ""}.`,
+          "Both runs are independent; this run does not change.",
           ...(resume ? ["It is resumed at once: the steps after this version run again."] : []),
         ]}
       />
@@ -297,8 +297,8 @@ function StopDialog({ run, verb, onDone, onClose }: DialogProps & { verb: "Pause
     verb === "Pause"
       ? ["It stops at the next step, with a version written, until it is resumed."]
       : [
-          "It stops at the next step, with a version written, and so do the runs that are parts of it.",
-          "What it did is not undone. Its history stays, and a rollback can bring it back.",
+          "It stops at the next step, with a version written, and so do its children.",
+          "Its effects are not undone. Its history stays; a rollback makes it run again.",
         ];
   return (
     <Dialog title={`${verb} ${run.id}`} verb={`${verb} the run`} grave={verb === "Cancel"} onDo={act} onClose={onClose}>

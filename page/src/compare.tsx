@@ -27,7 +27,7 @@ export function Compare({ route }: { route: Route }) {
         <h1>Compare</h1>
         <form class="sides" onSubmit={(event) => event.preventDefault()}>
           <Field id="first-version" label="First version" placeholder="RUN@4" value={a} onFinish={(next) => choose({ a: next })} />
-          <button type="button" aria-label="Exchange" onClick={() => choose({ a: b, b: a })}>
+          <button type="button" aria-label="Swap" onClick={() => choose({ a: b, b: a })}>
             ⇄
           </button>
           <Field label="Second version" placeholder="OTHER@head" value={b} onFinish={(next) => choose({ b: next })} />

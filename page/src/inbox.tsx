@@ -32,7 +32,7 @@ export function Inbox({ route }: { route: Route }) {
         <Tabs
           label="Questions"
           tabs={[
-            { name: "open", label: "Waiting" },
+            { name: "open", label: "Open" },
             { name: "answered", label: "Answered" },
           ]}
           chosen={open ? "open" : "answered"}
@@ -99,7 +99,7 @@ function Card({ question, onDone }: { question: Question; onDone: () => void }) 
         <History run={question.run} besides={question.id} />
       </Further>
       {!question.answered && !question.details && (
-        <Further summary="What runs then">
+        <Further summary="After the answer">
           <Consequences id={question.run} to={null} resume />
         </Further>
       )}

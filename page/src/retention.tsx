@@ -63,7 +63,7 @@ export function Retention({ choices, onDone }: Props) {
           <Field label="not older than" placeholder="7d" value={within} onFinish={(next) => choose({ within: next })} />
         </label>
       </div>
-      {!wanted && <p class="soft">Enter a rule to see which versions would be removed.</p>}
+      {!wanted && <p class="soft">Enter a rule to see which versions would be pruned.</p>}
       {wanted && plan.error !== null && <ErrorNote error={plan.error} retry={plan.again} />}
       {wanted && plan.error === null && !plan.value && <Loading what="computing the versions…" />}
       {done !== null && (
@@ -78,17 +78,17 @@ export function Retention({ choices, onDone }: Props) {
               would remove {count(plan.value.versions, "version")} ({size(plan.value.bytes)})
             </span>
             <button type="button" class="grave" disabled={plan.value.versions === 0} onClick={() => setSure(true)}>
-              Remove them for good…
+              Prune…
             </button>
           </div>
           <PlanTable plan={plan.value} />
         </>
       )}
       {sure && plan.value && (
-        <Dialog title="Remove versions" verb="Remove them for good" grave onDo={remove} onClose={() => setSure(false)}>
+        <Dialog title="Prune versions" verb="Prune" grave onDo={remove} onClose={() => setSure(false)}>
           <ul class="consequences">
             <li>
-              {count(plan.value.versions, "version")} of {run || count(plan.value.runs.length, "run")} are removed ({size(plan.value.bytes)})
+              {count(plan.value.versions, "version")} of {run || count(plan.value.runs.length, "run")} are pruned ({size(plan.value.bytes)})
             </li>
             <li>they cannot be read, resumed or rolled back to any more: this is irreversible</li>
             <li>all other versions stay as they are</li>
@@ -107,7 +107,7 @@ function PlanTable({ plan }: { plan: PruneResult }) {
       <thead>
         <tr>
           <th>run</th>
-          <th class="number">would be removed</th>
+          <th class="number">would be pruned</th>
           <th class="number">would be kept</th>
           <th class="number">size</th>
         </tr>

@@ -79,7 +79,7 @@ export function RunView({ route }: { route: Route }) {
         <span class="soft">time</span>
         <input
           type="range"
-          aria-label="Travel through the versions"
+          aria-label="Choose a version"
           aria-valuetext={`version ${chosen}`}
           min={1}
           max={Math.max(1, newest, head, chosen)}

@@ -22,8 +22,8 @@ const AT_ONCE = 20;
 const SINCE = ["1h", "24h", "7d", "30d"];
 /** Chips, the most urgent first, with label and title. */
 const CHIPS: { name: string; label: string; title: string }[] = [
-  { name: "needs", label: "Needs you", title: "Runs that wait for an answer" },
-  { name: "held", label: "Held up", title: "Runs that failed, were interrupted, are stalled or paused" },
+  { name: "needs", label: "Asking", title: "Runs with an open question" },
+  { name: "held", label: "Stopped", title: "Runs that failed, were interrupted, are stalled or paused" },
   { name: "running", label: "Running", title: "Runs that are being advanced" },
   { name: "queued", label: "Queued", title: "Runs that wait for a worker" },
   { name: "suspended", label: "Suspended", title: "Runs that wait for a time, a signal or an answer" },

@@ -68,7 +68,7 @@ const CHOICES: Record<string, { label: string; grave?: boolean; follows?: (quest
   resume: { label: "Resume" },
   rollback: { label: "Roll back" },
   reinitialise: {
-    label: "Restart",
+    label: "Reinitialise",
     follows: (question) => [
       `${question.run} restarts from version 1, on a new timeline, and all of its steps run again`,
       "compensations of its completed steps run first",

@@ -122,10 +122,10 @@ function Check() {
   };
   const report = task?.status === "done" ? (task.result as Report) : null;
   return (
-    <section class="card" aria-label="Check">
+    <section class="card" aria-label="Verify">
       <div class="between">
         <div>
-          <h2>Check</h2>
+          <h2>Verify</h2>
           <p class="soft">Reads every version and compares its hash.</p>
         </div>
         <button type="button" class="main" disabled={task?.status === "running"} onClick={begin}>

@@ -235,15 +235,15 @@ def test_a_stalled_run_is_restarted_with_ticked_parts(store: Holdfast, looking: 
     page = looking.open("inbox")
     card = page.get_by_role("article")
     expect(card).to_contain_text("looping")
-    card.get_by_role("button", name="Restart…").click()
-    box = page.get_by_role("dialog", name="Restart: circles")
+    card.get_by_role("button", name="Reinitialise…").click()
+    box = page.get_by_role("dialog", name="Reinitialise: circles")
     expect(box).to_contain_text("nothing is deleted")
     box.get_by_text("topic", exact=True).click()
     expect(box.get_by_role("checkbox").nth(0)).to_be_visible()
     assert box.get_by_role("checkbox").count() == 2
     looking.shot("reinitialise-light")
     page_sample_runs.stop_circling()
-    _do(page, "Restart: circles", "Restart")
+    _do(page, "Reinitialise: circles", "Reinitialise")
     expect(page.get_by_text("No open questions")).to_be_visible()
     first = store.history("circles").versions(timeline=2)[-1]
     assert first.state == {"topic": "eddies"}
@@ -274,15 +274,15 @@ def test_pruning_is_shown_before_it_is_done(store: Holdfast, looking: Tab) -> No
     card.get_by_label("not older than").fill("1d")
     page.keyboard.press("Enter")
     expect(card.get_by_text("would remove 0 versions")).to_be_visible()
-    expect(card.get_by_role("button", name="Remove them for good…")).to_be_disabled()
+    expect(card.get_by_role("button", name="Prune…")).to_be_disabled()
     page.reload()
     expect(card.get_by_label("not older than")).to_have_value("1d")
     card.get_by_label("not older than").fill("")
     page.keyboard.press("Enter")
-    card.get_by_role("button", name="Remove them for good…").click()
-    expect(page.get_by_role("dialog")).to_contain_text("25 versions of hand are removed")
+    card.get_by_role("button", name="Prune…").click()
+    expect(page.get_by_role("dialog")).to_contain_text("25 versions of hand are pruned")
     assert len(log.versions(limit=100)) == 30
-    _do(page, "Remove versions", "Remove them for good")
+    _do(page, "Prune versions", "Prune")
     expect(card.get_by_text("removed 25 versions")).to_be_visible()
     assert len(log.versions(limit=100)) == 5
 

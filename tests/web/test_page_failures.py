@@ -200,7 +200,7 @@ def test_5000_versions(store: Holdfast, browser: Browser) -> None:
         page.reload()
         expect(page.get_by_text("Steps to version 17", exact=True)).to_be_visible()
         expect(page.get_by_role("treeitem")).to_contain_text("16")
-        page.get_by_label("Travel through the versions").focus()
+        page.get_by_label("Choose a version").focus()
         page.keyboard.press("ArrowRight")
         expect(page.get_by_role("treeitem")).to_contain_text("17")
         found.check()

@@ -46,7 +46,7 @@ SCREENS = {
         "run/kelp?version=3&do=rollback",
         "These steps will run again: carry_out#2, carry_out#3, announce",
     ),
-    "fork": ("run/kelp?version=3&do=fork", "A new run begins with the state of kelp@3"),
+    "fork": ("run/kelp?version=3&do=fork", "A new run will start with the state of kelp@3"),
 }
 
 
@@ -93,8 +93,8 @@ def test_no_word_of_it_comes_from_elsewhere() -> None:
 
 def test_statuses_lead_to_the_runs_that_need_somebody(looking: Tab) -> None:
     page = looking.open("runs")
-    expect(page.get_by_role("button", name="Needs you 2")).to_be_visible()
-    page.get_by_role("button", name="Needs you 2").click()
+    expect(page.get_by_role("button", name="Asking 2")).to_be_visible()
+    page.get_by_role("button", name="Asking 2").click()
     expect(page.get_by_role("link", name="circles")).to_be_visible()
     expect(page.get_by_role("link", name="tides")).to_be_visible()
     expect(page.get_by_role("link", name="kelp")).to_have_count(0)
@@ -102,7 +102,7 @@ def test_statuses_lead_to_the_runs_that_need_somebody(looking: Tab) -> None:
     expect(page.get_by_role("link", name="circles")).to_have_count(0)
     expect(page.get_by_role("link", name="tides")).to_be_visible()
     page.get_by_label("Search runs").fill("")
-    page.get_by_role("button", name="Held up 2").click()
+    page.get_by_role("button", name="Stopped 2").click()
     expect(page.get_by_role("link", name="broken")).to_be_visible()
     expect(page.get_by_role("link", name="tides")).to_have_count(0)
     assert "show=held" in page.url
@@ -160,7 +160,7 @@ def test_the_keyboard_goes_everywhere(looking: Tab) -> None:
 
 def test_time_travels_by_the_slider_and_by_the_graph(looking: Tab) -> None:
     page = looking.open("run/kelp")
-    slider = page.get_by_label("Travel through the versions")
+    slider = page.get_by_label("Choose a version")
     slider.focus()
     for _ in range(8):
         page.keyboard.press("ArrowLeft")
@@ -302,7 +302,7 @@ def test_the_history_of_a_question(looking: Tab) -> None:
     card.get_by_text("History", exact=True).click()
     expect(card).to_contain_text("careful_study · suspended")
     expect(card).to_contain_text("none before this one")
-    card.get_by_text("What runs then").click()
+    card.get_by_text("After the answer").click()
     expect(card).to_contain_text("1 completed step will be replayed from history")
     card.get_by_role("link", name="version 2").click()
     expect(page.get_by_role("heading", name="Steps to version 2")).to_be_visible()
@@ -334,7 +334,7 @@ def test_two_runs_beside_each_other(looking: Tab) -> None:
     page.keyboard.press("Enter")
     expect(page.get_by_role("columnheader", name="kelp@4")).to_be_visible()
     expect(page.get_by_text("only one side").first).to_be_visible()
-    page.get_by_role("button", name="Exchange").click()
+    page.get_by_role("button", name="Swap").click()
     expect(page.get_by_label("First version")).to_have_value("kelp-twin")
     page.get_by_label("First version").fill("nobody@3")
     page.keyboard.press("Enter")

@@ -47,7 +47,7 @@ COMMANDS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "Change runs": [
         ("resume", "resume", "Resume a run from its head."),
-        ("rollback", "resume", "Move a run back to a version, on a new timeline, and resume it."),
+        ("rollback", "resume", "Roll a run back to a version, on a new timeline, and resume it."),
         ("fork", "fork", "Start a new run from a version."),
         ("merge", "fork", "Merge the changes of another version or timeline into a run's head."),
         (
@@ -55,8 +55,8 @@ COMMANDS: dict[str, list[tuple[str, str, str]]] = {
             "replay",
             "Run the recorded steps of a run again to validate them, or republish their events.",
         ),
-        ("pause", "pause", "Stop a run at the next step until it is resumed."),
-        ("cancel", "pause", "Stop a run permanently at the next step."),
+        ("pause", "pause", "Pause a run at the next step, until it is resumed."),
+        ("cancel", "pause", "Cancel a run and its children at the next step, permanently."),
     ],
     "Signals and questions": [
         ("inbox", "inbox", "List the questions that wait for an answer."),
@@ -77,7 +77,7 @@ COMMANDS: dict[str, list[tuple[str, str, str]]] = {
         ("delete", "prune", "Delete whole runs permanently."),
         ("gc", "prune", "Remove artifacts that no version refers to."),
         ("backup", "store", "Copy the store to a new file while it is in use."),
-        ("verify", "store", "Check every version, hash and artifact."),
+        ("verify", "store", "Verify every version, hash and artifact."),
         ("stats", "store", "Show what the store holds and how large it is."),
         ("check", "replay", "Check, before a deploy, that APP can resume every unfinished run of the store."),
         ("config", "config", "Change the settings that are stored in the store."),

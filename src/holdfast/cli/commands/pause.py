@@ -19,7 +19,7 @@ from holdfast.operator_view.records import status_of
 @reason_option
 @confirm_options
 def pause_command(ctx: CommandContext, run: str, *, reason: str | None, yes: bool, dry_run: bool) -> int:
-    """Stop a run at the next step until it is resumed."""
+    """Pause a run at the next step, until it is resumed."""
     effect = "stops at the next step, until it is resumed"
     return _stop(ctx, run, "pause", effect, lambda found: ctx.hf.pause(found, reason=reason), yes, dry_run)
 
@@ -29,7 +29,7 @@ def pause_command(ctx: CommandContext, run: str, *, reason: str | None, yes: boo
 @reason_option
 @confirm_options
 def cancel_command(ctx: CommandContext, run: str, *, reason: str | None, yes: bool, dry_run: bool) -> int:
-    """Stop a run permanently at the next step. No compensations run; for that, use `rollback`."""
+    """Cancel a run and its children at the next step, permanently. No compensations run; for that, use `rollback`."""
     effect = "is stopped permanently; its history stays"
     return _stop(ctx, run, "cancel", effect, lambda found: ctx.hf.cancel(found, reason=reason), yes, dry_run)
 

@@ -101,7 +101,7 @@ def rollback_command(
     yes: bool,
     dry_run: bool,
 ) -> int:
-    """Move a run back to a version, on a new timeline, and resume it.
+    """Roll a run back to a version, on a new timeline, and resume it.
 
     The compensations of later steps run first. Nothing is deleted: the abandoned timeline stays readable.
     """

@@ -39,7 +39,7 @@ def backup_command(ctx: CommandContext, *, file: str, artifacts: Path | None) ->
 @command("verify")
 @click.argument("run", type=RUN, required=False)
 def verify_command(ctx: CommandContext, run: str | None) -> int:
-    """Check every version, hash and artifact, and the database itself; or one run.
+    """Verify every version, hash and artifact, and the database itself; or one run.
 
     Exits with 6 if anything is damaged, and lists it. Everything else can be read.
     """

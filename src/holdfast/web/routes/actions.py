@@ -194,7 +194,7 @@ def rollback_run(service: Service, run: str, body: RollbackBody, caller: Caller)
 
 @TABLE.add("POST", "/runs/{run}/versions/{version}/fork", Role.OPERATOR, long=True, most=16 << 20)
 def fork_version(service: Service, run: str, version: str, body: ForkBody, caller: Caller) -> BackgroundTask:
-    """Start another run from a version. The two are independent."""
+    """Start a new run from a version. Both runs are independent."""
     hf = service.hf
     source = version_in_run(hf, hf.get(run).id, version)
     if body.run is not None:
@@ -269,7 +269,7 @@ def signal_run(service: Service, run: str, body: SignalBody, caller: Caller) -> 
 
 @TABLE.add("POST", "/runs/{run}/replay", Role.OPERATOR, long=True)
 def replay_run(service: Service, run: str, body: ReplayBody, caller: Caller) -> BackgroundTask:
-    """Run the recorded steps of a run again and compare, or publish their events again.
+    """Run the recorded steps of a run again to validate them, or republish their events.
 
     With `validate`, the result of the task lists the differences."""
     hf = service.hf

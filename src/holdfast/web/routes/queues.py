@@ -78,7 +78,7 @@ def set_limits(service: Service, queue: str, body: LimitsBody) -> QueueView:
 
 @TABLE.add("POST", "/enqueue", Role.OPERATOR)
 def enqueue_run(service: Service, body: EnqueueBody) -> RunOutcome:
-    """Enqueue a run for a worker. The run is stored when this returns."""
+    """Add a run of a workflow to a queue. The run is stored when this returns."""
     if taken := sorted(body.kwargs.keys() & enqueue_parameters()):
         raise InvalidCall(f"{taken[0]!r} cannot be passed by name: enqueue has a parameter of that name")
     hf = service.hf
@@ -101,7 +101,7 @@ def enqueue_run(service: Service, body: EnqueueBody) -> RunOutcome:
 
 @TABLE.add("POST", "/runs/{run}/requeue", Role.OPERATOR)
 def requeue_run(service: Service, run: str, body: RequeueBody) -> RunOutcome:
-    """Enqueue a stopped run again: paused, failed, stalled, interrupted, or rolled back."""
+    """Put a stopped run back into a queue: paused, failed, stalled, interrupted, or rolled back."""
     hf = service.hf
     requeued = hf.requeue(
         hf.get(run).id,

@@ -18,7 +18,7 @@ from holdfast.web.operation import Attachment, Limit, Name, OperationTable, Quer
 from holdfast.web.request import RequestValues, check_depth
 from holdfast.web.service import Service
 
-TABLE = OperationTable("transfer")
+TABLE = OperationTable("import and export")
 
 _PIECE = 1 << 20
 #: Limits in bytes of an upload, and of a snapshot, which is read into memory.

@@ -30,7 +30,7 @@ from holdfast.web.operation import Attachment, Limit, Offset, OperationTable, Pa
 from holdfast.web.service import Service
 
 TABLE = OperationTable("versions")
-MARKS = OperationTable("marks")
+MARKS = OperationTable("tags and pins")
 
 _AT = "/runs/{run}/versions/{version}"
 #: Limit of the entries of a blame.
