@@ -69,7 +69,7 @@ def frozen(place: Place) -> Place:
     return place
 
 
-def test_it_is_in_the_inbox(frozen: Place) -> None:
+def test_stalled_run_is_in_the_inbox(frozen: Place) -> None:
     (found,) = frozen.json("inbox")
     assert (found["id"], found["schema"]["enum"][1]) == ("frozen-1#1", "rollback")
     details = found["details"]
@@ -77,7 +77,7 @@ def test_it_is_in_the_inbox(frozen: Place) -> None:
     assert [part["path"] for part in details["initial"]] == ["plan", "notes"]
 
 
-def test_who_is_to_decide_is_told_all_of_it(frozen: Place) -> None:
+def test_answer_shows_the_diagnosis_before_it_asks(frozen: Place) -> None:
     screen = frozen.terminal("answer", "frozen-1", "--app", "thaw")
     screen.until("answer:")
     for text in (
@@ -94,19 +94,19 @@ def test_who_is_to_decide_is_told_all_of_it(frozen: Place) -> None:
     assert frozen.look("frozen-1")[0] == "cancelled"
 
 
-def test_resume(frozen: Place) -> None:
+def test_answer_resume_resumes_the_stalled_run(frozen: Place) -> None:
     found = frozen.json("answer", "frozen-1", "resume", "--app", "thaw")
     assert (found["status"], found["result"], found["timeline"]) == ("completed", "over", 1)
 
 
-def test_roll_back(frozen: Place) -> None:
+def test_answer_rollback_rolls_the_stalled_run_back(frozen: Place) -> None:
     found = frozen.json("answer", "frozen-1#1", "rollback", "--to", "2", "--app", "thaw", "--actor", "ann")
     assert (found["status"], found["timeline"]) == ("completed", 2)
     (told,) = frozen.json("inbox", "--answered")
     assert (told["actor"], told["details"]) == ("ann", {"choice": "rollback", "version": 2})
 
 
-def test_reinitialise(frozen: Place) -> None:
+def test_answer_reinitialise_keeps_the_named_parts(frozen: Place) -> None:
     found = frozen.json("answer", "frozen-1", "reinitialise", "--keep", "notes", "--app", "thaw")
     assert found["status"] == "completed"
     with frozen.open() as hf:
@@ -114,7 +114,7 @@ def test_reinitialise(frozen: Place) -> None:
         assert begun.state == {"title": "kelp", "notes": True}
 
 
-def test_without_code_others_go_on(frozen: Place) -> None:
+def test_answer_without_code_leaves_the_run_to_others(frozen: Place) -> None:
     done = frozen.call("answer", "frozen-1", "resume")
     assert (done.code, done.err) == (0, "")
     assert "frozen-1#1; a worker or monitor" in done.out
@@ -132,14 +132,14 @@ def test_without_code_others_go_on(frozen: Place) -> None:
         (["resume", "--keep", "plan"], "keep goes with the choice reinitialise"),
     ],
 )
-def test_what_does_not_fit(frozen: Place, given: list[str], why: str) -> None:
+def test_answer_that_does_not_fit_is_refused(frozen: Place, given: list[str], why: str) -> None:
     done = frozen.call("answer", "frozen-1", *given)
     assert done.code == 2
     assert why in done.err
     assert frozen.look("frozen-1")[0] == "stalled"
 
 
-def test_a_second_answer(frozen: Place) -> None:
+def test_second_answer_is_refused(frozen: Place) -> None:
     assert frozen.call("answer", "frozen-1", "cancel", "--actor", "ann").code == 0
     done = frozen.call("answer", "frozen-1#1", "resume")
     assert done.code == 4
@@ -147,7 +147,7 @@ def test_a_second_answer(frozen: Place) -> None:
 
 
 @pytest.mark.parametrize("how", [[], ["--json"]])
-def test_watching_ends_with_the_question(frozen: Place, how: list[str]) -> None:
+def test_watch_ends_with_the_question(frozen: Place, how: list[str]) -> None:
     done = frozen.process("watch", "frozen-1", *how, timeout=20)
     assert done.code == 5
     assert how or "(holdfast answer frozen-1#1)" in done.out

@@ -65,7 +65,7 @@ RESUME = ("resume", "fail-1")
         ("a b", None, "write it as in an import"),
     ],
 )
-def test_an_app_that_is_none(failed: Place, app: str, code: str | None, text: str) -> None:
+def test_app_that_cannot_be_loaded_is_refused(failed: Place, app: str, code: str | None, text: str) -> None:
     if code is not None:
         write(failed, "app.py", code)
     before = failed.bytes()
@@ -83,20 +83,20 @@ def test_debug_shows_where_an_import_fails(failed: Place) -> None:
     assert "in deep" in done.err
 
 
-def test_doctor_tells_of_an_app_that_cannot_be_imported(failed: Place) -> None:
+def test_doctor_reports_an_app_that_cannot_be_imported(failed: Place) -> None:
     write(failed, "app.py", "1 / 0")
     found = {each["check"]: each for each in failed.json("doctor", "--app", "app", code=1)}
     assert "ZeroDivisionError" in found["app"]["what"]
 
 
-def test_what_an_app_prints_is_not_in_the_result(failed: Place) -> None:
+def test_app_output_is_not_part_of_the_result(failed: Place) -> None:
     write(failed, "app.py", "print('hello')\nfrom flows import *")
     done = failed.call(*RESUME, "--app", "app", "--json")
     assert (done.code, done.out.count("\n"), done.err) == (0, 1, "hello\n")
 
 
 @pytest.mark.parametrize("named", ["option", "environment", "pyproject", "above", "package"])
-def test_the_ways_to_name_the_code(failed: Place, named: str) -> None:
+def test_app_is_found_by_option_environment_and_project(failed: Place, named: str) -> None:
     if named == "option":
         done = failed.call("--app", "flows", *RESUME)
     elif named == "environment":
@@ -117,7 +117,7 @@ def test_the_ways_to_name_the_code(failed: Place, named: str) -> None:
     assert (done.code, done.out) == (0, 'completed  fail-1@4: "whole"\n'), done
 
 
-def test_an_option_comes_before_the_environment_and_that_before_the_project(failed: Place) -> None:
+def test_app_option_precedes_environment_and_project(failed: Place) -> None:
     write(failed, "pyproject.toml", '[tool.holdfast]\napp = "nowhere1"\n')
     assert "nowhere1" in one_line(failed.call(*RESUME), 2)
     assert "nowhere2" in one_line(failed.call(*RESUME, HOLDFAST_APP="nowhere2"), 2)
@@ -134,7 +134,7 @@ def test_an_option_comes_before_the_environment_and_that_before_the_project(fail
         ('[tool.holdfast]\nstore = ""', "store in [tool.holdfast]"),
     ],
 )
-def test_a_project_that_cannot_be_read(failed: Place, text: str, told: str) -> None:
+def test_unreadable_project_file_is_reported(failed: Place, text: str, told: str) -> None:
     (failed.folder / "pyproject.toml").write_bytes(text.encode("latin-1"))
     line = one_line(failed.call("runs"), 2)
     assert told in line
@@ -146,18 +146,18 @@ def test_a_project_that_cannot_be_read(failed: Place, text: str, told: str) -> N
 
 
 @pytest.mark.parametrize("text", ["", "tool = 3", "[tool]\n", "[project]\nname = 'x'\n"])
-def test_a_project_that_does_not_speak_of_holdfast(failed: Place, text: str) -> None:
+def test_project_file_without_holdfast_table_is_ignored(failed: Place, text: str) -> None:
     write(failed, "pyproject.toml", text)
     assert failed.call("runs").code == 0
     assert "--app module" in one_line(failed.call(*RESUME), 2)
 
 
-def test_a_project_that_is_a_folder(failed: Place) -> None:
+def test_project_file_that_is_a_folder_is_ignored(failed: Place) -> None:
     (failed.folder / "pyproject.toml").mkdir()
     assert failed.call("runs").code == 0
 
 
-def test_the_store_of_the_app_is_used_where_none_is_named(failed: Place) -> None:
+def test_store_of_the_app_is_used_by_default(failed: Place) -> None:
     (failed.folder / "holdfast.db").rename(failed.folder / "mine.db")
     write(failed, "app.py", "import holdfast\nfrom flows import *\nhf = holdfast.open('mine.db')\n")
     assert failed.json(*RESUME, "--app", "app:hf")["status"] == "completed"
@@ -166,7 +166,7 @@ def test_the_store_of_the_app_is_used_where_none_is_named(failed: Place) -> None
 
 
 @pytest.mark.parametrize("named", ["option", "environment", "pyproject"])
-def test_a_store_that_is_named_comes_before_that_of_the_app(failed: Place, named: str) -> None:
+def test_named_store_precedes_the_store_of_the_app(failed: Place, named: str) -> None:
     write(failed, "app.py", "import holdfast\nfrom flows import *\nhf = holdfast.open('other.db')\n")
     more: dict[str, Any] = {}
     arguments = [*RESUME, "--app", "app:hf"]
@@ -180,7 +180,7 @@ def test_a_store_that_is_named_comes_before_that_of_the_app(failed: Place, named
     assert failed.look("fail-1")[0] == "completed"
 
 
-def test_the_app_and_its_settings_are_used_where_both_name_one_store(place: Place) -> None:
+def test_app_store_is_used_if_both_names_are_the_same_store(place: Place) -> None:
     """What it redacts is redacted, too, when it is the command line that goes on."""
     with holdfast.open(place.folder / "holdfast.db", redact=["secret*"]) as hf:
         hf.run(flows.failing, run_id="fail-1")
@@ -196,7 +196,7 @@ def test_the_app_and_its_settings_are_used_where_both_name_one_store(place: Plac
         assert place.look("fail-1")[2]["secret_key"] != "sesame", where
 
 
-def test_an_app_that_closes_its_store(failed: Place) -> None:
+def test_app_with_a_closed_store_is_refused(failed: Place) -> None:
     write(
         failed,
         "app.py",
@@ -205,7 +205,7 @@ def test_an_app_that_closes_its_store(failed: Place) -> None:
     assert "is closed" in one_line(failed.call(*RESUME, "--app", "app:hf"), 10)
 
 
-def test_a_folder_that_is_gone(place: Place) -> None:
+def test_deleted_working_folder_is_handled(place: Place) -> None:
     gone = place.folder / "gone"
     gone.mkdir()
     code = (

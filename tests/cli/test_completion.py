@@ -13,20 +13,20 @@ from terminal import environment
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script(shelf: Shelf, shell: str) -> None:
+def test_completion_script_is_printed(shelf: Shelf, shell: str) -> None:
     done = shelf.call("completion", shell)
     assert done.code == 0
     assert "_HOLDFAST_COMPLETE" in done.out
     assert json.loads(shelf.call("--json", "completion", shell).out)["script"] + "\n" == done.out
 
 
-def test_as_the_real_program(shelf: Shelf) -> None:
+def test_completion_works_in_the_real_program(shelf: Shelf) -> None:
     assert "_HOLDFAST_COMPLETE" in shelf.pipe("completion", "bash")
     assert "complete -o nosort" in shelf.screen("completion", "bash")
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-def test_bash_takes_the_script(shelf: Shelf) -> None:
+def test_completion_script_is_valid_bash(shelf: Shelf) -> None:
     script = shelf.call("completion", "bash").out
     done = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -45,23 +45,25 @@ def test_bash_takes_the_script(shelf: Shelf) -> None:
         (["holdfast", "nosuch", ""], None),
     ],
 )
-def test_what_is_offered(shelf: Shelf, words: list[str], offered: set[str] | None) -> None:
+def test_completion_offers_commands_options_and_runs(
+    shelf: Shelf, words: list[str], offered: set[str] | None
+) -> None:
     found, err = _offered(shelf, words)
     assert err == "", "nothing may appear on the line that is typed"
     assert offered is None or found == offered
 
 
-def test_without_a_store_nothing_is_offered(bare: Shelf) -> None:
+def test_completion_without_a_store_offers_no_runs(bare: Shelf) -> None:
     assert _offered(bare, ["holdfast", "log", "a"]) == (set(), "")
 
 
-def test_hostile_names_of_steps_stay_in_their_line(shelf: Shelf) -> None:
+def test_completion_escapes_hostile_step_names(shelf: Shelf) -> None:
     done = _completed(shelf, ["holdfast", "show", "[red]"], "zsh")
     assert "\x1b" not in done.stdout
     assert len(done.stdout.splitlines()) == 3, "kind, name and help of one run"
 
 
-def test_wrong_use(shelf: Shelf) -> None:
+def test_completion_usage_errors_are_reported(shelf: Shelf) -> None:
     assert "'bash', 'zsh', 'fish'" in shelf.refused("completion", "csh", code=2)
 
 

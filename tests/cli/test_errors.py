@@ -64,14 +64,14 @@ def full(place: Place) -> Place:
 
 
 @pytest.mark.parametrize("command", OF_RUNS, ids=_ID)
-def test_a_run_that_is_not_there(full: Place, command: list[str]) -> None:
+def test_missing_run_exits_with_3(full: Place, command: list[str]) -> None:
     line = one_line(full.call(command[0], "shpo-1", *command[1:]), 3)
     assert "there is no run 'shpo-1'" in line
     assert "did you mean 'shop-1'?" in line
 
 
 @pytest.mark.parametrize("command", OF_RUNS, ids=_ID)
-def test_a_beginning_that_several_runs_have(full: Place, command: list[str]) -> None:
+def test_ambiguous_prefix_is_refused(full: Place, command: list[str]) -> None:
     full.run(flows.shop, run_id="shop-2")
     found = full.json(command[0], "shop", *command[1:], code=2)
     assert found["code"] == "invalid_reference"
@@ -79,7 +79,7 @@ def test_a_beginning_that_several_runs_have(full: Place, command: list[str]) -> 
     assert "'shop' could be any of shop-1, shop-2: write more of it" in found["message"]
 
 
-def test_a_command_that_is_not_there(place: Place) -> None:
+def test_unknown_command_is_refused(place: Place) -> None:
     assert "did you mean 'rollback'?" in one_line(place.call("rolback"), 2)
     assert place.json("rolback", code=2)["code"] == "usage"
 
@@ -96,7 +96,7 @@ def damaged(path: str, change: Callable[[bytearray], Any]) -> None:
 
 
 @pytest.mark.parametrize("command", [*READING, *WRITING], ids=_ID)
-def test_there_is_no_store(place: Place, command: list[str]) -> None:
+def test_missing_store_exits_with_10(place: Place, command: list[str]) -> None:
     line = one_line(place.call(*command), 10)
     assert "there is no store at holdfast.db (the default)" in line
     assert "--store" in line
@@ -116,14 +116,14 @@ def test_there_is_no_store(place: Place, command: list[str]) -> None:
         ),
     ],
 )
-def test_a_file_that_is_no_store(place: Place, content: bytes, code: int, text: str) -> None:
+def test_file_that_is_not_a_store_is_refused(place: Place, content: bytes, code: int, text: str) -> None:
     (place.folder / STORE).write_bytes(content)
     for command in (["runs"], ["verify"], ["resume", "x"]):
         assert text in one_line(place.call(*command), code)
     assert (place.folder / STORE).read_bytes() == content
 
 
-def test_a_database_of_somebody_else(place: Place) -> None:
+def test_database_of_another_program_is_refused(place: Place) -> None:
     with Database(STORE) as connection:
         connection.execute("CREATE TABLE other (a)")
     connection.close()
@@ -133,7 +133,7 @@ def test_a_database_of_somebody_else(place: Place) -> None:
     assert place.bytes() == before
 
 
-def test_a_newer_format(full: Place) -> None:
+def test_newer_store_format_is_refused(full: Place) -> None:
     with Database(STORE) as connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()
@@ -146,7 +146,7 @@ def test_a_newer_format(full: Place) -> None:
     assert full.bytes() == before
 
 
-def test_a_flipped_bit_is_never_served(full: Place) -> None:
+def test_flipped_bit_is_never_served(full: Place) -> None:
     damaged(STORE, lambda data: data.__setitem__(data.rindex(b"rock"), data[data.rindex(b"rock")] ^ 1))
     found = full.json("verify", code=6)
     (problem,) = found["problems"]
@@ -163,7 +163,7 @@ def test_a_flipped_bit_is_never_served(full: Place) -> None:
 
 
 @pytest.mark.parametrize("part", [0.2, 0.5, 0.9])
-def test_a_truncated_file(full: Place, part: float) -> None:
+def test_truncated_store_is_reported(full: Place, part: float) -> None:
     damaged(STORE, lambda data: data[: int(len(data) * part)])
     for command in (["runs"], ["verify"], ["log", "shop-1"], ["resume", "fail-1", "--app", "flows"]):
         done = full.call(*command)
@@ -190,20 +190,20 @@ def locked(full: Place) -> Iterator[Place]:
 @pytest.mark.parametrize(
     "command", [["runs"], ["verify"], ["pause", "wait-1"], ["resume", "fail-1"]], ids=_ID
 )
-def test_a_locked_store(locked: Place, command: list[str]) -> None:
+def test_locked_store_exits_with_11(locked: Place, command: list[str]) -> None:
     line = one_line(locked.call(*command, HOLDFAST_PATIENCE="0.1"), 11)
     assert "was locked by another writer for 0.1 s: try again" in line
     assert locked.json(*command, code=11, HOLDFAST_PATIENCE="0.1")["code"] == "store_busy"
 
 
-def test_how_long_it_is_waited_for(locked: Place) -> None:
+def test_lock_timeout_is_configurable(locked: Place) -> None:
     begun = time.monotonic()
     assert "for 5 s" in one_line(locked.call("runs"), 11)
     assert 5 <= time.monotonic() - begun < 60
     assert "HOLDFAST_PATIENCE must be a number" in one_line(locked.call("runs", HOLDFAST_PATIENCE="long"), 2)
 
 
-def test_who_writes_does_not_keep_others_from_reading(full: Place) -> None:
+def test_writer_does_not_block_readers(full: Place) -> None:
     connection = Database(STORE)
     connection.execute("BEGIN EXCLUSIVE")
     try:
@@ -250,14 +250,14 @@ def guarded(full: Place) -> Iterator[Place]:
 
 
 @pytest.mark.parametrize("command", READING, ids=_ID)
-def test_where_nothing_may_be_written_it_can_be_read(guarded: Place, command: list[str]) -> None:
+def test_read_only_store_can_be_read(guarded: Place, command: list[str]) -> None:
     done = limited(guarded, bound_by_rights, *command)
     assert (done.code, done.err.replace("nothing was changed (--dry-run)\n", "")) == (0, ""), done
     assert done.out or command[0] in ("artifacts", "inbox")
 
 
 @pytest.mark.parametrize("command", WRITING, ids=_ID)
-def test_where_nothing_may_be_written_it_is_told(guarded: Place, command: list[str]) -> None:
+def test_read_only_store_refuses_changes(guarded: Place, command: list[str]) -> None:
     before = guarded.bytes()
     done = limited(guarded, bound_by_rights, *command)
     assert done.code == 10, done
@@ -266,13 +266,13 @@ def test_where_nothing_may_be_written_it_is_told(guarded: Place, command: list[s
     assert guarded.bytes() == before
 
 
-def test_what_may_not_be_read(full: Place) -> None:
+def test_unreadable_store_is_reported(full: Place) -> None:
     (full.folder / STORE).chmod(0)
     done = limited(full, bound_by_rights, "runs")
     assert "check its folder and your permissions" in one_line(done, 10)
 
 
-def test_a_disk_that_is_full_in_the_midst_of_a_run(full: Place) -> None:
+def test_full_disk_during_a_run_is_reported(full: Place) -> None:
     full.rewrite('did("fragile")', 'did("fragile")\n    holdfast.state()["big"] = os.urandom(60_000)')
     full.rewrite("import asyncio", "import asyncio\nimport os")
     size = (full.folder / STORE).stat().st_size
@@ -327,7 +327,7 @@ def shell(place: Place, line: str) -> terminal.Done:
         ("holdfast resume fail-1 --app flows 2>&1 | true; exit ${PIPESTATUS[0]}", 0, "", ""),
     ],
 )
-def test_streams_that_are_closed_or_full(full: Place, line: str, code: int, out: str, err: str) -> None:
+def test_closed_and_full_streams_are_handled(full: Place, line: str, code: int, out: str, err: str) -> None:
     with full.open() as hf:
         log = hf.history("many")
         for number in range(2001 if "many" in line else 1):

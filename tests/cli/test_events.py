@@ -9,7 +9,7 @@ from shelf import Shelf, report
 from terminal import PROGRAM, Terminal, environment
 
 
-def test_on_a_terminal(shelf: Shelf) -> None:
+def test_events_on_a_terminal_are_lines(shelf: Shelf) -> None:
     lines = shelf.screen("events", "report-2", columns=200).splitlines()
     assert [line.split()[1:4] for line in lines][:4] == [
         ["run.started", "report-2@1"],
@@ -21,21 +21,21 @@ def test_on_a_terminal(shelf: Shelf) -> None:
     assert "[bold]press[/bold]" in lines[4]
 
 
-def test_in_a_pipe(shelf: Shelf) -> None:
+def test_events_in_a_pipe_are_fields(shelf: Shelf) -> None:
     rows = shelf.rows("events", "report-2")
     assert all(len(row) == 7 for row in rows)
     assert [row[3] for row in rows][-1] == "run.failed"
     assert json.loads(rows[3][6])["address"] == "search#2"
 
 
-def test_a_line_of_json_each(shelf: Shelf) -> None:
+def test_events_as_json_are_lines(shelf: Shelf) -> None:
     lines = shelf.pipe("events", "report-2", "--json").splitlines()
     events = [json.loads(line) for line in lines]
     assert [event["kind"] for event in events][-1] == "run.failed"
     assert sorted(event["cursor"] for event in events) == [event["cursor"] for event in events]
 
 
-def test_of_the_whole_store_and_a_choice(shelf: Shelf) -> None:
+def test_events_of_the_store_filtered_by_kind(shelf: Shelf) -> None:
     every = _kinds(shelf, "events")
     assert {run for run, _ in every} > {"report-1", "report-2", "asks"}
     assert set(_kinds(shelf, "events", "--kind", "run.failed")) == {("report-2", "run.failed")}
@@ -43,13 +43,13 @@ def test_of_the_whole_store_and_a_choice(shelf: Shelf) -> None:
     assert several == [("report-2", "run.started"), ("report-2", "run.failed")]
 
 
-def test_going_on_after_a_cursor(shelf: Shelf) -> None:
+def test_events_continue_after_a_cursor(shelf: Shelf) -> None:
     lines = shelf.call("--json", "events", "report-1").out.splitlines()
     cursor = json.loads(lines[2])["cursor"]
     assert shelf.call("--json", "events", "report-1", "--after", str(cursor)).out.splitlines() == lines[3:]
 
 
-def test_following_in_a_pipe(own: Shelf) -> None:
+def test_events_follow_in_a_pipe(own: Shelf) -> None:
     command = [*PROGRAM, "events", "report-1", "--follow", "--json", "--kind", "run.*"]
     with subprocess.Popen(
         command, cwd=own.folder, env=environment(), stdout=subprocess.PIPE, text=True
@@ -63,7 +63,7 @@ def test_following_in_a_pipe(own: Shelf) -> None:
         following.terminate()
 
 
-def test_following_on_a_terminal(own: Shelf) -> None:
+def test_events_follow_on_a_terminal(own: Shelf) -> None:
     following = Terminal("events", "-f", "--kind", "run.completed", cwd=own.folder)
     following.until("report-1")
     with own.open() as hf:
@@ -74,7 +74,7 @@ def test_following_on_a_terminal(own: Shelf) -> None:
     assert following.end() == 130
 
 
-def test_what_is_not_there(shelf: Shelf, empty: Shelf) -> None:
+def test_events_of_a_missing_run_are_refused(shelf: Shelf, empty: Shelf) -> None:
     assert "no run" in shelf.refused("events", "nosuch", code=3)
     assert "--after" in shelf.refused("events", "--after", "x", code=2)
     assert empty.pipe("events") == ""

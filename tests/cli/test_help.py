@@ -23,7 +23,7 @@ def command(name: str) -> click.Command:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_list_says_of_a_command_what_its_help_says(name: str) -> None:
+def test_help_summary_matches_the_help_of_the_command(name: str) -> None:
     """Its help begins with the line of the list, and may go on."""
     text = command(name).help
     assert text
@@ -31,7 +31,7 @@ def test_the_list_says_of_a_command_what_its_help_says(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_option_is_explained_and_every_command_has_the_shared_ones(name: str) -> None:
+def test_help_explains_every_option(name: str) -> None:
     found = command(name)
     everything = [found, *(found.commands.values() if isinstance(found, click.Group) else ())]
     for each in everything:
@@ -52,19 +52,19 @@ def test_help_of_every_command(shelf: Shelf, name: str) -> None:
         assert max(map(len, done.out.splitlines())) <= 110
 
 
-def test_no_line_of_a_list_is_cut_short(shelf: Shelf) -> None:
+def test_help_truncates_no_summary(shelf: Shelf) -> None:
     lines = shelf.call("artifacts", "--help").out.partition("Commands:\n")[2].splitlines()
     assert len(lines) == 3
     assert all(line.endswith(".") and not line.endswith("...") for line in lines), lines
 
 
-def test_what_a_command_has_of_its_own_comes_first(shelf: Shelf) -> None:
+def test_help_lists_own_options_first(shelf: Shelf) -> None:
     options = re.findall(r"^  (?:-\w, )?(--[a-z-]+)", shelf.call("prune", "--help").out, re.MULTILINE)
     assert options[0] == "--all"
     assert options[-5:] == ["--store", "--app", "--json", "--debug", "--help"]
 
 
-def test_help_of_the_program_lists_all(shelf: Shelf) -> None:
+def test_help_of_the_program_lists_all_commands(shelf: Shelf) -> None:
     text = shelf.pipe("--help")
     for name, line in LINES.items():
         assert re.search(rf"^  {name} +{re.escape(line.split(',')[0][:30])}", text, re.MULTILINE), name
@@ -73,7 +73,7 @@ def test_help_of_the_program_lists_all(shelf: Shelf) -> None:
     assert "Change runs" in shelf.screen("--help")
 
 
-def test_the_version(shelf: Shelf) -> None:
+def test_version_option_prints_the_version(shelf: Shelf) -> None:
     assert re.fullmatch(r"holdfast \d+\.\d+\.\d+\S*\n", shelf.pipe("--version"))
 
 
@@ -85,7 +85,7 @@ def test_the_version(shelf: Shelf) -> None:
         ("--nosuch", "no such option"),
     ],
 )
-def test_a_command_that_is_not_there(shelf: Shelf, typed: str, told: str) -> None:
+def test_help_suggests_a_similar_command(shelf: Shelf, typed: str, told: str) -> None:
     done = call(typed, cwd=shelf.folder)
     assert (done.code, done.out) == (2, "")
     assert told in done.err.lower()

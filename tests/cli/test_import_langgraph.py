@@ -53,7 +53,7 @@ def old(tmp_path: Path) -> Path:
     return file
 
 
-def test_threads_are_copied_as_they_were(bare: Shelf, old: Path) -> None:
+def test_import_langgraph_copies_threads(bare: Shelf, old: Path) -> None:
     before = old.read_bytes()
     told = bare.pipe("import-langgraph", str(old))
     assert told == "copied 10 checkpoints of 3 threads, all verified\n"
@@ -69,7 +69,7 @@ def test_threads_are_copied_as_they_were(bare: Shelf, old: Path) -> None:
         assert saver.hf.verify().ok
 
 
-def test_a_second_import_changes_nothing(bare: Shelf, old: Path) -> None:
+def test_import_langgraph_can_be_repeated(bare: Shelf, old: Path) -> None:
     bare.pipe("import-langgraph", str(old))
     with holdfast.open(bare.folder / STORE) as hf:
         before = {run.id: run.versions for run in hf.runs()}
@@ -79,7 +79,7 @@ def test_a_second_import_changes_nothing(bare: Shelf, old: Path) -> None:
         assert {run.id: run.versions for run in hf.runs()} == before
 
 
-def test_an_import_that_was_cut_short_is_finished(bare: Shelf, old: Path, tmp_path: Path) -> None:
+def test_import_langgraph_completes_an_interrupted_import(bare: Shelf, old: Path, tmp_path: Path) -> None:
     part = tmp_path / "part.sqlite"
     part.write_bytes(old.read_bytes())
     with sqlite3.connect(part) as db:
@@ -92,7 +92,9 @@ def test_an_import_that_was_cut_short_is_finished(bare: Shelf, old: Path, tmp_pa
         assert list(saver.list(thread("a"))) == list(source.list(thread("a")))
 
 
-def test_classes_are_allowed_by_name(bare: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_import_langgraph_allows_classes_by_name(
+    bare: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module = tmp_path / "parcels_of_mine.py"
     module.write_text("from dataclasses import dataclass\n\n\n@dataclass\nclass Parcel:\n    name: str\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -113,7 +115,7 @@ def test_classes_are_allowed_by_name(bare: Shelf, tmp_path: Path, monkeypatch: p
     sys.modules.pop("parcels_of_mine")
 
 
-def test_files_that_are_none(bare: Shelf, old: Path, tmp_path: Path) -> None:
+def test_import_langgraph_refuses_other_files(bare: Shelf, old: Path, tmp_path: Path) -> None:
     assert bare.refused("import-langgraph", "nowhere.sqlite", code=3)
     text = tmp_path / "text.txt"
     text.write_text("no database")
@@ -126,7 +128,7 @@ def test_files_that_are_none(bare: Shelf, old: Path, tmp_path: Path) -> None:
         assert bare.refused("import-langgraph", str(old), "--allow", name, code=2)
 
 
-def test_damage_is_told_and_the_others_are_copied(bare: Shelf, old: Path) -> None:
+def test_import_langgraph_reports_damage_and_copies_the_rest(bare: Shelf, old: Path) -> None:
     with sqlite3.connect(old) as db:
         db.execute("UPDATE checkpoints SET checkpoint = x'c1' WHERE thread_id = 'a'")
         db.execute("UPDATE checkpoints SET type = 'pickle' WHERE thread_id = 'b/c'")
@@ -142,7 +144,7 @@ def test_damage_is_told_and_the_others_are_copied(bare: Shelf, old: Path) -> Non
     ("column", "value"),
     [("metadata", "[1]"), ("metadata", b"\xff"), ("metadata", 7), ("checkpoint", None), ("type", None)],
 )
-def test_a_thread_that_is_not_what_it_should_be(bare: Shelf, old: Path, column: str, value: Any) -> None:
+def test_import_langgraph_refuses_an_invalid_thread(bare: Shelf, old: Path, column: str, value: Any) -> None:
     with sqlite3.connect(old) as db:
         db.execute(f"UPDATE checkpoints SET {column} = ? WHERE thread_id = 'a'", (value,))
     done = bare.call("import-langgraph", str(old))
@@ -152,7 +154,9 @@ def test_a_thread_that_is_not_what_it_should_be(bare: Shelf, old: Path, column: 
         assert sorted(run.id for run in hf.iter_runs()) == ["b/c", "d"]
 
 
-def test_a_file_that_cannot_be_read_makes_no_store(bare: Shelf, old: Path, tmp_path: Path) -> None:
+def test_import_langgraph_creates_no_store_for_an_unreadable_file(
+    bare: Shelf, old: Path, tmp_path: Path
+) -> None:
     torn = tmp_path / "torn.sqlite"
     torn.write_bytes(old.read_bytes()[:9000])
     assert "damaged" in bare.refused("import-langgraph", str(torn), code=6)
@@ -165,7 +169,7 @@ def test_a_file_that_cannot_be_read_makes_no_store(bare: Shelf, old: Path, tmp_p
     assert bare.pipe("import-langgraph", str(old))
 
 
-def test_pages_that_are_damaged_do_not_keep_the_other_threads(bare: Shelf, old: Path) -> None:
+def test_import_langgraph_copies_threads_beyond_damaged_pages(bare: Shelf, old: Path) -> None:
     with sqlite3.connect(old) as db:
         db.execute("PRAGMA journal_mode=DELETE")
         (page,) = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'writes'").fetchone()

@@ -25,7 +25,7 @@ def asking(place: Place) -> Place:
     return place
 
 
-def test_the_inbox(asking: Place) -> None:
+def test_inbox_lists_open_questions(asking: Place) -> None:
     asking.run(flows.parent, run_id="parent-1")
     done = asking.call("inbox")
     assert done.code == 0
@@ -44,7 +44,7 @@ def test_the_inbox(asking: Place) -> None:
     assert "question" in screen.text
 
 
-def test_an_empty_inbox(place: Place) -> None:
+def test_inbox_without_questions(place: Place) -> None:
     place.run(flows.shop, run_id="shop-1")
     assert place.call("inbox") == (0, "", "")
     assert place.json("inbox") == []
@@ -52,7 +52,7 @@ def test_an_empty_inbox(place: Place) -> None:
     assert (screen.end(), screen.text) == (0, "no open questions")
 
 
-def test_an_answer_without_code_waits_to_be_taken(asking: Place) -> None:
+def test_answer_without_code_is_stored(asking: Place) -> None:
     done = asking.call("answer", "ask-1#1", "true", "--actor", "ann")
     assert (done.code, done.err) == (0, "")
     assert done.out == ("answered ask-1#1; continue the run with holdfast resume ask-1 --app MODULE\n")
@@ -68,13 +68,13 @@ def test_an_answer_without_code_waits_to_be_taken(asking: Place) -> None:
 
 
 @pytest.mark.parametrize("name", ["ask-1#1", "ask-1", "ask"])
-def test_an_answer_with_code_goes_on_at_once(asking: Place, name: str) -> None:
+def test_answer_with_code_resumes_the_run(asking: Place, name: str) -> None:
     found = asking.json("answer", name, "false", "--app", "flows")
     assert (found["status"], found["result"]) == ("completed", False)
     assert asking.world == ["answer False"]
 
 
-def test_an_answer_that_is_not_to_go_on(asking: Place) -> None:
+def test_answer_no_resume_only_stores(asking: Place) -> None:
     found = asking.json("answer", "ask-1", "false", "--app", "flows", "--no-resume")
     assert found == {"run": "ask-1", "status": "suspended"}
     assert asking.world == []
@@ -105,7 +105,7 @@ def test_an_answer_that_is_not_to_go_on(asking: Place) -> None:
         (None, "yes", "yes"),
     ],
 )
-def test_what_is_typed_is_what_is_meant(place: Place, schema: Any, typed: str, value: Any) -> None:
+def test_answer_is_parsed_by_the_schema(place: Place, schema: Any, typed: str, value: Any) -> None:
     place.run(flows.asking, schema, run_id="ask-1")
     found = place.json("answer", "ask-1", typed, "--app", "flows")
     assert (found["status"], found["result"]) == ("completed", value)
@@ -125,7 +125,7 @@ def test_what_is_typed_is_what_is_meant(place: Place, schema: Any, typed: str, v
         (FORM, "{"),
     ],
 )
-def test_an_answer_that_does_not_fit_is_refused(place: Place, schema: Any, typed: str) -> None:
+def test_answer_that_does_not_fit_is_refused(place: Place, schema: Any, typed: str) -> None:
     place.run(flows.asking, schema, run_id="ask-1")
     before = place.bytes()
     one_line(place.call("answer", "ask-1", typed, "--app", "flows"), 2)
@@ -136,13 +136,13 @@ def test_an_answer_that_does_not_fit_is_refused(place: Place, schema: Any, typed
     ("kind", "typed", "wanted"),
     [("boolean", "maybe", "true | false"), ("boolean", "1", "true | false"), ("integer", "three", "integer")],
 )
-def test_what_would_fit_is_told(place: Place, kind: str, typed: str, wanted: str) -> None:
+def test_answer_error_names_the_expected_type(place: Place, kind: str, typed: str, wanted: str) -> None:
     place.run(flows.asking, {"type": kind}, run_id="ask-1")
     line = one_line(place.call("answer", "ask-1", typed), 2)
     assert line == f"holdfast: {typed!r} is not an answer to ask-1#1: expected {wanted}"
 
 
-def test_an_exact_run_is_meant_even_if_others_begin_so(place: Place) -> None:
+def test_answer_prefers_an_exact_run_id(place: Place) -> None:
     for run_id in ("job-1", "job-10", "job-10.x"):
         place.run(flows.asking, {"type": "boolean"}, run_id=run_id)
     assert place.json("answer", "job-1", "yes", "--app", "flows")["run"] == "job-1"
@@ -150,7 +150,7 @@ def test_an_exact_run_is_meant_even_if_others_begin_so(place: Place) -> None:
     assert place.json("answer", "job-10", "yes", "--app", "flows")["run"] == "job-10"
 
 
-def test_an_id_is_never_cut(place: Place) -> None:
+def test_inbox_never_truncates_an_id(place: Place) -> None:
     run_id = "a-run-with-a-rather-long-name-of-50-characters-0001"
     schema = {"type": "object", "properties": {'a "quoted" name': {"type": "string"}}}
     place.run(flows.asking, schema, run_id=run_id)
@@ -163,7 +163,7 @@ def test_an_id_is_never_cut(place: Place) -> None:
     assert '{"type": "object", "properties": {"a \\"quoted\\"' in wide.text
 
 
-def test_a_second_answer_is_refused(asking: Place) -> None:
+def test_answer_given_twice_is_refused(asking: Place) -> None:
     assert asking.call("answer", "ask-1#1", "true", "--app", "flows").code == 0
     line = one_line(asking.call("answer", "ask-1#1", "true", "--app", "flows"), 4)
     assert line.startswith("holdfast: question 'ask-1#1' has been answered already, by an unnamed actor")
@@ -187,7 +187,7 @@ def test_answer_to_an_outdated_question_is_refused(place: Place) -> None:
     assert [each["text"] for each in place.json("inbox")] == ["Delete prod?"]
 
 
-def test_the_next_question_is_told(place: Place) -> None:
+def test_answer_reports_the_next_question(place: Place) -> None:
     place.run(flows.asking_twice, run_id="twice-1")
     done = place.call("answer", "twice-1", "a", "--app", "flows")
     assert (done.code, done.out) == (
@@ -198,7 +198,7 @@ def test_the_next_question_is_told(place: Place) -> None:
     assert found["result"] == ["a", "b"]
 
 
-def test_a_part_is_answered_and_the_whole_goes_on(place: Place) -> None:
+def test_answer_of_a_child_resumes_the_parent(place: Place) -> None:
     place.run(flows.parent, run_id="parent-1")
     done = place.call("answer", "parent-1.cli_child#1", "fine", "--no-resume")
     assert "continue the run with holdfast resume parent-1 --app MODULE" in done.out
@@ -210,7 +210,7 @@ def test_a_part_is_answered_and_the_whole_goes_on(place: Place) -> None:
 
 
 @pytest.mark.parametrize(("typed", "code"), [("yes\n", 0), ("maybe\n", 2), ("\x03", 130)])
-def test_a_terminal_is_asked_for_the_answer(asking: Place, typed: str, code: int) -> None:
+def test_answer_prompts_on_a_terminal(asking: Place, typed: str, code: int) -> None:
     before = asking.bytes()
     screen = asking.terminal("answer", "ask-1", "--app", "flows")
     screen.until("Shall it be published?  [true | false]").until("answer:")
@@ -220,12 +220,12 @@ def test_a_terminal_is_asked_for_the_answer(asking: Place, typed: str, code: int
     assert ("completed  ask-1@" in screen.text) is (code == 0)
 
 
-def test_a_pipe_is_not_asked(asking: Place) -> None:
+def test_answer_in_a_pipe_needs_a_value(asking: Place) -> None:
     line = one_line(asking.call("answer", "ask-1", stdin="true\n"), 2)
     assert "pass the answer as the second argument" in line
 
 
-def test_prompts_that_are_not_there(asking: Place) -> None:
+def test_answer_to_a_missing_question_is_refused(asking: Place) -> None:
     assert "did you mean 'ask-1#1'?" in one_line(asking.call("answer", "ask-1#2", "true"), 3)
     assert "`holdfast inbox` lists" in one_line(asking.call("answer", "zzz", "true"), 3)
     asking.run(flows.asking, None, run_id="ask-2")
@@ -233,7 +233,7 @@ def test_prompts_that_are_not_there(asking: Place) -> None:
     assert "could be any of ask-1#1, ask-2#1" in line
 
 
-def test_an_event_fills_a_wait(asking: Place) -> None:
+def test_signal_ends_a_wait(asking: Place) -> None:
     found = asking.json(
         "signal", "wait-1", "printer", '{"paper": "thick"}', "--app", "flows", "--actor", "bob"
     )
@@ -241,7 +241,7 @@ def test_an_event_fills_a_wait(asking: Place) -> None:
     assert asking.world == ["count 1"]
 
 
-def test_an_event_without_code_or_data_waits_to_be_taken(asking: Place) -> None:
+def test_signal_without_code_or_data_is_stored(asking: Place) -> None:
     done = asking.call("signal", "wait", "printer")
     assert (done.code, done.out) == (
         0,
@@ -250,7 +250,7 @@ def test_an_event_without_code_or_data_waits_to_be_taken(asking: Place) -> None:
     assert asking.json("resume", "wait-1", "--app", "flows")["result"] is None
 
 
-def test_an_event_for_later(asking: Place) -> None:
+def test_signal_before_the_wait_is_stored(asking: Place) -> None:
     """It waits for something else."""
     found = asking.json("signal", "wait-1", "other", "1", "--app", "flows")
     assert (found["status"], found["waits"], found["until"]) == ("suspended", ["printer"], None)
@@ -266,7 +266,7 @@ def test_an_event_for_later(asking: Place) -> None:
         (["nobody", "printer"], 3, "there is no run 'nobody'"),
     ],
 )
-def test_an_event_that_cannot_be_sent(asking: Place, arguments: list[str], code: int, text: str) -> None:
+def test_signal_usage_errors_are_reported(asking: Place, arguments: list[str], code: int, text: str) -> None:
     asking.run(flows.shop, run_id="shop-1")
     before = asking.bytes()
     assert text in one_line(asking.call("signal", *arguments), code)

@@ -16,7 +16,7 @@ NEWEST = len(migrations())
 OLD = Path(__file__).parent.parent / "compat" / "format-1.sqlite"
 
 
-def test_init_makes_a_store(bare: Shelf) -> None:
+def test_init_creates_a_store(bare: Shelf) -> None:
     told = bare.pipe("init")
     assert told == 'created holdfast.db: hf = holdfast.open("holdfast.db"), then `holdfast runs`\n'
     assert bare.pipe("runs") == ""
@@ -24,7 +24,7 @@ def test_init_makes_a_store(bare: Shelf) -> None:
     assert json.loads(bare.pipe("init", "--json")) == {"store": STORE, "created": False}
 
 
-def test_init_tells_first_what_it_does(bare: Shelf) -> None:
+def test_init_announces_the_change(bare: Shelf) -> None:
     (bare.folder / "pyproject.toml").write_text('[project]\nname = "kelp"\n')
     asked = Terminal("init", cwd=bare.folder).until("Go ahead? [y/N]")
     assert "create a store at holdfast.db" in asked.text
@@ -35,7 +35,7 @@ def test_init_tells_first_what_it_does(bare: Shelf) -> None:
     assert not (bare.folder / STORE).exists()
 
 
-def test_init_writes_where_the_store_is(bare: Shelf) -> None:
+def test_init_records_the_store_in_the_project_file(bare: Shelf) -> None:
     config = bare.folder / "pyproject.toml"
     config.write_text('[project]\nname = "kelp"  # a comment')
     bare.pipe("init", "runs.db", "-y")
@@ -49,12 +49,12 @@ def test_init_writes_where_the_store_is(bare: Shelf) -> None:
     assert config.read_text() == text
 
 
-def test_init_by_an_address(bare: Shelf) -> None:
+def test_init_accepts_a_store_url(bare: Shelf) -> None:
     assert "created" in bare.pipe("init", "sqlite:///runs.db")
     assert "found" in bare.pipe("init", "sqlite:///runs.db")
 
 
-def test_init_leaves_a_file_as_it_is_otherwise(bare: Shelf) -> None:
+def test_init_preserves_the_rest_of_the_project_file(bare: Shelf) -> None:
     config = bare.folder / "pyproject.toml"
     before = '[project]\r\nname = "kelp"\r\ndescription = "海 é"\r\n\r\n'.encode()
     config.write_bytes(before)
@@ -65,7 +65,7 @@ def test_init_leaves_a_file_as_it_is_otherwise(bare: Shelf) -> None:
     assert sorted(path.name for path in bare.folder.iterdir() if "db" not in path.name) == ["pyproject.toml"]
 
 
-def test_init_says_it_once(bare: Shelf) -> None:
+def test_init_in_a_pipe_prints_only_the_result(bare: Shelf) -> None:
     (bare.folder / "pyproject.toml").write_text("")
     done = call("init", cwd=bare.folder)
     assert (done.code, done.err) == (0, "")
@@ -74,12 +74,12 @@ def test_init_says_it_once(bare: Shelf) -> None:
     assert again.startswith("found holdfast.db: hf = "), "there is nothing to ask"
 
 
-def test_init_of_what_would_not_last(bare: Shelf) -> None:
+def test_init_of_a_memory_store_is_refused(bare: Shelf) -> None:
     assert "is lost when the program ends" in call("init", ":memory:", cwd=bare.folder).err
     assert call("init", "-y", cwd=bare.folder, HOLDFAST_STORE=":memory:").code == 2
 
 
-def test_init_of_a_server_does_not_look_for_a_file(bare: Shelf) -> None:
+def test_init_of_a_server_ignores_files(bare: Shelf) -> None:
     (bare.folder / "postgresql:").mkdir()
     done = call(
         "init", "postgresql://nobody@127.0.0.1:1/none", "--dry-run", cwd=bare.folder, HOLDFAST_PATIENCE="0.2"
@@ -87,18 +87,18 @@ def test_init_of_a_server_does_not_look_for_a_file(bare: Shelf) -> None:
     assert (done.code, done.out) == (10, "")
 
 
-def test_init_where_there_is_no_folder(bare: Shelf) -> None:
+def test_init_in_a_missing_folder_is_refused(bare: Shelf) -> None:
     told = bare.screen("init", "no/such/runs.db", "-y", code=10)
     assert "the folder no/such does not exist" in told
     assert "Traceback" not in told
 
 
-def test_migrate_of_what_is_new(shelf: Shelf) -> None:
+def test_migrate_of_a_current_store_does_nothing(shelf: Shelf) -> None:
     assert shelf.screen("migrate") == f"holdfast.db has format {NEWEST}, which is current"
     assert json.loads(shelf.pipe("migrate", "--json"))["format"] == NEWEST
 
 
-def test_migrate_an_old_store(bare: Shelf) -> None:
+def test_migrate_upgrades_an_old_store(bare: Shelf) -> None:
     shutil.copyfile(OLD, bare.store)
     before = Path(bare.store).read_bytes()
     assert f"from format 1 to {NEWEST}" in bare.pipe("migrate", "--dry-run")
@@ -112,7 +112,7 @@ def test_migrate_an_old_store(bare: Shelf) -> None:
     assert bare.json("runs")
 
 
-def test_migrate_without_a_store(bare: Shelf) -> None:
+def test_migrate_without_a_store_is_refused(bare: Shelf) -> None:
     assert "holdfast init" in bare.screen("migrate", code=10).replace("\n", "")
     bare.pipe("migrate", code=10)
     assert not (bare.folder / STORE).exists()

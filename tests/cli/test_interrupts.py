@@ -86,7 +86,7 @@ def interrupted(done: terminal.Done) -> None:
         "flows",
     ],
 )
-def test_while_the_program_is_loaded(place: Place, module: str) -> None:
+def test_interrupt_while_the_program_loads(place: Place, module: str) -> None:
     place.run(flows.sleeping, 3600, run_id="wait-1")
     interrupted(python(place, _IMPORTING, module, "resume", "wait-1", "--app", "flows"))
     assert place.look("wait-1")[0] == "suspended"
@@ -116,7 +116,7 @@ def sweep(place: Place, make: Callable[[], None], arguments: tuple[str, ...], pa
 
 
 @pytest.mark.parametrize("part", [0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1])
-def test_at_any_instant_of_a_resume(place: Place, part: float) -> None:
+def test_interrupt_at_any_time_of_a_resume(place: Place, part: float) -> None:
     arguments = ("resume", "fail-1", "--yes", "--app", "flows")
     sweep(place, lambda: _fail(place, "fail-1"), arguments, part)
     done = place.process(*arguments)
@@ -127,7 +127,7 @@ def test_at_any_instant_of_a_resume(place: Place, part: float) -> None:
 
 
 @pytest.mark.parametrize("part", [0.2, 0.5, 0.65, 0.75, 0.85, 0.9, 0.95, 1])
-def test_at_any_instant_of_a_rollback(place: Place, part: float) -> None:
+def test_interrupt_at_any_time_of_a_rollback(place: Place, part: float) -> None:
     arguments = ("rollback", "shop-1", "--to", "1", "--no-resume", "--yes", "--app", "flows")
     sweep(place, lambda: place.run(flows.shop, run_id="shop-1", state={}), arguments, part)
     done = place.process(*arguments)
@@ -139,7 +139,7 @@ def test_at_any_instant_of_a_rollback(place: Place, part: float) -> None:
     assert place.json("verify")["ok"]
 
 
-def test_in_a_step_on_a_terminal(place: Place) -> None:
+def test_interrupt_in_a_step_on_a_terminal(place: Place) -> None:
     place.run(flows.long, [], run_id="seed")
     _resumable(place)
     screen = place.terminal("resume", "fail-1", "--yes", "--app", "flows")
@@ -158,7 +158,7 @@ def _resumable(place: Place) -> None:
     place.rewrite('did("fragile")', 'did("begin")\n    wait_for_file("go")')
 
 
-def test_in_a_step_by_a_signal(place: Place) -> None:
+def test_interrupt_in_a_step_by_a_signal(place: Place) -> None:
     _resumable(place)
     process = _started(place, "resume", "fail-1", "--app", "flows")
     places.until(lambda: "begin" in place.world)
@@ -166,7 +166,7 @@ def test_in_a_step_by_a_signal(place: Place) -> None:
     assert place.json("runs")[0]["status"] == "interrupted"
 
 
-def test_in_an_asynchronous_step(place: Place) -> None:
+def test_interrupt_in_an_asynchronous_step(place: Place) -> None:
     broken = place.touch("broken")
     place.run(flows.walking, run_id="walk-1")
     broken.unlink()
@@ -181,7 +181,7 @@ def test_in_an_asynchronous_step(place: Place) -> None:
     assert place.process("resume", "walk-1", "--app", "flows").code == 0
 
 
-def test_in_a_compensation(place: Place) -> None:
+def test_interrupt_in_a_compensation(place: Place) -> None:
     place.run(flows.heavy_flow, run_id="heavy-1")
     place.touch("go-undo-b")
     process = _started(place, "rollback", "heavy-1", "--to", "1", "--no-resume", "--app", "flows")
@@ -193,7 +193,7 @@ def test_in_a_compensation(place: Place) -> None:
     assert place.world.count("end undo b") == 1
 
 
-def test_where_python_would_not_hear_it(place: Place) -> None:
+def test_interrupt_in_a_python_callback_is_repeated(place: Place) -> None:
     """In a callback of Python's own, from which nothing goes up."""
     _resumable(place)
     place.rewrite(
@@ -205,7 +205,7 @@ def test_where_python_would_not_hear_it(place: Place) -> None:
     interrupted(place.process("resume", "fail-1", "--app", "flows"))
 
 
-def test_watching(place: Place) -> None:
+def test_interrupt_ends_watch(place: Place) -> None:
     place.run(flows.sleeping, 3600, run_id="wait-1")
     screen = place.terminal("watch", "wait-1").until("wait-1@")
     assert screen.interrupt().end() == 130
@@ -217,7 +217,7 @@ def test_watching(place: Place) -> None:
     assert (done.code, "Traceback" in done.err) == (130, False)
 
 
-def test_verifying(place: Place) -> None:
+def test_interrupt_ends_verify(place: Place) -> None:
     with place.open() as hf:
         log = hf.history("many")
         for number in range(300):
@@ -226,7 +226,7 @@ def test_verifying(place: Place) -> None:
         interrupted(python(place, _AT, limit, "verify"))
 
 
-def test_twice_is_gone_at_once(place: Place) -> None:
+def test_interrupt_given_twice_ends_at_once(place: Place) -> None:
     """A thread that goes on does not hold up who interrupts a second time."""
     _resumable(place)
     place.rewrite(

@@ -46,7 +46,7 @@ def test_json_and_rows_are_utf_8_in_every_locale(folder: Path, python: tuple[str
     assert (one.returncode, json.loads(one.stdout.decode())[0]["step"]) == (0, "Ω"), one
 
 
-def test_an_argument_that_is_no_text_is_refused_and_not_a_fault(folder: Path) -> None:
+def test_argument_that_is_not_utf_8_is_refused(folder: Path) -> None:
     done = call(folder, "log", b"\xff\xfe")
     assert done.returncode not in (0, 70), done
     assert b"Traceback" not in done.stderr

@@ -11,7 +11,7 @@ from terminal import call
 from database import Database
 
 
-def test_lanes_on_a_terminal(shelf: Shelf) -> None:
+def test_log_on_a_terminal_draws_lanes(shelf: Shelf) -> None:
     """Three timelines, the second of which was merged into the third."""
     lines = shelf.screen("log", "hand").splitlines()
     assert [line[:15].rstrip() for line in lines] == [
@@ -34,7 +34,7 @@ def test_lanes_on_a_terminal(shelf: Shelf) -> None:
     assert lines[8].endswith("pinned")
 
 
-def test_steps_on_a_terminal(shelf: Shelf) -> None:
+def test_log_on_a_terminal_describes_steps(shelf: Shelf) -> None:
     text = shelf.screen("log", "report-1")
     assert [line.split()[1:3] for line in text.splitlines()] == [
         ["6", "(final)"],
@@ -47,7 +47,7 @@ def test_steps_on_a_terminal(shelf: Shelf) -> None:
     assert "took" in text
 
 
-def test_lines_of_fields_in_a_pipe(shelf: Shelf) -> None:
+def test_log_in_a_pipe_prints_fields(shelf: Shelf) -> None:
     rows = shelf.rows("log", "hand")
     assert [row[0] for row in rows] == list("987654321")
     assert all(len(row) == 10 for row in rows)
@@ -55,21 +55,21 @@ def test_lines_of_fields_in_a_pipe(shelf: Shelf) -> None:
     assert rows[2][8:] == ["good", "better"]
 
 
-def test_one_document_of_records(shelf: Shelf) -> None:
+def test_log_prints_json(shelf: Shelf) -> None:
     found = json.loads(shelf.pipe("log", "report-1", "--json"))
     assert [version["address"] for version in found] == [None, "publish", "search#2", "search", "plan", None]
     assert found[0]["status"] == "completed"
     assert len({version["hash"] for version in found}) == 6
 
 
-def test_graph_in_a_pipe_is_whole_and_without_colours(shelf: Shelf) -> None:
+def test_log_graph_in_a_pipe_has_no_colours(shelf: Shelf) -> None:
     out = shelf.pipe("log", "hand", "--graph")
     assert "├─╯" in out
     assert "\x1b" not in out
     assert shelf.call("log", LONG, "--graph").out.count("記") == 30
 
 
-def test_no_graph_on_a_terminal(shelf: Shelf) -> None:
+def test_log_no_graph_on_a_terminal_is_a_table(shelf: Shelf) -> None:
     lines = shelf.screen("log", "hand", "--no-graph").splitlines()
     assert lines[0].split() == [
         "version",
@@ -86,12 +86,12 @@ def test_no_graph_on_a_terminal(shelf: Shelf) -> None:
     assert lines[1].split()[:5] == ["9", "3", "merge", "merge", "running"]
 
 
-def test_oneline(shelf: Shelf) -> None:
+def test_log_oneline_prints_number_and_step(shelf: Shelf) -> None:
     assert shelf.screen("log", "report-1", "--oneline").splitlines()[1] == "○    5  publish"
     assert shelf.call("log", "report-1", "--oneline").out.splitlines()[1] == "5\t1\tpublish"
 
 
-def test_more_than_the_limit_is_told_to_people(shelf: Shelf) -> None:
+def test_log_reports_more_versions_on_a_terminal(shelf: Shelf) -> None:
     lines = shelf.screen("log", "hand", "-n", "3").splitlines()
     assert lines[-1] == "more versions: -n 30, or --before 7"
     assert [line[:3].rstrip() for line in lines[:4]] == ["●", "├─╮", "○ │", "│ ○"], (
@@ -112,41 +112,41 @@ def test_more_than_the_limit_is_told_to_people(shelf: Shelf) -> None:
         (["-n", "1"], [9]),
     ],
 )
-def test_a_choice(shelf: Shelf, choice: list[str], wanted: list[int]) -> None:
+def test_log_filters_versions(shelf: Shelf, choice: list[str], wanted: list[int]) -> None:
     assert [version["version"] for version in shelf.json("log", "hand", *choice)] == wanted
 
 
-def test_versions_of_a_step_are_a_list_without_lines(shelf: Shelf) -> None:
+def test_log_of_a_step_draws_no_lines(shelf: Shelf) -> None:
     lines = shelf.screen("log", "report-1", "--step", "search").splitlines()
     assert [line.split()[:3] for line in lines] == [["○", "4", "search#2"], ["○", "3", "search"]]
     assert shelf.screen("log", "report-1", "--step", "nosuch") == "no such versions"
 
 
-def test_versions_that_were_forgotten_leave_a_gap(shelf: Shelf) -> None:
+def test_log_of_pruned_versions_shows_a_gap(shelf: Shelf) -> None:
     lines = shelf.screen("log", "pruned").splitlines()
     assert [line[:8].split() for line in lines] == [["●", "8"], ["○", "7"], ["┆"], ["○", "4"]]
 
 
-def test_of_a_fork(shelf: Shelf) -> None:
+def test_log_of_a_fork(shelf: Shelf) -> None:
     found = shelf.json("log", "forked")
     assert found[0]["kind"] == "fork"
     assert found[0]["note"] == "another try"
 
 
-def test_a_narrow_terminal_keeps_the_lanes_whole(shelf: Shelf) -> None:
+def test_log_on_a_narrow_terminal_keeps_the_lanes(shelf: Shelf) -> None:
     lines = shelf.screen("log", "hand", columns=40).splitlines()
     assert len(lines) == 12
     assert all(len(line) <= 40 for line in lines)
 
 
-def test_wide_signs_are_not_cut_in_two(shelf: Shelf) -> None:
+def test_log_never_splits_wide_characters(shelf: Shelf) -> None:
     for columns in (40, 41):
         lines = shelf.screen("log", LONG, columns=columns).splitlines()
         assert len(lines) == 1
         assert lines[0].endswith("…")
 
 
-def test_hostile_names_are_shown_not_obeyed(shelf: Shelf) -> None:
+def test_log_escapes_hostile_names(shelf: Shelf) -> None:
     text = shelf.screen("log", "[red]hostile[/red]", columns=400)
     assert "\\e[2J" in text
     assert "[red]loud[/red]" in text
@@ -155,7 +155,7 @@ def test_hostile_names_are_shown_not_obeyed(shelf: Shelf) -> None:
     assert all(len(row) == 10 for row in shelf.rows("log", "[red]hostile[/red]"))
 
 
-def test_the_beginning_of_a_name_is_enough(shelf: Shelf) -> None:
+def test_log_accepts_a_prefix(shelf: Shelf) -> None:
     assert shelf.json("log", "han") == shelf.json("log", "hand")
 
 
@@ -169,25 +169,25 @@ def test_the_beginning_of_a_name_is_enough(shelf: Shelf) -> None:
         ("\x1b[31m", 3, "there is no run '\\x1b[31m': `holdfast runs` lists them"),
     ],
 )
-def test_an_unknown_run(shelf: Shelf, name: str, code: int, told: str) -> None:
+def test_log_of_an_unknown_run_is_refused(shelf: Shelf, name: str, code: int, told: str) -> None:
     assert shelf.refused("log", name, code=code) == told
 
 
-def test_a_run_is_needed(shelf: Shelf) -> None:
+def test_log_needs_a_run(shelf: Shelf) -> None:
     assert shelf.refused("log", code=2) == "missing argument 'RUN' (see `holdfast log --help`)"
 
 
-def test_where_signs_cannot_be_written_their_numbers_are(shelf: Shelf) -> None:
+def test_log_escapes_characters_that_cannot_be_encoded(shelf: Shelf) -> None:
     assert "\\u25cf" in call("log", "hand", "--graph", cwd=shelf.folder, PYTHONIOENCODING="ascii").out
 
 
-def test_a_version_is_no_run(shelf: Shelf) -> None:
+def test_log_of_a_version_is_refused(shelf: Shelf) -> None:
     told = shelf.refused("log", "hand@2", code=2)
     assert told.startswith("hand@2 is a version, but a run is expected: --before N")
     assert "no run 'hnad@2'" in shelf.refused("log", "hnad@2", code=3)
 
 
-def test_damaged_version_is_listed_as_such(own: Shelf) -> None:
+def test_log_marks_a_damaged_version(own: Shelf) -> None:
     with Database(own.folder / STORE) as connection:
         connection.execute(
             "UPDATE journal SET kind = 99 WHERE number = 4 AND run = (SELECT key FROM run WHERE id = 'report-1')"

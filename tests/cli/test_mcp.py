@@ -70,7 +70,7 @@ def server(folder: Path) -> Iterator[Server]:
             process.kill()
 
 
-def test_it_passes_over_what_is_no_message_and_ends_when_nobody_speaks_any_more(place: Place) -> None:
+def test_mcp_ignores_invalid_messages_and_ends_with_its_input(place: Place) -> None:
     with server(place.folder) as found:
         found.say(b"not json", b"[1", b"", b"\xff\xfe\x00", b'{"jsonrpc": "1.0"}', PING)
         assert found.hear() == {"jsonrpc": "2.0", "id": 2, "result": {}}
@@ -82,7 +82,7 @@ def test_it_passes_over_what_is_no_message_and_ends_when_nobody_speaks_any_more(
     assert list(place.folder.glob("holdfast.db*")) == [], "no store was made"
 
 
-def test_half_of_a_surrogate_pair_is_answered(place: Place) -> None:
+def test_mcp_answers_a_lone_surrogate(place: Place) -> None:
     with server(place.folder) as found:
         for number, params in enumerate(
             ({"name": "show", "arguments": {"ref": "\ud800"}}, {"name": "\udfff", "arguments": {}})
@@ -95,7 +95,7 @@ def test_half_of_a_surrogate_pair_is_answered(place: Place) -> None:
         assert found.hear() == {"jsonrpc": "2.0", "id": 2, "result": {}}
 
 
-def test_it_ends_when_nobody_listens_any_more(place: Place) -> None:
+def test_mcp_ends_when_its_output_is_closed(place: Place) -> None:
     with server(place.folder) as found:
         assert found.process.stdout is not None
         found.process.stdout.close()
@@ -107,13 +107,13 @@ def test_it_ends_when_nobody_listens_any_more(place: Place) -> None:
     ("sign", "code", "said"),
     [(signal.SIGINT, 130, "holdfast: interrupted; nothing is lost\n"), (signal.SIGTERM, 0, "")],
 )
-def test_it_ends_by_a_signal(place: Place, sign: signal.Signals, code: int, said: str) -> None:
+def test_mcp_ends_by_a_signal(place: Place, sign: signal.Signals, code: int, said: str) -> None:
     with server(place.folder) as found:
         found.process.send_signal(sign)
         assert found.end() == (code, said)
 
 
-def test_nothing_but_the_protocol_is_on_standard_output(place: Place) -> None:
+def test_mcp_writes_only_the_protocol_to_standard_output(place: Place) -> None:
     """Neither what an application prints, nor what programs print that it starts."""
     (place.folder / "loud.py").write_text(
         "import os, subprocess, sys\n"
@@ -140,14 +140,14 @@ def test_nothing_but_the_protocol_is_on_standard_output(place: Place) -> None:
     assert sorted(said.split()) == ["echo", "print", "write"]
 
 
-def test_on_a_terminal_it_says_what_it_is(place: Place) -> None:
+def test_mcp_on_a_terminal_explains_itself(place: Place) -> None:
     shown = place.terminal("mcp")
     shown.until("serving MCP on standard input and output")
     shown.interrupt()
     assert shown.end() == 130
 
 
-def test_without_the_package(place: Place) -> None:
+def test_mcp_without_its_package_is_refused(place: Place) -> None:
     hidden = place.folder / "hidden"
     hidden.mkdir()
     (hidden / "sitecustomize.py").write_text("import sys\nsys.modules['mcp'] = None\n")
@@ -155,7 +155,7 @@ def test_without_the_package(place: Place) -> None:
     assert "pip install 'holdfast[mcp]'" in line
 
 
-def test_help_loads_nothing_of_it(place: Place) -> None:
+def test_mcp_help_does_not_import_the_package(place: Place) -> None:
     told = subprocess.run(
         [
             sys.executable,

@@ -34,7 +34,7 @@ def apart(place: Place) -> Place:
 
 
 @pytest.mark.parametrize("other", [["2"], ["plan-1@2"], ["@2"], ["--timeline", "1"]])
-def test_what_changed_in_one_only_is_taken(apart: Place, other: list[str]) -> None:
+def test_merge_takes_changes_of_one_side(apart: Place, other: list[str]) -> None:
     done = apart.call("merge", "plan-1", *other, "--note", "together")
     assert (done.code, done.out) == (0, "plan-1@4 merges 3 and 2\n")
     assert "merge plan-1@2 into plan-1@3; they differ in 2 paths" in done.err
@@ -43,18 +43,18 @@ def test_what_changed_in_one_only_is_taken(apart: Place, other: list[str]) -> No
         assert (hf.get("plan-1").head.kind, hf.get("plan-1").head.note) == ("merge", "together")
 
 
-def test_what_was_merged_is_not_merged_again(apart: Place) -> None:
+def test_merge_of_a_merged_version_is_refused(apart: Place) -> None:
     assert apart.call("merge", "plan-1", "2").code == 0
     with apart.open() as hf:
         hf.history("plan-1").commit({"more": 1})
     assert "nothing to merge" in one_line(apart.call("merge", "plan-1", "--timeline", "1"), 2)
 
 
-def test_json(apart: Place) -> None:
+def test_merge_prints_json(apart: Place) -> None:
     assert apart.json("merge", "plan", "2") == {"run": "plan-1", "head": 3, "other": 2, "version": 4}
 
 
-def test_a_dry_run_changes_nothing(apart: Place) -> None:
+def test_merge_dry_run_changes_nothing(apart: Place) -> None:
     before = apart.bytes()
     done = apart.call("merge", "plan-1", "2", "--dry-run")
     assert (done.code, done.out) == (0, "merge plan-1@2 into plan-1@3; they differ in 2 paths\n")
@@ -68,7 +68,7 @@ def test_a_dry_run_changes_nothing(apart: Place) -> None:
 
 
 @pytest.mark.parametrize(("typed", "code"), [("y\n", 0), ("n\n", 1), ("\x03", 130)])
-def test_a_terminal_is_asked(apart: Place, typed: str, code: int) -> None:
+def test_merge_asks_on_a_terminal(apart: Place, typed: str, code: int) -> None:
     before = apart.bytes()
     screen = apart.terminal("merge", "plan-1", "2").until("differ in 2 paths").until("Go ahead?")
     assert screen.type(typed).end() == code
@@ -76,7 +76,7 @@ def test_a_terminal_is_asked(apart: Place, typed: str, code: int) -> None:
     assert (apart.bytes() == before) is (typed != "y\n")
 
 
-def test_a_conflict_names_both_sides_and_says_what_to_do(two: Place) -> None:
+def test_merge_conflict_names_both_sides(two: Place) -> None:
     before = two.bytes()
     done = two.call("merge", "plan-1", "2")
     assert done.code == 4
@@ -99,7 +99,7 @@ def test_a_conflict_names_both_sides_and_says_what_to_do(two: Place) -> None:
 
 
 @pytest.mark.parametrize(("side", "stays"), [("head", "right"), ("other", "left")])
-def test_the_preferred_side_stays(two: Place, side: str, stays: str) -> None:
+def test_merge_prefer_keeps_the_side(two: Place, side: str, stays: str) -> None:
     done = two.call("merge", "plan-1", "2", "--prefer", side)
     assert done.code == 0, done
     state = two.look("plan-1")[2]
@@ -109,7 +109,7 @@ def test_the_preferred_side_stays(two: Place, side: str, stays: str) -> None:
 
 
 @pytest.mark.parametrize(("side", "there"), [("head", False), ("other", True)])
-def test_a_deletion_is_a_side_too(place: Place, side: str, there: bool) -> None:
+def test_merge_prefer_keeps_a_deletion(place: Place, side: str, there: bool) -> None:
     with place.open() as hf:
         log = hf.history("plan-1")
         log.commit({"x": 0})
@@ -134,5 +134,5 @@ def test_a_deletion_is_a_side_too(place: Place, side: str, there: bool) -> None:
         (["2", "--prefer", "nobody"], 2, "nobody"),
     ],
 )
-def test_what_cannot_be_merged(two: Place, arguments: list[str], code: int, text: str) -> None:
+def test_merge_usage_errors_are_reported(two: Place, arguments: list[str], code: int, text: str) -> None:
     assert text in one_line(two.call("merge", "plan-1", *arguments), code)

@@ -40,7 +40,7 @@ CODES = {"doctor": 1}
 
 
 @pytest.mark.parametrize("command", LOOKING, ids=" ".join)
-def test_nothing_in_a_store_steers_a_terminal(shelf: Shelf, command: list[str]) -> None:
+def test_output_never_controls_a_terminal(shelf: Shelf, command: list[str]) -> None:
     """`screen` looks at every byte that reached it."""
     text = shelf.screen(*command, code=CODES.get(command[0], 0))
     if "[red]hostile[/red]" in command and command[0] not in ("events", "blame", "tag", "log"):
@@ -48,7 +48,7 @@ def test_nothing_in_a_store_steers_a_terminal(shelf: Shelf, command: list[str]) 
 
 
 @pytest.mark.parametrize("command", LOOKING, ids=" ".join)
-def test_json_and_fields_hold_no_control_character(shelf: Shelf, command: list[str]) -> None:
+def test_output_json_and_fields_hold_no_control_character(shelf: Shelf, command: list[str]) -> None:
     told = shelf.call("--json", *command)
     assert (told.code, told.err) == (CODES.get(command[0], 0), "")
     for line in told.out.splitlines():
@@ -66,11 +66,11 @@ def test_json_and_fields_hold_no_control_character(shelf: Shelf, command: list[s
     ids=lambda command: command[0],
 )
 @pytest.mark.parametrize("columns", [20, 40])
-def test_narrow_terminals(shelf: Shelf, command: list[str], columns: int) -> None:
+def test_output_fits_narrow_terminals(shelf: Shelf, command: list[str], columns: int) -> None:
     assert shelf.screen(*command, columns=columns)
 
 
-def test_an_error_is_one_red_line_on_a_terminal(shelf: Shelf) -> None:
+def test_error_is_one_red_line_on_a_terminal(shelf: Shelf) -> None:
     opened = Terminal("show", "nosuch", cwd=shelf.folder)
     assert opened.end() == 3
     assert opened.text == "holdfast: there is no run 'nosuch': `holdfast runs` lists them"
@@ -80,7 +80,7 @@ def test_an_error_is_one_red_line_on_a_terminal(shelf: Shelf) -> None:
     assert b"\x1b" not in plain.raw
 
 
-def test_an_error_goes_to_standard_error(shelf: Shelf) -> None:
+def test_error_is_printed_to_standard_error(shelf: Shelf) -> None:
     done = call("show", "nosuch", cwd=shelf.folder)
     assert (done.code, done.out) == (3, "")
     assert done.err == "holdfast: there is no run 'nosuch': `holdfast runs` lists them\n"
@@ -90,7 +90,7 @@ def test_an_error_goes_to_standard_error(shelf: Shelf) -> None:
     assert (record["code"], record["details"]) == ("not_found", {"run": "nosuch"})
 
 
-def test_a_hostile_argument_is_shown_not_obeyed(shelf: Shelf) -> None:
+def test_error_escapes_a_hostile_argument(shelf: Shelf) -> None:
     for arguments in (["show", EVIL], ["tag", "hand", EVIL], [EVIL], ["runs", "--since", EVIL]):
         opened = Terminal(*arguments, cwd=shelf.folder, NO_COLOR="1")
         assert opened.end() in (2, 3)
@@ -98,12 +98,12 @@ def test_a_hostile_argument_is_shown_not_obeyed(shelf: Shelf) -> None:
         assert b"owned\x07" not in opened.raw
 
 
-def test_a_traceback_only_where_it_is_asked_for(shelf: Shelf) -> None:
+def test_traceback_is_printed_only_with_debug(shelf: Shelf) -> None:
     assert "Traceback" not in call("show", "nosuch", cwd=shelf.folder).err
     assert "Traceback" in call("show", "nosuch", "--debug", cwd=shelf.folder).err
 
 
-def test_options_of_all_commands_may_stand_before_and_after(shelf: Shelf) -> None:
+def test_shared_options_are_accepted_before_and_after_the_command(shelf: Shelf) -> None:
     before = call("--json", "--store", shelf.store, "log", "hand", cwd=shelf.folder.parent)
     after = call("log", "hand", "--json", "--store", shelf.store, cwd=shelf.folder.parent)
     assert before == after
@@ -122,19 +122,21 @@ def test_options_of_all_commands_may_stand_before_and_after(shelf: Shelf) -> Non
         (float("nan"), "nan"),
     ],
 )
-def test_no_digit_of_a_number_is_lost(value: float, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_keeps_all_digits_of_a_number(
+    value: float, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     Output().fields([value])
     assert capsys.readouterr().out == f"{text}\n"
 
 
-def test_values_of_a_state_are_what_json_has() -> None:
+def test_output_of_a_state_is_json() -> None:
     values = [0.1234567891, 1.0, "a\tb", None, True, [1, {"a": b"x"}]]
     found = [json.loads(dumps(as_json(value))) for value in values]
     assert found[:5] == values[:5]
     assert found[5] == as_json(values[5])
 
 
-def test_documents_are_lines_in_a_pipe_and_indented_on_a_terminal(shelf: Shelf) -> None:
+def test_output_json_is_indented_on_a_terminal_only(shelf: Shelf) -> None:
     for command in (["stats", "--json"], ["show", "hand", "deep"], ["verify", "--json"], ["gc", "--json"]):
         line = shelf.pipe(*command)
         assert line.count("\n") == 1
@@ -143,13 +145,13 @@ def test_documents_are_lines_in_a_pipe_and_indented_on_a_terminal(shelf: Shelf) 
     assert shelf.screen("gc", "--json").startswith('{\n  "artifacts": 0,')
 
 
-def test_progress_is_on_a_terminal_only_and_leaves_nothing(own: Shelf) -> None:
+def test_progress_is_shown_on_a_terminal_only(own: Shelf) -> None:
     assert own.screen("verify").count("\n") == 0
     done = call("verify", cwd=own.folder)
     assert done.err == ""
 
 
-def test_what_a_command_says_it_did_is_safe_too(own: Shelf) -> None:
+def test_output_of_actions_is_escaped(own: Shelf) -> None:
     """A run's name may hold signs that turn a line around."""
     with own.open() as hf:
         hf.history("a\u202eb").commit({})
@@ -158,7 +160,7 @@ def test_what_a_command_says_it_did_is_safe_too(own: Shelf) -> None:
     assert own.screen("show", "a\u202eb").splitlines()[0].split() == ["version", "a\\u202eb@1"]
 
 
-def test_fields_hold_no_formula(tmp_path: Path) -> None:
+def test_output_fields_hold_no_formula(tmp_path: Path) -> None:
     """A spreadsheet computes what begins like one, also in quotation marks; numbers it may."""
     with holdfast.open(tmp_path / "holdfast.db") as hf:
         log = hf.history("=cmd()")

@@ -19,7 +19,7 @@ def waiting(place: Place) -> Place:
 
 
 @pytest.mark.parametrize(("command", "status"), [("pause", "paused"), ("cancel", "cancelled")])
-def test_a_run_that_nobody_advances_stops_at_once(waiting: Place, command: str, status: str) -> None:
+def test_pause_and_cancel_stop_an_idle_run_at_once(waiting: Place, command: str, status: str) -> None:
     done = waiting.call(command, "wait-1", "--reason", "enough")
     assert (done.code, done.out) == (0, f"wait-1 is {status}\n")
     assert "wait-1, which is suspended" in done.err
@@ -32,7 +32,7 @@ def test_a_run_that_nobody_advances_stops_at_once(waiting: Place, command: str, 
 
 
 @pytest.mark.parametrize("command", ["pause", "cancel"])
-def test_a_dry_run_changes_nothing(waiting: Place, command: str) -> None:
+def test_pause_and_cancel_dry_run_changes_nothing(waiting: Place, command: str) -> None:
     before = waiting.bytes()
     assert "wait-1, which is suspended" in waiting.call(command, "wait-1", "--dry-run").out
     assert waiting.json(command, "wait-1", "--dry-run") == {
@@ -45,7 +45,7 @@ def test_a_dry_run_changes_nothing(waiting: Place, command: str) -> None:
 
 @pytest.mark.parametrize("command", ["pause", "cancel"])
 @pytest.mark.parametrize(("typed", "code"), [("y\n", 0), ("n\n", 1), ("\x03", 130)])
-def test_a_terminal_is_asked(waiting: Place, command: str, typed: str, code: int) -> None:
+def test_pause_and_cancel_ask_on_a_terminal(waiting: Place, command: str, typed: str, code: int) -> None:
     before = waiting.bytes()
     screen = waiting.terminal(command, "wait-1").until("Go ahead?")
     assert screen.type(typed).end() == code
@@ -54,7 +54,7 @@ def test_a_terminal_is_asked(waiting: Place, command: str, typed: str, code: int
 
 
 @pytest.mark.parametrize("command", ["pause", "cancel"])
-def test_a_run_that_has_ended_stays_as_it_is(place: Place, command: str) -> None:
+def test_pause_and_cancel_of_an_ended_run_conflict(place: Place, command: str) -> None:
     place.run(flows.shop, run_id="shop-1")
     before = place.bytes()
     code, text = terminal.seen(command, "shop-1", cwd=place.folder)
@@ -62,7 +62,7 @@ def test_a_run_that_has_ended_stays_as_it_is(place: Place, command: str) -> None
     assert place.bytes() == before
 
 
-def test_parts_are_cancelled_along(place: Place) -> None:
+def test_cancel_cancels_children(place: Place) -> None:
     place.run(flows.parent, run_id="parent-1")
     done = place.call("cancel", "parent-1")
     assert "its children are cancelled, too: parent-1.cli_child" in done.err
@@ -70,7 +70,9 @@ def test_parts_are_cancelled_along(place: Place) -> None:
 
 
 @pytest.mark.parametrize(("command", "status"), [("pause", "paused"), ("cancel", "cancelled")])
-def test_a_run_at_work_elsewhere_stops_at_the_next_step(place: Place, command: str, status: str) -> None:
+def test_pause_and_cancel_of_a_running_run_wait_for_the_next_step(
+    place: Place, command: str, status: str
+) -> None:
     broken = place.touch("broken")
     place.run(flows.failing, run_id="fail-1")
     broken.unlink()
@@ -87,14 +89,14 @@ def test_a_run_at_work_elsewhere_stops_at_the_next_step(place: Place, command: s
     assert place.world.count("fragile") == 2
 
 
-def test_a_paused_run_goes_on(waiting: Place) -> None:
+def test_paused_run_is_resumed(waiting: Place) -> None:
     assert waiting.call("pause", "wait-1").code == 0
     assert waiting.call("resume", "wait-1", "--app", "flows").code == 0
     assert waiting.look("wait-1")[0] == "suspended"
 
 
 @pytest.mark.parametrize("command", ["pause", "cancel"])
-def test_a_history_by_hand_is_nobodys_to_stop(place: Place, command: str) -> None:
+def test_pause_and_cancel_of_a_manual_run_are_refused(place: Place, command: str) -> None:
     with place.open() as hf:
         hf.history("notes").commit({"a": 1})
     before = place.bytes()
@@ -105,5 +107,5 @@ def test_a_history_by_hand_is_nobodys_to_stop(place: Place, command: str) -> Non
 
 
 @pytest.mark.parametrize("command", ["pause", "cancel"])
-def test_a_run_whose_process_is_gone_is_told_as_such(shelf: Shelf, command: str) -> None:
+def test_pause_and_cancel_name_an_interrupted_run(shelf: Shelf, command: str) -> None:
     assert "died, which is interrupted" in shelf.call(command, "died", "--dry-run").out

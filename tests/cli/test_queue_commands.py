@@ -44,7 +44,7 @@ def status(place: Place, run_id: str) -> Any:
 
 
 class TestWorker:
-    def test_on_a_terminal_until_ctrl_c(self, stocked: Place) -> None:
+    def test_serves_on_a_terminal_until_interrupted(self, stocked: Place) -> None:
         screen = stocked.terminal("worker", "flows", "--queue", "default", "--queue", "slow")
         screen.until("serving default (1 run queued), slow (1 run queued)")
         until(lambda: status(stocked, "shop-1") == "completed")
@@ -54,7 +54,7 @@ class TestWorker:
         assert "Traceback" not in screen.text
         assert stocked.world == ["order kelp", "count 1", "order rock", "count 2"]
 
-    def test_in_a_pipe_until_sigterm(self, stocked: Place) -> None:
+    def test_serves_in_a_pipe_until_terminated(self, stocked: Place) -> None:
         process = worker(stocked, "flows", "--concurrency", "1", "--json")
         until(lambda: status(stocked, "shop-1") == "completed")
         process.send_signal(signal.SIGTERM)
@@ -63,7 +63,7 @@ class TestWorker:
         assert out == '{"executed": 1, "queues": ["default"]}\n'
 
     @pytest.mark.parametrize("how", ["app", "environment", "pyproject"])
-    def test_the_code_is_found_as_for_other_commands(self, stocked: Place, how: str) -> None:
+    def test_worker_finds_the_app_as_other_commands_do(self, stocked: Place, how: str) -> None:
         if how == "pyproject":
             (stocked.folder / "pyproject.toml").write_text('[tool.holdfast]\napp = "flows"\n')
         more = {"HOLDFAST_APP": "flows"} if how == "environment" else {}
@@ -71,14 +71,14 @@ class TestWorker:
         until(lambda: status(stocked, "shop-1") == "completed")
         assert screen.interrupt().end() == 0
 
-    def test_the_application_s_own_store(self, stocked: Place) -> None:
+    def test_worker_uses_the_store_of_the_app(self, stocked: Place) -> None:
         with (stocked.folder / "flows.py").open("a") as file:
             file.write('\nhf = holdfast.open("holdfast.db", lease=5)\n')
         screen = stocked.terminal("worker", "flows:hf")
         until(lambda: status(stocked, "shop-1") == "completed")
         assert screen.interrupt().end() == 0
 
-    def test_a_step_ends_and_the_rest_is_handed_back(self, place: Place) -> None:
+    def test_worker_ends_its_step_and_returns_the_run_to_the_queue(self, place: Place) -> None:
         with place.open() as hf:
             hf.enqueue(flows.long, ["a", "b"], run_id="long-1")
         screen = place.terminal("worker", "flows")
@@ -95,7 +95,7 @@ class TestWorker:
         other.communicate(timeout=30)
         assert place.world == ["count 1", "begin a", "end a", "begin b", "end b", "count 2"]
 
-    def test_a_second_ctrl_c_ends_at_once(self, place: Place) -> None:
+    def test_worker_ends_at_once_by_a_second_interrupt(self, place: Place) -> None:
         with place.open() as hf:
             hf.enqueue(flows.long, ["a"], run_id="long-1")
         screen = place.terminal("worker", "flows")
@@ -118,12 +118,14 @@ class TestWorker:
             (["flows", "--store", "postgresql://nobody@127.0.0.1:1/none"], 10, ""),
         ],
     )
-    def test_what_cannot_work(self, stocked: Place, arguments: list[str], code: int, words: str) -> None:
+    def test_worker_usage_errors_are_reported(
+        self, stocked: Place, arguments: list[str], code: int, words: str
+    ) -> None:
         assert words in one_line(stocked.call("worker", *arguments, HOLDFAST_PATIENCE="0.2"), code)
 
 
 class TestQueues:
-    def test_the_list(self, stocked: Place) -> None:
+    def test_queues_are_listed(self, stocked: Place) -> None:
         code, text = terminal.seen("queues", cwd=stocked.folder)
         assert code == 0
         assert [line.split() for line in text.splitlines()] == [
@@ -136,7 +138,7 @@ class TestQueues:
             "queue": "default", "runs": {"queued": 1}, "concurrency": None, "rate": None, "per": None,
         }  # fmt: skip
 
-    def test_limits_are_set_and_lifted(self, stocked: Place) -> None:
+    def test_queue_limits_are_set_and_removed(self, stocked: Place) -> None:
         done = stocked.call("queues", "slow", "--concurrency", "5", "--rate", "100/60s")
         assert (done.code, done.out) == (0, f"slow\t{QUEUED}\t5\t100\t60\n")
         assert stocked.call("queues", "slow", "--concurrency", "none").out == f"slow\t{QUEUED}\t\t100\t60\n"
@@ -157,12 +159,14 @@ class TestQueues:
             (["slow", "--concurrency", "1.5"], 2, "whole number"),
         ],
     )
-    def test_what_cannot_be(self, stocked: Place, arguments: list[str], code: int, words: str) -> None:
+    def test_usage_errors_are_reported(
+        self, stocked: Place, arguments: list[str], code: int, words: str
+    ) -> None:
         before = stocked.bytes()
         assert words in one_line(stocked.call("queues", *arguments), code)
         assert stocked.bytes() == before
 
-    def test_an_empty_store(self, place: Place) -> None:
+    def test_queues_of_an_empty_store(self, place: Place) -> None:
         place.open().close()
         code, text = terminal.seen("queues", cwd=place.folder)
         assert (code, text) == (0, "no queues")
@@ -170,7 +174,7 @@ class TestQueues:
 
 
 class TestEnqueue:
-    def test_by_name_without_the_code(self, stocked: Place) -> None:
+    def test_enqueue_by_name_needs_no_code(self, stocked: Place) -> None:
         done = stocked.call(
             "enqueue", "anything", "3", "text", '{"a": [1]}', "--with", "b=true", "--run-id", "one"
         )
@@ -178,7 +182,7 @@ class TestEnqueue:
         with stocked.open() as hf:
             assert hf.get("one").status == "queued"
 
-    def test_the_arguments_reach_the_workflow(self, stocked: Place) -> None:
+    def test_enqueue_passes_arguments(self, stocked: Place) -> None:
         told = stocked.json(
             "enqueue", "cli_asking", "--with", 'schema={"type": "string"}', "--run-id", "asks"
         )
@@ -192,7 +196,7 @@ class TestEnqueue:
         process.communicate(timeout=30)
         assert stocked.look("asks")[1] == "fine"
 
-    def test_options(self, stocked: Place) -> None:
+    def test_enqueue_options(self, stocked: Place) -> None:
         first = stocked.json("enqueue", "cli_shop", "--dedupe", "x", "--queue", "q", "--priority", "-3")
         assert stocked.json("enqueue", "cli_shop", "--dedupe", "x") == first
         stocked.json("enqueue", "cli_shop", "--delay", "2h", "--tag", "night", "--run-id", "later")
@@ -216,26 +220,28 @@ class TestEnqueue:
             ([""], 2, "a workflow has a name"),
         ],
     )
-    def test_what_cannot_be(self, stocked: Place, arguments: list[str], code: int, words: str) -> None:
+    def test_usage_errors_are_reported(
+        self, stocked: Place, arguments: list[str], code: int, words: str
+    ) -> None:
         before = stocked.bytes()
         assert words in one_line(stocked.call("enqueue", *arguments), code)
         assert stocked.bytes() == before
 
 
 class TestRequeue:
-    def test_a_paused_run(self, stocked: Place) -> None:
+    def test_requeue_of_a_paused_run(self, stocked: Place) -> None:
         assert stocked.call("pause", "shop-1").code == 0
         done = stocked.call("requeue", "shop", "--reason", "go on", "--queue", "slow", "--delay", "1s")
         assert (done.code, done.out) == (0, "queued shop-1\n")
         assert stocked.json("requeue", "shop-1") == {"run": "shop-1", "status": "queued"}
 
-    def test_what_cannot_be(self, stocked: Place) -> None:
+    def test_usage_errors_are_reported(self, stocked: Place) -> None:
         stocked.run(flows.shop, run_id="done-1")
         assert "is completed" in one_line(stocked.call("requeue", "done-1"), 2)
         assert "there is no run" in one_line(stocked.call("requeue", "nobody"), 3)
 
 
-def test_two_workers_of_one_file_share_the_work(place: Place) -> None:
+def test_workers_of_one_store_share_the_queue(place: Place) -> None:
     with place.open() as hf:
         ids = [hf.enqueue(flows.shop).id for _ in range(20)]
     processes = [worker(place, "flows", "--concurrency", "2") for _ in range(2)]
@@ -252,18 +258,18 @@ def test_two_workers_of_one_file_share_the_work(place: Place) -> None:
 
 
 class TestMonitor:
-    def test_on_a_terminal_until_ctrl_c(self, stocked: Place) -> None:
+    def test_serves_on_a_terminal_until_interrupted(self, stocked: Place) -> None:
         screen = stocked.terminal("monitor", "flows", "--interval", "0.2").until("monitoring the store every")
         assert screen.interrupt().end() == 0, screen.text
         assert screen.text.endswith("stopped")
         assert "Traceback" not in screen.text
 
-    def test_once(self, stocked: Place) -> None:
+    def test_monitor_once_without_findings(self, stocked: Place) -> None:
         done = stocked.call("monitor", "--once")
         assert (done.code, done.out, done.err) == (0, "", "0 runs needed action\n")
         assert stocked.json("monitor", "--once") == []
 
-    def test_once_with_findings(self, place: Place) -> None:
+    def test_monitor_once_reports_findings(self, place: Place) -> None:
         @workflow(name="cli_dying")
         def dying() -> None:
             raise KeyboardInterrupt
@@ -273,7 +279,7 @@ class TestMonitor:
         (found,) = place.json("monitor", "--once", code=1)
         assert (found["run"], found["symptom"], found["action"]) == ("died", "dead", "report")
 
-    def test_a_dry_run_says_what_a_look_would_do(self, place: Place) -> None:
+    def test_monitor_dry_run_describes_actions(self, place: Place) -> None:
         @workflow(name="cli_dying_too")
         def dying() -> None:
             raise KeyboardInterrupt
@@ -299,9 +305,9 @@ class TestMonitor:
         assert {run["action"] for run in place.json("monitor", "--once", code=1)} == {"stall", "report"}
         assert place.call("monitor", "--dry-run").out == "nothing to do\n"
 
-    def test_the_help_says_that_it_acts(self, place: Place) -> None:
+    def test_monitor_help_says_that_it_acts(self, place: Place) -> None:
         assert "Check once, act, report" in place.call("monitor", "--help").out
 
-    def test_what_cannot_be(self, stocked: Place) -> None:
+    def test_usage_errors_are_reported(self, stocked: Place) -> None:
         assert "interval" in one_line(stocked.call("monitor", "--interval", "0"), 2)
         assert "no store" in one_line(stocked.call("monitor", "--store", "nowhere.db"), 10)

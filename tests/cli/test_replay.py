@@ -21,7 +21,7 @@ def chancy(place: Place) -> Place:
     return place
 
 
-def test_steps_that_give_the_same(chancy: Place) -> None:
+def test_replay_validate_of_equal_results(chancy: Place) -> None:
     before = chancy.bytes()
     done = chancy.call("replay", "shop-1", "--validate", "--app", "flows")
     assert (done.code, done.out) == (0, "")
@@ -34,7 +34,7 @@ def test_steps_that_give_the_same(chancy: Place) -> None:
     assert "no difference in 4 recorded steps" in screen.text
 
 
-def test_a_step_that_gives_something_else_is_a_finding(chancy: Place) -> None:
+def test_replay_validate_reports_differences(chancy: Place) -> None:
     before = chancy.bytes()
     done = chancy.call("replay", "chance-1", "--validate", "--app", "flows")
     assert (done.code, done.out.splitlines()[0]) == (1, "other\tresult\tkelp\trock")
@@ -49,14 +49,14 @@ def test_a_step_that_gives_something_else_is_a_finding(chancy: Place) -> None:
 
 
 @pytest.mark.parametrize(("typed", "code"), [("n\n", 1), ("\x03", 130)])
-def test_nothing_is_run_before_somebody_said_yes(chancy: Place, typed: str, code: int) -> None:
+def test_replay_asks_before_it_runs(chancy: Place, typed: str, code: int) -> None:
     screen = chancy.terminal("replay", "shop-1", "--validate", "--app", "flows").until("Go ahead?")
     assert screen.type(typed).end() == code
     assert chancy.world == []
 
 
 @pytest.mark.parametrize("how", ["--validate", "--republish"])
-def test_a_dry_run_runs_nothing_and_needs_no_code(chancy: Place, how: str) -> None:
+def test_replay_dry_run_needs_no_code(chancy: Place, how: str) -> None:
     before = chancy.bytes()
     done = chancy.call("replay", "shop-1", how, "--dry-run")
     assert done.code == 0
@@ -68,13 +68,13 @@ def test_a_dry_run_runs_nothing_and_needs_no_code(chancy: Place, how: str) -> No
     assert (chancy.bytes(), chancy.world) == (before, [])
 
 
-def test_told_again(chancy: Place) -> None:
+def test_replay_republish_writes_events_again(chancy: Place) -> None:
     done = chancy.call("replay", "shop-1", "--republish", "--app", "flows")
     assert (done.code, done.out) == (0, "completed  shop-1@6: 2\n")
     assert chancy.world == []
 
 
-def test_told_again_and_going_on_has_the_outcome(place: Place) -> None:
+def test_replay_republish_resumes_and_reports_the_outcome(place: Place) -> None:
     place.touch("broken")
     place.run(flows.failing, run_id="fail-1")
     found = place.json("replay", "fail-1", "--republish", "--app", "flows", code=1)
@@ -83,7 +83,7 @@ def test_told_again_and_going_on_has_the_outcome(place: Place) -> None:
     assert place.json("replay", "ask-1", "--republish", "--app", "flows", code=5)["questions"] == ["ask-1#1"]
 
 
-def test_an_asynchronous_workflow(place: Place) -> None:
+def test_replay_of_an_asynchronous_workflow(place: Place) -> None:
     place.run(flows.walking, run_id="walk-1")
     assert place.json("replay", "walk-1", "--validate", "--app", "flows") == []
     assert place.world == ["acount"] * 4
@@ -97,11 +97,11 @@ def test_an_asynchronous_workflow(place: Place) -> None:
         (["--validate"], "replay needs the code of workflow 'cli_shop'"),
     ],
 )
-def test_what_cannot_be_replayed(chancy: Place, arguments: list[str], text: str) -> None:
+def test_replay_usage_errors_are_reported(chancy: Place, arguments: list[str], text: str) -> None:
     assert text in one_line(chancy.call("replay", "shop-1", *arguments), 2)
 
 
-def test_a_history_kept_by_hand_has_no_steps(place: Place) -> None:
+def test_replay_of_a_manual_run_is_refused(place: Place) -> None:
     with place.open() as hf:
         hf.history("by-hand").commit({})
     assert "there are no steps to replay" in one_line(place.call("replay", "by-hand", "--validate"), 2)

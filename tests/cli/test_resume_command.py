@@ -27,7 +27,7 @@ def failed(place: Place) -> Place:
     return place
 
 
-def test_goes_on_in_a_pipe_and_passes_what_is_recorded(failed: Place) -> None:
+def test_resume_in_a_pipe_replays_recorded_steps(failed: Place) -> None:
     done = failed.call("resume", "fail-1", "--app", "flows")
     assert (done.code, done.out) == (0, 'completed  fail-1@4: "whole"\n')
     assert "1 completed step will be replayed from history." in done.err
@@ -35,12 +35,12 @@ def test_goes_on_in_a_pipe_and_passes_what_is_recorded(failed: Place) -> None:
     assert failed.look("fail-1")[:2] == ("completed", "whole")
 
 
-def test_json_is_the_outcome_alone(failed: Place) -> None:
+def test_resume_prints_the_outcome_as_json(failed: Place) -> None:
     found = failed.json("resume", "fail-1", "--app", "flows")
     assert found == {"run": "fail-1", "status": "completed", "version": 4, "timeline": 1, "result": "whole"}
 
 
-def test_a_dry_run_changes_nothing_and_needs_no_code(failed: Place) -> None:
+def test_resume_dry_run_needs_no_code(failed: Place) -> None:
     before = failed.bytes()
     done = failed.call("resume", "fail-1", "--dry-run")
     assert done.code == 0
@@ -52,7 +52,7 @@ def test_a_dry_run_changes_nothing_and_needs_no_code(failed: Place) -> None:
 
 
 @pytest.mark.parametrize(("typed", "code", "status"), [("y\n", 0, "completed"), ("n\n", 1, "failed")])
-def test_a_terminal_is_asked(failed: Place, typed: str, code: int, status: str) -> None:
+def test_resume_asks_on_a_terminal(failed: Place, typed: str, code: int, status: str) -> None:
     before = failed.bytes()
     screen = failed.terminal("resume", "fail-1", "--app", "flows")
     screen.until("will be replayed from history").until("Go ahead?")
@@ -63,7 +63,7 @@ def test_a_terminal_is_asked(failed: Place, typed: str, code: int, status: str) 
     assert failed.look("fail-1")[0] == status
 
 
-def test_ctrl_c_at_the_question_changes_nothing(failed: Place) -> None:
+def test_resume_interrupted_at_the_question_changes_nothing(failed: Place) -> None:
     before = failed.bytes()
     screen = failed.terminal("resume", "fail-1", "--app", "flows").until("Go ahead?")
     assert screen.interrupt().end() == 130
@@ -72,13 +72,13 @@ def test_ctrl_c_at_the_question_changes_nothing(failed: Place) -> None:
     assert failed.bytes() == before
 
 
-def test_yes_asks_nothing(failed: Place) -> None:
+def test_resume_yes_asks_nothing(failed: Place) -> None:
     code, text = terminal.seen("resume", "fail-1", "--yes", "--app", "flows", cwd=failed.folder)
     assert code == 0
     assert "Go ahead?" not in text
 
 
-def test_without_code_it_says_how_to_name_it(failed: Place) -> None:
+def test_resume_without_code_says_how_to_name_it(failed: Place) -> None:
     line = one_line(failed.call("resume", "fail-1"), 2)
     assert "resume needs the code of workflow 'cli_failing'" in line
     assert "--app module" in line
@@ -87,7 +87,7 @@ def test_without_code_it_says_how_to_name_it(failed: Place) -> None:
     assert (found["code"], found["details"]) == ("invalid", {"workflow": "cli_failing"})
 
 
-def test_a_workflow_that_fails_again_is_a_finding(failed: Place) -> None:
+def test_resume_that_fails_again_exits_with_1(failed: Place) -> None:
     failed.touch("broken")
     done = failed.call("resume", "fail-1", "--app", "flows")
     assert done.code == 1
@@ -97,7 +97,7 @@ def test_a_workflow_that_fails_again_is_a_finding(failed: Place) -> None:
     assert (found["status"], found["error"]["message"]) == ("failed", "the cup is broken")
 
 
-def test_a_completed_run_is_told_and_nothing_is_asked(place: Place) -> None:
+def test_resume_of_a_completed_run_prints_its_result(place: Place) -> None:
     place.run(flows.shop, run_id="shop-1")
     before = place.bytes()
     screen = place.terminal("resume", "shop-1")
@@ -106,7 +106,7 @@ def test_a_completed_run_is_told_and_nothing_is_asked(place: Place) -> None:
     assert place.bytes() == before
 
 
-def test_from_a_step_on_anew(place: Place) -> None:
+def test_resume_from_an_address_runs_again(place: Place) -> None:
     place.run(flows.shop, run_id="shop-1")
     place.forget()
     plan = place.json("resume", "shop-1", "--from", "order#2", "--dry-run")
@@ -128,7 +128,7 @@ def test_from_a_step_on_anew(place: Place) -> None:
         (flows.parent, (), '1: "Is the child well?"'),
     ],
 )
-def test_only_a_run_that_asks_exits_with_5(
+def test_resume_exits_with_5_only_for_questions(
     place: Place, flow: object, arguments: tuple[object, ...], waits: str
 ) -> None:
     place.run(flow, *arguments, run_id="wait-1")
@@ -142,7 +142,7 @@ def test_only_a_run_that_asks_exits_with_5(
     assert ("(in 60 min)" in done.out, found["until"] is not None) == (waits == "sleep",) * 2
 
 
-def test_a_cancelled_run_is_refused_before_anybody_is_asked(place: Place) -> None:
+def test_resume_of_a_cancelled_run_is_refused(place: Place) -> None:
     place.run(flows.sleeping, 3600, run_id="wait-1")
     assert place.call("cancel", "wait-1").code == 0
     screen = place.terminal("resume", "wait-1", "--app", "flows")
@@ -153,7 +153,7 @@ def test_a_cancelled_run_is_refused_before_anybody_is_asked(place: Place) -> Non
     assert "holdfast rollback wait-1 --to VERSION" in line
 
 
-def test_an_asynchronous_workflow(place: Place) -> None:
+def test_resume_of_an_asynchronous_workflow(place: Place) -> None:
     broken = place.touch("broken")
     place.run(flows.walking, run_id="walk-1")
     assert place.call("resume", "walk-1", "--app", "flows").code == 1
@@ -163,13 +163,13 @@ def test_an_asynchronous_workflow(place: Place) -> None:
     assert place.world == ["acount", "acount"]
 
 
-def test_a_history_kept_by_hand_has_nothing_to_resume(place: Place) -> None:
+def test_resume_of_a_manual_run_is_refused(place: Place) -> None:
     with place.open() as hf:
         hf.history("by-hand").commit({"a": 1})
     assert "manual run" in one_line(place.call("resume", "by-hand", "--app", "flows"), 2)
 
 
-def test_what_another_process_advances_is_a_conflict_and_when_killed_interrupted(place: Place) -> None:
+def test_resume_of_a_running_run_conflicts_until_its_process_is_killed(place: Place) -> None:
     place.touch("go-a")
     (place.folder / "start.py").write_text(
         "import flows, holdfast\nholdfast.open('holdfast.db').run(flows.long, ['a', 'b'], run_id='long-1')\n"
@@ -196,7 +196,7 @@ def test_what_another_process_advances_is_a_conflict_and_when_killed_interrupted
     assert place.world == ["begin b", "end b", "count 2"]
 
 
-def test_changed_code_is_refused_if_asked_for(failed: Place) -> None:
+def test_resume_with_changed_code_is_refused(failed: Place) -> None:
     failed.rewrite("return fragile()", 'return "x" + fragile()')
     done = failed.call("resume", "fail-1", "--app", "flows", "--changed", "refuse")
     assert done.code == 4
@@ -210,7 +210,7 @@ def test_changed_code_is_refused_if_asked_for(failed: Place) -> None:
     assert (done.code, done.out) == (0, 'completed  fail-1@4: "xwhole"\n')
 
 
-def test_a_divergence_is_refused_or_runs_anew(place: Place) -> None:
+def test_resume_with_a_divergence_is_refused_or_runs_again(place: Place) -> None:
     (place.folder / "topic.txt").write_text("kelp")
     broken = place.touch("broken")
     place.run(flows.reading, run_id="read-1")
@@ -227,14 +227,14 @@ def test_a_divergence_is_refused_or_runs_anew(place: Place) -> None:
     assert place.world == ["topic kelp", "topic rock"]
 
 
-def test_what_steps_print_is_not_in_the_result(failed: Place) -> None:
+def test_resume_keeps_the_output_of_steps_apart(failed: Place) -> None:
     failed.rewrite('did("fragile")', 'did("fragile"), print("a word")')
     done = failed.call("resume", "fail-1", "--app", "flows", "--json")
     assert done.out.startswith('{"run"')
     assert done.err == "a word\n"
 
 
-def test_resume_with_a_higher_limit_goes_on_where_it_stopped(place: Place) -> None:
+def test_resume_with_a_higher_limit_continues(place: Place) -> None:
     with suppress(LimitExceeded):
         place.run(flows.shop, run_id="shop-1", limits=Limits(steps=1, cost=5))
     place.forget()

@@ -17,7 +17,7 @@ def shop(place: Place) -> Place:
     return place
 
 
-def test_undoes_goes_back_and_goes_on(shop: Place) -> None:
+def test_rollback_compensates_and_resumes(shop: Place) -> None:
     done = shop.call(
         "rollback", "shop-1", "--to", "2", "--app", "flows", "--reason", "wrong", "--actor", "ann"
     )
@@ -39,13 +39,13 @@ def test_undoes_goes_back_and_goes_on(shop: Place) -> None:
 @pytest.mark.parametrize(
     "target", ["2", "@2", "~4", "shop-1@2", "shop-1~4", "sh@2", "good", "shop-1:good", ":good"]
 )
-def test_every_way_to_name_the_version(shop: Place, target: str) -> None:
+def test_rollback_accepts_every_reference(shop: Place, target: str) -> None:
     with shop.open() as hf:
         hf.history("shop-1").tag(2, "good")
     assert shop.json("rollback", "shop", "--to", target, "--dry-run")["version"] == 2
 
 
-def test_a_dry_run_changes_nothing_and_needs_no_code(shop: Place) -> None:
+def test_rollback_dry_run_needs_no_code(shop: Place) -> None:
     before = shop.bytes()
     done = shop.call("rollback", "shop-1", "--to", "1", "--dry-run")
     assert done.code == 0
@@ -70,7 +70,7 @@ def test_a_dry_run_changes_nothing_and_needs_no_code(shop: Place) -> None:
     assert shop.world == []
 
 
-def test_without_going_on(shop: Place) -> None:
+def test_rollback_no_resume_leaves_the_run_paused(shop: Place) -> None:
     found = shop.json("rollback", "shop-1", "--to", "1", "--no-resume", "--app", "flows")
     assert found == {"run": "shop-1", "status": "paused", "version": 1, "timeline": 2}
     assert shop.world == ["undo rock", "undo kelp"]
@@ -78,7 +78,7 @@ def test_without_going_on(shop: Place) -> None:
 
 
 @pytest.mark.parametrize("typed", ["y\n", "n\n", "\x03"])
-def test_a_terminal_is_asked(shop: Place, typed: str) -> None:
+def test_rollback_asks_on_a_terminal(shop: Place, typed: str) -> None:
     before = shop.bytes()
     screen = shop.terminal("rollback", "shop-1", "--to", "2", "--app", "flows")
     screen.until("Compensations will run first, in this order: order#2.").until("Go ahead?")
@@ -96,7 +96,7 @@ def test_a_terminal_is_asked(shop: Place, typed: str) -> None:
         assert shop.world == []
 
 
-def test_without_code_it_says_how_to_name_it(shop: Place) -> None:
+def test_rollback_without_code_says_how_to_name_it(shop: Place) -> None:
     before = shop.bytes()
     for more in ([], ["--no-resume"]):
         line = one_line(shop.call("rollback", "shop-1", "--to", "1", *more), 2)
@@ -105,13 +105,13 @@ def test_without_code_it_says_how_to_name_it(shop: Place) -> None:
     assert shop.bytes() == before
 
 
-def test_without_code_where_none_is_needed(shop: Place) -> None:
+def test_rollback_without_compensations_needs_no_code(shop: Place) -> None:
     """Nothing has to be undone, and nothing is run."""
     done = shop.call("rollback", "shop-1", "--to", "4", "--no-resume")
     assert (done.code, done.out) == (0, "rolled back shop-1 to version 4\n")
 
 
-def test_a_compensation_that_fails_says_what_each_way_on_does(shop: Place) -> None:
+def test_rollback_with_a_failed_compensation_says_how_to_complete_it(shop: Place) -> None:
     stuck = shop.touch("stuck-kelp")
     done = shop.call("rollback", "shop-1", "--to", "1", "--no-resume", "--app", "flows")
     line = done.err.splitlines()[-1]
@@ -134,7 +134,7 @@ def test_a_compensation_that_fails_says_what_each_way_on_does(shop: Place) -> No
     assert shop.look("shop-1")[0] == "paused"
 
 
-def test_a_rollback_that_waits_is_finished_by_resume(shop: Place) -> None:
+def test_rollback_that_is_incomplete_is_completed_by_resume(shop: Place) -> None:
     stuck = shop.touch("stuck-kelp")
     assert shop.call("rollback", "shop-1", "--to", "1", "--no-resume", "--app", "flows").code == 4
     stuck.unlink()
@@ -144,7 +144,7 @@ def test_a_rollback_that_waits_is_finished_by_resume(shop: Place) -> None:
     assert shop.world == ["undo rock", "undo kelp", "order kelp", "count 1", "order rock", "count 2"]
 
 
-def test_runs_that_are_parts_of_it_are_cancelled(place: Place) -> None:
+def test_rollback_cancels_children(place: Place) -> None:
     place.run(flows.parent, run_id="parent-1")
     done = place.call("rollback", "parent-1", "--to", "1", "--no-resume", "--app", "flows")
     assert done.code == 0, done
@@ -153,14 +153,14 @@ def test_runs_that_are_parts_of_it_are_cancelled(place: Place) -> None:
     assert place.world == ["order kelp", "count 1", "undo kelp"]
 
 
-def test_an_asynchronous_workflow(place: Place) -> None:
+def test_rollback_of_an_asynchronous_workflow(place: Place) -> None:
     place.run(flows.walking, run_id="walk-1")
     done = place.call("rollback", "walk-1", "--to", "2", "--app", "flows")
     assert (done.code, done.out) == (0, "completed  walk-1@6: 2\n")
     assert place.world == ["acount"] * 3
 
 
-def test_a_history_kept_by_hand_needs_no_code(place: Place) -> None:
+def test_rollback_of_a_manual_run_needs_no_code(place: Place) -> None:
     with place.open() as hf:
         log = hf.history("by-hand")
         for number in range(3):
@@ -170,7 +170,7 @@ def test_a_history_kept_by_hand_needs_no_code(place: Place) -> None:
     assert place.look("by-hand")[2] == {"n": 1}
 
 
-def test_going_back_to_where_it_stands_says_so_first(place: Place) -> None:
+def test_rollback_to_the_head_is_announced(place: Place) -> None:
     with place.open() as hf:
         hf.history("by-hand").commit({"n": 1})
     told = "by-hand will stay at version 1, on a new timeline."
@@ -180,7 +180,7 @@ def test_going_back_to_where_it_stands_says_so_first(place: Place) -> None:
         assert len(hf.history("by-hand").timelines()) == 2
 
 
-def test_a_version_is_named_with_to(shop: Place) -> None:
+def test_rollback_of_a_version_is_refused(shop: Place) -> None:
     line = one_line(shop.call("rollback", "shop-1@2", "--to", "2", "--app", "flows"), 2)
     assert line == "holdfast: shop-1@2 is a version, but a run is expected: name the version with --to"
 
@@ -195,7 +195,7 @@ def test_a_version_is_named_with_to(shop: Place) -> None:
         ("other@1", 2, "other"),
     ],
 )
-def test_a_version_that_is_not_there(shop: Place, target: str, code: int, text: str) -> None:
+def test_rollback_to_a_missing_version_is_refused(shop: Place, target: str, code: int, text: str) -> None:
     shop.run(flows.shop, run_id="other")
     before = shop.bytes()
     done = shop.call("rollback", "shop-1", "--to", target, "--app", "flows")
@@ -203,11 +203,11 @@ def test_a_version_that_is_not_there(shop: Place, target: str, code: int, text: 
     assert shop.bytes() == before
 
 
-def test_the_target_must_be_named(shop: Place) -> None:
+def test_rollback_needs_a_target(shop: Place) -> None:
     assert "--to" in one_line(shop.call("rollback", "shop-1"), 2)
 
 
-def test_changed_code_is_refused_before_anything_is_done(place: Place) -> None:
+def test_rollback_with_changed_code_is_refused_before_any_change(place: Place) -> None:
     for run_id, command in (
         ("one", ["rollback", "one", "--to", "1"]),
         ("two", ["fork", "two@1", "--resume"]),

@@ -11,7 +11,7 @@ from shelf import LONG, STORE, Shelf
 from terminal import PROGRAM, Terminal, environment
 
 
-def test_a_table_on_a_terminal(shelf: Shelf) -> None:
+def test_runs_on_a_terminal_are_a_table(shelf: Shelf) -> None:
     lines = shelf.screen("runs", columns=160).splitlines()
     assert lines[0].split() == ["run", "status", "workflow", "step", "versions", "age", "size", "tags"]
     words = {line.split()[0]: line.split() for line in lines[1:]}
@@ -24,7 +24,7 @@ def test_a_table_on_a_terminal(shelf: Shelf) -> None:
     assert "[red]hostile[/red]" in words
 
 
-def test_lines_of_fields_in_a_pipe(shelf: Shelf) -> None:
+def test_runs_in_a_pipe_are_fields(shelf: Shelf) -> None:
     rows = {row[0]: row for row in shelf.rows("runs")}
     assert all(len(row) == 8 for row in rows.values())
     assert rows["report-1"][:5] == ["report-1", "completed", "report", "publish", "6"]
@@ -33,7 +33,7 @@ def test_lines_of_fields_in_a_pipe(shelf: Shelf) -> None:
     assert rows[LONG][3] == "記" * 30
 
 
-def test_one_document_of_records(shelf: Shelf) -> None:
+def test_runs_print_json(shelf: Shelf) -> None:
     out = shelf.pipe("runs", "--json")
     assert out.count("\n") == 1
     found = {run["id"]: run for run in json.loads(out)}
@@ -43,7 +43,7 @@ def test_one_document_of_records(shelf: Shelf) -> None:
     assert datetime.fromisoformat(found["hand"]["created"]) <= datetime.now(UTC)
 
 
-def test_newest_first(shelf: Shelf) -> None:
+def test_runs_are_listed_newest_first(shelf: Shelf) -> None:
     found = [run["id"] for run in shelf.json("runs")]
     assert found.index("report-2") < found.index("report-1")
 
@@ -61,11 +61,11 @@ def test_newest_first(shelf: Shelf) -> None:
         (["--since", "2999-01-01"], set()),
     ],
 )
-def test_a_choice(shelf: Shelf, choice: list[str], wanted: set[str]) -> None:
+def test_runs_are_filtered(shelf: Shelf, choice: list[str], wanted: set[str]) -> None:
     assert {run["id"] for run in shelf.json("runs", *choice)} == wanted
 
 
-def test_running_leaves_out_the_interrupted_and_what_is_kept_by_hand(shelf: Shelf) -> None:
+def test_runs_status_running_excludes_interrupted_and_manual(shelf: Shelf) -> None:
     running = {run["id"] for run in shelf.json("runs", "--status", "running")}
     kept = {run["id"] for run in shelf.json("runs", "--status", "manual")}
     assert not running & {"died", "hand"}
@@ -74,30 +74,30 @@ def test_running_leaves_out_the_interrupted_and_what_is_kept_by_hand(shelf: Shel
     assert shelf.json("stats")["statuses"]["manual"] == len(kept)
 
 
-def test_since_a_while_ago_has_all(shelf: Shelf) -> None:
+def test_runs_since_a_long_time_lists_all(shelf: Shelf) -> None:
     assert len(shelf.json("runs", "--since", "1h")) == len(shelf.json("runs"))
 
 
-def test_a_limit_counts_what_is_shown_not_what_is_looked_at(shelf: Shelf) -> None:
+def test_runs_limit_counts_matching_runs(shelf: Shelf) -> None:
     """`died` is the third of those that are running in the store."""
     assert [run["id"] for run in shelf.json("runs", "--status", "interrupted", "-n", "1")] == ["died"]
     assert len(shelf.json("runs", "--limit", "2")) == 2
 
 
-def test_more_than_the_limit_is_told_to_people(shelf: Shelf) -> None:
+def test_runs_report_more_on_a_terminal(shelf: Shelf) -> None:
     assert shelf.screen("runs", "-n", "2").splitlines()[-1] == "more runs: -n 20"
     assert "more" not in shelf.screen("runs", "-n", "20")
     done = shelf.call("runs", "-n", "2")
     assert (done.out.count("\n"), done.err) == (2, "")
 
 
-def test_no_runs(empty: Shelf) -> None:
+def test_runs_of_an_empty_store(empty: Shelf) -> None:
     assert empty.screen("runs") == "no runs"
     assert empty.pipe("runs") == ""
     assert empty.json("runs") == []
 
 
-def test_a_narrow_terminal_keeps_what_matters(shelf: Shelf) -> None:
+def test_runs_on_a_narrow_terminal_drop_columns(shelf: Shelf) -> None:
     lines = shelf.screen("runs", "-n", "20", columns=40).splitlines()
     assert all(len(line) <= 40 for line in lines)
     assert lines[0].split()[:2] == ["run", "status"]
@@ -107,25 +107,25 @@ def test_a_narrow_terminal_keeps_what_matters(shelf: Shelf) -> None:
     assert len(lines) == len(shelf.json("runs")) + 1, "every run has one line"
 
 
-def test_a_very_long_name_leaves_room_for_the_rest(shelf: Shelf) -> None:
+def test_runs_shorten_a_long_id(shelf: Shelf) -> None:
     line = next(line for line in shelf.screen("runs").splitlines() if line.startswith("long-"))
     assert "…" in line
     assert "manual" in line
 
 
 @pytest.mark.parametrize("when", ["yesterday", "5000y", "999999999y", "0001-01-01", "", "2026-13-01"])
-def test_what_is_no_time(shelf: Shelf, when: str) -> None:
+def test_runs_since_refuses_an_invalid_time(shelf: Shelf, when: str) -> None:
     assert "write" in shelf.refused("runs", "--since", when, code=2)
 
 
 @pytest.mark.parametrize(
     "wrong", [["--status", "done"], ["--limit", "0"], ["--limit", "many"], ["--nosuch"], ["a-run"]]
 )
-def test_wrong_use(shelf: Shelf, wrong: list[str]) -> None:
+def test_runs_usage_errors_are_reported(shelf: Shelf, wrong: list[str]) -> None:
     assert "`holdfast runs --help`" in shelf.refused("runs", *wrong, code=2)
 
 
-def test_no_store(bare: Shelf) -> None:
+def test_runs_without_a_store_are_refused(bare: Shelf) -> None:
     told = bare.screen("runs", code=10).replace("\n", "")
     assert "there is no store at holdfast.db" in told
     assert "holdfast init" in told
@@ -133,7 +133,7 @@ def test_no_store(bare: Shelf) -> None:
     assert not (bare.folder / STORE).exists()
 
 
-def test_watch_on_a_terminal_shows_what_comes(own: Shelf) -> None:
+def test_runs_watch_on_a_terminal_updates(own: Shelf) -> None:
     watching = Terminal("runs", "--watch", cwd=own.folder)
     watching.until("report-1")
     with own.open() as hf:
@@ -144,7 +144,7 @@ def test_watch_on_a_terminal_shows_what_comes(own: Shelf) -> None:
     assert "interrupted" in watching.text
 
 
-def test_watch_in_a_pipe_is_a_line_for_each_change(own: Shelf) -> None:
+def test_runs_watch_in_a_pipe_prints_each_change(own: Shelf) -> None:
     command = [*PROGRAM, "runs", "--watch", "--json", "--workflow", "report"]
     with subprocess.Popen(
         command, cwd=own.folder, env=environment(), stdout=subprocess.PIPE, text=True

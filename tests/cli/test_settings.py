@@ -24,7 +24,7 @@ def four(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_is_nearer_wins(four: Path) -> None:
+def test_store_setting_precedence(four: Path) -> None:
     assert call("runs", "--store", "given.db", cwd=four, HOLDFAST_STORE="env.db").out.startswith("given\t")
     assert call("runs", cwd=four, HOLDFAST_STORE="env.db").out.startswith("env\t")
     assert call("runs", cwd=four).out.startswith("project\t")
@@ -32,7 +32,7 @@ def test_what_is_nearer_wins(four: Path) -> None:
     assert call("runs", cwd=four).out.startswith("holdfast\t")
 
 
-def test_a_project_is_found_from_below(four: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_project_file_is_found_in_parent_folders(four: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     below = four / "a" / "b"
     below.mkdir(parents=True)
     (below / "pyproject.toml").write_text('[project]\nname = "speaks not of it"\n')
@@ -50,7 +50,7 @@ def test_a_project_is_found_from_below(four: Path, monkeypatch: pytest.MonkeyPat
         '[tool.holdfast]\nstore = ""',
     ],
 )
-def test_a_project_file_that_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_invalid_project_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     (tmp_path / "pyproject.toml").write_text(text)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HOLDFAST_STORE", raising=False)
@@ -58,7 +58,7 @@ def test_a_project_file_that_is_wrong(tmp_path: Path, monkeypatch: pytest.Monkey
         find_store(None)
 
 
-def test_the_same_of_the_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_app_setting_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pyproject.toml").write_text('[tool.holdfast]\napp = "flows:hf"\n')
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HOLDFAST_APP", raising=False)
@@ -78,7 +78,7 @@ def test_the_same_of_the_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("a\x1b[2J.db", 10, "\\e[2J"),
     ],
 )
-def test_what_is_no_store(bare: Shelf, store: str, code: int, told: str) -> None:
+def test_invalid_store_setting_is_refused(bare: Shelf, store: str, code: int, told: str) -> None:
     done = call("runs", "--store", store, cwd=bare.folder)
     assert done.code == code, done
     assert told in done.err
@@ -87,7 +87,7 @@ def test_what_is_no_store(bare: Shelf, store: str, code: int, told: str) -> None
     assert os.listdir(bare.folder) == []
 
 
-def test_a_file_that_is_no_store(bare: Shelf) -> None:
+def test_store_setting_that_names_another_file_is_refused(bare: Shelf) -> None:
     (bare.folder / "notes.txt").write_text("these are my notes, which are no database\n" * 100)
     done = call("runs", "--store", "notes.txt", cwd=bare.folder)
     assert done.code in (6, 10)

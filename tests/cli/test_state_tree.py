@@ -16,7 +16,7 @@ def drawn(value: Any, **limits: int) -> list[str]:
     return [f"{line.guide}{line.name}|{line.value}" for line in draw_tree(value, **limits)]
 
 
-def test_a_tree() -> None:
+def test_tree_of_a_state() -> None:
     state = {"plan": {"days": 3, "tasks": ["a" * 30, "b" * 30]}, "ok": True}
     assert drawn(state) == [
         "├─ plan|(2 items)",
@@ -28,17 +28,17 @@ def test_a_tree() -> None:
     ]
 
 
-def test_what_is_short_stays_in_a_line() -> None:
+def test_tree_keeps_short_values_on_one_line() -> None:
     assert drawn({"a": {"b": [1, 2, {"c": None}]}}) == ["└─ a|{b: [1, 2, {c: null}]}"]
 
 
-def test_what_has_no_parts() -> None:
+def test_tree_of_a_scalar() -> None:
     assert drawn("text") == ['|"text"']
     assert drawn({}) == ["|{}"]
     assert drawn(None) == ["|null"]
 
 
-def test_many_entries_and_levels_are_counted() -> None:
+def test_tree_counts_entries_and_levels_beyond_the_limit() -> None:
     assert drawn({"list": [{"n": n} for n in range(100)]})[-1] == "   └─ |… 70 more"
     deep: Any = "x" * 100
     for _ in range(20):
@@ -46,18 +46,18 @@ def test_many_entries_and_levels_are_counted() -> None:
     assert len(drawn(deep)) == 6
 
 
-def test_many_numbers_are_one_line() -> None:
+def test_tree_prints_many_numbers_on_one_line() -> None:
     (line,) = drawn({"vector": [0.5] * 1536}, width=60)
     assert line.endswith("… (1,536 items)")
     assert display_width(line.replace("|", "  ")) <= 60
     assert len(drawn({"vector": [0.5] * 30, "more": 1})) == 32
 
 
-def test_keys_that_are_no_plain_text() -> None:
+def test_tree_prints_keys_of_other_types() -> None:
     assert drawn({1: 2, "a\x1b[2J": 3, (1, 2): 4}) == ["├─ [1]|2", "├─ a\\e[2J|3", "└─ [(1, 2)]|4"]
 
 
-def test_only_what_is_shown_is_looked_at() -> None:
+def test_tree_reads_only_what_it_shows() -> None:
     class Endless(list[int]):
         def __len__(self) -> int:
             return 1 << 40
@@ -82,7 +82,7 @@ trees: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(trees, st.integers(60, 120))
-def test_lines_fit_and_every_branch_ends(tree: Any, width: int) -> None:
+def test_tree_lines_fit_and_every_branch_ends(tree: Any, width: int) -> None:
     lines = list(draw_tree(tree, width=width))
     for line in lines:
         assert "\n" not in line.guide + line.name + line.value

@@ -40,27 +40,27 @@ values: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(texts)
-def test_no_control_character_survives(text: str) -> None:
+def test_plain_removes_control_characters(text: str) -> None:
     assert not CONTROL.search(plain(text))
     assert not CONTROL.search(printable_lines(text).replace("\n", ""))
 
 
 @given(values, st.integers(1, 100))
-def test_a_value_in_a_line_of_so_many_places(value: Any, width: int) -> None:
+def test_brief_fits_the_width(value: Any, width: int) -> None:
     line = brief(value, width)
     assert display_width(line) <= width
     assert not CONTROL.search(line)
 
 
 @given(values)
-def test_a_value_that_fits_is_shown_whole(value: Any) -> None:
+def test_brief_shows_a_short_value_completely(value: Any) -> None:
     line = brief(value, 10_000)
     assert brief(value, display_width(line)) == line
     assert display_width(line) == 1 or brief(value, display_width(line) - 1).endswith("…")
 
 
 @given(values)
-def test_json_holds_the_value_and_no_control_character(value: Any) -> None:
+def test_dumps_escapes_control_characters(value: Any) -> None:
     text = dumps(as_json(value), indent=2)
     assert not CONTROL.search(text.replace("\n", ""))
     assert _same(json.loads(text), json.loads(json.dumps(as_json(value))))
@@ -81,11 +81,11 @@ def test_json_holds_the_value_and_no_control_character(value: Any) -> None:
         ({}, 60, "{}"),
     ],
 )
-def test_a_value_in_a_line(value: Any, width: int, shown: str) -> None:
+def test_brief_of_each_type(value: Any, width: int, shown: str) -> None:
     assert brief(value, width) == shown
 
 
-def test_a_line_costs_what_it_shows() -> None:
+def test_brief_reads_only_what_it_shows() -> None:
     deep: Any = 1
     for _ in range(100_000):
         deep = {"a": deep}
@@ -94,7 +94,7 @@ def test_a_line_costs_what_it_shows() -> None:
     assert brief([[1] * 1_000_000] * 1_000_000, 20) == "[[1, 1, 1, 1, 1, 1,…"
 
 
-def test_places() -> None:
+def test_display_width_counts_columns() -> None:
     assert [display_width(text) for text in ("abc", "海", "e\u0301", "🙂", "")] == [3, 2, 1, 2, 0]
     assert cut("海海海", 5) == "海海…"
     assert cut("abc", 3) == "abc"
@@ -107,24 +107,24 @@ def test_places() -> None:
         (7200, "2 h"), (86400 * 3, "3 days"),
     ],
 )  # fmt: skip
-def test_spans(seconds: float, shown: str) -> None:
+def test_span_formats_durations(seconds: float, shown: str) -> None:
     assert span(seconds) == shown
 
 
-def test_ages() -> None:
+def test_age_formats_times() -> None:
     now = datetime.now(UTC)
     assert age(now, now) == "just now"
     assert age(now - timedelta(minutes=5), now) == "5 min ago"
     assert age(now + timedelta(minutes=5), now) == "in 5 min"
 
 
-def test_sizes_and_counts() -> None:
+def test_size_and_count_format_numbers() -> None:
     found = [size(number) for number in (0, 999, 1500, 250_000, 3_400_000, 10**9, 10**13)]
     assert found == ["0 B", "999 B", "1.5 kB", "250 kB", "3.4 MB", "1.0 GB", "10.0 TB"]
     assert [count(number, "run") for number in (0, 1, 2000)] == ["0 runs", "1 run", "2,000 runs"]
 
 
-def test_times_as_people_write_them() -> None:
+def test_parse_time_accepts_durations_and_dates() -> None:
     now = datetime.now(UTC)
     assert abs(now - parse_time("2h") - timedelta(hours=2)) < timedelta(seconds=5)
     assert parse_time("2026-11-15T08:30:00+00:00") == datetime(2026, 11, 15, 8, 30, tzinfo=UTC)
@@ -135,7 +135,7 @@ def test_times_as_people_write_them() -> None:
 
 
 @given(st.text(max_size=12) | st.from_regex(r"\d{1,9}(s|m|min|h|d|w|y)", fullmatch=True))
-def test_what_is_no_time_is_refused_and_breaks_nothing(text: str) -> None:
+def test_parse_time_refuses_other_texts(text: str) -> None:
     for read in (parse_time, parse_duration):
         with suppress(InvalidCall):
             assert isinstance(read(text), datetime | timedelta)

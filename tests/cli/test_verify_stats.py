@@ -11,7 +11,7 @@ from database import Database
 from holdfast.model.records import STATUSES
 
 
-def test_a_sound_store(shelf: Shelf) -> None:
+def test_verify_of_a_sound_store(shelf: Shelf) -> None:
     assert re.fullmatch(
         r"ok  \d+ runs, \d+ versions, 0 artifacts: every hash matches", shelf.screen("verify")
     )
@@ -21,17 +21,17 @@ def test_a_sound_store(shelf: Shelf) -> None:
     assert found["problems"] == []
 
 
-def test_progress_is_for_people_only(shelf: Shelf) -> None:
+def test_verify_shows_progress_on_a_terminal_only(shelf: Shelf) -> None:
     assert shelf.call("verify").err == ""
 
 
-def test_an_empty_store(empty: Shelf) -> None:
+def test_verify_and_stats_of_an_empty_store(empty: Shelf) -> None:
     assert empty.json("verify") == {"ok": True, "runs": 0, "versions": 0, "artifacts": 0, "problems": []}
     assert empty.json("stats")["runs"] == 0
     assert "no runs" in empty.screen("prune", "--all", "--keep-last", "1", "--dry-run")
 
 
-def test_a_damaged_store_is_named(own: Shelf) -> None:
+def test_verify_lists_damaged_versions(own: Shelf) -> None:
     damage(own, "hand", 4)
     text = own.screen("verify", code=6)
     assert "hand@4: " in text
@@ -44,7 +44,7 @@ def test_a_damaged_store_is_named(own: Shelf) -> None:
     assert own.json("verify", "report-1")["ok"] is True
 
 
-def test_verify_of_what_is_not_there(shelf: Shelf) -> None:
+def test_verify_of_a_missing_run_is_refused(shelf: Shelf) -> None:
     assert "no run 'nosuch'" in shelf.refused("verify", "nosuch", code=3)
 
 

@@ -13,40 +13,40 @@ def drawing(*points: tuple[int, tuple[int, ...]], head: int | None = None) -> st
     return "\n".join(f"{row.text.rstrip():8}{row.number or ''}".rstrip() for row in rows)
 
 
-def test_one_timeline_is_one_lane_and_its_head_is_filled() -> None:
+def test_graph_of_one_timeline_is_one_lane() -> None:
     assert drawing((3, (2,)), (2, (1,)), (1, ()), head=3) == "●       3\n○       2\n○       1"
 
 
-def test_the_timeline_that_was_left_stands_beside() -> None:
+def test_graph_draws_an_abandoned_timeline_in_a_second_lane() -> None:
     found = drawing((4, (2,)), (3, (2,)), (2, (1,)), (1, ()), head=4)
     assert found == "●       4\n│ ○     3\n├─╯\n○       2\n○       1"
 
 
-def test_three_timelines_from_one_version_join_there() -> None:
+def test_graph_joins_timelines_at_their_common_version() -> None:
     found = drawing((4, (1,)), (3, (1,)), (2, (1,)), (1, ()))
     assert found == "○       4\n│ ○     3\n│ │ ○   2\n├─┴─╯\n○       1"
 
 
-def test_a_merge_opens_a_lane_for_what_was_merged() -> None:
+def test_graph_of_a_merge_opens_a_lane() -> None:
     found = drawing((4, (3, 2)), (3, (1,)), (2, (1,)), (1, ()))
     assert found == "○       4\n├─╮\n○ │     3\n│ ○     2\n├─╯\n○       1"
 
 
-def test_a_merge_of_what_has_a_lane_already_leads_there() -> None:
+def test_graph_of_a_merge_uses_an_existing_lane() -> None:
     found = drawing((4, (2,)), (3, (1, 2)), (2, (1,)), (1, ()))
     assert found == "○       4\n│ ○     3\n├─┤\n○ │     2\n├─╯\n○       1"
 
 
-def test_lines_go_on_below_the_end_of_the_list() -> None:
+def test_graph_lines_continue_below_the_list() -> None:
     """Else 7 would look like the parent of 8."""
     assert drawing((8, (2,)), (7, (6,)), (6, (3,)), head=8) == "●       8\n│ ○     7\n│ ○     6"
 
 
-def test_a_version_whose_parent_was_forgotten_stands_above_a_gap() -> None:
+def test_graph_shows_a_gap_for_a_pruned_parent() -> None:
     assert drawing((9, (8,)), (5, (4,)), (4, ())) == "○       9\n┆\n○       5\n○       4"
 
 
-def test_nothing_is_drawn_of_nothing() -> None:
+def test_graph_of_no_versions_is_empty() -> None:
     assert list(draw_graph([])) == []
 
 
@@ -65,7 +65,7 @@ def histories(pick: st.DrawFn) -> list[GraphNode]:
 
 
 @given(histories())
-def test_every_line_leads_from_a_version_to_its_parent(points: list[GraphNode]) -> None:
+def test_graph_lines_lead_from_versions_to_parents(points: list[GraphNode]) -> None:
     rows = list(draw_graph(points))
     listed = {point.number for point in points}
     assert [row.number for row in rows if row.number is not None] == [point.number for point in points]
@@ -75,7 +75,7 @@ def test_every_line_leads_from_a_version_to_its_parent(points: list[GraphNode]) 
 
 
 @given(histories())
-def test_a_row_has_one_dot_and_no_blanks_at_its_end(points: list[GraphNode]) -> None:
+def test_graph_row_has_one_dot_and_no_trailing_blanks(points: list[GraphNode]) -> None:
     for row in draw_graph(points, points[0].number if points else None):
         assert sum(row.text.count(sign) for sign in "○●") == (row.number is not None)
         assert row.cells[-1][0].strip()

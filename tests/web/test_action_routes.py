@@ -42,7 +42,7 @@ def shop(hf: Holdfast) -> Iterator[Served]:
         yield found
 
 
-def test_roll_back_undoes_and_goes_on(shop: Served) -> None:
+def test_rollback_compensates_and_resumes(shop: Served) -> None:
     preview = shop.get("/runs/shop/preview", to=1)
     assert preview["undo"] == ["web_order#2", "web_order"]
     assert preview["description"][2] == "Compensations will run first, in this order: web_order#2, web_order."
@@ -53,14 +53,14 @@ def test_roll_back_undoes_and_goes_on(shop: Served) -> None:
     assert (line["reason"], line["actor"], line["parent"]) == ("once more", "admin", 1)
 
 
-def test_roll_back_and_stay(shop: Served) -> None:
+def test_rollback_without_resume_leaves_the_run_paused(shop: Served) -> None:
     task = shop.post("/runs/shop/rollback", to="~1", resume=False)
     assert task["result"]["status"] == "paused"
     assert task["result"]["timeline"] == 2
     assert shop.post("/runs/shop/resume")["result"]["status"] == "completed"
 
 
-def test_answer_goes_on(shop: Served) -> None:
+def test_answer_resumes_the_run(shop: Served) -> None:
     (question,) = shop.get("/inbox")
     refused = shop.problem("POST", "/inbox/asks%231/answer", 422, json={"value": "perhaps"})
     assert refused["code"] == "invalid_answer"
@@ -92,7 +92,7 @@ def test_answer_to_an_outdated_question_is_refused(shop: Served, hf: Holdfast) -
     assert shop.post("/inbox/changing%232/answer", value=False)["result"]["result"] is False
 
 
-def test_of_several_who_answer_at_once_one_is_first(shop: Served, hf: Holdfast) -> None:
+def test_concurrent_answers_only_the_first_counts(shop: Served, hf: Holdfast) -> None:
     for number in range(6):
         hf.run(web_workflows.shop, True, run_id=f"race-{number}")
         start = threading.Barrier(6)
@@ -108,7 +108,7 @@ def test_of_several_who_answer_at_once_one_is_first(shop: Served, hf: Holdfast) 
 
 
 @pytest.mark.parametrize("move", ["pause", "cancel", "resume"])
-def test_a_history_by_hand_is_not_stopped_nor_resumed(shop: Served, hf: Holdfast, move: str) -> None:
+def test_manual_run_is_not_stopped_or_resumed(shop: Served, hf: Holdfast, move: str) -> None:
     hf.history("notes").commit({"a": 1})
     assert shop.get("/runs/notes")["status"] == "manual"
     refused = shop.problem("POST", f"/runs/notes/{move}", 422, json={})
@@ -116,7 +116,7 @@ def test_a_history_by_hand_is_not_stopped_nor_resumed(shop: Served, hf: Holdfast
     assert hf.get("notes").status == "running"
 
 
-def test_fork_with_another_state(shop: Served) -> None:
+def test_fork_replaces_the_state(shop: Served) -> None:
     task = shop.post("/runs/shop/versions/2/fork", run="other", set={"orders[0]": "urchin"}, note="try")
     assert task["result"]["run"] == "other"
     assert shop.get("/runs/other/versions/head/state")["value"] == {"orders": ["urchin"]}
@@ -131,7 +131,7 @@ def test_fork_with_another_state(shop: Served) -> None:
     assert wrong["details"]["path"] == "no.where"
 
 
-def test_a_run_that_takes_long_is_a_task(hf: Holdfast, shop: Served) -> None:
+def test_long_action_is_a_task(hf: Holdfast, shop: Served) -> None:
     hf.enqueue("web_long", run_id="long")
     listener = Listener(shop.client(), params={"run": "long"})
     listener.until(listener.is_ready)
@@ -149,7 +149,7 @@ def test_a_run_that_takes_long_is_a_task(hf: Holdfast, shop: Served) -> None:
     assert found["ended"] is not None
 
 
-def test_a_step_that_ends_its_thread_does_not_end_the_server(hf: Holdfast, shop: Served) -> None:
+def test_step_that_exits_does_not_end_the_server(hf: Holdfast, shop: Served) -> None:
     hf.enqueue("web_leaving", run_id="leaves")
     found = shop.client().post("/api/v1/runs/leaves/resume", json={"wait": 20})
     assert found.status_code == 500
@@ -157,7 +157,7 @@ def test_a_step_that_ends_its_thread_does_not_end_the_server(hf: Holdfast, shop:
     assert shop.get("/session")["role"] == "admin"
 
 
-def test_actor_is_the_token_s_name_and_a_claim_is_kept_apart(shop: Served, hf: Holdfast) -> None:
+def test_actor_is_the_token_name_and_a_claim_is_recorded(shop: Served, hf: Holdfast) -> None:
     """Whatever a client says, in every operation that names an actor."""
     operator: dict[str, Any] = {"role": Role.OPERATOR, "actor": "the boss"}
     shop.post("/runs/shop/rollback", to=1, resume=False, **operator)
@@ -184,14 +184,14 @@ def test_actor_is_the_token_s_name_and_a_claim_is_kept_apart(shop: Served, hf: H
     assert "the boss" not in others
 
 
-def test_stop(shop: Served) -> None:
+def test_pause_and_cancel_stop_a_run(shop: Served) -> None:
     assert shop.post("/runs/asks/pause", reason="wait")["status"] == "paused"
     assert shop.post("/runs/asks/cancel", actor="ann")["status"] == "cancelled"
     refused = shop.problem("POST", "/runs/asks/resume", 422, json={})
     assert "cancelled" in refused["detail"]
 
 
-def test_marks(shop: Served) -> None:
+def test_tags_and_pins_are_added_and_removed(shop: Served) -> None:
     client = shop.client()
     tagged = client.put("/api/v1/runs/shop/versions/2/tags/good%2Fone").json()
     assert tagged["tags"] == ["good/one"]
@@ -202,7 +202,7 @@ def test_marks(shop: Served) -> None:
     assert client.delete("/api/v1/runs/shop/versions/2/tags/good%2Fone").status_code == 404
 
 
-def test_merge(hf: Holdfast, shop: Served) -> None:
+def test_merge_combines_timelines(hf: Holdfast, shop: Served) -> None:
     hand = hf.history("hand")
     hand.commit({"a": 1})
     hand.commit({"a": 2, "b": 1})
@@ -217,7 +217,7 @@ def test_merge(hf: Holdfast, shop: Served) -> None:
     assert "nothing to merge" in shop.problem("POST", "/runs/hand/merge", 422, json={"other": "2"})["detail"]
 
 
-def test_code_that_is_not_known_is_told(tmp_path: Path, hf: Holdfast, shop: Served) -> None:
+def test_action_without_code_is_refused(tmp_path: Path, hf: Holdfast, shop: Served) -> None:
     hf.enqueue("somewhere_else", run_id="far")
     for path, body in (("resume", {}), ("rollback", {"to": 1}), ("replay", {"mode": "validate"})):
         refused = shop.problem("POST", f"/runs/far/{path}", 422, json=body)
@@ -226,7 +226,7 @@ def test_code_that_is_not_known_is_told(tmp_path: Path, hf: Holdfast, shop: Serv
     assert shop.get("/queues/other")["runs"] == {"queued": 1}
 
 
-def test_queues(shop: Served) -> None:
+def test_queues_are_listed_limited_and_filled(shop: Served) -> None:
     made = shop.post("/enqueue", workflow="web_shop", kwargs={"question": True}, run="queued-1", priority=3)
     assert (made["run"], made["status"]) == ("queued-1", "queued")
     again = shop.problem("POST", "/enqueue", 409, json={"workflow": "web_shop", "run": "queued-1"})
@@ -237,13 +237,13 @@ def test_queues(shop: Served) -> None:
     assert "queue" in wrong["detail"]
 
 
-def test_replay(shop: Served) -> None:
+def test_replay_validates_and_republishes(shop: Served) -> None:
     task = shop.post("/runs/shop/replay", mode="validate", wait=20)
     assert task["result"] == []
     assert web_workflows.WORLD == ["order kelp", "order rock"]
 
 
-def test_delete_needs_the_whole_name(shop: Served) -> None:
+def test_delete_needs_the_complete_id(shop: Served) -> None:
     client = shop.client()
     assert client.delete("/api/v1/runs/sho").status_code == 404
     told = client.delete("/api/v1/runs/shop", params={"dry_run": True}).json()
@@ -253,7 +253,7 @@ def test_delete_needs_the_whole_name(shop: Served) -> None:
     assert client.get("/api/v1/runs/shop").status_code == 404
 
 
-def test_care_for_the_store(hf: Holdfast, shop: Served) -> None:
+def test_store_is_verified_collected_and_pruned(hf: Holdfast, shop: Served) -> None:
     for number in range(8):
         hf.history("counted").commit({"n": number})
     plan = shop.post("/prune", runs=["counted"], last=3)["result"]
@@ -269,7 +269,7 @@ def test_care_for_the_store(hf: Holdfast, shop: Served) -> None:
     assert "keep" in shop.problem("POST", "/prune", 422, json={"all": True})["detail"].lower()
 
 
-def test_a_damaged_version_is_found_and_never_served(hf: Holdfast, tmp_path: Path) -> None:
+def test_damaged_version_is_found_and_never_served(hf: Holdfast, tmp_path: Path) -> None:
     for number in range(3):
         hf.history("hurt").commit({"n": number, "text": f"number {number}"})
     hf.close()
@@ -285,7 +285,7 @@ def test_a_damaged_version_is_found_and_never_served(hf: Holdfast, tmp_path: Pat
         assert 2 in {each["version"] for each in report["problems"]}
 
 
-def test_take_along(hf: Holdfast, shop: Served) -> None:
+def test_bundles_and_snapshots_are_exported_and_imported(hf: Holdfast, shop: Served) -> None:
     hf.history("loop/odd name").commit({"big": holdfast.artifact(b"x" * 100_000, "notes.html"), "b": b"\0\1"})
     client = shop.client()
     bundle = client.get("/api/v1/runs/shop/bundle")
@@ -317,7 +317,7 @@ def test_take_along(hf: Holdfast, shop: Served) -> None:
     assert client.get("/api/v1/artifacts/zz").status_code == 422
 
 
-def test_a_file_is_put_into_a_state(hf: Holdfast, shop: Served) -> None:
+def test_artifact_is_put_into_a_state(hf: Holdfast, shop: Served) -> None:
     client = shop.client()
     octets = {"content-type": "application/octet-stream"}
 
@@ -335,7 +335,7 @@ def test_a_file_is_put_into_a_state(hf: Holdfast, shop: Served) -> None:
     assert len(hf.history("kept").versions()) == 2
 
 
-def test_whoever_goes_away_leaves_the_work_to_end(hf: Holdfast, shop: Served) -> None:
+def test_task_ends_after_its_client_disconnects(hf: Holdfast, shop: Served) -> None:
     hf.enqueue("web_long", run_id="long")
     listener = Listener(shop.client(), params={"run": "long"})
     listener.until(listener.is_ready)
@@ -346,12 +346,12 @@ def test_whoever_goes_away_leaves_the_work_to_end(hf: Holdfast, shop: Served) ->
     assert shop.tasks_are_over()
 
 
-def test_what_is_wrong_with_a_snapshot_is_a_list(shop: Served) -> None:
+def test_invalid_snapshot_lists_its_problems(shop: Served) -> None:
     refused = shop.problem("POST", "/imports", 422, json={"a": 1})
     assert refused["details"] == {"problems": ["format is None, not 'holdfast.snapshot'"]}
 
 
-def test_resume_with_a_higher_limit(hf: Holdfast, shop: Served) -> None:
+def test_resume_with_a_higher_limit_continues(hf: Holdfast, shop: Served) -> None:
     with suppress(LimitExceeded):
         hf.run(web_workflows.shop, run_id="limited", limits=Limits(steps=1))
     found = shop.get("/runs/limited")
@@ -366,7 +366,7 @@ def test_resume_with_a_higher_limit(hf: Holdfast, shop: Served) -> None:
     assert hf.get("queued").limits == Limits(cost=2.5)
 
 
-def test_values_from_outside_are_redacted_by_default(shop: Served, hf: Holdfast) -> None:
+def test_values_of_requests_are_redacted(shop: Served, hf: Holdfast) -> None:
     secret = {"client_secret": "hush-hush", "n": 1}
     shop.post("/runs/shop/versions/1/fork", run="forked", state=secret, resume=False)
     assert hf.history("forked").head.state == {"client_secret": "[redacted]", "n": 1}
@@ -433,7 +433,7 @@ def test_every_segment_of_a_path_can_name_a_secret(shop: Served, hf: Holdfast) -
         assert state != hf.get("own").state
 
 
-def test_file_is_not_put_where_a_secret_is(shop: Served, hf: Holdfast) -> None:
+def test_artifact_at_the_path_of_a_secret_is_refused(shop: Served, hf: Holdfast) -> None:
     hf.history("own").commit({"secrets": {"db": "old"}})
     client = shop.client()
     for path in ("password", "secrets.db", "a.client_secret"):

@@ -51,7 +51,7 @@ def named(operation: Operation) -> str:
 
 
 @pytest.mark.parametrize("operation", EVERY, ids=named)
-def test_no_route_without_a_token(legacy: Served, operation: Operation) -> None:
+def test_route_without_a_token_is_refused(legacy: Served, operation: Operation) -> None:
     if (operation.method, operation.path) in PUBLIC:
         assert operation.role is Role.PUBLIC
         return
@@ -71,14 +71,14 @@ def test_no_route_without_a_token(legacy: Served, operation: Operation) -> None:
 
 
 @pytest.mark.parametrize("operation", EVERY, ids=named)
-def test_no_route_for_another_host(legacy: Served, operation: Operation) -> None:
+def test_route_for_another_host_is_refused(legacy: Served, operation: Operation) -> None:
     for host in ("evil.example", "127.0.0.1", f"{legacy.url[7:]}.evil.example", "localhost:1"):
         found = legacy.client().request(operation.method, path_of(operation), headers={"host": host})
         assert (found.status_code, found.json()["code"]) == (421, "wrong_host")
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"])
-def test_what_is_not_there_is_told_only_to_those_who_may_call(served: Served, method: str) -> None:
+def test_unknown_path_is_reported_to_authorized_callers_only(served: Served, method: str) -> None:
     for path in ("/api/v1/none", "/api", "/api/", "/api/v2/runs", "/api/v1/runs/"):
         assert served.client(None).request(method, path).status_code == 401
         assert served.client().request(method, path).status_code == 404
@@ -87,7 +87,7 @@ def test_what_is_not_there_is_told_only_to_those_who_may_call(served: Served, me
 
 
 @pytest.mark.parametrize("operation", EVERY, ids=named)
-def test_a_method_that_is_none_says_which_are(legacy: Served, operation: Operation) -> None:
+def test_wrong_method_lists_the_allowed_ones(legacy: Served, operation: Operation) -> None:
     wrong = next(
         each
         for each in ("PATCH", "TRACE")
@@ -98,7 +98,7 @@ def test_a_method_that_is_none_says_which_are(legacy: Served, operation: Operati
     assert operation.method in found.headers["allow"]
 
 
-def test_no_other_origin_ever_reads_an_answer(served: Served) -> None:
+def test_other_origin_never_reads_a_response(served: Served) -> None:
     client = served.client(None)
     asked = {"origin": "http://evil.example", "access-control-request-method": "POST"}
     for path in ("/", RUNS, "/launch"):
@@ -107,7 +107,7 @@ def test_no_other_origin_ever_reads_an_answer(served: Served) -> None:
             assert not [name for name in found.headers if name.startswith("access-control")]
 
 
-def test_a_request_has_one_host(served: Served) -> None:
+def test_request_needs_exactly_one_host(served: Served) -> None:
     host, port = served.url[7:].split(":")
 
     def status(*headers: bytes) -> bytes:
@@ -125,7 +125,7 @@ def test_a_request_has_one_host(served: Served) -> None:
 # Browsers
 
 
-def test_a_code_becomes_a_session_once(served: Served) -> None:
+def test_code_becomes_a_session_once(served: Served) -> None:
     client = served.client(None)
     url = served.server.launch()
     assert client.head(url).status_code == 401, "whoever only looks ahead does not use it up"
@@ -143,7 +143,7 @@ def test_a_code_becomes_a_session_once(served: Served) -> None:
     assert served.client(None).get("/launch?code=guess").status_code == 403
 
 
-def test_codes_and_sessions_end() -> None:
+def test_codes_and_sessions_expire() -> None:
     now = [100.0]
     keys = Credentials([], clock=lambda: now[0])
     late, early = keys.code(Role.VIEWER), keys.code(Role.VIEWER)
@@ -159,7 +159,7 @@ def test_codes_and_sessions_end() -> None:
     assert not keys.is_valid(caller)
 
 
-def test_callers_end_no_session_and_no_code_of_others(served: Served) -> None:
+def test_caller_cannot_end_sessions_of_other_owners(served: Served) -> None:
     """However many codes and sessions a viewer makes."""
     admin = served.browser()
     url = served.server.launch()
@@ -174,7 +174,7 @@ def test_callers_end_no_session_and_no_code_of_others(served: Served) -> None:
     assert served.client(None).get(url).status_code == 303
 
 
-def test_callers_have_so_many_codes_and_sessions() -> None:
+def test_codes_and_sessions_per_caller_are_limited() -> None:
     keys = Credentials([Token("token", Role.VIEWER)])
     caller = keys.program("token")
     assert caller is not None
@@ -218,14 +218,14 @@ def test_sessions_do_not_outlive_the_session_they_came_from() -> None:
 
 
 @pytest.mark.parametrize("role", [Role.VIEWER, Role.OPERATOR, Role.ADMIN])
-def test_launch_url_gives_no_more_than_the_tokens_do(role: Role) -> None:
+def test_launch_url_has_the_highest_role_of_the_tokens(role: Role) -> None:
     tokens = [Token(TOKENS[each], each) for each in TOKENS if each <= role]
     with holdfast.open(":memory:") as hf, serving(hf, tokens=tokens) as served:
         found = served.browser().get("/api/v1/session").json()
         assert (found["role"], found["name"]) == (role.name.lower(), "launch")
 
 
-def test_tokens_have_names(served: Served) -> None:
+def test_tokens_have_unique_names(served: Served) -> None:
     assert served.get("/session", role=Role.VIEWER)["name"] == "viewer"
     keys = Credentials([Token("a", Role.VIEWER), Token("b", Role.VIEWER, "ada"), Token("c", Role.VIEWER)])
     assert [caller.name for token in "abc" if (caller := keys.program(token))] == [
@@ -243,7 +243,7 @@ def test_tokens_of_the_same_text_are_refused() -> None:
         )
 
 
-def test_a_session_is_ended_by_who_has_it(served: Served) -> None:
+def test_session_is_ended_by_its_owner(served: Served) -> None:
     one, other = served.browser(), served.browser()
     assert one.delete("/api/v1/session").status_code == 204
     assert one.get(RUNS).status_code == 401
@@ -266,7 +266,9 @@ def test_a_session_is_ended_by_who_has_it(served: Served) -> None:
         ({"sec-fetch-site": "cross-site", "origin": "OWN"}, 403),
     ],
 )
-def test_a_change_comes_from_the_page_itself(served: Served, headers: dict[str, str], status: int) -> None:
+def test_change_with_a_session_needs_the_same_origin(
+    served: Served, headers: dict[str, str], status: int
+) -> None:
     client = served.browser()
     del client.headers["sec-fetch-site"]
     given = {name: served.url if value == "OWN" else value for name, value in headers.items()}
@@ -275,21 +277,21 @@ def test_a_change_comes_from_the_page_itself(served: Served, headers: dict[str, 
         assert found.status_code in (status, 202 if status == 200 else status), found.text
 
 
-def test_a_page_of_another_port_reads_nothing(served: Served) -> None:
+def test_page_of_another_port_reads_nothing(served: Served) -> None:
     """Cookies know no ports: to them, all servers of this machine are one site."""
     client = served.browser()
     for site, status in (("same-site", 403), ("cross-site", 403), ("none", 200), ("same-origin", 200)):
         assert client.get(RUNS, headers={"sec-fetch-site": site}).status_code == status
 
 
-def test_a_program_with_a_token_says_nothing_of_its_origin(served: Served) -> None:
+def test_program_with_a_token_needs_no_origin(served: Served) -> None:
     client = served.client()
     assert client.post("/api/v1/codes", json={}).status_code == 200
     for headers in ({"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}):
         assert client.post("/api/v1/codes", json={}, headers=headers).status_code == 403
 
 
-def test_codes_for_others_give_no_more_than_one_has(served: Served) -> None:
+def test_code_grants_no_higher_role(served: Served) -> None:
     for role in ("viewer", "operator", "admin"):
         found = served.client(Role.OPERATOR).post("/api/v1/codes", json={"role": role})
         assert found.status_code == (403 if role == "admin" else 200)
@@ -303,7 +305,7 @@ def test_codes_for_others_give_no_more_than_one_has(served: Served) -> None:
 
 
 @pytest.mark.parametrize("operation", [each for each in EVERY if each.role > Role.VIEWER], ids=named)
-def test_no_more_than_a_role_may(legacy: Served, operation: Operation) -> None:
+def test_role_limits_operations(legacy: Served, operation: Operation) -> None:
     for role in (Role.VIEWER, Role.OPERATOR):
         found = legacy.client(role).request(operation.method, path_of(operation), content=b"no JSON")
         if role < operation.role:
@@ -312,14 +314,14 @@ def test_no_more_than_a_role_may(legacy: Served, operation: Operation) -> None:
             assert found.status_code != 403
 
 
-def test_everything_that_changes_something_needs_more_than_a_look() -> None:
+def test_every_change_needs_an_operator() -> None:
     """Looking, checking, and one's own session are for everybody."""
     looks = {operation.name for operation in EVERY if operation.changes and operation.role <= Role.VIEWER}
     assert looks == {"launch", "end_session", "make_code", "verify_store"}
     assert all(operation.changes for operation in EVERY if operation.method != "GET")
 
 
-def test_a_server_that_is_read_only_changes_nothing_for_nobody(filled: Path) -> None:
+def test_read_only_server_refuses_all_changes(filled: Path) -> None:
     with holdfast.open(filled / STORE) as hf, serving(hf, read_only=True) as served:
         client = served.client()
         browser = served.browser()
@@ -338,7 +340,7 @@ def test_a_server_that_is_read_only_changes_nothing_for_nobody(filled: Path) -> 
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org", ""])
-def test_other_machines_are_let_in_with_a_token_and_a_name_only(host: str) -> None:
+def test_other_addresses_need_a_token_and_a_host_name(host: str) -> None:
     tokens = [Token(TOKENS[Role.ADMIN], Role.ADMIN)]
     assert not is_loopback(host)
     with holdfast.open(":memory:") as hf:
@@ -351,7 +353,7 @@ def test_other_machines_are_let_in_with_a_token_and_a_name_only(host: str) -> No
                 Server(hf, options, store="", where="")
 
 
-def test_with_both_they_call_it_by_that_name_alone() -> None:
+def test_allowed_host_name_is_the_only_one() -> None:
     name = "Holdfast.Example"
     with (
         holdfast.open(":memory:") as hf,
@@ -374,7 +376,7 @@ def test_with_both_they_call_it_by_that_name_alone() -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/none.js", RUNS, "/api/v1/none", "/launch?code=x", "/launch"])
-def test_what_every_answer_carries(served: Served, path: str) -> None:
+def test_every_response_has_security_headers(served: Served, path: str) -> None:
     for client in (served.client(), served.client(None)):
         headers = client.get(path).headers
         policy = headers["content-security-policy"]
@@ -389,7 +391,7 @@ def test_what_every_answer_carries(served: Served, path: str) -> None:
             assert headers["cache-control"] == "no-store"
 
 
-def test_the_page_or_how_to_get_it(tmp_path: Path) -> None:
+def test_page_or_how_to_install_it_is_served(tmp_path: Path) -> None:
     with holdfast.open(":memory:") as hf:
         with serving(hf, page=PageFiles(tmp_path / "none")) as served:
             found = served.client(None).get("/")

@@ -20,7 +20,7 @@ def cli(filled: Path) -> Any:
     return Shelf(filled).json
 
 
-def test_runs(served: Served, cli: Any) -> None:
+def test_runs_agree_with_the_cli(served: Served, cli: Any) -> None:
     assert served.get("/runs") == {"runs": cli("runs"), "next": None}
     assert served.get("/runs", status=["failed", "interrupted"])["runs"] == cli(
         "runs", "--status", "failed", "--status", "interrupted"
@@ -29,7 +29,7 @@ def test_runs(served: Served, cli: Any) -> None:
     assert served.get("/runs", tag="good")["runs"] == cli("runs", "--tag", "good")
 
 
-def test_runs_by_pages(served: Served) -> None:
+def test_runs_pages_agree_with_the_list(served: Served) -> None:
     found: list[Any] = []
     after: dict[str, Any] = {}
     while True:
@@ -52,12 +52,12 @@ def test_runs_by_pages(served: Served) -> None:
         ("long-x", [LONG]),
     ],
 )
-def test_search(served: Served, text: str, runs: list[str]) -> None:
+def test_search_finds_runs(served: Served, text: str, runs: list[str]) -> None:
     assert [run["id"] for run in served.get("/runs", search=text)["runs"]] == runs
 
 
 @pytest.mark.parametrize("run", ["hand", HOSTILE, LONG, "report-2"])
-def test_versions(served: Served, cli: Any, run: str) -> None:
+def test_versions_agree_with_the_cli(served: Served, cli: Any, run: str) -> None:
     found = served.get(f"/runs/{quote(run, safe='')}/versions")
     assert found["versions"] == cli("log", run)
     assert found["head"] == cli("show", run)["version"]
@@ -67,7 +67,7 @@ def test_versions(served: Served, cli: Any, run: str) -> None:
         assert {**whole, "state": state["value"]} == cli("show", state["ref"])
 
 
-def test_versions_by_pages_and_of_some(served: Served) -> None:
+def test_versions_pages_and_filters_agree(served: Served) -> None:
     numbers = [each["version"] for each in served.get("/runs/counted/versions")["versions"]]
     page = served.get("/runs/counted/versions", limit=4)
     rest = served.get("/runs/counted/versions", limit=4, before=page["next"])
@@ -81,7 +81,7 @@ def test_versions_by_pages_and_of_some(served: Served) -> None:
     assert merged[9] == 7
 
 
-def test_a_run(served: Served, cli: Any) -> None:
+def test_run_agrees_with_the_cli(served: Served, cli: Any) -> None:
     listed = {run["id"]: run for run in cli("runs")}
     for run in ("report-1", "report-2", "asks", "hand", "forked"):
         found = served.get(f"/runs/{run}")
@@ -100,7 +100,7 @@ def test_a_run(served: Served, cli: Any) -> None:
     assert served.get("/runs/forke")["id"] == "forked", "the beginning is enough"
 
 
-def test_differences(served: Served, cli: Any) -> None:
+def test_differences_agree_with_the_cli(served: Served, cli: Any) -> None:
     for a, b in (("hand@4", "hand@7"), ("report-1@2", "@4"), (f"{HOSTILE}@1", "~0"), ("report-1", "forked")):
         found = served.get("/diff", a=a, b=b)
         told = cli("diff", a, b)
@@ -116,7 +116,7 @@ def test_differences(served: Served, cli: Any) -> None:
     assert below["changes"] == told["changes"]
 
 
-def test_differences_cut(served: Served) -> None:
+def test_differences_are_truncated(served: Served) -> None:
     found = served.get("/diff", a="report-1@1", b="@2", cut=True)["changes"][0]
     assert (found["path"], found["old"]) == ("plan", None)
     assert [entry["path"] for entry in found["new"]["entries"]] == ["plan.days", "plan.tasks"]
@@ -124,14 +124,14 @@ def test_differences_cut(served: Served) -> None:
     assert (len(limited["changes"]), limited["count"] > 1) == (1, True)
 
 
-def test_blame(served: Served, cli: Any) -> None:
+def test_blame_agrees_with_the_cli(served: Served, cli: Any) -> None:
     assert served.get("/runs/report-1/versions/head/blame", values=True) == cli("blame", "report-1")
     found = served.get("/runs/report-1/versions/3/blame", path="plan.tasks", depth=2)
     told = cli("blame", "report-1@3", "plan.tasks", "--depth", "2")
     assert found == [{name: value for name, value in part.items() if name != "value"} for part in told]
 
 
-def test_inbox_events_stats_and_the_rest(served: Served, cli: Any) -> None:
+def test_inbox_events_and_stats_agree_with_the_cli(served: Served, cli: Any) -> None:
     assert served.get("/inbox") == cli("inbox")
     assert served.get("/inbox/asks%231") == served.get("/inbox")[0]
     assert served.get("/inbox", answered=True) == cli("inbox", "--answered")
@@ -150,7 +150,7 @@ def test_inbox_events_stats_and_the_rest(served: Served, cli: Any) -> None:
     assert {"format", "interrupted", "questions"} <= checks
 
 
-def test_events(served: Served, filled: Path) -> None:
+def test_events_agree_with_the_cli(served: Served, filled: Path) -> None:
     done = terminal.call("events", "--json", "--store", STORE, cwd=filled)
     told = [json.loads(line) for line in done.out.splitlines()]
     assert served.get("/events") == {"events": told, "cursor": told[-1]["cursor"], "more": False}

@@ -108,7 +108,7 @@ def test_half_sent_headers_are_refused(hf: Holdfast) -> None:
             assert b"connection: close" in found.lower()
 
 
-def test_drip_of_headers_does_not_move_the_deadline(hf: Holdfast) -> None:
+def test_slow_headers_do_not_extend_the_deadline(hf: Holdfast) -> None:
     with deadlines(hf, headers=0.3) as served:
         made = connect(served.url, b"GET / HTTP/1.1\r\n")
         drip(made, b"x: y\r\n")
@@ -124,7 +124,7 @@ def test_half_sent_body_is_dropped(hf: Holdfast) -> None:
         )
 
 
-def test_body_that_keeps_coming_has_more_time(hf: Holdfast) -> None:
+def test_body_that_keeps_arriving_extends_its_deadline(hf: Holdfast) -> None:
     with deadlines(hf, body=0.05, rate=1) as served:
         body = b'{"role": "viewer"' + b" " * 500
         headers = ("content-type: application/json", f"content-length: {len(body) + 1}", "connection: close")
@@ -135,7 +135,7 @@ def test_body_that_keeps_coming_has_more_time(hf: Holdfast) -> None:
         assert b"HTTP/1.1 200" in answer(made)
 
 
-def test_body_after_its_answer_is_not_waited_for(hf: Holdfast) -> None:
+def test_body_after_its_response_is_not_awaited(hf: Holdfast) -> None:
     """A caller that is refused before its body came cannot keep the connection by sending on."""
     with deadlines(hf, first_byte=0.2) as served:
         sent = request(served, "POST", "content-length: 100000000").replace(b"Bearer", b"Wrong")
@@ -155,7 +155,7 @@ def test_client_that_reads_nothing_is_dropped(hf: Holdfast) -> None:
         assert len(found) < 5_000_000
 
 
-def test_client_that_reads_slowly_but_steadily_gets_all(hf: Holdfast) -> None:
+def test_client_that_reads_slowly_gets_the_whole_response(hf: Holdfast) -> None:
     """What it reads extends its deadline; the deadline of one that reads nothing passes meanwhile."""
     hf.history("large").commit({"text": "x" * 20_000_000})
     with deadlines(hf, answer=2, rate=200_000) as served:
@@ -177,7 +177,7 @@ def test_client_that_reads_a_little_now_and_then_is_dropped(hf: Holdfast, asset:
         assert len(answer(made)) < 100_000_000
 
 
-def test_unread_answers_keep_no_client_out(hf: Holdfast, asset: PageFiles) -> None:
+def test_unread_responses_do_not_block_clients(hf: Holdfast, asset: PageFiles) -> None:
     """Of whole requests, too, a new connection takes the place of the one whose answer is unread for longest."""
     with serving(hf, page=asset, streams=10, connections=10, deadlines=Deadlines(**PATIENT)) as served:
         lazy = []
@@ -200,7 +200,7 @@ def test_unread_answers_keep_no_client_out(hf: Holdfast, asset: PageFiles) -> No
             each.close()
 
 
-def test_idle_connections_keep_nobody_out(hf: Holdfast) -> None:
+def test_idle_connections_do_not_block_clients(hf: Holdfast) -> None:
     """With all places taken by connections without a request, a new one takes the place of the oldest."""
     with serving(hf, streams=10, connections=10, deadlines=Deadlines(**PATIENT)) as served:
         idle = [connect(served.url, sent) for sent in (b"", b"GET / HTTP/1.1\r\nx: y") for _ in range(30)]
@@ -212,7 +212,7 @@ def test_idle_connections_keep_nobody_out(hf: Holdfast) -> None:
             each.close()
 
 
-def test_half_sent_bodies_keep_nobody_out(hf: Holdfast) -> None:
+def test_half_sent_bodies_do_not_block_clients(hf: Holdfast) -> None:
     with serving(hf, streams=10, connections=10, deadlines=Deadlines(**PATIENT)) as served:
         sent = request(served, "POST", "content-type: application/json", "content-length: 100")
         halves = [connect(served.url, sent) for _ in range(40)]
@@ -234,7 +234,7 @@ def test_full_server_refuses_with_all_headers(hf: Holdfast) -> None:
         assert {name: found.headers[name] for name in SECURITY_HEADERS} == SECURITY_HEADERS
 
 
-def test_what_is_not_http_is_refused_with_all_headers(hf: Holdfast) -> None:
+def test_malformed_http_is_refused_with_all_headers(hf: Holdfast) -> None:
     with serving(hf) as served:
         found = answer(connect(served.url, b"\x16\x03\x01 hello\r\n\r\n")).decode()
         assert found.startswith("HTTP/1.1 400 ")
@@ -261,7 +261,7 @@ def test_headers_that_are_too_large_are_refused(hf: Holdfast, line: str, is_whol
         assert b"x-frame-options: DENY" in found
 
 
-def test_thousand_idle_sockets_shut_nobody_out(tmp_path: Path) -> None:
+def test_thousand_idle_sockets_do_not_block_clients(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "holdfast.db", durability="memory") as hf:
         hf.history("first").commit({})
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

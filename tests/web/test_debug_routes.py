@@ -25,7 +25,7 @@ def said(served: Served, method: str, path: str, status: int = 200, **more: Any)
     return found.json()
 
 
-def test_save_restore_history(loops: Served) -> None:
+def test_snapshots_are_saved_restored_and_listed(loops: Served) -> None:
     first = {"loop_count": 3, "plan": "kelp"}
     saved = said(loops, "POST", "/snapshot/save/my%2Fproject", json={"state": first, "note": "good"})
     assert (saved["status"], saved["project_id"]) == ("saved", "my/project")
@@ -38,14 +38,14 @@ def test_save_restore_history(loops: Served) -> None:
     assert state["plan"] == "kelp"
 
 
-def test_what_goes_wrong_has_a_status(loops: Served) -> None:
+def test_loop_error_has_a_status(loops: Served) -> None:
     missing = said(loops, "POST", "/snapshot/save/none", 404)
     assert (missing["status"], missing["code"]) == ("error", "not_found")
     assert said(loops, "POST", "/snapshot/restore/none")["status"] == "no snapshot available"
     assert said(loops, "POST", "/agent/complete/none", 422)["code"] == "invalid"
 
 
-def test_agents(loops: Served) -> None:
+def test_agents_start_complete_and_time_out(loops: Served) -> None:
     said(loops, "POST", "/snapshot/save/p", json={"state": {"n": 1}})
     started = said(loops, "POST", "/agent/start/p", json={"agent": "scout", "timeout": 100})
     assert started["status"] == "started"
@@ -66,7 +66,7 @@ def test_agents(loops: Served) -> None:
     assert said(loops, "POST", "/agent/timeout/p", json={"agent": "scout"})["status"] == "restored"
 
 
-def test_a_get_changes_something_only_where_that_was_asked_for(loops: Served) -> None:
+def test_legacy_get_changes_something_only_if_enabled(loops: Served) -> None:
     engine = loops.server.app.service.loops
     engine.set_project_state("p", {"n": 1})
     legacy = loops.server.app.service.settings.legacy_get

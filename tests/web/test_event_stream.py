@@ -57,7 +57,7 @@ def cursors(listener: Listener) -> list[int]:
     return [message["cursor"] for message in listener.messages]
 
 
-def test_what_happens_is_told_as_it_happens(hf: Holdfast, live: Served) -> None:
+def test_stream_sends_events_as_they_happen(hf: Holdfast, live: Served) -> None:
     listener = Listener(live.client())
     listener.until(lambda: listener.named)
     assert listener.named == [("ready", {"cursor": 1})]
@@ -69,7 +69,7 @@ def test_what_happens_is_told_as_it_happens(hf: Holdfast, live: Served) -> None:
     assert (listener.messages[0]["cursor"], listener.ids[-1]) == (event.cursor, event.cursor)
 
 
-def test_from_the_beginning_and_from_a_cursor(hf: Holdfast, live: Served) -> None:
+def test_stream_starts_at_a_cursor(hf: Holdfast, live: Served) -> None:
     count(hf, "one", 300)
     whole = Listener(live.client(), params={"after": 0})
     part = Listener(live.client(), params={"after": 0}, headers={"last-event-id": "250"})
@@ -79,7 +79,7 @@ def test_from_the_beginning_and_from_a_cursor(hf: Holdfast, live: Served) -> Non
     assert cursors(part) == list(range(251, 302))
 
 
-def test_whoever_comes_back_misses_nothing(hf: Holdfast, live: Served) -> None:
+def test_stream_continues_after_a_reconnect(hf: Holdfast, live: Served) -> None:
     got: list[int] = []
     last = {"last-event-id": "1"}
     writer = threading.Thread(target=count, args=[hf, "one", 400])
@@ -97,7 +97,7 @@ def test_whoever_comes_back_misses_nothing(hf: Holdfast, live: Served) -> None:
     assert got == list(range(2, 402))
 
 
-def test_of_one_run_and_of_some_kinds(hf: Holdfast, live: Served) -> None:
+def test_stream_is_filtered_by_run_and_kind(hf: Holdfast, live: Served) -> None:
     one = Listener(live.client(), params={"run": "one", "after": 0})
     one.until(one.over.is_set)
     assert one.status == 404, "a run that is not there is told at once"
@@ -132,7 +132,7 @@ def test_patterns_are_compiled_outside_the_event_loop(live: Served, monkeypatch:
 
 
 @pytest.mark.parametrize("path", [STREAM, "/api/v1/events"])
-def test_patterns_have_so_many_characters(live: Served, path: str) -> None:
+def test_patterns_are_limited_in_length(live: Served, path: str) -> None:
     found = live.client().get(path, params={"kind": ["x" * 900, "[a-z]*" * 20]})
     assert (found.status_code, found.json()["code"]) == (422, "invalid")
     assert "1,000 characters" in found.json()["detail"]
@@ -141,13 +141,13 @@ def test_patterns_have_so_many_characters(live: Served, path: str) -> None:
     assert not live.client().get("/api/v1/events", params={"kind": ["VERSION.*", "version"]}).json()["events"]
 
 
-def test_signs_of_life(live: Served) -> None:
+def test_stream_sends_keep_alive_comments(live: Served) -> None:
     listener = Listener(live.client())
     listener.until(lambda: len(listener.comments) >= 3)
     assert set(listener.comments) == {": keep-alive"}
 
 
-def test_what_passes_is_told_to_those_who_listen(hf: Holdfast, live: Served) -> None:
+def test_stream_sends_unstored_events_to_connected_clients(hf: Holdfast, live: Served) -> None:
     @holdfast.step(name="web_slow")
     def slow() -> None:
         holdfast.progress(0.5, "half")
@@ -166,7 +166,7 @@ def test_what_passes_is_told_to_those_who_listen(hf: Holdfast, live: Served) -> 
     assert [each for each in kept if each] == sorted({each for each in kept if each})
 
 
-def test_a_cursor_of_another_store_is_reset(hf: Holdfast, live: Served) -> None:
+def test_stream_resets_a_cursor_of_another_store(hf: Holdfast, live: Served) -> None:
     listener = Listener(live.client(), headers={"last-event-id": "999999"})
     listener.until(lambda: len(listener.named) == 2)
     assert listener.named == [("reset", {"cursor": 1}), ("ready", {"cursor": 1})]
@@ -176,12 +176,12 @@ def test_a_cursor_of_another_store_is_reset(hf: Holdfast, live: Served) -> None:
 
 
 @pytest.mark.parametrize("last", ["x", "-1", "1.5", "9" * 30, "１"])
-def test_a_cursor_that_is_none_is_refused(live: Served, last: str) -> None:
+def test_stream_refuses_an_invalid_cursor(live: Served, last: str) -> None:
     found = live.client().get(STREAM, headers={b"last-event-id": last.encode()})
     assert found.status_code == 422
 
 
-def test_a_stream_ends_with_its_session(live: Served) -> None:
+def test_stream_ends_with_its_session(live: Served) -> None:
     browser = live.browser()
     listener = Listener(browser)
     listener.until(lambda: listener.named)
@@ -192,12 +192,12 @@ def test_a_stream_ends_with_its_session(live: Served) -> None:
     assert listener.over.wait(DEADLINE)
 
 
-def test_who_only_looks_ahead_is_not_kept(live: Served) -> None:
+def test_stream_answers_head_requests(live: Served) -> None:
     found = live.client().head(STREAM)
     assert (found.status_code, found.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
 
 
-def test_only_so_many_streams(hf: Holdfast) -> None:
+def test_streams_are_limited(hf: Holdfast) -> None:
     with serving(hf, streams=2, heartbeat=0.02) as served:
         opened = [Listener(served.client(role)) for role in (Role.ADMIN, Role.OPERATOR)]
         for listener in opened:
@@ -250,7 +250,7 @@ def _once(served: Served) -> Listener:
     return listener
 
 
-def test_two_hundred_listeners_one_of_them_stalled(tmp_path: Path) -> None:
+def test_stream_serves_two_hundred_clients_one_of_them_blocked(tmp_path: Path) -> None:
     """None is missed by anybody, the stalled one hurts nobody, and the server grows by no more than a few buffers."""
     with holdfast.open(tmp_path / "holdfast.db", durability="memory") as hf:
         hf.history("first").commit({})
@@ -270,7 +270,7 @@ def test_two_hundred_listeners_one_of_them_stalled(tmp_path: Path) -> None:
             assert ears.cursors[0] == list(range(2, 1002))
 
 
-def test_who_stalls_costs_no_memory(tmp_path: Path) -> None:
+def test_stream_to_a_blocked_client_uses_no_memory(tmp_path: Path) -> None:
     """A hundred and seventy megabytes go by while one reads nothing; then it reads on, and has missed nothing."""
     with holdfast.open(tmp_path / "holdfast.db", durability="memory") as hf:
         log = hf.history("first")
@@ -290,7 +290,7 @@ def test_who_stalls_costs_no_memory(tmp_path: Path) -> None:
             assert ears.cursors[0] == ears.cursors[1] == list(range(2, 2802))
 
 
-def test_writers_that_are_killed_and_listeners_that_vanish(tmp_path: Path) -> None:
+def test_stream_survives_killed_writers_and_lost_clients(tmp_path: Path) -> None:
     path = tmp_path / "holdfast.db"
     with holdfast.open(path, durability="memory") as hf:
         hf.history("first").commit({})
@@ -320,7 +320,7 @@ def test_writers_that_are_killed_and_listeners_that_vanish(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
-def test_a_server_with_open_streams_ends_when_it_is_told(tmp_path: Path, sent: int) -> None:
+def test_server_with_open_streams_stops_at_once(tmp_path: Path, sent: int) -> None:
     with holdfast.open(tmp_path / "holdfast.db", durability="memory") as hf:
         hf.history("first").commit({})
     with Process(tmp_path) as process, Ears(process, 20, room=4096) as ears:

@@ -62,7 +62,7 @@ def entries(node: Any) -> dict[str, Any]:
     return {entry["label"]: entry for entry in node["entries"]}
 
 
-def test_containers_are_cut_with_counts(large: Served) -> None:
+def test_containers_are_truncated_with_counts(large: Served) -> None:
     found = large.get(AT, depth=1)
     assert (found["ref"], found["path"]) == ("large@1", "")
     node = found["node"]
@@ -78,7 +78,7 @@ def test_containers_are_cut_with_counts(large: Served) -> None:
     assert len(json.dumps(found)) < 5000
 
 
-def test_every_part_can_be_opened_by_its_path(large: Served) -> None:
+def test_every_part_is_readable_by_its_path(large: Served) -> None:
     for entry in large.get(AT, depth=1)["node"]["entries"]:
         if entry["path"] is not None:
             found = large.get(AT, path=entry["path"], depth=0)
@@ -87,7 +87,7 @@ def test_every_part_can_be_opened_by_its_path(large: Served) -> None:
             assert found["node"].get("count") == entry["node"].get("count")
 
 
-def test_a_list_by_pages(large: Served) -> None:
+def test_list_is_read_by_pages(large: Served) -> None:
     got: list[int] = []
     while True:
         node = large.get(AT, path="messages", depth=2, limit=700, offset=len(got))["node"]
@@ -99,12 +99,12 @@ def test_a_list_by_pages(large: Served) -> None:
     assert large.get(AT, path="messages", depth=1, offset=9999)["node"]["entries"] == []
 
 
-def test_a_text_by_pieces(large: Served) -> None:
+def test_text_is_read_by_pieces(large: Served) -> None:
     node = large.get(AT, path="long", depth=0, offset=999_990, text=100)["node"]
     assert (node["value"], node["more"]) == ("x" * 10, 0)
 
 
-def test_an_answer_has_its_end(large: Served) -> None:
+def test_response_size_is_bounded(large: Served) -> None:
     found = large.get(AT, depth=20, limit=1000, text=100_000)
     assert len(json.dumps(found)) < 5_000_000
     deep: Any = "x" * 100
@@ -114,7 +114,7 @@ def test_an_answer_has_its_end(large: Served) -> None:
     assert len(json.dumps(node)) < 5_000_000
 
 
-def test_what_is_kept_is_that_very_version(tmp_path: Path) -> None:
+def test_cached_state_is_of_the_same_version(tmp_path: Path) -> None:
     """A run of the same name that took the place of another is another."""
     with holdfast.open(tmp_path / "holdfast.db") as hf, serving(hf) as served:
         for number in range(3):
@@ -128,7 +128,7 @@ def test_what_is_kept_is_that_very_version(tmp_path: Path) -> None:
         assert len(served.server.app.service.recent._parts) == 4
 
 
-def test_the_whole_of_a_part(large: Served) -> None:
+def test_part_is_returned_completely(large: Served) -> None:
     assert large.get(AT, path="messages[3]")["value"] == {"n": 3, "text": "message 3"}
     missing = large.problem("GET", AT, 404, params={"path": "messages[5000]"})
     assert "5000 items" in missing["detail"]
@@ -152,7 +152,7 @@ UNWRITABLE: list[Any] = [
 
 
 @pytest.mark.parametrize("value", UNWRITABLE, ids=lambda value: type(value).__name__)
-def test_values_that_python_cannot_write_are_shown(value: Any) -> None:
+def test_values_without_a_text_form_are_shown(value: Any) -> None:
     with holdfast.open(":memory:") as hf:
         log = hf.history("odd")
         for state in ({"a": 1}, {"a": value}, {"a": [value]}):
@@ -190,7 +190,7 @@ def test_values_that_python_cannot_write_are_shown(value: Any) -> None:
                 assert found.status_code == 200, (path, found.text)
 
 
-def test_a_text_as_a_file(large: Served) -> None:
+def test_text_is_returned_as_a_file(large: Served) -> None:
     found = large.client().get("/api/v1/runs/large/versions/1/raw", params={"path": "long"})
     assert found.text == "x" * 1_000_000
     assert found.headers["content-type"] == "text/plain; charset=utf-8"
@@ -221,7 +221,7 @@ def test_a_text_as_a_file(large: Served) -> None:
         (AT, {"path": "x" * 10_001}),
     ],
 )
-def test_what_is_asked_is_checked(large: Served, path: str, query: dict[str, Any]) -> None:
+def test_query_is_checked(large: Served, path: str, query: dict[str, Any]) -> None:
     assert large.problem("GET", path, 422, params=query)["code"] == "invalid"
 
 
@@ -241,7 +241,7 @@ def test_what_is_asked_is_checked(large: Served, path: str, query: dict[str, Any
         (b" " * ((1 << 20) + 1), 413, "too_large"),
     ],
 )
-def test_what_is_sent_is_checked(large: Served, body: bytes, status: int | None, code: str | None) -> None:
+def test_body_is_checked(large: Served, body: bytes, status: int | None, code: str | None) -> None:
     headers = {"content-type": "application/json"}
     found = large.client().post("/api/v1/runs/large/rollback", content=body, headers=headers)
     assert status is None or (found.status_code, found.json()["code"]) == (status, code)
@@ -249,13 +249,13 @@ def test_what_is_sent_is_checked(large: Served, body: bytes, status: int | None,
 
 
 @pytest.mark.parametrize("piece", [b'\\"', b'"a', b'"', b"\\", b'["', b"[]", b'{"a\\'], ids=repr)
-def test_check_of_a_body_costs_in_proportion_to_its_length(piece: bytes) -> None:
+def test_check_of_a_body_takes_linear_time(piece: bytes) -> None:
     """Eight times the length costs about eight times; a quadratic search would cost 64 times."""
     assert growth(check_depth, lambda size: b'"' + piece * size, 20_000 // len(piece)) < 30
 
 
 @pytest.mark.parametrize("piece", [r"\0", r"\"", r"\1", ";", "=", "; a="], ids=repr)
-def test_reading_a_cookie_costs_in_proportion_to_its_length(piece: str) -> None:
+def test_reading_a_cookie_takes_linear_time(piece: str) -> None:
     def read(cookie: bytes) -> str | None:
         # A request remembers its cookies.
         return read_cookie(Request({"type": "http", "headers": [(b"cookie", cookie)]}), "own")
@@ -287,13 +287,13 @@ def test_cookie_is_found_by_its_name(cookies: list[str], found: str | None) -> N
 @pytest.mark.parametrize(
     "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", None]
 )
-def test_no_form_of_another_page_is_taken_for_json(large: Served, kind: str | None) -> None:
+def test_form_of_another_page_is_not_parsed_as_json(large: Served, kind: str | None) -> None:
     headers = {} if kind is None else {"content-type": kind}
     found = large.client().post("/api/v1/runs/large/rollback", content=b'{"to": 1}', headers=headers)
     assert (found.status_code, found.json()["code"]) == (415, "wrong_type")
 
 
-def test_a_body_without_end_is_not_read_to_it(large: Served) -> None:
+def test_endless_body_is_refused(large: Served) -> None:
     """No length is told, and no end comes: what is too much is refused while it is coming."""
     host, port = large.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=20) as made:
@@ -318,14 +318,14 @@ def test_a_body_without_end_is_not_read_to_it(large: Served) -> None:
 @pytest.mark.parametrize(
     "run", ["a%00b", "%ff", "..%2F..%2Fetc", "%20", "x" * 5000, "%F0%9F%90%99", "a%0d%0ab", "~1", "@"]
 )
-def test_hostile_names(large: Served, run: str) -> None:
+def test_hostile_names_are_served(large: Served, run: str) -> None:
     for path in (f"/runs/{run}", f"/runs/{run}/versions/1", f"/runs/large/versions/{run}", f"/inbox/{run}"):
         found = large.client().get(f"/api/v1{path}")
         assert found.status_code in (404, 422), (path, found.text)
         assert "Traceback" not in found.text
 
 
-def test_what_a_step_gave_is_cut_if_that_is_asked(given: Served) -> None:
+def test_step_result_is_truncated_on_request(given: Served) -> None:
     whole = given.get("/runs/long/versions/2")
     assert len(whole["result"]["text"]) == 3_000_000
     cut = given.get("/runs/long/versions/2", cut=True)
@@ -337,12 +337,12 @@ def test_what_a_step_gave_is_cut_if_that_is_asked(given: Served) -> None:
     assert len(json.dumps(cut)) < 12_000
 
 
-def test_what_a_run_gave_is_cut_if_that_is_asked(given: Served) -> None:
+def test_run_result_is_truncated_on_request(given: Served) -> None:
     assert len(given.get("/runs/long")["result"]["text"]) == 3_000_000
     assert len(json.dumps(given.get("/runs/long", cut=True))) < 12_000
 
 
-def test_what_a_step_gave_comes_as_a_file(given: Served) -> None:
+def test_step_result_is_returned_as_a_file(given: Served) -> None:
     file = given.client().get("/api/v1/runs/long/versions/2/raw", params={"of": "result"})
     assert file.headers["content-disposition"].startswith("attachment")
     assert file.json() == {"text": "y" * 3_000_000}
@@ -350,7 +350,7 @@ def test_what_a_step_gave_comes_as_a_file(given: Served) -> None:
     assert "a path refers to the state" in given.problem("GET", at, 422)["detail"]
 
 
-def test_what_a_step_was_called_with_is_told_by_parameter(given: Served) -> None:
+def test_step_arguments_are_returned_by_parameter(given: Served) -> None:
     whole = given.get("/runs/long/versions/2")
     assert whole["arguments"] == {"length": 3_000_000}
     cut = given.get("/runs/long/versions/2", cut=True)

@@ -93,7 +93,7 @@ def fuzzed(filled: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     database=None,
     suppress_health_check=list(HealthCheck),
 )
-def test_whatever_is_sent_is_answered_as_described(case: Case[Any], fuzzed: Served) -> None:
+def test_every_response_matches_the_description(case: Case[Any], fuzzed: Served) -> None:
     headers = {"Authorization": f"Bearer {TOKENS[Role.ADMIN]}"}
     case.call_and_validate(base_url=fuzzed.url, headers=headers, checks=CHECKS, session=SESSION)
     for number in range(2):
@@ -104,7 +104,7 @@ def test_whatever_is_sent_is_answered_as_described(case: Case[Any], fuzzed: Serv
             case.call_and_validate(base_url=fuzzed.url, headers=headers, checks=CHECKS, session=SESSION)
 
 
-def test_every_list_in_a_request_is_bounded() -> None:
+def test_request_lists_are_bounded() -> None:
     taken = {kind for operation in table() for kind in (operation.query, operation.body) if kind is not None}
     lists = {
         (kind.__name__, name): schema
@@ -116,7 +116,7 @@ def test_every_list_in_a_request_is_bounded() -> None:
     assert [name for name, schema in lists.items() if "maxItems" not in schema] == []
 
 
-def test_the_description_is_what_is_served(served: Served) -> None:
+def test_description_lists_every_operation(served: Served) -> None:
     client = served.client()
     cookie = served.server.app.service.settings.cookie
     told = client.get("/api/v1/openapi.json").json()
@@ -130,7 +130,7 @@ def test_the_description_is_what_is_served(served: Served) -> None:
     assert len({operation.name for operation in table(legacy_get=True)}) == len(table(legacy_get=True))
 
 
-def test_the_description_keeps_to_its_own_rules() -> None:
+def test_description_is_valid_openapi() -> None:
     """Every reference leads somewhere, every schema is one, every part of a path is described."""
     text = json.dumps(DOCUMENT)
     for name in set(re.findall(r"#/components/schemas/([\w.]+)", text)):
@@ -143,7 +143,7 @@ def test_the_description_keeps_to_its_own_rules() -> None:
             assert described["x-role"] in ("public", "viewer", "operator", "admin")
 
 
-def test_answers_hold_nothing_that_is_not_described(served: Served) -> None:
+def test_responses_have_no_undescribed_fields(served: Served) -> None:
     """The records are closed for this: a field that nobody described would not be seen otherwise."""
     schemas = json.loads(json.dumps(DOCUMENT["components"]["schemas"]))
     for schema in schemas.values():

@@ -23,7 +23,7 @@ def _do(page: Page, dialog: str, verb: str) -> None:
     expect(box).to_have_count(0)
 
 
-def test_a_rollback_says_what_it_will_do_and_does_it(store: Holdfast, looking: Tab) -> None:
+def test_rollback_dialog_describes_and_rolls_back(store: Holdfast, looking: Tab) -> None:
     store.run(page_sample_runs.study, "kelp", run_id="kelp")
     page = looking.open("run/kelp?version=3")
     page.get_by_role("button", name="Roll back…").click()
@@ -41,7 +41,7 @@ def test_a_rollback_says_what_it_will_do_and_does_it(store: Holdfast, looking: T
     assert store.history("kelp").at(7).state  # what was left is still there
 
 
-def test_leaving_a_dialog_changes_nothing(store: Holdfast, looking: Tab) -> None:
+def test_closed_dialog_changes_nothing(store: Holdfast, looking: Tab) -> None:
     store.run(page_sample_runs.study, "kelp", run_id="kelp")
     page = looking.open("run/kelp?version=3")
     for name in ("Roll back…", "Fork…", "Tag…"):
@@ -52,7 +52,7 @@ def test_leaving_a_dialog_changes_nothing(store: Holdfast, looking: Tab) -> None
     assert [run.id for run in store.runs()] == ["kelp"]
 
 
-def test_a_fork_with_an_edited_state(store: Holdfast, looking: Tab) -> None:
+def test_fork_dialog_edits_the_state(store: Holdfast, looking: Tab) -> None:
     store.run(page_sample_runs.study, "kelp", run_id="kelp")
     page = looking.open("run/kelp?version=3")
     page.get_by_role("button", name="Fork…").click()
@@ -75,7 +75,7 @@ def test_a_fork_with_an_edited_state(store: Holdfast, looking: Tab) -> None:
     assert store.get("kelp").state["topic"] == "kelp"
 
 
-def test_a_fork_under_an_id_that_is_taken_is_refused_in_the_dialog(store: Holdfast, looking: Tab) -> None:
+def test_fork_dialog_refuses_a_taken_id(store: Holdfast, looking: Tab) -> None:
     store.run(page_sample_runs.study, "kelp", run_id="kelp")
     page = looking.open("run/kelp?do=fork")
     box = page.get_by_role("dialog", name="Fork kelp@7")
@@ -84,7 +84,7 @@ def test_a_fork_under_an_id_that_is_taken_is_refused_in_the_dialog(store: Holdfa
     expect(box.get_by_role("alert")).to_contain_text("kelp")
 
 
-def test_a_failed_run_is_resumed(store: Holdfast, looking: Tab) -> None:
+def test_failed_run_is_resumed(store: Holdfast, looking: Tab) -> None:
     store.run(page_sample_runs.study, "broken", run_id="broken", raises=False)
     page = looking.open("run/broken")
     expect(page.get_by_role("alert")).to_contain_text("ValueError: the model answered with an empty text")
@@ -100,7 +100,7 @@ def test_a_failed_run_is_resumed(store: Holdfast, looking: Tab) -> None:
     expect(page.locator(".run-head .status")).to_have_text("completed")
 
 
-def test_failed_attempts_stay_with_the_timeline_that_made_them(store: Holdfast, looking: Tab) -> None:
+def test_failed_attempts_stay_on_their_timeline(store: Holdfast, looking: Tab) -> None:
     store.run(page_sample_runs.study, "broken", run_id="broken", raises=False)
     page_sample_runs.FAILING.discard("broken")
     try:
@@ -124,7 +124,7 @@ def test_failed_attempts_stay_with_the_timeline_that_made_them(store: Holdfast, 
     expect(steps.filter(has_text="failed: carry_out#3")).to_have_count(2)
 
 
-def test_tags_and_pins(store: Holdfast, looking: Tab) -> None:
+def test_tags_and_pins_are_added_and_removed(store: Holdfast, looking: Tab) -> None:
     store.run(page_sample_runs.study, "kelp", run_id="kelp")
     page = looking.open("run/kelp?version=3&do=tag")
     box = page.get_by_role("dialog", name="Tag kelp@3")
@@ -141,7 +141,7 @@ def test_tags_and_pins(store: Holdfast, looking: Tab) -> None:
     assert store.history("kelp").at(3).tags == ()
 
 
-def test_many_tags_leave_room_for_the_step(store: Holdfast, looking: Tab) -> None:
+def test_many_tags_do_not_hide_the_step(store: Holdfast, looking: Tab) -> None:
     log = store.history("notes")
     log.commit({"n": 1}, step="one", tags=[f"a tag of several words {number}" for number in range(9)])
     log.pin(1)
@@ -153,7 +153,7 @@ def test_many_tags_leave_room_for_the_step(store: Holdfast, looking: Tab) -> Non
     assert name["width"] > 40
 
 
-def test_a_run_that_waits_is_paused_and_cancelled(store: Holdfast, looking: Tab) -> None:
+def test_suspended_run_is_paused_and_cancelled(store: Holdfast, looking: Tab) -> None:
     store.run(page_sample_runs.careful, "tides", run_id="tides")
     page = looking.open("run/tides")
     page.get_by_role("button", name="Pause…").click()
@@ -166,7 +166,7 @@ def test_a_run_that_waits_is_paused_and_cancelled(store: Holdfast, looking: Tab)
     until(lambda: store.get("tides").status == "cancelled")
 
 
-def test_a_question_is_answered(store: Holdfast, looking: Tab) -> None:
+def test_question_is_answered(store: Holdfast, looking: Tab) -> None:
     store.run(page_sample_runs.careful, "tides", run_id="tides")
     page = looking.open("inbox")
     expect(page.get_by_role("link", name="Inbox 1")).to_be_visible()
@@ -178,7 +178,7 @@ def test_a_question_is_answered(store: Holdfast, looking: Tab) -> None:
     expect(page.get_by_role("article")).to_contain_text(re.compile("Answered .*: true"))
 
 
-def test_what_was_asked_before_is_told_with_a_question(store: Holdfast, looking: Tab) -> None:
+def test_question_shows_earlier_questions(store: Holdfast, looking: Tab) -> None:
     store.run(page_sample_runs.curious, "tides", run_id="tides")
     (question,) = store.inbox()
     store.answer(question.id, True, actor="ann", resume=False)
@@ -198,7 +198,7 @@ def test_what_was_asked_before_is_told_with_a_question(store: Holdfast, looking:
     assert store.get("tides").result == "12"
 
 
-def test_a_stalled_run_is_rolled_back_from_the_inbox(store: Holdfast, looking: Tab) -> None:
+def test_stalled_run_is_rolled_back_from_the_inbox(store: Holdfast, looking: Tab) -> None:
     page_sample_runs.stall_run(store)
     page = looking.open("inbox")
     page.get_by_role("article").get_by_role("button", name="Roll back…").click()
@@ -216,7 +216,7 @@ def test_a_stalled_run_is_rolled_back_from_the_inbox(store: Holdfast, looking: T
     expect(card).not_to_contain_text("last good version")
 
 
-def test_a_second_answer_is_told_who_gave_the_first(store: Holdfast, looking: Tab) -> None:
+def test_second_answer_names_the_first_actor(store: Holdfast, looking: Tab) -> None:
     store.run(page_sample_runs.careful, "tides", run_id="tides")
     # A page that hears nothing of what others do: it was let in already, and listens until it is loaded anew.
     looking.page.route("**/events/stream*", lambda route: route.abort())
@@ -230,7 +230,7 @@ def test_a_second_answer_is_told_who_gave_the_first(store: Holdfast, looking: Ta
     expect(page.get_by_role("article").get_by_role("alert")).to_contain_text("ann")
 
 
-def test_a_stalled_run_is_restarted_with_ticked_parts(store: Holdfast, looking: Tab) -> None:
+def test_stalled_run_is_reinitialised_with_selected_parts(store: Holdfast, looking: Tab) -> None:
     page_sample_runs.stall_run(store)
     page = looking.open("inbox")
     card = page.get_by_role("article")
@@ -249,14 +249,14 @@ def test_a_stalled_run_is_restarted_with_ticked_parts(store: Holdfast, looking: 
     assert first.state == {"topic": "eddies"}
 
 
-def test_a_check_tells_how_it_went(store: Holdfast, looking: Tab) -> None:
+def test_verify_card_shows_the_report(store: Holdfast, looking: Tab) -> None:
     store.run(page_sample_runs.study, "kelp", run_id="kelp")
     page = looking.open("storage")
     page.get_by_role("button", name="Verify everything").click()
     expect(page.get_by_role("status").filter(has_text="No problems")).to_contain_text("1 run, 7 versions")
 
 
-def test_pruning_is_shown_before_it_is_done(store: Holdfast, looking: Tab) -> None:
+def test_prune_card_previews_before_it_prunes(store: Holdfast, looking: Tab) -> None:
     log = store.history("hand")
     for number in range(30):
         log.commit({"number": number})
@@ -287,7 +287,7 @@ def test_pruning_is_shown_before_it_is_done(store: Holdfast, looking: Tab) -> No
     assert len(log.versions(limit=100)) == 5
 
 
-def test_a_retention_of_all_runs_is_shown_run_by_run(store: Holdfast, looking: Tab) -> None:
+def test_prune_card_lists_all_runs(store: Holdfast, looking: Tab) -> None:
     for name, versions in (("much", 9), ("little", 2), ("some", 5)):
         for number in range(versions):
             store.history(name).commit({"number": number})
@@ -299,7 +299,7 @@ def test_a_retention_of_all_runs_is_shown_run_by_run(store: Holdfast, looking: T
     looking.shot("retention-light")
 
 
-def test_an_export_is_saved_as_a_file(store: Holdfast, looking: Tab) -> None:
+def test_export_is_saved_as_a_file(store: Holdfast, looking: Tab) -> None:
     store.run(page_sample_runs.study, "kelp", run_id="kelp")
     page = looking.open("run/kelp?version=3")
     with page.expect_download() as saved:
@@ -308,7 +308,7 @@ def test_an_export_is_saved_as_a_file(store: Holdfast, looking: Tab) -> None:
     assert holdfast.validate(json.loads(Path(saved.value.path()).read_bytes()))
 
 
-def test_who_may_only_look_sees_no_buttons(store: Holdfast, browser: Browser) -> None:
+def test_viewer_sees_no_action_buttons(store: Holdfast, browser: Browser) -> None:
     store.run(page_sample_runs.careful, "tides", run_id="tides")
     with serving(store, where=str(store.where), read_only=True) as served, tab(browser, served) as found:
         page = found.open("run/tides")

@@ -38,7 +38,7 @@ def _running(where: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.parametrize("view", ["runs", "run/watched"])
-def test_a_run_whose_process_is_killed_is_interrupted_and_resumed(
+def test_run_of_a_killed_process_is_interrupted_and_resumed(
     tmp_path: Path, browser: Browser, view: str
 ) -> None:
     where = tmp_path / "runs.db"
@@ -69,5 +69,5 @@ def test_a_run_whose_process_is_killed_is_interrupted_and_resumed(
         found.check()
 
 
-def test_the_step_is_held_up_only_where_it_should_be() -> None:
+def test_helper_step_blocks_only_in_its_process() -> None:
     assert page_sample_runs.HINDERED is None

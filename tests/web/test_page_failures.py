@@ -20,7 +20,7 @@ from database import Database
 from holdfast import Holdfast
 
 
-def test_an_empty_store_says_how_to_make_a_first_run(store: Holdfast, looking: Tab) -> None:
+def test_empty_store_explains_the_first_run(store: Holdfast, looking: Tab) -> None:
     page = looking.open("runs")
     expect(page.get_by_text("No runs yet")).to_be_visible()
     looking.shot("empty-light")
@@ -31,7 +31,7 @@ def test_an_empty_store_says_how_to_make_a_first_run(store: Holdfast, looking: T
     expect(page.get_by_role("link", name="first")).to_be_visible()  # without being asked
 
 
-def test_other_pages_of_an_empty_store(looking: Tab) -> None:
+def test_empty_store_shows_its_other_pages(looking: Tab) -> None:
     page = looking.open("inbox")
     expect(page.get_by_text("No open questions")).to_be_visible()
     looking.open("storage")
@@ -42,7 +42,7 @@ def test_other_pages_of_an_empty_store(looking: Tab) -> None:
     expect(page.get_by_text("Page not found")).to_be_visible()
 
 
-def test_steps_appear_as_they_are_made(store: Holdfast, looking: Tab) -> None:
+def test_steps_appear_live(store: Holdfast, looking: Tab) -> None:
     log = store.history("loop")
     log.commit({"n": 1}, step="one")
     page = looking.open("run/loop")
@@ -57,7 +57,7 @@ def test_steps_appear_as_they_are_made(store: Holdfast, looking: Tab) -> None:
 @pytest.mark.parametrize(
     ("slow", "quick"), [("**/versions?*", "**/runs/loop?*"), ("**/runs/loop?*", "**/versions?*")]
 )
-def test_what_happens_while_something_is_read_is_read_after_it(
+def test_changes_during_a_request_are_loaded_after_it(
     store: Holdfast, looking: Tab, slow: str, quick: str
 ) -> None:
     log = store.history("loop")
@@ -86,7 +86,7 @@ def test_what_happens_while_something_is_read_is_read_after_it(
     expect(page.get_by_text("version 3 (head)")).to_be_visible()
 
 
-def test_a_name_with_a_script_in_it_is_a_name(store: Holdfast, looking: Tab) -> None:
+def test_script_in_a_name_is_not_executed(store: Holdfast, looking: Tab) -> None:
     name = "<script>window.hacked=1</script><img src=x onerror='window.hacked=2'>"
     log = store.history(name)
     log.commit({name: name, "html": [name]}, step=name, note=name, tags=["<b>tag"])
@@ -100,7 +100,7 @@ def test_a_name_with_a_script_in_it_is_a_name(store: Holdfast, looking: Tab) -> 
     assert page.evaluate("window.hacked") is None
 
 
-def test_a_text_of_a_million_characters(store: Holdfast, looking: Tab) -> None:
+def test_text_of_a_million_characters_is_shown(store: Holdfast, looking: Tab) -> None:
     text = "kelp " * 200_000
     store.history("long").commit({"text": text, "after": 1})
     page = looking.open("run/long")
@@ -112,7 +112,7 @@ def test_a_text_of_a_million_characters(store: Holdfast, looking: Tab) -> None:
     expect(page.get_by_role("treeitem").filter(has_text="after")).to_be_visible()
 
 
-def test_a_step_that_gave_three_million_characters(store: Holdfast, looking: Tab) -> None:
+def test_result_of_three_million_characters_is_shown(store: Holdfast, looking: Tab) -> None:
     store.history("loop").commit({"n": 1}, step="much", result={"text": "kelp " * 600_000})
     sent: list[int] = []
     looking.page.on("response", lambda answer: sent.append(len(answer.body())))
@@ -126,9 +126,7 @@ def test_a_step_that_gave_three_million_characters(store: Holdfast, looking: Tab
     assert max(sent) < 200_000
 
 
-def test_a_history_by_hand_is_kept_and_offers_nothing_that_a_workflow_takes(
-    store: Holdfast, looking: Tab
-) -> None:
+def test_manual_run_offers_no_workflow_actions(store: Holdfast, looking: Tab) -> None:
     store.history("notes").commit({"n": 1})
     page = looking.open("runs")
     expect(page.get_by_role("button", name="Running 0")).to_be_visible()
@@ -140,7 +138,7 @@ def test_a_history_by_hand_is_kept_and_offers_nothing_that_a_workflow_takes(
         expect(page.get_by_role("button", name=name)).to_have_count(0)
 
 
-def test_characters_that_are_two_for_a_browser(store: Holdfast, looking: Tab) -> None:
+def test_surrogate_pairs_are_shown(store: Holdfast, looking: Tab) -> None:
     text = "".join(f"🌿{number}" for number in range(900))
     store.history("leaves").commit(
         {"text": text, "half": "a\ud800b", 1: "one", "1": "text one", "whole": 1.0, "large": 2**70}
@@ -155,7 +153,7 @@ def test_characters_that_are_two_for_a_browser(store: Holdfast, looking: Tab) ->
     expect(page.get_by_role("treeitem")).to_have_count(6)
 
 
-def test_a_state_of_50_mb_is_looked_at_by_parts(store: Holdfast, looking: Tab) -> None:
+def test_state_of_50_mb_is_loaded_by_parts(store: Holdfast, looking: Tab) -> None:
     documents = {
         f"document-{number:05}": {"n": number, "text": f"{number} " * 1100} for number in range(10_000)
     }
@@ -182,7 +180,7 @@ def test_a_state_of_50_mb_is_looked_at_by_parts(store: Holdfast, looking: Tab) -
     assert sum(sent) < 5_000_000
 
 
-def test_5000_versions(store: Holdfast, browser: Browser) -> None:
+def test_list_of_5000_versions_is_scrolled(store: Holdfast, browser: Browser) -> None:
     log = store.history("many")
     for number in range(5_000):
         with log.edit(step=f"step-{number % 7}") as state:
@@ -206,7 +204,7 @@ def test_5000_versions(store: Holdfast, browser: Browser) -> None:
         found.check()
 
 
-def test_10000_runs_stay_fluid(store: Holdfast, browser: Browser) -> None:
+def test_list_of_10000_runs_is_scrolled(store: Holdfast, browser: Browser) -> None:
     for number in range(10_000):
         store.history(f"run-{number:05}").commit({"n": number})
     with serving(store, where=str(store.where)) as served, tab(browser, served) as found:
@@ -235,7 +233,7 @@ def _scroll_until(page: Page, label: str, wanted: str) -> None:
     )
 
 
-def test_more_tabs_than_a_browser_has_connections(store: Holdfast, looking: Tab) -> None:
+def test_tabs_share_one_connection(store: Holdfast, looking: Tab) -> None:
     store.history("first").commit({"n": 1})
     looking.open("runs")
     more = [looking.page.context.new_page() for _ in range(7)]
@@ -253,7 +251,7 @@ def test_more_tabs_than_a_browser_has_connections(store: Holdfast, looking: Tab)
         expect(page.get_by_text("version 3 (head)")).to_be_visible()
 
 
-def test_a_corrupt_version_is_told_of_and_the_rest_stays(tmp_path: Path, browser: Browser) -> None:
+def test_corrupt_version_is_reported_and_the_rest_is_shown(tmp_path: Path, browser: Browser) -> None:
     where = tmp_path / "runs.db"
     with holdfast.open(where, durability="fast") as hf:
         log = hf.history("hurt")
@@ -282,7 +280,7 @@ def _flip(where: Path, wanted: bytes) -> None:
     where.write_bytes(content)
 
 
-def test_a_server_that_is_killed_while_one_looks(tmp_path: Path, browser: Browser) -> None:
+def test_killed_server_is_reported(tmp_path: Path, browser: Browser) -> None:
     where = tmp_path / "runs.db"
     with holdfast.open(where) as hf:
         hf.history("first").commit({"n": 1})
@@ -322,7 +320,7 @@ def _serve(where: Path, port: int) -> tuple[subprocess.Popen[str], dict[str, str
     return process, json.loads(process.stdout.readline())
 
 
-def test_a_browser_that_was_not_let_in_is_told_what_to_do(browser: Browser, served: Served) -> None:
+def test_unauthenticated_browser_is_told_what_to_do(browser: Browser, served: Served) -> None:
     context = browser.new_context()
     page = context.new_page()
     page.goto(served.url)
@@ -330,7 +328,7 @@ def test_a_browser_that_was_not_let_in_is_told_what_to_do(browser: Browser, serv
     context.close()
 
 
-def test_damaged_version_is_listed_as_such(store: Holdfast, looking: Tab, tmp_path: Path) -> None:
+def test_damaged_version_is_marked(store: Holdfast, looking: Tab, tmp_path: Path) -> None:
     log = store.history("loop")
     for number in range(1, 6):
         log.commit({"n": number}, step=f"step-{number}")

@@ -52,7 +52,7 @@ SCREENS = {
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("screen", SCREENS)
-def test_every_screen_shows_what_it_should(
+def test_every_screen_shows_its_content(
     browser: Browser, sample_server: Served, screen: str, scheme: str
 ) -> None:
     where, sign = SCREENS[screen]
@@ -65,7 +65,7 @@ def test_every_screen_shows_what_it_should(
 
 
 @pytest.mark.parametrize("screen", ["runs", "run", "inbox", "compare", "storage"])
-def test_and_is_readable_on_a_phone(browser: Browser, sample_server: Served, screen: str) -> None:
+def test_every_screen_fits_a_phone(browser: Browser, sample_server: Served, screen: str) -> None:
     where, _ = SCREENS[screen]
     with tab(browser, sample_server, phone=True) as found:
         page = found.open(where)
@@ -78,20 +78,20 @@ def test_and_is_readable_on_a_phone(browser: Browser, sample_server: Served, scr
         found.check()
 
 
-def test_the_page_is_small() -> None:
+def test_page_size_is_bounded() -> None:
     files = [path for path in FOLDER.rglob("*") if path.is_file()]
     if not files:
         pytest.skip("the page is not built here")
     assert sum(len(gzip.compress(path.read_bytes(), 9)) for path in files) <= 60_000
 
 
-def test_no_word_of_it_comes_from_elsewhere() -> None:
+def test_page_loads_only_own_files() -> None:
     for path in Path(FOLDER).rglob("*.*"):
         found = re.findall(r"https?://[^\s\"'`)]+", path.read_text(errors="replace"))
         assert not [url for url in found if not url.startswith("http://www.w3.org/")], path
 
 
-def test_statuses_lead_to_the_runs_that_need_somebody(looking: Tab) -> None:
+def test_status_chips_filter_runs(looking: Tab) -> None:
     page = looking.open("runs")
     expect(page.get_by_role("button", name="Asking 2")).to_be_visible()
     page.get_by_role("button", name="Asking 2").click()
@@ -110,7 +110,7 @@ def test_statuses_lead_to_the_runs_that_need_somebody(looking: Tab) -> None:
     expect(page.get_by_role("link", name="tides")).to_be_visible()
 
 
-def test_a_search_and_a_filter_live_in_the_address(looking: Tab) -> None:
+def test_search_and_filters_are_in_the_address(looking: Tab) -> None:
     page = looking.open("runs")
     page.keyboard.press("/")
     page.get_by_label("Search runs").fill("twin")
@@ -135,7 +135,7 @@ def test_a_search_and_a_filter_live_in_the_address(looking: Tab) -> None:
     assert "tag=good" in page.url
 
 
-def test_the_keyboard_goes_everywhere(looking: Tab) -> None:
+def test_keyboard_reaches_every_view(looking: Tab) -> None:
     page = looking.open("runs")
     expect(page.get_by_role("link", name="circles")).to_be_visible()
     for key in "jjkj":
@@ -158,7 +158,7 @@ def test_the_keyboard_goes_everywhere(looking: Tab) -> None:
     expect(page.get_by_role("dialog")).to_have_count(0)
 
 
-def test_time_travels_by_the_slider_and_by_the_graph(looking: Tab) -> None:
+def test_slider_and_graph_choose_a_version(looking: Tab) -> None:
     page = looking.open("run/kelp")
     slider = page.get_by_label("Choose a version")
     slider.focus()
@@ -183,7 +183,7 @@ def test_abandoned_versions_are_dimmed(looking: Tab) -> None:
     expect(graph.locator("svg.lanes circle")).to_have_count(12)
 
 
-def test_blame_is_told_where_one_points(looking: Tab) -> None:
+def test_blame_is_shown_on_hover(looking: Tab) -> None:
     page = looking.open("run/kelp")
     page.get_by_role("treeitem").filter(has_text="published").hover()
     blame = page.get_by_role("treeitem").filter(has_text="published").get_by_role("link")
@@ -193,7 +193,7 @@ def test_blame_is_told_where_one_points(looking: Tab) -> None:
     expect(page.get_by_text("Steps to version 2")).to_be_visible()
 
 
-def test_a_part_of_a_state_can_be_named(looking: Tab) -> None:
+def test_path_field_shows_a_part_of_the_state(looking: Tab) -> None:
     page = looking.open("run/kelp?path=plan.tasks%5B1%5D")
     expect(page.get_by_role("treeitem").filter(has_text="name")).to_contain_text('"read"')
     page.get_by_label("A part of the state").fill("nowhere")
@@ -201,7 +201,7 @@ def test_a_part_of_a_state_can_be_named(looking: Tab) -> None:
     expect(page.get_by_label("State").get_by_text("nowhere").first).to_be_visible()
 
 
-def test_failed_attempts_stand_where_they_were_made(looking: Tab) -> None:
+def test_failed_attempts_are_listed_at_their_step(looking: Tab) -> None:
     page = looking.open("run/broken")
     steps = page.get_by_role("list", name="Steps").get_by_role("listitem")
     expect(steps).to_have_count(6)
@@ -214,13 +214,13 @@ def test_failed_attempts_stand_where_they_were_made(looking: Tab) -> None:
     expect(page.get_by_text("attempt 1 failed")).to_have_count(0)
 
 
-def test_figures_are_told_alike_everywhere(looking: Tab) -> None:
+def test_numbers_have_one_format(looking: Tab) -> None:
     page = looking.open("run/kelp-twin")
     expect(page.locator(".run-head")).to_contain_text("tokens · cost 0.")
     expect(page.get_by_role("list", name="Steps")).to_contain_text("1,200 tokens · cost 0.0102 · large-2")
 
 
-def test_a_tree_is_all_of_one_version(looking: Tab) -> None:
+def test_tree_shows_one_version(looking: Tab) -> None:
     page = looking.open("run/kelp?version=2")
     tasks = page.get_by_role("treeitem").filter(has_text="tasks")
     page.get_by_role("button", name="Open tasks").click()
@@ -233,7 +233,7 @@ def test_a_tree_is_all_of_one_version(looking: Tab) -> None:
     expect(done).to_contain_text("true")  # and shows the version that is chosen
 
 
-def test_a_tree_is_walked_with_the_arrow_keys(looking: Tab) -> None:
+def test_tree_is_navigated_with_arrow_keys(looking: Tab) -> None:
     page = looking.open("run/kelp?version=2")
     tree = page.get_by_role("tree")
     expect(tree.get_by_role("treeitem").first).to_contain_text("topic")
@@ -256,7 +256,7 @@ def test_a_tree_is_walked_with_the_arrow_keys(looking: Tab) -> None:
     expect(here).to_contain_text("topic")
 
 
-def test_tabs_are_walked_with_the_arrow_keys(looking: Tab) -> None:
+def test_tabs_are_navigated_with_arrow_keys(looking: Tab) -> None:
     page = looking.open("run/kelp?version=4")
     after = page.get_by_role("tab", name="After")
     expect(after).to_have_attribute("aria-selected", "true")
@@ -268,12 +268,12 @@ def test_tabs_are_walked_with_the_arrow_keys(looking: Tab) -> None:
     expect(page.get_by_text("plan.tasks[1].done")).to_be_visible()
 
 
-def test_nothing_comes_before_the_first_version(looking: Tab) -> None:
+def test_first_version_has_no_before(looking: Tab) -> None:
     page = looking.open("run/kelp?version=1&show=difference")
     expect(page.get_by_text("There is no version before the first.")).to_be_visible()
 
 
-def test_a_dialog_gives_the_focus_back(looking: Tab) -> None:
+def test_dialog_returns_the_focus(looking: Tab) -> None:
     page = looking.open("run/kelp?version=3")
     button = page.get_by_role("button", name="Roll back…")
     button.focus()
@@ -284,7 +284,7 @@ def test_a_dialog_gives_the_focus_back(looking: Tab) -> None:
     expect(button).to_be_focused()
 
 
-def test_who_wants_no_motion_gets_none(looking: Tab) -> None:
+def test_reduced_motion_is_respected(looking: Tab) -> None:
     page = looking.open("runs")
     moving = (
         "(() => { const each = document.body.appendChild(document.createElement('i'));"
@@ -295,7 +295,7 @@ def test_who_wants_no_motion_gets_none(looking: Tab) -> None:
     assert page.evaluate(moving) == "none"
 
 
-def test_the_history_of_a_question(looking: Tab) -> None:
+def test_question_shows_the_history_of_its_run(looking: Tab) -> None:
     page = looking.open("inbox?run=tides")
     card = page.get_by_role("article")
     expect(card).to_have_count(1)
@@ -308,7 +308,7 @@ def test_the_history_of_a_question(looking: Tab) -> None:
     expect(page.get_by_role("heading", name="Steps to version 2")).to_be_visible()
 
 
-def test_the_keyboard_walks_through_questions_and_differences(looking: Tab) -> None:
+def test_keyboard_navigates_questions_and_differences(looking: Tab) -> None:
     page = looking.open("inbox")
     expect(page.get_by_role("article")).to_have_count(2)
     page.keyboard.press("j")
@@ -325,7 +325,7 @@ def test_the_keyboard_walks_through_questions_and_differences(looking: Tab) -> N
     expect(page.get_by_label("First version")).to_be_focused()
 
 
-def test_two_runs_beside_each_other(looking: Tab) -> None:
+def test_two_runs_are_compared(looking: Tab) -> None:
     page = looking.open("compare")
     expect(page.get_by_text("Name two versions")).to_be_visible()
     page.get_by_label("First version").fill("kelp@4")

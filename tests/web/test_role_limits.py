@@ -56,7 +56,7 @@ def session(served: Served, url: str) -> Any:
     return made
 
 
-def test_shares_leave_room_for_the_roles_above() -> None:
+def test_role_limits_reserve_room_for_higher_roles() -> None:
     of = role_limits(8, viewer=4, operator=6)
     assert of == {Role.PUBLIC: 2, Role.VIEWER: 4, Role.OPERATOR: 6, Role.ADMIN: 8}
     assert set(role_limits(0, viewer=0, operator=0).values()) == {1}
@@ -77,7 +77,7 @@ def test_shares_leave_room_for_the_roles_above() -> None:
         assert limit_reached(of, held, role) == limit
 
 
-def test_viewer_with_a_link_of_an_admin_leaves_the_admin_its_streams(hf: Holdfast) -> None:
+def test_viewer_link_of_an_admin_does_not_use_the_admin_streams(hf: Holdfast) -> None:
     """The session of the link has the admin's name."""
     with serving(hf, streams=20) as served:
         admin = served.browser()
@@ -111,7 +111,7 @@ def test_viewers_leave_tasks_to_higher_roles(
         assert served.tasks_are_over()
 
 
-def test_tasks_of_viewers_are_forgotten_first() -> None:
+def test_tasks_of_viewers_are_removed_first() -> None:
     kept = BackgroundTasks()
 
     def begin(role: Role) -> str:

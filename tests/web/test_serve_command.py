@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_help_needs_no_web(tmp_path: Path) -> None:
+def test_serve_help_does_not_import_the_web(tmp_path: Path) -> None:
     code = (
         "import sys; from holdfast.cli.app import run; run(sys.argv[1:]); "
         "print(sorted(name for name in sys.modules if name.split('.')[0] in ('starlette','uvicorn','anyio','asyncio')))"
@@ -42,7 +42,7 @@ def test_help_needs_no_web(tmp_path: Path) -> None:
         assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_a_token_is_made_and_works(folder: Path) -> None:
+def test_serve_generates_a_token(folder: Path) -> None:
     with Process(folder) as process:
         assert httpx.get(f"{process.url}/api/v1/runs").status_code == 401
         found = httpx.get(f"{process.url}/api/v1/runs", headers=process.headers)
@@ -50,7 +50,7 @@ def test_a_token_is_made_and_works(folder: Path) -> None:
         assert process.end() == 0
 
 
-def test_no_secret_is_logged_or_told(folder: Path) -> None:
+def test_serve_logs_no_secret(folder: Path) -> None:
     """Not the token, not a code, not a session, not what was redacted; whatever is called, and however wrong."""
     (folder / "tokens").write_text(
         "# who\nviewer viewer-0123456789-0123456789\noperator other-0123456789-012\n"
@@ -81,7 +81,7 @@ def test_no_secret_is_logged_or_told(folder: Path) -> None:
             assert each not in logged
 
 
-def test_a_file_of_tokens_is_made_for_its_owner_alone(folder: Path) -> None:
+def test_token_file_is_created_private(folder: Path) -> None:
     with Process(folder, "--token-file", "made") as process:
         path = folder / "made"
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -118,7 +118,7 @@ def test_a_file_of_tokens_is_made_for_its_owner_alone(folder: Path) -> None:
         ),
     ],
 )
-def test_a_file_of_tokens_that_is_none(folder: Path, content: str, mode: int, told: str) -> None:
+def test_invalid_token_file_is_refused(folder: Path, content: str, mode: int, told: str) -> None:
     (folder / "tokens").write_text(content)
     (folder / "tokens").chmod(mode)
     done = terminal.call(
@@ -179,13 +179,13 @@ def test_token_file_is_read_as_utf_8_in_any_locale(folder: Path) -> None:
         (["--port", "70000"], "range"),
     ],
 )
-def test_what_is_not_safe_is_refused(folder: Path, arguments: list[str], told: str) -> None:
+def test_serve_refuses_unsafe_options(folder: Path, arguments: list[str], told: str) -> None:
     done = terminal.call("serve", *arguments, cwd=folder)
     assert done.code == 2
     assert told in done.err
 
 
-def test_a_port_that_is_taken_and_a_store_that_is_missing(
+def test_serve_reports_a_taken_port_and_a_missing_store(
     folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     with Process(folder) as process:
@@ -196,7 +196,7 @@ def test_a_port_that_is_taken_and_a_store_that_is_missing(
     assert (done.code, "holdfast init" in done.err) == (10, True)
 
 
-def test_on_a_terminal(folder: Path) -> None:
+def test_serve_on_a_terminal_prints_the_url(folder: Path) -> None:
     opened = Terminal("serve", "--port", "0", cwd=folder)
     opened.until("token")
     found = re.search(r"open +(http://127\.0\.0\.1:\d+/launch\?code=\S+)", opened.text)
@@ -208,7 +208,7 @@ def test_on_a_terminal(folder: Path) -> None:
     assert "stopped" in opened.text
 
 
-def test_secrets_are_not_printed_into_a_log(folder: Path) -> None:
+def test_serve_prints_no_secrets_to_a_log(folder: Path) -> None:
     with (folder / "out.log").open("wb") as log:
         popen = subprocess.Popen(
             [*PROGRAM, "serve", "--port", "0"],
@@ -229,7 +229,7 @@ def test_secrets_are_not_printed_into_a_log(folder: Path) -> None:
         assert popen.wait(20) == 0
 
 
-def test_tokens_in_a_file_have_names(folder: Path) -> None:
+def test_token_file_names_its_tokens(folder: Path) -> None:
     secret = "long-enough-0123456789"
     (folder / "tokens").write_text(f"viewer {secret} Ada Lovelace\n")
     (folder / "tokens").chmod(0o600)
@@ -238,7 +238,7 @@ def test_tokens_in_a_file_have_names(folder: Path) -> None:
         assert httpx.get(f"{process.url}/api/v1/session", headers=headers).json()["name"] == "Ada Lovelace"
 
 
-def test_whoever_ends_it_is_told_which_runs_it_leaves(folder: Path) -> None:
+def test_serve_names_unfinished_runs_when_it_stops(folder: Path) -> None:
     (folder / "stuck.py").write_text(
         "import holdfast, time\n"
         "@holdfast.step\ndef wait() -> None:\n    time.sleep(60)\n"
@@ -298,7 +298,7 @@ def test_ui_opens_a_browser(folder: Path) -> None:
             popen.stdout.close()
 
 
-def test_ui_takes_another_port_where_its_own_is_taken(folder: Path) -> None:
+def test_ui_takes_another_port_if_its_own_is_taken(folder: Path) -> None:
     with socket.socket() as other:
         with suppress(OSError):  # somebody else has it: that is as good
             other.bind(("127.0.0.1", 7433))
@@ -323,7 +323,7 @@ def test_ui_takes_another_port_where_its_own_is_taken(folder: Path) -> None:
                 popen.stdout.close()
 
 
-def test_the_code_of_an_app(folder: Path) -> None:
+def test_serve_resumes_with_the_code_of_an_app(folder: Path) -> None:
     (folder / "flows.py").write_text(
         "from holdfast import workflow\n\n@workflow(name='tide')\ndef tide():\n    return 'high'\n"
     )
@@ -345,7 +345,7 @@ def test_the_code_of_an_app(folder: Path) -> None:
         }
 
 
-def test_no_code_of_the_folder_is_imported_unless_asked(folder: Path) -> None:
+def test_serve_imports_no_code_unless_asked(folder: Path) -> None:
     (folder / "pyproject.toml").write_text('[tool.holdfast]\napp = "trap"\n')
     (folder / "trap.py").write_text("import pathlib\npathlib.Path('sprung').touch()\n")
     with Process(folder) as process:
@@ -360,7 +360,7 @@ def test_no_code_of_the_folder_is_imported_unless_asked(folder: Path) -> None:
         assert (folder / "sprung").exists()
 
 
-def test_installation_without_the_page_says_how_to_get_it(folder: Path) -> None:
+def test_serve_without_the_page_says_how_to_install_it(folder: Path) -> None:
     """On standard error, and to the browser that `ui` opens."""
     site = folder / "site"
     shutil.copytree(

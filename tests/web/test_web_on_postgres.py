@@ -29,7 +29,7 @@ def served(hf: Holdfast, url: str) -> Iterator[Served]:
         yield found
 
 
-def test_answers_streams_and_hostile_names(hf: Holdfast, served: Served, url: str) -> None:
+def test_server_on_postgres_answers_and_streams(hf: Holdfast, served: Served, url: str) -> None:
     assert {run["id"] for run in served.get("/runs")["runs"]} == {run.id for run in hf.runs()}
     assert served.get("/diff", a="hand@4", b="@7")["count"] == len(hf.diff("hand@4", "hand@7"))
     assert served.get("/runs", search="hostile")["runs"][0]["id"] == "[red]hostile[/red]"
