@@ -7,8 +7,9 @@ import shutil
 import tomllib
 from pathlib import Path
 
+from in_process import call
 from shelf import STORE, Shelf
-from terminal import Terminal, call
+from terminal import Terminal
 
 from holdfast.store.sqlite.schema import migrations
 

@@ -7,8 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
+from in_process import call
 from shelf import EVIL, LONG, Shelf
-from terminal import Terminal, call
+from terminal import Terminal
 
 import holdfast
 from holdfast.cli.output import Output

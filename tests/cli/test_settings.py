@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
+from in_process import call
 from shelf import Shelf
-from terminal import call
 
 import holdfast
 from holdfast.cli.settings import find_app, find_store

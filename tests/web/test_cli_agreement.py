@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import in_process
 import pytest
-import terminal
 from shelf import LONG, STORE, Shelf
 from web_server import Served
 
@@ -151,7 +151,7 @@ def test_inbox_events_and_stats_agree_with_the_cli(served: Served, cli: Any) -> 
 
 
 def test_events_agree_with_the_cli(served: Served, filled: Path) -> None:
-    done = terminal.call("events", "--json", "--store", STORE, cwd=filled)
+    done = in_process.call("events", "--json", "--store", STORE, cwd=filled)
     told = [json.loads(line) for line in done.out.splitlines()]
     assert served.get("/events") == {"events": told, "cursor": told[-1]["cursor"], "more": False}
     of_one = served.get("/events", run="report-2", kind="run.*")["events"]
