@@ -87,7 +87,6 @@ class Options:
     name: str
     level: int = 2
     init: bool = True
-    init: bool = True
     members: bool = True
     only: frozenset[str] = frozenset()
     without: frozenset[str] = frozenset()
