@@ -28,7 +28,7 @@ POLL_INTERVAL = 0.05
 MAX_POLL_INTERVAL = 0.5
 
 #: Return the frame of the caller, or of the function so many calls above it.
-current_frame = sys._getframe
+current_frame = sys._getframe  # noqa: SLF001 - `inspect.currentframe` is the same, but accepts no depth
 
 
 def has_returned(holder: FrameType) -> bool:
