@@ -37,6 +37,7 @@ from holdfast.store.rows import (
     mark_record,
     row_sum,
     run_record,
+    status_numbers,
     timeline_record,
     version_record,
 )
@@ -105,13 +106,16 @@ class SQLDialect(NamedTuple):
     known_artifacts: str
     #: Delete artifacts stored before $1 that no version holds; return them.
     delete_unheld: str
-    #: Convert numbers, digests, pairs of numbers and a prefix to the values of these statements.
-    encode_numbers: Callable[[Sequence[int]], Any]
+    #: Conditions of `RunStore.runs`; `{}` is the place of the value. The id has a prefix; the status is in a list.
+    has_prefix: str
+    has_status: str
+    #: The number of distinct tags of a list that a run has.
+    count_tags: str
+    #: Convert a list of numbers or texts, digests, pairs of numbers and a prefix to the values of these statements.
+    encode_list: Callable[[Sequence[Any]], Any]
     encode_digests: Callable[[Sequence[bytes]], Any]
     encode_places: Callable[[Sequence[tuple[int, int]]], Sequence[Any]]
     encode_prefix: Callable[[str], Any]
-    #: Return further conditions of `RunStore.runs`, see `run_conditions`.
-    run_conditions: Callable[[RunFilters], list[tuple[str, Any]]]
     #: Before artifacts are written or referred to, and before they are collected; None if writers exclude each other.
     lock_shared: str | None = None
     lock_exclusive: str | None = None
@@ -159,12 +163,39 @@ class SQLRuns:
         self, *, before: int | None = None, limit: int = 100, **filters: Unpack[RunFilters]
     ) -> list[RunRecord]:
         """Return runs that match the filters, newest first, with keys below `before`."""
-        conditions = [*run_conditions(before, filters), *self._dialect.run_conditions(filters)]
-        where, values = _join([LIVE_RUN] if filters.get("live") else [], conditions)
+        where, values = self._where(before, filters)
         statement = f"{self._SELECT}{where} ORDER BY key DESC LIMIT ${len(values) + 1}"
         rows = self._database.rows(statement, (*values, limit))
         check_order(before, [row[0] for row in rows], ascending=False)
         return [run_record(row) for row in rows]
+
+    def _where(self, before: int | None, filters: RunFilters) -> tuple[str, list[Any]]:
+        dialect = self._dialect
+        prefix, tags = filters.get("prefix") or None, sorted(set(filters.get("tags", ())))
+        numbers = status_numbers(filters.get("statuses"))
+        # The runs of one status come from the index in the right order.
+        one = numbers[0] if numbers and len(numbers) == 1 else None
+        conditions = [
+            ("workflow = {}", filters.get("workflow")),
+            ("updated >= {}", filters.get("since")),
+            ("key < {}", before),
+            ("due <= {}", filters.get("due")),
+            ("parent = {}", filters.get("parent")),
+            ("id >= {}", prefix),
+            (dialect.has_prefix, None if prefix is None else dialect.encode_prefix(prefix)),
+            ("status = {}", one),
+            (
+                dialect.has_status,
+                None if numbers is None or one is not None else dialect.encode_list(numbers),
+            ),
+            (
+                "EXISTS (SELECT 1 FROM mark WHERE mark.run = run.key AND mark.name = {})",
+                tags[0] if tags else None,
+            ),
+            # A join for each tag would be planned in all orders.
+            (f"{dialect.count_tags} = {len(tags)}", dialect.encode_list(tags) if len(tags) > 1 else None),
+        ]
+        return _join([LIVE_RUN] if filters.get("live") else [], conditions)
 
     def forks_of(self, key: int) -> list[RunRecord]:
         """Return the runs that were forked from a run."""
@@ -182,24 +213,6 @@ class SQLRuns:
             pack_bytes=pack_bytes,
             file_bytes=file_bytes,
         )
-
-
-def run_conditions(before: int | None, filters: RunFilters) -> list[tuple[str, Any]]:
-    """Return the conditions of `RunStore.runs` that all databases share, each with its value; None if it does not
-    apply. `{}` is the place of the value."""
-    tags = filters.get("tags")
-    return [
-        ("workflow = {}", filters.get("workflow")),
-        ("updated >= {}", filters.get("since")),
-        ("key < {}", before),
-        ("due <= {}", filters.get("due")),
-        ("parent = {}", filters.get("parent")),
-        ("id >= {}", filters.get("prefix") or None),
-        (
-            "EXISTS (SELECT 1 FROM mark WHERE mark.run = run.key AND mark.name = {})",
-            min(tags) if tags else None,
-        ),
-    ]
 
 
 def _join(fixed: list[str], conditions: Sequence[tuple[str, Any]]) -> tuple[str, list[Any]]:
@@ -256,12 +269,12 @@ class SQLVersions:
 
     def packs(self, run: int, numbers: Sequence[int]) -> list[VersionRecord]:
         """Return versions with packs, stubs included, in any order; missing ones are omitted."""
-        values = (run, self._dialect.encode_numbers(numbers))
+        values = (run, self._dialect.encode_list(numbers))
         return list(map(version_record, self._database.rows(self._dialect.packs, values)))
 
     def pack_bytes(self, run: int, numbers: Sequence[int]) -> dict[int, bytes]:
         """Return only the packs, by number; missing ones are omitted."""
-        values = (run, self._dialect.encode_numbers(numbers))
+        values = (run, self._dialect.encode_list(numbers))
         return dict(self._database.rows(self._dialect.pack_bytes, values))
 
     def packs_of(self, places: Sequence[tuple[int, int]]) -> dict[tuple[int, int], VersionRecord]:

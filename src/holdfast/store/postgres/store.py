@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any
 
 import msgspec
 
@@ -30,8 +29,8 @@ from holdfast.store.postgres.notify import ChangeListener, ChangeNotifier
 from holdfast.store.postgres.queue import PostgresQueues
 from holdfast.store.postgres.url import parse
 from holdfast.store.process_fork import ProcessBound, reset_in_children
-from holdfast.store.protocol import Prune, RunFilters, RunImport, stale_run
-from holdfast.store.rows import RUN, mark_row, run_row, run_sum, status_numbers, timeline_row
+from holdfast.store.protocol import Prune, RunImport, stale_run
+from holdfast.store.rows import RUN, mark_row, run_row, run_sum, timeline_row
 from holdfast.store.sql import (
     DELETE_MARK,
     DELETE_RUN,
@@ -84,23 +83,6 @@ _DELETE_VERSIONS = "DELETE FROM journal WHERE run = $1 AND number = ANY($2::bigi
 _PAGE = 500
 
 
-def _run_conditions(filters: RunFilters) -> list[tuple[str, Any]]:
-    numbers, tags = status_numbers(filters.get("statuses")), sorted(set(filters.get("tags", ())))
-    # The runs of one status come from the index in the right order.
-    one = numbers[0] if numbers and len(numbers) == 1 else None
-    return [
-        ("status = {}", one),
-        ("status = ANY({}::bigint[])", numbers if one is None else None),
-        ("starts_with(id, {})", filters.get("prefix") or None),
-        (
-            # A join for each tag would be planned in all orders.
-            "(SELECT count(DISTINCT name) FROM mark WHERE mark.run = run.key "
-            f"AND name = ANY({{}}::text[])) = {len(tags)}",
-            tags if len(tags) > 1 else None,
-        ),
-    ]
-
-
 def _dialect(schema_name: str) -> SQLDialect:
     lock = schema.lock_number(schema_name, schema.ARTIFACTS)
     return SQLDialect(
@@ -124,11 +106,13 @@ def _dialect(schema_name: str) -> SQLDialect:
             "DELETE FROM artifact WHERE at < $1 AND NOT EXISTS (SELECT FROM hold WHERE hold.digest = artifact.digest) "
             "RETURNING digest, size, at"
         ),
-        encode_numbers=list,
+        has_prefix="starts_with(id, {})",
+        has_status="status = ANY({}::bigint[])",
+        count_tags="(SELECT count(DISTINCT name) FROM mark WHERE mark.run = run.key AND name = ANY({}::text[]))",
+        encode_list=list,
         encode_digests=list,
         encode_places=lambda places: ([run for run, _ in places], [number for _, number in places]),
         encode_prefix=str,
-        run_conditions=_run_conditions,
         lock_shared=f"SELECT pg_advisory_xact_lock_shared({lock})",
         lock_exclusive=f"SELECT pg_advisory_xact_lock({lock})",
     )

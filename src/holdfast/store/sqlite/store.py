@@ -33,8 +33,8 @@ from holdfast.errors import (
 from holdfast.model.records import EventRecord, MarkRecord, RunRecord, StoreStats
 from holdfast.store.artifact_folder import ArtifactFolder
 from holdfast.store.process_fork import ProcessBound
-from holdfast.store.protocol import Append, Prune, RunFilters, RunImport, stale_new_run, stale_run, wall_clock
-from holdfast.store.rows import event_row, mark_row, status_numbers, timeline_row
+from holdfast.store.protocol import Append, Prune, RunImport, stale_new_run, stale_run, wall_clock
+from holdfast.store.rows import event_row, mark_row, timeline_row
 from holdfast.store.sql import (
     DELETE_MARK,
     DELETE_RUN,
@@ -91,20 +91,6 @@ def _prefix_end(prefix: str) -> bytes:
     return prefix.encode() + b"\xff"
 
 
-def _run_conditions(filters: RunFilters) -> list[tuple[str, Any]]:
-    prefix, tags = filters.get("prefix"), set(filters.get("tags", ()))
-    numbers = status_numbers(filters.get("statuses"))
-    return [
-        ("id < CAST({} AS TEXT)", _prefix_end(prefix) if prefix else None),
-        (
-            "(SELECT count(DISTINCT name) FROM mark WHERE mark.run = run.key "
-            f"AND name IN (SELECT value FROM json_each({{}}))) = {len(tags)}",
-            _encode_list(sorted(tags)) if len(tags) > 1 else None,
-        ),
-        ("status IN (SELECT value FROM json_each({}))", None if numbers is None else _encode_list(numbers)),
-    ]
-
-
 # ruff: noqa: S608 - statements are made of constants only
 _DIALECT = SQLDialect(
     version=VERSION,
@@ -126,11 +112,16 @@ _DIALECT = SQLDialect(
     delete_unheld=(
         "DELETE FROM artifact WHERE at < $1 AND digest NOT IN (SELECT digest FROM hold) RETURNING digest, size, at"
     ),
-    encode_numbers=_encode_list,
+    has_prefix="id < CAST({} AS TEXT)",
+    has_status="status IN (SELECT value FROM json_each({}))",
+    count_tags=(
+        "(SELECT count(DISTINCT name) FROM mark "
+        "WHERE mark.run = run.key AND name IN (SELECT value FROM json_each({})))"
+    ),
+    encode_list=_encode_list,
     encode_digests=_encode_digests,
     encode_places=lambda places: (_encode_list(places),),
     encode_prefix=_prefix_end,
-    run_conditions=_run_conditions,
 )
 
 
