@@ -36,7 +36,7 @@ _PATIENCE = 60.0
 class Moment(NamedTuple):
     """When to kill: a number of seconds after a number of reports."""
 
-    promises: int
+    calls: int
     seconds: float
 
     @classmethod
@@ -63,21 +63,21 @@ class KilledProcesses:
         assert self._server.stdin is not None
         self._server.stdin.write(json.dumps(job).encode() + b"\n")
         pid = self._next(_PATIENCE)["ready"]
-        promised: list[dict[str, Any]] = []
-        while len(promised) < moment.promises and (not promised or "failed" not in promised[-1]):
-            promised.append(self._next(_PATIENCE))
+        acknowledged: list[dict[str, Any]] = []
+        while len(acknowledged) < moment.calls and (not acknowledged or "failed" not in acknowledged[-1]):
+            acknowledged.append(self._next(_PATIENCE))
         deadline = time.monotonic() + moment.seconds
         while (left := deadline - time.monotonic()) > 0:
             line = self._next(left, missing={})
             if line:
-                promised.append(line)
+                acknowledged.append(line)
         os.kill(pid, signal.SIGKILL)
         while "ended" not in (line := self._next(_PATIENCE)):
-            promised.append(line)
+            acknowledged.append(line)
         assert line["ended"] == signal.SIGKILL
-        failed = [line["failed"] for line in promised if "failed" in line]
+        failed = [line["failed"] for line in acknowledged if "failed" in line]
         assert not failed, failed[0]
-        return promised
+        return acknowledged
 
     def _next(self, wait: float, missing: Any = None) -> dict[str, Any]:
         """Return the next line, or `missing` if there is none in time."""
@@ -109,7 +109,7 @@ def victims() -> Iterator[KilledProcesses]:
     found.close()
 
 
-class Promises:
+class AcknowledgedCalls:
     """The acknowledged calls of all killed processes, and checks that their effects are in the store."""
 
     def __init__(self) -> None:
@@ -180,29 +180,29 @@ def test_kill_loses_no_acknowledged_version(store: int, victims: KilledProcesses
     job: dict[str, Any] = {"job": "commit", "path": str(tmp_path / "runs.db")}
     if store % 2:
         job["artifacts"] = str(tmp_path / "artifacts")
-    promises = Promises()
+    calls = AcknowledgedCalls()
     unopened = 0
     fresh: list[tuple[str, int]] = []
     for turn in range(min(PER_STORE, KILLS)):
-        fresh += promises.add(victims.kill({**job, "seed": rng.random()}, Moment.choose(rng)))
+        fresh += calls.add(victims.kill({**job, "seed": rng.random()}, Moment.choose(rng)))
         unopened += 1
         if rng.random() < 0.3 and turn < PER_STORE - 1:
             continue
         with holdfast.open(job["path"], artifacts=job.get("artifacts")) as hf:
-            promises.check(hf, fresh)
+            calls.check(hf, fresh)
             assert hf.verify().problems == ()
             written = 0
             for run in hf.runs():
                 numbers = _numbers(hf.history(run.id))
                 assert numbers == list(range(1, len(numbers) + 1))
                 written += len(numbers)
-            silent = written - len(promises.digests)
-            assert 0 <= silent <= unopened, "more versions than were promised or under way"
-            promises.digests.update(_unpromised(hf, promises))
+            silent = written - len(calls.digests)
+            assert 0 <= silent <= unopened, "more versions than were acknowledged or under way"
+            calls.digests.update(_unacknowledged(hf, calls))
         unopened = 0
         fresh = []
     with holdfast.open(job["path"], artifacts=job.get("artifacts")) as hf:
-        promises.check(hf, list(promises.digests))
+        calls.check(hf, list(calls.digests))
         there = {run.id for run in hf.runs()}
         for name in RUNS:
             log = hf.history(name)
@@ -211,13 +211,13 @@ def test_kill_loses_no_acknowledged_version(store: int, victims: KilledProcesses
         assert hf.verify().ok
 
 
-def _unpromised(hf: Holdfast, promises: Promises) -> dict[tuple[str, int], str]:
+def _unacknowledged(hf: Holdfast, calls: AcknowledgedCalls) -> dict[tuple[str, int], str]:
     """Return versions whose commit was not acknowledged before the kill: once seen, they must stay."""
     return {
         (run.id, number): digest(hf.history(run.id).at(number).state)
         for run in hf.runs()
         for number in _numbers(hf.history(run.id))
-        if (run.id, number) not in promises.digests
+        if (run.id, number) not in calls.digests
     }
 
 
@@ -230,23 +230,23 @@ def test_killed_prune_and_gc_are_all_or_nothing(
     job: dict[str, Any] = {"job": work, "path": str(tmp_path / "runs.db")}
     if folder:
         job["artifacts"] = str(tmp_path / "artifacts")
-    promises = Promises()
+    calls = AcknowledgedCalls()
     for _ in range(FEW):
-        promises.add(victims.kill({**job, "seed": rng.random()}, Moment.choose(rng)))
-        if not promises.digests:
+        calls.add(victims.kill({**job, "seed": rng.random()}, Moment.choose(rng)))
+        if not calls.digests:
             continue
         with holdfast.open(job["path"], artifacts=job.get("artifacts")) as hf:
             assert hf.verify().problems == ()
             log = hf.history("ada")
             numbers = _numbers(log)
-            promises.check(hf, [])
-            promises.digests.update(_unpromised(hf, promises))
-            assert not promises.gone & {("ada", number) for number in numbers}
-            assert {number for _, number in promises.pins} <= set(numbers)
+            calls.check(hf, [])
+            calls.digests.update(_unacknowledged(hf, calls))
+            assert not calls.gone & {("ada", number) for number in numbers}
+            assert {number for _, number in calls.pins} <= set(numbers)
             last = numbers[-1]
             assert set(range(max(1, last - 1), last + 1)) <= set(numbers)
             for number in numbers:
-                assert digest(log.at(number).state) == promises.digests[("ada", number)]
+                assert digest(log.at(number).state) == calls.digests[("ada", number)]
     with holdfast.open(job["path"], artifacts=job.get("artifacts")) as hf:
         log = hf.history("ada")
         log.commit({"still": "alive"})
@@ -271,15 +271,15 @@ def test_killed_import_is_all_or_nothing(victims: KilledProcesses, tmp_path: Pat
         source.export_run("source", bundle)
         expected = [digest(log.at(number).state) for number in _numbers(log)]
     job = {"job": "bring_in", "path": str(tmp_path / "runs.db"), "more": str(bundle)}
-    promised: set[str] = set()
+    acknowledged: set[str] = set()
     for _ in range(FEW):
         lines = victims.kill({**job, "seed": rng.random()}, Moment.choose(rng, most=5))
-        promised |= {line["run"] for line in lines}
+        acknowledged |= {line["run"] for line in lines}
         with holdfast.open(job["path"]) as hf:
             assert hf.verify().problems == ()
             runs = {run.id for run in hf.runs(limit=100_000)}
-            assert promised <= runs
-            assert len(runs - promised) <= FEW
+            assert acknowledged <= runs
+            assert len(runs - acknowledged) <= FEW
             for run in runs:
                 copied = hf.history(run)
                 assert _numbers(copied) == list(range(1, len(expected) + 1))
@@ -297,25 +297,25 @@ def test_killed_backup_is_complete_or_absent(folder: bool, victims: KilledProces
     job: dict[str, Any] = {"job": "back_up", "path": str(tmp_path / "runs.db"), "more": str(copies)}
     if folder:
         job["artifacts"] = str(tmp_path / "artifacts")
-    promises = Promises()
-    promised: dict[str, int] = {}
+    calls = AcknowledgedCalls()
+    acknowledged: dict[str, int] = {}
     for _ in range(FEW):
         lines = victims.kill({**job, "seed": rng.random()}, Moment.choose(rng, most=6))
-        promises.add([line for line in lines if "backup" not in line])
-        promised |= {line["backup"]: line["version"] for line in lines if "backup" in line}
-        if not promises.digests:
+        calls.add([line for line in lines if "backup" not in line])
+        acknowledged |= {line["backup"]: line["version"] for line in lines if "backup" in line}
+        if not calls.digests:
             continue
         with holdfast.open(job["path"], artifacts=job.get("artifacts")) as hf:
             assert hf.verify().problems == ()
-            promises.check(hf, list(promises.digests))
-            promises.digests.update(_unpromised(hf, promises))
+            calls.check(hf, list(calls.digests))
+            calls.digests.update(_unacknowledged(hf, calls))
     found = {file.name: file for file in copies.glob("copy-*.db")}
-    assert promised
-    assert promised.keys() <= found.keys()
+    assert acknowledged
+    assert acknowledged.keys() <= found.keys()
     for name, file in found.items():
         with holdfast.open(file, artifacts=copies / "copies" if folder else None) as copy:
             assert copy.verify().problems == ()
             log = copy.history("ada")
-            assert log.head.number == promised.get(name, log.head.number)
+            assert log.head.number == acknowledged.get(name, log.head.number)
             for number in _numbers(log):
-                assert digest(log.at(number).state) == promises.digests[("ada", number)]
+                assert digest(log.at(number).state) == calls.digests[("ada", number)]
