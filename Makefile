@@ -22,13 +22,13 @@ PIP = -m pip --disable-pip-version-check --quiet
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
-demo: .venv-demo/ready ## see it at work: an agent is killed, goes on, makes a mistake and is put right
+demo: .venv-demo/ready ## see it at work: an agent is killed, resumed, and corrected
 	@.venv-demo/bin/holdfast demo
 
-picture: $(VENV)/ready ## draw the picture of the README anew: docs/pictures/demo.svg
+picture: $(VENV)/ready ## draw the picture of the README: docs/pictures/demo.svg
 	@folder=$$(mktemp -d) && cd $$folder && PATH=$(CURDIR)/$(VENV)/bin:$$PATH holdfast demo --picture $(CURDIR)/docs/pictures/demo.svg; rm -r $$folder
 
-pictures: setup ## take the pictures of docs/page.md anew, in a browser
+pictures: setup ## take the pictures of docs/page.md in a browser
 	@folder=$$(mktemp -d) && HOLDFAST_SCREENS=$$folder $(VENV)/bin/python -m pytest -q tests/web/test_page_screens.py && \
 		for each in runs-light run-light difference-dark rollback-light inbox-light compare-light; do \
 		cp $$folder/$$each.png docs/pictures/page-$$each.png; done; rm -r $$folder
@@ -44,9 +44,10 @@ test-quick: setup ## run the tests that take no second each: all areas, no brows
 pythons: ## run the quick tests on every other supported Python that this machine has
 	@for each in $$($(PYTHON) tests/pythons.py); do $(MAKE) --no-print-directory test-quick PYTHON=$$each || exit 1; done
 
-check: $(VENV)/ready ## check format, style, types and layers
+check: $(VENV)/ready ## check format, style, words, types and layers
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/python .ci/check_words.py
 	$(VENV)/bin/mypy
 	@for each in tests/conftest.py tests/*/conftest.py; do MYPYPATH=tests:tests/cli:tests/store $(VENV)/bin/mypy --no-error-summary $$each || exit 1; done
 	$(VENV)/bin/lint-imports
@@ -72,7 +73,7 @@ crash: $(VENV)/ready ## kill -9 processes and workers, and cut the power, again 
 fuzz: .venv-fuzz/ready ## feed mutated bytes to every door, with coverage feedback: make fuzz SECONDS=3600
 	@for each in $(TARGETS); do .venv-fuzz/bin/python tests/fuzz/fuzz.py $$each --seconds $(SECONDS) || exit 1; done
 
-bench: .venv-bench/ready ## measure speed and size beside the raw limit and the peers, into docs/benchmarks.md
+bench: .venv-bench/ready ## measure speed and size against the raw limit and the peers, into docs/benchmarks.md
 	.venv-bench/bin/python -m bench --write docs/benchmarks.md
 
 reference: $(VENV)/ready ## write the reference pages from the docstrings
@@ -98,7 +99,7 @@ clean: ## remove the environments, caches and builds
 		.import_linter_cache
 	find bench src tests -name __pycache__ -prune -exec rm -rf {} +
 
-# Each environment is the package, editable, with its extras; made anew when what it is made from changes.
+# Each environment is the package, editable, with its extras; made again when the files that it depends on change.
 $(VENV)/ready: EXTRAS = [dev]
 .venv-bench/ready: EXTRAS = [bench]
 .venv-fuzz/ready: EXTRAS = [fuzz]

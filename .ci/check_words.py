@@ -26,11 +26,11 @@ EXCUSE = "words:"
 #: Phrases that are ruled out in prose (a pattern), and what to write instead.
 PROSE = {
     r"whoever|somebody|nobody|anybody": "name the subject: a process, a caller, another writer",
-    r"(?:is|are|was|were|be|been) told|tells? (?:it|that|whether|what|which|how|who|of)": "say, report, return, show",
-    r"stands? (?:beside|for itself|there|where|in the way)": "is, is stored",
-    r"beside (?:it|them|the|each|a|an|their|this|that)": "next to, along with, during",
+    r"told|tells?|telling": "say, report, return, show",
+    r"(?:stands?|stood) (?!for\b)|standing": "is, is stored",
+    r"beside": "next to, along with, during",
     r"(?:go|goes|going|gone|went) on(?: with| from)?(?! to\b)": "continue, resume, happen",
-    r"giv(?:e|es|en|ing) (?:it |them )?up": "stop, abandon, cancel, time out",
+    r"(?:giv(?:e|es|en|ing)|gave) (?:it |them )?up": "stop, abandon, cancel, time out",
     r"let(?:s|ting)? go(?: of)?": "release, free",
     r"begun": "started",
     r"afresh|anew": "again",
@@ -43,6 +43,8 @@ PROSE = {
     r"for want of": "because there is no",
     r"in the meantime of|to and fro": "back and forth",
 }
+#: Words that a docstring does not start with, and what to write instead.
+STARTS = {"What": "a noun phrase, or Return …", "That": "a noun phrase"}
 #: Words that no class, function, method, parameter or module is named with, and what to use instead.
 NAMES = {
     "told": "reported, recorded",
@@ -64,6 +66,8 @@ NAMES = {
     "hush": "secret",
     "luck": "random",
     "wish": "request",
+    "stands": "status, is",
+    "whosoever": "owner",
 }
 
 
@@ -86,7 +90,9 @@ def check(path: Path) -> Iterator[tuple[int, str, str]]:
     lines = text.splitlines()
     if path.suffix == ".py":
         places = [*_python_prose(text)]
-        yield from _names(ast.parse(text), path.stem)
+        tree = ast.parse(text)
+        yield from _names(tree, path.stem)
+        yield from _docstring_starts(tree)
     elif path.suffix == ".md":
         places = [*_markdown_prose(lines)]
     else:
@@ -116,13 +122,23 @@ def _python_prose(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _markdown_prose(lines: list[str]) -> Iterator[tuple[int, str]]:
-    """Yield the lines outside code blocks, without code spans."""
+    """Yield the lines outside code blocks, without code spans and comments."""
     in_code = False
     for number, line in enumerate(lines, 1):
         if line.lstrip().startswith("```"):
             in_code = not in_code
         elif not in_code:
-            yield number, re.sub(r"`[^`]*`", "", line)
+            yield number, re.sub(r"`[^`]*`|<!--.*?-->", "", line)
+
+
+def _docstring_starts(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
+    """Yield the docstrings that start with a word of `STARTS`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            docstring = ast.get_docstring(node) or ""
+            first = docstring.split(maxsplit=1)[:1]
+            if first and first[0] in STARTS:
+                yield node.body[0].lineno, docstring.splitlines()[0], STARTS[first[0]]
 
 
 def _names(tree: ast.AST, module: str) -> Iterator[tuple[int, str, str]]:

@@ -59,7 +59,7 @@ def _beside(
 
     lead, our_size, its_size, ratio, *rates = bench.seldom().repeat(once)
     yield Row(work, "its rate", ratio, "× raw", str(Rates(*rates)))
-    yield Row(work, "our rate ÷ its rate", lead, "×", "each beside its own raw limit")
+    yield Row(work, "our rate ÷ its rate", lead, "×", "each relative to its own raw limit")
     sizes = f"{megabytes(its_size)} to {megabytes(our_size)}"
     yield Row(work, "its file ÷ our file", its_size / our_size, "×", sizes)
 

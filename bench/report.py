@@ -111,7 +111,7 @@ def _disk(folder: Path) -> str:
     for queue in (block / "queue", block.parent / "queue"):
         if (queue / "rotational").exists():
             if "virtio" in str(block):
-                return f"{kind} on a virtual disk, which does not tell its kind"
+                return f"{kind} on a virtual disk, of unknown kind"
             turning = (queue / "rotational").read_text().strip() == "1"
             return f"{kind} on a {'rotating' if turning else 'solid-state'} disk"
     return kind

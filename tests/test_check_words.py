@@ -24,6 +24,11 @@ def checked(path: Path) -> tuple[int, list[str]]:
         ("comment.py", "# What somebody wants of the run.\n", 1),
         ("message.py", 'raise ValueError(f"{name} is no run")\n', 1),
         ("name.py", "def tell_owner(run):\n    return run\n", 1),
+        ("place.md", "The file stands in a folder.\n", 1),
+        ("neighbour.py", "#: The artifacts that are beside a store.\n", 1),
+        ("report.md", "A line tells the number of runs.\n", 1),
+        ("subject.py", 'def f():\n    """What a run has spent."""\n', 2),
+        ("stopped.md", "The worker gave up.\n", 1),
         ("label.tsx", "export const label = 'Frozen runs';\n", 1),
     ],
 )
@@ -38,7 +43,8 @@ def test_words_of_the_old_dialect_are_found(tmp_path: Path, name: str, text: str
 def test_plain_english_passes(tmp_path: Path) -> None:
     path = tmp_path / "plain.py"
     path.write_text(
-        '"""Return the head version.\n\nThere is no run without one.\n"""\n\n\ndef head():\n    pass\n'
+        '"""Return the head version.\n\nThere is no run without one. A * stands for any run.\n"""\n'
+        "\n\ndef head():\n    return file.tell()\n"
     )
     assert checked(path) == (0, [])
 

@@ -196,8 +196,8 @@ def test_pip_install_of_a_fresh_clone_runs_the_readme(tmp_path: Path, has_npm: b
     if has_npm and shutil.which("npm") is None:
         pytest.skip("needs npm")
     installation = Installation(sys.executable, tmp_path)
-    search = {} if has_npm else {"PATH": f"{tmp_path / 'venv' / 'bin'}{os.pathsep}{without_npm()}"}
-    output = installation.run("pip", "install", "--verbose", clone(tmp_path), **search)
+    search = os.environ["PATH"] if has_npm else without_npm()
+    output = installation.run("pip", "install", "--verbose", clone(tmp_path), PATH=search)
     assert ("WITHOUT the web page" in output) is not has_npm
     installation.check_readme()
     program = "from holdfast.web.page import PageFiles; print(PageFiles().is_built)"

@@ -1,4 +1,4 @@
-"""Draws the pictures of the concepts page: `python docs/pictures/draw.py` writes the SVG files beside this one.
+"""Draws the pictures of the concepts page: `python docs/pictures/draw.py` writes the SVG files into its folder.
 
 Colours are variables, so that one file serves light and dark, alone and within a page (see pages.css).
 """

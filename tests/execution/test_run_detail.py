@@ -64,7 +64,7 @@ DETAIL = RunDetail(
     retried={"plan": 2},
     code="abc",
     overrides={"plan": "m.f x"},
-    wish="pause",
+    stop_request="pause",
     reason="why",
     actor="Ada",
     rollback=PendingRollback(to=2, reason="r", then="queued", due=1, symptom="silent", restores=1),

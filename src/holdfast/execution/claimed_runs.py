@@ -92,9 +92,11 @@ def wait_for_execution(engine: EngineContext, run: RunRecord, is_newest: Callabl
 def adopt(
     engine: EngineContext, workflow: Workflow, run: RunRecord, version: VersionRecord | None = None
 ) -> Adopted:
-    """What is needed to execute a run that is ours, as its record was when it was claimed: if it was changed since, the
-    next write is refused, and the session looks again. `version` is its head, if it was read already. `HoldfastError`
-    if it cannot be read at all."""
+    """Read everything that the execution of a run of ours needs, as of the record that was claimed.
+
+    If the run was changed since, the next write is refused, and the session reads it again. `version` is its head, if
+    it was read already. Raises `HoldfastError` if it cannot be read at all.
+    """
     line = Committer(engine.context, run.id)
     head = line.head_of(run, version)
     reader = engine.context.reader(run)
@@ -117,15 +119,15 @@ def adopt(
     execution = Execution(engine, workflow, line, head, record, overrides=functions)
     execution.contained, execution.before = True, run
     facts = execution.detail
-    before = (facts.error, facts.code, facts.called, facts.wish, facts.watchdog, facts.limits)
+    before = (facts.error, facts.code, facts.called, facts.stop_request, facts.watchdog, facts.limits)
     facts.watchdog = follow_workflow(facts.watchdog, workflow.watchdog)
     facts.limits = updated_limits(facts.limits, workflow.limits)
     facts.error, facts.failed_step, facts.called = b"", "", False
-    if facts.wish == "hand back":
-        facts.wish = ""
+    if facts.stop_request == "hand back":
+        facts.stop_request = ""
     if facts.code or record.code != workflow.code:
         facts.code = workflow.code
-    if (facts.error, facts.code, facts.called, facts.wish, facts.watchdog, facts.limits) != before:
+    if (facts.error, facts.code, facts.called, facts.stop_request, facts.watchdog, facts.limits) != before:
         execution.writer.mark_changed()
     return Adopted(execution, tuple(args), kwargs, refused)
 

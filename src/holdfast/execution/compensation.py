@@ -283,7 +283,7 @@ def _undo(
             else:
                 drive(writer.save(owner=None, until=0, status="paused"))
         except StopExecution as halt:
-            execution.detail.wish = ""
+            execution.detail.stop_request = ""
             writer.mark_changed()
             writer.add_event(
                 f"run.{halt.status}", reason=execution.detail.reason, actor=execution.detail.actor
@@ -318,7 +318,7 @@ def _compensating(engine: EngineContext, run: RunRecord, pending: PendingRollbac
         raise StaleVersion(f"run {run.id!r} has changed meanwhile: look at it again")
     record = ReplayLog(engine.context.reader(run)).load(run.head)
     facts = detail_of(run)
-    facts.rollback, facts.error, facts.failed_step, facts.wish = pending, b"", "", ""
+    facts.rollback, facts.error, facts.failed_step, facts.stop_request = pending, b"", "", ""
     entry = build_event("run.rolling_back", engine.context.clock(), **msgspec.structs.asdict(pending))
     head = own(engine, line, head, facts, entry)
     execution = Execution(engine, Workflow(run.workflow or "", _undo, False), line, head, record)

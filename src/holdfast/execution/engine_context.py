@@ -102,7 +102,7 @@ def unlimited(queue: str) -> int | None:
 
 
 class _Claim:
-    """That a thread or task of this engine advances a run; the event loop of the task, and what holds the claim."""
+    """The claim of a thread or task of this engine to advance a run: its holder, and the event loop of a task."""
 
     __slots__ = ("holder", "loop")
 
@@ -112,7 +112,7 @@ class _Claim:
 
 
 class EngineContext:
-    """What executions share."""
+    """The parts that all executions of an engine share."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Word for a run from outside: answers, events, wishes to stop. Each is one compare-and-set of the run's record.
+"""Messages to a run from outside: answers, events, requests to stop. Each is one compare-and-set of the run's record.
 
 Invariant: a prompt is answered once; an event is taken by one wait; what reaches a run belongs to its present timeline.
 """
@@ -167,11 +167,13 @@ def signal(context: StoreContext, run_id: str, name: str, value: Any, actor: str
     return amend(context, run_id, change)
 
 
-def wish(context: StoreContext, run_id: str, what: str, reason: str | None, actor: str | None) -> RunRecord:
+def request_stop(
+    context: StoreContext, run_id: str, what: str, reason: str | None, actor: str | None
+) -> RunRecord:
     """Request that a run stops before its next step."""
 
     def change(run: RunRecord, facts: RunDetail) -> list[EventRecord]:
-        facts.wish, facts.reason, facts.actor = what, reason, actor
+        facts.stop_request, facts.reason, facts.actor = what, reason, actor
         return [build_event(f"run.{what}_requested", context.clock(), reason=reason, actor=actor)]
 
     return amend(context, run_id, change)
@@ -335,8 +337,8 @@ def _renamed(run: RunRecord, facts: RunDetail) -> list[EventRecord]:
 
 
 def carried(context: StoreContext, run: RunRecord, to: int) -> bytes:
-    """What stays when the head moves back: sums, numbers that were given, and events that were sent before the version
-    and not taken by then."""
+    """Return the detail of a run whose head moves back: it keeps sums, numbers that were assigned, and events that were
+    sent before the version and not consumed by then."""
     before = detail_of(run)
     if before.question:
         # A person has decided.

@@ -162,21 +162,21 @@ def handed_back(execution: Execution, error: BaseException) -> Flow[None]:
 def halted(execution: Execution, status: str) -> Flow[None]:
     """It was ended at a boundary between steps."""
     facts = execution.detail
-    if status == "suspended" and facts.wish == "hand back":
+    if status == "suspended" and facts.stop_request == "hand back":
         # One branch waits, but others have steps to run: the next execution runs them.
         status = "queued"
     if status == "cancelled":
-        facts.wish, facts.waits = "", []
+        facts.stop_request, facts.waits = "", []
         execution.writer.mark_changed()
         ending = VersionMetadata(kind="final", status="cancelled", note=facts.reason, actor=facts.actor)
         yield from execution.writer.commit(ending, owner=None, until=0, due=None)
         return
     if status == "queued":
-        facts.wish = ""
+        facts.stop_request = ""
         execution.writer.mark_changed()
         execution.writer.add_event("run.handed_back")
     elif status == "paused":
-        facts.wish = ""
+        facts.stop_request = ""
         execution.writer.mark_changed()
         execution.writer.add_event("run.paused", reason=facts.reason, actor=facts.actor)
     else:
@@ -186,11 +186,11 @@ def halted(execution: Execution, status: str) -> Flow[None]:
     yield from execution.writer.save(status=status, owner=None, until=0, due=due)
     if status == "suspended" and execution.head.run.parent is None:
         execution.engine.suspended.add(execution.id)
-    if status == "suspended" and facts.wish in ("cancel", "pause"):
+    if status == "suspended" and facts.stop_request in ("cancel", "pause"):
         # The request came while the run was being suspended; if another process owns the run by now, the write is
         # refused.
         execution.over = False
-        yield from halted(execution, "cancelled" if facts.wish == "cancel" else "paused")
+        yield from halted(execution, "cancelled" if facts.stop_request == "cancel" else "paused")
 
 
 def _set_aside(execution: Execution) -> Flow[None]:
@@ -365,8 +365,8 @@ def _take_over(
         facts, functions = ready.detail, ready.overrides
         record = ReplayLog(engine.context.reader(run)).load(run.head, facts.failed, facts.retried)
         record.given()
-        if facts.wish != "cancel":
-            facts.wish = ""
+        if facts.stop_request != "cancel":
+            facts.stop_request = ""
         facts.error, facts.failed_step, facts.called = b"", "", False
         facts.code = workflow.code
         facts.overrides = described(functions)

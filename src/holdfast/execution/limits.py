@@ -37,8 +37,8 @@ _NAMES = ("cost", "tokens", "steps", "seconds")
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What may be spent: by a run, its children included, or in a `with Limits(…):` block of its code. Once a limit is
-    used up, the next step is not started: `LimitExceeded` is raised instead. None means unlimited."""
+    """Budgets of a run, its children included, or of a `with Limits(…):` block of its code. Once a limit is used up,
+    the next step is not started: `LimitExceeded` is raised instead. None means unlimited."""
 
     #: Sums of what steps noted with `holdfast.annotate(cost=…, tokens=…)`, failed attempts included.
     cost: float | None = None

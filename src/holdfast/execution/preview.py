@@ -25,7 +25,7 @@ from holdfast.workflow.definition import workflow_of
 
 
 class Preview(msgspec.Struct, frozen=True):
-    """What a resume or a rollback would do."""
+    """The effect that a resume or a rollback would have."""
 
     run: str
     status: str

@@ -264,7 +264,7 @@ def _find(root: Any, segments: Sequence[Any]) -> tuple[bool, Any]:
 
 
 def _changes(context: StoreContext, run: RunRecord, number: int) -> list[Change]:
-    """What differs between a version and the head; nothing where one cannot be read any more."""
+    """Return the changes between a version and the head; an empty list if one of them can no longer be read."""
     reader = context.reader(run)
     try:
         return changes(reader.state(number), reader.state(run.head))
@@ -278,7 +278,7 @@ def _lines(found: Sequence[Change]) -> list[str]:
 
 
 def _parts(found: Sequence[Change]) -> list[dict[str, Any]]:
-    """What differs, by the part of the state that an operator can keep as a whole."""
+    """Return the changes, grouped by the part of the state that an operator can keep as a whole."""
     parts: dict[str, list[Change]] = {}
     for change in found:
         parts.setdefault(paths.show(change.path[:1]), []).append(change)

@@ -1,4 +1,4 @@
-"""Tell coroutines that a run they wait for has ended, or can be resumed.
+"""Notify coroutines that a run they wait for has ended, or can be resumed.
 
 One thread per engine watches all runs that are waited for, as long as there are any. It looks when the store has news,
 at a pace that falls with the number of runs, and every second in any case. An execution that ends in this engine wakes

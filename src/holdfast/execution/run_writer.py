@@ -265,8 +265,8 @@ class RunWriter:
         ours.watchdog, ours.restores, ours.dead = theirs.watchdog, theirs.restores, theirs.dead
         ours.limits = theirs.limits
         # Only this process knows that it wants to hand the run back.
-        is_handing_back = ours.wish == "hand back"
-        ours.wish = theirs.wish or ("hand back" if is_handing_back else "")
+        is_handing_back = ours.stop_request == "hand back"
+        ours.stop_request = theirs.stop_request or ("hand back" if is_handing_back else "")
         ours.reason, ours.actor = theirs.reason, theirs.actor
         ours.signals = [signal for signal in theirs.signals if signal.number not in execution.taken]
         ours.sent, ours.asked, ours.called = theirs.sent, max(theirs.asked, ours.asked), theirs.called
@@ -276,7 +276,7 @@ class RunWriter:
         execution.state.outside += self._edits_before(head)
         execution.head = head
         self.mark_changed()
-        if ours.wish:
+        if ours.stop_request:
             execution.stop.end_pauses()
 
     def _edits_before(self, head: Head) -> list[int]:

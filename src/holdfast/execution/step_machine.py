@@ -94,7 +94,7 @@ def call_step(call: Call[Step], view: BranchView) -> Flow[Any]:
     frame, definition, address = call.frame, call.definition, call.address
     execution = frame.execution
     stop = execution.stop
-    if stop.ending or execution.detail.wish:
+    if stop.ending or execution.detail.stop_request:
         stop.check(frame)
     context = execution.engine.context
     redact = context.redaction.redactor
@@ -280,7 +280,7 @@ def replay(
     try:
         if turn is not None:
             yield turn
-            if execution.detail.wish or execution.stop.status:
+            if execution.detail.stop_request or execution.stop.status:
                 execution.stop.check(frame)
         if not execution.replay_log.is_cached(entry):
             yield RunBlocking(partial(execution.replay_log.fetch, entry))

@@ -53,8 +53,8 @@ class StopControl:
     def check(self, frame: Frame) -> None:
         """Raise `StopExecution` if a stop was requested or the execution has ended. A wait ends the frame that waits
         and the frames around it; other branches continue until the workflow's function has ended."""
-        if self._detail.wish:
-            self.stop(_REQUESTED[self._detail.wish])
+        if self._detail.stop_request:
+            self.stop(_REQUESTED[self._detail.stop_request])
         if self.ending and (self._closed or self.ending != "suspended" or self._is_around_a_wait(frame)):
             if self.ending == "ended" and self.cut_off is None:
                 self.cut_off = frame

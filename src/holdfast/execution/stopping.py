@@ -39,10 +39,14 @@ def stop(engine: EngineContext, run_id: str, what: str, reason: str | None, acto
         if run.status in ENDED:
             return
         if is_alive(run, engine.context.clock()):
-            inbox.wish(engine.context, run_id, what, reason, actor)
+            inbox.request_stop(engine.context, run_id, what, reason, actor)
             execution = engine.executions.get(run_id)
             if execution is not None:
-                execution.detail.wish, execution.detail.reason, execution.detail.actor = what, reason, actor
+                execution.detail.stop_request, execution.detail.reason, execution.detail.actor = (
+                    what,
+                    reason,
+                    actor,
+                )
                 execution.stop.end_pauses()
             return
         try:
@@ -67,7 +71,7 @@ def stop_idle(
     if head.run.revision != run.revision:
         raise StaleVersion(f"run {run.id!r} has changed since it was read: read it again")
     detail = detail_of(head.run)
-    detail.waits, detail.wish = [], ""
+    detail.waits, detail.stop_request = [], ""
     entries = settled(engine.store, head.run, detail, engine.context.clock(), choice="cancel", actor=actor)
     ending = VersionMetadata(kind="final", status="cancelled", note=reason, actor=actor)
     left = msgspec.structs.replace(head.run, owner=None, until=0, due=None, detail=encode_detail(detail))
@@ -110,7 +114,7 @@ def delete(engine: EngineContext, run_id: str) -> None:
 
 def _refuse_live(engine: EngineContext, run: RunRecord) -> None:
     """Raise `AlreadyRunning` if a process advances a run or a child of it, and was not asked to cancel it."""
-    if run.status not in CLOSED and detail_of(run).wish != "cancel":
+    if run.status not in CLOSED and detail_of(run).stop_request != "cancel":
         engine.refuse_if_running(run)
     for child in iter_runs(engine.store, parent=run.key):
         _refuse_live(engine, child)

@@ -156,8 +156,8 @@ class Queues:
             self._refuse_requeue(run)
             facts = detail_of(run)
             place = self._place(run, facts, queue, priority)
-            if facts.wish != "cancel":
-                facts.wish = ""
+            if facts.stop_request != "cancel":
+                facts.stop_request = ""
             now = self._context.clock()
             facts.queue = place.queue
             entries = settled(self._store, run, facts, now, actor=actor)

@@ -537,8 +537,8 @@ class Worker:
         for execution in list(engine.executions.values()):
             facts = execution.detail
             mine = execution.id in self._active or execution.head.run.parent is not None
-            if mine and not facts.wish and facts.rollback is None:
-                facts.wish = "hand back"
+            if mine and not facts.stop_request and facts.rollback is None:
+                facts.stop_request = "hand back"
                 execution.stop.end_pauses()
 
     def _drain(self) -> None:

@@ -28,6 +28,7 @@ _STORED_AS = {
     "rollback": "undoing",
     "compensated": "undone",
     "spent_before": "spent",
+    "stop_request": "wish",
 }
 
 #: Fields of a `PendingRollback` that are stored even if they are None.
@@ -169,7 +170,7 @@ class RunDetail(msgspec.Struct, kw_only=True, omit_defaults=True, rename=_STORED
     #: The functions that replace steps of the run, by the step's name.
     overrides: dict[str, str] = {}
     #: A request to the process that advances the run: cancel, pause, or, by a worker that stops, hand back.
-    wish: str = ""
+    stop_request: str = ""
     reason: str | None = None
     actor: str | None = None
     #: Its unfinished rollback.

@@ -21,7 +21,7 @@ from holdfast.model.checks import check_integer, check_number, check_seconds
 #: Which errors are tried again: of these classes, or those for which a function says so.
 On = type[Exception] | tuple[type[Exception], ...] | Callable[[BaseException], bool] | Literal["transient"]
 
-#: A server's wish is granted up to this many seconds.
+#: A delay that a server requests is respected up to this many seconds.
 LONGEST_ASKED = 3600.0
 
 _HEADERS = (("retry-after-ms", 0.001), ("Retry-After", 1.0), ("retry-after", 1.0))

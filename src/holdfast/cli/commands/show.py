@@ -81,14 +81,14 @@ def show_command(
     out = ctx.out
     if path is None and only is None and not raw:
         run = ctx.hf.get(version.run)
-        stands = status_of(run) if run.head.number == version.number else None
+        status = status_of(run) if run.head.number == version.number else None
         # The step that failed left no version.
-        failure = run.failure if stands == "failed" else None
+        failure = run.failure if status == "failed" else None
         if out.json:
-            spending = None if stands is None else spending_view(run)
+            spending = None if status is None else spending_view(run)
             out.document({**full_version_view(version), "failure": as_json(failure), "spending": spending})
         else:
-            _print_version(out, version, stands, failure, everything, None if stands is None else run)
+            _print_version(out, version, status, failure, everything, None if status is None else run)
         return
     value = version.get(path) if path is not None else getattr(version, only or "state")
     if raw:
@@ -113,7 +113,7 @@ def tree(out: Output, value: Any, everything: bool = False) -> None:
 
 
 def _print_version(
-    out: Output, version: Version, stands: str | None, failure: Any, everything: bool, run: Run | None
+    out: Output, version: Version, status: str | None, failure: Any, everything: bool, run: Run | None
 ) -> None:
     """Print a version; for the head of a run, also the run's status, failure, limits and spending."""
     error, arguments, ran = version.error, version.arguments, version.implementation
@@ -135,7 +135,7 @@ def _print_version(
         out.facts({**facts, **values, "state": dumps(as_json(version.state))})
         return
     shown: dict[str, str | Text] = {
-        "status": out.status(stands or version.status),
+        "status": out.status(status or version.status),
         "at": f"{version.at.astimezone():%Y-%m-%d %H:%M:%S}  ({age(version.at)})",
         "took": "" if version.took is None else span(version.took),
         "size": size(version.size),

@@ -173,7 +173,7 @@ def _take_away(
     """Remove the owner of a run that is unchanged since the check, and abandon its execution if it is in this
     process."""
     facts.fence += 1
-    facts.wish = facts.wish if facts.wish == "cancel" else ""
+    facts.stop_request = facts.stop_request if facts.stop_request == "cancel" else ""
     after = _changed(engine, run, facts, status=status, due=due)
     try:
         taken = engine.store.append(Append(expect=run, run=after, events=events, queue=place))

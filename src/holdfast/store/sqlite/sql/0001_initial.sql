@@ -39,7 +39,7 @@ CREATE TABLE journal (
     seal BLOB NOT NULL,
     pack BLOB
 );
--- Events, whose number is NULL, stand in it too, in the order of their positions.
+-- Events, whose number is NULL, are in it too, in the order of their positions.
 CREATE UNIQUE INDEX journal_place ON journal (run, number);
 
 -- Further blocks of a pack, and under n = -1 the pack itself if it is long.
