@@ -21,9 +21,9 @@ def saver(tmp_path: Path) -> Iterator[HoldfastSaver]:
         yield HoldfastSaver(hf)
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
+def test_invalid_config_is_refused(saver: HoldfastSaver) -> None:
+    given: Any
+    for given in (
         None,
         {},
         {"configurable": {}},
@@ -36,18 +36,16 @@ def saver(tmp_path: Path) -> Iterator[HoldfastSaver]:
         {"configurable": {"thread_id": "t", "checkpoint_id": 7}},
         {"configurable": {"thread_id": "t", "checkpoint_id": "x" * 2_000}},
         "t",
-    ],
-)
-def test_invalid_config_is_refused(saver: HoldfastSaver, given: Any) -> None:
-    with pytest.raises(InvalidCall):
-        saver.get_tuple(given)
-    with pytest.raises(InvalidCall):
-        saver.put(given, checkpoint(), {}, {})
-    with pytest.raises(InvalidCall):
-        saver.put_writes(given, [("x", 1)], "task")
-    if given is not None:
+    ):
         with pytest.raises(InvalidCall):
-            saver.list(given)
+            saver.get_tuple(given)
+        with pytest.raises(InvalidCall):
+            saver.put(given, checkpoint(), {}, {})
+        with pytest.raises(InvalidCall):
+            saver.put_writes(given, [("x", 1)], "task")
+        if given is not None:
+            with pytest.raises(InvalidCall):
+                saver.list(given)
     assert sorted(run.id for run in saver.hf.iter_runs()) == []
 
 

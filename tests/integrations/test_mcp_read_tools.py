@@ -154,9 +154,9 @@ def test_show_summarizes_a_version(reader: Agent) -> None:
     assert reader.call("show", ref="report-2~1")["failure"] is None
 
 
-@pytest.mark.parametrize(
-    ("given", "value"),
-    [
+def test_show_returns_a_part(reader: Agent) -> None:
+    given: dict[str, Any]
+    for given, value in (
         ({"ref": "report-1", "path": "plan.tasks[1].name"}, "b"),
         ({"ref": "report-1@3", "part": "result"}, "kelp"),
         ({"ref": "report-1@3", "part": "annotations", "path": "tokens"}, 5),
@@ -166,10 +166,8 @@ def test_show_summarizes_a_version(reader: Agent) -> None:
         ({"ref": "report-1", "path": "plan.tasks", "offset": 1}, [{"name": "b", "done": True}]),
         ({"ref": "huge@1", "path": "document", "offset": 399_995}, "49999"),
         ({"ref": "odd", "path": "[3]"}, "three"),
-    ],
-)
-def test_show_returns_a_part(reader: Agent, given: dict[str, Any], value: Any) -> None:
-    assert reader.call("show", **given)["value"] == value
+    ):
+        assert reader.call("show", **given)["value"] == value, given
 
 
 def test_show_marks_values_that_json_lacks(reader: Agent) -> None:
@@ -291,53 +289,52 @@ def test_recorded_text_is_always_quoted(reader: Agent) -> None:
             assert not any(sign in line for sign in "\x1b\x07\x9b\u202e\r\n\u2028"), (name, line)
 
 
-@pytest.mark.parametrize(
-    ("name", "given", "code", "message"),
-    [
-        ("log", {"run": "nosuch"}, "not_found", "there is no run 'nosuch': the tool runs lists the existing ones"),
-        ("log", {"run": "report"}, "invalid_reference", "could be any of report-1, report-2"),
-        ("log", {"run": "report-1@2"}, "invalid_reference", "report-1@2 is a version, but a run is expected"),
-        ("log", {"run": ""}, "not_found", "there is no run ''"),
-        ("log", {"run": "../../etc/passwd"}, "not_found", "there is no run"),
-        ("log", {"run": "x" * 100_000}, "not_found", "there is no run"),
-        ("log", {"run": "report-1", "timeline": 0}, "invalid", "$.timeline"),
-        ("show", {"ref": "report-1@99"}, "not_found", "99"),
-        ("show", {"ref": "report-1:nosuch"}, "not_found", "nosuch"),
-        ("show", {"ref": "pruned@1"}, "not_found", "pruned"),
-        ("show", {"ref": "report-1", "path": "plan.dais"}, "not_found", "did you mean 'days'"),
-        ("show", {"ref": "report-1", "path": "plan..x"}, "invalid_reference", "is wrong at character"),
-        ("show", {"ref": "report-1@3", "part": "annotations", "path": "a.b"}, "not_found", "at a.b in the annotations"),
-        ("show", {"ref": "report-1", "part": "secrets"}, "invalid", "$.part"),
-        ("show", {}, "invalid", "missing required field `ref`"),
-        ("show", {"ref": 7}, "invalid", "Expected `str`, got `int` - at `$.ref`"),
-        ("show", {"ref": "report-1", "offset": -1}, "invalid", "$.offset"),
-        ("runs", {"limit": 1000}, "invalid", "<= 100"),
-        ("runs", {"after": "nosuch"}, "not_found", "nosuch"),
-        ("runs", {"status": ["alive"]}, "invalid", "$.status[0]"),
-        ("diff", {"a": "report-1@1", "b": "@99"}, "not_found", "99"),
-        ("diff", {"a": "counted@1", "path": "nosuch"}, "not_found", "there is no value at nosuch"),
-        ("blame", {"ref": "report-1", "path": "nosuch"}, "not_found", "there is nothing at nosuch"),
-        ("inbox", {"run": "nosuch"}, "not_found", "nosuch"),
-        ("fork", {"ref": "report-1@2", "new": "../x"}, "invalid_reference", "../x"),
-        ("fork", {"ref": "report-1@2", "new": "hand"}, "already_exists", "run 'hand' exists"),
-        ("fork", {"ref": "report-1@2", "set": {"no.such.place": 1}}, "not_found", "no.such.place"),
-        ("fork", {"ref": "report-1@2", "set": {"a": {"$holdfast": "no"}}}, "invalid", "a marked value"),
-        ("rollback", {"run": "report-1", "to": 99}, "not_found", "99"),
-        ("rollback", {"run": "report-1", "to": "hand@1"}, "invalid_reference", "not a version of run 'report-1'"),
-        ("rollback", {"run": "report-1", "to": 2, "confirm": "true"}, "invalid", "Expected `bool`"),
-        ("rollback", {"run": "report-1", "to": 2, "confirmed": True}, "invalid", "unknown field `confirmed`"),
-        ("rollback", {"run": "report-1", "to": 2, "confirm": True}, "invalid", "needs the code of workflow 'report'"),
-        ("answer", {"question": "nosuch#1", "value": 1}, "not_found", "there is no open question 'nosuch#1'"),
-        ("answer", {"question": "asks"}, "invalid", "missing required field `value`"),
-        ("answer", {"question": "asks", "value": 1, "keep": ["plan"]}, "invalid_answer", "stalled run"),
-    ],
-)  # fmt: skip
-def test_invalid_call_is_the_error_of_the_tool(
-    reader: Agent, name: str, given: dict[str, Any], code: str, message: str
-) -> None:
-    found = reader.refused(name, **given)
-    assert message in found["message"]
-    assert found["code"] == code
+#: A tool, its arguments, and the code and text of its error.
+_REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
+    ("log", {"run": "nosuch"}, "not_found", "there is no run 'nosuch': the tool runs lists the existing ones"),
+    ("log", {"run": "report"}, "invalid_reference", "could be any of report-1, report-2"),
+    ("log", {"run": "report-1@2"}, "invalid_reference", "report-1@2 is a version, but a run is expected"),
+    ("log", {"run": ""}, "not_found", "there is no run ''"),
+    ("log", {"run": "../../etc/passwd"}, "not_found", "there is no run"),
+    ("log", {"run": "x" * 100_000}, "not_found", "there is no run"),
+    ("log", {"run": "report-1", "timeline": 0}, "invalid", "$.timeline"),
+    ("show", {"ref": "report-1@99"}, "not_found", "99"),
+    ("show", {"ref": "report-1:nosuch"}, "not_found", "nosuch"),
+    ("show", {"ref": "pruned@1"}, "not_found", "pruned"),
+    ("show", {"ref": "report-1", "path": "plan.dais"}, "not_found", "did you mean 'days'"),
+    ("show", {"ref": "report-1", "path": "plan..x"}, "invalid_reference", "is wrong at character"),
+    ("show", {"ref": "report-1@3", "part": "annotations", "path": "a.b"}, "not_found", "at a.b in the annotations"),
+    ("show", {"ref": "report-1", "part": "secrets"}, "invalid", "$.part"),
+    ("show", {}, "invalid", "missing required field `ref`"),
+    ("show", {"ref": 7}, "invalid", "Expected `str`, got `int` - at `$.ref`"),
+    ("show", {"ref": "report-1", "offset": -1}, "invalid", "$.offset"),
+    ("runs", {"limit": 1000}, "invalid", "<= 100"),
+    ("runs", {"after": "nosuch"}, "not_found", "nosuch"),
+    ("runs", {"status": ["alive"]}, "invalid", "$.status[0]"),
+    ("diff", {"a": "report-1@1", "b": "@99"}, "not_found", "99"),
+    ("diff", {"a": "counted@1", "path": "nosuch"}, "not_found", "there is no value at nosuch"),
+    ("blame", {"ref": "report-1", "path": "nosuch"}, "not_found", "there is nothing at nosuch"),
+    ("inbox", {"run": "nosuch"}, "not_found", "nosuch"),
+    ("fork", {"ref": "report-1@2", "new": "../x"}, "invalid_reference", "../x"),
+    ("fork", {"ref": "report-1@2", "new": "hand"}, "already_exists", "run 'hand' exists"),
+    ("fork", {"ref": "report-1@2", "set": {"no.such.place": 1}}, "not_found", "no.such.place"),
+    ("fork", {"ref": "report-1@2", "set": {"a": {"$holdfast": "no"}}}, "invalid", "a marked value"),
+    ("rollback", {"run": "report-1", "to": 99}, "not_found", "99"),
+    ("rollback", {"run": "report-1", "to": "hand@1"}, "invalid_reference", "not a version of run 'report-1'"),
+    ("rollback", {"run": "report-1", "to": 2, "confirm": "true"}, "invalid", "Expected `bool`"),
+    ("rollback", {"run": "report-1", "to": 2, "confirmed": True}, "invalid", "unknown field `confirmed`"),
+    ("rollback", {"run": "report-1", "to": 2, "confirm": True}, "invalid", "needs the code of workflow 'report'"),
+    ("answer", {"question": "nosuch#1", "value": 1}, "not_found", "there is no open question 'nosuch#1'"),
+    ("answer", {"question": "asks"}, "invalid", "missing required field `value`"),
+    ("answer", {"question": "asks", "value": 1, "keep": ["plan"]}, "invalid_answer", "stalled run"),
+]  # fmt: skip
+
+
+def test_invalid_call_is_the_error_of_the_tool(reader: Agent) -> None:
+    for name, given, code, message in _REFUSED:
+        found = reader.refused(name, **given)
+        assert message in found["message"], (name, given)
+        assert found["code"] == code, (name, given)
 
 
 def test_unknown_tool_is_refused(reader: Agent) -> None:
@@ -351,13 +348,12 @@ def test_fit_keeps_values_that_fit() -> None:
     assert fit(value).cuts == []
 
 
-@pytest.mark.parametrize(
-    "value", [HUGE, deep(500), ["x" * 99] * 10_000, "y" * 10**6, {("k", n): n for n in range(9999)}]
-)
-def test_fit_truncates_to_the_limit(value: Any) -> None:
-    assert len(json.dumps(fit(value).value)) <= 2 * ROOM
-    assert fit(value).cuts
-    assert len(json.dumps(truncate(value, ROW).value)) <= 2 * ROOM
+def test_fit_truncates_to_the_limit() -> None:
+    value: Any
+    for value in (HUGE, deep(500), ["x" * 99] * 10_000, "y" * 10**6, {("k", n): n for n in range(9999)}):
+        assert len(json.dumps(fit(value).value)) <= 2 * ROOM
+        assert fit(value).cuts
+        assert len(json.dumps(truncate(value, ROW).value)) <= 2 * ROOM
 
 
 def test_fill_page_returns_at_least_one_row() -> None:

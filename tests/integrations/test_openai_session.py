@@ -323,10 +323,10 @@ def test_invalid_item_is_refused_and_writes_nothing(hf: Holdfast) -> None:
     asyncio.run(talk())
 
 
-@pytest.mark.parametrize("name", ["", "a@b", "../x", "x\0", " x", "x" * 201, "~", None, 7])
-def test_invalid_session_id_is_refused(hf: Holdfast, name: Any) -> None:
-    with pytest.raises(InvalidReference):
-        HoldfastSession(name, hf)
+def test_invalid_session_id_is_refused(hf: Holdfast) -> None:
+    for name in ("", "a@b", "../x", "x\0", " x", "x" * 201, "~", None, 7):
+        with pytest.raises(InvalidReference):
+            HoldfastSession(cast(Any, name), hf)
     with pytest.raises(InvalidCall, match="open store"):
         HoldfastSession("s", cast(Any, "runs.db"))
 

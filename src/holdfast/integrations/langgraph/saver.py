@@ -211,7 +211,7 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         source, target = layout.check_thread_id(source_thread_id), layout.check_thread_id(target_thread_id)
         runs = self._runs(source)
         if self._runs(target):
-            raise AlreadyExists(f"thread {target!r} is there already: copy to another, or delete it first")
+            raise AlreadyExists(f"thread {target!r} exists already: copy to another, or delete it first")
         for run in runs:
             self._copy(run, target)
 
