@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NoReturn, ParamSpec
 
 from holdfast.errors import AlreadyExists, InvalidCall, InvalidReference, NotFound
 from holdfast.execution import compensation, inbox, stopping
-from holdfast.execution.engine_context import EngineContext, Given
+from holdfast.execution.engine_context import EngineContext, GivenOverrides
 from holdfast.execution.limits import Limits
 from holdfast.execution.operators import Operators
 from holdfast.execution.options import ResumeOptions, RollbackOptions, RunOptions
@@ -139,7 +139,7 @@ class Holdfast:
 
     def run(
         self, workflow: Any, *args: Any, run_id: str | None = None, tags: Iterable[str] = (), state: Any = None,
-        note: str | None = None, actor: str | None = None, overrides: Given | None = None,
+        note: str | None = None, actor: str | None = None, overrides: GivenOverrides | None = None,
         watchdog: Watchdog | None = None, if_exists: str = "error", raises: bool = True, limits: Limits | None = None,
         **kwargs: Any,
     ) -> Run:  # fmt: skip
@@ -172,7 +172,7 @@ class Holdfast:
 
     def resume(
         self, run_id: str, *, from_address: str | None = None, mode: str = "normal",
-        answers: Mapping[str, Any] | None = None, overrides: Given | None = None, changed: str | None = None,
+        answers: Mapping[str, Any] | None = None, overrides: GivenOverrides | None = None, changed: str | None = None,
         on_divergence: str = "raise", workflow: Any = None, raises: bool = True, limits: Limits | None = None,
     ) -> Run:  # fmt: skip
         """Execute a run from its head. Recorded steps are replayed, not run again.
@@ -221,7 +221,8 @@ class Holdfast:
 
     def rollback(
         self, run_id: str, to: int | str | Version, *, resume: bool = True, reason: str | None = None,
-        actor: str | None = None, overrides: Given | None = None, changed: str | None = None, raises: bool = True,
+        actor: str | None = None, overrides: GivenOverrides | None = None, changed: str | None = None,
+        raises: bool = True,
     ) -> Run:  # fmt: skip
         """Compensate the steps after a version (those that have a compensation, newest first), make the version the
         head on a new timeline, and resume there. Nothing is deleted. `changed` and `overrides` are as for `resume`:
@@ -414,8 +415,8 @@ class Holdfast:
 
     def fork(
         self, ref: str | Version, run_id: str | None = None, *, at: int | str | None = None,
-        edit: Callable[[Any], Any] | Mapping[str, Any] | None = None, state: Any = None, overrides: Given | None = None,
-        note: str | None = None, actor: str | None = None,
+        edit: Callable[[Any], Any] | Mapping[str, Any] | None = None, state: Any = None,
+        overrides: GivenOverrides | None = None, note: str | None = None, actor: str | None = None,
     ) -> History:  # fmt: skip
         """Start another run from a version. Both share its past and develop independently. With `state`, it starts from
         that state instead; with `edit`, from a draft that a function has changed, or with the values that a dict gives

@@ -235,7 +235,7 @@ class StoredValues:
         return CapturedCall(freeze_list([given, keywords, names]), folder.arrivals, call.parameters)
 
     def note(self, draft: VersionDraft, result: Any, captured: CapturedCall | None) -> None:
-        """Remember what a version that was committed just now stores."""
+        """Remember the values that a version which was committed just now stores."""
         assert draft.change.version is not None
         found = list(draft.writer.loose)
         small = captured is None or captured.parameters is None

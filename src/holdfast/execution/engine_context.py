@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 
 Overrides = Mapping[str, Callable[..., Any]]
 #: As a caller gives them: None is for the step's own function.
-Given = Mapping[str, Callable[..., Any] | None]
+GivenOverrides = Mapping[str, Callable[..., Any] | None]
 
 
-def check_overrides(given: Given | None) -> Given | None:
-    """Return the functions behind what a caller gives, or raise `InvalidCall`."""
+def check_overrides(given: GivenOverrides | None) -> GivenOverrides | None:
+    """Return the override functions that a caller passes, undecorated, or raise `InvalidCall`."""
     if given is None:
         return None
     if not isinstance(given, Mapping) or not all(each is None or callable(each) for each in given.values()):
@@ -56,7 +56,9 @@ def check_overrides(given: Given | None) -> Given | None:
     return {name: getattr(getattr(each, "holdfast", None), "function", each) for name, each in given.items()}
 
 
-def merged(recorded: Mapping[str, Any], given: Given | None, known: Overrides) -> tuple[Overrides, list[str]]:
+def merge_overrides(
+    recorded: Mapping[str, Any], given: GivenOverrides | None, known: Overrides
+) -> tuple[Overrides, list[str]]:
     """Return the overrides of a run: those recorded, of which this process knows functions, with those given; and the
     names of those whose functions are missing. An empty mapping clears all."""
     if given is not None and not given:
@@ -70,9 +72,11 @@ def merged(recorded: Mapping[str, Any], given: Given | None, known: Overrides) -
     return functions, [name for name in recorded if name not in functions and name not in given]
 
 
-def settled(run_id: str, recorded: Mapping[str, Any], given: Given | None, known: Overrides) -> Overrides:
+def require_overrides(
+    run_id: str, recorded: Mapping[str, Any], given: GivenOverrides | None, known: Overrides
+) -> Overrides:
     """Return the functions with which a run is to be executed, or raise `OverridesMissing`."""
-    functions, missing = merged(recorded, given, known)
+    functions, missing = merge_overrides(recorded, given, known)
     if missing:
         shown = ", ".join(f"{name} ({recorded[name]})" for name in missing)
         raise OverridesMissing(
@@ -85,19 +89,19 @@ def settled(run_id: str, recorded: Mapping[str, Any], given: Given | None, known
     return functions
 
 
-def described(functions: Given) -> dict[str, str]:
+def describe_overrides(functions: GivenOverrides) -> dict[str, str]:
     """Return overrides as the run's record keeps them."""
     return {name: " ".join(implementation(each)) for name, each in functions.items() if each is not None}
 
 
-#: Microseconds for which a run is its owner's without word from it.
+#: Microseconds for which a lease is valid unless it is renewed.
 LEASE = 15_000_000
 #: Ids among which a similar one is searched for.
 _PAGE = 256
 
 
 def unlimited(queue: str) -> int | None:
-    """Any number of runs of a queue may be owned at once."""
+    """Return None: any number of runs of a queue may be owned at once."""
     return None
 
 
@@ -144,10 +148,10 @@ class EngineContext:
         #: Runs whose execution ended suspended, until its caller has checked whether an answer or signal has arrived.
         self.suspended: set[str] = set()
         self._claims: dict[str, _Claim] = {}
-        #: What is to be called when a run is free, and the lock under which that is looked at.
+        #: Callbacks for when a run is free, and the lock that guards them and the claims.
         self._waiting: dict[str, list[Callable[[], object]]] = {}
         self._freeing = threading.Lock()
-        _engine.add(self)
+        _engines.add(self)
 
     @property
     def owner(self) -> str:
@@ -170,12 +174,14 @@ class EngineContext:
         """Return the history of a run."""
         return History(self.context, run_id, merge)
 
-    def overrides_of_fork(self, origin: str, given: Given | None) -> tuple[Overrides, dict[str, str]]:
+    def overrides_of_fork(
+        self, origin: str, given: GivenOverrides | None
+    ) -> tuple[Overrides, dict[str, str]]:
         """Return the functions that replace steps of a fork, and all its overrides for its record: those of its origin,
         and those given."""
         recorded = detail_of(self.record(origin)).overrides
-        functions, missing = merged(recorded, check_overrides(given), self.overrides.get(origin, {}))
-        return functions, {**{name: recorded[name] for name in missing}, **described(functions)}
+        functions, missing = merge_overrides(recorded, check_overrides(given), self.overrides.get(origin, {}))
+        return functions, {**{name: recorded[name] for name in missing}, **describe_overrides(functions)}
 
     def remember_overrides(self, run_id: str, functions: Overrides) -> None:
         """Keep the functions of a run's overrides: it has them when it is resumed in this process."""
@@ -183,22 +189,22 @@ class EngineContext:
         if functions:
             self.overrides[run_id] = functions
 
-    def start_anew(self) -> None:
-        """In the child after a fork: what the threads of the parent were doing is not done here."""
+    def reset_after_fork(self) -> None:
+        """Reset in the child after a fork: the threads of the parent do not exist here."""
         for execution in self.executions.values():
             execution.lose()
-        self.keeper.start_anew()
+        self.keeper.reset_after_fork()
         self.claiming = threading.Lock()
         self.committer = AsyncCommitter(self.store)
         self.executions, self.suspended, self._claims = {}, set(), {}
         self._waiting, self._freeing = {}, threading.Lock()
-        self.publisher.start_anew()
-        self.endings.start_anew()
-        self.heartbeats.start_anew()
+        self.publisher.reset_after_fork()
+        self.endings.reset_after_fork()
+        self.heartbeats.reset_after_fork()
 
     def claim(self, run_id: str) -> object:
-        """Let no other thread or task of this engine advance a run; `AlreadyRunning` if one does. Gives what releases
-        it."""
+        """Let no other thread or task of this engine advance a run; `AlreadyRunning` if one does. Return the claim, for
+        `release`."""
         own = _Claim(running_loop(), current_holder(2))
         self.claimed(run_id)
         if self._claims.setdefault(run_id, own) is not own:
@@ -245,8 +251,8 @@ class EngineContext:
             callback(run_id)
 
     def claimed(self, run_id: str) -> bool:
-        """Does this engine advance a run? Not any more if the event loop in which it did was closed, or if its thread
-        was interrupted."""
+        """Return whether this engine advances a run. It does not any more if the event loop in which it did was closed,
+        or if its thread was interrupted."""
         claim = self._claims.get(run_id)
         if claim is not None and (
             (claim.loop is not None and claim.loop.is_closed()) or has_holder_ended(claim.holder)
@@ -293,8 +299,8 @@ class EngineContext:
             execution.writer.learn_of_claim()
 
     def advances(self, run: RunRecord) -> bool:
-        """Is a run, whose record was read from the store, this engine's, and on its way or under way here? Then it is
-        not dead, even if its lease has run out: a machine that slept renews late."""
+        """Return whether this engine owns a run, whose record was read from the store, and executes it or is about to.
+        Such a run is not dead, even if its lease has expired: a machine that slept renews late."""
         if run.owner != self.owner:
             return False
         with self.claiming:
@@ -308,14 +314,14 @@ class EngineContext:
         self.committer.close()
 
 
-#: All that are in use.
-_engine: WeakSet[EngineContext] = WeakSet()
+#: All engines of this process.
+_engines: WeakSet[EngineContext] = WeakSet()
 
 
 def _in_child() -> None:
     current.set(None)
-    for engine in list(_engine):
-        engine.start_anew()
+    for engine in list(_engines):
+        engine.reset_after_fork()
 
 
 if hasattr(os, "register_at_fork"):

@@ -163,7 +163,8 @@ class Execution:
     # Spending
 
     def lose_attempt(self, attempt: Frame) -> dict[str, Any]:
-        """End an attempt without a result. Return what its annotations say it has spent, which counts all the same."""
+        """End an attempt without a result. Return its spending by its annotations, which
+        counts all the same."""
         attempt.over = True
         attempt.leave()
         notes, attempt.notes = attempt.notes, None
@@ -349,6 +350,6 @@ class Execution:
 
 
 def _spent(detail: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a step that was called within another has spent, itself included."""
+    """Return the spending of a step that was called within another, itself included."""
     spent = detail.get("spent") or {}
     return {**spent, "steps": spent.get("steps", 0) + (0 if "failed" in detail else 1)}

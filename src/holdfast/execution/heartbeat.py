@@ -100,9 +100,9 @@ class Heartbeats:
 
     def __init__(self, engine: EngineContext) -> None:
         self._engine = engine
-        self.start_anew()
+        self.reset_after_fork()
 
-    def start_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """Reset: at first, and in a child after a fork, which has a name of its own."""
         #: Held while a heartbeat is collected and written: the last one written is the newest.
         self._lock = threading.Lock()

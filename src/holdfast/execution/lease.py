@@ -64,10 +64,10 @@ class LeaseKeeper:
         #: Claims a run, by its key, whose lease has expired.
         self._claim_again = claim_again
         self._heartbeats = heartbeats
-        self.start_anew()
+        self.reset_after_fork()
         _alive.add(self)
 
-    def start_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """Become an owner without runs: at first, and in a child after a fork, without the parent's thread."""
         pid = os.getpid()
         self.owner = f"{machine()}|{pid}|{_start_of(pid)}|{uuid4().hex[:12]}"

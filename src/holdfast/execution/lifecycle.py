@@ -39,7 +39,7 @@ from holdfast.execution.effects import (
     is_interrupt,
     unwrap_error,
 )
-from holdfast.execution.engine_context import EngineContext, described, merged
+from holdfast.execution.engine_context import EngineContext, describe_overrides, merge_overrides
 from holdfast.execution.exception_codec import pack
 from holdfast.execution.execution import Execution
 from holdfast.execution.failures import remove_run_note
@@ -240,7 +240,7 @@ def start(
     """Create a run and execute it. For a child run, `parent` is the key of its parent, `address` where that calls it,
     and `around` the parent's budget."""
     workflow, run_id, args, kwargs, options = call
-    overrides, _ = merged({}, options.overrides, {})
+    overrides, _ = merge_overrides({}, options.overrides, {})
     claim = engine.claim(run_id)
     try:
         line = Committer(engine.context, run_id, workflow.reducers)
@@ -256,7 +256,7 @@ def start(
         kept = RunDetail(
             watchdog=RunWatchdog.of(options.watchdog, workflow.watchdog),
             limits=limits_record(options.limits, workflow.limits),
-            overrides=described(overrides),
+            overrides=describe_overrides(overrides),
         )
         state = {} if options.state is None else options.state
         head = yield from _make(engine, workflow, line, facts, state, given, parent, kept)
@@ -369,7 +369,7 @@ def _take_over(
             facts.stop_request = ""
         facts.error, facts.failed_step, facts.called = b"", "", False
         facts.code = workflow.code
-        facts.overrides = described(functions)
+        facts.overrides = describe_overrides(functions)
         facts.watchdog = follow_workflow(facts.watchdog, workflow.watchdog)
         facts.limits = updated_limits(facts.limits, workflow.limits)
         entries = [

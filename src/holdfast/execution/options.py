@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.errors import InvalidCall
 from holdfast.execution.call_arguments import check_if_exists
-from holdfast.execution.engine_context import Given, check_overrides
+from holdfast.execution.engine_context import GivenOverrides, check_overrides
 from holdfast.execution.limits import Limits, check_limits
 from holdfast.execution.stopping import check_reason
 from holdfast.model.watchdog import Watchdog, check_watchdog
@@ -31,7 +31,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     note: str | None = None
     actor: str | None = None
     #: Functions that replace steps, by the step's name; None stands for the step's own function.
-    overrides: Given | None = None
+    overrides: GivenOverrides | None = None
     watchdog: Watchdog | None = None
     limits: Limits | None = None
     if_exists: str = "error"
@@ -49,7 +49,7 @@ class ResumeOptions(msgspec.Struct, frozen=True, kw_only=True):
     from_address: str | None = None
     mode: str = "normal"
     answers: Mapping[str, Any] | None = None
-    overrides: Given | None = None
+    overrides: GivenOverrides | None = None
     #: The policy for changed code; None for the workflow's own.
     changed: str | None = None
     on_divergence: str = "raise"
@@ -83,7 +83,7 @@ class RollbackOptions(msgspec.Struct, frozen=True, kw_only=True):
     resume: bool = True
     reason: str | None = None
     actor: str | None = None
-    overrides: Given | None = None
+    overrides: GivenOverrides | None = None
     changed: str | None = None
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from holdfast.errors import CodeChanged
-from holdfast.execution.engine_context import EngineContext, Given, Overrides, settled
+from holdfast.execution.engine_context import EngineContext, GivenOverrides, Overrides, require_overrides
 from holdfast.history.reader import Reader
 from holdfast.log import warn
 from holdfast.model.records import RunRecord, VersionRecord
@@ -41,7 +41,7 @@ def check_resume(
     workflow: Workflow,
     *,
     changed: str | None = None,
-    overrides: Given | None = None,
+    overrides: GivenOverrides | None = None,
     exact: bool = False,
     head: VersionRecord | None = None,
 ) -> Preflight:
@@ -50,7 +50,7 @@ def check_resume(
     detail = detail_of(run)
     message = check_code(engine, run, workflow, detail, changed, head=head)
     recorded = {} if exact else detail.overrides
-    functions = settled(run.id, recorded, overrides, engine.overrides.get(run.id, {}))
+    functions = require_overrides(run.id, recorded, overrides, engine.overrides.get(run.id, {}))
     return Preflight(run, detail, workflow, functions, message)
 
 

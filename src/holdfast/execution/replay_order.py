@@ -45,7 +45,7 @@ _ITERATIONS = 32
 #: may be blocked until then.
 _GRACE = 0.25
 _LEAST_GRACE = 0.005
-#: Seconds for which results are held back while an earlier one is not asked for, and how often that is looked at.
+#: Seconds for which results are held back while an earlier one is not requested, and seconds between checks of that.
 _PATIENCE = 30.0
 _LOOK = 1.0
 
@@ -124,7 +124,7 @@ class ResultOrder:
         #: The version in the place of the result that was returned last, and the number of the last other place.
         self._last = newest
         self._sequence = newest
-        #: How many recorded results were asked for or returned.
+        #: How many recorded results were requested or returned.
         self._moves = 0
         self._expect()
 
@@ -162,7 +162,7 @@ class ResultOrder:
 
     @property
     def is_replaying(self) -> bool:
-        """Are recorded results still to be returned to code that runs in parallel?"""
+        """Return whether recorded results are still to be returned to code that runs in parallel."""
         return bool(self.left)
 
     def add_task(self, task: Any) -> None:

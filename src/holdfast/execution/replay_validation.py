@@ -186,7 +186,7 @@ class CodeReplay(ReplayCheck):
 def check(
     engine: EngineContext, run: RunRecord, drive: Callable[[Workflow, Flow[Any]], Any]
 ) -> CodeProblem | None:
-    """Return what keeps the code of this process from resuming a run; None if nothing does."""
+    """Return the problem because of which the code of this process cannot resume a run; None if there is none."""
 
     def problem(kind: str, error: BaseException) -> CodeProblem:
         found = error.details if isinstance(error, HoldfastError) else {}

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from holdfast.execution.runner import Runner
 
 
-#: Seconds between looks at a run in a thread that waits for it.
+#: Seconds between reads of a run in a thread that waits for it.
 _POLL = 0.05
 #: Tags by which runs are listed, at most.
 _TAGS = 50
@@ -103,7 +103,7 @@ class Run:
 
     @property
     def alive(self) -> bool:
-        """Does a process advance it now? A run that is running and not alive was interrupted."""
+        """Whether a process advances it now. A run that is running and not alive was interrupted."""
         return is_alive(self._record(), self._clock())
 
     @property

@@ -69,9 +69,9 @@ class Endings:
 
     def __init__(self, context: StoreContext) -> None:
         self._context = context
-        self.start_anew()
+        self.reset_after_fork()
 
-    def start_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """In the child after a fork: the thread, and those who wait, stayed with the parent."""
         self._lock = threading.Lock()
         self._waiting: dict[str, list[Wake]] = {}

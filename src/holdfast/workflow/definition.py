@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.tree.merge import Reducers
 
 CHANGED = ("warn", "refuse", "allow")
-#: A further choice for `resume`: drop what is recorded and does not fit the code as it is now.
+#: A further choice for `resume`: drop the records that do not fit the changed code.
 ACCEPT = "accept"
 #: What is missing where a process does not know the code of a workflow or a compensation.
 _CODE = "code"
@@ -85,7 +85,7 @@ class Step(_Definition, frozen=True, eq=False, dict=True):
 
 
 class Workflow(_Definition, frozen=True, eq=False, dict=True):
-    """A definition in code of what a run does."""
+    """A workflow: the definition, in code, that runs execute."""
 
     #: The event that starts it, and of which workflow's runs; None if only calls do.
     on: str | None = None

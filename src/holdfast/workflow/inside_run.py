@@ -261,7 +261,7 @@ async def _gather(
 
 
 def _join(branches: list[Frame | None]) -> None:
-    """Let the code around the branches see what was changed in them."""
+    """Let the code around the branches see their changes."""
     for branch in branches:
         if branch is not None:
             branch.join()

@@ -94,7 +94,7 @@ def _check_schema(schema: Any) -> None:
         validator = _validator(schema)
         validator.check_schema(schema)
         _check_references(schema)
-        # One that refers to itself without end never gets to look at an answer.
+        # A schema that refers to itself without end fails here, before any answer.
         validator.is_valid(None)
     except SchemaError as error:
         where = paths.show(list(error.absolute_path))
@@ -133,7 +133,7 @@ def _validator(schema: Any) -> Validator:
     from jsonschema.validators import validator_for
     from referencing import Registry
 
-    # An own registry has no way to fetch what it lacks; the package's default one has.
+    # A registry of our own cannot fetch missing references; the default one of the package can.
     validator: Validator = validator_for(schema, default=Draft202012Validator)(schema, registry=Registry())
     return validator
 
@@ -143,7 +143,7 @@ def _is_model(wanted: Any) -> bool:
 
 
 def _model_schema(cls: type) -> dict[str, Any]:
-    """For a model inside another type. With an id of its own, its references stay within it."""
+    """Return the schema of a model inside another type, with an id of its own: its references stay within it."""
     if not _is_model(cls):
         raise NotImplementedError
     schema: dict[str, Any] = cls.model_json_schema()  # type: ignore[attr-defined]

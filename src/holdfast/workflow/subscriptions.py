@@ -106,7 +106,7 @@ class Publisher:
         with self._lock:
             self.subscriptions = [other for other in self.subscriptions if other is not subscription]
 
-    def start_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """Reset in the child after a fork: the subscribers are in the parent."""
         self.subscriptions = []
         self._lock = threading.Lock()
