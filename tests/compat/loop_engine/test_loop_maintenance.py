@@ -42,6 +42,12 @@ def test_prune_keeps_the_given_number_of_snapshots(hf: Holdfast, engine: LoopEng
     assert engine.restore_last_snapshot("p")["loop"] == 10
 
 
+def test_prune_refuses_an_invalid_audit_policy_before_it_removes_anything(engine: LoopEngine) -> None:
+    save(engine, *range(1, 5))
+    assert refused(engine.prune("p", 1, audit="all"), "invalid_call")
+    assert loops(engine) == [1, 2, 3, 4]
+
+
 def test_prune_keeps_the_last_good_snapshot(hf: Holdfast, engine: LoopEngine, clock: Clock) -> None:
     save(engine, 1, 2, 3)
     engine.restore_snapshot("p", 2)

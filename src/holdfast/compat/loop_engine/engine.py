@@ -232,7 +232,8 @@ class LoopEngine:
         """
         project = self._project(project_id)
         chosen = project.control.read().config.retention if policy is None else policy_of(policy)
-        if chosen is None and audit is None:
+        for_audit = None if audit is None else policy_of(audit)
+        if chosen is None and for_audit is None:
             raise InvalidCall(
                 "say what to keep: prune(project_id, 10), or configure(project_id, retention=10)"
             )
@@ -243,7 +244,7 @@ class LoopEngine:
             "pruned": [] if pruned is None else list(pruned.versions),
             "kept": [] if pruned is None else list(pruned.kept),
             "bytes": 0 if pruned is None else pruned.bytes,
-            "audit": 0 if audit is None else project.control.prune(policy_of(audit)),
+            "audit": 0 if for_audit is None else project.control.prune(for_audit),
         }
 
     @reported
