@@ -68,7 +68,7 @@ chromium:
 		apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; fi
 
 crash: $(VENV)/ready ## kill -9 processes and workers, and cut the power, again and again: make crash N=5000
-	HOLDFAST_KILLS=$(N) HOLDFAST_CUTS=$(N) HOLDFAST_INTERRUPTS=$(N) HOLDFAST_FAULTS=50 HOLDFAST_FLEET=7 $(VENV)/bin/python -m pytest --timeout 0 tests/crash
+	HOLDFAST_KILLS=$(N) HOLDFAST_CUTS=$(N) HOLDFAST_INTERRUPTS=$(N) HOLDFAST_FAULTS=50 HOLDFAST_FLIPS=2000 HOLDFAST_FLEET=7 $(VENV)/bin/python -m pytest --timeout 0 tests/crash
 
 fuzz: .venv-fuzz/ready ## feed mutated bytes to every door, with coverage feedback: make fuzz SECONDS=3600
 	@for each in $(TARGETS); do .venv-fuzz/bin/python tests/fuzz/fuzz.py $$each --seconds $(SECONDS) || exit 1; done

@@ -1,6 +1,6 @@
 """A disk that fails at the nth call of every kind of work: a typed error, nothing lost, and the store stays usable.
 
-`HOLDFAST_FAULTS` sets how many faults are tried for each kind of work and of fault (default 5).
+`HOLDFAST_FAULTS` sets how many faults are tried for each kind of work and of fault (default 3).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-FAULTS = int(os.environ.get("HOLDFAST_FAULTS", "5"))
+FAULTS = int(os.environ.get("HOLDFAST_FAULTS", "3"))
 
 #: What fails, by name: given the call, the error; None where such an error cannot be.
 _ERRORS: dict[str, Callable[[Call], OSError | None]] = {
