@@ -101,11 +101,13 @@ def test_versions_after_old_versions_pass_verify_and_a_bundle(four: History, hf:
     assert copy.commit({"n": "on"}).timeline == 1
 
 
-@pytest.mark.parametrize("after", [0, 9, -1, "two", True])
-def test_commit_after_an_invalid_version_is_refused(four: History, after: Any) -> None:
-    with pytest.raises((InvalidCall, InvalidReference, NotFound)):
-        four.commit({"n": 5}, after=after)
-    assert len(four.versions()) == 4
+def test_commit_after_an_invalid_version_is_refused(four: History, subtests: pytest.Subtests) -> None:
+    invalid: list[Any] = [0, 9, -1, "two", True]
+    for after in invalid:
+        with subtests.test(after=after):
+            with pytest.raises((InvalidCall, InvalidReference, NotFound)):
+                four.commit({"n": 5}, after=after)
+            assert len(four.versions()) == 4
 
 
 def test_commit_after_a_version_of_a_missing_run_is_refused(hf: Holdfast) -> None:
@@ -154,13 +156,13 @@ def test_patch_of_an_old_version_starts_a_timeline(four: History) -> None:
     assert made.copy() == {"n": "x", "plan": {"tasks": ["a"], "seen": {2}}}
 
 
-@pytest.mark.parametrize(
-    "path", ["nowhere.x", "plan.tasks[2]", "plan.tasks[-1]", "n.x", ("plan", "tasks", "a")]
-)
-def test_patch_of_a_missing_path_is_refused(four: History, path: Any) -> None:
-    with pytest.raises(NotFound):
-        four.patch({path: 1}, after=4)
-    assert len(four.versions()) == 4
+def test_patch_of_a_missing_path_is_refused(four: History, subtests: pytest.Subtests) -> None:
+    cases: list[Any] = ["nowhere.x", "plan.tasks[2]", "plan.tasks[-1]", "n.x", ("plan", "tasks", "a")]
+    for path in cases:
+        with subtests.test(path=path):
+            with pytest.raises(NotFound):
+                four.patch({path: 1}, after=4)
+            assert len(four.versions()) == 4
 
 
 # Copies
@@ -199,11 +201,13 @@ def test_drop_keeps_head_marked_versions_and_fork_points(four: History, hf: Hold
     assert [v.number for v in four.versions()] == [4, 3, 2, 1]
 
 
-@pytest.mark.parametrize("versions", [7, "head", [9], ["nothing"], None])
-def test_drop_refuses_invalid_versions(four: History, versions: Any) -> None:
-    with pytest.raises((InvalidCall, InvalidReference, NotFound)):
-        four.drop(versions)
-    assert len(four.versions()) == 4
+def test_drop_refuses_invalid_versions(four: History, subtests: pytest.Subtests) -> None:
+    invalid: list[Any] = [7, "head", [9], ["nothing"], None]
+    for versions in invalid:
+        with subtests.test(versions=versions):
+            with pytest.raises((InvalidCall, InvalidReference, NotFound)):
+                four.drop(versions)
+            assert len(four.versions()) == 4
 
 
 def test_iter_runs_filters_by_the_prefix_of_ids(hf: Holdfast) -> None:

@@ -159,24 +159,23 @@ def test_resolver_decides_conflicts(hf: Holdfast, log: History) -> None:
     assert log.head.state == {"n": [("n",), 1, 3, 2]}
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
+def test_draft_refuses_invalid_indexes_like_a_list(log: History, subtests: pytest.Subtests) -> None:
+    cases: list[Callable[[Any], Any]] = [
         lambda items: items.__imul__("x"),
         lambda items: items.insert("x", 1),
         lambda items: items.pop("x"),
         lambda items: items.__setitem__("x", 1),
         lambda items: items.__delitem__("x"),
         lambda items: items["x"],
-    ],
-)
-def test_draft_refuses_invalid_indexes_like_a_list(log: History, wrong: Callable[[Any], Any]) -> None:
+    ]
     log.commit({"items": [{"n": 1}, 2]})
-    with log.edit() as state:
-        for items in (state["items"], [{"n": 1}, 2]):
-            with pytest.raises(TypeError):
-                wrong(items)
-    assert log.head.state["items"] == [{"n": 1}, 2]
+    for number, wrong in enumerate(cases):
+        with subtests.test(number=number):
+            with log.edit() as state:
+                for items in (state["items"], [{"n": 1}, 2]):
+                    with pytest.raises(TypeError):
+                        wrong(items)
+            assert log.head.state["items"] == [{"n": 1}, 2]
 
 
 def test_resolver_that_no_merge_can_call_is_refused(hf: Holdfast) -> None:

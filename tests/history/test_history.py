@@ -75,12 +75,13 @@ def test_version_fields_that_were_not_given_are_none(log: History) -> None:
     assert (version.tags, version.status, version.steps) == ((), "running", 0)
 
 
-@pytest.mark.parametrize("result", [False, 0, "", [], {}, ()])
-def test_falsy_result_is_stored(log: History, result: Any) -> None:
-    log.commit({}, result=result)
-    found = log.head.result
-    assert found == result
-    assert found is not None
+def test_falsy_result_is_stored(log: History, subtests: pytest.Subtests) -> None:
+    for result in [False, 0, "", [], {}, ()]:
+        with subtests.test(result=result):
+            log.commit({}, result=result)
+            found = log.head.result
+            assert found == result
+            assert found is not None
 
 
 def test_exception_is_stored_as_an_error(log: History) -> None:

@@ -395,20 +395,18 @@ def test_methods_refuse_arguments_of_the_wrong_type(hf: Holdfast, log: History) 
     assert hf.verify().ok
 
 
-@pytest.mark.parametrize(
-    ("facts", "where"),
-    [
+def test_unsupported_result_is_named_in_the_error(log: History, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"result": [object()]}, r"at \[0\] of the result: "),
         ({"result": object()}, "at the root of the result: "),
         ({"annotations": {"model": object()}}, "at model of the annotations: "),
         ({"error": {"type": object()}}, "at type of the error: "),
         ({"events": [("agent.woke", {"by": object()})]}, "at by of the event: "),
-    ],
-    ids=["part of the result", "the result", "annotations", "error", "event"],
-)
-def test_unsupported_result_is_named_in_the_error(log: History, facts: dict[str, Any], where: str) -> None:
-    with pytest.raises(UnsupportedValue, match=f"^{where}builtins.object cannot be stored"):
-        log.commit({"by": 1, "model": 2, "type": 3}, **facts)
+    ]
+    for facts, where in cases:
+        message = f"^{where}builtins.object cannot be stored"
+        with subtests.test(where=where), pytest.raises(UnsupportedValue, match=message):
+            log.commit({"by": 1, "model": 2, "type": 3}, **facts)
 
 
 def test_error_messages_shorten_long_values(log: History) -> None:

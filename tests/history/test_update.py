@@ -130,10 +130,11 @@ def test_history_with_reducers_merges_edits_and_commits(hf: Holdfast) -> None:
     assert log.head.state["n"] == 112
 
 
-@pytest.mark.parametrize("wrong", [{"n": "add"}, {"n[": "sum"}, {"n": 3}, [("n", "sum")]])
-def test_invalid_reducers_are_refused(hf: Holdfast, wrong: Any) -> None:
-    with pytest.raises(InvalidCall, match="merge"):
-        hf.history("run-1", merge=wrong)
+def test_invalid_reducers_are_refused(hf: Holdfast, subtests: pytest.Subtests) -> None:
+    invalid: list[Any] = [{"n": "add"}, {"n[": "sum"}, {"n": 3}, [("n", "sum")]]
+    for wrong in invalid:
+        with subtests.test(wrong=wrong), pytest.raises(InvalidCall, match="merge"):
+            hf.history("run-1", merge=wrong)
 
 
 def test_merge_accepts_equal_values_of_two_timelines(log: History) -> None:
