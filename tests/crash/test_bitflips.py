@@ -5,8 +5,8 @@ it was written, or lists it as damaged. `verify` reports a problem where a read 
 damage in one place leaves other versions readable. Lists of tags and events, and searches by tag or step, may lose
 entries without an error; `verify` must find that too.
 
-`HOLDFAST_FLIPS` sets how many bits are flipped (default 600; `make crash`: 2000), one at a time: half of them in headers of the
-file, of its pages and of its rows, half of them anywhere.
+`HOLDFAST_FLIPS` sets how many bits are flipped, one at a time (default 600; `make crash`: 2000): half in headers
+of the file, of its pages and of its rows, half anywhere.
 """
 
 from __future__ import annotations
