@@ -1,4 +1,4 @@
-"""What the tests of attempts share: a workflow of one step, of either kind."""
+"""A workflow of one step, synchronous or asynchronous, for the tests of attempts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of events share: steps that fail when told, workflows of them, here and in another process."""
+"""Steps that fail on request, and workflows of them, for the tests of events, here and in another process."""
 
 from __future__ import annotations
 

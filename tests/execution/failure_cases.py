@@ -1,4 +1,4 @@
-"""What the tests of recorded exceptions share: how one is raised, kept, and brought back."""
+"""Exceptions, and functions that raise, store and revive them, for the tests of recorded exceptions."""
 
 from __future__ import annotations
 

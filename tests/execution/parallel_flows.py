@@ -1,4 +1,4 @@
-"""What the tests of steps beside each other share: a step that adds to the state, of both kinds."""
+"""A step that adds to the state, synchronous and asynchronous, for the tests of parallel steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of replay share: workflows of nested steps, of steps that are given something, and one that waits."""
+"""Workflows of nested steps, of steps with arguments, and one that waits, for the tests of replay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of steps share: workflows to run here and in other processes, and a record of what really ran."""
+"""Workflows for the tests of steps, to run here and in other processes, and a record of the steps that ran."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEADLINE = 60.0
 
 
 class Control:
-    """What ran, and what is to go wrong."""
+    """The steps that ran, and those that are to fail."""
 
     def __init__(self) -> None:
         self.ran: list[str] = []
@@ -195,7 +195,7 @@ def inner(name: str) -> str:
 @step
 def outer() -> list[str]:
     control.did("outer")
-    holdfast.state()["outer"] = "begun"
+    holdfast.state()["outer"] = "started"
     found = [inner("x")]
     stuck()
     found.append(inner("y"))
@@ -212,7 +212,7 @@ def nested() -> list[str]:
 @step
 def fragile() -> str:
     control.did("fragile")
-    raise Broken("no luck", code=42)
+    raise Broken("bad day", code=42)
 
 
 @workflow

@@ -128,7 +128,7 @@ def test_abandoned_call_that_is_not_cancelled_now_is_refused(
 
 
 def test_interrupted_step_runs_again_even_if_a_step_cleaned_up(hf: Holdfast) -> None:
-    """The whole execution was cancelled, as Ctrl-C does: no code has gone on without the step."""
+    """The whole execution was cancelled, as Ctrl-C does: no code has continued without the step."""
 
     @workflow(name="ab_tidy")
     async def tidy() -> Any:

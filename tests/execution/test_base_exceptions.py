@@ -128,7 +128,7 @@ def caught() -> Any:
     except BaseException as error:
         found = f"{type(error).__name__}: {error}"
     last()
-    return found, holdfast.ask("Go on?")
+    return found, holdfast.ask("Continue?")
 
 
 @workflow(name="be_caught_async")
@@ -138,7 +138,7 @@ async def caught_async() -> Any:
     except BaseException as error:
         found = f"{type(error).__name__}: {error}"
     last()
-    return found, await holdfast.ask("Go on?")
+    return found, await holdfast.ask("Continue?")
 
 
 FLOWS = (

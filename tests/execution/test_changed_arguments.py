@@ -92,7 +92,7 @@ def flow() -> Any:
 
 
 def resumed(hf: Holdfast, before: tuple[Any, Any], after: tuple[Any, Any]) -> Any:
-    """What a run gives whose step is called otherwise when it is resumed."""
+    """Return the outcome of a run whose step is called with other arguments when it is resumed."""
     control.failing = {"end": 1}
     control.value = before
     run = hf.run(flow, raises=False)

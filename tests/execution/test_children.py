@@ -284,11 +284,11 @@ def test_child_of_a_fork_is_a_new_run(hf: Holdfast) -> None:
 def test_run_with_the_id_of_a_child_is_not_mistaken_for_it(hf: Holdfast) -> None:
     probe = hf.run(child_outer, 1, run_id="probe")
     name = probe.children[0].replace("probe", "other")
-    hf.run(child_inner, "somebody else's", run_id=name)
+    hf.run(child_inner, "another's", run_id=name)
     run = hf.run(child_outer, 2, run_id="other", raises=False)
     assert run.status == "failed"
     assert isinstance(run.error, AlreadyExists)
-    assert hf.get(name).result == ["somebody else's"]
+    assert hf.get(name).result == ["another's"]
 
 
 def test_overrides_apply_to_children(hf: Holdfast) -> None:

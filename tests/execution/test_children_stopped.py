@@ -110,11 +110,11 @@ def test_children_that_wait_in_parallel_suspend_their_parent(hf: Holdfast) -> No
         return holdfast.parallel((asks, "a"), (asks, "b"))
 
     run = hf.run(parent)
-    prompts = {prompt.text: prompt for prompt in hf.inbox()}
-    assert set(prompts) == {"a", "b"}
-    hf.answer(prompts["b"].id, "B")
+    questions = {question.text: question for question in hf.inbox()}
+    assert set(questions) == {"a", "b"}
+    hf.answer(questions["b"].id, "B")
     assert run.status == "suspended"
-    waiting = hf.get(prompts["a"].run)
+    waiting = hf.get(questions["a"].run)
     assert kinds(waiting).count("run.resumed") == 0
-    hf.answer(prompts["a"].id, "A")
+    hf.answer(questions["a"].id, "A")
     assert run.result == ["A", "B"]

@@ -19,7 +19,7 @@ from patience import until
 
 
 class Clock:
-    """A clock that goes only when told."""
+    """A clock that is set by hand."""
 
     def __init__(self) -> None:
         self.now = 1_800_000_000.0
@@ -278,7 +278,7 @@ def test_breaker_counts_each_attempt_of_a_retry(hf: Holdfast) -> None:
 
 
 class Ticking(Clock):
-    """A clock that goes on by a second whenever somebody looks."""
+    """A clock that advances by a second at each reading."""
 
     def __call__(self) -> float:
         self.now += 1

@@ -41,7 +41,7 @@ def define(*steps: Any, name: str = "checked") -> Any:
 
 
 def stored(hf: Holdfast) -> Any:
-    """What a write would change."""
+    """Return everything that a write would change."""
     runs = hf._store.runs(limit=1000)
     return [(run.id, run.revision, run.status, hf.get(run.id).events()) for run in runs]
 

@@ -168,7 +168,7 @@ def test_answer_without_resume_is_accepted_in_an_event_loop(hf: Holdfast) -> Non
     async def main() -> None:
         run = await hf.arun(asking, run_id="r")
         assert hf.answer("r#1", "yes", resume=False).status == "suspended"
-        # Whoever waits resumes it.
+        # The caller that waits resumes it.
         assert await run == "paid: yes"
 
     asyncio.run(main())

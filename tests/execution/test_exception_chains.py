@@ -49,7 +49,7 @@ def chain_fails() -> None:
         error.add_note("asked twice")
         group = ExceptionGroup("both", [CardDeclined(card="1", reason="r"), ValueError("second")])
         group.exceptions[1].__cause__ = error
-        raise RuntimeError("cannot go on") from group
+        raise RuntimeError("cannot continue") from group
 
 
 @step
@@ -121,9 +121,9 @@ def test_descriptions_without_contexts_of_older_formats_are_read() -> None:
     inner = {"type": "KeyError", "message": "'k'", "traceback": ""}
     old = {"type": "ValueError", "message": "v", "traceback": "", "cause": inner}
     assert isinstance(revive({**old, "direct": True}).__cause__, KeyError)
-    beside = revive({**old, "direct": False})
-    assert beside.__cause__ is None
-    assert isinstance(beside.__context__, KeyError)
+    context_only = revive({**old, "direct": False})
+    assert context_only.__cause__ is None
+    assert isinstance(context_only.__context__, KeyError)
     assert "During handling" in full_traceback({**old, "direct": False})
 
 
@@ -132,13 +132,13 @@ import sys, json, holdfast
 from holdfast.execution.exception_codec import revive
 with holdfast.open(sys.argv[1]) as hf:
     error = revive(hf.version("r@2").error)
-    told = []
+    shown = []
     while error is not None:
-        told.append([type(error).__name__, str(error), getattr(error, "__notes__", [])])
+        shown.append([type(error).__name__, str(error), getattr(error, "__notes__", [])])
         members = getattr(error, "exceptions", ())
-        told.extend([type(each).__name__, str(each), []] for each in members)
+        shown.extend([type(each).__name__, str(each), []] for each in members)
         error = error.__cause__ or error.__context__ or (members[1].__cause__ if members else None)
-print(json.dumps(told))
+print(json.dumps(shown))
 """
 
 
@@ -152,7 +152,7 @@ def test_chain_is_read_in_a_process_without_the_classes(tmp_path: Path) -> None:
     )
     declined = "failure_cases.CardDeclined: card 1 was declined: r"
     assert json.loads(done.stdout) == [
-        ["RuntimeError", "cannot go on", []],
+        ["RuntimeError", "cannot continue", []],
         ["ExceptionGroup", "both (2 sub-exceptions)", []],
         ["StepFailed", declined, []],
         ["ValueError", "second", []],
@@ -168,7 +168,7 @@ def test_traceback_shows_causes_notes_and_members(hf: Holdfast) -> None:
     parts = [
         "ExceptionGroup: both", "1 of 2", "card 1 was declined: r", "2 of 2", "LookupError: around",
         "During handling of the above", "KeyError: 'no such host'", "ConnectionError: no answer", "asked twice",
-        "ValueError: second", "direct cause of the following", "RuntimeError: cannot go on",
+        "ValueError: second", "direct cause of the following", "RuntimeError: cannot continue",
     ]  # fmt: skip
     places = [text.rindex(part) if part in parts[-2:] else text.index(part) for part in parts]
     assert places == sorted(places)

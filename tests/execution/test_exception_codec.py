@@ -124,9 +124,9 @@ def test_cause_and_context_are_revived() -> None:
         except KeyError:
             raise ValueError("outer")  # noqa: B904
 
-    beside = again(caught(handling))
-    assert beside.__cause__ is None
-    assert isinstance(beside.__context__, KeyError)
+    in_context = again(caught(handling))
+    assert in_context.__cause__ is None
+    assert isinstance(in_context.__context__, KeyError)
 
     def hiding() -> None:
         try:

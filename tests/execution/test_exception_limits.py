@@ -1,4 +1,4 @@
-"""What is recorded of an exception is bounded, and without what cannot be stored."""
+"""The description of an exception is bounded in size, and without values that cannot be stored."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def test_causes_are_followed_to_a_depth_and_cycles_end() -> None:
 
     one, two = ValueError("one"), ValueError("two")
     one.__cause__, two.__cause__ = two, one
-    told = describe(one)
-    assert told["cause"]["message"] == "two"
-    assert "cause" not in told["cause"]
+    described = describe(one)
+    assert described["cause"]["message"] == "two"
+    assert "cause" not in described["cause"]
 
 
 def test_members_of_a_group_are_bounded() -> None:

@@ -20,7 +20,7 @@ engine = step_fixtures.engine
 
 
 def _inside(hf: Holdfast, work: Callable[[], Any], where: str) -> BaseException | None:
-    """What a call gives inside a run, in the workflow's own code or in a step."""
+    """Return the outcome of a call inside a run, in the workflow's own code or in a step."""
 
     @step(name="inside")
     def inside() -> None:

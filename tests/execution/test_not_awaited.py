@@ -66,7 +66,7 @@ USES: tuple[Callable[[Any], Any], ...] = (
 
 
 def failure(hf: Holdfast, made: Any, *args: Any) -> BaseException:
-    """What a workflow ends with, whether that is raised or not."""
+    """Return the error that a workflow ends with, whether it is raised or not."""
     try:
         error = hf.run(made, *args, run_id="run").error
     except Exception as raised:
@@ -238,7 +238,7 @@ def test_call_is_awaited_after_a_suspension(hf: Holdfast) -> None:
     @workflow(name="na_later")
     async def later() -> Any:
         first = note("one")
-        answer = await holdfast.ask("Go on?")
+        answer = await holdfast.ask("Continue?")
         return answer, await first
 
     assert hf.run(later, run_id="run").status == "suspended"
@@ -405,12 +405,12 @@ def test_step_does_not_start_after_a_wait_that_is_not_awaited(hf: Holdfast, name
 
 def test_step_starts_while_a_task_awaits_a_wait(hf: Holdfast) -> None:
     @workflow(name="na_beside")
-    async def beside() -> Any:
+    async def concurrently() -> Any:
         asked = asyncio.create_task(holdfast.ask("Delete?"))
         await note("prepared")
         return await asked
 
-    run = hf.run(beside)
+    run = hf.run(concurrently)
     assert (run.status, done) == ("suspended", ["prepared"])
     (question,) = hf.inbox()
     assert hf.answer(question.id, "yes").result == "yes"
@@ -427,7 +427,7 @@ def test_question_in_a_task_group_suspends_the_run(hf: Holdfast) -> None:
     async def group() -> Any:
         async with asyncio.TaskGroup() as group:
             one = group.create_task(holdfast.ask("One?"))
-            await note("beside")
+            await note("meanwhile")
             two = group.create_task(grouped())
         return [one.result(), two.result()]
 
@@ -436,4 +436,4 @@ def test_question_in_a_task_group_suspends_the_run(hf: Holdfast) -> None:
     while hf.inbox():
         question = hf.inbox()[0]
         run = hf.answer(question.id, question.text)
-    assert (run.status, run.result, done) == ("completed", ["One?", "In a step?"], ["beside"])
+    assert (run.status, run.result, done) == ("completed", ["One?", "In a step?"], ["meanwhile"])

@@ -255,7 +255,7 @@ def test_branch_cost_does_not_grow_with_the_number_of_branches() -> None:
 
 @workflow
 async def mixed() -> list[Any]:
-    """Steps that are functions, called by tasks beside asynchronous ones."""
+    """Steps that are functions, called by tasks together with asynchronous ones."""
 
     async def plain(n: int) -> int:
         await asyncio.sleep(0)
@@ -364,13 +364,13 @@ def test_run_cancelled_at_any_moment_resumes_completely(hf: Holdfast) -> None:
 
 
 @workflow
-def beside_then_after() -> list[int]:
+def parallel_then_after() -> list[int]:
     found: list[int] = holdfast.parallel((add, 1), (add, 2))
     return found
 
 
 def test_fork_from_the_first_version_runs_one_branch_again(hf: Holdfast) -> None:
-    hf.run(beside_then_after, run_id="origin", state={"kept": True, "list": []})
+    hf.run(parallel_then_after, run_id="origin", state={"kept": True, "list": []})
     hf.fork("origin", "fork", at=1)
     before = hf.resume("fork")
     (last,) = hf.history("fork").versions(step="add", limit=1)
@@ -381,7 +381,7 @@ def test_fork_from_the_first_version_runs_one_branch_again(hf: Holdfast) -> None
 
 
 def test_fork_of_an_edited_run_replays_its_branches(hf: Holdfast) -> None:
-    hf.run(beside_then_after, run_id="origin", state={"list": []})
+    hf.run(parallel_then_after, run_id="origin", state={"list": []})
     with hf.history("origin").edit() as state:
         state["byhand"] = True
     hf.fork("origin", "fork")

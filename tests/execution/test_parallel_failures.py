@@ -20,13 +20,13 @@ class Killed(BaseException):
 
 
 @step
-def bad_beside(n: int) -> None:
+def bad_in_parallel(n: int) -> None:
     control.ran.append(f"bad-{n}")
     raise Broken(f"bad {n}")
 
 
 @step
-async def abad_beside(n: int) -> None:
+async def abad_in_parallel(n: int) -> None:
     control.ran.append(f"bad-{n}")
     raise Broken(f"bad {n}")
 
@@ -51,14 +51,14 @@ async def aafter_bad(n: int) -> str:
 
 def _branch(n: int) -> Any:
     try:
-        bad_beside(n)
+        bad_in_parallel(n)
     except Broken as error:
         return [str(error), after_bad(n)]
 
 
 async def _abranch(n: int) -> Any:
     try:
-        await abad_beside(n)
+        await abad_in_parallel(n)
     except Broken as error:
         return [str(error), await aafter_bad(n)]
 
@@ -66,7 +66,7 @@ async def _abranch(n: int) -> Any:
 async def _inner(n: int) -> Any:
     """The failure is caught around a gather within the branch."""
     try:
-        await asyncio.gather(abad_beside(n))
+        await asyncio.gather(abad_in_parallel(n))
     except Broken as error:
         return [str(error), await aafter_bad(n)]
 
@@ -94,7 +94,7 @@ def test_failure_caught_in_a_branch_is_recorded_when_the_branch_continues(hf: Ho
     recorded = [version for version in hf.history("r").versions() if version.error is not None]
     failed = {name for name in control.ran if name.startswith("bad")}
     began = {name for name in control.ran if name.startswith("after")}
-    # Of every branch that went on, the failure before that is recorded.
+    # Of every branch that continued, the failure before that is recorded.
     assert len(recorded) >= len(began) > 0
     control.value = None
     control.ran.clear()
@@ -110,7 +110,7 @@ def test_failure_caught_in_a_branch_is_recorded_when_the_branch_continues(hf: Ho
 @workflow
 def failing_before_threads() -> Any:
     try:
-        holdfast.parallel((bad_beside, 1), (after_bad, 1))
+        holdfast.parallel((bad_in_parallel, 1), (after_bad, 1))
     except Broken as error:
         return [str(error), *holdfast.parallel((after_bad, 2), (after_bad, 3))]
 
@@ -118,7 +118,7 @@ def failing_before_threads() -> Any:
 @workflow
 async def failing_before_tasks() -> Any:
     try:
-        await asyncio.gather(abad_beside(1), aafter_bad(1))
+        await asyncio.gather(abad_in_parallel(1), aafter_bad(1))
     except Broken as error:
         return [str(error), *await asyncio.gather(aafter_bad(2), aafter_bad(3))]
 

@@ -43,7 +43,7 @@ def opened(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[dict[str,
 
 
 def _outcome(run: Run) -> Any:
-    """What must be the same each time; the order of what was appended is that in which it was recorded."""
+    """Return the facts that must be the same each time; items that were appended are in the order of their versions."""
     if run.status == "failed":
         error: Any = run.error
         while isinstance(error, BaseExceptionGroup):

@@ -118,13 +118,13 @@ def test_error_is_not_transient(error: Exception) -> None:
 
 
 def test_error_is_transient_if_its_direct_cause_is() -> None:
-    wrapped, twice, beside = RuntimeError("wrapped"), RuntimeError("twice"), RuntimeError("beside")
+    wrapped, twice, in_context = RuntimeError("wrapped"), RuntimeError("twice"), RuntimeError("in_context")
     wrapped.__cause__ = TimeoutError()
     twice.__cause__ = wrapped
-    beside.__context__ = TimeoutError()
+    in_context.__context__ = TimeoutError()
     assert transient(wrapped)
     assert not transient(twice)
-    assert not transient(beside)
+    assert not transient(in_context)
     refused = HttpError(status_code=404)
     refused.__cause__ = TimeoutError()
     assert not transient(refused)

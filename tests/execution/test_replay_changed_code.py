@@ -193,7 +193,7 @@ def test_steps_with_keys_may_be_called_in_any_order(hf: Holdfast) -> None:
         resumed(hf, run_id, calls(x))
 
 
-# Beside each other
+# In parallel
 
 
 def gathers(*steps: Any) -> Any:

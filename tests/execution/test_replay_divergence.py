@@ -58,8 +58,8 @@ def test_divergence_leaves_the_run_unchanged(hf: Holdfast) -> None:
     assert run.status == "failed"
     assert isinstance(run.error, Broken)
     assert not run.alive
-    told = [event for event in run.events() if event.kind == "run.diverged"]
-    assert [event.data["address"] for event in told] == ["given#2"]
+    diverged = [event for event in run.events() if event.kind == "run.diverged"]
+    assert [event.data["address"] for event in diverged] == ["given#2"]
 
 
 @pytest.mark.parametrize(

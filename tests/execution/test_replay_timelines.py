@@ -103,9 +103,9 @@ def test_fork_runs_with_its_edited_state(hf: Holdfast) -> None:
     hf.fork("r", "by-path", at=3, edit={"texts[0]": "A!"})
     assert hf.resume("by-path").result == "A+B"
     assert hf.get("by-path").state["texts"] == ["A!", "b"]
-    hf.fork("r", "anew", at=3, state={"texts": ["0"]})
-    hf.resume("anew")
-    assert hf.get("anew").state == {"texts": ["0", "b"], "done": True}
+    hf.fork("r", "again", at=3, state={"texts": ["0"]})
+    hf.resume("again")
+    assert hf.get("again").state == {"texts": ["0", "b"], "done": True}
     assert run.state["texts"] == ["a", "b"]
     assert control.ran.count("plan") == 1
 
@@ -163,7 +163,7 @@ def test_step_after_a_rollback_does_not_see_rolled_back_state(hf: Holdfast) -> N
     assert [version.number for version in run.history().ancestors()][-2:] == [2, 1]
 
 
-# Time, luck, answers and events
+# Time, random values, answers and events
 
 
 @workflow

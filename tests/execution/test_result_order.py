@@ -508,7 +508,7 @@ async def endless(name: str) -> str:
 
 @workflow(name="order_cut_short")
 async def cut_short() -> list[str]:
-    """A step is given up after a while, each time; what is recorded after that waits for it."""
+    """A step is abandoned after a while, each time; results recorded after that wait for it."""
     found: list[str] = []
 
     async def work(name: str) -> None:

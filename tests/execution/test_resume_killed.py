@@ -21,7 +21,7 @@ def test_caught_failure_is_replayed_after_a_crash(tmp_path: Path) -> None:
     kill(process)
     assert effects_in(effects) == ["fragile", "stuck"]
     with holdfast.open(db) as hf:
-        assert hf.resume("c-1").result == [("no luck", 42), "free", "AFTER"]
+        assert hf.resume("c-1").result == [("bad day", 42), "free", "AFTER"]
     assert control.ran == ["stuck", "write-after"]
 
 
@@ -34,7 +34,7 @@ def test_crash_in_a_nested_step_keeps_inner_results(tmp_path: Path) -> None:
         run = hf.resume("n-1")
         assert run.result == ["<x>", "<y>"]
         assert control.ran == ["outer", "stuck", "inner-y"]
-        assert run.state == {"outer": "begun", "inner": ["x", "y"], "seen": ["x", "y"]}
+        assert run.state == {"outer": "started", "inner": ["x", "y"], "seen": ["x", "y"]}
         addresses = [version.address for version in reversed(run.history().versions())]
         assert addresses == [None, "outer/inner", "outer/stuck", "outer/inner#2", "outer", None]
 

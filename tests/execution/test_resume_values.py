@@ -1,4 +1,4 @@
-"""What a resumed run is given: results, errors, arguments and state as they were the first time."""
+"""A resumed run gets results, errors, arguments and state as they were the first time."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ Left = Callable[[], list[object]]
 
 @pytest.fixture
 def left() -> Iterator[Left]:
-    """What is there that was not there before; a failed test before this one may hold frames by its traceback."""
+    """Return the objects that did not exist before; a failed test before this one may hold frames by its traceback."""
     gc.collect()
     gc.disable()
     before = _frames()

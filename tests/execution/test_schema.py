@@ -57,7 +57,7 @@ class Booking(pydantic.BaseModel):
     @classmethod
     def _round(cls, value: float) -> float:
         if value > 1000:
-            raise ValueError("nobody pays that")
+            raise ValueError("that is too much")
         return value
 
 
@@ -172,7 +172,7 @@ def test_schema_formats_are_not_checked() -> None:
     [
         ("3", int, "Expected `int`, got `str`"),
         ({"seat": {}}, Booking, "at seat.row: Field required"),
-        ({"seat": {"row": 1}, "price": 2000}, Booking, "at price: Value error, nobody pays that"),
+        ({"seat": {"row": 1}, "price": 2000}, Booking, "at price: Value error, that is too much"),
         ([{"seat": {}}], list[Booking], "seat.row: Field required"),
         (object(), Place, "Expected `object`"),
         (3, complex, ""),

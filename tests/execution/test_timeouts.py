@@ -95,10 +95,10 @@ def test_coroutine_that_ignores_cancellation_is_abandoned(hf: Holdfast) -> None:
             return await endless()
         except StepTimeout:
             free.set()
-            return "given up"
+            return "timed out"
 
     run = hf.run(gives_up)
-    assert run.result == "given up"
+    assert run.result == "timed out"
     assert control.ran == ["cancelled"]
 
 

@@ -38,7 +38,7 @@ def test_signal_after_a_question_asked_again_waits_for_the_answer(hf: Holdfast) 
     assert (sent.status, executions(hf) - before) == ("suspended", 1)
     (prompt,) = sent.questions()
     assert prompt.text == "Delete prod?"
-    # Nobody is to execute it until the question is answered.
+    # No process is to execute it until the question is answered.
     assert hf.resume("run").status == "suspended"
     assert executions(hf) - before == 1
     assert hf.answer(prompt.id, False).result is False

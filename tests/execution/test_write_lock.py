@@ -83,7 +83,7 @@ def test_write_lock_skips_a_cancelled_task() -> None:
         await asyncio.wait_for(second, 10)
         third, fourth = turn.ask(object()), turn.ask(object())
         turn.release()
-        # Told of it already, and then cancelled.
+        # Notified already, and then cancelled.
         third.cancel()
         await asyncio.wait_for(fourth, 10)
         turn.release()

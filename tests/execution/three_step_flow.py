@@ -1,4 +1,4 @@
-"""A workflow of three steps that can be told to fail.
+"""A workflow of three steps that can be made to fail.
 
 A module that needs the fixture binds it: `hf = three_step_flow.hf`.
 """

@@ -1,4 +1,4 @@
-"""What the tests of waiting share: a clock that is set, an engine on it, and workflows that wait for each thing."""
+"""A clock that is set by hand, an engine on it, and workflows that wait, for the tests of waiting."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast import Holdfast, Run, step, workflow
 
 
 class Clock:
-    """A clock that goes only when told."""
+    """A clock that is set by hand."""
 
     def __init__(self) -> None:
         self.now = 1_800_000_000.0
