@@ -261,8 +261,8 @@ def test_signal_before_the_wait_is_stored(asking: Place) -> None:
     ("arguments", "code", "text"),
     [
         (["wait-1", "printer", "{"], 2, "is not JSON"),
-        (["wait-1", ""], 2, "an event has a name"),
-        (["shop-1", "printer"], 2, "run 'shop-1' is completed: nothing waits for events there any more"),
+        (["wait-1", ""], 2, "a signal needs a name"),
+        (["shop-1", "printer"], 2, "run 'shop-1' is completed: it receives no more signals"),
         (["nobody", "printer"], 3, "there is no run 'nobody'"),
     ],
 )

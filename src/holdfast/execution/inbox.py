@@ -1,6 +1,6 @@
-"""Messages to a run from outside: answers, events, requests to stop. Each is one compare-and-set of the run's record.
+"""Changes of a run's record from outside: answers, signals, requests to stop. Each is one compare-and-set.
 
-Invariant: a prompt is answered once; an event is taken by one wait; what reaches a run belongs to its present timeline.
+Invariant: a question is answered once; a signal fills one wait; a signal belongs to the current timeline of its run.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def run_of(question_id: Any) -> str:
 
 
 def answer(context: StoreContext, question_id: str, value: Any, actor: str | None) -> RunRecord:
-    """Answer a question; `InvalidAnswer` if the answer does not fit or comes a second time."""
+    """Answer a question; raise `InvalidAnswer` if the answer does not fit or is the second one."""
     run_id = run_of(question_id)
 
     def change(run: RunRecord, facts: RunDetail) -> list[EventRecord]:
@@ -127,15 +127,13 @@ def _refuse_if_late(wait: Wait, now: int) -> None:
 
 
 def signal(context: StoreContext, run_id: str, name: str, value: Any, actor: str | None) -> RunRecord:
-    """Send an event to a run: it fills a wait for it, or is kept until the run waits for it."""
+    """Send a signal to a run: it fills a wait for it, or is kept until the run waits for it."""
     if not isinstance(name, str) or not name:
-        raise InvalidCall("an event has a name")
+        raise InvalidCall("a signal needs a name")
 
     def change(run: RunRecord, facts: RunDetail) -> list[EventRecord]:
         if run.status in CLOSED:
-            raise InvalidCall(
-                f"run {run_id!r} is {run.status}: nothing waits for events there any more", run=run_id
-            )
+            raise InvalidCall(f"run {run_id!r} is {run.status}: it receives no more signals", run=run_id)
         facts.sent += 1
         stored = kept(context, value)
         wait = next(
@@ -191,7 +189,7 @@ def pause(context: StoreContext, run: RunRecord, reason: str | None, actor: str 
 
 
 def drop_wait(context: StoreContext, run: RunRecord, address: str) -> bool:
-    """Drop what a run waits for at an address, with what has come for it; return whether there is such a wait."""
+    """Drop the wait at an address, and the answer or signal that filled it; return whether there was such a wait."""
     if detail_of(run).wait_at(address) is None:
         return False
 
@@ -258,7 +256,7 @@ def amend(
 
 
 def call(context: StoreContext, run: RunRecord) -> None:
-    """Let a run be looked at, now or when it is suspended: something came for a run that is a part of it."""
+    """Note in the record of a run that something arrived for a child of it, so that it is resumed."""
 
     def change(_run: RunRecord, facts: RunDetail) -> list[EventRecord]:
         facts.called = True
@@ -268,13 +266,13 @@ def call(context: StoreContext, run: RunRecord) -> None:
 
 
 def open_questions(context: StoreContext, run: RunRecord) -> list[Question]:
-    """The open questions of a run, without those whose time is over: the run's next execution closes them."""
+    """Return the open questions of a run, without those whose time is over: its next execution closes them."""
     facts = detail_of(run)
     now = context.clock()
-    frozen = (
+    stalled = (
         [questions.shown(context, run, facts.question)] if facts.question and run.status == "stalled" else []
     )
-    return frozen + [
+    return stalled + [
         Question(
             wait.name,
             run.id,
@@ -290,7 +288,7 @@ def open_questions(context: StoreContext, run: RunRecord) -> list[Question]:
 
 
 def question(context: StoreContext, question_id: str) -> Question:
-    """An open question by its id; says why if there is none."""
+    """Return an open question by its id; raise an error that says why if it is not open."""
     run = context.store.run(run_of(question_id))
     if run is None:
         raise NotFound(
@@ -307,12 +305,12 @@ def question(context: StoreContext, question_id: str) -> Question:
 
 
 def kept(context: StoreContext, value: Any) -> Any:
-    """The value as it may be stored: `UnsupportedValue` if it cannot be, secrets replaced."""
+    """Return a value as it may be stored, with secrets redacted; raise `UnsupportedValue` if it cannot be."""
     return thaw(Folder(None, context.redact).fold(value))
 
 
 def adopt(context: StoreContext, run: RunRecord) -> None:
-    """A run was imported: what its record says must make sense, and its prompts bear its id."""
+    """Adapt the record of an imported run: drop a detail that cannot be read, and give its questions its own id."""
     if not run.detail:
         return
     try:
@@ -337,8 +335,8 @@ def _renamed(run: RunRecord, facts: RunDetail) -> list[EventRecord]:
 
 
 def carried(context: StoreContext, run: RunRecord, to: int) -> bytes:
-    """Return the detail of a run whose head moves back: it keeps sums, numbers that were assigned, and events that were
-    sent before the version and not consumed by then."""
+    """Return the detail that stays when the head moves back to a version: totals, counters, and the signals that were
+    sent before the version and had not been received by then."""
     before = detail_of(run)
     if before.question:
         # A person has decided.

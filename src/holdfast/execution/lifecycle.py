@@ -70,7 +70,7 @@ AGAIN = 5_000_000
 
 
 def completed(execution: Execution, value: Any) -> Flow[None]:
-    """The workflow's function has returned."""
+    """Write that the workflow's function has returned."""
     yield from step_machine.go_live(execution, "")
     if iscoroutine(value):
         value.close()
@@ -143,7 +143,7 @@ def _ask_operator(execution: Execution, run: RunRecord, error: ReplayDiverged, n
 
 
 def good_before(record: ReplayLog, run: RunRecord, error: ReplayDiverged) -> int:
-    """The last version that the code fits; the head if that is not known."""
+    """Return the last version that the code fits; the head if that is not known."""
     if "of" in error.details:
         return run.head
     try:
@@ -225,7 +225,7 @@ def new_id(workflow: Workflow) -> str:
 
 
 def plain_name(name: str) -> str:
-    """The name of a workflow as the beginning of an id."""
+    """Return the name of a workflow as the start of a run id."""
     return _NO_NAME.sub("-", name).strip("-")[:60] or "run"
 
 

@@ -64,7 +64,7 @@ def answered(store: Store, run: RunRecord | None, after: str | None, limit: int)
 
 def _answered_question(store: Store, entry: EventRecord, data: dict[str, Any], run_id: str) -> Question:
     if "opened" not in data:
-        # Written when an answer did not say yet what was asked.
+        # Older entries do not repeat the question.
         data = {**_opening(store, entry, data.get("question_id")), **data}
     return Question(
         data.get("question_id", ""),
@@ -93,7 +93,7 @@ def _of_run(store: Store, run: RunRecord) -> Iterable[EventRecord]:
 
 
 def _backwards(store: Store) -> Iterator[EventRecord]:
-    """The events of all runs, newest first."""
+    """Yield the events of all runs, newest first."""
     end = store.journal_end()
     while end > 0:
         start = max(0, end - _PAGE)
@@ -102,7 +102,7 @@ def _backwards(store: Store) -> Iterator[EventRecord]:
 
 
 def _events(store: Store, *, run: int | None, after: int, until: int | None) -> Iterator[EventRecord]:
-    """Events after a position, oldest first."""
+    """Yield the events after a position, oldest first."""
     while page := store.journal(run=run, after=after, limit=_PAGE):
         for entry in page:
             after = entry.seq if isinstance(entry, EventRecord) else entry[1].seq
@@ -204,7 +204,8 @@ def check_choice(
 def restarted_state(
     context: StoreContext, run: RunRecord, of: int, keep: Sequence[str], question_id: str = ""
 ) -> Any:
-    """The state of the first version with parts of a later one in it; `InvalidAnswer` if there is no such part."""
+    """Return the state of the first version with parts of a later one in it; raise `InvalidAnswer` if there is no such
+    part."""
     reader = context.reader(run)
     try:
         first, current = reader.state(FIRST), reader.state(of)

@@ -87,7 +87,7 @@ def write_limits(store: Store, queue: str, limits: QueueLimits) -> None:
 
 
 def take(store: Store, queue: str, wanted: int, now: int, until: int) -> Share:
-    """Take so many beginnings, or as many as there are, from the account of a queue."""
+    """Take as many of the wanted starts as the rate limit of a queue allows."""
     while True:
         limits, revision = read_limits(store, queue)
         after, share = limits.after(now, wanted, until)
@@ -96,7 +96,7 @@ def take(store: Store, queue: str, wanted: int, now: int, until: int) -> Share:
 
 
 def give_back(store: Store, queue: str, share: Share) -> None:
-    """Beginnings that were taken and not used."""
+    """Return starts that were taken and not used."""
     while share.amount > 0:
         limits, revision = read_limits(store, queue)
         if limits.rate is None or _set(store, queue, limits.without(share), revision):

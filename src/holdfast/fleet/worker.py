@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
-from holdfast.errors import AlreadyRunning, HoldfastError, InvalidCall, LeaseExpired, LeaseLost
+from holdfast.errors import AlreadyRunning, HoldfastError, LeaseExpired, LeaseLost
 from holdfast.execution import claimed_runs, inbox
 from holdfast.execution.effects import adrive, drive
 from holdfast.execution.engine_context import EngineContext
@@ -26,7 +26,7 @@ from holdfast.execution.lifecycle import AGAIN, AWAY
 from holdfast.fleet.monitor.monitor import Monitor
 from holdfast.fleet.presence import Presence
 from holdfast.fleet.queue_limits import Share, give_back, read_limits, take
-from holdfast.fleet.stop_signals import stopped_by_signals
+from holdfast.fleet.service_thread import ServiceThread
 from holdfast.history.builder import build_event
 from holdfast.log import warn
 from holdfast.model.records import RunRecord, VersionRecord
@@ -230,7 +230,7 @@ class Worker:
         self._refusals = Refusals(engine)
         self._presence = Presence(engine, self._queues, poll, general=known is workflows)
         self._counting = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._thread = ServiceThread("worker")
         self._fault: BaseException | None = None
         #: Monitors the runs of the store while this worker runs.
         self.monitor: Monitor | None = None
@@ -239,11 +239,7 @@ class Worker:
 
     def start(self) -> Worker:
         """Start working in threads."""
-        if self._thread is not None:
-            raise InvalidCall("a worker can be started once: create another")
-        thread = threading.Thread(target=self._run, name="holdfast worker", daemon=True)
-        thread.start()
-        self._thread = thread
+        self._thread.start(self._run)
         return self
 
     def serve(
@@ -252,13 +248,8 @@ class Worker:
         """Work until a SIGTERM or SIGINT, in the main thread. A second signal ends the process at once; other workers
         claim its runs when their leases have expired. `on_signal` gets the number of each; `ready` is called once
         signals are handled."""
-        with stopped_by_signals(self.stop, on_signal):
-            if ready is not None:
-                ready()
-            self.start()
-            # A signal does not interrupt a wait without a timeout.
-            while not self.join(_LONGEST_PAUSE):
-                continue
+        self._thread.serve(self._run, self.stop, on_signal, ready)
+        self.join()
 
     def stop(self) -> None:
         """Claim nothing more, let running steps end, and hand back unfinished runs."""
@@ -268,13 +259,10 @@ class Worker:
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until everything has ended; return whether it has. Raise the error that ended the worker, if one did."""
-        if self._thread is not None:
-            self._thread.join(timeout)
-            if self._thread.is_alive():
-                return False
-            if self._fault is not None:
-                raise self._fault
-        return True
+        has_ended = self._thread.join(timeout)
+        if has_ended and self._fault is not None:
+            raise self._fault
+        return has_ended
 
     @property
     def active(self) -> list[str]:

@@ -9,7 +9,6 @@ which the next check, or a worker, continues.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cached_property
@@ -18,7 +17,7 @@ from uuid import uuid4
 
 import msgspec
 
-from holdfast.errors import HoldfastError, InvalidCall, StaleVersion
+from holdfast.errors import HoldfastError, StaleVersion
 from holdfast.execution.engine_context import EngineContext
 from holdfast.execution.heartbeat import (
     ActiveExecution,
@@ -34,6 +33,7 @@ from holdfast.execution.limits import spent_by
 from holdfast.fleet.monitor import recovery
 from holdfast.fleet.monitor.detectors import Finding, looping, over_budget, silent
 from holdfast.fleet.monitor.unowned_runs import SYMPTOM, Unclaimed, UnownedRuns, Warnings
+from holdfast.fleet.service_thread import ServiceThread
 from holdfast.history.builder import ERROR, RESULT
 from holdfast.history.reader import Reader
 from holdfast.log import warn
@@ -241,7 +241,7 @@ class Monitor:
         self._watchdog = watchdog
         self._leadership = Leadership(self._engine, max(_SHORTEST, interval * _INTERVALS))
         self._stop = InterruptSafeEvent()
-        self._thread: threading.Thread | None = None
+        self._thread = ServiceThread("monitor")
         self._unowned = UnownedRuns(runner)
         self._unclaimed = Unclaimed(runner)
         self._warnings = Warnings()
@@ -270,24 +270,12 @@ class Monitor:
     ) -> None:
         """Check runs until a SIGTERM or SIGINT, in the main thread. `on_signal` gets the number of each; `ready` is
         called once signals are handled."""
-        from holdfast.fleet.stop_signals import stopped_by_signals
-
         # Not in this thread: a handler that sets the event that it waits for could deadlock.
-        with stopped_by_signals(self.stop, on_signal):
-            if ready is not None:
-                ready()
-            self.start()
-            # A signal does not interrupt a wait without a timeout.
-            while not self.join(1.0):
-                continue
+        self._thread.serve(self.run, self.stop, on_signal, ready)
 
     def start(self) -> Monitor:
         """Check runs in a thread."""
-        if self._thread is not None:
-            raise InvalidCall("a monitor can be started once: create another")
-        thread = threading.Thread(target=self.run, name="holdfast monitor", daemon=True)
-        thread.start()
-        self._thread = thread
+        self._thread.start(self.run)
         return self
 
     def stop(self) -> None:
@@ -296,10 +284,7 @@ class Monitor:
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until it has ended; return whether it has."""
-        if self._thread is not None:
-            self._thread.join(timeout)
-            return not self._thread.is_alive()
-        return True
+        return self._thread.join(timeout)
 
     def __enter__(self) -> Monitor:
         return self.start()
