@@ -1,1 +1,1 @@
-"""One module a command, or a few that belong together. Each parses, calls the engine, prints."""
+"""One module per subject, with its commands. Each parses, calls the engine and prints."""
