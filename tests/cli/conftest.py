@@ -1,4 +1,4 @@
-"""A store with runs of every kind, filled once, and shelves to look at it from."""
+"""Fixtures: a store with runs of every kind, shared or copied, and folders without one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from shelf import STORE, Shelf, fill
+from filled_store import STORE, SampleStore, fill
 
 import holdfast
 
@@ -20,26 +20,26 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def shelf(filled: Path) -> Shelf:
-    """A store to look at, which all tests share."""
-    return Shelf(filled)
+def sample(filled: Path) -> SampleStore:
+    """A store that all tests share and none changes."""
+    return SampleStore(filled)
 
 
 @pytest.fixture
-def own(filled: Path, tmp_path: Path) -> Shelf:
-    """A copy of it to change."""
+def own(filled: Path, tmp_path: Path) -> SampleStore:
+    """A copy of the store, to change."""
     shutil.copytree(filled, tmp_path, dirs_exist_ok=True)
-    return Shelf(tmp_path)
+    return SampleStore(tmp_path)
 
 
 @pytest.fixture
-def bare(tmp_path: Path) -> Shelf:
+def bare(tmp_path: Path) -> SampleStore:
     """A folder without a store."""
-    return Shelf(tmp_path)
+    return SampleStore(tmp_path)
 
 
 @pytest.fixture
-def empty(tmp_path: Path) -> Shelf:
+def empty(tmp_path: Path) -> SampleStore:
     """A store without runs."""
     holdfast.open(tmp_path / STORE).close()
-    return Shelf(tmp_path)
+    return SampleStore(tmp_path)

@@ -1,4 +1,4 @@
-"""The real program in a real terminal, and in a pipe."""
+"""The program in a process of its own: on a real terminal, and in a pipe."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ PROGRAM = [sys.executable, "-m", "holdfast"]
 
 
 class Done(NamedTuple):
-    """How a call of the program ended."""
+    """The end of a call of the program."""
 
     code: int
     out: str
     err: str
 
 
-#: What would make the program another than the one a test calls; and without compiled modules it starts slowly.
+#: Variables that would change the program under test; without compiled modules it would start slowly.
 _LEFT_OUT = ("HOLDFAST", "NO_COLOR", "COLUMNS", "LINES", "PYTHONDONTWRITEBYTECODE")
 
 
@@ -40,7 +40,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def call(*arguments: str, cwd: Path, stdin: str = "", timeout: float = 60, **more: str) -> Done:
-    """The program in a pipe."""
+    """Call the program in a pipe."""
     done = subprocess.run(
         [*PROGRAM, *arguments],
         cwd=cwd,
@@ -55,7 +55,7 @@ def call(*arguments: str, cwd: Path, stdin: str = "", timeout: float = 60, **mor
 
 
 class Terminal:
-    """The program at work in a terminal: what is on its screen, and what is typed."""
+    """The program on a terminal: its screen and its keyboard."""
 
     def __init__(
         self,
@@ -85,15 +85,15 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """What is to be seen, without the blanks at the ends of lines."""
+        """The lines on the screen, without trailing blanks."""
         return "\n".join(line.rstrip() for line in self.screen.display).rstrip()
 
     def until(self, text: str, timeout: float = 30) -> Terminal:
-        """Wait until something is on the screen."""
+        """Wait until a text is on the screen."""
         end = time.monotonic() + timeout
         while text not in self.text:
             if time.monotonic() > end or not self._read(end):
-                raise AssertionError(f"{text!r} did not come; there is:\n{self.text}")
+                raise AssertionError(f"{text!r} did not appear; the screen shows:\n{self.text}")
         return self
 
     def type(self, text: str) -> Terminal:
@@ -106,22 +106,22 @@ class Terminal:
         return self.type("\x03")
 
     def end(self, timeout: float = 60) -> int:
-        """Wait for the end, and give the exit code."""
+        """Wait for the end and return the exit code."""
         end = time.monotonic() + timeout
         again = time.monotonic() + 2
         while self._read(end):
             if self._typed == "\x03" and time.monotonic() > again:
-                # Python may miss one that comes in the moment in which it begins to read: people press it again.
+                # Python may miss an interrupt that arrives as it starts to read: press it again, as people do.
                 again = time.monotonic() + 2
                 os.write(self._master, b"\x03")
             if time.monotonic() > end:
                 os.killpg(self._process.pid, signal.SIGKILL)
-                raise AssertionError(f"it did not end; there is:\n{self.text}")
+                raise AssertionError(f"it did not end; the screen shows:\n{self.text}")
         os.close(self._master)
         return self._process.wait(timeout=10)
 
     def _read(self, until: float) -> bool:
-        """Take in what comes; False when it has ended."""
+        """Read output; return False when the program has ended."""
         ready, _, _ = select.select([self._master], [], [], max(0.0, min(0.2, until - time.monotonic())))
         if not ready:
             return True

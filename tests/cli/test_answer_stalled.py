@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 
-import place as places
+import project_folder
 import pytest
-from place import Place
+from project_folder import ProjectFolder
 
 import holdfast
 from holdfast import Watchdog, step, workflow
 
-place = places.place
+project = project_folder.project
 FLOWS = """
 import holdfast
 from holdfast import step, workflow
@@ -33,9 +33,9 @@ def frozen():
 
 
 @pytest.fixture
-def frozen(place: Place) -> Place:
+def frozen(project: ProjectFolder) -> ProjectFolder:
     """A run that was frozen in its third step; the program knows code that does not hang."""
-    (place.folder / "thaw.py").write_text(FLOWS)
+    (project.folder / "thaw.py").write_text(FLOWS)
     time, hangs, over = [1_000_000_000.0], threading.Event(), threading.Event()
 
     @step(name="cli_plan")
@@ -45,7 +45,7 @@ def frozen(place: Place) -> Place:
     @step(name="cli_stuck")
     def stuck() -> str:
         hangs.set()
-        over.wait(places.DEADLINE)
+        over.wait(project_folder.DEADLINE)
         return "over"
 
     @workflow(name="cli_frozen", version="1", watchdog=Watchdog(heartbeat_timeout=60))
@@ -58,18 +58,18 @@ def frozen(place: Place) -> Place:
         with pytest.raises(holdfast.LeaseLost):
             hf.run(flow, run_id="frozen-1", state={"title": "kelp"})
 
-    with holdfast.open(place.folder / places.STORE, durability="fast", clock=lambda: time[0]) as hf:
+    with holdfast.open(project.folder / project_folder.STORE, durability="fast", clock=lambda: time[0]) as hf:
         thread = threading.Thread(target=run)
         thread.start()
-        assert hangs.wait(places.DEADLINE)
+        assert hangs.wait(project_folder.DEADLINE)
         time[0] += 61
         assert len(hf.monitor().look()) == 1
         over.set()
         thread.join()
-    return place
+    return project
 
 
-def test_stalled_run_is_in_the_inbox(frozen: Place) -> None:
+def test_stalled_run_is_in_the_inbox(frozen: ProjectFolder) -> None:
     (found,) = frozen.json("inbox")
     assert (found["id"], found["schema"]["enum"][1]) == ("frozen-1#1", "rollback")
     details = found["details"]
@@ -77,7 +77,7 @@ def test_stalled_run_is_in_the_inbox(frozen: Place) -> None:
     assert [part["path"] for part in details["initial"]] == ["plan", "notes"]
 
 
-def test_answer_shows_the_diagnosis_before_it_asks(frozen: Place) -> None:
+def test_answer_shows_the_diagnosis_before_it_asks(frozen: ProjectFolder) -> None:
     screen = frozen.terminal("answer", "frozen-1", "--app", "thaw")
     screen.until("answer:")
     for text in (
@@ -94,19 +94,19 @@ def test_answer_shows_the_diagnosis_before_it_asks(frozen: Place) -> None:
     assert frozen.look("frozen-1")[0] == "cancelled"
 
 
-def test_answer_resume_resumes_the_stalled_run(frozen: Place) -> None:
+def test_answer_resume_resumes_the_stalled_run(frozen: ProjectFolder) -> None:
     found = frozen.json("answer", "frozen-1", "resume", "--app", "thaw")
     assert (found["status"], found["result"], found["timeline"]) == ("completed", "over", 1)
 
 
-def test_answer_rollback_rolls_the_stalled_run_back(frozen: Place) -> None:
+def test_answer_rollback_rolls_the_stalled_run_back(frozen: ProjectFolder) -> None:
     found = frozen.json("answer", "frozen-1#1", "rollback", "--to", "2", "--app", "thaw", "--actor", "ann")
     assert (found["status"], found["timeline"]) == ("completed", 2)
     (told,) = frozen.json("inbox", "--answered")
     assert (told["actor"], told["details"]) == ("ann", {"choice": "rollback", "version": 2})
 
 
-def test_answer_reinitialise_keeps_the_named_parts(frozen: Place) -> None:
+def test_answer_reinitialise_keeps_the_named_parts(frozen: ProjectFolder) -> None:
     found = frozen.json("answer", "frozen-1", "reinitialise", "--keep", "notes", "--app", "thaw")
     assert found["status"] == "completed"
     with frozen.open() as hf:
@@ -114,7 +114,7 @@ def test_answer_reinitialise_keeps_the_named_parts(frozen: Place) -> None:
         assert begun.state == {"title": "kelp", "notes": True}
 
 
-def test_answer_without_code_leaves_the_run_to_others(frozen: Place) -> None:
+def test_answer_without_code_leaves_the_run_to_others(frozen: ProjectFolder) -> None:
     done = frozen.call("answer", "frozen-1", "resume")
     assert (done.code, done.err) == (0, "")
     assert "frozen-1#1; a worker or monitor" in done.out
@@ -132,14 +132,14 @@ def test_answer_without_code_leaves_the_run_to_others(frozen: Place) -> None:
         (["resume", "--keep", "plan"], "keep goes with the choice reinitialise"),
     ],
 )
-def test_answer_that_does_not_fit_is_refused(frozen: Place, given: list[str], why: str) -> None:
+def test_answer_that_does_not_fit_is_refused(frozen: ProjectFolder, given: list[str], why: str) -> None:
     done = frozen.call("answer", "frozen-1", *given)
     assert done.code == 2
     assert why in done.err
     assert frozen.look("frozen-1")[0] == "stalled"
 
 
-def test_second_answer_is_refused(frozen: Place) -> None:
+def test_second_answer_is_refused(frozen: ProjectFolder) -> None:
     assert frozen.call("answer", "frozen-1", "cancel", "--actor", "ann").code == 0
     done = frozen.call("answer", "frozen-1#1", "resume")
     assert done.code == 4
@@ -147,7 +147,7 @@ def test_second_answer_is_refused(frozen: Place) -> None:
 
 
 @pytest.mark.parametrize("how", [[], ["--json"]])
-def test_watch_ends_with_the_question(frozen: Place, how: list[str]) -> None:
+def test_watch_ends_with_the_question(frozen: ProjectFolder, how: list[str]) -> None:
     done = frozen.process("watch", "frozen-1", *how, timeout=20)
     assert done.code == 5
     assert how or "(holdfast answer frozen-1#1)" in done.out

@@ -7,27 +7,27 @@ from pathlib import Path
 from typing import Any
 
 import flows
-import place as places
+import project_folder
 import pytest
 import terminal
-from place import Place, one_line
+from project_folder import ProjectFolder, one_line
 
 import holdfast
 
-place = places.place
+project = project_folder.project
 
 
 @pytest.fixture
-def failed(place: Place) -> Place:
+def failed(project: ProjectFolder) -> ProjectFolder:
     """A run that can be resumed with the code in `flows`."""
-    broken = place.touch("broken")
-    place.run(flows.failing, run_id="fail-1")
+    broken = project.touch("broken")
+    project.run(flows.failing, run_id="fail-1")
     broken.unlink()
-    return place
+    return project
 
 
-def write(place: Place, name: str, text: str) -> Path:
-    path = place.folder / name
+def write(project: ProjectFolder, name: str, text: str) -> Path:
+    path = project.folder / name
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
     return path
@@ -65,7 +65,9 @@ RESUME = ("resume", "fail-1")
         ("a b", None, "write it as in an import"),
     ],
 )
-def test_app_that_cannot_be_loaded_is_refused(failed: Place, app: str, code: str | None, text: str) -> None:
+def test_app_that_cannot_be_loaded_is_refused(
+    failed: ProjectFolder, app: str, code: str | None, text: str
+) -> None:
     if code is not None:
         write(failed, "app.py", code)
     before = failed.bytes()
@@ -76,27 +78,27 @@ def test_app_that_cannot_be_loaded_is_refused(failed: Place, app: str, code: str
     assert failed.bytes() == before
 
 
-def test_debug_shows_where_an_import_fails(failed: Place) -> None:
+def test_debug_shows_where_an_import_fails(failed: ProjectFolder) -> None:
     write(failed, "app.py", "def deep():\n    1 / 0\ndeep()")
     done = failed.call(*RESUME, "--app", "app", "--debug")
     assert done.code != 0
     assert "in deep" in done.err
 
 
-def test_doctor_reports_an_app_that_cannot_be_imported(failed: Place) -> None:
+def test_doctor_reports_an_app_that_cannot_be_imported(failed: ProjectFolder) -> None:
     write(failed, "app.py", "1 / 0")
     found = {each["check"]: each for each in failed.json("doctor", "--app", "app", code=1)}
     assert "ZeroDivisionError" in found["app"]["what"]
 
 
-def test_app_output_is_not_part_of_the_result(failed: Place) -> None:
+def test_app_output_is_not_part_of_the_result(failed: ProjectFolder) -> None:
     write(failed, "app.py", "print('hello')\nfrom flows import *")
     done = failed.call(*RESUME, "--app", "app", "--json")
     assert (done.code, done.out.count("\n"), done.err) == (0, 1, "hello\n")
 
 
 @pytest.mark.parametrize("named", ["option", "environment", "pyproject", "above", "package"])
-def test_app_is_found_by_option_environment_and_project(failed: Place, named: str) -> None:
+def test_app_is_found_by_option_environment_and_project(failed: ProjectFolder, named: str) -> None:
     if named == "option":
         done = failed.call("--app", "flows", *RESUME)
     elif named == "environment":
@@ -117,7 +119,7 @@ def test_app_is_found_by_option_environment_and_project(failed: Place, named: st
     assert (done.code, done.out) == (0, 'completed  fail-1@4: "whole"\n'), done
 
 
-def test_app_option_precedes_environment_and_project(failed: Place) -> None:
+def test_app_option_precedes_environment_and_project(failed: ProjectFolder) -> None:
     write(failed, "pyproject.toml", '[tool.holdfast]\napp = "nowhere1"\n')
     assert "nowhere1" in one_line(failed.call(*RESUME), 2)
     assert "nowhere2" in one_line(failed.call(*RESUME, HOLDFAST_APP="nowhere2"), 2)
@@ -134,7 +136,7 @@ def test_app_option_precedes_environment_and_project(failed: Place) -> None:
         ('[tool.holdfast]\nstore = ""', "store in [tool.holdfast]"),
     ],
 )
-def test_unreadable_project_file_is_reported(failed: Place, text: str, told: str) -> None:
+def test_unreadable_project_file_is_reported(failed: ProjectFolder, text: str, told: str) -> None:
     (failed.folder / "pyproject.toml").write_bytes(text.encode("latin-1"))
     line = one_line(failed.call("runs"), 2)
     assert told in line
@@ -146,18 +148,18 @@ def test_unreadable_project_file_is_reported(failed: Place, text: str, told: str
 
 
 @pytest.mark.parametrize("text", ["", "tool = 3", "[tool]\n", "[project]\nname = 'x'\n"])
-def test_project_file_without_holdfast_table_is_ignored(failed: Place, text: str) -> None:
+def test_project_file_without_holdfast_table_is_ignored(failed: ProjectFolder, text: str) -> None:
     write(failed, "pyproject.toml", text)
     assert failed.call("runs").code == 0
     assert "--app module" in one_line(failed.call(*RESUME), 2)
 
 
-def test_project_file_that_is_a_folder_is_ignored(failed: Place) -> None:
+def test_project_file_that_is_a_folder_is_ignored(failed: ProjectFolder) -> None:
     (failed.folder / "pyproject.toml").mkdir()
     assert failed.call("runs").code == 0
 
 
-def test_store_of_the_app_is_used_by_default(failed: Place) -> None:
+def test_store_of_the_app_is_used_by_default(failed: ProjectFolder) -> None:
     (failed.folder / "holdfast.db").rename(failed.folder / "mine.db")
     write(failed, "app.py", "import holdfast\nfrom flows import *\nhf = holdfast.open('mine.db')\n")
     assert failed.json(*RESUME, "--app", "app:hf")["status"] == "completed"
@@ -166,7 +168,7 @@ def test_store_of_the_app_is_used_by_default(failed: Place) -> None:
 
 
 @pytest.mark.parametrize("named", ["option", "environment", "pyproject"])
-def test_named_store_precedes_the_store_of_the_app(failed: Place, named: str) -> None:
+def test_named_store_precedes_the_store_of_the_app(failed: ProjectFolder, named: str) -> None:
     write(failed, "app.py", "import holdfast\nfrom flows import *\nhf = holdfast.open('other.db')\n")
     more: dict[str, Any] = {}
     arguments = [*RESUME, "--app", "app:hf"]
@@ -180,23 +182,23 @@ def test_named_store_precedes_the_store_of_the_app(failed: Place, named: str) ->
     assert failed.look("fail-1")[0] == "completed"
 
 
-def test_app_store_is_used_if_both_names_are_the_same_store(place: Place) -> None:
+def test_app_store_is_used_if_both_names_are_the_same_store(project: ProjectFolder) -> None:
     """What it redacts is redacted, too, when it is the command line that goes on."""
-    with holdfast.open(place.folder / "holdfast.db", redact=["secret*"]) as hf:
+    with holdfast.open(project.folder / "holdfast.db", redact=["secret*"]) as hf:
         hf.run(flows.failing, run_id="fail-1")
     write(
-        place,
+        project,
         "app.py",
         "import holdfast\nfrom flows import *\nhf = holdfast.open('holdfast.db', redact=['secret*'])\n",
     )
-    place.rewrite('did("fragile")', 'did("fragile")\n    holdfast.state()["secret_key"] = "sesame"')
+    project.rewrite('did("fragile")', 'did("fragile")\n    holdfast.state()["secret_key"] = "sesame"')
     for where in ("holdfast.db", "./holdfast.db", "sqlite:///holdfast.db"):
-        done = place.call("rollback", "fail-1", "--to", "2", "--app", "app:hf", "--store", where)
+        done = project.call("rollback", "fail-1", "--to", "2", "--app", "app:hf", "--store", where)
         assert done.code == 0, done
-        assert place.look("fail-1")[2]["secret_key"] != "sesame", where
+        assert project.look("fail-1")[2]["secret_key"] != "sesame", where
 
 
-def test_app_with_a_closed_store_is_refused(failed: Place) -> None:
+def test_app_with_a_closed_store_is_refused(failed: ProjectFolder) -> None:
     write(
         failed,
         "app.py",
@@ -205,15 +207,15 @@ def test_app_with_a_closed_store_is_refused(failed: Place) -> None:
     assert "is closed" in one_line(failed.call(*RESUME, "--app", "app:hf"), 10)
 
 
-def test_deleted_working_folder_is_handled(place: Place) -> None:
-    gone = place.folder / "gone"
+def test_deleted_working_folder_is_handled(project: ProjectFolder) -> None:
+    gone = project.folder / "gone"
     gone.mkdir()
     code = (
         f"import os; os.chdir({str(gone)!r}); os.rmdir({str(gone)!r}); from holdfast.cli import main; main()"
     )
     done = subprocess.run(
         [terminal.PROGRAM[0], "-c", code, "runs"],
-        cwd=place.folder,
+        cwd=project.folder,
         env=terminal.environment(),
         capture_output=True,
         text=True,

@@ -7,7 +7,7 @@ import json
 import subprocess
 
 import pytest
-from shelf import STORE, Shelf
+from filled_store import STORE, SampleStore
 from terminal import PROGRAM, environment
 
 import holdfast
@@ -16,7 +16,7 @@ CONTENT = bytes(range(256)) * 400
 
 
 @pytest.fixture
-def large(own: Shelf) -> Shelf:
+def large(own: SampleStore) -> SampleStore:
     """A run with a large value, and a file beside the store."""
     with own.open() as hf:
         hf.history("large").commit(
@@ -26,7 +26,7 @@ def large(own: Shelf) -> Shelf:
     return own
 
 
-def test_artifacts_ls_lists_all_artifacts_of_a_store(large: Shelf) -> None:
+def test_artifacts_ls_lists_all_artifacts_of_a_store(large: SampleStore) -> None:
     (found,) = json.loads(large.pipe("artifacts", "ls", "--json"))
     assert found["size"] == len(CONTENT)
     assert large.rows("artifacts", "ls")[0][:2] == [found["digest"], str(len(CONTENT))]
@@ -35,14 +35,14 @@ def test_artifacts_ls_lists_all_artifacts_of_a_store(large: Shelf) -> None:
     assert lines[1].startswith(found["digest"][:12])
 
 
-def test_artifacts_ls_lists_paths_in_a_version(large: Shelf) -> None:
+def test_artifacts_ls_lists_paths_in_a_version(large: SampleStore) -> None:
     assert large.rows("artifacts", "ls", "large")[0][2:] == ["docs[0].file", "[red]a.bin"]
     assert "[red]a.bin" in large.screen("artifacts", "ls", "large", columns=80)
     assert large.json("artifacts", "ls", "hand") == []
     assert large.screen("artifacts", "ls", "hand") == "no artifacts"
 
 
-def test_artifacts_get_prints_content(large: Shelf) -> None:
+def test_artifacts_get_prints_content(large: SampleStore) -> None:
     digest = large.json("artifacts", "ls")[0]["digest"]
     for what in ([digest], [digest[:8]], ["large", "docs[0].file"]):
         command = [*PROGRAM, "artifacts", "get", *what]
@@ -51,7 +51,7 @@ def test_artifacts_get_prints_content(large: Shelf) -> None:
     assert large.pipe("artifacts", "get", "large", "text") == "t"
 
 
-def test_artifacts_get_writes_a_file(large: Shelf) -> None:
+def test_artifacts_get_writes_a_file(large: SampleStore) -> None:
     told = large.screen("artifacts", "get", "large", "docs[0].file", "-o", "out.bin")
     assert told == "wrote 102 kB to out.bin"
     assert (large.folder / "out.bin").read_bytes() == CONTENT
@@ -66,11 +66,11 @@ def test_artifacts_get_writes_a_file(large: Shelf) -> None:
     assert (large.folder / "out.bin").read_bytes() == CONTENT
 
 
-def test_artifacts_get_prints_no_bytes_to_a_terminal(large: Shelf) -> None:
+def test_artifacts_get_prints_no_bytes_to_a_terminal(large: SampleStore) -> None:
     assert "use -o FILE" in large.screen("artifacts", "get", "large", "docs[0].file", code=2)
 
 
-def test_artifacts_put_adds_a_version(large: Shelf) -> None:
+def test_artifacts_put_adds_a_version(large: SampleStore) -> None:
     told = large.pipe("artifacts", "put", "large", "pictures.first", "picture.png")
     digest = large.json("artifacts", "ls", "large")[1]["digest"]
     assert told == f"large@2 pictures.first: 102 kB, {digest[:12]}\n"
@@ -104,22 +104,22 @@ def test_artifacts_put_adds_a_version(large: Shelf) -> None:
     ],
 )
 def test_artifacts_usage_errors_are_reported(
-    large: Shelf, arguments: list[str], code: int, told: str
+    large: SampleStore, arguments: list[str], code: int, told: str
 ) -> None:
     arguments = [str(large.folder / "picture.png") if each == "FILE" else each for each in arguments]
     assert told in large.refused("artifacts", *arguments, code=code)
     assert large.json("show", "large")["version"] == 1
 
 
-def test_artifacts_alone_lists_its_subcommands(shelf: Shelf) -> None:
-    text = shelf.pipe("artifacts")
+def test_artifacts_alone_lists_its_subcommands(sample: SampleStore) -> None:
+    text = sample.pipe("artifacts")
     assert all(name in text for name in ("ls ", "get ", "put "))
-    done = shelf.call("artifacts", "--json")
+    done = sample.call("artifacts", "--json")
     assert (done.code, done.out) == (2, "")
     assert "name a subcommand: ls, get or put" in json.loads(done.err)["message"]
 
 
-def test_artifacts_creates_no_store(bare: Shelf) -> None:
+def test_artifacts_creates_no_store(bare: SampleStore) -> None:
     (bare.folder / "file").write_text("x")
     bare.pipe("artifacts", "put", "run", "a", "file", code=10)
     assert not (bare.folder / STORE).exists()

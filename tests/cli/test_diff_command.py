@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 import pytest
-from shelf import Shelf
+from filled_store import SampleStore
 
 
-def test_diff_on_a_terminal_lists_changes(shelf: Shelf) -> None:
-    assert shelf.screen("diff", "hand@4", "hand@7").splitlines() == [
+def test_diff_on_a_terminal_lists_changes(sample: SampleStore) -> None:
+    assert sample.screen("diff", "hand@4", "hand@7").splitlines() == [
         "hand@4 → hand@7",
         "~ n  3 → 2",
         "+ second  2",
@@ -19,8 +19,8 @@ def test_diff_on_a_terminal_lists_changes(shelf: Shelf) -> None:
     ]
 
 
-def test_diff_in_a_pipe_prints_fields(shelf: Shelf) -> None:
-    assert shelf.rows("diff", "hand@4", "@7") == [
+def test_diff_in_a_pipe_prints_fields(sample: SampleStore) -> None:
+    assert sample.rows("diff", "hand@4", "@7") == [
         ["changed", "n", "3", "2"],
         ["added", "second", "", "2"],
         ["changed", "(note)", "null", '"better"'],
@@ -28,8 +28,8 @@ def test_diff_in_a_pipe_prints_fields(shelf: Shelf) -> None:
     ]
 
 
-def test_diff_prints_json(shelf: Shelf) -> None:
-    found = json.loads(shelf.pipe("diff", "hand@4", "hand@5", "--json"))
+def test_diff_prints_json(sample: SampleStore) -> None:
+    found = json.loads(sample.pipe("diff", "hand@4", "hand@5", "--json"))
     assert (found["a"], found["b"]) == ("hand@4", "hand@5")
     assert found["changes"] == [
         {
@@ -45,36 +45,36 @@ def test_diff_prints_json(shelf: Shelf) -> None:
 
 
 @pytest.mark.parametrize("other", ["hand@7", "@7", "7", ":good", "~2"])
-def test_diff_second_version_may_omit_the_run(shelf: Shelf, other: str) -> None:
-    found = shelf.json("diff", "hand@4", other)
+def test_diff_second_version_may_omit_the_run(sample: SampleStore, other: str) -> None:
+    found = sample.json("diff", "hand@4", other)
     assert found["a"] == "hand@4"
     assert found["b"] in ("hand@7", "hand@2"), "~2 goes along the head's own line"
 
 
-def test_diff_of_one_version_compares_with_head_or_parent(shelf: Shelf) -> None:
-    assert shelf.json("diff", "report-1@2")["b"] == "report-1@6"
-    found = shelf.json("diff", "report-1")
+def test_diff_of_one_version_compares_with_head_or_parent(sample: SampleStore) -> None:
+    assert sample.json("diff", "report-1@2")["b"] == "report-1@6"
+    found = sample.json("diff", "report-1")
     assert (found["a"], found["b"]) == ("report-1@5", "report-1@6")
 
 
-def test_diff_compares_two_runs(shelf: Shelf) -> None:
-    found = shelf.json("diff", "report-1@3", "forked")
+def test_diff_compares_two_runs(sample: SampleStore) -> None:
+    found = sample.json("diff", "report-1@3", "forked")
     assert [change["path"] for change in found["changes"] if change["of"] == "state"] == ["plan.days"]
 
 
-def test_diff_exit_code_reports_differences(shelf: Shelf) -> None:
-    shelf.pipe("diff", "hand@4", "hand@5", "--exit-code", code=1)
-    shelf.pipe("diff", "hand@4", "hand@4", "--exit-code", code=0)
-    shelf.pipe("diff", "hand@4", "hand@5", code=0)
+def test_diff_exit_code_reports_differences(sample: SampleStore) -> None:
+    sample.pipe("diff", "hand@4", "hand@5", "--exit-code", code=1)
+    sample.pipe("diff", "hand@4", "hand@4", "--exit-code", code=0)
+    sample.pipe("diff", "hand@4", "hand@5", code=0)
 
 
-def test_diff_reports_no_difference(shelf: Shelf) -> None:
-    assert shelf.screen("diff", "hand", "hand").splitlines() == ["hand@9 → hand@9", "no difference"]
-    assert shelf.call("diff", "hand", "hand").out == ""
+def test_diff_reports_no_difference(sample: SampleStore) -> None:
+    assert sample.screen("diff", "hand", "hand").splitlines() == ["hand@9 → hand@9", "no difference"]
+    assert sample.call("diff", "hand", "hand").out == ""
 
 
-def test_diff_stat_counts_changes(shelf: Shelf) -> None:
-    lines = shelf.screen("diff", "hand@4", "hand@7", "--stat").splitlines()
+def test_diff_stat_counts_changes(sample: SampleStore) -> None:
+    lines = sample.screen("diff", "hand@4", "hand@7", "--stat").splitlines()
     assert [line.split() for line in lines] == [
         ["part", "added", "removed", "changed", "moved"],
         ["(note)", "0", "0", "1", "0"],
@@ -83,16 +83,16 @@ def test_diff_stat_counts_changes(shelf: Shelf) -> None:
         ["second", "1", "0", "0", "0"],
         ["4", "changes"],
     ]
-    assert shelf.json("diff", "hand@4", "hand@5", "--stat") == [
+    assert sample.json("diff", "hand@4", "hand@5", "--stat") == [
         {"part": "n", "added": 0, "removed": 0, "changed": 1, "moved": 0}
     ]
 
 
-def test_diff_prints_a_json_patch(shelf: Shelf) -> None:
+def test_diff_prints_a_json_patch(sample: SampleStore) -> None:
     patch = [{"op": "replace", "path": "/n", "value": 4}]
-    assert json.loads(shelf.pipe("diff", "hand@4", "hand@5", "--json-patch")) == patch
-    assert shelf.json("diff", "hand@4", "hand@5", "--json-patch") == patch
-    assert "omit" in shelf.refused("diff", "hand", "--json-patch", "--path", "n", code=2)
+    assert json.loads(sample.pipe("diff", "hand@4", "hand@5", "--json-patch")) == patch
+    assert sample.json("diff", "hand@4", "hand@5", "--json-patch") == patch
+    assert "omit" in sample.refused("diff", "hand", "--json-patch", "--path", "n", code=2)
 
 
 @pytest.mark.parametrize(
@@ -106,46 +106,46 @@ def test_diff_prints_a_json_patch(shelf: Shelf) -> None:
         ("report-1@1", "report-1", "published", [("added", "published")]),
     ],
 )
-def test_diff_below_a_path(shelf: Shelf, a: str, b: str, path: str, wanted: list[Any]) -> None:
+def test_diff_below_a_path(sample: SampleStore, a: str, b: str, path: str, wanted: list[Any]) -> None:
     """Also of what came or went with all that is around it."""
-    found = shelf.json("diff", a, b, "--path", path)["changes"]
+    found = sample.json("diff", a, b, "--path", path)["changes"]
     assert [(change["kind"], change["path"]) for change in found] == wanted
 
 
-def test_diff_of_a_missing_path_is_refused(shelf: Shelf) -> None:
-    told = shelf.refused("diff", "hand@1", "hand@2", "--path", "nowhere", code=3)
+def test_diff_of_a_missing_path_is_refused(sample: SampleStore) -> None:
+    told = sample.refused("diff", "hand@1", "hand@2", "--path", "nowhere", code=3)
     assert "there is no value at nowhere in hand@1 or hand@2" in told
-    assert "path '['" in shelf.refused("diff", "hand", "--path", "[", code=2)
+    assert "path '['" in sample.refused("diff", "hand", "--path", "[", code=2)
 
 
-def test_diff_of_the_first_version_needs_another(shelf: Shelf, own: Shelf) -> None:
+def test_diff_of_the_first_version_needs_another(sample: SampleStore, own: SampleStore) -> None:
     with own.open() as hf:
         hf.history("single").commit({})
     assert "name two versions" in own.refused("diff", "single", code=3)
-    assert shelf.refused("diff", "nosuch", code=3)
+    assert sample.refused("diff", "nosuch", code=3)
 
 
-def test_diff_escapes_hostile_values(shelf: Shelf) -> None:
-    text = shelf.screen("diff", "[red]hostile[/red]@1", columns=200)
+def test_diff_escapes_hostile_values(sample: SampleStore) -> None:
+    text = sample.screen("diff", "[red]hostile[/red]@1", columns=200)
     assert "[red]value[/red]" in text
     assert "\\u001b[2J" in text
-    assert all(len(row) == 4 for row in shelf.rows("diff", "[red]hostile[/red]@1"))
+    assert all(len(row) == 4 for row in sample.rows("diff", "[red]hostile[/red]@1"))
 
 
-def test_diff_fits_a_narrow_terminal(shelf: Shelf) -> None:
-    lines = shelf.screen("diff", "hand@1", "hand@7", columns=40).splitlines()
+def test_diff_fits_a_narrow_terminal(sample: SampleStore) -> None:
+    lines = sample.screen("diff", "hand@1", "hand@7", columns=40).splitlines()
     assert all(len(line) <= 40 for line in lines)
 
 
-def test_diff_patch_ignores_metadata_in_the_exit_code(shelf: Shelf) -> None:
+def test_diff_patch_ignores_metadata_in_the_exit_code(sample: SampleStore) -> None:
     """The state of the last version is that of the one before; its result is another."""
-    assert shelf.pipe("diff", "report-1@5", "@6", "--exit-code", code=1)
-    assert shelf.pipe("diff", "report-1@5", "@6", "--json-patch", "--exit-code") == "[]\n"
-    shelf.pipe("diff", "report-1@4", "@5", "--json-patch", "--exit-code", code=1)
+    assert sample.pipe("diff", "report-1@5", "@6", "--exit-code", code=1)
+    assert sample.pipe("diff", "report-1@5", "@6", "--json-patch", "--exit-code") == "[]\n"
+    sample.pipe("diff", "report-1@4", "@5", "--json-patch", "--exit-code", code=1)
 
 
-def test_compare_on_a_terminal_is_a_table(shelf: Shelf) -> None:
-    lines = shelf.screen("compare", "report-1", "report-2").splitlines()
+def test_compare_on_a_terminal_is_a_table(sample: SampleStore) -> None:
+    lines = sample.screen("compare", "report-1", "report-2").splitlines()
     assert [line.split() for line in lines[:7]] == [
         ["step", "report-1@6", "report-2@4"],
         ["(initial)", "1", "=", "1"],
@@ -158,11 +158,11 @@ def test_compare_on_a_terminal_is_a_table(shelf: Shelf) -> None:
     assert "- published  true" in lines
 
 
-def test_compare_prints_fields_and_json(shelf: Shelf) -> None:
-    rows = shelf.rows("compare", "report-1", "report-2")
+def test_compare_prints_fields_and_json(sample: SampleStore) -> None:
+    rows = sample.rows("compare", "report-1", "report-2")
     assert rows[1] == ["plan", "2", "same", "2"]
     assert rows[-1] == ["(final)", "6", "differs", ""]
-    found = json.loads(shelf.pipe("compare", "report-1", "report-2", "--json"))
+    found = json.loads(sample.pipe("compare", "report-1", "report-2", "--json"))
     assert found["steps"][-1] == {
         "step": None,
         "address": None,
@@ -178,14 +178,14 @@ def test_compare_prints_fields_and_json(shelf: Shelf) -> None:
     assert {"published", "result"} <= {change["path"] for change in found["changes"]}
 
 
-def test_compare_of_equal_runs(shelf: Shelf) -> None:
-    assert shelf.screen("compare", "hand", "hand") == "no difference"
+def test_compare_of_equal_runs(sample: SampleStore) -> None:
+    assert sample.screen("compare", "hand", "hand") == "no difference"
 
 
-def test_compare_escapes_a_run_id_like_markup(shelf: Shelf) -> None:
-    assert "[red]hostile[/red]@2" in shelf.screen("compare", "[red]hostile[/red]", "hand", columns=400)
+def test_compare_escapes_a_run_id_like_markup(sample: SampleStore) -> None:
+    assert "[red]hostile[/red]@2" in sample.screen("compare", "[red]hostile[/red]", "hand", columns=400)
 
 
-def test_compare_with_a_missing_version_is_refused(shelf: Shelf) -> None:
-    assert "no run 'nosuch'" in shelf.refused("compare", "hand", "nosuch", code=3)
-    assert "missing argument 'B'" in shelf.refused("compare", "hand", code=2)
+def test_compare_with_a_missing_version_is_refused(sample: SampleStore) -> None:
+    assert "no run 'nosuch'" in sample.refused("compare", "hand", "nosuch", code=3)
+    assert "missing argument 'B'" in sample.refused("compare", "hand", code=2)

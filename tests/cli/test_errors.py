@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import flows
-import place as places
+import project_folder
 import pytest
 import terminal
-from place import STORE, Place, one_line
+from project_folder import STORE, ProjectFolder, one_line
 
 from database import Database
 
-place = places.place
+project = project_folder.project
 
 #: Every command that works on a run, or on the store, and changes nothing.
 READING = [
@@ -43,35 +43,35 @@ _ID = " ".join
 
 
 @pytest.fixture
-def full(place: Place) -> Place:
+def full(project: ProjectFolder) -> ProjectFolder:
     """A store with runs of several kinds."""
-    place.run(flows.shop, run_id="shop-1", state={"n": 0})
-    place.run(flows.sleeping, 3600, run_id="wait-1")
-    place.run(flows.asking, {"type": "boolean"}, run_id="ask-1")
-    broken = place.touch("broken")
-    place.run(flows.failing, run_id="fail-1")
+    project.run(flows.shop, run_id="shop-1", state={"n": 0})
+    project.run(flows.sleeping, 3600, run_id="wait-1")
+    project.run(flows.asking, {"type": "boolean"}, run_id="ask-1")
+    broken = project.touch("broken")
+    project.run(flows.failing, run_id="fail-1")
     broken.unlink()
-    with place.open() as hf:
+    with project.open() as hf:
         log = hf.history("plan-1")
         log.commit({})
         log.commit({"left": True})
         log.rollback(to=1)
         log.commit({"right": True})
-    return place
+    return project
 
 
 # References
 
 
 @pytest.mark.parametrize("command", OF_RUNS, ids=_ID)
-def test_missing_run_exits_with_3(full: Place, command: list[str]) -> None:
+def test_missing_run_exits_with_3(full: ProjectFolder, command: list[str]) -> None:
     line = one_line(full.call(command[0], "shpo-1", *command[1:]), 3)
     assert "there is no run 'shpo-1'" in line
     assert "did you mean 'shop-1'?" in line
 
 
 @pytest.mark.parametrize("command", OF_RUNS, ids=_ID)
-def test_ambiguous_prefix_is_refused(full: Place, command: list[str]) -> None:
+def test_ambiguous_prefix_is_refused(full: ProjectFolder, command: list[str]) -> None:
     full.run(flows.shop, run_id="shop-2")
     found = full.json(command[0], "shop", *command[1:], code=2)
     assert found["code"] == "invalid_reference"
@@ -79,9 +79,9 @@ def test_ambiguous_prefix_is_refused(full: Place, command: list[str]) -> None:
     assert "'shop' could be any of shop-1, shop-2: write more of it" in found["message"]
 
 
-def test_unknown_command_is_refused(place: Place) -> None:
-    assert "did you mean 'rollback'?" in one_line(place.call("rolback"), 2)
-    assert place.json("rolback", code=2)["code"] == "usage"
+def test_unknown_command_is_refused(project: ProjectFolder) -> None:
+    assert "did you mean 'rollback'?" in one_line(project.call("rolback"), 2)
+    assert project.json("rolback", code=2)["code"] == "usage"
 
 
 # Stores
@@ -96,12 +96,12 @@ def damaged(path: str, change: Callable[[bytearray], Any]) -> None:
 
 
 @pytest.mark.parametrize("command", [*READING, *WRITING], ids=_ID)
-def test_missing_store_exits_with_10(place: Place, command: list[str]) -> None:
-    line = one_line(place.call(*command), 10)
+def test_missing_store_exits_with_10(project: ProjectFolder, command: list[str]) -> None:
+    line = one_line(project.call(*command), 10)
     assert "there is no store at holdfast.db (the default)" in line
     assert "--store" in line
     assert "holdfast init" in line
-    assert not (place.folder / STORE).exists()
+    assert not (project.folder / STORE).exists()
 
 
 @pytest.mark.parametrize(
@@ -116,24 +116,26 @@ def test_missing_store_exits_with_10(place: Place, command: list[str]) -> None:
         ),
     ],
 )
-def test_file_that_is_not_a_store_is_refused(place: Place, content: bytes, code: int, text: str) -> None:
-    (place.folder / STORE).write_bytes(content)
+def test_file_that_is_not_a_store_is_refused(
+    project: ProjectFolder, content: bytes, code: int, text: str
+) -> None:
+    (project.folder / STORE).write_bytes(content)
     for command in (["runs"], ["verify"], ["resume", "x"]):
-        assert text in one_line(place.call(*command), code)
-    assert (place.folder / STORE).read_bytes() == content
+        assert text in one_line(project.call(*command), code)
+    assert (project.folder / STORE).read_bytes() == content
 
 
-def test_database_of_another_program_is_refused(place: Place) -> None:
+def test_database_of_another_program_is_refused(project: ProjectFolder) -> None:
     with Database(STORE) as connection:
         connection.execute("CREATE TABLE other (a)")
     connection.close()
-    before = place.bytes()
+    before = project.bytes()
     for command in (["runs"], ["init", "--yes"]):
-        assert "not a Holdfast store: open another file" in one_line(place.call(*command), 6)
-    assert place.bytes() == before
+        assert "not a Holdfast store: open another file" in one_line(project.call(*command), 6)
+    assert project.bytes() == before
 
 
-def test_newer_store_format_is_refused(full: Place) -> None:
+def test_newer_store_format_is_refused(full: ProjectFolder) -> None:
     with Database(STORE) as connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()
@@ -146,7 +148,7 @@ def test_newer_store_format_is_refused(full: Place) -> None:
     assert full.bytes() == before
 
 
-def test_flipped_bit_is_never_served(full: Place) -> None:
+def test_flipped_bit_is_never_served(full: ProjectFolder) -> None:
     damaged(STORE, lambda data: data.__setitem__(data.rindex(b"rock"), data[data.rindex(b"rock")] ^ 1))
     found = full.json("verify", code=6)
     (problem,) = found["problems"]
@@ -163,7 +165,7 @@ def test_flipped_bit_is_never_served(full: Place) -> None:
 
 
 @pytest.mark.parametrize("part", [0.2, 0.5, 0.9])
-def test_truncated_store_is_reported(full: Place, part: float) -> None:
+def test_truncated_store_is_reported(full: ProjectFolder, part: float) -> None:
     damaged(STORE, lambda data: data[: int(len(data) * part)])
     for command in (["runs"], ["verify"], ["log", "shop-1"], ["resume", "fail-1", "--app", "flows"]):
         done = full.call(*command)
@@ -176,7 +178,7 @@ def test_truncated_store_is_reported(full: Place, part: float) -> None:
 
 
 @pytest.fixture
-def locked(full: Place) -> Iterator[Place]:
+def locked(full: ProjectFolder) -> Iterator[ProjectFolder]:
     """Another holds the file, for readers too."""
     connection = Database(STORE)
     connection.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -190,20 +192,20 @@ def locked(full: Place) -> Iterator[Place]:
 @pytest.mark.parametrize(
     "command", [["runs"], ["verify"], ["pause", "wait-1"], ["resume", "fail-1"]], ids=_ID
 )
-def test_locked_store_exits_with_11(locked: Place, command: list[str]) -> None:
+def test_locked_store_exits_with_11(locked: ProjectFolder, command: list[str]) -> None:
     line = one_line(locked.call(*command, HOLDFAST_PATIENCE="0.1"), 11)
     assert "was locked by another writer for 0.1 s: try again" in line
     assert locked.json(*command, code=11, HOLDFAST_PATIENCE="0.1")["code"] == "store_busy"
 
 
-def test_lock_timeout_is_configurable(locked: Place) -> None:
+def test_lock_timeout_is_configurable(locked: ProjectFolder) -> None:
     begun = time.monotonic()
     assert "for 5 s" in one_line(locked.call("runs"), 11)
     assert 5 <= time.monotonic() - begun < 60
     assert "HOLDFAST_PATIENCE must be a number" in one_line(locked.call("runs", HOLDFAST_PATIENCE="long"), 2)
 
 
-def test_writer_does_not_block_readers(full: Place) -> None:
+def test_writer_does_not_block_readers(full: ProjectFolder) -> None:
     connection = Database(STORE)
     connection.execute("BEGIN EXCLUSIVE")
     try:
@@ -225,10 +227,10 @@ def bound_by_rights() -> None:
             prctl(24, capability, 0, 0, 0)
 
 
-def limited(place: Place, before: Callable[[], None], *arguments: str) -> terminal.Done:
+def limited(project: ProjectFolder, before: Callable[[], None], *arguments: str) -> terminal.Done:
     done = subprocess.run(
         [*terminal.PROGRAM, *arguments],
-        cwd=place.folder,
+        cwd=project.folder,
         env=terminal.environment(PYTHONDONTWRITEBYTECODE="1"),
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -241,7 +243,7 @@ def limited(place: Place, before: Callable[[], None], *arguments: str) -> termin
 
 
 @pytest.fixture
-def guarded(full: Place) -> Iterator[Place]:
+def guarded(full: ProjectFolder) -> Iterator[ProjectFolder]:
     """A folder in which nothing may be written."""
     (full.folder / STORE).chmod(0o444)
     full.folder.chmod(0o555)
@@ -250,14 +252,14 @@ def guarded(full: Place) -> Iterator[Place]:
 
 
 @pytest.mark.parametrize("command", READING, ids=_ID)
-def test_read_only_store_can_be_read(guarded: Place, command: list[str]) -> None:
+def test_read_only_store_can_be_read(guarded: ProjectFolder, command: list[str]) -> None:
     done = limited(guarded, bound_by_rights, *command)
     assert (done.code, done.err.replace("nothing was changed (--dry-run)\n", "")) == (0, ""), done
     assert done.out or command[0] in ("artifacts", "inbox")
 
 
 @pytest.mark.parametrize("command", WRITING, ids=_ID)
-def test_read_only_store_refuses_changes(guarded: Place, command: list[str]) -> None:
+def test_read_only_store_refuses_changes(guarded: ProjectFolder, command: list[str]) -> None:
     before = guarded.bytes()
     done = limited(guarded, bound_by_rights, *command)
     assert done.code == 10, done
@@ -266,13 +268,13 @@ def test_read_only_store_refuses_changes(guarded: Place, command: list[str]) -> 
     assert guarded.bytes() == before
 
 
-def test_unreadable_store_is_reported(full: Place) -> None:
+def test_unreadable_store_is_reported(full: ProjectFolder) -> None:
     (full.folder / STORE).chmod(0)
     done = limited(full, bound_by_rights, "runs")
     assert "check its folder and your permissions" in one_line(done, 10)
 
 
-def test_full_disk_during_a_run_is_reported(full: Place) -> None:
+def test_full_disk_during_a_run_is_reported(full: ProjectFolder) -> None:
     full.rewrite('did("fragile")', 'did("fragile")\n    holdfast.state()["big"] = os.urandom(60_000)')
     full.rewrite("import asyncio", "import asyncio\nimport os")
     size = (full.folder / STORE).stat().st_size
@@ -291,11 +293,11 @@ def test_full_disk_during_a_run_is_reported(full: Place) -> None:
 # Streams
 
 
-def shell(place: Place, line: str) -> terminal.Done:
+def shell(project: ProjectFolder, line: str) -> terminal.Done:
     program = " ".join(terminal.PROGRAM)
     done = subprocess.run(
         ["bash", "-c", line.replace("holdfast ", f"{program} ")],
-        cwd=place.folder,
+        cwd=project.folder,
         env=terminal.environment(),
         capture_output=True,
         text=True,
@@ -327,7 +329,9 @@ def shell(place: Place, line: str) -> terminal.Done:
         ("holdfast resume fail-1 --app flows 2>&1 | true; exit ${PIPESTATUS[0]}", 0, "", ""),
     ],
 )
-def test_closed_and_full_streams_are_handled(full: Place, line: str, code: int, out: str, err: str) -> None:
+def test_closed_and_full_streams_are_handled(
+    full: ProjectFolder, line: str, code: int, out: str, err: str
+) -> None:
     with full.open() as hf:
         log = hf.history("many")
         for number in range(2001 if "many" in line else 1):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 
-from shelf import Shelf, report
+from filled_store import SampleStore, report
 from terminal import PROGRAM, Terminal, environment
 
 
-def test_events_on_a_terminal_are_lines(shelf: Shelf) -> None:
-    lines = shelf.screen("events", "report-2", columns=200).splitlines()
+def test_events_on_a_terminal_are_lines(sample: SampleStore) -> None:
+    lines = sample.screen("events", "report-2", columns=200).splitlines()
     assert [line.split()[1:4] for line in lines][:4] == [
         ["run.started", "report-2@1"],
         ["step.completed", "report-2@2", "plan"],
@@ -21,35 +21,35 @@ def test_events_on_a_terminal_are_lines(shelf: Shelf) -> None:
     assert "[bold]press[/bold]" in lines[4]
 
 
-def test_events_in_a_pipe_are_fields(shelf: Shelf) -> None:
-    rows = shelf.rows("events", "report-2")
+def test_events_in_a_pipe_are_fields(sample: SampleStore) -> None:
+    rows = sample.rows("events", "report-2")
     assert all(len(row) == 7 for row in rows)
     assert [row[3] for row in rows][-1] == "run.failed"
     assert json.loads(rows[3][6])["address"] == "search#2"
 
 
-def test_events_as_json_are_lines(shelf: Shelf) -> None:
-    lines = shelf.pipe("events", "report-2", "--json").splitlines()
+def test_events_as_json_are_lines(sample: SampleStore) -> None:
+    lines = sample.pipe("events", "report-2", "--json").splitlines()
     events = [json.loads(line) for line in lines]
     assert [event["kind"] for event in events][-1] == "run.failed"
     assert sorted(event["cursor"] for event in events) == [event["cursor"] for event in events]
 
 
-def test_events_of_the_store_filtered_by_kind(shelf: Shelf) -> None:
-    every = _kinds(shelf, "events")
+def test_events_of_the_store_filtered_by_kind(sample: SampleStore) -> None:
+    every = _kinds(sample, "events")
     assert {run for run, _ in every} > {"report-1", "report-2", "asks"}
-    assert set(_kinds(shelf, "events", "--kind", "run.failed")) == {("report-2", "run.failed")}
-    several = _kinds(shelf, "events", "report-2", "--kind", "run.*", "--kind", "nosuch")
+    assert set(_kinds(sample, "events", "--kind", "run.failed")) == {("report-2", "run.failed")}
+    several = _kinds(sample, "events", "report-2", "--kind", "run.*", "--kind", "nosuch")
     assert several == [("report-2", "run.started"), ("report-2", "run.failed")]
 
 
-def test_events_continue_after_a_cursor(shelf: Shelf) -> None:
-    lines = shelf.call("--json", "events", "report-1").out.splitlines()
+def test_events_continue_after_a_cursor(sample: SampleStore) -> None:
+    lines = sample.call("--json", "events", "report-1").out.splitlines()
     cursor = json.loads(lines[2])["cursor"]
-    assert shelf.call("--json", "events", "report-1", "--after", str(cursor)).out.splitlines() == lines[3:]
+    assert sample.call("--json", "events", "report-1", "--after", str(cursor)).out.splitlines() == lines[3:]
 
 
-def test_events_follow_in_a_pipe(own: Shelf) -> None:
+def test_events_follow_in_a_pipe(own: SampleStore) -> None:
     command = [*PROGRAM, "events", "report-1", "--follow", "--json", "--kind", "run.*"]
     with subprocess.Popen(
         command, cwd=own.folder, env=environment(), stdout=subprocess.PIPE, text=True
@@ -63,7 +63,7 @@ def test_events_follow_in_a_pipe(own: Shelf) -> None:
         following.terminate()
 
 
-def test_events_follow_on_a_terminal(own: Shelf) -> None:
+def test_events_follow_on_a_terminal(own: SampleStore) -> None:
     following = Terminal("events", "-f", "--kind", "run.completed", cwd=own.folder)
     following.until("report-1")
     with own.open() as hf:
@@ -74,13 +74,13 @@ def test_events_follow_on_a_terminal(own: Shelf) -> None:
     assert following.end() == 130
 
 
-def test_events_of_a_missing_run_are_refused(shelf: Shelf, empty: Shelf) -> None:
-    assert "no run" in shelf.refused("events", "nosuch", code=3)
-    assert "--after" in shelf.refused("events", "--after", "x", code=2)
+def test_events_of_a_missing_run_are_refused(sample: SampleStore, empty: SampleStore) -> None:
+    assert "no run" in sample.refused("events", "nosuch", code=3)
+    assert "--after" in sample.refused("events", "--after", "x", code=2)
     assert empty.pipe("events") == ""
     assert empty.pipe("events", "--json") == ""
 
 
-def _kinds(shelf: Shelf, *arguments: str) -> list[tuple[str, str]]:
-    events = map(json.loads, shelf.call("--json", *arguments).out.splitlines())
+def _kinds(sample: SampleStore, *arguments: str) -> list[tuple[str, str]]:
+    events = map(json.loads, sample.call("--json", *arguments).out.splitlines())
     return [(event["run"], event["kind"]) for event in events]

@@ -7,31 +7,31 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from shelf import LONG, Shelf
+from filled_store import LONG, SampleStore
 from terminal import PROGRAM, environment
 
 import holdfast
 from holdfast.cli.commands.export import file_name
 
 
-def test_export_prints_a_version_as_json(shelf: Shelf) -> None:
-    out = shelf.pipe("export", "report-1@3")
+def test_export_prints_a_version_as_json(sample: SampleStore) -> None:
+    out = sample.pipe("export", "report-1@3")
     assert out.count("\n") == 1
     document = json.loads(out)
     assert holdfast.validate(document)
     assert document["version"] == 3
-    assert json.loads(shelf.screen("export", "counted@1")) == shelf.json("export", "counted@1")
-    assert shelf.screen("export", "counted@1").startswith('{\n  "format": "holdfast.snapshot",')
+    assert json.loads(sample.screen("export", "counted@1")) == sample.json("export", "counted@1")
+    assert sample.screen("export", "counted@1").startswith('{\n  "format": "holdfast.snapshot",')
 
 
-def test_export_prints_several_versions_as_lines(shelf: Shelf) -> None:
-    lines = shelf.pipe("export", "report-1@3", "hand:good", "counted~1").splitlines()
+def test_export_prints_several_versions_as_lines(sample: SampleStore) -> None:
+    lines = sample.pipe("export", "report-1@3", "hand:good", "counted~1").splitlines()
     assert [(each["run"], each["version"]) for each in map(json.loads, lines)] == [
         ("report-1", 3), ("hand", 7), ("counted", 5),
     ]  # fmt: skip
 
 
-def test_export_overwrites_a_file_only_with_force(own: Shelf) -> None:
+def test_export_overwrites_a_file_only_with_force(own: SampleStore) -> None:
     assert own.pipe("export", "hand", "-o", "hand.json") == "1 file written to hand.json\n"
     written = (own.folder / "hand.json").read_bytes()
     told = own.screen("export", "counted", "-o", "hand.json", code=4)
@@ -41,14 +41,14 @@ def test_export_overwrites_a_file_only_with_force(own: Shelf) -> None:
     assert (own.folder / "hand.json").read_bytes() != written
 
 
-def test_export_all_can_be_imported_into_another_store(own: Shelf) -> None:
+def test_export_all_can_be_imported_into_another_store(own: SampleStore) -> None:
     backup = own.folder / "backup"
     assert "files written to" in own.screen("export", "--bundle", "--all", "-o", str(backup))
     known = own.json("runs")
     assert len(list(backup.iterdir())) == len(known)
     imported = own.pipe("import", str(backup), "--store", "new.db").splitlines()
     assert sorted(imported) == sorted(run["id"] for run in known)
-    new = Shelf(own.folder / "new")
+    new = SampleStore(own.folder / "new")
     new.folder.mkdir()
     (own.folder / "new.db").rename(new.store)
     assert {run["id"]: run["versions"] for run in new.json("runs")} == {
@@ -59,7 +59,7 @@ def test_export_all_can_be_imported_into_another_store(own: Shelf) -> None:
     assert new.json("log", "hand") == own.json("log", "hand")
 
 
-def test_import_under_another_run_id(own: Shelf) -> None:
+def test_import_under_another_run_id(own: SampleStore) -> None:
     own.call("export", "--bundle", "hand", "-o", str(own.folder / "hand.holdfast"))
     assert own.pipe("import", "hand.holdfast", "--run-id", "hand-2") == "hand-2\n"
     assert len(own.json("log", "hand-2")) == 9
@@ -70,7 +70,7 @@ def test_import_under_another_run_id(own: Shelf) -> None:
     assert own.json("show", "four")["kind"] == "import"
 
 
-def test_import_never_overwrites_a_run(own: Shelf) -> None:
+def test_import_never_overwrites_a_run(own: SampleStore) -> None:
     file = str(own.folder / "hand.json")
     own.call("export", "hand@4", "-o", file)
     told = own.refused("import", file, code=4)
@@ -78,7 +78,7 @@ def test_import_never_overwrites_a_run(own: Shelf) -> None:
     assert len(own.json("log", "hand")) == 9
 
 
-def test_import_of_many_files_skips_the_unreadable(own: Shelf) -> None:
+def test_import_of_many_files_skips_the_unreadable(own: SampleStore) -> None:
     folder = own.folder / "many"
     own.call("export", "hand", "counted", "-o", str(folder))
     own.call("delete", "counted", "-y")
@@ -107,12 +107,12 @@ def test_import_of_many_files_skips_the_unreadable(own: Shelf) -> None:
         b'{"a":' * 9999,
     ],
 )
-def test_import_of_another_file_is_refused(own: Shelf, content: bytes) -> None:
+def test_import_of_another_file_is_refused(own: SampleStore, content: bytes) -> None:
     (own.folder / "bad").write_bytes(content)
     assert own.refused("import", str(own.folder / "bad"), code=6)
 
 
-def test_import_of_a_changed_snapshot_is_refused(own: Shelf) -> None:
+def test_import_of_a_changed_snapshot_is_refused(own: SampleStore) -> None:
     text = own.call("export", "hand@4").out
     changed = own.folder / "changed.json"
     changed.write_text(text.replace('"n": 3', '"n": 4').replace('"hand"', '"changed"'))
@@ -136,12 +136,12 @@ def test_import_of_a_changed_snapshot_is_refused(own: Shelf) -> None:
     ],
 )
 def test_export_and_import_usage_errors_are_reported(
-    shelf: Shelf, arguments: list[str], code: int, told: str
+    sample: SampleStore, arguments: list[str], code: int, told: str
 ) -> None:
-    assert told in shelf.refused(*arguments, code=code)
+    assert told in sample.refused(*arguments, code=code)
 
 
-def test_export_of_several_needs_a_folder(own: Shelf) -> None:
+def test_export_of_several_needs_a_folder(own: SampleStore) -> None:
     (own.folder / "file").write_text("")
     told = own.refused("export", "hand", "counted", "-o", str(own.folder / "file"), code=74)
     assert "file: File exists" in told
@@ -158,7 +158,7 @@ def test_export_file_names_stay_in_their_folder(ref: str) -> None:
     assert file_name("." + ref, ".json") != name
 
 
-def test_export_of_similar_ids_writes_separate_files(own: Shelf) -> None:
+def test_export_of_similar_ids_writes_separate_files(own: SampleStore) -> None:
     with own.open() as hf:
         for name in ("a", ".a", "..a", "%2Ea"):
             hf.history(name).commit({"name": name})
@@ -172,7 +172,7 @@ def test_export_of_similar_ids_writes_separate_files(own: Shelf) -> None:
     assert sorted(imported) == sorted(["a", ".a", "..a", "%2Ea"])
 
 
-def test_export_writes_nothing_if_one_file_exists(own: Shelf) -> None:
+def test_export_writes_nothing_if_one_file_exists(own: SampleStore) -> None:
     backup = own.folder / "backup"
     backup.mkdir()
     (backup / "hand.json").write_text("precious")
@@ -181,13 +181,13 @@ def test_export_writes_nothing_if_one_file_exists(own: Shelf) -> None:
     assert (backup / "hand.json").read_text() == "precious"
 
 
-def test_export_writes_duplicates_once(own: Shelf) -> None:
+def test_export_writes_duplicates_once(own: SampleStore) -> None:
     found = own.json("export", "--bundle", "hand", "han", "hand", "-o", str(own.folder / "hand.holdfast"))
     assert [each["ref"] for each in found["exported"]] == ["hand"]
     assert own.pipe("export", "hand@4", "hand@4").count("\n") == 1
 
 
-def test_export_keeps_other_files_and_follows_links(own: Shelf) -> None:
+def test_export_keeps_other_files_and_follows_links(own: SampleStore) -> None:
     (own.folder / "hand.json.part").write_text("precious")
     real = own.folder / "real.json"
     real.write_text("old")
@@ -201,12 +201,12 @@ def test_export_keeps_other_files_and_follows_links(own: Shelf) -> None:
     assert not list(own.folder.glob(".holdfast-*"))
 
 
-def test_export_writes_utf_8_in_every_locale(own: Shelf) -> None:
+def test_export_writes_utf_8_in_every_locale(own: SampleStore) -> None:
     own.pipe("export", LONG, "-o", "long.json", PYTHONUTF8="0", LC_ALL="C", PYTHONCOERCECLOCALE="0")
     assert "海" in (own.folder / "long.json").read_text(encoding="utf-8")
 
 
-def test_export_output_can_be_imported(own: Shelf) -> None:
+def test_export_output_can_be_imported(own: SampleStore) -> None:
     lines = own.pipe("export", "hand@4", "counted", "report-1")
     (own.folder / "three.json").write_text(lines, encoding="utf-8")
     assert own.pipe("import", "three.json", "--store", "new.db").split() == ["hand", "counted", "report-1"]
@@ -224,7 +224,7 @@ def test_export_output_can_be_imported(own: Shelf) -> None:
     )
 
 
-def test_import_reads_a_bundle_from_standard_input(own: Shelf) -> None:
+def test_import_reads_a_bundle_from_standard_input(own: SampleStore) -> None:
     own.call("export", "--bundle", "hand", "-o", str(own.folder / "hand.holdfast"))
     with (own.folder / "hand.holdfast").open("rb") as file:
         command = [*PROGRAM, "import", "-", "--run-id", "again"]
@@ -235,27 +235,27 @@ def test_import_reads_a_bundle_from_standard_input(own: Shelf) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{}", b"holdfast", b'{"format": 1}'])
-def test_import_creates_no_store_for_invalid_files(bare: Shelf, content: bytes | None) -> None:
+def test_import_creates_no_store_for_invalid_files(bare: SampleStore, content: bytes | None) -> None:
     if content is not None:
         (bare.folder / "bad.json").write_bytes(content)
     bare.refused("import", str(bare.folder / "bad.json"), code=74 if content is None else 6)
     assert not (bare.folder / "holdfast.db").exists()
 
 
-def test_import_of_an_empty_folder_is_refused(bare: Shelf) -> None:
+def test_import_of_an_empty_folder_is_refused(bare: SampleStore) -> None:
     (bare.folder / "other.txt").write_text("not looked at")
     assert "nothing to import in" in bare.refused("import", str(bare.folder), code=3)
     assert not (bare.folder / "holdfast.db").exists()
 
 
-def test_import_reports_a_missing_file_among_others(own: Shelf) -> None:
+def test_import_reports_a_missing_file_among_others(own: SampleStore) -> None:
     own.call("export", "hand@4", "-o", str(own.folder / "four.json"))
     own.call("delete", "hand", "-y")
     done = own.call("import", "nosuch.json", str(own.folder / "four.json"))
     assert (done.code, done.out, done.err) == (74, "hand\n", "nosuch.json: No such file or directory\n")
 
 
-def test_export_bundle_of_a_version_is_refused(own: Shelf) -> None:
+def test_export_bundle_of_a_version_is_refused(own: SampleStore) -> None:
     done = own.call("export", "--bundle", "report-1@2", "-o", "x")
     assert done.code == 2
     assert "report-1@2 is a version, but a run is expected" in done.err

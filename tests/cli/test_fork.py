@@ -6,25 +6,25 @@ import stat
 from pathlib import Path
 
 import flows
-import place as places
+import project_folder
 import pytest
-from place import Place, one_line
+from project_folder import ProjectFolder, one_line
 
 import holdfast
 
-place = places.place
+project = project_folder.project
 
 
 @pytest.fixture
-def shop(place: Place) -> Place:
-    place.run(flows.shop, run_id="shop-1", state={"n": 0, "plan": {"days": 3}})
-    place.forget()
-    return place
+def shop(project: ProjectFolder) -> ProjectFolder:
+    project.run(flows.shop, run_id="shop-1", state={"n": 0, "plan": {"days": 3}})
+    project.forget()
+    return project
 
 
-def editor(place: Place, code: str) -> dict[str, str]:
+def editor(project: ProjectFolder, code: str) -> dict[str, str]:
     """An editor that does this to the file's text."""
-    path = place.folder / "editor"
+    path = project.folder / "editor"
     path.write_text(
         "#!/bin/sh\nexec python3 - \"$1\" <<'END'\n"
         "import os, pathlib, sys\n"
@@ -40,12 +40,12 @@ def editor(place: Place, code: str) -> dict[str, str]:
 SAVE = "path.write_text(text); os.utime(path, (1e9, 1e9))"
 
 
-def state_of(place: Place, run: str) -> object:
-    with place.open() as hf:
+def state_of(project: ProjectFolder, run: str) -> object:
+    with project.open() as hf:
         return holdfast.thaw(hf.get(run).state)
 
 
-def test_fork_creates_a_run_from_a_version(shop: Place) -> None:
+def test_fork_creates_a_run_from_a_version(shop: ProjectFolder) -> None:
     done = shop.call("fork", "shop-1@3", "shop-2", "--note", "to try")
     assert (done.code, done.out) == (0, "shop-2\n")
     assert "A new run shop-2 will start with the state of shop-1@3." in done.err
@@ -54,13 +54,13 @@ def test_fork_creates_a_run_from_a_version(shop: Place) -> None:
         assert hf.get("shop-2").head.note == "to try"
 
 
-def test_fork_prints_json_and_takes_an_id(shop: Place) -> None:
+def test_fork_prints_json_and_takes_an_id(shop: ProjectFolder) -> None:
     found = shop.json("fork", "shop-1@2")
     assert found["source"] == "shop-1@2"
     assert found["run"].startswith("shop-1-fork-")
 
 
-def test_fork_sets_values(shop: Place) -> None:
+def test_fork_sets_values(shop: ProjectFolder) -> None:
     done = shop.call(
         "fork",
         "shop~1",
@@ -97,7 +97,7 @@ def test_fork_sets_values(shop: Place) -> None:
     ],
 )
 def test_fork_reports_invalid_values_before_any_change(
-    shop: Place, setting: str, code: int, text: str
+    shop: ProjectFolder, setting: str, code: int, text: str
 ) -> None:
     before = shop.bytes()
     assert text in one_line(shop.call("fork", "shop-1@3", "shop-2", "--set", setting), code)
@@ -105,7 +105,7 @@ def test_fork_reports_invalid_values_before_any_change(
     assert shop.bytes() == before
 
 
-def test_fork_dry_run_changes_nothing(shop: Place) -> None:
+def test_fork_dry_run_changes_nothing(shop: ProjectFolder) -> None:
     before = shop.bytes()
     done = shop.call("fork", "shop-1@3", "shop-2", "--set", "n=7", "--dry-run")
     assert (done.code, done.out) == (
@@ -118,7 +118,7 @@ def test_fork_dry_run_changes_nothing(shop: Place) -> None:
 
 
 @pytest.mark.parametrize(("typed", "code"), [("y\n", 0), ("\n", 1), ("\x03", 130)])
-def test_fork_asks_on_a_terminal(shop: Place, typed: str, code: int) -> None:
+def test_fork_asks_on_a_terminal(shop: ProjectFolder, typed: str, code: int) -> None:
     before = shop.bytes()
     screen = shop.terminal("fork", "shop-1@3", "shop-2").until("Go ahead?")
     assert screen.type(typed).end() == code
@@ -126,7 +126,7 @@ def test_fork_asks_on_a_terminal(shop: Place, typed: str, code: int) -> None:
     assert (shop.bytes() == before) is (typed != "y\n")
 
 
-def test_fork_never_overwrites_a_run(shop: Place) -> None:
+def test_fork_never_overwrites_a_run(shop: ProjectFolder) -> None:
     shop.run(flows.shop, run_id="other")
     done = shop.call("fork", "shop-1@3", "other")
     assert done.code == 4
@@ -138,7 +138,7 @@ def test_fork_never_overwrites_a_run(shop: Place) -> None:
     assert shop.json("fork", "shop-1@3", "other", code=4)["code"] == "already_exists"
 
 
-def test_fork_resumes_at_once(shop: Place) -> None:
+def test_fork_resumes_at_once(shop: ProjectFolder) -> None:
     line = one_line(shop.call("fork", "shop-1@3", "shop-2", "--resume"), 2)
     assert "fork --resume needs the code of workflow 'cli_shop'" in line
     done = shop.call("fork", "shop-1@3", "shop-2", "--set", "n=40", "--resume", "--app", "flows")
@@ -147,14 +147,14 @@ def test_fork_resumes_at_once(shop: Place) -> None:
     assert shop.look("shop-1")[1] == 2
 
 
-def test_fork_edits_the_state_in_an_editor(shop: Place) -> None:
+def test_fork_edits_the_state_in_an_editor(shop: ProjectFolder) -> None:
     more = editor(shop, f"text = text.replace('\"days\": 3', '\"days\": 9'); {SAVE}")
     done = shop.call("fork", "shop-1@1", "shop-2", "--edit", **more)
     assert done.code == 0, done
     assert state_of(shop, "shop-2") == {"n": 0, "plan": {"days": 9}}
 
 
-def test_fork_edit_and_set_are_combined(shop: Place) -> None:
+def test_fork_edit_and_set_are_combined(shop: ProjectFolder) -> None:
     more = editor(shop, f"text = text.replace('\"days\": 3', '\"days\": 9'); {SAVE}")
     done = shop.call("fork", "shop-1@1", "shop-2", "--edit", "--set", "plan.more=true", **more)
     assert done.code == 0, done
@@ -170,14 +170,14 @@ def test_fork_edit_and_set_are_combined(shop: Place) -> None:
         ("sys.exit(3)", "Editing failed"),
     ],
 )
-def test_fork_with_an_unsaved_edit_is_refused(shop: Place, code: str, text: str) -> None:
+def test_fork_with_an_unsaved_edit_is_refused(shop: ProjectFolder, code: str, text: str) -> None:
     before = shop.bytes()
     line = one_line(shop.call("fork", "shop-1@1", "shop-2", "--edit", **editor(shop, code)), 2)
     assert text.lower() in line.lower()
     assert shop.bytes() == before
 
 
-def test_fork_lets_an_invalid_edit_be_corrected(shop: Place) -> None:
+def test_fork_lets_an_invalid_edit_be_corrected(shop: ProjectFolder) -> None:
     """What was written is there again."""
     mark = shop.folder / "mark"
     code = (
@@ -191,7 +191,7 @@ def test_fork_lets_an_invalid_edit_be_corrected(shop: Place) -> None:
     assert state_of(shop, "shop-2") == {"n": 0, "plan": {"days": 5}}
 
 
-def test_fork_with_a_missing_editor_is_refused(shop: Place) -> None:
+def test_fork_with_a_missing_editor_is_refused(shop: ProjectFolder) -> None:
     missing = str(Path("/nowhere/editor"))
     done = shop.call("fork", "shop-1@1", "shop-2", "--edit", EDITOR=missing, VISUAL=missing)
     assert "editor" in one_line(done, 2).lower()

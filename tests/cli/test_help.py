@@ -7,7 +7,7 @@ import re
 
 import click
 import pytest
-from shelf import Shelf
+from filled_store import SampleStore
 from terminal import call
 
 from holdfast.cli.app import COMMANDS, program
@@ -44,37 +44,37 @@ def test_help_explains_every_option(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_help_of_every_command(shelf: Shelf, name: str) -> None:
+def test_help_of_every_command(sample: SampleStore, name: str) -> None:
     for flag in ("--help", "-h"):
-        done = shelf.call(name, flag)
+        done = sample.call(name, flag)
         assert (done.code, done.err) == (0, "")
         assert done.out.startswith(f"Usage: holdfast {name}")
         assert max(map(len, done.out.splitlines())) <= 110
 
 
-def test_help_truncates_no_summary(shelf: Shelf) -> None:
-    lines = shelf.call("artifacts", "--help").out.partition("Commands:\n")[2].splitlines()
+def test_help_truncates_no_summary(sample: SampleStore) -> None:
+    lines = sample.call("artifacts", "--help").out.partition("Commands:\n")[2].splitlines()
     assert len(lines) == 3
     assert all(line.endswith(".") and not line.endswith("...") for line in lines), lines
 
 
-def test_help_lists_own_options_first(shelf: Shelf) -> None:
-    options = re.findall(r"^  (?:-\w, )?(--[a-z-]+)", shelf.call("prune", "--help").out, re.MULTILINE)
+def test_help_lists_own_options_first(sample: SampleStore) -> None:
+    options = re.findall(r"^  (?:-\w, )?(--[a-z-]+)", sample.call("prune", "--help").out, re.MULTILINE)
     assert options[0] == "--all"
     assert options[-5:] == ["--store", "--app", "--json", "--debug", "--help"]
 
 
-def test_help_of_the_program_lists_all_commands(shelf: Shelf) -> None:
-    text = shelf.pipe("--help")
+def test_help_of_the_program_lists_all_commands(sample: SampleStore) -> None:
+    text = sample.pipe("--help")
     for name, line in LINES.items():
         assert re.search(rf"^  {name} +{re.escape(line.split(',')[0][:30])}", text, re.MULTILINE), name
     assert "RUN@12, RUN@head, RUN~2" in text
-    assert text == shelf.pipe(), "alone it says the same"
-    assert "Change runs" in shelf.screen("--help")
+    assert text == sample.pipe(), "alone it says the same"
+    assert "Change runs" in sample.screen("--help")
 
 
-def test_version_option_prints_the_version(shelf: Shelf) -> None:
-    assert re.fullmatch(r"holdfast \d+\.\d+\.\d+\S*\n", shelf.pipe("--version"))
+def test_version_option_prints_the_version(sample: SampleStore) -> None:
+    assert re.fullmatch(r"holdfast \d+\.\d+\.\d+\S*\n", sample.pipe("--version"))
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,8 @@ def test_version_option_prints_the_version(shelf: Shelf) -> None:
         ("--nosuch", "no such option"),
     ],
 )
-def test_help_suggests_a_similar_command(shelf: Shelf, typed: str, told: str) -> None:
-    done = call(typed, cwd=shelf.folder)
+def test_help_suggests_a_similar_command(sample: SampleStore, typed: str, told: str) -> None:
+    done = call(typed, cwd=sample.folder)
     assert (done.code, done.out) == (2, "")
     assert told in done.err.lower()
-    assert json.loads(call("--json", typed, cwd=shelf.folder).err)["code"] == "usage"
+    assert json.loads(call("--json", typed, cwd=sample.folder).err)["code"] == "usage"

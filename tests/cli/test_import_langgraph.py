@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from filled_store import STORE, SampleStore
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
-from shelf import STORE, Shelf
 
 import holdfast
 from holdfast.integrations.langgraph import HoldfastSaver
@@ -53,7 +53,7 @@ def old(tmp_path: Path) -> Path:
     return file
 
 
-def test_import_langgraph_copies_threads(bare: Shelf, old: Path) -> None:
+def test_import_langgraph_copies_threads(bare: SampleStore, old: Path) -> None:
     before = old.read_bytes()
     told = bare.pipe("import-langgraph", str(old))
     assert told == "copied 10 checkpoints of 3 threads, all verified\n"
@@ -69,7 +69,7 @@ def test_import_langgraph_copies_threads(bare: Shelf, old: Path) -> None:
         assert saver.hf.verify().ok
 
 
-def test_import_langgraph_can_be_repeated(bare: Shelf, old: Path) -> None:
+def test_import_langgraph_can_be_repeated(bare: SampleStore, old: Path) -> None:
     bare.pipe("import-langgraph", str(old))
     with holdfast.open(bare.folder / STORE) as hf:
         before = {run.id: run.versions for run in hf.runs()}
@@ -79,7 +79,9 @@ def test_import_langgraph_can_be_repeated(bare: Shelf, old: Path) -> None:
         assert {run.id: run.versions for run in hf.runs()} == before
 
 
-def test_import_langgraph_completes_an_interrupted_import(bare: Shelf, old: Path, tmp_path: Path) -> None:
+def test_import_langgraph_completes_an_interrupted_import(
+    bare: SampleStore, old: Path, tmp_path: Path
+) -> None:
     part = tmp_path / "part.sqlite"
     part.write_bytes(old.read_bytes())
     with sqlite3.connect(part) as db:
@@ -93,7 +95,7 @@ def test_import_langgraph_completes_an_interrupted_import(bare: Shelf, old: Path
 
 
 def test_import_langgraph_allows_classes_by_name(
-    bare: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bare: SampleStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = tmp_path / "parcels_of_mine.py"
     module.write_text("from dataclasses import dataclass\n\n\n@dataclass\nclass Parcel:\n    name: str\n")
@@ -115,7 +117,7 @@ def test_import_langgraph_allows_classes_by_name(
     sys.modules.pop("parcels_of_mine")
 
 
-def test_import_langgraph_refuses_other_files(bare: Shelf, old: Path, tmp_path: Path) -> None:
+def test_import_langgraph_refuses_other_files(bare: SampleStore, old: Path, tmp_path: Path) -> None:
     assert bare.refused("import-langgraph", "nowhere.sqlite", code=3)
     text = tmp_path / "text.txt"
     text.write_text("no database")
@@ -128,7 +130,7 @@ def test_import_langgraph_refuses_other_files(bare: Shelf, old: Path, tmp_path: 
         assert bare.refused("import-langgraph", str(old), "--allow", name, code=2)
 
 
-def test_import_langgraph_reports_damage_and_copies_the_rest(bare: Shelf, old: Path) -> None:
+def test_import_langgraph_reports_damage_and_copies_the_rest(bare: SampleStore, old: Path) -> None:
     with sqlite3.connect(old) as db:
         db.execute("UPDATE checkpoints SET checkpoint = x'c1' WHERE thread_id = 'a'")
         db.execute("UPDATE checkpoints SET type = 'pickle' WHERE thread_id = 'b/c'")
@@ -144,7 +146,9 @@ def test_import_langgraph_reports_damage_and_copies_the_rest(bare: Shelf, old: P
     ("column", "value"),
     [("metadata", "[1]"), ("metadata", b"\xff"), ("metadata", 7), ("checkpoint", None), ("type", None)],
 )
-def test_import_langgraph_refuses_an_invalid_thread(bare: Shelf, old: Path, column: str, value: Any) -> None:
+def test_import_langgraph_refuses_an_invalid_thread(
+    bare: SampleStore, old: Path, column: str, value: Any
+) -> None:
     with sqlite3.connect(old) as db:
         db.execute(f"UPDATE checkpoints SET {column} = ? WHERE thread_id = 'a'", (value,))
     done = bare.call("import-langgraph", str(old))
@@ -155,7 +159,7 @@ def test_import_langgraph_refuses_an_invalid_thread(bare: Shelf, old: Path, colu
 
 
 def test_import_langgraph_creates_no_store_for_an_unreadable_file(
-    bare: Shelf, old: Path, tmp_path: Path
+    bare: SampleStore, old: Path, tmp_path: Path
 ) -> None:
     torn = tmp_path / "torn.sqlite"
     torn.write_bytes(old.read_bytes()[:9000])
@@ -169,7 +173,7 @@ def test_import_langgraph_creates_no_store_for_an_unreadable_file(
     assert bare.pipe("import-langgraph", str(old))
 
 
-def test_import_langgraph_copies_threads_beyond_damaged_pages(bare: Shelf, old: Path) -> None:
+def test_import_langgraph_copies_threads_beyond_damaged_pages(bare: SampleStore, old: Path) -> None:
     with sqlite3.connect(old) as db:
         db.execute("PRAGMA journal_mode=DELETE")
         (page,) = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'writes'").fetchone()

@@ -6,26 +6,26 @@ import json
 from typing import Any
 
 import flows
-import place as places
+import project_folder
 import pytest
-from place import Place, one_line
+from project_folder import ProjectFolder, one_line
 
 import holdfast
 
-place = places.place
+project = project_folder.project
 CHOICE = {"enum": ["yes", "later", 3]}
 FORM = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
 
 
 @pytest.fixture
-def asking(place: Place) -> Place:
-    place.run(flows.asking, {"type": "boolean"}, run_id="ask-1")
-    place.run(flows.waiting, run_id="wait-1")
-    place.forget()
-    return place
+def asking(project: ProjectFolder) -> ProjectFolder:
+    project.run(flows.asking, {"type": "boolean"}, run_id="ask-1")
+    project.run(flows.waiting, run_id="wait-1")
+    project.forget()
+    return project
 
 
-def test_inbox_lists_open_questions(asking: Place) -> None:
+def test_inbox_lists_open_questions(asking: ProjectFolder) -> None:
     asking.run(flows.parent, run_id="parent-1")
     done = asking.call("inbox")
     assert done.code == 0
@@ -44,15 +44,15 @@ def test_inbox_lists_open_questions(asking: Place) -> None:
     assert "question" in screen.text
 
 
-def test_inbox_without_questions(place: Place) -> None:
-    place.run(flows.shop, run_id="shop-1")
-    assert place.call("inbox") == (0, "", "")
-    assert place.json("inbox") == []
-    screen = place.terminal("inbox")
+def test_inbox_without_questions(project: ProjectFolder) -> None:
+    project.run(flows.shop, run_id="shop-1")
+    assert project.call("inbox") == (0, "", "")
+    assert project.json("inbox") == []
+    screen = project.terminal("inbox")
     assert (screen.end(), screen.text) == (0, "no open questions")
 
 
-def test_answer_without_code_is_stored(asking: Place) -> None:
+def test_answer_without_code_is_stored(asking: ProjectFolder) -> None:
     done = asking.call("answer", "ask-1#1", "true", "--actor", "ann")
     assert (done.code, done.err) == (0, "")
     assert done.out == ("answered ask-1#1; continue the run with holdfast resume ask-1 --app MODULE\n")
@@ -68,13 +68,13 @@ def test_answer_without_code_is_stored(asking: Place) -> None:
 
 
 @pytest.mark.parametrize("name", ["ask-1#1", "ask-1", "ask"])
-def test_answer_with_code_resumes_the_run(asking: Place, name: str) -> None:
+def test_answer_with_code_resumes_the_run(asking: ProjectFolder, name: str) -> None:
     found = asking.json("answer", name, "false", "--app", "flows")
     assert (found["status"], found["result"]) == ("completed", False)
     assert asking.world == ["answer False"]
 
 
-def test_answer_no_resume_only_stores(asking: Place) -> None:
+def test_answer_no_resume_only_stores(asking: ProjectFolder) -> None:
     found = asking.json("answer", "ask-1", "false", "--app", "flows", "--no-resume")
     assert found == {"run": "ask-1", "status": "suspended"}
     assert asking.world == []
@@ -105,9 +105,9 @@ def test_answer_no_resume_only_stores(asking: Place) -> None:
         (None, "yes", "yes"),
     ],
 )
-def test_answer_is_parsed_by_the_schema(place: Place, schema: Any, typed: str, value: Any) -> None:
-    place.run(flows.asking, schema, run_id="ask-1")
-    found = place.json("answer", "ask-1", typed, "--app", "flows")
+def test_answer_is_parsed_by_the_schema(project: ProjectFolder, schema: Any, typed: str, value: Any) -> None:
+    project.run(flows.asking, schema, run_id="ask-1")
+    found = project.json("answer", "ask-1", typed, "--app", "flows")
     assert (found["status"], found["result"]) == ("completed", value)
 
 
@@ -125,45 +125,47 @@ def test_answer_is_parsed_by_the_schema(place: Place, schema: Any, typed: str, v
         (FORM, "{"),
     ],
 )
-def test_answer_that_does_not_fit_is_refused(place: Place, schema: Any, typed: str) -> None:
-    place.run(flows.asking, schema, run_id="ask-1")
-    before = place.bytes()
-    one_line(place.call("answer", "ask-1", typed, "--app", "flows"), 2)
-    assert place.bytes() == before
+def test_answer_that_does_not_fit_is_refused(project: ProjectFolder, schema: Any, typed: str) -> None:
+    project.run(flows.asking, schema, run_id="ask-1")
+    before = project.bytes()
+    one_line(project.call("answer", "ask-1", typed, "--app", "flows"), 2)
+    assert project.bytes() == before
 
 
 @pytest.mark.parametrize(
     ("kind", "typed", "wanted"),
     [("boolean", "maybe", "true | false"), ("boolean", "1", "true | false"), ("integer", "three", "integer")],
 )
-def test_answer_error_names_the_expected_type(place: Place, kind: str, typed: str, wanted: str) -> None:
-    place.run(flows.asking, {"type": kind}, run_id="ask-1")
-    line = one_line(place.call("answer", "ask-1", typed), 2)
+def test_answer_error_names_the_expected_type(
+    project: ProjectFolder, kind: str, typed: str, wanted: str
+) -> None:
+    project.run(flows.asking, {"type": kind}, run_id="ask-1")
+    line = one_line(project.call("answer", "ask-1", typed), 2)
     assert line == f"holdfast: {typed!r} is not an answer to ask-1#1: expected {wanted}"
 
 
-def test_answer_prefers_an_exact_run_id(place: Place) -> None:
+def test_answer_prefers_an_exact_run_id(project: ProjectFolder) -> None:
     for run_id in ("job-1", "job-10", "job-10.x"):
-        place.run(flows.asking, {"type": "boolean"}, run_id=run_id)
-    assert place.json("answer", "job-1", "yes", "--app", "flows")["run"] == "job-1"
-    assert "could be any of job-10#1, job-10.x#1" in one_line(place.call("answer", "job-", "yes"), 2)
-    assert place.json("answer", "job-10", "yes", "--app", "flows")["run"] == "job-10"
+        project.run(flows.asking, {"type": "boolean"}, run_id=run_id)
+    assert project.json("answer", "job-1", "yes", "--app", "flows")["run"] == "job-1"
+    assert "could be any of job-10#1, job-10.x#1" in one_line(project.call("answer", "job-", "yes"), 2)
+    assert project.json("answer", "job-10", "yes", "--app", "flows")["run"] == "job-10"
 
 
-def test_inbox_never_truncates_an_id(place: Place) -> None:
+def test_inbox_never_truncates_an_id(project: ProjectFolder) -> None:
     run_id = "a-run-with-a-rather-long-name-of-50-characters-0001"
     schema = {"type": "object", "properties": {'a "quoted" name': {"type": "string"}}}
-    place.run(flows.asking, schema, run_id=run_id)
-    screen = place.terminal("inbox", columns=80)
+    project.run(flows.asking, schema, run_id=run_id)
+    screen = project.terminal("inbox", columns=80)
     assert screen.end() == 0
     assert f"{run_id}#1" in screen.text
     assert "Shall it be" in screen.text
-    wide = place.terminal("inbox", columns=250)
+    wide = project.terminal("inbox", columns=250)
     wide.end()
     assert '{"type": "object", "properties": {"a \\"quoted\\"' in wide.text
 
 
-def test_answer_given_twice_is_refused(asking: Place) -> None:
+def test_answer_given_twice_is_refused(asking: ProjectFolder) -> None:
     assert asking.call("answer", "ask-1#1", "true", "--app", "flows").code == 0
     line = one_line(asking.call("answer", "ask-1#1", "true", "--app", "flows"), 4)
     assert line.startswith("holdfast: question 'ask-1#1' has been answered already, by an unnamed actor")
@@ -171,46 +173,46 @@ def test_answer_given_twice_is_refused(asking: Place) -> None:
     assert "holdfast inbox" in one_line(asking.call("answer", "ask-1", "true"), 3)
 
 
-def test_answer_to_an_outdated_question_is_refused(place: Place) -> None:
+def test_answer_to_an_outdated_question_is_refused(project: ProjectFolder) -> None:
     text = "Delete staging?"
 
     @holdfast.workflow(name="cli_changing", changed="allow")
     def changing() -> bool:
         return bool(holdfast.ask(text, schema=bool))
 
-    place.run(changing, run_id="changing")
+    project.run(changing, run_id="changing")
     text = "Delete prod?"
-    with place.open() as hf:
+    with project.open() as hf:
         hf.resume("changing", answers={"ask": True})
-    line = one_line(place.call("answer", "changing#1", "true"), 4)
+    line = one_line(project.call("answer", "changing#1", "true"), 4)
     assert line.startswith("holdfast: question 'changing#1' is outdated")
-    assert [each["text"] for each in place.json("inbox")] == ["Delete prod?"]
+    assert [each["text"] for each in project.json("inbox")] == ["Delete prod?"]
 
 
-def test_answer_reports_the_next_question(place: Place) -> None:
-    place.run(flows.asking_twice, run_id="twice-1")
-    done = place.call("answer", "twice-1", "a", "--app", "flows")
+def test_answer_reports_the_next_question(project: ProjectFolder) -> None:
+    project.run(flows.asking_twice, run_id="twice-1")
+    done = project.call("answer", "twice-1", "a", "--app", "flows")
     assert (done.code, done.out) == (
         5,
         'suspended  twice-1: open questions: twice-1#2: "Second?" (holdfast answer twice-1#2)\n',
     )
-    found = place.json("answer", "twice-1", "b", "--app", "flows")
+    found = project.json("answer", "twice-1", "b", "--app", "flows")
     assert found["result"] == ["a", "b"]
 
 
-def test_answer_of_a_child_resumes_the_parent(place: Place) -> None:
-    place.run(flows.parent, run_id="parent-1")
-    done = place.call("answer", "parent-1.cli_child#1", "fine", "--no-resume")
+def test_answer_of_a_child_resumes_the_parent(project: ProjectFolder) -> None:
+    project.run(flows.parent, run_id="parent-1")
+    done = project.call("answer", "parent-1.cli_child#1", "fine", "--no-resume")
     assert "continue the run with holdfast resume parent-1 --app MODULE" in done.out
-    found = place.json("resume", "parent-1", "--app", "flows")
+    found = project.json("resume", "parent-1", "--app", "flows")
     assert found["result"] == "the child says fine"
-    place.run(flows.parent, run_id="parent-2")
-    found = place.json("answer", "parent-2", "well", "--app", "flows")
+    project.run(flows.parent, run_id="parent-2")
+    found = project.json("answer", "parent-2", "well", "--app", "flows")
     assert (found["run"], found["result"]) == ("parent-2", "the child says well")
 
 
 @pytest.mark.parametrize(("typed", "code"), [("yes\n", 0), ("maybe\n", 2), ("\x03", 130)])
-def test_answer_prompts_on_a_terminal(asking: Place, typed: str, code: int) -> None:
+def test_answer_prompts_on_a_terminal(asking: ProjectFolder, typed: str, code: int) -> None:
     before = asking.bytes()
     screen = asking.terminal("answer", "ask-1", "--app", "flows")
     screen.until("Shall it be published?  [true | false]").until("answer:")
@@ -220,12 +222,12 @@ def test_answer_prompts_on_a_terminal(asking: Place, typed: str, code: int) -> N
     assert ("completed  ask-1@" in screen.text) is (code == 0)
 
 
-def test_answer_in_a_pipe_needs_a_value(asking: Place) -> None:
+def test_answer_in_a_pipe_needs_a_value(asking: ProjectFolder) -> None:
     line = one_line(asking.call("answer", "ask-1", stdin="true\n"), 2)
     assert "pass the answer as the second argument" in line
 
 
-def test_answer_to_a_missing_question_is_refused(asking: Place) -> None:
+def test_answer_to_a_missing_question_is_refused(asking: ProjectFolder) -> None:
     assert "did you mean 'ask-1#1'?" in one_line(asking.call("answer", "ask-1#2", "true"), 3)
     assert "`holdfast inbox` lists" in one_line(asking.call("answer", "zzz", "true"), 3)
     asking.run(flows.asking, None, run_id="ask-2")
@@ -233,7 +235,7 @@ def test_answer_to_a_missing_question_is_refused(asking: Place) -> None:
     assert "could be any of ask-1#1, ask-2#1" in line
 
 
-def test_signal_ends_a_wait(asking: Place) -> None:
+def test_signal_ends_a_wait(asking: ProjectFolder) -> None:
     found = asking.json(
         "signal", "wait-1", "printer", '{"paper": "thick"}', "--app", "flows", "--actor", "bob"
     )
@@ -241,7 +243,7 @@ def test_signal_ends_a_wait(asking: Place) -> None:
     assert asking.world == ["count 1"]
 
 
-def test_signal_without_code_or_data_is_stored(asking: Place) -> None:
+def test_signal_without_code_or_data_is_stored(asking: ProjectFolder) -> None:
     done = asking.call("signal", "wait", "printer")
     assert (done.code, done.out) == (
         0,
@@ -250,7 +252,7 @@ def test_signal_without_code_or_data_is_stored(asking: Place) -> None:
     assert asking.json("resume", "wait-1", "--app", "flows")["result"] is None
 
 
-def test_signal_before_the_wait_is_stored(asking: Place) -> None:
+def test_signal_before_the_wait_is_stored(asking: ProjectFolder) -> None:
     """It waits for something else."""
     found = asking.json("signal", "wait-1", "other", "1", "--app", "flows")
     assert (found["status"], found["waits"], found["until"]) == ("suspended", ["printer"], None)
@@ -266,7 +268,9 @@ def test_signal_before_the_wait_is_stored(asking: Place) -> None:
         (["nobody", "printer"], 3, "there is no run 'nobody'"),
     ],
 )
-def test_signal_usage_errors_are_reported(asking: Place, arguments: list[str], code: int, text: str) -> None:
+def test_signal_usage_errors_are_reported(
+    asking: ProjectFolder, arguments: list[str], code: int, text: str
+) -> None:
     asking.run(flows.shop, run_id="shop-1")
     before = asking.bytes()
     assert text in one_line(asking.call("signal", *arguments), code)

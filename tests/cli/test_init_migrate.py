@@ -7,8 +7,8 @@ import shutil
 import tomllib
 from pathlib import Path
 
+from filled_store import STORE, SampleStore
 from in_process import call
-from shelf import STORE, Shelf
 from terminal import Terminal
 
 from holdfast.store.sqlite.schema import migrations
@@ -17,7 +17,7 @@ NEWEST = len(migrations())
 OLD = Path(__file__).parent.parent / "compat" / "format-1.sqlite"
 
 
-def test_init_creates_a_store(bare: Shelf) -> None:
+def test_init_creates_a_store(bare: SampleStore) -> None:
     told = bare.pipe("init")
     assert told == 'created holdfast.db: hf = holdfast.open("holdfast.db"), then `holdfast runs`\n'
     assert bare.pipe("runs") == ""
@@ -25,7 +25,7 @@ def test_init_creates_a_store(bare: Shelf) -> None:
     assert json.loads(bare.pipe("init", "--json")) == {"store": STORE, "created": False}
 
 
-def test_init_announces_the_change(bare: Shelf) -> None:
+def test_init_announces_the_change(bare: SampleStore) -> None:
     (bare.folder / "pyproject.toml").write_text('[project]\nname = "kelp"\n')
     asked = Terminal("init", cwd=bare.folder).until("Go ahead? [y/N]")
     assert "create a store at holdfast.db" in asked.text
@@ -36,7 +36,7 @@ def test_init_announces_the_change(bare: Shelf) -> None:
     assert not (bare.folder / STORE).exists()
 
 
-def test_init_records_the_store_in_the_project_file(bare: Shelf) -> None:
+def test_init_records_the_store_in_the_project_file(bare: SampleStore) -> None:
     config = bare.folder / "pyproject.toml"
     config.write_text('[project]\nname = "kelp"  # a comment')
     bare.pipe("init", "runs.db", "-y")
@@ -45,17 +45,17 @@ def test_init_records_the_store_in_the_project_file(bare: Shelf) -> None:
     assert tomllib.loads(text)["tool"] == {"holdfast": {"store": "runs.db"}}
     below = bare.folder / "below"
     below.mkdir()
-    assert Shelf(below).pipe("runs") == "", "the store of the project, from a folder below it"
+    assert SampleStore(below).pipe("runs") == "", "the store of the project, from a folder below it"
     bare.pipe("init", "-y")
     assert config.read_text() == text
 
 
-def test_init_accepts_a_store_url(bare: Shelf) -> None:
+def test_init_accepts_a_store_url(bare: SampleStore) -> None:
     assert "created" in bare.pipe("init", "sqlite:///runs.db")
     assert "found" in bare.pipe("init", "sqlite:///runs.db")
 
 
-def test_init_preserves_the_rest_of_the_project_file(bare: Shelf) -> None:
+def test_init_preserves_the_rest_of_the_project_file(bare: SampleStore) -> None:
     config = bare.folder / "pyproject.toml"
     before = '[project]\r\nname = "kelp"\r\ndescription = "海 é"\r\n\r\n'.encode()
     config.write_bytes(before)
@@ -66,7 +66,7 @@ def test_init_preserves_the_rest_of_the_project_file(bare: Shelf) -> None:
     assert sorted(path.name for path in bare.folder.iterdir() if "db" not in path.name) == ["pyproject.toml"]
 
 
-def test_init_in_a_pipe_prints_only_the_result(bare: Shelf) -> None:
+def test_init_in_a_pipe_prints_only_the_result(bare: SampleStore) -> None:
     (bare.folder / "pyproject.toml").write_text("")
     done = call("init", cwd=bare.folder)
     assert (done.code, done.err) == (0, "")
@@ -75,12 +75,12 @@ def test_init_in_a_pipe_prints_only_the_result(bare: Shelf) -> None:
     assert again.startswith("found holdfast.db: hf = "), "there is nothing to ask"
 
 
-def test_init_of_a_memory_store_is_refused(bare: Shelf) -> None:
+def test_init_of_a_memory_store_is_refused(bare: SampleStore) -> None:
     assert "is lost when the program ends" in call("init", ":memory:", cwd=bare.folder).err
     assert call("init", "-y", cwd=bare.folder, HOLDFAST_STORE=":memory:").code == 2
 
 
-def test_init_of_a_server_ignores_files(bare: Shelf) -> None:
+def test_init_of_a_server_ignores_files(bare: SampleStore) -> None:
     (bare.folder / "postgresql:").mkdir()
     done = call(
         "init", "postgresql://nobody@127.0.0.1:1/none", "--dry-run", cwd=bare.folder, HOLDFAST_PATIENCE="0.2"
@@ -88,18 +88,18 @@ def test_init_of_a_server_ignores_files(bare: Shelf) -> None:
     assert (done.code, done.out) == (10, "")
 
 
-def test_init_in_a_missing_folder_is_refused(bare: Shelf) -> None:
+def test_init_in_a_missing_folder_is_refused(bare: SampleStore) -> None:
     told = bare.screen("init", "no/such/runs.db", "-y", code=10)
     assert "the folder no/such does not exist" in told
     assert "Traceback" not in told
 
 
-def test_migrate_of_a_current_store_does_nothing(shelf: Shelf) -> None:
-    assert shelf.screen("migrate") == f"holdfast.db has format {NEWEST}, which is current"
-    assert json.loads(shelf.pipe("migrate", "--json"))["format"] == NEWEST
+def test_migrate_of_a_current_store_does_nothing(sample: SampleStore) -> None:
+    assert sample.screen("migrate") == f"holdfast.db has format {NEWEST}, which is current"
+    assert json.loads(sample.pipe("migrate", "--json"))["format"] == NEWEST
 
 
-def test_migrate_upgrades_an_old_store(bare: Shelf) -> None:
+def test_migrate_upgrades_an_old_store(bare: SampleStore) -> None:
     shutil.copyfile(OLD, bare.store)
     before = Path(bare.store).read_bytes()
     assert f"from format 1 to {NEWEST}" in bare.pipe("migrate", "--dry-run")
@@ -113,7 +113,7 @@ def test_migrate_upgrades_an_old_store(bare: Shelf) -> None:
     assert bare.json("runs")
 
 
-def test_migrate_without_a_store_is_refused(bare: Shelf) -> None:
+def test_migrate_without_a_store_is_refused(bare: SampleStore) -> None:
     assert "holdfast init" in bare.screen("migrate", code=10).replace("\n", "")
     bare.pipe("migrate", code=10)
     assert not (bare.folder / STORE).exists()

@@ -7,12 +7,12 @@ import subprocess
 from collections.abc import Callable
 
 import flows
-import place as places
+import project_folder
 import pytest
 import terminal
-from place import Place
+from project_folder import ProjectFolder
 
-place = places.place
+project = project_folder.project
 
 #: The program, which gets SIGINT when the main thread has called, or come back from, so many functions.
 _AT = """
@@ -53,10 +53,10 @@ main()
 """
 
 
-def python(place: Place, code: str, *arguments: str) -> terminal.Done:
+def python(project: ProjectFolder, code: str, *arguments: str) -> terminal.Done:
     done = subprocess.run(
         [terminal.PROGRAM[0], "-c", code, *arguments],
-        cwd=place.folder,
+        cwd=project.folder,
         env=terminal.environment(),
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -86,15 +86,15 @@ def interrupted(done: terminal.Done) -> None:
         "flows",
     ],
 )
-def test_interrupt_while_the_program_loads(place: Place, module: str) -> None:
-    place.run(flows.sleeping, 3600, run_id="wait-1")
-    interrupted(python(place, _IMPORTING, module, "resume", "wait-1", "--app", "flows"))
-    assert place.look("wait-1")[0] == "suspended"
+def test_interrupt_while_the_program_loads(project: ProjectFolder, module: str) -> None:
+    project.run(flows.sleeping, 3600, run_id="wait-1")
+    interrupted(python(project, _IMPORTING, module, "resume", "wait-1", "--app", "flows"))
+    assert project.look("wait-1")[0] == "suspended"
 
 
-def _fail(place: Place, run: str) -> None:
-    broken = place.touch("broken")
-    place.run(flows.failing, run_id=run)
+def _fail(project: ProjectFolder, run: str) -> None:
+    broken = project.touch("broken")
+    project.run(flows.failing, run_id=run)
     broken.unlink()
 
 
@@ -102,144 +102,144 @@ def _fail(place: Place, run: str) -> None:
 _TOTALS: dict[tuple[str, ...], int] = {}
 
 
-def sweep(place: Place, make: Callable[[], None], arguments: tuple[str, ...], part: float) -> None:
+def sweep(project: ProjectFolder, make: Callable[[], None], arguments: tuple[str, ...], part: float) -> None:
     """Interrupt a command after this part of it."""
     make()
     if arguments not in _TOTALS:
-        assert python(place, _AT, "0", *arguments).code == 0
-        _TOTALS[arguments] = int((place.folder / "total").read_text())
-        for path in place.folder.glob("holdfast.db*"):
+        assert python(project, _AT, "0", *arguments).code == 0
+        _TOTALS[arguments] = int((project.folder / "total").read_text())
+        for path in project.folder.glob("holdfast.db*"):
             path.unlink()
         make()
-    place.forget()
-    interrupted(python(place, _AT, str(1 + int((_TOTALS[arguments] - 200) * part)), *arguments))
+    project.forget()
+    interrupted(python(project, _AT, str(1 + int((_TOTALS[arguments] - 200) * part)), *arguments))
 
 
 @pytest.mark.parametrize("part", [0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1])
-def test_interrupt_at_any_time_of_a_resume(place: Place, part: float) -> None:
+def test_interrupt_at_any_time_of_a_resume(project: ProjectFolder, part: float) -> None:
     arguments = ("resume", "fail-1", "--yes", "--app", "flows")
-    sweep(place, lambda: _fail(place, "fail-1"), arguments, part)
-    done = place.process(*arguments)
+    sweep(project, lambda: _fail(project, "fail-1"), arguments, part)
+    done = project.process(*arguments)
     assert (done.code, done.out) == (0, 'completed  fail-1@4: "whole"\n')
     # Only a step that was under way is run a second time.
-    assert place.world in (["fragile"], ["fragile", "fragile"])
-    assert place.json("verify")["ok"]
+    assert project.world in (["fragile"], ["fragile", "fragile"])
+    assert project.json("verify")["ok"]
 
 
 @pytest.mark.parametrize("part", [0.2, 0.5, 0.65, 0.75, 0.85, 0.9, 0.95, 1])
-def test_interrupt_at_any_time_of_a_rollback(place: Place, part: float) -> None:
+def test_interrupt_at_any_time_of_a_rollback(project: ProjectFolder, part: float) -> None:
     arguments = ("rollback", "shop-1", "--to", "1", "--no-resume", "--yes", "--app", "flows")
-    sweep(place, lambda: place.run(flows.shop, run_id="shop-1", state={}), arguments, part)
-    done = place.process(*arguments)
+    sweep(project, lambda: project.run(flows.shop, run_id="shop-1", state={}), arguments, part)
+    done = project.process(*arguments)
     assert done.code == 0, done
-    undone = place.world
+    undone = project.world
     assert list(dict.fromkeys(undone)) == ["undo rock", "undo kelp"]
     assert len(undone) <= 3
-    assert place.look("shop-1") == ("paused", None, {})
-    assert place.json("verify")["ok"]
+    assert project.look("shop-1") == ("paused", None, {})
+    assert project.json("verify")["ok"]
 
 
-def test_interrupt_in_a_step_on_a_terminal(place: Place) -> None:
-    place.run(flows.long, [], run_id="seed")
-    _resumable(place)
-    screen = place.terminal("resume", "fail-1", "--yes", "--app", "flows")
-    places.until(lambda: "begin" in place.world)
+def test_interrupt_in_a_step_on_a_terminal(project: ProjectFolder) -> None:
+    project.run(flows.long, [], run_id="seed")
+    _resumable(project)
+    screen = project.terminal("resume", "fail-1", "--yes", "--app", "flows")
+    project_folder.until(lambda: "begin" in project.world)
     assert screen.interrupt().end() == 130
     assert screen.text.splitlines()[-1] == "holdfast: interrupted; nothing is lost"
     assert "Traceback" not in screen.text
-    assert {run["id"]: run["status"] for run in place.json("runs")}["fail-1"] == "interrupted"
-    place.touch("go")
-    assert place.process("resume", "fail-1", "--app", "flows").code == 0
+    assert {run["id"]: run["status"] for run in project.json("runs")}["fail-1"] == "interrupted"
+    project.touch("go")
+    assert project.process("resume", "fail-1", "--app", "flows").code == 0
 
 
-def _resumable(place: Place) -> None:
+def _resumable(project: ProjectFolder) -> None:
     """A failed run whose step will wait for a file."""
-    _fail(place, "fail-1")
-    place.rewrite('did("fragile")', 'did("begin")\n    wait_for_file("go")')
+    _fail(project, "fail-1")
+    project.rewrite('did("fragile")', 'did("begin")\n    wait_for_file("go")')
 
 
-def test_interrupt_in_a_step_by_a_signal(place: Place) -> None:
-    _resumable(place)
-    process = _started(place, "resume", "fail-1", "--app", "flows")
-    places.until(lambda: "begin" in place.world)
+def test_interrupt_in_a_step_by_a_signal(project: ProjectFolder) -> None:
+    _resumable(project)
+    process = _started(project, "resume", "fail-1", "--app", "flows")
+    project_folder.until(lambda: "begin" in project.world)
     interrupted(_signalled(process))
-    assert place.json("runs")[0]["status"] == "interrupted"
+    assert project.json("runs")[0]["status"] == "interrupted"
 
 
-def test_interrupt_in_an_asynchronous_step(place: Place) -> None:
-    broken = place.touch("broken")
-    place.run(flows.walking, run_id="walk-1")
+def test_interrupt_in_an_asynchronous_step(project: ProjectFolder) -> None:
+    broken = project.touch("broken")
+    project.run(flows.walking, run_id="walk-1")
     broken.unlink()
-    place.rewrite(
+    project.rewrite(
         'did("acount")',
         'did("begin")\n    while not Path("go").exists():\n        await asyncio.sleep(0.005)',
     )
-    process = _started(place, "resume", "walk-1", "--app", "flows")
-    places.until(lambda: "begin" in place.world)
+    process = _started(project, "resume", "walk-1", "--app", "flows")
+    project_folder.until(lambda: "begin" in project.world)
     interrupted(_signalled(process))
-    place.touch("go")
-    assert place.process("resume", "walk-1", "--app", "flows").code == 0
+    project.touch("go")
+    assert project.process("resume", "walk-1", "--app", "flows").code == 0
 
 
-def test_interrupt_in_a_compensation(place: Place) -> None:
-    place.run(flows.heavy_flow, run_id="heavy-1")
-    place.touch("go-undo-b")
-    process = _started(place, "rollback", "heavy-1", "--to", "1", "--no-resume", "--app", "flows")
-    place.until("begin undo a")
+def test_interrupt_in_a_compensation(project: ProjectFolder) -> None:
+    project.run(flows.heavy_flow, run_id="heavy-1")
+    project.touch("go-undo-b")
+    process = _started(project, "rollback", "heavy-1", "--to", "1", "--no-resume", "--app", "flows")
+    project.until("begin undo a")
     interrupted(_signalled(process))
-    place.touch("go-undo-a")
-    assert place.json("resume", "heavy-1", "--dry-run")["undo"] == ["heavy"]
-    assert place.process("rollback", "heavy-1", "--to", "1", "--no-resume", "--app", "flows").code == 0
-    assert place.world.count("end undo b") == 1
+    project.touch("go-undo-a")
+    assert project.json("resume", "heavy-1", "--dry-run")["undo"] == ["heavy"]
+    assert project.process("rollback", "heavy-1", "--to", "1", "--no-resume", "--app", "flows").code == 0
+    assert project.world.count("end undo b") == 1
 
 
-def test_interrupt_in_a_python_callback_is_repeated(place: Place) -> None:
+def test_interrupt_in_a_python_callback_is_repeated(project: ProjectFolder) -> None:
     """In a callback of Python's own, from which nothing goes up."""
-    _resumable(place)
-    place.rewrite(
+    _resumable(project)
+    project.rewrite(
         'did("begin")',
         'did("begin")\n    import os, signal\n    kill = os.kill\n'
         "    class Loud:\n        def __del__(self):\n            kill(os.getpid(), signal.SIGINT)\n"
         "    Loud()",
     )
-    interrupted(place.process("resume", "fail-1", "--app", "flows"))
+    interrupted(project.process("resume", "fail-1", "--app", "flows"))
 
 
-def test_interrupt_ends_watch(place: Place) -> None:
-    place.run(flows.sleeping, 3600, run_id="wait-1")
-    screen = place.terminal("watch", "wait-1").until("wait-1@")
+def test_interrupt_ends_watch(project: ProjectFolder) -> None:
+    project.run(flows.sleeping, 3600, run_id="wait-1")
+    screen = project.terminal("watch", "wait-1").until("wait-1@")
     assert screen.interrupt().end() == 130
     assert "Traceback" not in screen.text
-    process = _started(place, "watch", "wait-1")
+    process = _started(project, "watch", "wait-1")
     assert process.stdout is not None
     assert process.stdout.readline()
     done = _signalled(process)
     assert (done.code, "Traceback" in done.err) == (130, False)
 
 
-def test_interrupt_ends_verify(place: Place) -> None:
-    with place.open() as hf:
+def test_interrupt_ends_verify(project: ProjectFolder) -> None:
+    with project.open() as hf:
         log = hf.history("many")
         for number in range(300):
             log.commit({"n": number})
     for limit in ("2000", "9000", "20000"):
-        interrupted(python(place, _AT, limit, "verify"))
+        interrupted(python(project, _AT, limit, "verify"))
 
 
-def test_interrupt_given_twice_ends_at_once(place: Place) -> None:
+def test_interrupt_given_twice_ends_at_once(project: ProjectFolder) -> None:
     """A thread that goes on does not hold up who interrupts a second time."""
-    _resumable(place)
-    place.rewrite(
+    _resumable(project)
+    project.rewrite(
         'wait_for_file("go")',
         'import threading\n    threading.Thread(target=wait_for_file, args=("go",)).start()\n    wait_for_file("go")',
     )
-    process = _started(place, "resume", "fail-1", "--app", "flows")
-    places.until(lambda: "begin" in place.world)
+    process = _started(project, "resume", "fail-1", "--app", "flows")
+    project_folder.until(lambda: "begin" in project.world)
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
     told = [process.stderr.readline() for _ in range(2)]
     assert "interrupted" in told[1]
-    places.until(lambda: _signal_until_gone(process))
+    project_folder.until(lambda: _signal_until_gone(process))
     assert process.wait() == 130
     assert process.stderr.read() == ""
 
@@ -250,10 +250,10 @@ def _signal_until_gone(process: subprocess.Popen[str]) -> bool:
     return process.poll() is not None
 
 
-def _started(place: Place, *arguments: str) -> subprocess.Popen[str]:
+def _started(project: ProjectFolder, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*terminal.PROGRAM, *arguments],
-        cwd=place.folder,
+        cwd=project.folder,
         env=terminal.environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 
 import pytest
-from shelf import LONG, STORE, Shelf
+from filled_store import LONG, STORE, SampleStore
 from terminal import call
 
 from database import Database
 
 
-def test_log_on_a_terminal_draws_lanes(shelf: Shelf) -> None:
+def test_log_on_a_terminal_draws_lanes(sample: SampleStore) -> None:
     """Three timelines, the second of which was merged into the third."""
-    lines = shelf.screen("log", "hand").splitlines()
+    lines = sample.screen("log", "hand").splitlines()
     assert [line[:15].rstrip() for line in lines] == [
         "●        9  (me",
         "├─╮",
@@ -34,8 +34,8 @@ def test_log_on_a_terminal_draws_lanes(shelf: Shelf) -> None:
     assert lines[8].endswith("pinned")
 
 
-def test_log_on_a_terminal_describes_steps(shelf: Shelf) -> None:
-    text = shelf.screen("log", "report-1")
+def test_log_on_a_terminal_describes_steps(sample: SampleStore) -> None:
+    text = sample.screen("log", "report-1")
     assert [line.split()[1:3] for line in text.splitlines()] == [
         ["6", "(final)"],
         ["5", "publish"],
@@ -47,30 +47,30 @@ def test_log_on_a_terminal_describes_steps(shelf: Shelf) -> None:
     assert "took" in text
 
 
-def test_log_in_a_pipe_prints_fields(shelf: Shelf) -> None:
-    rows = shelf.rows("log", "hand")
+def test_log_in_a_pipe_prints_fields(sample: SampleStore) -> None:
+    rows = sample.rows("log", "hand")
     assert [row[0] for row in rows] == list("987654321")
     assert all(len(row) == 10 for row in rows)
     assert rows[2][:5] == ["7", "2", "manual", "manual", "running"]
     assert rows[2][8:] == ["good", "better"]
 
 
-def test_log_prints_json(shelf: Shelf) -> None:
-    found = json.loads(shelf.pipe("log", "report-1", "--json"))
+def test_log_prints_json(sample: SampleStore) -> None:
+    found = json.loads(sample.pipe("log", "report-1", "--json"))
     assert [version["address"] for version in found] == [None, "publish", "search#2", "search", "plan", None]
     assert found[0]["status"] == "completed"
     assert len({version["hash"] for version in found}) == 6
 
 
-def test_log_graph_in_a_pipe_has_no_colours(shelf: Shelf) -> None:
-    out = shelf.pipe("log", "hand", "--graph")
+def test_log_graph_in_a_pipe_has_no_colours(sample: SampleStore) -> None:
+    out = sample.pipe("log", "hand", "--graph")
     assert "├─╯" in out
     assert "\x1b" not in out
-    assert shelf.call("log", LONG, "--graph").out.count("記") == 30
+    assert sample.call("log", LONG, "--graph").out.count("記") == 30
 
 
-def test_log_no_graph_on_a_terminal_is_a_table(shelf: Shelf) -> None:
-    lines = shelf.screen("log", "hand", "--no-graph").splitlines()
+def test_log_no_graph_on_a_terminal_is_a_table(sample: SampleStore) -> None:
+    lines = sample.screen("log", "hand", "--no-graph").splitlines()
     assert lines[0].split() == [
         "version",
         "timeline",
@@ -86,19 +86,19 @@ def test_log_no_graph_on_a_terminal_is_a_table(shelf: Shelf) -> None:
     assert lines[1].split()[:5] == ["9", "3", "merge", "merge", "running"]
 
 
-def test_log_oneline_prints_number_and_step(shelf: Shelf) -> None:
-    assert shelf.screen("log", "report-1", "--oneline").splitlines()[1] == "○    5  publish"
-    assert shelf.call("log", "report-1", "--oneline").out.splitlines()[1] == "5\t1\tpublish"
+def test_log_oneline_prints_number_and_step(sample: SampleStore) -> None:
+    assert sample.screen("log", "report-1", "--oneline").splitlines()[1] == "○    5  publish"
+    assert sample.call("log", "report-1", "--oneline").out.splitlines()[1] == "5\t1\tpublish"
 
 
-def test_log_reports_more_versions_on_a_terminal(shelf: Shelf) -> None:
-    lines = shelf.screen("log", "hand", "-n", "3").splitlines()
+def test_log_reports_more_versions_on_a_terminal(sample: SampleStore) -> None:
+    lines = sample.screen("log", "hand", "-n", "3").splitlines()
     assert lines[-1] == "more versions: -n 30, or --before 7"
     assert [line[:3].rstrip() for line in lines[:4]] == ["●", "├─╮", "○ │", "│ ○"], (
         "lines go on below the list"
     )
-    assert "more" not in shelf.screen("log", "hand", "-n", "9")
-    done = shelf.call("log", "hand", "-n", "3")
+    assert "more" not in sample.screen("log", "hand", "-n", "9")
+    done = sample.call("log", "hand", "-n", "3")
     assert (done.out.count("\n"), done.err) == (3, "")
 
 
@@ -112,51 +112,51 @@ def test_log_reports_more_versions_on_a_terminal(shelf: Shelf) -> None:
         (["-n", "1"], [9]),
     ],
 )
-def test_log_filters_versions(shelf: Shelf, choice: list[str], wanted: list[int]) -> None:
-    assert [version["version"] for version in shelf.json("log", "hand", *choice)] == wanted
+def test_log_filters_versions(sample: SampleStore, choice: list[str], wanted: list[int]) -> None:
+    assert [version["version"] for version in sample.json("log", "hand", *choice)] == wanted
 
 
-def test_log_of_a_step_draws_no_lines(shelf: Shelf) -> None:
-    lines = shelf.screen("log", "report-1", "--step", "search").splitlines()
+def test_log_of_a_step_draws_no_lines(sample: SampleStore) -> None:
+    lines = sample.screen("log", "report-1", "--step", "search").splitlines()
     assert [line.split()[:3] for line in lines] == [["○", "4", "search#2"], ["○", "3", "search"]]
-    assert shelf.screen("log", "report-1", "--step", "nosuch") == "no such versions"
+    assert sample.screen("log", "report-1", "--step", "nosuch") == "no such versions"
 
 
-def test_log_of_pruned_versions_shows_a_gap(shelf: Shelf) -> None:
-    lines = shelf.screen("log", "pruned").splitlines()
+def test_log_of_pruned_versions_shows_a_gap(sample: SampleStore) -> None:
+    lines = sample.screen("log", "pruned").splitlines()
     assert [line[:8].split() for line in lines] == [["●", "8"], ["○", "7"], ["┆"], ["○", "4"]]
 
 
-def test_log_of_a_fork(shelf: Shelf) -> None:
-    found = shelf.json("log", "forked")
+def test_log_of_a_fork(sample: SampleStore) -> None:
+    found = sample.json("log", "forked")
     assert found[0]["kind"] == "fork"
     assert found[0]["note"] == "another try"
 
 
-def test_log_on_a_narrow_terminal_keeps_the_lanes(shelf: Shelf) -> None:
-    lines = shelf.screen("log", "hand", columns=40).splitlines()
+def test_log_on_a_narrow_terminal_keeps_the_lanes(sample: SampleStore) -> None:
+    lines = sample.screen("log", "hand", columns=40).splitlines()
     assert len(lines) == 12
     assert all(len(line) <= 40 for line in lines)
 
 
-def test_log_never_splits_wide_characters(shelf: Shelf) -> None:
+def test_log_never_splits_wide_characters(sample: SampleStore) -> None:
     for columns in (40, 41):
-        lines = shelf.screen("log", LONG, columns=columns).splitlines()
+        lines = sample.screen("log", LONG, columns=columns).splitlines()
         assert len(lines) == 1
         assert lines[0].endswith("…")
 
 
-def test_log_escapes_hostile_names(shelf: Shelf) -> None:
-    text = shelf.screen("log", "[red]hostile[/red]", columns=400)
+def test_log_escapes_hostile_names(sample: SampleStore) -> None:
+    text = sample.screen("log", "[red]hostile[/red]", columns=400)
     assert "\\e[2J" in text
     assert "[red]loud[/red]" in text
     assert ":[red]tag" in text
     assert len(text.splitlines()) == 2
-    assert all(len(row) == 10 for row in shelf.rows("log", "[red]hostile[/red]"))
+    assert all(len(row) == 10 for row in sample.rows("log", "[red]hostile[/red]"))
 
 
-def test_log_accepts_a_prefix(shelf: Shelf) -> None:
-    assert shelf.json("log", "han") == shelf.json("log", "hand")
+def test_log_accepts_a_prefix(sample: SampleStore) -> None:
+    assert sample.json("log", "han") == sample.json("log", "hand")
 
 
 @pytest.mark.parametrize(
@@ -169,25 +169,25 @@ def test_log_accepts_a_prefix(shelf: Shelf) -> None:
         ("\x1b[31m", 3, "there is no run '\\x1b[31m': `holdfast runs` lists them"),
     ],
 )
-def test_log_of_an_unknown_run_is_refused(shelf: Shelf, name: str, code: int, told: str) -> None:
-    assert shelf.refused("log", name, code=code) == told
+def test_log_of_an_unknown_run_is_refused(sample: SampleStore, name: str, code: int, told: str) -> None:
+    assert sample.refused("log", name, code=code) == told
 
 
-def test_log_needs_a_run(shelf: Shelf) -> None:
-    assert shelf.refused("log", code=2) == "missing argument 'RUN' (see `holdfast log --help`)"
+def test_log_needs_a_run(sample: SampleStore) -> None:
+    assert sample.refused("log", code=2) == "missing argument 'RUN' (see `holdfast log --help`)"
 
 
-def test_log_escapes_characters_that_cannot_be_encoded(shelf: Shelf) -> None:
-    assert "\\u25cf" in call("log", "hand", "--graph", cwd=shelf.folder, PYTHONIOENCODING="ascii").out
+def test_log_escapes_characters_that_cannot_be_encoded(sample: SampleStore) -> None:
+    assert "\\u25cf" in call("log", "hand", "--graph", cwd=sample.folder, PYTHONIOENCODING="ascii").out
 
 
-def test_log_of_a_version_is_refused(shelf: Shelf) -> None:
-    told = shelf.refused("log", "hand@2", code=2)
+def test_log_of_a_version_is_refused(sample: SampleStore) -> None:
+    told = sample.refused("log", "hand@2", code=2)
     assert told.startswith("hand@2 is a version, but a run is expected: --before N")
-    assert "no run 'hnad@2'" in shelf.refused("log", "hnad@2", code=3)
+    assert "no run 'hnad@2'" in sample.refused("log", "hnad@2", code=3)
 
 
-def test_log_marks_a_damaged_version(own: Shelf) -> None:
+def test_log_marks_a_damaged_version(own: SampleStore) -> None:
     with Database(own.folder / STORE) as connection:
         connection.execute(
             "UPDATE journal SET kind = 99 WHERE number = 4 AND run = (SELECT key FROM run WHERE id = 'report-1')"

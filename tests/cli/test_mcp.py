@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from place import Place, one_line, place
+from project_folder import ProjectFolder, one_line, project
 from terminal import PROGRAM, environment
 
-__all__ = ["place"]
+__all__ = ["project"]
 
 HELLO = {
     "jsonrpc": "2.0",
@@ -70,8 +70,8 @@ def server(folder: Path) -> Iterator[Server]:
             process.kill()
 
 
-def test_mcp_ignores_invalid_messages_and_ends_with_its_input(place: Place) -> None:
-    with server(place.folder) as found:
+def test_mcp_ignores_invalid_messages_and_ends_with_its_input(project: ProjectFolder) -> None:
+    with server(project.folder) as found:
         found.say(b"not json", b"[1", b"", b"\xff\xfe\x00", b'{"jsonrpc": "1.0"}', PING)
         assert found.hear() == {"jsonrpc": "2.0", "id": 2, "result": {}}
         assert found.process.stdin is not None
@@ -79,11 +79,11 @@ def test_mcp_ignores_invalid_messages_and_ends_with_its_input(place: Place) -> N
         found.process.stdin.close()
         assert found.end() == (0, "")
         assert found.process.stdout.read() == b""
-    assert list(place.folder.glob("holdfast.db*")) == [], "no store was made"
+    assert list(project.folder.glob("holdfast.db*")) == [], "no store was made"
 
 
-def test_mcp_answers_a_lone_surrogate(place: Place) -> None:
-    with server(place.folder) as found:
+def test_mcp_answers_a_lone_surrogate(project: ProjectFolder) -> None:
+    with server(project.folder) as found:
         for number, params in enumerate(
             ({"name": "show", "arguments": {"ref": "\ud800"}}, {"name": "\udfff", "arguments": {}})
         ):
@@ -95,8 +95,8 @@ def test_mcp_answers_a_lone_surrogate(place: Place) -> None:
         assert found.hear() == {"jsonrpc": "2.0", "id": 2, "result": {}}
 
 
-def test_mcp_ends_when_its_output_is_closed(place: Place) -> None:
-    with server(place.folder) as found:
+def test_mcp_ends_when_its_output_is_closed(project: ProjectFolder) -> None:
+    with server(project.folder) as found:
         assert found.process.stdout is not None
         found.process.stdout.close()
         found.say(PING)
@@ -107,15 +107,15 @@ def test_mcp_ends_when_its_output_is_closed(place: Place) -> None:
     ("sign", "code", "said"),
     [(signal.SIGINT, 130, "holdfast: interrupted; nothing is lost\n"), (signal.SIGTERM, 0, "")],
 )
-def test_mcp_ends_by_a_signal(place: Place, sign: signal.Signals, code: int, said: str) -> None:
-    with server(place.folder) as found:
+def test_mcp_ends_by_a_signal(project: ProjectFolder, sign: signal.Signals, code: int, said: str) -> None:
+    with server(project.folder) as found:
         found.process.send_signal(sign)
         assert found.end() == (code, said)
 
 
-def test_mcp_writes_only_the_protocol_to_standard_output(place: Place) -> None:
+def test_mcp_writes_only_the_protocol_to_standard_output(project: ProjectFolder) -> None:
     """Neither what an application prints, nor what programs print that it starts."""
-    (place.folder / "loud.py").write_text(
+    (project.folder / "loud.py").write_text(
         "import os, subprocess, sys\n"
         "print('print')\nos.write(1, b'write\\n')\nsubprocess.run(['echo', 'echo'])\n"
         "assert sys.stdin.read() == '' and os.read(0, 9) == b''\n"
@@ -124,7 +124,7 @@ def test_mcp_writes_only_the_protocol_to_standard_output(place: Place) -> None:
     pipe = subprocess.PIPE
     with subprocess.Popen(
         [*PROGRAM, "mcp", "--app", "loud"],
-        cwd=place.folder,
+        cwd=project.folder,
         env=environment(),
         stdin=pipe,
         stdout=pipe,
@@ -140,22 +140,22 @@ def test_mcp_writes_only_the_protocol_to_standard_output(place: Place) -> None:
     assert sorted(said.split()) == ["echo", "print", "write"]
 
 
-def test_mcp_on_a_terminal_explains_itself(place: Place) -> None:
-    shown = place.terminal("mcp")
+def test_mcp_on_a_terminal_explains_itself(project: ProjectFolder) -> None:
+    shown = project.terminal("mcp")
     shown.until("serving MCP on standard input and output")
     shown.interrupt()
     assert shown.end() == 130
 
 
-def test_mcp_without_its_package_is_refused(place: Place) -> None:
-    hidden = place.folder / "hidden"
+def test_mcp_without_its_package_is_refused(project: ProjectFolder) -> None:
+    hidden = project.folder / "hidden"
     hidden.mkdir()
     (hidden / "sitecustomize.py").write_text("import sys\nsys.modules['mcp'] = None\n")
-    line = one_line(place.process("mcp", PYTHONPATH=str(hidden)), 2)
+    line = one_line(project.process("mcp", PYTHONPATH=str(hidden)), 2)
     assert "pip install 'holdfast[mcp]'" in line
 
 
-def test_mcp_help_does_not_import_the_package(place: Place) -> None:
+def test_mcp_help_does_not_import_the_package(project: ProjectFolder) -> None:
     told = subprocess.run(
         [
             sys.executable,
@@ -166,7 +166,7 @@ def test_mcp_help_does_not_import_the_package(place: Place) -> None:
         capture_output=True,
         text=True,
         check=True,
-        cwd=place.folder,
+        cwd=project.folder,
         env={**os.environ, "COLUMNS": "200"},
     )
     assert "Serve the store to agents" in told.stdout

@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
-import place as places
+import project_folder
 import pytest
-from place import Place, one_line
+from project_folder import ProjectFolder, one_line
 
-place = places.place
+project = project_folder.project
 
 
 @pytest.fixture
-def two(place: Place) -> Place:
+def two(project: ProjectFolder) -> ProjectFolder:
     """Two timelines: both changed `both` and `list`, each something of its own."""
-    with place.open() as hf:
+    with project.open() as hf:
         log = hf.history("plan-1")
         log.commit({"both": 0, "list": [1], "gone": 1})
         log.commit({"both": "left", "list": [1, 2], "gone": 1, "left": True})
         log.rollback(to=1)
         log.commit({"both": "right", "list": [1, 3], "right": True})
-    return place
+    return project
 
 
 @pytest.fixture
-def apart(place: Place) -> Place:
+def apart(project: ProjectFolder) -> ProjectFolder:
     """Two timelines without a conflict."""
-    with place.open() as hf:
+    with project.open() as hf:
         log = hf.history("plan-1")
         log.commit({})
         log.commit({"left": True})
         log.rollback(to=1)
         log.commit({"right": True})
-    return place
+    return project
 
 
 @pytest.mark.parametrize("other", [["2"], ["plan-1@2"], ["@2"], ["--timeline", "1"]])
-def test_merge_takes_changes_of_one_side(apart: Place, other: list[str]) -> None:
+def test_merge_takes_changes_of_one_side(apart: ProjectFolder, other: list[str]) -> None:
     done = apart.call("merge", "plan-1", *other, "--note", "together")
     assert (done.code, done.out) == (0, "plan-1@4 merges 3 and 2\n")
     assert "merge plan-1@2 into plan-1@3; they differ in 2 paths" in done.err
@@ -43,18 +43,18 @@ def test_merge_takes_changes_of_one_side(apart: Place, other: list[str]) -> None
         assert (hf.get("plan-1").head.kind, hf.get("plan-1").head.note) == ("merge", "together")
 
 
-def test_merge_of_a_merged_version_is_refused(apart: Place) -> None:
+def test_merge_of_a_merged_version_is_refused(apart: ProjectFolder) -> None:
     assert apart.call("merge", "plan-1", "2").code == 0
     with apart.open() as hf:
         hf.history("plan-1").commit({"more": 1})
     assert "nothing to merge" in one_line(apart.call("merge", "plan-1", "--timeline", "1"), 2)
 
 
-def test_merge_prints_json(apart: Place) -> None:
+def test_merge_prints_json(apart: ProjectFolder) -> None:
     assert apart.json("merge", "plan", "2") == {"run": "plan-1", "head": 3, "other": 2, "version": 4}
 
 
-def test_merge_dry_run_changes_nothing(apart: Place) -> None:
+def test_merge_dry_run_changes_nothing(apart: ProjectFolder) -> None:
     before = apart.bytes()
     done = apart.call("merge", "plan-1", "2", "--dry-run")
     assert (done.code, done.out) == (0, "merge plan-1@2 into plan-1@3; they differ in 2 paths\n")
@@ -68,7 +68,7 @@ def test_merge_dry_run_changes_nothing(apart: Place) -> None:
 
 
 @pytest.mark.parametrize(("typed", "code"), [("y\n", 0), ("n\n", 1), ("\x03", 130)])
-def test_merge_asks_on_a_terminal(apart: Place, typed: str, code: int) -> None:
+def test_merge_asks_on_a_terminal(apart: ProjectFolder, typed: str, code: int) -> None:
     before = apart.bytes()
     screen = apart.terminal("merge", "plan-1", "2").until("differ in 2 paths").until("Go ahead?")
     assert screen.type(typed).end() == code
@@ -76,7 +76,7 @@ def test_merge_asks_on_a_terminal(apart: Place, typed: str, code: int) -> None:
     assert (apart.bytes() == before) is (typed != "y\n")
 
 
-def test_merge_conflict_names_both_sides(two: Place) -> None:
+def test_merge_conflict_names_both_sides(two: ProjectFolder) -> None:
     before = two.bytes()
     done = two.call("merge", "plan-1", "2")
     assert done.code == 4
@@ -99,7 +99,7 @@ def test_merge_conflict_names_both_sides(two: Place) -> None:
 
 
 @pytest.mark.parametrize(("side", "stays"), [("head", "right"), ("other", "left")])
-def test_merge_prefer_keeps_the_side(two: Place, side: str, stays: str) -> None:
+def test_merge_prefer_keeps_the_side(two: ProjectFolder, side: str, stays: str) -> None:
     done = two.call("merge", "plan-1", "2", "--prefer", side)
     assert done.code == 0, done
     state = two.look("plan-1")[2]
@@ -109,17 +109,17 @@ def test_merge_prefer_keeps_the_side(two: Place, side: str, stays: str) -> None:
 
 
 @pytest.mark.parametrize(("side", "there"), [("head", False), ("other", True)])
-def test_merge_prefer_keeps_a_deletion(place: Place, side: str, there: bool) -> None:
-    with place.open() as hf:
+def test_merge_prefer_keeps_a_deletion(project: ProjectFolder, side: str, there: bool) -> None:
+    with project.open() as hf:
         log = hf.history("plan-1")
         log.commit({"x": 0})
         log.commit({"x": 1})
         log.rollback(to=1)
         log.commit({})
-    assert "deletes it" in place.call("merge", "plan-1", "2").err
-    assert place.json("merge", "plan-1", "2", code=4)["details"]["head"] is None
-    assert place.call("merge", "plan-1", "2", "--prefer", side).code == 0
-    assert ("x" in place.look("plan-1")[2]) is there
+    assert "deletes it" in project.call("merge", "plan-1", "2").err
+    assert project.json("merge", "plan-1", "2", code=4)["details"]["head"] is None
+    assert project.call("merge", "plan-1", "2", "--prefer", side).code == 0
+    assert ("x" in project.look("plan-1")[2]) is there
 
 
 @pytest.mark.parametrize(
@@ -134,5 +134,7 @@ def test_merge_prefer_keeps_a_deletion(place: Place, side: str, there: bool) -> 
         (["2", "--prefer", "nobody"], 2, "nobody"),
     ],
 )
-def test_merge_usage_errors_are_reported(two: Place, arguments: list[str], code: int, text: str) -> None:
+def test_merge_usage_errors_are_reported(
+    two: ProjectFolder, arguments: list[str], code: int, text: str
+) -> None:
     assert text in one_line(two.call("merge", "plan-1", *arguments), code)

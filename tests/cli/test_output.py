@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
+from filled_store import EVIL, LONG, SampleStore
 from in_process import call
-from shelf import EVIL, LONG, Shelf
 from terminal import Terminal
 
 import holdfast
@@ -41,21 +41,21 @@ CODES = {"doctor": 1}
 
 
 @pytest.mark.parametrize("command", LOOKING, ids=" ".join)
-def test_output_never_controls_a_terminal(shelf: Shelf, command: list[str]) -> None:
+def test_output_never_controls_a_terminal(sample: SampleStore, command: list[str]) -> None:
     """`screen` looks at every byte that reached it."""
-    text = shelf.screen(*command, code=CODES.get(command[0], 0))
+    text = sample.screen(*command, code=CODES.get(command[0], 0))
     if "[red]hostile[/red]" in command and command[0] not in ("events", "blame", "tag", "log"):
         assert "[red]" in text
 
 
 @pytest.mark.parametrize("command", LOOKING, ids=" ".join)
-def test_output_json_and_fields_hold_no_control_character(shelf: Shelf, command: list[str]) -> None:
-    told = shelf.call("--json", *command)
+def test_output_json_and_fields_hold_no_control_character(sample: SampleStore, command: list[str]) -> None:
+    told = sample.call("--json", *command)
     assert (told.code, told.err) == (CODES.get(command[0], 0), "")
     for line in told.out.splitlines():
         json.loads(line)
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", told.out)
-    plain = shelf.call(*command)
+    plain = sample.call(*command)
     if command[0] != "completion":
         assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", plain.out)
     assert plain.code == told.code
@@ -67,46 +67,46 @@ def test_output_json_and_fields_hold_no_control_character(shelf: Shelf, command:
     ids=lambda command: command[0],
 )
 @pytest.mark.parametrize("columns", [20, 40])
-def test_output_fits_narrow_terminals(shelf: Shelf, command: list[str], columns: int) -> None:
-    assert shelf.screen(*command, columns=columns)
+def test_output_fits_narrow_terminals(sample: SampleStore, command: list[str], columns: int) -> None:
+    assert sample.screen(*command, columns=columns)
 
 
-def test_error_is_one_red_line_on_a_terminal(shelf: Shelf) -> None:
-    opened = Terminal("show", "nosuch", cwd=shelf.folder)
+def test_error_is_one_red_line_on_a_terminal(sample: SampleStore) -> None:
+    opened = Terminal("show", "nosuch", cwd=sample.folder)
     assert opened.end() == 3
     assert opened.text == "holdfast: there is no run 'nosuch': `holdfast runs` lists them"
     assert opened.raw.startswith(b"\x1b[31m")
-    plain = Terminal("show", "nosuch", cwd=shelf.folder, NO_COLOR="1")
+    plain = Terminal("show", "nosuch", cwd=sample.folder, NO_COLOR="1")
     assert plain.end() == 3
     assert b"\x1b" not in plain.raw
 
 
-def test_error_is_printed_to_standard_error(shelf: Shelf) -> None:
-    done = call("show", "nosuch", cwd=shelf.folder)
+def test_error_is_printed_to_standard_error(sample: SampleStore) -> None:
+    done = call("show", "nosuch", cwd=sample.folder)
     assert (done.code, done.out) == (3, "")
     assert done.err == "holdfast: there is no run 'nosuch': `holdfast runs` lists them\n"
-    told = call("show", "nosuch", "--json", cwd=shelf.folder)
+    told = call("show", "nosuch", "--json", cwd=sample.folder)
     assert (told.code, told.out) == (3, "")
     record = json.loads(told.err)
     assert (record["code"], record["details"]) == ("not_found", {"run": "nosuch"})
 
 
-def test_error_escapes_a_hostile_argument(shelf: Shelf) -> None:
+def test_error_escapes_a_hostile_argument(sample: SampleStore) -> None:
     for arguments in (["show", EVIL], ["tag", "hand", EVIL], [EVIL], ["runs", "--since", EVIL]):
-        opened = Terminal(*arguments, cwd=shelf.folder, NO_COLOR="1")
+        opened = Terminal(*arguments, cwd=sample.folder, NO_COLOR="1")
         assert opened.end() in (2, 3)
         assert b"\x1b" not in opened.raw
         assert b"owned\x07" not in opened.raw
 
 
-def test_traceback_is_printed_only_with_debug(shelf: Shelf) -> None:
-    assert "Traceback" not in call("show", "nosuch", cwd=shelf.folder).err
-    assert "Traceback" in call("show", "nosuch", "--debug", cwd=shelf.folder).err
+def test_traceback_is_printed_only_with_debug(sample: SampleStore) -> None:
+    assert "Traceback" not in call("show", "nosuch", cwd=sample.folder).err
+    assert "Traceback" in call("show", "nosuch", "--debug", cwd=sample.folder).err
 
 
-def test_shared_options_are_accepted_before_and_after_the_command(shelf: Shelf) -> None:
-    before = call("--json", "--store", shelf.store, "log", "hand", cwd=shelf.folder.parent)
-    after = call("log", "hand", "--json", "--store", shelf.store, cwd=shelf.folder.parent)
+def test_shared_options_are_accepted_before_and_after_the_command(sample: SampleStore) -> None:
+    before = call("--json", "--store", sample.store, "log", "hand", cwd=sample.folder.parent)
+    after = call("log", "hand", "--json", "--store", sample.store, cwd=sample.folder.parent)
     assert before == after
     assert before.code == 0
 
@@ -137,22 +137,22 @@ def test_output_of_a_state_is_json() -> None:
     assert found[5] == as_json(values[5])
 
 
-def test_output_json_is_indented_on_a_terminal_only(shelf: Shelf) -> None:
+def test_output_json_is_indented_on_a_terminal_only(sample: SampleStore) -> None:
     for command in (["stats", "--json"], ["show", "hand", "deep"], ["verify", "--json"], ["gc", "--json"]):
-        line = shelf.pipe(*command)
+        line = sample.pipe(*command)
         assert line.count("\n") == 1
-    shown = shelf.screen("stats", "--json")
+    shown = sample.screen("stats", "--json")
     assert shown.startswith('{\n  "store": "holdfast.db",\n')
-    assert shelf.screen("gc", "--json").startswith('{\n  "artifacts": 0,')
+    assert sample.screen("gc", "--json").startswith('{\n  "artifacts": 0,')
 
 
-def test_progress_is_shown_on_a_terminal_only(own: Shelf) -> None:
+def test_progress_is_shown_on_a_terminal_only(own: SampleStore) -> None:
     assert own.screen("verify").count("\n") == 0
     done = call("verify", cwd=own.folder)
     assert done.err == ""
 
 
-def test_output_of_actions_is_escaped(own: Shelf) -> None:
+def test_output_of_actions_is_escaped(own: SampleStore) -> None:
     """A run's name may hold signs that turn a line around."""
     with own.open() as hf:
         hf.history("a\u202eb").commit({})

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import flows
-import place as places
+import project_folder
 import pytest
 import terminal
-from place import Place
-from shelf import Shelf
+from filled_store import SampleStore
+from project_folder import ProjectFolder
 
-place = places.place
+project = project_folder.project
 
 
 @pytest.fixture
-def waiting(place: Place) -> Place:
-    place.run(flows.sleeping, 3600, run_id="wait-1")
-    return place
+def waiting(project: ProjectFolder) -> ProjectFolder:
+    project.run(flows.sleeping, 3600, run_id="wait-1")
+    return project
 
 
 @pytest.mark.parametrize(("command", "status"), [("pause", "paused"), ("cancel", "cancelled")])
-def test_pause_and_cancel_stop_an_idle_run_at_once(waiting: Place, command: str, status: str) -> None:
+def test_pause_and_cancel_stop_an_idle_run_at_once(waiting: ProjectFolder, command: str, status: str) -> None:
     done = waiting.call(command, "wait-1", "--reason", "enough")
     assert (done.code, done.out) == (0, f"wait-1 is {status}\n")
     assert "wait-1, which is suspended" in done.err
@@ -32,7 +32,7 @@ def test_pause_and_cancel_stop_an_idle_run_at_once(waiting: Place, command: str,
 
 
 @pytest.mark.parametrize("command", ["pause", "cancel"])
-def test_pause_and_cancel_dry_run_changes_nothing(waiting: Place, command: str) -> None:
+def test_pause_and_cancel_dry_run_changes_nothing(waiting: ProjectFolder, command: str) -> None:
     before = waiting.bytes()
     assert "wait-1, which is suspended" in waiting.call(command, "wait-1", "--dry-run").out
     assert waiting.json(command, "wait-1", "--dry-run") == {
@@ -45,7 +45,9 @@ def test_pause_and_cancel_dry_run_changes_nothing(waiting: Place, command: str) 
 
 @pytest.mark.parametrize("command", ["pause", "cancel"])
 @pytest.mark.parametrize(("typed", "code"), [("y\n", 0), ("n\n", 1), ("\x03", 130)])
-def test_pause_and_cancel_ask_on_a_terminal(waiting: Place, command: str, typed: str, code: int) -> None:
+def test_pause_and_cancel_ask_on_a_terminal(
+    waiting: ProjectFolder, command: str, typed: str, code: int
+) -> None:
     before = waiting.bytes()
     screen = waiting.terminal(command, "wait-1").until("Go ahead?")
     assert screen.type(typed).end() == code
@@ -54,58 +56,58 @@ def test_pause_and_cancel_ask_on_a_terminal(waiting: Place, command: str, typed:
 
 
 @pytest.mark.parametrize("command", ["pause", "cancel"])
-def test_pause_and_cancel_of_an_ended_run_conflict(place: Place, command: str) -> None:
-    place.run(flows.shop, run_id="shop-1")
-    before = place.bytes()
-    code, text = terminal.seen(command, "shop-1", cwd=place.folder)
+def test_pause_and_cancel_of_an_ended_run_conflict(project: ProjectFolder, command: str) -> None:
+    project.run(flows.shop, run_id="shop-1")
+    before = project.bytes()
+    code, text = terminal.seen(command, "shop-1", cwd=project.folder)
     assert (code, text) == (4, "shop-1 had ended already: it is completed")
-    assert place.bytes() == before
+    assert project.bytes() == before
 
 
-def test_cancel_cancels_children(place: Place) -> None:
-    place.run(flows.parent, run_id="parent-1")
-    done = place.call("cancel", "parent-1")
+def test_cancel_cancels_children(project: ProjectFolder) -> None:
+    project.run(flows.parent, run_id="parent-1")
+    done = project.call("cancel", "parent-1")
     assert "its children are cancelled, too: parent-1.cli_child" in done.err
-    assert place.look("parent-1.cli_child")[0] == "cancelled"
+    assert project.look("parent-1.cli_child")[0] == "cancelled"
 
 
 @pytest.mark.parametrize(("command", "status"), [("pause", "paused"), ("cancel", "cancelled")])
 def test_pause_and_cancel_of_a_running_run_wait_for_the_next_step(
-    place: Place, command: str, status: str
+    project: ProjectFolder, command: str, status: str
 ) -> None:
-    broken = place.touch("broken")
-    place.run(flows.failing, run_id="fail-1")
+    broken = project.touch("broken")
+    project.run(flows.failing, run_id="fail-1")
     broken.unlink()
-    place.rewrite('did("fragile")', 'did("fragile")\n    wait_for_file("go")')
-    place.rewrite("return fragile()", "fragile()\n    return fragile()")
-    other = place.terminal("resume", "fail-1", "--yes", "--app", "flows")
-    places.until(lambda: place.world.count("fragile") == 2)
-    done = place.call(command, "fail-1")
+    project.rewrite('did("fragile")', 'did("fragile")\n    wait_for_file("go")')
+    project.rewrite("return fragile()", "fragile()\n    return fragile()")
+    other = project.terminal("resume", "fail-1", "--yes", "--app", "flows")
+    project_folder.until(lambda: project.world.count("fragile") == 2)
+    done = project.call(command, "fail-1")
     assert (done.code, done.out) == (0, f"fail-1 is being advanced: it will be {status} at the next step\n")
-    place.touch("go")
+    project.touch("go")
     assert other.end() == 0, other.text
     assert other.text.splitlines()[-1].startswith(f"{status}  fail-1@")
-    assert place.look("fail-1")[0] == status
-    assert place.world.count("fragile") == 2
+    assert project.look("fail-1")[0] == status
+    assert project.world.count("fragile") == 2
 
 
-def test_paused_run_is_resumed(waiting: Place) -> None:
+def test_paused_run_is_resumed(waiting: ProjectFolder) -> None:
     assert waiting.call("pause", "wait-1").code == 0
     assert waiting.call("resume", "wait-1", "--app", "flows").code == 0
     assert waiting.look("wait-1")[0] == "suspended"
 
 
 @pytest.mark.parametrize("command", ["pause", "cancel"])
-def test_pause_and_cancel_of_a_manual_run_are_refused(place: Place, command: str) -> None:
-    with place.open() as hf:
+def test_pause_and_cancel_of_a_manual_run_are_refused(project: ProjectFolder, command: str) -> None:
+    with project.open() as hf:
         hf.history("notes").commit({"a": 1})
-    before = place.bytes()
-    refused = place.call(command, "notes", "--yes")
+    before = project.bytes()
+    refused = project.call(command, "notes", "--yes")
     assert refused.code == 2
     assert refused.err == f"holdfast: run 'notes' is a manual run: there is nothing to {command}\n"
-    assert place.bytes() == before
+    assert project.bytes() == before
 
 
 @pytest.mark.parametrize("command", ["pause", "cancel"])
-def test_pause_and_cancel_name_an_interrupted_run(shelf: Shelf, command: str) -> None:
-    assert "died, which is interrupted" in shelf.call(command, "died", "--dry-run").out
+def test_pause_and_cancel_name_an_interrupted_run(sample: SampleStore, command: str) -> None:
+    assert "died, which is interrupted" in sample.call(command, "died", "--dry-run").out

@@ -7,18 +7,18 @@ import shlex
 import threading
 
 import pytest
-from shelf import Shelf
+from filled_store import SampleStore
 from terminal import PROGRAM, Terminal
 
 import holdfast
 from holdfast import step, workflow
 
 
-def kept(own: Shelf, run: str) -> list[int]:
+def kept(own: SampleStore, run: str) -> list[int]:
     return [version["version"] for version in own.json("log", run)]
 
 
-def test_prune_dry_run_changes_nothing(own: Shelf) -> None:
+def test_prune_dry_run_changes_nothing(own: SampleStore) -> None:
     before = own.json("log", "counted")
     lines = own.screen("prune", "counted", "--keep-last", "2", "--dry-run").splitlines()
     assert [line.split() for line in lines] == [
@@ -34,7 +34,7 @@ def test_prune_dry_run_changes_nothing(own: Shelf) -> None:
     assert own.json("log", "counted") == before
 
 
-def test_prune_keeps_what_the_policy_keeps(own: Shelf) -> None:
+def test_prune_keeps_what_the_policy_keeps(own: SampleStore) -> None:
     assert "3 versions" in own.pipe("prune", "counted", "--keep-last", "2", "-y")
     assert kept(own, "counted") == [6, 5, 3]
     told = own.refused("show", "counted@2", code=3)
@@ -42,14 +42,14 @@ def test_prune_keeps_what_the_policy_keeps(own: Shelf) -> None:
     own.pipe("verify")
 
 
-def test_prune_prints_json(own: Shelf) -> None:
+def test_prune_prints_json(own: SampleStore) -> None:
     found = json.loads(own.pipe("prune", "hand", "--keep-last", "1", "--json", "-y"))
     assert found["runs"] == ["hand"]
     assert found["versions"] == 9 - len(kept(own, "hand"))
     assert {9, 7, 3} <= set(kept(own, "hand")), "the head, what is tagged, what is pinned"
 
 
-def test_prune_of_all_runs(own: Shelf) -> None:
+def test_prune_of_all_runs(own: SampleStore) -> None:
     own.pipe("prune", "--all", "--keep-last", "1", "-y")
     assert kept(own, "counted") == [6, 3]
     assert kept(own, "report-1") == [6, 3, 2, 1], "a fork that is not over needs what it came from"
@@ -57,14 +57,14 @@ def test_prune_of_all_runs(own: Shelf) -> None:
 
 
 @pytest.mark.parametrize("rule", ["--keep-within=1h", "--keep-last=9"])
-def test_prune_with_nothing_to_prune(own: Shelf, rule: str) -> None:
+def test_prune_with_nothing_to_prune(own: SampleStore, rule: str) -> None:
     assert own.pipe("prune", "hand", rule, "-y") == "nothing to prune\n"
     assert own.json("prune", "hand", rule) == {"versions": 0, "bytes": 0, "runs": ["hand"]}
     assert len(kept(own, "hand")) == 9
 
 
 @pytest.mark.parametrize("rule", ["--keep-hourly", "--keep-daily", "--keep-weekly"])
-def test_prune_keeps_one_per_hour_day_or_week(own: Shelf, rule: str) -> None:
+def test_prune_keeps_one_per_hour_day_or_week(own: SampleStore, rule: str) -> None:
     """All are of this hour, or of two if it has just begun: the newest of each stays."""
     (plan,) = own.json("prune", "counted", rule, "3", "--dry-run")["runs"]
     assert {6, 3} <= set(plan["keep"])
@@ -73,7 +73,7 @@ def test_prune_keeps_one_per_hour_day_or_week(own: Shelf, rule: str) -> None:
     assert plan["keep"] == [3, 6]
 
 
-def test_prune_asks_on_a_terminal(own: Shelf) -> None:
+def test_prune_asks_on_a_terminal(own: SampleStore) -> None:
     asked = Terminal("prune", "counted", "--keep-last", "2", cwd=own.folder)
     asked.until("Go ahead? [y/N]")
     assert "counted: 1–2, 4 of 6" in asked.text
@@ -104,12 +104,14 @@ def test_prune_asks_on_a_terminal(own: Shelf) -> None:
         (["gc", "--grace", "999999999y"], 2, "is too long"),
     ],
 )
-def test_prune_usage_errors_are_reported(own: Shelf, arguments: list[str], code: int, told: str) -> None:
+def test_prune_usage_errors_are_reported(
+    own: SampleStore, arguments: list[str], code: int, told: str
+) -> None:
     assert told in own.refused(*arguments, code=code)
     assert kept(own, "hand")
 
 
-def test_delete_removes_runs(own: Shelf) -> None:
+def test_delete_removes_runs(own: SampleStore) -> None:
     told = own.call("delete", "hand", "--dry-run").out
     assert told == "delete 1 run permanently, with all versions: hand\n"
     assert own.json("delete", "hand", "--dry-run") == {"dry_run": True, "runs": ["hand"], "children": []}
@@ -120,7 +122,7 @@ def test_delete_removes_runs(own: Shelf) -> None:
     own.pipe("verify")
 
 
-def test_delete_asks_on_a_terminal(own: Shelf) -> None:
+def test_delete_asks_on_a_terminal(own: SampleStore) -> None:
     asked = Terminal("delete", "hand", cwd=own.folder).until("Go ahead?").type("\n")
     assert asked.end() == 1
     assert kept(own, "hand")
@@ -134,7 +136,7 @@ def test_delete_asks_on_a_terminal(own: Shelf) -> None:
     assert own.refused("log", "hand", code=3)
 
 
-def test_prune_without_confirmation_is_refused(own: Shelf) -> None:
+def test_prune_without_confirmation_is_refused(own: SampleStore) -> None:
     done = own.call("prune", "counted", "hand", "counted", "--keep-last", "2")
     assert (done.code, done.out) == (2, "")
     assert done.err.splitlines()[0] == "counted: 1–2, 4 of 6"
@@ -144,7 +146,7 @@ def test_prune_without_confirmation_is_refused(own: Shelf) -> None:
     assert len(kept(own, "counted")) == 6
 
 
-def test_prune_announces_on_standard_error(own: Shelf) -> None:
+def test_prune_announces_on_standard_error(own: SampleStore) -> None:
     command = f"{shlex.join(PROGRAM)} prune counted --keep-last 2 > out.txt"
     asked = Terminal(cwd=own.folder, program=["sh", "-c", command]).until("Go ahead?")
     assert "counted: 1–2, 4 of 6" in asked.text
@@ -152,7 +154,7 @@ def test_prune_announces_on_standard_error(own: Shelf) -> None:
     assert "3 versions" in (own.folder / "out.txt").read_text()
 
 
-def test_prune_removes_no_more_than_announced(own: Shelf) -> None:
+def test_prune_removes_no_more_than_announced(own: SampleStore) -> None:
     asked = Terminal("prune", "counted", "--keep-last", "2", cwd=own.folder).until("Go ahead?")
     with own.open() as hf:
         hf.history("counted").commit({"n": 7})
@@ -167,7 +169,7 @@ def part(inner: bool) -> None:
         part(False)
 
 
-def test_delete_announces_and_removes_children(own: Shelf) -> None:
+def test_delete_announces_and_removes_children(own: SampleStore) -> None:
     with own.open() as hf:
         hf.run(part, True, run_id="whole")
         (inner,) = hf.get("whole").children
@@ -179,7 +181,7 @@ def test_delete_announces_and_removes_children(own: Shelf) -> None:
     assert own.refused("log", inner, code=3)
 
 
-def test_delete_of_a_running_run_is_refused(own: Shelf) -> None:
+def test_delete_of_a_running_run_is_refused(own: SampleStore) -> None:
     begun, go = threading.Event(), threading.Event()
 
     @step(name="forget_wait")
@@ -215,7 +217,7 @@ def test_delete_of_a_running_run_is_refused(own: Shelf) -> None:
         assert "busy" not in [run.id for run in hf.runs()]
 
 
-def test_gc_removes_unreferenced_artifacts(own: Shelf) -> None:
+def test_gc_removes_unreferenced_artifacts(own: SampleStore) -> None:
     with own.open() as hf:
         hf.history("large").commit({"doc": holdfast.artifact(b"x" * 100_000)})
     assert own.pipe("gc", "--grace", "0s") == "removed 0 artifacts, 0 B\n"

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import flows
-import place as places
+import project_folder
 import pytest
-from place import Place, one_line
+from project_folder import ProjectFolder, one_line
 
-place = places.place
+project = project_folder.project
 
 
 @pytest.fixture
-def chancy(place: Place) -> Place:
+def chancy(project: ProjectFolder) -> ProjectFolder:
     """A run whose step gave `kelp`, and would give `rock` now."""
-    (place.folder / "topic.txt").write_text("kelp")
-    place.run(flows.chancy, run_id="chance-1")
-    place.run(flows.shop, run_id="shop-1", state={"n": 0})
-    place.forget()
-    (place.folder / "topic.txt").write_text("rock")
-    return place
+    (project.folder / "topic.txt").write_text("kelp")
+    project.run(flows.chancy, run_id="chance-1")
+    project.run(flows.shop, run_id="shop-1", state={"n": 0})
+    project.forget()
+    (project.folder / "topic.txt").write_text("rock")
+    return project
 
 
-def test_replay_validate_of_equal_results(chancy: Place) -> None:
+def test_replay_validate_of_equal_results(chancy: ProjectFolder) -> None:
     before = chancy.bytes()
     done = chancy.call("replay", "shop-1", "--validate", "--app", "flows")
     assert (done.code, done.out) == (0, "")
@@ -34,7 +34,7 @@ def test_replay_validate_of_equal_results(chancy: Place) -> None:
     assert "no difference in 4 recorded steps" in screen.text
 
 
-def test_replay_validate_reports_differences(chancy: Place) -> None:
+def test_replay_validate_reports_differences(chancy: ProjectFolder) -> None:
     before = chancy.bytes()
     done = chancy.call("replay", "chance-1", "--validate", "--app", "flows")
     assert (done.code, done.out.splitlines()[0]) == (1, "other\tresult\tkelp\trock")
@@ -49,14 +49,14 @@ def test_replay_validate_reports_differences(chancy: Place) -> None:
 
 
 @pytest.mark.parametrize(("typed", "code"), [("n\n", 1), ("\x03", 130)])
-def test_replay_asks_before_it_runs(chancy: Place, typed: str, code: int) -> None:
+def test_replay_asks_before_it_runs(chancy: ProjectFolder, typed: str, code: int) -> None:
     screen = chancy.terminal("replay", "shop-1", "--validate", "--app", "flows").until("Go ahead?")
     assert screen.type(typed).end() == code
     assert chancy.world == []
 
 
 @pytest.mark.parametrize("how", ["--validate", "--republish"])
-def test_replay_dry_run_needs_no_code(chancy: Place, how: str) -> None:
+def test_replay_dry_run_needs_no_code(chancy: ProjectFolder, how: str) -> None:
     before = chancy.bytes()
     done = chancy.call("replay", "shop-1", how, "--dry-run")
     assert done.code == 0
@@ -68,25 +68,27 @@ def test_replay_dry_run_needs_no_code(chancy: Place, how: str) -> None:
     assert (chancy.bytes(), chancy.world) == (before, [])
 
 
-def test_replay_republish_writes_events_again(chancy: Place) -> None:
+def test_replay_republish_writes_events_again(chancy: ProjectFolder) -> None:
     done = chancy.call("replay", "shop-1", "--republish", "--app", "flows")
     assert (done.code, done.out) == (0, "completed  shop-1@6: 2\n")
     assert chancy.world == []
 
 
-def test_replay_republish_resumes_and_reports_the_outcome(place: Place) -> None:
-    place.touch("broken")
-    place.run(flows.failing, run_id="fail-1")
-    found = place.json("replay", "fail-1", "--republish", "--app", "flows", code=1)
+def test_replay_republish_resumes_and_reports_the_outcome(project: ProjectFolder) -> None:
+    project.touch("broken")
+    project.run(flows.failing, run_id="fail-1")
+    found = project.json("replay", "fail-1", "--republish", "--app", "flows", code=1)
     assert found["status"] == "failed"
-    place.run(flows.asking, {"type": "boolean"}, run_id="ask-1")
-    assert place.json("replay", "ask-1", "--republish", "--app", "flows", code=5)["questions"] == ["ask-1#1"]
+    project.run(flows.asking, {"type": "boolean"}, run_id="ask-1")
+    assert project.json("replay", "ask-1", "--republish", "--app", "flows", code=5)["questions"] == [
+        "ask-1#1"
+    ]
 
 
-def test_replay_of_an_asynchronous_workflow(place: Place) -> None:
-    place.run(flows.walking, run_id="walk-1")
-    assert place.json("replay", "walk-1", "--validate", "--app", "flows") == []
-    assert place.world == ["acount"] * 4
+def test_replay_of_an_asynchronous_workflow(project: ProjectFolder) -> None:
+    project.run(flows.walking, run_id="walk-1")
+    assert project.json("replay", "walk-1", "--validate", "--app", "flows") == []
+    assert project.world == ["acount"] * 4
 
 
 @pytest.mark.parametrize(
@@ -97,11 +99,11 @@ def test_replay_of_an_asynchronous_workflow(place: Place) -> None:
         (["--validate"], "replay needs the code of workflow 'cli_shop'"),
     ],
 )
-def test_replay_usage_errors_are_reported(chancy: Place, arguments: list[str], text: str) -> None:
+def test_replay_usage_errors_are_reported(chancy: ProjectFolder, arguments: list[str], text: str) -> None:
     assert text in one_line(chancy.call("replay", "shop-1", *arguments), 2)
 
 
-def test_replay_of_a_manual_run_is_refused(place: Place) -> None:
-    with place.open() as hf:
+def test_replay_of_a_manual_run_is_refused(project: ProjectFolder) -> None:
+    with project.open() as hf:
         hf.history("by-hand").commit({})
-    assert "there are no steps to replay" in one_line(place.call("replay", "by-hand", "--validate"), 2)
+    assert "there are no steps to replay" in one_line(project.call("replay", "by-hand", "--validate"), 2)

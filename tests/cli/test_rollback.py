@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import flows
-import place as places
+import project_folder
 import pytest
-from place import Place, one_line
+from project_folder import ProjectFolder, one_line
 
-place = places.place
+project = project_folder.project
 
 
 @pytest.fixture
-def shop(place: Place) -> Place:
-    place.run(flows.shop, run_id="shop-1", state={"n": 0})
-    place.forget()
-    return place
+def shop(project: ProjectFolder) -> ProjectFolder:
+    project.run(flows.shop, run_id="shop-1", state={"n": 0})
+    project.forget()
+    return project
 
 
-def test_rollback_compensates_and_resumes(shop: Place) -> None:
+def test_rollback_compensates_and_resumes(shop: ProjectFolder) -> None:
     done = shop.call(
         "rollback", "shop-1", "--to", "2", "--app", "flows", "--reason", "wrong", "--actor", "ann"
     )
@@ -39,13 +39,13 @@ def test_rollback_compensates_and_resumes(shop: Place) -> None:
 @pytest.mark.parametrize(
     "target", ["2", "@2", "~4", "shop-1@2", "shop-1~4", "sh@2", "good", "shop-1:good", ":good"]
 )
-def test_rollback_accepts_every_reference(shop: Place, target: str) -> None:
+def test_rollback_accepts_every_reference(shop: ProjectFolder, target: str) -> None:
     with shop.open() as hf:
         hf.history("shop-1").tag(2, "good")
     assert shop.json("rollback", "shop", "--to", target, "--dry-run")["version"] == 2
 
 
-def test_rollback_dry_run_needs_no_code(shop: Place) -> None:
+def test_rollback_dry_run_needs_no_code(shop: ProjectFolder) -> None:
     before = shop.bytes()
     done = shop.call("rollback", "shop-1", "--to", "1", "--dry-run")
     assert done.code == 0
@@ -70,7 +70,7 @@ def test_rollback_dry_run_needs_no_code(shop: Place) -> None:
     assert shop.world == []
 
 
-def test_rollback_no_resume_leaves_the_run_paused(shop: Place) -> None:
+def test_rollback_no_resume_leaves_the_run_paused(shop: ProjectFolder) -> None:
     found = shop.json("rollback", "shop-1", "--to", "1", "--no-resume", "--app", "flows")
     assert found == {"run": "shop-1", "status": "paused", "version": 1, "timeline": 2}
     assert shop.world == ["undo rock", "undo kelp"]
@@ -78,7 +78,7 @@ def test_rollback_no_resume_leaves_the_run_paused(shop: Place) -> None:
 
 
 @pytest.mark.parametrize("typed", ["y\n", "n\n", "\x03"])
-def test_rollback_asks_on_a_terminal(shop: Place, typed: str) -> None:
+def test_rollback_asks_on_a_terminal(shop: ProjectFolder, typed: str) -> None:
     before = shop.bytes()
     screen = shop.terminal("rollback", "shop-1", "--to", "2", "--app", "flows")
     screen.until("Compensations will run first, in this order: order#2.").until("Go ahead?")
@@ -96,7 +96,7 @@ def test_rollback_asks_on_a_terminal(shop: Place, typed: str) -> None:
         assert shop.world == []
 
 
-def test_rollback_without_code_says_how_to_name_it(shop: Place) -> None:
+def test_rollback_without_code_says_how_to_name_it(shop: ProjectFolder) -> None:
     before = shop.bytes()
     for more in ([], ["--no-resume"]):
         line = one_line(shop.call("rollback", "shop-1", "--to", "1", *more), 2)
@@ -105,13 +105,13 @@ def test_rollback_without_code_says_how_to_name_it(shop: Place) -> None:
     assert shop.bytes() == before
 
 
-def test_rollback_without_compensations_needs_no_code(shop: Place) -> None:
+def test_rollback_without_compensations_needs_no_code(shop: ProjectFolder) -> None:
     """Nothing has to be undone, and nothing is run."""
     done = shop.call("rollback", "shop-1", "--to", "4", "--no-resume")
     assert (done.code, done.out) == (0, "rolled back shop-1 to version 4\n")
 
 
-def test_rollback_with_a_failed_compensation_says_how_to_complete_it(shop: Place) -> None:
+def test_rollback_with_a_failed_compensation_says_how_to_complete_it(shop: ProjectFolder) -> None:
     stuck = shop.touch("stuck-kelp")
     done = shop.call("rollback", "shop-1", "--to", "1", "--no-resume", "--app", "flows")
     line = done.err.splitlines()[-1]
@@ -134,7 +134,7 @@ def test_rollback_with_a_failed_compensation_says_how_to_complete_it(shop: Place
     assert shop.look("shop-1")[0] == "paused"
 
 
-def test_rollback_that_is_incomplete_is_completed_by_resume(shop: Place) -> None:
+def test_rollback_that_is_incomplete_is_completed_by_resume(shop: ProjectFolder) -> None:
     stuck = shop.touch("stuck-kelp")
     assert shop.call("rollback", "shop-1", "--to", "1", "--no-resume", "--app", "flows").code == 4
     stuck.unlink()
@@ -144,43 +144,43 @@ def test_rollback_that_is_incomplete_is_completed_by_resume(shop: Place) -> None
     assert shop.world == ["undo rock", "undo kelp", "order kelp", "count 1", "order rock", "count 2"]
 
 
-def test_rollback_cancels_children(place: Place) -> None:
-    place.run(flows.parent, run_id="parent-1")
-    done = place.call("rollback", "parent-1", "--to", "1", "--no-resume", "--app", "flows")
+def test_rollback_cancels_children(project: ProjectFolder) -> None:
+    project.run(flows.parent, run_id="parent-1")
+    done = project.call("rollback", "parent-1", "--to", "1", "--no-resume", "--app", "flows")
     assert done.code == 0, done
     assert "Children will be cancelled: parent-1.cli_child." in done.err
-    assert place.look("parent-1.cli_child")[0] == "cancelled"
-    assert place.world == ["order kelp", "count 1", "undo kelp"]
+    assert project.look("parent-1.cli_child")[0] == "cancelled"
+    assert project.world == ["order kelp", "count 1", "undo kelp"]
 
 
-def test_rollback_of_an_asynchronous_workflow(place: Place) -> None:
-    place.run(flows.walking, run_id="walk-1")
-    done = place.call("rollback", "walk-1", "--to", "2", "--app", "flows")
+def test_rollback_of_an_asynchronous_workflow(project: ProjectFolder) -> None:
+    project.run(flows.walking, run_id="walk-1")
+    done = project.call("rollback", "walk-1", "--to", "2", "--app", "flows")
     assert (done.code, done.out) == (0, "completed  walk-1@6: 2\n")
-    assert place.world == ["acount"] * 3
+    assert project.world == ["acount"] * 3
 
 
-def test_rollback_of_a_manual_run_needs_no_code(place: Place) -> None:
-    with place.open() as hf:
+def test_rollback_of_a_manual_run_needs_no_code(project: ProjectFolder) -> None:
+    with project.open() as hf:
         log = hf.history("by-hand")
         for number in range(3):
             log.commit({"n": number})
-    done = place.call("rollback", "by-hand", "--to", "~1")
+    done = project.call("rollback", "by-hand", "--to", "~1")
     assert (done.code, done.out) == (0, "rolled back by-hand to version 2\n")
-    assert place.look("by-hand")[2] == {"n": 1}
+    assert project.look("by-hand")[2] == {"n": 1}
 
 
-def test_rollback_to_the_head_is_announced(place: Place) -> None:
-    with place.open() as hf:
+def test_rollback_to_the_head_is_announced(project: ProjectFolder) -> None:
+    with project.open() as hf:
         hf.history("by-hand").commit({"n": 1})
     told = "by-hand will stay at version 1, on a new timeline."
-    place.terminal("rollback", "by-hand", "--to", "head").until(told).until("Go ahead?").type("y\n").end()
-    assert place.call("rollback", "by-hand", "--to", "head", "--dry-run").out == told + "\n"
-    with place.open() as hf:
+    project.terminal("rollback", "by-hand", "--to", "head").until(told).until("Go ahead?").type("y\n").end()
+    assert project.call("rollback", "by-hand", "--to", "head", "--dry-run").out == told + "\n"
+    with project.open() as hf:
         assert len(hf.history("by-hand").timelines()) == 2
 
 
-def test_rollback_of_a_version_is_refused(shop: Place) -> None:
+def test_rollback_of_a_version_is_refused(shop: ProjectFolder) -> None:
     line = one_line(shop.call("rollback", "shop-1@2", "--to", "2", "--app", "flows"), 2)
     assert line == "holdfast: shop-1@2 is a version, but a run is expected: name the version with --to"
 
@@ -195,7 +195,9 @@ def test_rollback_of_a_version_is_refused(shop: Place) -> None:
         ("other@1", 2, "other"),
     ],
 )
-def test_rollback_to_a_missing_version_is_refused(shop: Place, target: str, code: int, text: str) -> None:
+def test_rollback_to_a_missing_version_is_refused(
+    shop: ProjectFolder, target: str, code: int, text: str
+) -> None:
     shop.run(flows.shop, run_id="other")
     before = shop.bytes()
     done = shop.call("rollback", "shop-1", "--to", target, "--app", "flows")
@@ -203,21 +205,21 @@ def test_rollback_to_a_missing_version_is_refused(shop: Place, target: str, code
     assert shop.bytes() == before
 
 
-def test_rollback_needs_a_target(shop: Place) -> None:
+def test_rollback_needs_a_target(shop: ProjectFolder) -> None:
     assert "--to" in one_line(shop.call("rollback", "shop-1"), 2)
 
 
-def test_rollback_with_changed_code_is_refused_before_any_change(place: Place) -> None:
+def test_rollback_with_changed_code_is_refused_before_any_change(project: ProjectFolder) -> None:
     for run_id, command in (
         ("one", ["rollback", "one", "--to", "1"]),
         ("two", ["fork", "two@1", "--resume"]),
     ):
-        place.run(flows.strict, run_id=run_id)
-        place.rewrite('version="strict 1"', 'version="strict 2"')
-        before = place.bytes()
-        told = one_line(place.call(*command, "--app", "flows"), 4)
+        project.run(flows.strict, run_id=run_id)
+        project.rewrite('version="strict 1"', 'version="strict 2"')
+        before = project.bytes()
+        told = one_line(project.call(*command, "--app", "flows"), 4)
         assert f"has changed since run '{run_id}' was last executed: restore the old code, or use" in told
         assert told.endswith("--changed allow")
-        assert place.bytes() == before
-        assert place.call(*command, "--app", "flows", "--changed", "allow").code == 0
-        place.rewrite('version="strict 2"', 'version="strict 1"')
+        assert project.bytes() == before
+        assert project.call(*command, "--app", "flows", "--changed", "allow").code == 0
+        project.rewrite('version="strict 2"', 'version="strict 1"')

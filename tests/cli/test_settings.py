@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
+from filled_store import SampleStore
 from in_process import call
-from shelf import Shelf
 
 import holdfast
 from holdfast.cli.settings import find_app, find_store
@@ -78,7 +78,7 @@ def test_app_setting_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ("a\x1b[2J.db", 10, "\\e[2J"),
     ],
 )
-def test_invalid_store_setting_is_refused(bare: Shelf, store: str, code: int, told: str) -> None:
+def test_invalid_store_setting_is_refused(bare: SampleStore, store: str, code: int, told: str) -> None:
     done = call("runs", "--store", store, cwd=bare.folder)
     assert done.code == code, done
     assert told in done.err
@@ -87,7 +87,7 @@ def test_invalid_store_setting_is_refused(bare: Shelf, store: str, code: int, to
     assert os.listdir(bare.folder) == []
 
 
-def test_store_setting_that_names_another_file_is_refused(bare: Shelf) -> None:
+def test_store_setting_that_names_another_file_is_refused(bare: SampleStore) -> None:
     (bare.folder / "notes.txt").write_text("these are my notes, which are no database\n" * 100)
     done = call("runs", "--store", "notes.txt", cwd=bare.folder)
     assert done.code in (6, 10)

@@ -6,7 +6,7 @@ import json
 import subprocess
 
 import pytest
-from shelf import EVIL, LONG, Shelf
+from filled_store import EVIL, LONG, SampleStore
 from terminal import PROGRAM, environment
 
 from holdfast import step, workflow
@@ -22,8 +22,8 @@ def shown_flow(topic: str) -> None:
     shown_search(topic, pages=2)
 
 
-def test_show_on_a_terminal_describes_a_version(shelf: Shelf) -> None:
-    lines = shelf.screen("show", "report-1@3").splitlines()
+def test_show_on_a_terminal_describes_a_version(sample: SampleStore) -> None:
+    lines = sample.screen("show", "report-1@3").splitlines()
     facts = {line.split()[0]: " ".join(line.split()[1:]) for line in lines[: lines.index("")]}
     assert facts["version"] == "report-1@3"
     assert facts["kind"] == "step"
@@ -39,15 +39,15 @@ def test_show_on_a_terminal_describes_a_version(shelf: Shelf) -> None:
     ]
 
 
-def test_show_in_a_pipe_prints_fields(shelf: Shelf) -> None:
-    facts = dict(shelf.rows("show", "report-1"))
+def test_show_in_a_pipe_prints_fields(sample: SampleStore) -> None:
+    facts = dict(sample.rows("show", "report-1"))
     assert facts["version"] == "report-1@6"
     assert facts["status"] == "completed"
     assert json.loads(facts["state"])["found"] == ["kelp", "urchin"]
     assert facts["error"] == ""
 
 
-def test_show_in_a_pipe_prints_values_as_json(own: Shelf) -> None:
+def test_show_in_a_pipe_prints_values_as_json(own: SampleStore) -> None:
     with own.open() as hf:
         hf.history("values").commit({"n": 1.2e-9, "t": "3"}, step="s", result="3", annotations=["a"])
     facts = dict(own.rows("show", "values"))
@@ -56,15 +56,15 @@ def test_show_in_a_pipe_prints_values_as_json(own: Shelf) -> None:
     assert [row[-1] for row in own.rows("blame", "values")] == ["1.2e-09", '"3"']
 
 
-def test_show_raw_refuses_a_lone_surrogate(own: Shelf) -> None:
+def test_show_raw_refuses_a_lone_surrogate(own: SampleStore) -> None:
     with own.open() as hf:
         hf.history("torn").commit({"text": "a\ud800"})
     assert "lone surrogate" in own.refused("show", "torn", "text", "--raw", code=2)
     assert json.loads(own.pipe("show", "torn", "text"))["value"] == "a\\ud800"
 
 
-def test_show_prints_json(shelf: Shelf) -> None:
-    found = json.loads(shelf.pipe("show", "report-1@2", "--json"))
+def test_show_prints_json(sample: SampleStore) -> None:
+    found = json.loads(sample.pipe("show", "report-1@2", "--json"))
     assert (found["run"], found["version"], found["step"]) == ("report-1", 2, "plan")
     assert found["result"] == {"ok": True}
     assert found["state"]["plan"]["days"] == 3
@@ -75,47 +75,47 @@ def test_show_prints_json(shelf: Shelf) -> None:
     ("ref", "number"),
     [("hand", 9), ("hand@head", 9), ("hand@4", 4), ("hand~1", 8), ("hand:good", 7), ("han@2", 2)],
 )
-def test_show_accepts_every_reference(shelf: Shelf, ref: str, number: int) -> None:
-    assert shelf.json("show", ref)["version"] == number
+def test_show_accepts_every_reference(sample: SampleStore, ref: str, number: int) -> None:
+    assert sample.json("show", ref)["version"] == number
 
 
-def test_show_of_a_failed_run_includes_the_failure(shelf: Shelf) -> None:
+def test_show_of_a_failed_run_includes_the_failure(sample: SampleStore) -> None:
     """The step that failed left no version; the head tells of it."""
-    text = shelf.screen("show", "report-2", columns=300)
+    text = sample.screen("show", "report-2", columns=300)
     assert "the run failed after this: ValueError: no [bold]press[/bold] \\e[2J" in text
     assert "Traceback (most recent call last):" in text
     assert "in boom" in text
-    found = shelf.json("show", "report-2")
+    found = sample.json("show", "report-2")
     assert found["failure"]["type"].endswith("ValueError")
-    assert shelf.json("show", "report-2@2")["failure"] is None
+    assert sample.json("show", "report-2@2")["failure"] is None
 
 
-def test_show_includes_the_error_of_a_version(shelf: Shelf) -> None:
-    text = shelf.screen("show", "[red]hostile[/red]", columns=400)
+def test_show_includes_the_error_of_a_version(sample: SampleStore) -> None:
+    text = sample.screen("show", "[red]hostile[/red]", columns=400)
     assert "traceback\nTraceback\n" in text
     assert "[red]loud[/red]" in text
     assert "[bold]key[/bold]  " in text
 
 
-def test_show_of_a_path_prints_a_part_of_the_state(shelf: Shelf) -> None:
-    assert shelf.screen("show", "report-1", "plan.tasks[0]") == '├─ name  "a"\n└─ done  false'
-    assert json.loads(shelf.pipe("show", "report-1", "plan.tasks[0]")) == {"name": "a", "done": False}
-    assert shelf.json("show", "report-1", "plan.days") == 3
+def test_show_of_a_path_prints_a_part_of_the_state(sample: SampleStore) -> None:
+    assert sample.screen("show", "report-1", "plan.tasks[0]") == '├─ name  "a"\n└─ done  false'
+    assert json.loads(sample.pipe("show", "report-1", "plan.tasks[0]")) == {"name": "a", "done": False}
+    assert sample.json("show", "report-1", "plan.days") == 3
 
 
-def test_show_options_select_one_part(shelf: Shelf) -> None:
-    assert shelf.json("show", "report-1@3", "--state")["found"] == ["kelp"]
-    assert shelf.json("show", "report-1@3", "--annotations")["tokens"] == 5
-    assert shelf.json("show", "report-1@3", "--result") == "kelp"
-    assert shelf.screen("show", "report-1@3", "--annotations").splitlines()[0] == '├─ model  "small-1"'
+def test_show_options_select_one_part(sample: SampleStore) -> None:
+    assert sample.json("show", "report-1@3", "--state")["found"] == ["kelp"]
+    assert sample.json("show", "report-1@3", "--annotations")["tokens"] == 5
+    assert sample.json("show", "report-1@3", "--result") == "kelp"
+    assert sample.screen("show", "report-1@3", "--annotations").splitlines()[0] == '├─ model  "small-1"'
 
 
-def test_show_raw_prints_the_value_itself(shelf: Shelf) -> None:
-    assert shelf.pipe("show", "report-1", "found[0]", "--raw") == "kelp"
-    assert shelf.pipe("show", "report-1", "--raw") == shelf.pipe("show", "report-1", "--raw", "--json")
+def test_show_raw_prints_the_value_itself(sample: SampleStore) -> None:
+    assert sample.pipe("show", "report-1", "found[0]", "--raw") == "kelp"
+    assert sample.pipe("show", "report-1", "--raw") == sample.pipe("show", "report-1", "--raw", "--json")
     done = subprocess.run(
         [*PROGRAM, "show", "[red]hostile[/red]", "bytes", "--raw"],
-        cwd=shelf.folder,
+        cwd=sample.folder,
         env=environment(),
         capture_output=True,
         check=True,
@@ -123,26 +123,26 @@ def test_show_raw_prints_the_value_itself(shelf: Shelf) -> None:
     assert done.stdout == EVIL.encode()
 
 
-def test_show_raw_never_controls_a_terminal(shelf: Shelf) -> None:
-    assert "\\e[2J" in shelf.screen("show", "[red]hostile[/red]", f'["{_quoted(EVIL)}"]', "--raw")
-    assert "use a pipe" in shelf.screen("show", "[red]hostile[/red]", "bytes", "--raw", code=2)
+def test_show_raw_never_controls_a_terminal(sample: SampleStore) -> None:
+    assert "\\e[2J" in sample.screen("show", "[red]hostile[/red]", f'["{_quoted(EVIL)}"]', "--raw")
+    assert "use a pipe" in sample.screen("show", "[red]hostile[/red]", "bytes", "--raw", code=2)
 
 
-def test_show_shortens_long_values_unless_all(shelf: Shelf) -> None:
-    lines = shelf.screen("show", LONG, "--state", columns=60).splitlines()
+def test_show_shortens_long_values_unless_all(sample: SampleStore) -> None:
+    lines = sample.screen("show", LONG, "--state", columns=60).splitlines()
     assert len(lines) == 2
     assert lines[0].endswith("…")
     assert lines[1].endswith("… (100 items)")
-    assert shelf.screen("show", LONG, "語", "--all", columns=1000) == f'"{"海" * 200}"'
-    assert shelf.screen("show", LONG, "numbers", "--all").endswith("└─ [99]  99")
+    assert sample.screen("show", LONG, "語", "--all", columns=1000) == f'"{"海" * 200}"'
+    assert sample.screen("show", LONG, "numbers", "--all").endswith("└─ [99]  99")
 
 
-def test_show_of_a_deep_state(shelf: Shelf) -> None:
-    assert "{a: {b: {c: {d: {e: {f: {g: 1}}}}}}}" in shelf.screen("show", "hand@1")
-    assert shelf.json("show", "hand@1", "deep.a.b.c.d.e.f") == {"g": 1}
+def test_show_of_a_deep_state(sample: SampleStore) -> None:
+    assert "{a: {b: {c: {d: {e: {f: {g: 1}}}}}}}" in sample.screen("show", "hand@1")
+    assert sample.json("show", "hand@1", "deep.a.b.c.d.e.f") == {"g": 1}
 
 
-def test_show_of_the_deepest_state(own: Shelf) -> None:
+def test_show_of_the_deepest_state(own: SampleStore) -> None:
     deep: object = "bottom"
     for _ in range(190):
         deep = {"a": deep}
@@ -153,7 +153,7 @@ def test_show_of_the_deepest_state(own: Shelf) -> None:
     assert own.json("show", "deep", "deep" + ".a" * 190) == "bottom"
 
 
-def test_show_of_a_huge_value(own: Shelf) -> None:
+def test_show_of_a_huge_value(own: SampleStore) -> None:
     with own.open() as hf:
         hf.history("huge").commit({"text": "x" * 60_000, "list": [{"n": n} for n in range(20_000)]})
     text = own.screen("show", "huge")
@@ -184,19 +184,19 @@ def test_show_of_a_huge_value(own: Shelf) -> None:
     ],
 )
 def test_show_of_a_missing_version_is_refused(
-    shelf: Shelf, arguments: list[str], code: int, told: str
+    sample: SampleStore, arguments: list[str], code: int, told: str
 ) -> None:
-    assert told in shelf.refused("show", *arguments, code=code)
+    assert told in sample.refused("show", *arguments, code=code)
 
 
-def test_show_respects_no_color(shelf: Shelf) -> None:
+def test_show_respects_no_color(sample: SampleStore) -> None:
     from terminal import Terminal
 
-    plain = Terminal("show", "report-1", cwd=shelf.folder, NO_COLOR="1")
+    plain = Terminal("show", "report-1", cwd=sample.folder, NO_COLOR="1")
     assert plain.end() == 0
     assert b"\x1b[3" not in plain.raw
     assert b"\x1b[9" not in plain.raw
-    coloured = Terminal("show", "report-1", cwd=shelf.folder)
+    coloured = Terminal("show", "report-1", cwd=sample.folder)
     assert coloured.end() == 0
     assert b"\x1b[32m" in coloured.raw
 
@@ -205,7 +205,7 @@ def _quoted(text: str) -> str:
     return json.dumps(text)[1:-1]
 
 
-def test_show_prints_arguments_by_parameter(own: Shelf) -> None:
+def test_show_prints_arguments_by_parameter(own: SampleStore) -> None:
     with own.open() as hf:
         assert hf.run(shown_flow, "kelp", run_id="called").status == "completed"
     first = json.loads(own.pipe("show", "called@1", "--json"))
@@ -216,7 +216,7 @@ def test_show_prints_arguments_by_parameter(own: Shelf) -> None:
     assert json.loads(own.pipe("show", "called@3", "--json"))["arguments"] is None
 
 
-def test_show_and_compare_print_the_code_that_ran(own: Shelf) -> None:
+def test_show_and_compare_print_the_code_that_ran(own: SampleStore) -> None:
     with own.open() as hf:
         hf.run(shown_flow, "kelp", run_id="called")
         hf.fork("called@1", "other", overrides={"shown_search": lambda topic, pages: "more"})

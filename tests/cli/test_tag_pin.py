@@ -5,22 +5,22 @@ from __future__ import annotations
 import json
 
 import pytest
-from shelf import Shelf
+from filled_store import SampleStore
 
 
-def test_tag_is_added_and_removed(own: Shelf) -> None:
+def test_tag_is_added_and_removed(own: SampleStore) -> None:
     assert own.screen("tag", "hand@2", "first") == "tagged hand@2 as hand:first"
     assert own.json("show", "hand:first")["version"] == 2
     assert own.pipe("tag", "hand@2", "first", "-d") == "removed tag first from hand@2\n"
     assert "first" not in own.json("show", "hand@2")["tags"]
 
 
-def test_tag_prints_json(own: Shelf) -> None:
+def test_tag_prints_json(own: SampleStore) -> None:
     found = json.loads(own.pipe("tag", "hand", "now", "--json"))
     assert found == {"run": "hand", "version": 9, "tag": "now", "removed": False}
 
 
-def test_tag_lists_the_tags_of_a_run(own: Shelf) -> None:
+def test_tag_lists_the_tags_of_a_run(own: SampleStore) -> None:
     own.call("tag", "hand@2", "[red]first")
     lines = [line.split()[:3] for line in own.screen("tag", "hand").splitlines()]
     assert lines == [["tag", "version", "step"], ["good", "7", "manual"], ["[red]first", "2", "manual"]]
@@ -30,18 +30,18 @@ def test_tag_lists_the_tags_of_a_run(own: Shelf) -> None:
     assert own.json("tag", "report-1") == []
 
 
-def test_tag_can_be_on_several_versions(own: Shelf) -> None:
+def test_tag_can_be_on_several_versions(own: SampleStore) -> None:
     own.call("tag", "hand@2", "good")
     assert {tag["version"] for tag in own.json("tag", "hand")} == {7, 2}
 
 
-def test_tag_refers_to_the_newest_version(own: Shelf) -> None:
+def test_tag_refers_to_the_newest_version(own: SampleStore) -> None:
     told = own.pipe("tag", "hand@2", "good")
     assert told.startswith("hand@2 is tagged good; hand:good is hand@7, the newest with that tag")
     assert own.pipe("tag", "hand@8", "good") == "tagged hand@8 as hand:good\n"
 
 
-def test_tag_is_removed_from_the_version_that_has_it(own: Shelf) -> None:
+def test_tag_is_removed_from_the_version_that_has_it(own: SampleStore) -> None:
     assert own.pipe("tag", "-d", "hand", "good") == "removed tag good from hand@7\n"
     own.call("tag", "hand@2", "twice")
     own.call("tag", "hand@3", "twice")
@@ -49,7 +49,7 @@ def test_tag_is_removed_from_the_version_that_has_it(own: Shelf) -> None:
     assert "has no tag 'good'" in own.refused("tag", "-d", "hand", "good", code=3)
 
 
-def test_pin_is_added_and_removed(own: Shelf) -> None:
+def test_pin_is_added_and_removed(own: SampleStore) -> None:
     assert own.screen("pin", "pruned@7") == "pinned pruned@7"
     assert own.json("show", "pruned@7")["pinned"] is True
     own.call("prune", "pruned", "--keep-last", "1", "-y")
@@ -75,6 +75,6 @@ def test_pin_is_added_and_removed(own: Shelf) -> None:
     ],
 )
 def test_tag_and_pin_usage_errors_are_reported(
-    own: Shelf, arguments: list[str], code: int, told: str
+    own: SampleStore, arguments: list[str], code: int, told: str
 ) -> None:
     assert told in own.refused(*arguments, code=code)

@@ -5,33 +5,33 @@ from __future__ import annotations
 import json
 import re
 
-from shelf import Shelf
+from filled_store import SampleStore
 
 from database import Database
 from holdfast.model.records import STATUSES
 
 
-def test_verify_of_a_sound_store(shelf: Shelf) -> None:
+def test_verify_of_a_sound_store(sample: SampleStore) -> None:
     assert re.fullmatch(
-        r"ok  \d+ runs, \d+ versions, 0 artifacts: every hash matches", shelf.screen("verify")
+        r"ok  \d+ runs, \d+ versions, 0 artifacts: every hash matches", sample.screen("verify")
     )
-    assert shelf.pipe("verify", "hand") == "ok  1 run, 9 versions, 0 artifacts: every hash matches\n"
-    found = json.loads(shelf.pipe("verify", "--json"))
+    assert sample.pipe("verify", "hand") == "ok  1 run, 9 versions, 0 artifacts: every hash matches\n"
+    found = json.loads(sample.pipe("verify", "--json"))
     assert found["ok"] is True
     assert found["problems"] == []
 
 
-def test_verify_shows_progress_on_a_terminal_only(shelf: Shelf) -> None:
-    assert shelf.call("verify").err == ""
+def test_verify_shows_progress_on_a_terminal_only(sample: SampleStore) -> None:
+    assert sample.call("verify").err == ""
 
 
-def test_verify_and_stats_of_an_empty_store(empty: Shelf) -> None:
+def test_verify_and_stats_of_an_empty_store(empty: SampleStore) -> None:
     assert empty.json("verify") == {"ok": True, "runs": 0, "versions": 0, "artifacts": 0, "problems": []}
     assert empty.json("stats")["runs"] == 0
     assert "no runs" in empty.screen("prune", "--all", "--keep-last", "1", "--dry-run")
 
 
-def test_verify_lists_damaged_versions(own: Shelf) -> None:
+def test_verify_lists_damaged_versions(own: SampleStore) -> None:
     damage(own, "hand", 4)
     text = own.screen("verify", code=6)
     assert "hand@4: " in text
@@ -44,22 +44,22 @@ def test_verify_lists_damaged_versions(own: Shelf) -> None:
     assert own.json("verify", "report-1")["ok"] is True
 
 
-def test_verify_of_a_missing_run_is_refused(shelf: Shelf) -> None:
-    assert "no run 'nosuch'" in shelf.refused("verify", "nosuch", code=3)
+def test_verify_of_a_missing_run_is_refused(sample: SampleStore) -> None:
+    assert "no run 'nosuch'" in sample.refused("verify", "nosuch", code=3)
 
 
-def test_stats_on_a_terminal(shelf: Shelf) -> None:
-    facts = dict(line.split(maxsplit=1) for line in shelf.screen("stats").splitlines())
+def test_stats_on_a_terminal(sample: SampleStore) -> None:
+    facts = dict(line.split(maxsplit=1) for line in sample.screen("stats").splitlines())
     assert facts["store"] == "holdfast.db"
     assert {"1 completed", "1 failed", "1 interrupted", "1 suspended"} <= set(facts["runs"].split(", "))
     assert facts["file_bytes"].endswith("kB")
     assert "(" in facts["largest"]
 
 
-def test_stats_for_programs(shelf: Shelf) -> None:
-    facts = dict(shelf.rows("stats"))
-    found = json.loads(shelf.pipe("stats", "--json"))
-    assert int(facts["runs"]) == found["runs"] == len(shelf.json("runs"))
+def test_stats_for_programs(sample: SampleStore) -> None:
+    facts = dict(sample.rows("stats"))
+    found = json.loads(sample.pipe("stats", "--json"))
+    assert int(facts["runs"]) == found["runs"] == len(sample.json("runs"))
     assert int(facts["file_bytes"]) == found["file_bytes"] > 10_000
     statuses = found["statuses"]
     assert set(statuses) == {*STATUSES, "interrupted", "manual"}
@@ -69,7 +69,7 @@ def test_stats_for_programs(shelf: Shelf) -> None:
     assert {name: int(facts[f"{name}_runs"]) for name in statuses} == statuses
 
 
-def damage(own: Shelf, run: str, version: int) -> None:
+def damage(own: SampleStore, run: str, version: int) -> None:
     """Change bits of a version behind Holdfast's back."""
     connection = Database(own.store)
     key = connection.value("SELECT key FROM run WHERE id = ?", (run,))

@@ -6,7 +6,7 @@ import json
 import threading
 
 import pytest
-from shelf import Shelf
+from filled_store import SampleStore
 from terminal import Terminal
 
 import holdfast
@@ -35,27 +35,27 @@ def waiting() -> str:
         ("died", 1, "interrupted  died: no process executes it; use `holdfast resume died`"),
     ],
 )
-def test_watch_of_an_ended_run(shelf: Shelf, run: str, code: int, told: str) -> None:
-    text = shelf.screen("watch", run, code=code)
+def test_watch_of_an_ended_run(sample: SampleStore, run: str, code: int, told: str) -> None:
+    text = sample.screen("watch", run, code=code)
     assert "← head" in text
     assert told in text
 
 
-def test_watch_in_a_pipe_prints_events_and_the_outcome(shelf: Shelf) -> None:
-    lines = shelf.pipe("watch", "report-1").splitlines()
+def test_watch_in_a_pipe_prints_events_and_the_outcome(sample: SampleStore) -> None:
+    lines = sample.pipe("watch", "report-1").splitlines()
     assert "run.completed" in [line.split("\t")[2] for line in lines[:-1]]
     assert lines[-1] == 'completed  report-1@6: "done"'
 
 
-def test_watch_prints_events_as_json(shelf: Shelf) -> None:
-    done = shelf.call("--json", "watch", "report-2")
+def test_watch_prints_events_as_json(sample: SampleStore) -> None:
+    done = sample.call("--json", "watch", "report-2")
     assert done.code == 1
     assert [json.loads(line)["kind"] for line in done.out.splitlines()][-1] == "run.failed"
-    assert shelf.call("--json", "watch", "died").code == 1
-    assert shelf.call("--json", "watch", "asks").code == 5
+    assert sample.call("--json", "watch", "died").code == 1
+    assert sample.call("--json", "watch", "asks").code == 5
 
 
-def test_watch_of_a_running_run(own: Shelf) -> None:
+def test_watch_of_a_running_run(own: SampleStore) -> None:
     GOES["on"] = threading.Event()
     with own.open() as hf:
         working = threading.Thread(target=hf.run, args=(waiting,), kwargs={"run_id": "at-work"})
@@ -83,14 +83,14 @@ def whole() -> str:
     return part()
 
 
-def test_watch_ends_when_a_child_asks(own: Shelf) -> None:
+def test_watch_ends_when_a_child_asks(own: SampleStore) -> None:
     with own.open() as hf:
         hf.run(whole, run_id="whole")
     assert "open questions: whole.watched_part#1" in own.pipe("watch", "whole", code=5)
     own.pipe("watch", "whole", "--json", code=5)
 
 
-def test_watch_can_be_interrupted(own: Shelf) -> None:
+def test_watch_can_be_interrupted(own: SampleStore) -> None:
     """A history that is kept by hand has no end."""
     watching = Terminal("watch", "hand", cwd=own.folder)
     watching.until("running  hand@9")
@@ -101,5 +101,5 @@ def test_watch_can_be_interrupted(own: Shelf) -> None:
     assert watching.end() == 130
 
 
-def test_watch_of_an_unknown_run_is_refused(shelf: Shelf) -> None:
-    assert "did you mean 'hand'?" in shelf.refused("watch", "hnad", code=3)
+def test_watch_of_an_unknown_run_is_refused(sample: SampleStore) -> None:
+    assert "did you mean 'hand'?" in sample.refused("watch", "hnad", code=3)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filled_store import EVIL, STORE, fill
 from mcp import MCPError
-from shelf import EVIL, STORE, fill
 from tool_agent import Agent, agent
 
 import holdfast

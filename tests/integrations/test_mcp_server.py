@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import flows
 import pytest
+from filled_store import STORE
 from mcp import MCPError
-from place import Place, place, until
-from shelf import STORE
+from project_folder import ProjectFolder, project, until
 from test_answer_stalled import frozen
 from test_mcp_read_tools import READING, SECRET
 from tool_agent import agent
 
-__all__ = ["frozen", "place"]
+__all__ = ["frozen", "project"]
 
 
-def test_read_only_server_offers_no_write_tools(place: Place) -> None:
+def test_read_only_server_offers_no_write_tools(project: ProjectFolder) -> None:
     """It offers no tools that change something, and imports no code. With the handshake of older clients."""
-    place.run(flows.shop, run_id="shop-1")
-    (place.folder / "flows.py").write_text("raise SystemExit('imported')")
-    with agent(place.folder, "--read-only", "--app", "flows", mode="legacy") as found:
+    project.run(flows.shop, run_id="shop-1")
+    (project.folder / "flows.py").write_text("raise SystemExit('imported')")
+    with agent(project.folder, "--read-only", "--app", "flows", mode="legacy") as found:
         assert set(found.tools()) == READING
         assert found.client.instructions is not None
         assert "This server only reads." in found.client.instructions
@@ -30,46 +30,46 @@ def test_read_only_server_offers_no_write_tools(place: Place) -> None:
         assert found.call("runs")["runs"][0]["id"] == "shop-1"
 
 
-def test_server_answers_while_a_tool_runs(place: Place) -> None:
+def test_server_answers_while_a_tool_runs(project: ProjectFolder) -> None:
     """Output of a run stays out of the protocol, and a long run does not block other calls."""
-    place.rewrite('    did(f"begin {name}")\n', '    print("loud")\n    did(f"begin {name}")\n')
-    place.run(flows.asking, None, run_id="ask-1")
-    with place.open() as hf:
+    project.rewrite('    did(f"begin {name}")\n', '    print("loud")\n    did(f"begin {name}")\n')
+    project.run(flows.asking, None, run_id="ask-1")
+    with project.open() as hf:
         hf.history("plain").commit({})
-        place.touch("go-a")
+        project.touch("go-a")
         hf.run(flows.long, ["a"], run_id="long-1")
-    (place.folder / "go-a").unlink()
-    place.forget()
-    with agent(place.folder, "--app", "flows") as found:
+    (project.folder / "go-a").unlink()
+    project.forget()
+    with agent(project.folder, "--app", "flows") as found:
         under_way = found.start("rollback", run="long-1", to=2, confirm=True)
-        place.until("begin a")
+        project.until("begin a")
         runs = {run["id"]: run["status"] for run in found.call("runs")["runs"]}
         assert runs["long-1"] == "running"
         assert found.refused("rollback", run="long-1", to=1, confirm=True)["code"] == "already_running"
-        place.touch("go-a")
+        project.touch("go-a")
         assert under_way.result().structured_content["status"] == "completed"
-    assert "loud" in (place.folder / "stderr.txt").read_text()
+    assert "loud" in (project.folder / "stderr.txt").read_text()
 
 
-def test_run_can_be_resumed_after_the_client_left(place: Place) -> None:
-    place.touch("go-a")
-    place.run(flows.long, ["a"], run_id="long-1")
-    (place.folder / "go-a").unlink()
-    place.forget()
-    with agent(place.folder, "--app", "flows") as found:
+def test_run_can_be_resumed_after_the_client_left(project: ProjectFolder) -> None:
+    project.touch("go-a")
+    project.run(flows.long, ["a"], run_id="long-1")
+    (project.folder / "go-a").unlink()
+    project.forget()
+    with agent(project.folder, "--app", "flows") as found:
         found.start("rollback", run="long-1", to=2, confirm=True)
-        place.until("begin a")
-    with place.open() as hf:
+        project.until("begin a")
+    with project.open() as hf:
         until(lambda: not hf.get("long-1").alive)
         assert hf.get("long-1").status == "running"
-        place.touch("go-a")
+        project.touch("go-a")
         assert hf.resume("long-1").result == 2
-    assert "Traceback" not in (place.folder / "stderr.txt").read_text()
+    assert "Traceback" not in (project.folder / "stderr.txt").read_text()
 
 
-def test_store_error_is_reported_until_it_is_repaired(place: Place) -> None:
-    file = place.folder / STORE
-    with agent(place.folder) as found:
+def test_store_error_is_reported_until_it_is_repaired(project: ProjectFolder) -> None:
+    file = project.folder / STORE
+    with agent(project.folder) as found:
         error = found.refused("runs")
         assert error["code"] == "store_unavailable"
         assert "there is no store at holdfast.db" in error["message"]
@@ -79,46 +79,46 @@ def test_store_error_is_reported_until_it_is_repaired(place: Place) -> None:
         for name, given in (("runs", {}), ("show", {"ref": "a"}), ("fork", {"ref": "a", "confirm": True})):
             assert found.refused(name, **given)["code"] in ("corrupt_store", "incompatible_format")
         file.unlink()
-        with place.open() as hf:
+        with project.open() as hf:
             hf.history("late").commit({})
         assert [run["id"] for run in found.call("runs")["runs"]] == ["late"]
 
 
-def test_app_error_is_reported_until_it_is_repaired(place: Place) -> None:
-    with place.open() as hf:
+def test_app_error_is_reported_until_it_is_repaired(project: ProjectFolder) -> None:
+    with project.open() as hf:
         hf.history("a").commit({})
-    with agent(place.folder, "--app", "late_app") as found:
+    with agent(project.folder, "--app", "late_app") as found:
         assert "cannot be found" in found.refused("runs")["message"]
         for code, message in (
             ("1 / 0", "cannot be imported: ZeroDivisionError"),
             ("exit(3)", "cannot be imported"),
         ):
-            (place.folder / "late_app.py").write_text(code)
+            (project.folder / "late_app.py").write_text(code)
             assert message in found.refused("runs")["message"]
-        (place.folder / "late_app.py").write_text("import holdfast\n")
+        (project.folder / "late_app.py").write_text("import holdfast\n")
         assert found.call("runs")["runs"][0]["id"] == "a"
 
 
-def test_unexpected_error_is_reported_without_a_traceback(place: Place) -> None:
-    (place.folder / "faulty.py").write_text(
+def test_unexpected_error_is_reported_without_a_traceback(project: ProjectFolder) -> None:
+    (project.folder / "faulty.py").write_text(
         "from holdfast import Holdfast\n"
         "def get(self, text):\n    raise RuntimeError('a leak')\n"
         "Holdfast.get = get\n"
     )
-    with place.open() as hf:
+    with project.open() as hf:
         hf.history("a").commit({})
-    with agent(place.folder, "--debug", "--app", "faulty") as found:
+    with agent(project.folder, "--debug", "--app", "faulty") as found:
         assert found.refused("log", run="a")["message"] == "a fault in Holdfast: RuntimeError: a leak"
         assert found.call("runs")["runs"]
-    assert "Traceback" in (place.folder / "stderr.txt").read_text()
+    assert "Traceback" in (project.folder / "stderr.txt").read_text()
 
 
-def test_failed_resume_reports_the_completed_part(place: Place) -> None:
-    place.run(flows.strict, run_id="strict-1")
-    with place.open() as hf:
+def test_failed_resume_reports_the_completed_part(project: ProjectFolder) -> None:
+    project.run(flows.strict, run_id="strict-1")
+    with project.open() as hf:
         hf.history("plain").commit({})
-    place.rewrite('version="strict 1"', 'version="strict 2"')
-    with agent(place.folder, "--app", "flows") as found:
+    project.rewrite('version="strict 1"', 'version="strict 2"')
+    with agent(project.folder, "--app", "flows") as found:
         error = found.refused("rollback", run="strict-1", to=2, confirm=True)
         assert error["code"] == "code_changed"
         assert error["message"].startswith(
@@ -134,17 +134,17 @@ def test_failed_resume_reports_the_completed_part(place: Place) -> None:
             assert found.call(name, **given, resume=True, confirm=True)["changed"]
 
 
-def test_fork_is_redacted_by_the_store_of_the_app(place: Place) -> None:
-    (place.folder / "kept.py").write_text(
+def test_fork_is_redacted_by_the_store_of_the_app(project: ProjectFolder) -> None:
+    (project.folder / "kept.py").write_text(
         "import holdfast\nhf = holdfast.open('own.db', redact=['api_key'])\n"
         "if not hf.runs():\n    hf.history('a').commit({'client': {}})\n"
     )
-    with agent(place.folder, "--app", "kept:hf") as found:
+    with agent(project.folder, "--app", "kept:hf") as found:
         found.call("fork", ref="a", new="b", set={"client": {"api_key": SECRET}}, confirm=True)
         assert SECRET not in found.result("show", ref="b").model_dump_json()
 
 
-def test_stalled_run_is_answered(frozen: Place) -> None:
+def test_stalled_run_is_answered(frozen: ProjectFolder) -> None:
     with agent(frozen.folder, "--app", "thaw") as found:
         (question,) = found.call("inbox")["questions"]
         assert question["details"]["symptom"] == "silent"

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from filled_store import STORE, fill
 from page_browser import Tab, chromium, tab
 from playwright.sync_api import Browser
-from shelf import STORE, fill
 from web_server import Served, serving
 
 import holdfast

@@ -233,8 +233,10 @@ def test_queues_are_listed_limited_and_filled(shop: Served) -> None:
     assert again["code"] == "already_exists"
     limits = shop.client().put("/api/v1/queues/default", json={"concurrency": 2, "rate": 5, "per": 60}).json()
     assert (limits["concurrency"], limits["rate"], limits["per"]) == (2, 5, 60)
-    wrong = shop.problem("POST", "/enqueue", 422, json={"workflow": "web_shop", "kwargs": {"queue": 1}})
-    assert "queue" in wrong["detail"]
+    for name in ("queue", "if_exists", "self"):
+        kwargs = {name: 1}
+        wrong = shop.problem("POST", "/enqueue", 422, json={"workflow": "web_shop", "kwargs": kwargs})
+        assert name in wrong["detail"]
 
 
 def test_replay_validates_and_republishes(shop: Served) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from shelf import STORE
+from filled_store import STORE
 from web_server import TOKENS, Served, serving
 
 import holdfast

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import in_process
 import pytest
-from shelf import LONG, STORE, Shelf
+from filled_store import LONG, STORE, SampleStore
 from web_server import Served
 
 HOSTILE = "[red]hostile[/red]"
@@ -17,7 +17,7 @@ HOSTILE = "[red]hostile[/red]"
 
 @pytest.fixture(scope="module")
 def cli(filled: Path) -> Any:
-    return Shelf(filled).json
+    return SampleStore(filled).json
 
 
 def test_runs_agree_with_the_cli(served: Served, cli: Any) -> None:

@@ -14,12 +14,12 @@ import msgspec
 import pytest
 import requests
 import schemathesis
+from filled_store import STORE
 from hypothesis import HealthCheck, settings
 from jsonschema import Draft202012Validator
 from schemathesis import Case, CheckContext, GenerationMode, Response
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks
-from shelf import STORE
 from web_server import TOKENS, Served, serving
 
 import holdfast

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from shelf import fill
+from filled_store import fill
 from web_server import Listener, Served, serving
 
 import holdfast

@@ -1,4 +1,4 @@
-"""A store with runs of every kind, and the program called on it: in a pipe, on a terminal, within this process."""
+"""A store with runs of every kind, and calls of the program on it: in a pipe and on a terminal."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from holdfast.cli import app
 from holdfast.testing import isolated_definitions
 
 STORE = "holdfast.db"
-#: What would clear the screen, set the title, ring, colour, turn the line around, or begin another row or field.
+#: Clears the screen, sets the title, rings, colours, reverses the line, or starts another row or field, if not escaped.
 EVIL = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202eabc\r\n\t[red]loud[/red]"
 LONG = "long-" + "x" * 150
 
-#: What rich itself sends: colours, and what it needs to write over a line.
+#: Sequences that Rich sends: colours, and those that redraw a line.
 _COLOUR = re.compile(rb"\x1b\[([0-9;]*m|\?25[lh]|1A|2K)")
 
 
@@ -92,7 +92,7 @@ def fill(hf: Holdfast) -> None:
 
 
 def _hand(hf: Holdfast) -> None:
-    """Kept by hand, without steps: three timelines, the second of which was merged into the third."""
+    """Write a manual run with three timelines, the second of which was merged into the third."""
     hand = hf.history("hand")
     for number in range(5):
         hand.commit({"n": number, "deep": {"a": {"b": {"c": {"d": {"e": {"f": {"g": 1}}}}}}}})
@@ -115,8 +115,8 @@ def _hostile(hf: Holdfast) -> None:
     )  # fmt: skip
 
 
-class Shelf:
-    """A folder with a store. What is asserted of every call: the exit code, and where the output goes."""
+class SampleStore:
+    """A folder with a store. Every call asserts the exit code and the stream of the output."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -129,17 +129,17 @@ class Shelf:
         return holdfast.open(self.store, durability="fast")
 
     def pipe(self, *arguments: str, code: int = 0, **more: Any) -> str:
-        """The program in a pipe: its output."""
+        """Return the output of the program in a pipe."""
         done = in_process.call(*arguments, cwd=self.folder, **more)
         assert done.code == code, done
         return done.out
 
     def rows(self, *arguments: str, code: int = 0) -> list[list[str]]:
-        """The same, as fields of lines."""
+        """Return the output of the program in a pipe, as fields by line."""
         return [line.split("\t") for line in self.pipe(*arguments, code=code).splitlines()]
 
     def screen(self, *arguments: str, code: int = 0, columns: int = 120, **more: Any) -> str:
-        """The program on a terminal: what is to be seen. Nothing in the store may have steered it."""
+        """Return the screen of the program on a terminal. Nothing in the store may control the terminal."""
         opened = Screen(*arguments, cwd=self.folder, columns=columns, **more)
         assert opened.code == code, opened.text
         left = _COLOUR.sub(b"", opened.raw)
@@ -148,20 +148,20 @@ class Shelf:
         return opened.text
 
     def call(self, *arguments: str) -> Done:
-        """The program within this process, for what is only about words."""
+        """Call the program within this process, with the definitions of this process."""
         out, err = io.StringIO(), io.StringIO()
         with redirect_stdout(out), redirect_stderr(err):
             code = app.run(["--store", self.store, *arguments])
         return Done(code, out.getvalue(), err.getvalue())
 
     def json(self, *arguments: str, code: int = 0) -> Any:
-        """The document that a command prints under --json."""
+        """Return the document that a command prints with --json."""
         done = self.call("--json", *arguments)
         assert (done.code, done.err) == (code, ""), done
         return json.loads(done.out)
 
     def refused(self, *arguments: str, code: int) -> str:
-        """What a command that cannot be done says: one line, and the same as a record under --json."""
+        """Return the one-line error of a command; with --json, it must be a record."""
         done = self.call(*arguments)
         assert (done.code, done.out) == (code, ""), done
         assert re.fullmatch(r"holdfast: [^\n]*\n", done.err), done

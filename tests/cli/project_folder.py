@@ -1,4 +1,4 @@
-"""A folder with a store and the workflows of `flows`, and the program called in it."""
+"""A folder with a store and the workflows of `flows`, and calls of the program in it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ STORE = "holdfast.db"
 DEADLINE = 30.0
 
 
-class Place:
-    """Where a test works: the folder is the current one of this process, too."""
+class ProjectFolder:
+    """The folder of a test, which is the current folder of this process, too."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -33,19 +33,19 @@ class Place:
         return holdfast.open(self.folder / STORE, durability="fast")
 
     def run(self, workflow: Any, *args: Any, run_id: str, **more: Any) -> None:
-        """Run a workflow in this process, which may fail, and close the store."""
+        """Run a workflow, which may fail, in this process, and close the store."""
         with self.open() as hf:
             hf.run(workflow, *args, run_id=run_id, raises=False, **more)
 
     def look(self, run_id: str) -> Any:
-        """The status of a run, its result if it has one, and its state."""
+        """Return the status of a run, its result if it has one, and its state."""
         with self.open() as hf:
             run = hf.get(run_id)
             return run.status, run.result if run.status == "completed" else None, holdfast.thaw(run.state)
 
     @property
     def world(self) -> list[str]:
-        """What the workflows did."""
+        """The effects of the workflows, in order."""
         path = self.folder / "world.txt"
         return path.read_text().splitlines() if path.exists() else []
 
@@ -58,14 +58,14 @@ class Place:
         return path
 
     def rewrite(self, old: str, new: str) -> None:
-        """Change the workflows' code."""
+        """Change the code of the workflows."""
         path = self.folder / "flows.py"
         text = path.read_text()
         assert old in text
         path.write_text(text.replace(old, new))
 
     def bytes(self) -> bytes:
-        """The store as it is on the disk."""
+        """Return the files of the store."""
         return b"".join(
             path.read_bytes()
             for path in sorted(self.folder.glob(f"{STORE}*"))
@@ -81,7 +81,7 @@ class Place:
         return terminal.call(*arguments, cwd=self.folder, **more)
 
     def json(self, *arguments: str, code: int = 0, **more: Any) -> Any:
-        """What a command says under --json, on standard output; or, if it fails, on standard error."""
+        """Return what a command prints with --json on standard output or, if it fails, on standard error."""
         done = self.call(*arguments, "--json", **more)
         assert done.code == code, done
         if done.out:
@@ -95,27 +95,27 @@ class Place:
         return terminal.Terminal(*arguments, cwd=self.folder, **more)
 
     def until(self, line: str) -> None:
-        """Wait until a workflow has done something."""
+        """Wait until a workflow has had an effect."""
         until(lambda: line in self.world)
 
 
 def until(condition: Callable[[], Any]) -> None:
     end = time.monotonic() + DEADLINE
     while not condition():
-        assert time.monotonic() < end, "it did not come to pass"
+        assert time.monotonic() < end, "the condition did not become true"
         time.sleep(0.005)
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ProjectFolder:
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("HOLDFAST")]:
         monkeypatch.delenv(name)
-    return Place(tmp_path)
+    return ProjectFolder(tmp_path)
 
 
 def one_line(done: terminal.Done, code: int) -> str:
-    """The one line with which a command failed."""
+    """Return the one-line error of a command."""
     assert done.code == code, done
     assert "Traceback" not in done.err, done
     lines = done.err.splitlines()
