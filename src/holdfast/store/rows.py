@@ -43,11 +43,6 @@ STATUS_NUMBER = {name: number for number, name in enumerate(STATUSES)}
 assert [STATUS_NUMBER[name] for name in STATUSES if name not in LIVE] == [4, 5, 6], "see LIVE_RUN"
 
 
-def status_numbers(statuses: Iterable[str] | None) -> list[int] | None:
-    """Return the numbers of statuses as they are stored, without unknown ones; None for None."""
-    return None if statuses is None else [STATUS_NUMBER[name] for name in statuses if name in STATUS_NUMBER]
-
-
 def row_sum(*values: Any) -> bytes:
     """Return the checksum of a row."""
     return sha256(_encode(values)).digest()[:8]

@@ -32,12 +32,12 @@ from holdfast.store.rows import (
     KIND_NUMBER,
     LIVE_RUN,
     RUN,
+    STATUS_NUMBER,
     check_order,
     intact_packs,
     mark_record,
     row_sum,
     run_record,
-    status_numbers,
     timeline_record,
     version_record,
 )
@@ -172,7 +172,10 @@ class SQLRuns:
     def _where(self, before: int | None, filters: RunFilters) -> tuple[str, list[Any]]:
         dialect = self._dialect
         prefix, tags = filters.get("prefix") or None, sorted(set(filters.get("tags", ())))
-        numbers = status_numbers(filters.get("statuses"))
+        statuses = filters.get("statuses")
+        numbers = (
+            None if statuses is None else [STATUS_NUMBER[name] for name in statuses if name in STATUS_NUMBER]
+        )
         # The runs of one status come from the index in the right order.
         one = numbers[0] if numbers and len(numbers) == 1 else None
         conditions = [

@@ -23,8 +23,8 @@ pytest.register_assert_rewrite(
     "holdfast.testing.conformance.concurrency",
     "holdfast.testing.conformance.queues",
     "holdfast.testing.conformance.runs",
-    "holdfast.testing.conformance.whole_store",
     "holdfast.testing.conformance.versions",
+    "holdfast.testing.conformance.whole_store",
 )
 
 # After the registration, which only affects modules that are imported later.
