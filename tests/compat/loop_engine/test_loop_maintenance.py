@@ -44,7 +44,7 @@ def test_prune_keeps_the_given_number_of_snapshots(hf: Holdfast, engine: LoopEng
 
 def test_prune_refuses_an_invalid_audit_policy_before_it_removes_anything(engine: LoopEngine) -> None:
     save(engine, *range(1, 5))
-    assert refused(engine.prune("p", 1, audit="all"), "invalid_call")
+    assert refused(engine.prune("p", 1, audit="all"), "invalid")
     assert loops(engine) == [1, 2, 3, 4]
 
 
