@@ -38,7 +38,7 @@ setup: $(VENV)/ready page chromium ## make .venv with the package and everything
 test: setup ## run all tests
 	$(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal
 
-test-quick: setup ## run the tests that take no second each: all areas, no browser
+test-quick: setup ## run the tests that take little time: all areas, no browser, no PostgreSQL
 	$(MEMORY) $(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal -p no:schemathesis -m "not slow"
 
 pythons: ## run the quick tests on every other supported Python that this machine has
@@ -49,7 +49,7 @@ check: $(VENV)/ready ## check format, style, words, types and layers
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/python .ci/check_words.py
 	$(VENV)/bin/mypy
-	@for each in tests/conftest.py tests/*/conftest.py; do MYPYPATH=tests:tests/cli:tests/store $(VENV)/bin/mypy --no-error-summary $$each || exit 1; done
+	@for each in $$(find tests -name conftest.py); do MYPYPATH=tests:tests/cli:tests/store $(VENV)/bin/mypy --no-error-summary $$each || exit 1; done
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/python docs/write_reference.py --check
 
