@@ -19,7 +19,7 @@ import holdfast
 from holdfast import Holdfast
 
 STORE = "holdfast.db"
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 class ProjectFolder:

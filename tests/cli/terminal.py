@@ -88,7 +88,7 @@ class Terminal:
         """The lines on the screen, without trailing blanks."""
         return "\n".join(line.rstrip() for line in self.screen.display).rstrip()
 
-    def until(self, text: str, timeout: float = 30) -> Terminal:
+    def until(self, text: str, timeout: float = 60) -> Terminal:
         """Wait until a text is on the screen."""
         end = time.monotonic() + timeout
         while text not in self.text:

@@ -37,7 +37,7 @@ _CORE = (
     "store/interrupts",
     "execution/write_lock",
 )
-_PATIENCE = 30.0
+_PATIENCE = 60.0
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -17,7 +17,7 @@ from holdfast.store.protocol import Append
 from patience import until
 
 LEASE = 3600
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 @pytest.fixture

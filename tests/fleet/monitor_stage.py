@@ -17,7 +17,7 @@ from holdfast.fleet.monitor.monitor import Alert, Monitor
 from holdfast.model.public import Question
 
 STORES = ("memory", "sqlite", "postgres")
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class Control:

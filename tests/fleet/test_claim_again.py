@@ -23,7 +23,7 @@ from holdfast.model.run_detail import PendingRollback, detail_of, encode_detail
 from holdfast.store.protocol import Append, Claim
 
 pytest_plugins = ["postgres_fixtures"]
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 @workflow(name="again_plain")

@@ -45,7 +45,7 @@ def test_worker_executes_blocking_workflows_in_parallel(hf: Holdfast, world: Wor
         assert world.told("end") == []
         world.open("go-g0", "go-g1", "go-g2")
         for run in runs:
-            run.wait(20)
+            run.wait(60)
     assert worker.done == 3
 
 
@@ -75,7 +75,7 @@ def test_worker_executes_async_workflows_in_one_event_loop(hf: Holdfast, world: 
 
     runs = [hf.enqueue(loops) for _ in range(30)]
     with hf.worker(concurrency=30):
-        assert [run.wait(20).result for run in runs] == [1] * 30
+        assert [run.wait(60).result for run in runs] == [1] * 30
     assert len(seen) == 1
 
 
@@ -83,7 +83,7 @@ def test_worker_leaves_unknown_workflows_to_others(hf: Holdfast, crew: Crew, wor
     strange = [hf.enqueue("f_strange", number, priority=5) for number in range(30)]
     ours = hf.enqueue(flows.marking, "ours")
     with hf.worker(concurrency=2):
-        assert ours.wait(20).result == "ours"
+        assert ours.wait(60).result == "ours"
         assert {run.status for run in strange} == {"queued"}
     crew.hire(defines=["f_strange"])
     for run in strange:
@@ -93,7 +93,7 @@ def test_worker_leaves_unknown_workflows_to_others(hf: Holdfast, crew: Crew, wor
 def test_worker_continues_after_a_failed_workflow(hf: Holdfast, world: World) -> None:
     broken, fine = hf.enqueue(flows.failing, "x"), hf.enqueue(flows.marking, "y")
     with hf.worker(concurrency=1):
-        fine.wait(20)
+        fine.wait(60)
     assert broken.status == "failed"
     assert isinstance(broken.error, ValueError)
     assert str(broken.error) == "x is broken"
@@ -117,7 +117,7 @@ def test_worker_survives_exceptions_that_end_a_process(hf: Holdfast, world: Worl
     for flow in (ends, aends):
         run, after = hf.enqueue(flow), hf.enqueue(flows.marking, "after")
         with hf.worker(concurrency=1):
-            after.wait(20)
+            after.wait(60)
         assert run.status == "failed"
         assert isinstance(run.error, asyncio.CancelledError if way == "cancel" else StepFailed)
         assert type(errors[way]).__name__ in repr(run.error)
@@ -133,7 +133,7 @@ def test_run_whose_arguments_do_not_fit_fails(hf: Holdfast) -> None:
         return one
 
     with hf.worker():
-        run.wait(20)
+        run.wait(60)
     assert run.status == "failed"
     assert "later" in str(run.error)
 
@@ -155,7 +155,7 @@ def test_worker_follows_the_policy_for_changed_code(hf: Holdfast, world: World, 
 
         with hf.worker():
             for run in (fresh, begun):
-                run.wait(20)
+                run.wait(60)
     if changed == "refuse":
         assert fresh.status == begun.status == "failed"
         assert isinstance(fresh.error, holdfast.CodeChanged)
@@ -238,10 +238,10 @@ class TestStopping:
         hf.pause(paused.id)
         last = hf.enqueue(flows.marking, "c")
         with hf.worker(concurrency=1):
-            last.wait(20)
+            last.wait(60)
             assert (cancelled.status, paused.status) == ("cancelled", "paused")
             hf.requeue(paused.id)
-            paused.wait(20)
+            paused.wait(60)
         assert world.told() == ["c", "b"]
 
     @pytest.mark.parametrize("what", ["cancel", "pause"])
@@ -267,7 +267,7 @@ class TestStopping:
             with pytest.raises(holdfast.AlreadyRunning):
                 hf.requeue(run.id)
             world.open("go-g")
-            run.wait(20)
+            run.wait(60)
 
 
 def test_worker_finishes_an_interrupted_rollback(hf: Holdfast, world: World) -> None:
@@ -290,12 +290,12 @@ def test_worker_finishes_an_interrupted_rollback(hf: Holdfast, world: World) -> 
 
     run = hf.enqueue(ordering)
     with hf.worker():
-        run.wait(20)
+        run.wait(60)
     with pytest.raises(KeyboardInterrupt):
         hf.rollback(run.id, to=2, resume=False)
     assert run.status == "running"
     with hf.worker():
-        run.wait(20)
+        run.wait(60)
     assert run.result == "order"
     assert run.head.timeline == 2
     assert world.told() == ["before", "ordered", "sent back", "ordered"]
@@ -317,7 +317,7 @@ def test_run_with_a_damaged_head_fails_once(where: str, world: World) -> None:
     with holdfast.open(where) as hf:
         fine = hf.enqueue(flows.marking, "b")
         with hf.worker(concurrency=1):
-            fine.wait(20)
+            fine.wait(60)
             wait_until(lambda: hf.get(run.id).status == "failed")
         assert isinstance(hf.get(run.id).error, holdfast.CorruptVersion)
 
@@ -347,14 +347,14 @@ def test_worker_executes_runs_of_a_memory_store(world: World) -> None:
     with holdfast.open(":memory:") as hf:
         runs = [hf.enqueue(flow, number) for number in range(10) for flow in (flows.empty, flows.aempty)]
         with hf.worker():
-            assert sum(run.wait(20).result for run in runs) == 90
+            assert sum(run.wait(60).result for run in runs) == 90
 
 
 def test_worker_stops_when_the_store_closes(tmp_path: Any, world: World) -> None:
     hf = holdfast.open(tmp_path / "runs.db")
     run = hf.enqueue(flows.marking, "a")
     worker = hf.worker().start()
-    run.wait(20)
+    run.wait(60)
     hf.close()
     assert worker.join(0)
     with pytest.raises(InvalidCall, match="started once"):

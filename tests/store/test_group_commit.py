@@ -51,17 +51,17 @@ def test_waiting_jobs_are_carried_out_together_or_alone(
             job.outcome = job.item * 10
         if len(batches) == 1:
             inside.set()
-            assert may_go.wait(20)
+            assert may_go.wait(60)
 
     gather: GroupCommit[int] = GroupCommit(carry_out, 3)
     threads = [_in_thread(lambda: gather.submit(0))]
-    assert inside.wait(20)
+    assert inside.wait(60)
     for number in (1, 2, 3, 4, 5, 6):
         threads.append(_in_thread(lambda number=number: gather.submit(number, alone=number == 5)))
         _until(lambda number=number: gather.waiting == number)
     may_go.set()
     for thread, _ in threads:
-        thread.join(20)
+        thread.join(60)
     assert batches == [[0], [1, 2, 3], [4, 6], [5]]
     assert [found for _, found in threads] == [[number * 10] for number in range(7)]
 
@@ -76,7 +76,7 @@ class _SlowMutex:
 
     def __enter__(self) -> None:
         if threading.current_thread() is self.slow:
-            assert self.may_go.wait(20)
+            assert self.may_go.wait(60)
         self._inner.acquire()
 
     def __exit__(self, *_: object) -> None:
@@ -94,7 +94,7 @@ def test_job_is_not_repeated_when_its_thread_is_about_to_lead(
         batches.append([job.item for job in jobs])
         if len(batches) == 1:
             inside.set()
-            assert may_go.wait(20)
+            assert may_go.wait(60)
         for job in jobs:
             job.outcome = job.item * 10
 
@@ -102,7 +102,7 @@ def test_job_is_not_repeated_when_its_thread_is_about_to_lead(
     mutex = _SlowMutex(gather._mutex)
     monkeypatch.setattr(gather, "_mutex", mutex)
     first = _in_thread(lambda: gather.submit(0))
-    assert inside.wait(20)
+    assert inside.wait(60)
     slow = _in_thread(lambda: gather.submit(1))
     _until(lambda: gather.waiting == 1)
     third = _in_thread(lambda: gather.submit(2))
@@ -110,10 +110,10 @@ def test_job_is_not_repeated_when_its_thread_is_about_to_lead(
     # The second looks again, finds no outcome, and loses the processor; the third leads for both.
     mutex.slow = slow[0]
     may_go.set()
-    first[0].join(20)
-    third[0].join(20)
+    first[0].join(60)
+    third[0].join(60)
     mutex.may_go.set()
-    slow[0].join(20)
+    slow[0].join(60)
     assert [found for _, found in (first, slow, third)] == [[0], [10], [20]]
     assert batches == [[0], [1, 2]]
 
@@ -127,7 +127,7 @@ def test_next_thread_takes_over_the_jobs_of_an_interrupted_leader() -> None:
         calls += 1
         if calls == 1:
             inside.set()
-            assert may_go.wait(20)
+            assert may_go.wait(60)
         elif calls == 2:
             jobs[1].outcome = "written"
             raise Interrupt
@@ -137,14 +137,14 @@ def test_next_thread_takes_over_the_jobs_of_an_interrupted_leader() -> None:
 
     gather: GroupCommit[int] = GroupCommit(carry_out, 10)
     first = _in_thread(lambda: gather.submit(0))
-    assert inside.wait(20)
+    assert inside.wait(60)
     rest = []
     for number in (1, 2, 3):
         rest.append(_in_thread(lambda number=number: gather.submit(number)))
         _until(lambda number=number: gather.waiting == number)
     may_go.set()
     for thread, _ in (first, *rest):
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
     outcomes = [found[0] for _, found in rest]
     assert isinstance(outcomes[0], Interrupt)
@@ -170,7 +170,7 @@ def test_interrupt_at_any_point_blocks_no_thread(monkeypatch: pytest.MonkeyPatch
         gather.submit(1)
     monkeypatch.setattr(gather, where, plain)
     thread, found = _in_thread(lambda: gather.submit(2))
-    thread.join(20)
+    thread.join(60)
     assert found == [2]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from terminal import PROGRAM, environment
 
-DEADLINE = 40.0
+DEADLINE = 60.0
 
 
 class Process:
