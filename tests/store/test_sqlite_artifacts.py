@@ -96,7 +96,7 @@ def test_artifact_collected_before_the_commit_is_written_again(tmp_path: Path) -
     folder = tmp_path / "artifacts"
     with closing(SQLiteStore(tmp_path / "runs.db", artifacts=folder)) as store:
         store.put_artifact(upload(_LARGE), 5)
-        store._artifacts.place([upload(_LARGE)])
+        assert len(list(store._artifacts.place([upload(_LARGE)]))) == 1
         assert store.collect(before=ALL) == (1, len(_LARGE))
         store._database.write(lambda connection: store._artifacts.keep(connection, [upload(_LARGE)], 7))
         assert _read(store) == _LARGE
