@@ -20,7 +20,7 @@ import msgspec
 from holdfast.errors import HoldfastError, InvalidCall, MergeConflict, NotFound
 from holdfast.history.builder import VersionMetadata
 from holdfast.history.reader import Head, Reader
-from holdfast.history.version import segments_of
+from holdfast.history.version import find_part, segments_of
 from holdfast.model.records import VersionRecord
 from holdfast.tree import path as paths
 from holdfast.tree.codec import decode
@@ -57,7 +57,7 @@ def blame(history: History, version: Version, path: str | Sequence[Any]) -> Blam
     """Return the ancestor of `version` that last changed the value at `path`. The search ends at a pruned version."""
     segments = segments_of(path)
     reader, number = version.reader, version.number
-    value = version.find(segments)
+    value = find_part(version, segments)
     while True:
         record = reader.record(number)
         detail = decode(record.detail) if record.detail else {}

@@ -19,6 +19,7 @@ import threading
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -371,7 +372,7 @@ class Version:
             else:
                 root = self.reader.state_of_head(self._run, self.record)
             return self.reader.plain(root)
-        return self.reader.plain(self.find(segments))
+        return self.reader.plain(find_part(self, segments))
 
     @property
     def arguments(self) -> Mapping[str, Any] | None:
@@ -423,32 +424,7 @@ class Version:
         segments = segments_of(path)
         self.check()
         self._note_read()
-        return self.reader.show(self.find(segments))
-
-    def find(self, segments: list[Any]) -> Any:
-        """Return the internal value at a path."""
-        try:
-            return self.reader.find(self.number, segments)[0]
-        except NotFound as error:
-            raise self._missing_at(segments) or error from None
-
-    def _missing_at(self, segments: list[Any]) -> NotFound | None:
-        """Return an error that says where a path leaves the state, with a suggestion; None if the path exists."""
-        around: Any = None
-        for depth in range(len(segments)):
-            try:
-                around = self.reader.find(self.number, segments[:depth])[0]
-                self.reader.find(self.number, segments[: depth + 1])
-            except NotFound:
-                where, last = paths.show(segments[: depth + 1]), segments[depth]
-                if isinstance(around, dict) and isinstance(last, str):
-                    hint = suggest(last, (key for key in around if isinstance(key, str)))
-                elif isinstance(around, list):
-                    hint = f": the list has {len(around)} items"
-                else:
-                    hint = "" if isinstance(around, dict) else f": {type(around).__name__} has no parts"
-                return NotFound(f"there is nothing at {where}{hint}", path=where)
-        return None
+        return self.reader.show(find_part(self, segments))
 
     def is_comparable_to(self, other: Version) -> bool:
         """Return whether both versions were read from the same run, which was not recreated or pruned in between, so
@@ -459,6 +435,29 @@ class Version:
         step = f" {self.step}" if self.step else ""
         damaged = " (damaged)" if self.is_damaged else ""
         return printable(f"<Version {self.run}@{self.number}{step}{damaged}>")
+
+
+def find_part(version: Version, segments: list[Any]) -> Any:
+    """Return the internal value at a path; `NotFound` says where the path leaves the state, with a suggestion."""
+    find = partial(version.reader.find, version.number)
+    try:
+        return find(segments)[0]
+    except NotFound:
+        around: Any = None
+        for depth, last in enumerate(segments):
+            around = find(segments[:depth])[0]
+            try:
+                find(segments[: depth + 1])
+            except NotFound:
+                where = paths.show(segments[: depth + 1])
+                if isinstance(around, dict) and isinstance(last, str):
+                    hint = suggest(last, (key for key in around if isinstance(key, str)))
+                elif isinstance(around, list):
+                    hint = f": the list has {len(around)} items"
+                else:
+                    hint = "" if isinstance(around, dict) else f": {type(around).__name__} has no parts"
+                raise NotFound(f"there is nothing at {where}{hint}", path=where) from None
+        raise
 
 
 def segments_of(path: Any) -> list[Any]:
