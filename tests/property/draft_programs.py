@@ -230,7 +230,7 @@ PROGRAMS = st.lists(
 
 
 def apply(state: Any, program: list[tuple[str, int, Any]]) -> list[Any]:
-    """What each operation gave, or raised."""
+    """Return the result of each operation, or its error."""
     given: list[Any] = []
     for name, index, value in program:
         try:

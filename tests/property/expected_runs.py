@@ -55,11 +55,11 @@ class Known:
     #: Recorded values, by address.
     values: dict[str, Any] = field(default_factory=dict)
     #: Events that were sent and not taken when it was written.
-    mail: list[Letter] = field(default_factory=list)
+    signals: list[SentSignal] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class Letter:
+class SentSignal:
     """An event that was sent."""
 
     number: int
@@ -69,20 +69,20 @@ class Letter:
 
 @dataclass
 class Waiting:
-    """What a run waits for."""
+    """A wait of a run."""
 
     kind: str
     name: str
     filled: bool = False
     value: Any = None
-    letter: Letter | None = None
+    signal: SentSignal | None = None
     path: Path = field(default_factory=list)
     #: The head when the run came to it.
     head: int = 0
 
 
 @dataclass
-class Told:
+class RunModel:
     """A run as it should be."""
 
     id: str
@@ -96,17 +96,17 @@ class Told:
     starts: list[int | None] = field(default_factory=lambda: [None])
     status: str = "running"
     waits: dict[str, Waiting] = field(default_factory=dict)
-    mail: list[Letter] = field(default_factory=list)
+    signals: list[SentSignal] = field(default_factory=list)
     asked: int = 0
     sent: int = 0
     #: Values that were recorded after the head.
     loose: dict[str, Any] = field(default_factory=dict)
     #: Counts the versions of all runs.
     clock: list[int] = field(default_factory=lambda: [0])
-    #: Somebody wants it cancelled, which outlives the process that should do it.
+    #: Was its cancellation requested? The request outlives the process that should obey it.
     doomed: bool = False
     #: The run and the version that it was forked from.
-    origin: tuple[Told, int] | None = None
+    origin: tuple[RunModel, int] | None = None
     #: The type of the error that it failed with.
     error: str = ""
     #: Steps that failed after they had called others: the head then.
@@ -125,10 +125,10 @@ class Told:
         """The next version."""
         number = len(self.versions) + 1
         self.clock[0] += 1
-        filled = [wait.letter for wait in self.waits.values() if wait.letter is not None]
+        filled = [wait.signal for wait in self.waits.values() if wait.signal is not None]
         known = Known(
             number, self.head or None, len(self.starts), kind, status, deepcopy(state),
-            mail=sorted([*self.mail, *filled], key=lambda letter: letter.number), tick=self.clock[0], **facts,
+            signals=sorted([*self.signals, *filled], key=lambda signal: signal.number), tick=self.clock[0], **facts,
         )  # fmt: skip
         self.versions[number] = known
         self.head = number
@@ -156,28 +156,30 @@ class Told:
         self.status = "paused"
         self.doomed = False
         self.waits, self.loose, self.retried = {}, {}, {}
-        self.mail = list(self.versions[to].mail)
+        self.signals = list(self.versions[to].signals)
 
 
-def check_run(hf: Holdfast, told: Told) -> None:
+def check_run(hf: Holdfast, run_model: RunModel) -> None:
     """Everything that is known about a run."""
-    run = hf.get(told.id)
-    log = hf.history(told.id)
-    assert (run.status, log.head.number) == (told.status, told.head)
-    assert [(line.number, line.parent) for line in log.timelines()] == list(enumerate(told.starts, 1))
+    run = hf.get(run_model.id)
+    log = hf.history(run_model.id)
+    assert (run.status, log.head.number) == (run_model.status, run_model.head)
+    assert [(line.number, line.parent) for line in log.timelines()] == list(enumerate(run_model.starts, 1))
     listed = sorted(log.versions(limit=10_000), key=lambda version: version.number)
-    assert [version.number for version in listed] == sorted(told.versions)
+    assert [version.number for version in listed] == sorted(run_model.versions)
     for version in listed:
-        check_version(version, told.versions[version.number])
-    if told.status == "completed":
+        check_version(version, run_model.versions[version.number])
+    if run_model.status == "completed":
         # It may have been edited by hand since.
-        assert run.result == next(known.result for known in told.line() if known.kind == "final")
-    assert (type(run.error).__name__ if run.error else "") == (told.error if told.status == "failed" else "")
-    if told.status not in ("completed", "cancelled"):
-        record = hf._store.run(told.id)
+        assert run.result == next(known.result for known in run_model.line() if known.kind == "final")
+    assert (type(run.error).__name__ if run.error else "") == (
+        run_model.error if run_model.status == "failed" else ""
+    )
+    if run_model.status not in ("completed", "cancelled"):
+        record = hf._store.run(run_model.id)
         assert record is not None
-        mail = [(letter.name, letter.value) for letter in detail_of(record).signals]
-        assert mail == [(letter.name, letter.value) for letter in told.mail]
+        signals = [(signal.name, signal.value) for signal in detail_of(record).signals]
+        assert signals == [(signal.name, signal.value) for signal in run_model.signals]
 
 
 def check_version(version: Version, known: Known) -> None:

@@ -1,4 +1,4 @@
-"""What the state machine believes: runs as plain deep copies, and what History should answer about them."""
+"""The model of the state machine: runs as plain deep copies, and what History should answer about them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Known:
 
 
 @dataclass
-class Told:
+class RunModel:
     """A run as it should be."""
 
     id: str
@@ -68,7 +68,7 @@ class Told:
         self.head = to
         self.starts.append(to)
 
-    def copy(self, run_id: str) -> Told:
+    def copy(self, run_id: str) -> RunModel:
         """The same history under another id, on its own."""
         kept = {
             number: replace(known, state=plain(known.state), tags=set(known.tags))
@@ -79,7 +79,7 @@ class Told:
         )
 
     def prune(self, policy: Retention, now: float, fork_points: set[int]) -> set[int]:
-        """The versions that a policy lets go."""
+        """Return the versions that a policy removes."""
         newest = sorted(self.kept.values(), key=lambda known: -known.number)
         keep = {self.head} | fork_points
         keep |= {known.number for known in newest if known.tags or known.pinned}
@@ -121,11 +121,11 @@ class Told:
             at = self.kept[at].parent
 
 
-def filtered(told: Told, wanted: dict[str, Any]) -> list[int]:
+def filtered(run_model: RunModel, wanted: dict[str, Any]) -> list[int]:
     """The versions that a list with these filters shows, newest first."""
     return [
         known.number
-        for known in sorted(told.kept.values(), key=lambda known: -known.number)
+        for known in sorted(run_model.kept.values(), key=lambda known: -known.number)
         if wanted["timeline"] in (None, known.timeline)
         and wanted["step"] in (None, known.step)
         and wanted["kind"] in (None, known.kind)
@@ -144,30 +144,30 @@ def check_version(version: Version, known: Known) -> None:
     assert exactly(plain(version.result), known.result)
 
 
-def check_run(log: History, told: Told) -> None:
+def check_run(log: History, run_model: RunModel) -> None:
     """Everything that is known about a run."""
     listed = log.versions(limit=10_000)
-    assert [version.number for version in listed] == sorted(told.kept, reverse=True)
-    assert set(told.kept) | told.pruned == set(range(1, told.last + 1))
+    assert [version.number for version in listed] == sorted(run_model.kept, reverse=True)
+    assert set(run_model.kept) | run_model.pruned == set(range(1, run_model.last + 1))
     for version in listed:
-        check_version(version, told.kept[version.number])
-    for number in told.pruned:
+        check_version(version, run_model.kept[version.number])
+    for number in run_model.pruned:
         with pytest.raises(NotFound):
             log.at(number)
-    assert [(line.number, line.parent) for line in log.timelines()] == list(enumerate(told.starts, 1))
-    line = list(told.ancestors(told.head))
+    assert [(line.number, line.parent) for line in log.timelines()] == list(enumerate(run_model.starts, 1))
+    line = list(run_model.ancestors(run_model.head))
     assert [version.number for version in log.ancestors()] == line
     assert [log.at(f"~{back}").number for back in range(len(line))] == line
     saved = [event.version for event in read_all(log) if event.kind == "version.saved"]
-    assert saved == sorted(told.kept)
+    assert saved == sorted(run_model.kept)
 
 
-def check_blame(log: History, told: Told) -> None:
+def check_blame(log: History, run_model: RunModel) -> None:
     """Some places near the root, and some anywhere."""
-    found = list(places(told.state))
+    found = list(places(run_model.state))
     for path, value in found[:10] + found[10 :: len(found) // 10 + 1]:
         blamed = log.blame(path)
-        assert (blamed.version.number, path) == (told.blame(path), path)
+        assert (blamed.version.number, path) == (run_model.blame(path), path)
         assert exactly(plain(blamed.value), value)
 
 
@@ -180,7 +180,7 @@ def read_all(log: History) -> list[Event]:
 
 
 def find(state: Any, path: Path) -> Any:
-    """What stands at a place of a plain state, or NOTHING."""
+    """Return the value at a place of a plain state, or NOTHING."""
     for key in path:
         if type(state) is dict:
             state = state.get(key, NOTHING)

@@ -1,4 +1,4 @@
-"""What the state machine writes: values of all kinds, changes of them, and exact equality.
+"""Values of all kinds that the state machine writes, changes of them, and exact equality.
 
 A change is a function that does the same to a draft and to an ordinary copy: the oracle is plain Python.
 """
@@ -177,7 +177,7 @@ def places(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 
 def reach(state: Any, path: Path) -> Any:
-    """What stands at a place, read step by step as a program would."""
+    """Return the value at a place, read step by step as a program would."""
     for key in path:
         state = state[key]
     return state

@@ -1,4 +1,4 @@
-"""What scripted steps do to a state, and what becomes of changes that branches make at once."""
+"""Changes that scripted steps make to a state, and merges of changes that branches make at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Conflict(Exception):
 
 
 def change(state: Any, op: list[Any]) -> None:
-    """What a step does to a state, plain or draft."""
+    """Change a state, plain or draft, as a step does."""
     if op[0] == "tally":
         tally(state, op)
         return

@@ -1,7 +1,7 @@
 """A plain interpreter of scripted workflows: what runs should become, without a store, a replay or a thread.
 
 A script is a list of operations, each a list: its kind, then its arguments (see `Play.do`). Steps have a label, which
-is theirs alone within a script: by it they are told to fail or to crash, and their executions are counted.
+is theirs alone within a script: by it they are to fail or to crash, and their executions are counted.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
-from expected_runs import ENDED, Code, Known, Letter, Path, Script, Told, Waiting
+from expected_runs import ENDED, Code, Known, Path, RunModel, Script, SentSignal, Waiting
 from runtime_changes import Conflict, change, merge
 
 #: What `act` may be called, and the older name under which a step is found.
@@ -42,7 +42,7 @@ class World:
 
     now: float
     code: Code
-    runs: dict[str, Told] = field(default_factory=dict)
+    runs: dict[str, RunModel] = field(default_factory=dict)
     failing: set[str] = field(default_factory=set)
     crashing: str | None = None
     #: What real executions got from `now`, `uuid4` and `random`, in order.
@@ -57,102 +57,102 @@ class World:
     clock: list[int] = field(default_factory=lambda: [0])
 
     def start(self, run_id: str, program: str, state: Any, **facts: Any) -> None:
-        told = self.runs[run_id] = Told(run_id, program, clock=self.clock, **facts)
-        told.add("initial", state)
-        Play(self, told, {}).execute()
+        run_model = self.runs[run_id] = RunModel(run_id, program, clock=self.clock, **facts)
+        run_model.add("initial", state)
+        Play(self, run_model, {}).execute()
 
-    def resume(self, told: Told, limits: dict[str, int] | None = None) -> None:
-        """What `resume` does, of a run that was not cancelled."""
-        if told.status != "completed":
-            told.limits |= limits or {}
-        if told.status == "completed":
+    def resume(self, run_model: RunModel, limits: dict[str, int] | None = None) -> None:
+        """Do what `resume` does to a run that was not cancelled."""
+        if run_model.status != "completed":
+            run_model.limits |= limits or {}
+        if run_model.status == "completed":
             return
-        if told.status == "suspended" and not self.answers and not self.ready(told):
+        if run_model.status == "suspended" and not self.answers and not self.ready(run_model):
             return
-        before, told.status = told.status, "running"
-        Play(self, told, self.answers, before).execute()
+        before, run_model.status = run_model.status, "running"
+        Play(self, run_model, self.answers, before).execute()
 
-    def cancel(self, told: Told) -> None:
-        if told.status not in ENDED:
-            told.waits = {}
-            told.status = "cancelled"
-            told.add("final", told.state, status="cancelled")
-        for child in self.children(told):
+    def cancel(self, run_model: RunModel) -> None:
+        if run_model.status not in ENDED:
+            run_model.waits = {}
+            run_model.status = "cancelled"
+            run_model.add("final", run_model.state, status="cancelled")
+        for child in self.children(run_model):
             self.cancel(child)
 
-    def children(self, told: Told) -> list[Told]:
-        return [each for each in self.runs.values() if each.parent == told.id]
+    def children(self, run_model: RunModel) -> list[RunModel]:
+        return [each for each in self.runs.values() if each.parent == run_model.id]
 
-    def ready(self, told: Told) -> bool:
-        """Would a suspended run go on if it were resumed?"""
-        waits = told.waits.values()
+    def ready(self, run_model: RunModel) -> bool:
+        """Return whether a suspended run would continue if it were resumed."""
+        waits = run_model.waits.values()
         return not waits or any(
             wait.filled if wait.kind != "run" else self.would_move(self.runs[wait.name]) for wait in waits
         )
 
-    def would_move(self, child: Told) -> bool:
+    def would_move(self, child: RunModel) -> bool:
         return child.status != "paused" and (child.status != "suspended" or self.ready(child))
 
-    def roll_back(self, told: Told, to: int, *, resume: bool) -> None:
-        self.rewind_children(told, told.versions[to].tick)
-        told.roll_back(to)
-        for child in self.children(told):
-            if not self.is_part(told, child):
+    def roll_back(self, run_model: RunModel, to: int, *, resume: bool) -> None:
+        self.rewind_children(run_model, run_model.versions[to].tick)
+        run_model.roll_back(to)
+        for child in self.children(run_model):
+            if not self.is_part(run_model, child):
                 self.cancel(child)
         if resume:
-            self.resume(told)
+            self.resume(run_model)
 
-    def rewind_children(self, told: Told, moment: int) -> None:
+    def rewind_children(self, run_model: RunModel, moment: int) -> None:
         """Each child that was under way at a moment gets the version back that it had."""
-        for child in self.children(told):
-            if not self.is_part(told, child):
+        for child in self.children(run_model):
+            if not self.is_part(run_model, child):
                 continue
             self.rewind_children(child, moment)
             if child.versions[child.head].tick > moment >= child.versions[1].tick:
                 child.roll_back(max(each.number for each in child.line() if each.tick <= moment))
 
-    def is_part(self, told: Told, child: Told) -> bool:
+    def is_part(self, run_model: RunModel, child: RunModel) -> bool:
         """Was a child called on the line that a run is on now?"""
         timeline, first = child.called[1], child.versions[1].tick
-        return timeline == len(told.starts) or any(
-            known.timeline <= timeline and known.tick > first for known in told.line()
+        return timeline == len(run_model.starts) or any(
+            known.timeline <= timeline and known.tick > first for known in run_model.line()
         )
 
-    def edit(self, told: Told, by_hand: list[Any]) -> Known:
+    def edit(self, run_model: RunModel, by_hand: list[Any]) -> Known:
         """A person changes the state of a run, whose status stays as it is."""
-        state = deepcopy(told.state)
+        state = deepcopy(run_model.state)
         change(state, ["by hand", "", by_hand])
-        return told.add("manual", state, status=told.status, by_hand=by_hand)
+        return run_model.add("manual", state, status=run_model.status, by_hand=by_hand)
 
-    def spent(self, told: Told) -> dict[str, int]:
-        """What a run has spent, its children included."""
-        parts = [self.spent(child) for child in self.children(told)]
-        own = {"steps": told.steps + told.discarded + told.flying, "cost": told.cost}
+    def spent(self, run_model: RunModel) -> dict[str, int]:
+        """Return the spending of a run, its children included."""
+        parts = [self.spent(child) for child in self.children(run_model)]
+        own = {"steps": run_model.steps + run_model.discarded + run_model.flying, "cost": run_model.cost}
         return {name: own[name] + sum(part[name] for part in parts) for name in own}
 
-    def answer(self, told: Told, wait: Waiting, value: Any, *, resume: bool) -> None:
+    def answer(self, run_model: RunModel, wait: Waiting, value: Any, *, resume: bool) -> None:
         wait.filled, wait.value = True, value
         if resume:
-            self.delivered(told)
+            self.delivered(run_model)
 
-    def send(self, told: Told, name: str, value: Any, *, resume: bool) -> None:
-        told.sent += 1
-        letter = Letter(told.sent, name, value)
-        for wait in told.waits.values():
+    def send(self, run_model: RunModel, name: str, value: Any, *, resume: bool) -> None:
+        run_model.sent += 1
+        signal = SentSignal(run_model.sent, name, value)
+        for wait in run_model.waits.values():
             if wait.kind == "event" and wait.name == name and not wait.filled:
-                wait.filled, wait.value, wait.letter = True, value, letter
+                wait.filled, wait.value, wait.signal = True, value, signal
                 break
         else:
-            told.mail.append(letter)
+            run_model.signals.append(signal)
         if resume:
-            self.delivered(told)
+            self.delivered(run_model)
 
-    def delivered(self, told: Told) -> None:
-        """Something has come for a run, and it may go on."""
-        top = told
+    def delivered(self, run_model: RunModel) -> None:
+        """Resume a run for which something has come, if it can continue."""
+        top = run_model
         while top.parent is not None and self.runs[top.parent].status not in ENDED:
             top = self.runs[top.parent]
-        if told.status == top.status == "suspended" and self.ready(top):
+        if run_model.status == top.status == "suspended" and self.ready(top):
             self.resume(top)
 
 
@@ -186,15 +186,17 @@ class Place:
 class Play:
     """One execution of a run."""
 
-    def __init__(self, world: World, told: Told, answers: dict[str, Any], before: str = "running") -> None:
+    def __init__(
+        self, world: World, run_model: RunModel, answers: dict[str, Any], before: str = "running"
+    ) -> None:
         self.world = world
-        self.told = told
+        self.run_model = run_model
         self.answers = answers
         #: The status that the run had before.
         self.before = before
         self.recorded: dict[str, Known] = {}
         self.values: dict[str, Any] = {}
-        line = list(told.line())
+        line = list(run_model.line())
         for known in reversed(line):
             self.values |= known.values
             if known.kind == "step":
@@ -203,9 +205,9 @@ class Play:
         #: The line, oldest first, and how far the workflow's own code has come on it; None for its end.
         self.past: list[Known] = line[::-1]
         self.at: int | None = 0 if self.recorded else None
-        self.loose = dict(told.loose)
+        self.loose = dict(run_model.loose)
         self.failures: list[tuple[str, Path, Any, str]] = []
-        self.wish = "cancel" if told.doomed else ""
+        self.wish = "cancel" if run_model.doomed else ""
         #: The calls that this execution must make, by frame, each with its number; how many tasks were made there.
         self.expected: dict[str, dict[str, int]] = {}
         self.branches: Counter[str] = Counter()
@@ -221,8 +223,8 @@ class Play:
         self.exceeded = False
         #: What failed attempts cost, until that is written; steps that failed after they had called others.
         self.owed = 0
-        self.retried = dict(told.retried)
-        told.flying = 0
+        self.retried = dict(run_model.retried)
+        run_model.flying = 0
 
     def paths(self) -> list[Path]:
         """Where calls are recorded, or wait, which the same code makes again. An attempt at a step that failed may have
@@ -230,10 +232,10 @@ class Play:
         found = []
         for known in self.recorded.values():
             around = [address for _, _, address in known.path[:-1] if address is not None]
-            mine = self.told.versions.get(known.number) is known
-            if not any(mine and known.number <= self.told.retried.get(address, 0) for address in around):
+            mine = self.run_model.versions.get(known.number) is known
+            if not any(mine and known.number <= self.run_model.retried.get(address, 0) for address in around):
                 found.append(known.path)
-        for wait in self.told.waits.values():
+        for wait in self.run_model.waits.values():
             if self.is_expected(wait):
                 found.append(wait.path)
             else:
@@ -248,57 +250,58 @@ class Play:
         edited = any(known.kind in ("manual", "fork") and known.number > wait.head for known in self.own())
         around = [address for _, _, address in wait.path[:-1] if address is not None]
         return not edited and not any(
-            address in self.told.retried and wait.head <= self.told.retried[address] for address in around
+            address in self.run_model.retried and wait.head <= self.run_model.retried[address]
+            for address in around
         )
 
     def own(self) -> list[Known]:
         """The versions of the run itself that its head follows."""
-        return [known for known in self.past if self.told.versions.get(known.number) is known]
+        return [known for known in self.past if self.run_model.versions.get(known.number) is known]
 
     def execute(self) -> None:
-        told = self.told
+        run_model = self.run_model
         try:
             place = Place()
-            result = self.play(self.world.code.scripts[told.program], place)
+            result = self.play(self.world.code.scripts[run_model.program], place)
             self.finish(place)
             if self.exceeded:
                 raise Failed("LimitExceeded")
             self.go_live()
-            told.waits = {}
-            told.status = "completed"
-            self.commit("final", told.state, status="completed", result=result)
+            run_model.waits = {}
+            run_model.status = "completed"
+            self.commit("final", run_model.state, status="completed", result=result)
         except Failed as error:
-            told.status, told.error = "failed", str(error)
+            run_model.status, run_model.error = "failed", str(error)
             self.write()
         except Halted as halt:
             self.halted(str(halt))
         except Diverged:
-            told.status = self.before
+            run_model.status = self.before
             self.write()
             raise
 
     def halted(self, status: str) -> None:
-        told = self.told
-        told.status = status
+        run_model = self.run_model
+        run_model.status = status
         if status == "cancelled":
-            told.waits = {}
-            self.commit("final", told.state, status="cancelled")
+            run_model.waits = {}
+            self.commit("final", run_model.state, status="cancelled")
         self.write()
 
     def write(self) -> None:
-        """What is not in a version is kept in the run's record."""
-        self.told.loose = dict(self.loose)
+        """Keep values that no version holds in the run's record."""
+        self.run_model.loose = dict(self.loose)
         self.settle()
 
     def settle(self) -> None:
-        self.told.cost += self.owed
+        self.run_model.cost += self.owed
         self.owed = 0
-        self.told.retried = dict(self.retried)
+        self.run_model.retried = dict(self.retried)
 
     def commit(self, kind: str, state: Any, **facts: Any) -> Known:
-        known = self.told.add(kind, state, values=self.loose, **facts)
+        known = self.run_model.add(kind, state, values=self.loose, **facts)
         self.values |= self.loose
-        self.told.loose, self.loose = {}, {}
+        self.run_model.loose, self.loose = {}, {}
         self.at = None
         self.settle()
         return known
@@ -328,15 +331,15 @@ class Play:
         if kind == "part":
             return self.part(place, args[0])
         if kind == "pair":
-            return self.beside(place, args, threads=True, at_once=True)
+            return self.in_parallel(place, args, threads=True, at_once=True)
         if kind == "count":
-            threads = self.told.program not in self.world.code.asynchronous
-            return self.beside(place, args[1:], threads=threads, at_once=not (threads and args[0]))
+            threads = self.run_model.program not in self.world.code.asynchronous
+            return self.in_parallel(place, args[1:], threads=threads, at_once=not (threads and args[0]))
         return self.step(place, op)
 
     def seen(self) -> Any:
         """The state that the workflow's own code sees."""
-        return self.told.state if self.at is None else self.past[self.at].state
+        return self.run_model.state if self.at is None else self.past[self.at].state
 
     # Calls
 
@@ -384,7 +387,7 @@ class Play:
 
     def admit(self, *, attempt: bool = False) -> None:
         """A step is to start, or to be tried again: it must not if a limit is used up."""
-        run: Told | None = self.told
+        run: RunModel | None = self.run_model
         while run is not None:
             spent = self.world.spent(run)
             spent["cost"] += self.owed
@@ -417,7 +420,13 @@ class Play:
             self.failures.remove(failure)
             address, path, given, error = failure
             self.commit(
-                "step", self.told.state, address=address, path=path, given=given, failed=True, error=error
+                "step",
+                self.run_model.state,
+                address=address,
+                path=path,
+                given=given,
+                failed=True,
+                error=error,
             )
 
     def step(self, place: Place, op: list[Any]) -> Any:
@@ -430,24 +439,24 @@ class Play:
         return self.live(address, path, op)
 
     def live(self, address: str, path: Path, op: list[Any]) -> Any:
-        self.told.flying += 1
+        self.run_model.flying += 1
         try:
             result = self.body(address, path, op)
-            state = deepcopy(self.told.state)
+            state = deepcopy(self.run_model.state)
             change(state, op)
             self.written(address, path, op, state, result)
         finally:
-            self.told.flying -= 1
+            self.run_model.flying -= 1
         return result
 
     def written(self, address: str, path: Path, op: list[Any], state: Any, result: Any) -> None:
-        self.told.cost += op[0] in COSTS
+        self.run_model.cost += op[0] in COSTS
         self.retried.pop(address, None)
         self.commit("step", state, address=address, path=path, given=op, result=deepcopy(result))
 
     def enter(self, address: str, label: str) -> None:
         self.world.ran[label] += 1
-        self.world.keys[label] = (self.told.id, len(self.told.starts), address)
+        self.world.keys[label] = (self.run_model.id, len(self.run_model.starts), address)
 
     def body(self, address: str, path: Path, op: list[Any]) -> Any:
         kind, label = op[0], op[1]
@@ -465,7 +474,7 @@ class Play:
                 result = [self.do(inner, place) for inner in op[3]]
             if kind == "stop":
                 self.wish = op[3]
-                self.told.doomed = self.wish == "cancel"
+                self.run_model.doomed = self.wish == "cancel"
             self.fate(label)
             if kind == "nest":
                 self.finish(place)
@@ -478,12 +487,12 @@ class Play:
 
     def failed(self, address: str, path: Path, op: list[Any], error: str) -> None:
         if any(each.startswith(f"{address}/") for each in self.steps_so_far()):
-            self.retried[address] = self.told.head
+            self.retried[address] = self.run_model.head
         self.check()
         self.failures.append((address, path, op, error))
 
     def steps_so_far(self) -> list[str]:
-        return [str(known.address) for known in self.told.line() if known.kind == "step"]
+        return [str(known.address) for known in self.run_model.line() if known.kind == "step"]
 
     def fate(self, label: str) -> None:
         if label == self.world.crashing:
@@ -493,7 +502,7 @@ class Play:
 
     # Branches
 
-    def beside(self, place: Place, ops: list[list[Any]], *, threads: bool, at_once: bool) -> Any:
+    def in_parallel(self, place: Place, ops: list[list[Any]], *, threads: bool, at_once: bool) -> Any:
         """Steps in branches: each begins after the one before it, and ends after that one has ended. If they run at
         once, all begin before the first ends."""
         if threads:
@@ -510,7 +519,7 @@ class Play:
                 change(base, ["by hand", "", known.by_hand])
         results: list[Any] = [None] * len(ops)
         errors: dict[int, BaseException] = {}
-        begun: dict[int, tuple[str, Path]] = {}
+        started: dict[int, tuple[str, Path]] = {}
         # What fails in the branches, the code around them may handle later.
         earlier = list(self.failures)
         for phase in ("begin", "end") if at_once else ("both",):
@@ -521,11 +530,11 @@ class Play:
                         if len(found) == 1:
                             results[number] = found[0]
                         else:
-                            begun[number] = found
+                            started[number] = found
                             self.enter(found[0], op[1])
-                            self.told.flying += 1
-                    if phase != "begin" and number in begun:
-                        results[number] = self.end(*begun[number], op, base, errors)
+                            self.run_model.flying += 1
+                    if phase != "begin" and number in started:
+                        results[number] = self.end(*started[number], op, base, errors)
                 except (Failed, Crashed, Halted, Diverged) as error:
                     errors[number] = error
         for kind in (Crashed, Diverged, Halted, Failed):
@@ -560,10 +569,10 @@ class Play:
         self, address: str, path: Path, op: list[Any], base: Any, errors: dict[int, BaseException]
     ) -> Any:
         """A step in a branch ends: it has changed the state that was there when the branches began."""
-        self.told.flying -= 1
+        self.run_model.flying -= 1
         if any(isinstance(error, Crashed) for error in errors.values()):
             raise Crashed
-        own, state = deepcopy(base), deepcopy(self.told.state)
+        own, state = deepcopy(base), deepcopy(self.run_model.state)
         result = op[3] if op[0] == "act" else deepcopy(own.get(op[2]))
         change(own, op)
         try:
@@ -592,63 +601,67 @@ class Play:
         if known is None:
             assert kind != "now" or got == self.world.now
             known = self.loose[address] = got
-            place = (self.told.id, len(self.told.starts), address)
+            place = (self.run_model.id, len(self.run_model.starts), address)
             assert kind == "now" or self.world.drawn.setdefault(place, got) == got, "a crash has changed it"
         assert got == known, f"{address} gave {got} and was recorded as {known}"
         return got
 
     def wait(self, place: Place, kind: str, name: str) -> Any:
-        told = self.told
+        run_model = self.run_model
         address, path = self.call(place, "ask" if kind == "ask" else f"wait_for[{name}]")
         self.check()
         if address in self.recorded:
             return self.replay(address)
         self.go_live()
-        wait = told.waits.get(address)
+        wait = run_model.waits.get(address)
         if wait is None:
-            told.asked += kind == "ask"
-            wait = Waiting("prompt", f"{told.id}#{told.asked}") if kind == "ask" else Waiting("event", name)
+            run_model.asked += kind == "ask"
+            wait = (
+                Waiting("prompt", f"{run_model.id}#{run_model.asked}")
+                if kind == "ask"
+                else Waiting("event", name)
+            )
         wait.path = path
         if kind == "ask" and not wait.filled:
             for given in (wait.name, address):
                 if given in self.answers:
                     wait.filled, wait.value = True, self.answers[given]
-        letter = next((each for each in told.mail if each.name == name), None)
-        if kind == "wait" and not wait.filled and letter is not None:
-            told.mail.remove(letter)
-            wait.filled, wait.value = True, letter.value
+        signal = next((each for each in run_model.signals if each.name == name), None)
+        if kind == "wait" and not wait.filled and signal is not None:
+            run_model.signals.remove(signal)
+            wait.filled, wait.value = True, signal.value
         if not wait.filled:
-            wait.head = told.head
-            told.waits[address] = wait
+            wait.head = run_model.head
+            run_model.waits[address] = wait
             raise Halted("suspended")
-        told.waits.pop(address, None)
-        self.commit("step", told.state, address=address, path=path, result=wait.value)
+        run_model.waits.pop(address, None)
+        self.commit("step", run_model.state, address=address, path=path, result=wait.value)
         return deepcopy(wait.value)
 
     def part(self, place: Place, program: str) -> Any:
-        told, world = self.told, self.world
+        run_model, world = self.run_model, self.world
         address, path = self.call(place, "play_part")
         self.check()
         if address in self.recorded:
             return self.replay(address, program)
         self.admit()
         self.go_live()
-        told.flying += 1
+        run_model.flying += 1
         run_id = self.child_at(address)
         if run_id not in world.runs:
-            world.start(run_id, program, {}, parent=told.id, called=(address, len(told.starts)))
+            world.start(run_id, program, {}, parent=run_model.id, called=(address, len(run_model.starts)))
         elif world.runs[run_id].status != "cancelled":
             try:
                 world.resume(world.runs[run_id])
             finally:
-                told.flying -= 1
-            told.flying += 1
-        told.flying -= 1
+                run_model.flying -= 1
+            run_model.flying += 1
+        run_model.flying -= 1
         child = world.runs[run_id]
-        told.waits.pop(address, None)
+        run_model.waits.pop(address, None)
         if child.status == "completed":
             result = deepcopy(next(known.result for known in child.line() if known.kind == "final"))
-            self.commit("step", told.state, address=address, path=path, given=program, result=result)
+            self.commit("step", run_model.state, address=address, path=path, given=program, result=result)
             return result
         if child.status in ("failed", "cancelled"):
             error = child.error if child.status == "failed" else "Cancelled"
@@ -657,16 +670,20 @@ class Play:
             else:
                 self.failures.append((address, path, program, error))
             raise Failed(error)
-        told.waits[address] = Waiting("run", run_id, path=path, head=told.head)
+        run_model.waits[address] = Waiting("run", run_id, path=path, head=run_model.head)
         raise Halted(child.status)
 
     def child_at(self, address: str) -> str:
         """The child that is called at an address: perhaps one that was under way when the run was rolled back."""
-        told, world = self.told, self.world
-        timeline = len(told.starts)
-        run_id = f"{told.id}.{address}" + ("" if timeline == 1 else f".{timeline}")
+        run_model, world = self.run_model, self.world
+        timeline = len(run_model.starts)
+        run_id = f"{run_model.id}.{address}" + ("" if timeline == 1 else f".{timeline}")
         if run_id not in world.runs:
-            for child in reversed(world.children(told)):
-                if child.called[0] == address and child.status != "cancelled" and world.is_part(told, child):
+            for child in reversed(world.children(run_model)):
+                if (
+                    child.called[0] == address
+                    and child.status != "cancelled"
+                    and world.is_part(run_model, child)
+                ):
                     return child.id
         return run_id

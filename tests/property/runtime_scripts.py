@@ -1,4 +1,4 @@
-"""Scripts of workflows, drawn: which operations there are is told in `runtime_oracle`."""
+"""Scripts of workflows, drawn: `runtime_oracle` lists the operations."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def with_programs(code: Code, name: str, op: list[Any]) -> list[Any]:
 
 
 def labels(code: Code, script: Script) -> list[str]:
-    """The steps of a script that can be told to fail or to crash."""
+    """The steps of a script that can be made to fail or to crash."""
     found: list[str] = []
     for kind, *args in script:
         if kind in ("act", "flaky", "nest", "stop", "tally"):

@@ -1,6 +1,6 @@
-"""Workflows that carry out scripts with real steps, which can be told to fail, or to take their process along.
+"""Workflows that carry out scripts with real steps, which can be made to fail, or to end their process.
 
-The `stage` says what steps are told in the present execution, and keeps what was seen of them.
+The `stage` holds the instructions for steps in the present execution, and records what they did.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from holdfast.testing import isolated_definitions
 
 
 class Boom(Exception):
-    """What a step raises that was told to fail."""
+    """The error of a step that is to fail."""
 
 
 class Crash(BaseException):
-    """What a step raises when its process dies, and the store after that."""
+    """The error of a step whose process dies, and of the store after that."""
 
 
 class Mortal:
@@ -47,7 +47,7 @@ class Mortal:
         return self.store.append_many(changes)
 
     def close(self) -> None:
-        """What is in memory outlives those who opened it."""
+        """Close the store, unless it is in memory: that one outlives its engines."""
         if not isinstance(self.store, MemoryStore):
             self.store.close()
 
@@ -60,7 +60,7 @@ MERGE: dict[str, Any] = {"total": "sum", "latest": "last", "seen": "union", "bes
 
 
 class Stage:
-    """What steps are told, and what is seen of them, in the present execution."""
+    """The instructions for steps, and the record of what they did, in the present execution."""
 
     def __init__(self) -> None:
         self.code = Code()
@@ -96,7 +96,7 @@ class Stage:
 
 stage = Stage()
 #: By label of a step in a branch: waits until it may end.
-beside: dict[str, Callable[[], Any]] = {}
+pacing: dict[str, Callable[[], Any]] = {}
 
 
 @holdfast.step
@@ -125,7 +125,7 @@ ACTS: dict[str, Any] = {"act": act, "acted": acted, "renamed": renamed}
 def _act(op: list[Any]) -> Any:
     stage.enter(op[1], op)
     holdfast.annotate(cost=1)
-    beside.get(op[1], lambda: None)()
+    pacing.get(op[1], lambda: None)()
     change(holdfast.state(), op)
     stage.fate(op[1])
     return op[3]
@@ -135,7 +135,7 @@ def _act(op: list[Any]) -> Any:
 def tally(op: list[Any]) -> Any:
     """Write to a place that others write to as well, and give what was there."""
     stage.enter(op[1], op)
-    beside.get(op[1], lambda: None)()
+    pacing.get(op[1], lambda: None)()
     return _tally(op)
 
 
@@ -143,7 +143,7 @@ def tally(op: list[Any]) -> Any:
 async def atally(op: list[Any]) -> Any:
     """The same as a task."""
     stage.enter(op[1], op)
-    await beside[op[1]]()
+    await pacing[op[1]]()
     return _tally(op)
 
 
@@ -170,7 +170,7 @@ def flaky(op: list[Any]) -> Any:
 @holdfast.step
 def nest(op: list[Any]) -> Any:
     stage.enter(op[1])
-    holdfast.state()[f"nest {op[1]}"] = "begun"
+    holdfast.state()[f"nest {op[1]}"] = "started"
     found = [do(inner) for inner in op[3]]
     change(holdfast.state(), op)
     stage.fate(op[1])
@@ -179,7 +179,7 @@ def nest(op: list[Any]) -> Any:
 
 @holdfast.step
 def stop(op: list[Any]) -> Any:
-    """Somebody stops the run while it runs."""
+    """Stop the run while it runs."""
     stage.enter(op[1])
     change(holdfast.state(), op)
     (stage.hf.pause if op[3] == "pause" else stage.hf.cancel)(stage.run)
@@ -236,11 +236,11 @@ def do(op: list[Any]) -> Any:
     if kind == "look":
         return thaw(holdfast.state())
     if kind == "pair":
-        return _beside(ACTS[stage.code.act], args)
+        return _in_threads(ACTS[stage.code.act], args)
     if kind == "count":
-        return _one_by_one(args[1:]) if args[0] else _beside(tally, args[1:])
+        return _one_by_one(args[1:]) if args[0] else _in_threads(tally, args[1:])
     calls: dict[str, Callable[[Any], Any]] = {
-        "ask": lambda _: holdfast.ask("Go on?"),
+        "ask": lambda _: holdfast.ask("Continue?"),
         "wait": lambda _: holdfast.wait_for(args[0]),
         "part": lambda _: play_part(args[0]),
         "act": ACTS[stage.code.act],
@@ -262,7 +262,7 @@ async def do_async(op: list[Any]) -> Any:
     if kind == "patched":
         return await do_async(args[1]) if holdfast.patched(args[0]) else "as before"
     if kind == "ask":
-        return await holdfast.ask("Go on?")
+        return await holdfast.ask("Continue?")
     if kind == "wait":
         return await holdfast.wait_for(args[0])
     return await _tasks(args[1:]) if kind == "count" else do(op)
@@ -272,34 +272,34 @@ def _one_by_one(ops: list[list[Any]]) -> Any:
     return holdfast.parallel(*[(tally, op) for op in ops], limit=1)
 
 
-def _beside(function: Callable[[list[Any]], Any], ops: list[list[Any]]) -> Any:
-    """Steps in threads. Each begins when the one before it has begun, and ends when those before it have ended; all
+def _in_threads(function: Callable[[list[Any]], Any], ops: list[list[Any]]) -> Any:
+    """Steps in threads. Each begins when the one before it has started, and ends when those before it have ended; all
     begin before the first ends."""
-    begun, over = ([threading.Event() for _ in ops] for _ in range(2))
+    started, over = ([threading.Event() for _ in ops] for _ in range(2))
 
     def may_end(number: int) -> None:
-        begun[number].set()
-        for event in [*begun, *over[:number]]:
+        started[number].set()
+        for event in [*started, *over[:number]]:
             _wait(event)
 
     def call(number: int) -> Any:
         if _is_recorded(ops[number]):
-            begun[number].set()
-        for event in begun[max(0, number - 1) : number]:
+            started[number].set()
+        for event in started[max(0, number - 1) : number]:
             _wait(event)
         try:
             return function(ops[number])
         finally:
-            begun[number].set()
+            started[number].set()
             over[number].set()
 
     for number, op in enumerate(ops):
-        beside[op[1]] = lambda number=number: may_end(number)  # type: ignore[misc]
+        pacing[op[1]] = lambda number=number: may_end(number)  # type: ignore[misc]
     try:
         return holdfast.parallel(*[(call, number) for number in range(len(ops))])
     finally:
         for op in ops:
-            del beside[op[1]]
+            del pacing[op[1]]
 
 
 def _wait(event: threading.Event) -> None:
@@ -319,7 +319,7 @@ def _is_recorded(op: list[Any]) -> bool:
 
 
 def steps_of(op: list[Any]) -> list[str]:
-    """What the step of a branch may be recorded as, so that the code finds it."""
+    """Return the names under which the step of a branch may be recorded."""
     if op[0] == "tally":
         return ["tally", "atally"]
     return [stage.code.act, *ACTS[stage.code.act].holdfast.aliases]
@@ -327,34 +327,34 @@ def steps_of(op: list[Any]) -> list[str]:
 
 async def _tasks(ops: list[list[Any]]) -> Any:
     """Steps in tasks, in the same order."""
-    begun, over = ([asyncio.Event() for _ in ops] for _ in range(2))
+    started, over = ([asyncio.Event() for _ in ops] for _ in range(2))
 
     async def may_end(number: int) -> None:
-        begun[number].set()
-        for event in [*begun, *over[:number]]:
+        started[number].set()
+        for event in [*started, *over[:number]]:
             await event.wait()
 
     async def call(number: int) -> Any:
         if _is_recorded(ops[number]):
-            begun[number].set()
-        for event in begun[max(0, number - 1) : number]:
+            started[number].set()
+        for event in started[max(0, number - 1) : number]:
             await event.wait()
         try:
             return await atally(ops[number])
         finally:
-            begun[number].set()
+            started[number].set()
             over[number].set()
 
     def waits(number: int) -> Callable[[], Awaitable[None]]:
         return lambda: may_end(number)
 
     for number, op in enumerate(ops):
-        beside[op[1]] = waits(number)
+        pacing[op[1]] = waits(number)
     try:
         found = await asyncio.gather(*map(call, range(len(ops))), return_exceptions=True)
     finally:
         for op in ops:
-            del beside[op[1]]
+            del pacing[op[1]]
     errors = [each for each in found if isinstance(each, BaseException)]
     # The end of the process first, then the end of the execution, then failures.
     for error in sorted(errors, key=lambda each: (isinstance(each, Exception), not isinstance(each, Crash))):

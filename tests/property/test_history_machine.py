@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from machine_oracle import Known, Told, check_blame, check_run, check_version, filtered
+from machine_oracle import Known, RunModel, check_blame, check_run, check_version, filtered
 from machine_values import POLICIES, STATES, VALUES, change, exactly, plain, rearranged
 
 import holdfast
@@ -31,7 +31,7 @@ TAGS = ["good", "bad", "v1"]
 
 
 class Boom(Exception):
-    """What a step raises."""
+    """The error of a step."""
 
 
 class Machine(RuleBasedStateMachine):
@@ -43,7 +43,7 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.folder = tempfile.mkdtemp(prefix="holdfast-machine-")
         self.now = 1_700_000_000.0
-        self.runs: dict[str, Told] = {}
+        self.runs: dict[str, RunModel] = {}
         self.made = 0
         self.engines = [self.open()] if self.in_memory else [self.open(), self.open()]
         self.logs: dict[tuple[int, str], History] = {}
@@ -57,19 +57,19 @@ class Machine(RuleBasedStateMachine):
     def engine(self, data: st.DataObject) -> int:
         return data.draw(st.sampled_from(range(len(self.engines))), label="engine")
 
-    def run(self, data: st.DataObject) -> Told:
+    def run(self, data: st.DataObject) -> RunModel:
         return self.runs[data.draw(st.sampled_from(sorted(self.runs)), label="run")]
 
-    def version(self, data: st.DataObject, told: Told) -> Known:
-        return told.kept[data.draw(st.sampled_from(sorted(told.kept)), label="version")]
+    def version(self, data: st.DataObject, run_model: RunModel) -> Known:
+        return run_model.kept[data.draw(st.sampled_from(sorted(run_model.kept)), label="version")]
 
     def log(self, engine: int, run_id: str) -> History:
         """A history is used for long, as programs do: what it remembers must not become wrong."""
         return self.logs.setdefault((engine, run_id), self.engines[engine].history(run_id))
 
-    def pick(self, data: st.DataObject) -> tuple[Told, History]:
-        told = self.run(data)
-        return told, self.log(self.engine(data), told.id)
+    def pick(self, data: st.DataObject) -> tuple[RunModel, History]:
+        run_model = self.run(data)
+        return run_model, self.log(self.engine(data), run_model.id)
 
     def new_id(self) -> str:
         self.made += 1
@@ -79,10 +79,10 @@ class Machine(RuleBasedStateMachine):
 
     @initialize(state=STATES)
     def first(self, state: Any) -> None:
-        told = Told(self.new_id())
-        self.runs[told.id] = told
-        version = self.log(0, told.id).commit(state, note="first")
-        check_version(version, told.add(state, self.now))
+        run_model = RunModel(self.new_id())
+        self.runs[run_model.id] = run_model
+        version = self.log(0, run_model.id).commit(state, note="first")
+        check_version(version, run_model.add(state, self.now))
 
     @rule(seconds=st.sampled_from([0.5, 60.0, 4000.0, 90_000.0, 700_000.0]))
     def time_passes(self, seconds: float) -> None:
@@ -91,128 +91,128 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.runs) < MOST_RUNS)
     @rule(data=st.data(), state=STATES)
     def another_run(self, data: st.DataObject, state: Any) -> None:
-        told = Told(self.new_id())
-        version = self.log(self.engine(data), told.id).commit(state, expected=0)
-        self.runs[told.id] = told
-        check_version(version, told.add(state, self.now))
+        run_model = RunModel(self.new_id())
+        version = self.log(self.engine(data), run_model.id).commit(state, expected=0)
+        self.runs[run_model.id] = run_model
+        check_version(version, run_model.add(state, self.now))
 
     @rule(data=st.data(), state=STATES, result=VALUES, step=st.sampled_from([None, "plan", "search"]))
     def commit(self, data: st.DataObject, state: Any, result: Any, step: str | None) -> None:
-        told, log = self.pick(data)
+        run_model, log = self.pick(data)
         tags = data.draw(st.lists(st.sampled_from(TAGS), max_size=2), label="tags")
         status = data.draw(st.sampled_from([None, "completed", "running"]), label="status")
-        assert log.head.number == told.head
+        assert log.head.number == run_model.head
         version = log.commit(state, step=step, result=result, tags=tags, status=status)
-        known = told.add(state, self.now, step=step, result=plain(result), tags=set(tags), status=status)
+        known = run_model.add(state, self.now, step=step, result=plain(result), tags=set(tags), status=status)
         check_version(version, known)
 
     @rule(data=st.data())
     def commit_changed(self, data: st.DataObject) -> None:
         """A program that keeps its own state, changes some of it, and commits all of it."""
-        told, log = self.pick(data)
+        run_model, log = self.pick(data)
         state = thaw(log.head.state)
         for _ in range(data.draw(st.integers(0, 3), label="changes")):
             change(data.draw, plain(state))(state)
-        version = log.commit(state, expected=data.draw(st.sampled_from([None, told.head])))
-        check_version(version, told.add(state, self.now))
+        version = log.commit(state, expected=data.draw(st.sampled_from([None, run_model.head])))
+        check_version(version, run_model.add(state, self.now))
 
     @rule(data=st.data(), step=st.sampled_from([None, "plan"]))
     def edit(self, data: st.DataObject, step: str | None) -> None:
-        told, log = self.pick(data)
-        state = plain(told.state)
+        run_model, log = self.pick(data)
+        state = plain(run_model.state)
         with log.edit(step=step, tags=["good"] if step else []) as draft:
             for _ in range(data.draw(st.integers(0, 4), label="changes")):
                 op = change(data.draw, plain(state))
                 op(state)
                 op(draft)
                 assert exactly(thaw(draft), plain(state)), "a draft reads as it was changed"
-        check_version(log.head, told.add(state, self.now, step=step, tags={"good"} if step else set()))
+        check_version(log.head, run_model.add(state, self.now, step=step, tags={"good"} if step else set()))
 
     @rule(data=st.data(), times=st.integers(1, 3))
     def rearrange(self, data: st.DataObject, times: int) -> None:
         """Parts change places, and perhaps back again in versions of their own."""
-        told, log = self.pick(data)
-        op = rearranged(data.draw, told.state)
+        run_model, log = self.pick(data)
+        op = rearranged(data.draw, run_model.state)
         for _ in range(times):
-            state = plain(told.state)
+            state = plain(run_model.state)
             op(state)
             with log.edit() as draft:
                 op(draft)
-            check_version(log.head, told.add(state, self.now))
-        check_blame(log, told)
+            check_version(log.head, run_model.add(state, self.now))
+        check_blame(log, run_model)
 
     @rule(data=st.data())
     def bring_back(self, data: st.DataObject) -> None:
         """A part of an older version, as it was read from there, is put into the head again."""
-        told, log = self.pick(data)
-        old = self.version(data, told)
-        if type(old.state) is not dict or type(told.state) is not dict or not old.state:
+        run_model, log = self.pick(data)
+        old = self.version(data, run_model)
+        if type(old.state) is not dict or type(run_model.state) is not dict or not old.state:
             return
         key = data.draw(st.sampled_from(list(old.state)[:20]), label="key")
         with log.edit() as draft:
             draft[key] = log.at(old.number).state[key]
-        check_version(log.head, told.add({**told.state, key: old.state[key]}, self.now))
-        check_blame(log, told)
+        check_version(log.head, run_model.add({**run_model.state, key: old.state[key]}, self.now))
+        check_blame(log, run_model)
 
     @rule(data=st.data())
     def edit_that_raises(self, data: st.DataObject) -> None:
-        told, log = self.pick(data)
+        run_model, log = self.pick(data)
         with pytest.raises(Boom), log.edit() as draft:  # noqa: PT012 - a change, then an error
-            change(data.draw, plain(told.state))(draft)
+            change(data.draw, plain(run_model.state))(draft)
             raise Boom
-        check_version(log.head, told.kept[told.head])
+        check_version(log.head, run_model.kept[run_model.head])
 
     @rule(data=st.data(), added=VALUES, mine=VALUES)
     def commit_behind(self, data: st.DataObject, added: Any, mine: Any) -> None:
         """A plain state made from a version that is no longer the head is carried over to the head."""
-        told = self.run(data)
-        if type(told.state) is not dict:
+        run_model = self.run(data)
+        if type(run_model.state) is not dict:
             return
-        log, other = (self.engines[self.engine(data)].history(told.id) for _ in range(2))
+        log, other = (self.engines[self.engine(data)].history(run_model.id) for _ in range(2))
         state = thaw(log.head.state)
-        theirs, ours = f"theirs-{told.last}", f"ours-{told.last}"
+        theirs, ours = f"theirs-{run_model.last}", f"ours-{run_model.last}"
         with other.edit() as draft:
             draft[theirs] = plain(added)
-        told.add({**told.state, theirs: added}, self.now)
+        run_model.add({**run_model.state, theirs: added}, self.now)
         with pytest.raises(StaleVersion):
-            log.commit(state, expected=told.kept[told.head].parent)
+            log.commit(state, expected=run_model.kept[run_model.head].parent)
         state[ours] = plain(mine)
-        check_version(log.commit(state), told.add({**told.state, ours: mine}, self.now))
+        check_version(log.commit(state), run_model.add({**run_model.state, ours: mine}, self.now))
 
     @rule(data=st.data())
     def rollback(self, data: st.DataObject) -> None:
-        told, log = self.pick(data)
-        target = self.version(data, told)
+        run_model, log = self.pick(data)
+        target = self.version(data, run_model)
         log.rollback(target.number, reason="again")
-        told.roll_back(target.number)
-        assert log.head.number == told.head
+        run_model.roll_back(target.number)
+        assert log.head.number == run_model.head
 
     @precondition(lambda self: len(self.runs) < MOST_RUNS)
     @rule(data=st.data())
     def fork(self, data: st.DataObject) -> None:
-        told = self.run(data)
-        source = self.version(data, told)
+        run_model = self.run(data)
+        source = self.version(data, run_model)
         run_id = self.new_id()
-        fork = self.engines[self.engine(data)].fork(f"{told.id}@{source.number}", run_id)
-        self.runs[run_id] = Told(run_id, origin=(told.id, source.number))
+        fork = self.engines[self.engine(data)].fork(f"{run_model.id}@{source.number}", run_id)
+        self.runs[run_id] = RunModel(run_id, origin=(run_model.id, source.number))
         known = self.runs[run_id].add(source.state, self.now, kind="fork", status=source.status)
         check_version(fork.head, known)
 
     @rule(data=st.data(), left=VALUES, right=VALUES, nested=st.booleans())
     def merge(self, data: st.DataObject, left: Any, right: Any, nested: bool) -> None:
         """Two timelines from one version that add different keys, and append to one list."""
-        told, log = self.pick(data)
-        if type(told.state) is not dict:
+        run_model, log = self.pick(data)
+        if type(run_model.state) is not dict:
             return
-        base = plain(told.state)
+        base = plain(run_model.state)
         for name in ("left", "right", "log"):
             base.pop(name, None)
         if nested:
             base["log"] = ["start"]
-        told.add(base, self.now)
+        run_model.add(base, self.now)
         log.head  # noqa: B018 - a program looks before it commits
         log.commit(base)
-        start = told.head
+        start = run_model.head
         sides = []
         for name, value in (("left", left), ("right", right)):
             with log.edit() as draft:
@@ -220,19 +220,19 @@ class Machine(RuleBasedStateMachine):
                 if nested:
                     draft["log"].append(name)
             more = {"log": ["start", name]} if nested else {}
-            sides.append(told.add({**base, **more, name: value}, self.now).number)
+            sides.append(run_model.add({**base, **more, name: value}, self.now).number)
             if name == "left":
                 log.rollback(start)
-                told.roll_back(start)
+                run_model.roll_back(start)
         version = log.merge(sides[0])
         more = {"log": ["start", "right", "left"]} if nested else {}
         merged = {**base, **more, "right": right, "left": left}
-        check_version(version, told.add(merged, self.now, kind="merge", merged=sides[0]))
+        check_version(version, run_model.add(merged, self.now, kind="merge", merged=sides[0]))
 
     @rule(data=st.data(), name=st.sampled_from(TAGS), on=st.booleans())
     def tag(self, data: st.DataObject, name: str, on: bool) -> None:
-        told, log = self.pick(data)
-        known = self.version(data, told)
+        run_model, log = self.pick(data)
+        known = self.version(data, run_model)
         if on:
             log.tag(known.number, name)
             known.tags.add(name)
@@ -245,8 +245,8 @@ class Machine(RuleBasedStateMachine):
 
     @rule(data=st.data(), on=st.booleans())
     def pin(self, data: st.DataObject, on: bool) -> None:
-        told, log = self.pick(data)
-        known = self.version(data, told)
+        run_model, log = self.pick(data)
+        known = self.version(data, run_model)
         if on:
             log.pin(known.number)
         elif known.pinned:
@@ -258,27 +258,27 @@ class Machine(RuleBasedStateMachine):
 
     @rule(data=st.data(), policy=POLICIES)
     def prune(self, data: st.DataObject, policy: Retention) -> None:
-        told, log = self.pick(data)
-        points = {run.origin[1] for run in self.runs.values() if run.origin and run.origin[0] == told.id}
-        gone = told.prune(policy, self.now, points)
+        run_model, log = self.pick(data)
+        points = {run.origin[1] for run in self.runs.values() if run.origin and run.origin[0] == run_model.id}
+        gone = run_model.prune(policy, self.now, points)
         planned = log.prune(policy, dry_run=True)
         assert set(planned.versions) == gone
         assert planned.dry_run
         done = log.prune(policy)
-        told.let_go(gone)
-        assert (set(done.versions), set(done.kept)) == (gone, set(told.kept))
-        check_run(log, told)
+        run_model.let_go(gone)
+        assert (set(done.versions), set(done.kept)) == (gone, set(run_model.kept))
+        check_run(log, run_model)
 
     @precondition(lambda self: len(self.runs) < MOST_RUNS)
     @rule(data=st.data())
     def export_and_import(self, data: st.DataObject) -> None:
-        told, log = self.pick(data)
-        source = self.version(data, told)
+        run_model, log = self.pick(data)
+        source = self.version(data, run_model)
         document = json.loads(json.dumps(log.export(source.number)))
         assert holdfast.validate(document)
         run_id = self.new_id()
         version = self.engines[self.engine(data)].import_snapshot(document, run_id=run_id)
-        self.runs[run_id] = copied = Told(run_id)
+        self.runs[run_id] = copied = RunModel(run_id)
         facts = {
             "step": source.step,
             "result": source.result,
@@ -290,28 +290,28 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.runs) < MOST_RUNS)
     @rule(data=st.data())
     def export_and_import_all(self, data: st.DataObject) -> None:
-        told = self.run(data)
+        run_model = self.run(data)
         file = io.BytesIO()
-        self.engines[self.engine(data)].export_run(told.id, file)
+        self.engines[self.engine(data)].export_run(run_model.id, file)
         file.seek(0)
         run_id = self.new_id()
         engine = self.engine(data)
         self.engines[engine].import_run(file, run_id=run_id)
-        self.runs[run_id] = told.copy(run_id)
+        self.runs[run_id] = run_model.copy(run_id)
         check_run(self.log(engine, run_id), self.runs[run_id])
 
     @precondition(lambda self: len(self.runs) > 1)
     @rule(data=st.data())
     def delete(self, data: st.DataObject) -> None:
-        told = self.run(data)
-        self.engines[self.engine(data)].delete(told.id)
-        del self.runs[told.id]
+        run_model = self.run(data)
+        self.engines[self.engine(data)].delete(run_model.id)
+        del self.runs[run_model.id]
         for fork in self.runs.values():
-            if fork.origin and fork.origin[0] == told.id:
+            if fork.origin and fork.origin[0] == run_model.id:
                 fork.origin = None
         for engine in range(len(self.engines)):
             with pytest.raises(NotFound):
-                self.log(engine, told.id).head  # noqa: B018 - the reading is what is tested
+                self.log(engine, run_model.id).head  # noqa: B018 - the reading is what is tested
             for other in self.runs.values():
                 check_run(self.log(engine, other.id), other)
 
@@ -331,13 +331,13 @@ class Machine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def looks(self, data: st.DataObject) -> None:
-        told, log = self.pick(data)
-        known = self.version(data, told)
+        run_model, log = self.pick(data)
+        known = self.version(data, run_model)
         check_version(log.at(known.number), known)
         for tag in TAGS:
-            if tagged := [known.number for known in told.kept.values() if tag in known.tags]:
+            if tagged := [known.number for known in run_model.kept.values() if tag in known.tags]:
                 assert log.at(tag).number == max(tagged)
-        check_blame(log, told)
+        check_blame(log, run_model)
 
     @rule(data=st.data())
     def differs(self, data: st.DataObject) -> None:
@@ -348,32 +348,32 @@ class Machine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def lists(self, data: st.DataObject) -> None:
-        told, log = self.pick(data)
+        run_model, log = self.pick(data)
         wanted = {
-            "timeline": data.draw(st.sampled_from([None, *range(1, len(told.starts) + 1)])),
+            "timeline": data.draw(st.sampled_from([None, *range(1, len(run_model.starts) + 1)])),
             "step": data.draw(st.sampled_from([None, "plan", "search"])),
             "kind": data.draw(st.sampled_from([None, "step", "manual", "merge"])),
             "tag": data.draw(st.sampled_from([None, *TAGS])),
-            "before": data.draw(st.sampled_from([None, *range(1, told.last + 2)])),
+            "before": data.draw(st.sampled_from([None, *range(1, run_model.last + 2)])),
         }
         limit = data.draw(st.integers(1, 6))
         found = [version.number for version in log.versions(limit=limit, **wanted)]
-        assert found == filtered(told, wanted)[:limit]
+        assert found == filtered(run_model, wanted)[:limit]
 
     @invariant()
     def heads(self) -> None:
         for engine in range(len(self.engines)):
-            for told in self.runs.values():
-                check_version(self.log(engine, told.id).head, told.kept[told.head])
+            for run_model in self.runs.values():
+                check_version(self.log(engine, run_model.id).head, run_model.kept[run_model.head])
 
     def teardown(self) -> None:
         try:
             for engine in range(len(self.engines)):
-                for told in self.runs.values():
-                    check_run(self.log(engine, told.id), told)
+                for run_model in self.runs.values():
+                    check_run(self.log(engine, run_model.id), run_model)
             report = self.engines[0].verify()
             assert report.ok, [str(problem) for problem in report.problems]
-            assert report.versions == sum(len(told.kept) for told in self.runs.values())
+            assert report.versions == sum(len(run_model.kept) for run_model in self.runs.values())
         finally:
             for hf in self.engines:
                 hf.close()

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from expected_runs import ENDED, Code, Script, Told, Waiting, check_run
+from expected_runs import ENDED, Code, RunModel, Script, Waiting, check_run
 from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -55,7 +55,7 @@ from holdfast.store.sqlite.store import SQLiteStore
 EXAMPLES = int(os.environ.get("HOLDFAST_EXAMPLES", "150"))
 STEPS = 30
 MOST_RUNS = 4
-#: What steps are told to do in an execution.
+#: Instructions for steps in an execution.
 FATES = [(), (), (), ("fail",), ("fail", "fail too"), ("crash",), ("fail", "crash")]
 #: Ways to edit a run by hand.
 WAYS = ["edit", "commit", "patch", "update"]
@@ -66,7 +66,7 @@ inserted = st.composite(operation)
 
 
 class Machine(RuleBasedStateMachine):
-    """An engine, opened anew after each crash, and what it should say."""
+    """An engine, opened again after each crash, and the model of what it should say."""
 
     in_memory = False
 
@@ -101,22 +101,22 @@ class Machine(RuleBasedStateMachine):
 
     # Choosing
 
-    def run(self, data: st.DataObject, *statuses: str) -> Told:
+    def run(self, data: st.DataObject, *statuses: str) -> RunModel:
         """A run that is not part of another."""
-        names = [told.id for told in self.world.runs.values() if told.parent is None]
+        names = [run_model.id for run_model in self.world.runs.values() if run_model.parent is None]
         return self.world.runs[data.draw(st.sampled_from(sorted(names)), label="run")]
 
     def move(
-        self, data: st.DataObject, told: Told, real: Callable[[], Any], model: Callable[[], Any]
+        self, data: st.DataObject, run_model: RunModel, real: Callable[[], Any], model: Callable[[], Any]
     ) -> None:
-        """Do the same to both, with steps that are told to fail or to crash, and compare."""
+        """Do the same to both, with steps that are to fail or to crash, and compare."""
         self.fine = False
-        names = labels(self.code, self.code.scripts[told.program])
+        names = labels(self.code, self.code.scripts[run_model.program])
         fates = data.draw(st.sampled_from(FATES), label="fates") if names else {}
         drawn = {fate: data.draw(st.sampled_from(names), label=fate) for fate in fates}
         failing, crashing = {drawn[fate] for fate in drawn if fate != "crash"}, drawn.get("crash")
         stage.clear(failing - {crashing or ""}, crashing)
-        stage.run = told.id
+        stage.run = run_model.id
         world = self.world
         outcomes = []
         for act_now, death, refused in ((real, Crash, ReplayDiverged), (model, Crashed, Diverged)):
@@ -142,16 +142,16 @@ class Machine(RuleBasedStateMachine):
             assert self.keys.setdefault(place, key) == key
         assert len(set(self.keys.values())) == len(self.keys)
         if outcomes[0] == "crashed":
-            self.bury(data, told)
-        self.compare(told)
+            self.bury(data, run_model)
+        self.compare(run_model)
         self.fine = True
 
-    def bury(self, data: st.DataObject, told: Told) -> None:
+    def bury(self, data: st.DataObject, run_model: RunModel) -> None:
         """The process is dead; another opens the store. It waits for the lease, or knows that the owner is gone."""
         dead = self.hf
         self.open()
         with pytest.raises(AlreadyRunning):
-            self.hf.resume(told.id)
+            self.hf.resume(run_model.id)
         if data.draw(st.booleans(), label="is known to be dead"):
             dead._engine.keeper.close()
         else:
@@ -189,7 +189,7 @@ class Machine(RuleBasedStateMachine):
         allowed = None if limits is None else Limits(**limits)
         self.move(
             data,
-            Told(name, name),
+            RunModel(name, name),
             lambda: self.hf.run(workflow, name, run_id=name, state=state, raises=False, limits=allowed),
             lambda: self.world.start(name, name, state, limits=limits or {}),
         )
@@ -198,27 +198,29 @@ class Machine(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.world.now += seconds
 
-    @precondition(lambda self: any(told.limits for told in self.world.runs.values()))
+    @precondition(lambda self: any(run_model.limits for run_model in self.world.runs.values()))
     @rule(data=st.data(), more=st.integers(0, 6))
     def resume_with_a_higher_limit(self, data: st.DataObject, more: int) -> None:
-        told = data.draw(st.sampled_from([told for told in self.world.runs.values() if told.limits]))
-        if told.status == "cancelled":
+        run_model = data.draw(
+            st.sampled_from([run_model for run_model in self.world.runs.values() if run_model.limits])
+        )
+        if run_model.status == "cancelled":
             return
-        limits = {name: most + more for name, most in told.limits.items()}
+        limits = {name: most + more for name, most in run_model.limits.items()}
         self.move(
             data,
-            told,
-            lambda: self.hf.resume(told.id, raises=False, limits=Limits(**limits)),
-            lambda: self.world.resume(told, limits),
+            run_model,
+            lambda: self.hf.resume(run_model.id, raises=False, limits=Limits(**limits)),
+            lambda: self.world.resume(run_model, limits),
         )
 
     @rule(data=st.data(), way=st.sampled_from(WAYS), key=st.sampled_from(["log", "k1", "n", "total"]))
     def edit_by_hand(self, data: st.DataObject, way: str, key: str) -> None:
         """Its status stays as it is; the next execution sees the edit."""
-        told = self.world.runs[data.draw(st.sampled_from(sorted(self.world.runs)), label="run")]
+        run_model = self.world.runs[data.draw(st.sampled_from(sorted(self.world.runs)), label="run")]
         # No two edits, and no edit and a step, give a place the same value.
         value = 1000 + self.world.clock[0]
-        log = self.hf.history(told.id)
+        log = self.hf.history(run_model.id)
         state = thaw(log.head.state)
         place = ("log", len(state.get("log", []))) if key == "log" and "log" in state else (key,)
         by_hand = ["append", value] if key == "log" else ["set", key, value]
@@ -241,26 +243,26 @@ class Machine(RuleBasedStateMachine):
             log.patch({place: [value] if key == "log" and len(place) == 1 else value}, after=log.head)
         else:
             log.update(apply)
-        self.world.edit(told, by_hand)
+        self.world.edit(run_model, by_hand)
         with pytest.raises(InvalidCall):
-            log.commit({}, status="paused" if told.status != "paused" else "completed")
-        self.compare(self.top(told))
+            log.commit({}, status="paused" if run_model.status != "paused" else "completed")
+        self.compare(self.top(run_model))
 
     @rule(data=st.data(), name=st.sampled_from(["good", "bad"]))
     def tag(self, data: st.DataObject, name: str) -> None:
-        told = self.run(data)
-        number = data.draw(st.sampled_from(sorted(told.versions)), label="version")
-        self.hf.history(told.id).tag(number, name)
-        told.versions[number].tags.add(name)
-        self.compare(told)
+        run_model = self.run(data)
+        number = data.draw(st.sampled_from(sorted(run_model.versions)), label="version")
+        self.hf.history(run_model.id).tag(number, name)
+        run_model.versions[number].tags.add(name)
+        self.compare(run_model)
 
     @precondition(lambda self: self.unfinished())
     @rule(data=st.data(), change=st.sampled_from(CODE_CHANGES), returns=st.booleans())
     def change_code(self, data: st.DataObject, change: str, returns: bool) -> None:
         """Deploy other code while a run is unfinished, and resume the run; perhaps bring the old code back then."""
         name = data.draw(st.sampled_from(self.unfinished()), label="run")
-        told = self.world.runs[name]
-        programs = sorted({each.program for each in self.parts(told)})
+        run_model = self.world.runs[name]
+        programs = sorted({each.program for each in self.parts(run_model)})
         program = data.draw(st.sampled_from(programs), label="program")
         script = list(self.code.scripts[program])
         if change in NAMES:
@@ -269,7 +271,7 @@ class Machine(RuleBasedStateMachine):
             del script[data.draw(st.integers(0, len(script) - 1), label="at")]
         elif change != "remove":
             # Mostly before something that is recorded.
-            most = len(script) if change == "insert" else min(len(script), told.steps)
+            most = len(script) if change == "insert" else min(len(script), run_model.steps)
             at = data.draw(st.integers(0, most), label="before")
             self.inserted += 1
             label = f"new {self.inserted}"
@@ -278,10 +280,10 @@ class Machine(RuleBasedStateMachine):
             script.insert(at, ["patched", label, op] if change == "insert patched" else op)
         self.before.setdefault(program, self.code.scripts[program])
         self.code.scripts[program] = script
-        self.push(data, told)
+        self.push(data, run_model)
         if returns:
             self.bring_the_old_code_back()
-            self.push(data, told)
+            self.push(data, run_model)
 
     @rule()
     def bring_the_old_code_back(self) -> None:
@@ -291,105 +293,107 @@ class Machine(RuleBasedStateMachine):
     def unfinished(self) -> list[str]:
         """Runs that have recorded something and have not ended, but for children."""
         return sorted(
-            told.id
-            for told in self.world.runs.values()
-            if told.parent is None and told.status not in ("completed", "cancelled") and told.steps
+            run_model.id
+            for run_model in self.world.runs.values()
+            if run_model.parent is None
+            and run_model.status not in ("completed", "cancelled")
+            and run_model.steps
         )
 
     @precondition(lambda self: self.waiting_for_children())
     @rule(data=st.data(), count=st.integers(0, 2), resume=st.booleans())
     def roll_back_while_a_child_is_under_way(self, data: st.DataObject, count: int, resume: bool) -> None:
         """The child gets the version back that it had, and is continued."""
-        told = self.world.runs[data.draw(st.sampled_from(self.waiting_for_children()), label="run")]
-        with self.hf.history(told.id).edit() as state:
+        run_model = self.world.runs[data.draw(st.sampled_from(self.waiting_for_children()), label="run")]
+        with self.hf.history(run_model.id).edit() as state:
             state["k1"] = value = 1000 + self.world.clock[0]
-        to = self.world.edit(told, ["set", "k1", value]).number
+        to = self.world.edit(run_model, ["set", "k1", value]).number
         for _ in range(count):
-            self.push(data, told)
+            self.push(data, run_model)
         self.move(
             data,
-            told,
-            lambda: self.hf.rollback(told.id, to, resume=resume, raises=False),
-            lambda: self.world.roll_back(told, to, resume=resume),
+            run_model,
+            lambda: self.hf.rollback(run_model.id, to, resume=resume, raises=False),
+            lambda: self.world.roll_back(run_model, to, resume=resume),
         )
-        self.push(data, told)
+        self.push(data, run_model)
 
     def waiting_for_children(self) -> list[str]:
         """Runs whose child is under way."""
         return sorted(
-            told.id
-            for told in self.world.runs.values()
-            if told.parent is None and any(wait.kind == "run" for wait in told.waits.values())
+            run_model.id
+            for run_model in self.world.runs.values()
+            if run_model.parent is None and any(wait.kind == "run" for wait in run_model.waits.values())
         )
 
     @rule(data=st.data(), answer=st.none() | VALUES.map(lambda value: [value]), by_id=st.booleans())
     def resume(self, data: st.DataObject, answer: list[Any] | None, by_id: bool) -> None:
-        told = self.run(data)
-        if told.status == "cancelled":
+        run_model = self.run(data)
+        if run_model.status == "cancelled":
             with pytest.raises(InvalidCall):
-                self.hf.resume(told.id)
+                self.hf.resume(run_model.id)
             return
         answers: dict[str, Any] = {}
-        for address, wait in told.waits.items():
+        for address, wait in run_model.waits.items():
             if wait.kind == "prompt" and answer and not wait.filled:
                 answers = {wait.name if by_id else address: answer[0]}
         self.world.answers = answers
         self.move(
             data,
-            told,
-            lambda: self.hf.resume(told.id, answers=answers, raises=False),
-            lambda: self.world.resume(told),
+            run_model,
+            lambda: self.hf.resume(run_model.id, answers=answers, raises=False),
+            lambda: self.world.resume(run_model),
         )
 
     @rule(data=st.data())
     def resume_from(self, data: st.DataObject) -> None:
-        told = self.run(data)
-        steps = [known for known in told.line() if known.kind == "step"]
-        own = {known.address: known for known in steps if told.versions.get(known.number) is known}
+        run_model = self.run(data)
+        steps = [known for known in run_model.line() if known.kind == "step"]
+        own = {known.address: known for known in steps if run_model.versions.get(known.number) is known}
         if not own:
             with pytest.raises((NotFound, InvalidCall)):
-                self.hf.resume(told.id, from_address=str(steps[0].address) if steps else "nowhere")
+                self.hf.resume(run_model.id, from_address=str(steps[0].address) if steps else "nowhere")
             return
         address = data.draw(st.sampled_from(sorted(map(str, own))), label="address")
         within = [known for known in steps if f"{known.address}/".startswith(f"{address}/")]
         if any(known not in own.values() for known in within):
             with pytest.raises(InvalidCall):
-                self.hf.resume(told.id, from_address=address)
+                self.hf.resume(run_model.id, from_address=address)
             return
         before = within[-1].parent
         assert before is not None
         self.move(
             data,
-            told,
-            lambda: self.hf.resume(told.id, from_address=address, raises=False),
-            lambda: self.world.roll_back(told, before, resume=True),
+            run_model,
+            lambda: self.hf.resume(run_model.id, from_address=address, raises=False),
+            lambda: self.world.roll_back(run_model, before, resume=True),
         )
 
     @rule(data=st.data(), resume=st.booleans())
     def rollback(self, data: st.DataObject, resume: bool) -> None:
-        told = self.run(data)
-        to = data.draw(st.sampled_from(sorted(told.versions)), label="to")
+        run_model = self.run(data)
+        to = data.draw(st.sampled_from(sorted(run_model.versions)), label="to")
         self.move(
             data,
-            told,
-            lambda: self.hf.rollback(told.id, to, resume=resume, raises=False),
-            lambda: self.world.roll_back(told, to, resume=resume),
+            run_model,
+            lambda: self.hf.rollback(run_model.id, to, resume=resume, raises=False),
+            lambda: self.world.roll_back(run_model, to, resume=resume),
         )
 
     @precondition(lambda self: len(self.world.runs) < MOST_RUNS)
     @rule(data=st.data(), edit=st.none() | VALUES.map(lambda value: [value]))
     def fork(self, data: st.DataObject, edit: list[Any] | None) -> None:
-        told = self.run(data)
-        if told.limits:
+        run_model = self.run(data)
+        if run_model.limits:
             return
-        at = data.draw(st.sampled_from(sorted(told.versions)), label="at")
+        at = data.draw(st.sampled_from(sorted(run_model.versions)), label="at")
         name = f"run-{len(self.world.runs) + 1}"
         change_it = None if edit is None else (lambda state: state.update(edited=edit[0]))
-        self.hf.fork(told.id, name, at=at, edit=change_it)
-        fork = self.world.runs[name] = Told(
-            name, told.program, origin=(told, at), status="paused", clock=self.world.clock
+        self.hf.fork(run_model.id, name, at=at, edit=change_it)
+        fork = self.world.runs[name] = RunModel(
+            name, run_model.program, origin=(run_model, at), status="paused", clock=self.world.clock
         )
-        state = {**told.versions[at].state, **({} if edit is None else {"edited": edit[0]})}
+        state = {**run_model.versions[at].state, **({} if edit is None else {"edited": edit[0]})}
         fork.add("fork", state, status="paused", by_hand=edit and ["set", "edited", edit[0]])
         self.compare(fork)
 
@@ -398,111 +402,123 @@ class Machine(RuleBasedStateMachine):
     def answer(self, data: st.DataObject, value: Any, resume: bool) -> None:
         waiting = self.waiting()
         number = data.draw(st.integers(0, len(waiting) - 1), label="prompt")
-        told, wait = waiting[number]
+        run_model, wait = waiting[number]
         if wait.filled:
             with pytest.raises(InvalidAnswer):
                 self.hf.answer(wait.name, value)
             return
 
-        self.bring(data, told, wait, value, resume)
+        self.bring(data, run_model, wait, value, resume)
 
     @rule(data=st.data(), name=st.sampled_from(EVENTS), value=VALUES, resume=st.booleans())
     def send(self, data: st.DataObject, name: str, value: Any, resume: bool) -> None:
-        names = [told.id for told in self.world.runs.values() if self.wanted(told)]
-        told = self.world.runs[data.draw(st.sampled_from(sorted(names)), label="to")]
-        if told.status in ("completed", "cancelled"):
+        names = [run_model.id for run_model in self.world.runs.values() if self.wanted(run_model)]
+        run_model = self.world.runs[data.draw(st.sampled_from(sorted(names)), label="to")]
+        if run_model.status in ("completed", "cancelled"):
             with pytest.raises(InvalidCall):
-                self.hf.signal(told.id, name, value)
+                self.hf.signal(run_model.id, name, value)
             return
 
-        self.bring(data, told, Waiting("event", name), value, resume)
+        self.bring(data, run_model, Waiting("event", name), value, resume)
 
     @rule(data=st.data(), count=st.integers(1, 6))
     def go_on(self, data: st.DataObject, count: int) -> None:
         """Bring a run what it waits for, and resume it, a few times."""
-        told = self.run(data)
+        run_model = self.run(data)
         for _ in range(count):
-            self.push(data, told)
+            self.push(data, run_model)
 
-    def push(self, data: st.DataObject, told: Told) -> None:
+    def push(self, data: st.DataObject, run_model: RunModel) -> None:
         """Bring a run, or a part of it, what it waits for, or else resume it."""
-        if told.status in ("completed", "cancelled"):
+        if run_model.status in ("completed", "cancelled"):
             return
         waits = [
-            (part, wait) for part in self.parts(told) for wait in part.waits.values() if self.wanted(part)
+            (part, wait)
+            for part in self.parts(run_model)
+            for wait in part.waits.values()
+            if self.wanted(part)
         ]
         for part, wait in waits:
             if not wait.filled and wait.kind != "run":
                 self.bring(data, part, wait)
                 return
-        self.move(data, told, lambda: self.hf.resume(told.id, raises=False), lambda: self.world.resume(told))
+        self.move(
+            data,
+            run_model,
+            lambda: self.hf.resume(run_model.id, raises=False),
+            lambda: self.world.resume(run_model),
+        )
 
-    def parts(self, told: Told) -> list[Told]:
+    def parts(self, run_model: RunModel) -> list[RunModel]:
         """A run, and the runs that are parts of it."""
         return [
-            told,
-            *(each for each in self.world.runs.values() if each is not told and self.top(each) is told),
+            run_model,
+            *(
+                each
+                for each in self.world.runs.values()
+                if each is not run_model and self.top(each) is run_model
+            ),
         ]
 
     @rule(data=st.data(), what=st.sampled_from(["pause", "cancel"]))
     def stops(self, data: st.DataObject, what: str) -> None:
-        told = self.run(data)
+        run_model = self.run(data)
         if what == "cancel":
-            self.hf.cancel(told.id)
-            self.world.cancel(told)
+            self.hf.cancel(run_model.id)
+            self.world.cancel(run_model)
         else:
-            self.hf.pause(told.id)
-            told.status = told.status if told.status in ENDED else "paused"
-        self.compare(told)
+            self.hf.pause(run_model.id)
+            run_model.status = run_model.status if run_model.status in ENDED else "paused"
+        self.compare(run_model)
 
     @rule()
     def reopen(self) -> None:
         self.hf.close()
         self.open()
 
-    def waiting(self) -> list[tuple[Told, Waiting]]:
+    def waiting(self) -> list[tuple[RunModel, Waiting]]:
         """Prompts that can be answered, or were and are not read yet."""
         return [
-            (told, wait)
-            for told in self.world.runs.values()
-            for wait in told.waits.values()
-            if wait.kind == "prompt" and told.status not in ENDED and self.wanted(told)
+            (run_model, wait)
+            for run_model in self.world.runs.values()
+            for wait in run_model.waits.values()
+            if wait.kind == "prompt" and run_model.status not in ENDED and self.wanted(run_model)
         ]
 
     def bring(
-        self, data: st.DataObject, told: Told, wait: Waiting, value: Any = 7, resume: bool = True
+        self, data: st.DataObject, run_model: RunModel, wait: Waiting, value: Any = 7, resume: bool = True
     ) -> None:
-        """What a run waits for."""
+        """Deliver what a run waits for: an answer, or a signal."""
         hf, world, name = self.hf, self.world, wait.name
         if wait.kind == "prompt":
             self.move(
                 data,
-                self.top(told),
+                self.top(run_model),
                 lambda: hf.answer(name, value, resume=resume, raises=False),
-                lambda: world.answer(told, wait, value, resume=resume),
+                lambda: world.answer(run_model, wait, value, resume=resume),
             )
         else:
             self.move(
                 data,
-                self.top(told),
-                lambda: hf.signal(told.id, name, value, resume=resume, raises=False),
-                lambda: world.send(told, name, value, resume=resume),
+                self.top(run_model),
+                lambda: hf.signal(run_model.id, name, value, resume=resume, raises=False),
+                lambda: world.send(run_model, name, value, resume=resume),
             )
 
     # What must hold
 
-    def top(self, told: Told) -> Told:
-        return told if told.parent is None else self.top(self.world.runs[told.parent])
+    def top(self, run_model: RunModel) -> RunModel:
+        return run_model if run_model.parent is None else self.top(self.world.runs[run_model.parent])
 
-    def wanted(self, told: Told) -> bool:
+    def wanted(self, run_model: RunModel) -> bool:
         """Is a run still a part of what it was part of?"""
-        if told.parent is None:
+        if run_model.parent is None:
             return True
-        return any(wait.name == told.id for wait in self.world.runs[told.parent].waits.values())
+        return any(wait.name == run_model.id for wait in self.world.runs[run_model.parent].waits.values())
 
-    def compare(self, told: Told) -> None:
+    def compare(self, run_model: RunModel) -> None:
         for each in self.world.runs.values():
-            if self.top(each).id == told.id:
+            if self.top(each).id == run_model.id:
                 check_run(self.hf, each)
         expected = [
             wait.name
@@ -515,11 +531,13 @@ class Machine(RuleBasedStateMachine):
     def teardown(self) -> None:
         try:
             if self.fine:
-                for told in self.world.runs.values():
-                    check_run(self.hf, told)
+                for run_model in self.world.runs.values():
+                    check_run(self.hf, run_model)
                 report = self.hf.verify()
                 assert report.ok, [str(problem) for problem in report.problems]
-                assert report.versions == sum(len(told.versions) for told in self.world.runs.values())
+                assert report.versions == sum(
+                    len(run_model.versions) for run_model in self.world.runs.values()
+                )
         finally:
             for hf in self.old:
                 hf.close()
