@@ -5,7 +5,7 @@ Invariant: a question is answered once; a signal fills one wait; a signal belong
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -20,7 +20,7 @@ from holdfast.errors import (
 )
 from holdfast.execution import questions
 from holdfast.execution.limits import Limits, limits_of, updated_limits
-from holdfast.execution.questions import asked
+from holdfast.execution.questions import asked, iter_events
 from holdfast.execution.replay_log import lineage
 from holdfast.history.builder import build_event
 from holdfast.history.context import StoreContext
@@ -35,7 +35,6 @@ from holdfast.tree.fold import Folder
 from holdfast.tree.frozen import thaw
 from holdfast.workflow.schema import check_answer
 
-_PAGE = 1000
 #: Events in the life of a question.
 _QUESTION_EVENTS = ("question.opened", "question.answered", "question.outdated")
 #: Bytes of a value that the run's record keeps.
@@ -386,48 +385,36 @@ def _light(sent: Signal) -> Signal:
     return msgspec.structs.replace(sent, value=None, apart=True)
 
 
-def _signals(store: Store, run: RunRecord) -> list[Signal]:
-    found: list[Signal] = []
-    after = 0
-    while page := store.journal(run=run.key, after=after, limit=_PAGE):
-        for entry in page:
-            after = entry.seq if isinstance(entry, EventRecord) else entry[1].seq
-            if isinstance(entry, EventRecord) and entry.kind == "signal.sent":
-                data = decode(entry.data)
-                found.append(
-                    Signal(
-                        name=data["name"],
-                        value=data.get("value"),
-                        head=data["head"],
-                        number=data["number"],
-                        timeline=data.get("timeline", 1),
-                        actor=data.get("actor"),
-                    )
-                )
-    return found
+def _signals(store: Store, run: RunRecord) -> Iterator[Signal]:
+    for entry in iter_events(store, run=run.key):
+        if entry.kind == "signal.sent":
+            data = decode(entry.data)
+            yield Signal(
+                name=data["name"],
+                value=data.get("value"),
+                head=data["head"],
+                number=data["number"],
+                timeline=data.get("timeline", 1),
+                actor=data.get("actor"),
+            )
 
 
 def no_question(store: Store, run: RunRecord, question_id: str) -> NotFound | InvalidAnswer:
     """Return the error for a question that is not open: who answered it and when, if it was answered."""
-    after = 0
     opened = False
     answered: EventRecord | None = None
-    while page := store.journal(run=run.key, after=after, limit=_PAGE):
-        for entry in page:
-            after = entry.seq if isinstance(entry, EventRecord) else entry[1].seq
-            if not isinstance(entry, EventRecord) or entry.kind not in _QUESTION_EVENTS:
-                continue
-            if event_data(entry).get("question_id") != question_id:
-                continue
-            if entry.kind == "question.outdated":
-                return InvalidAnswer(
-                    f"question {question_id!r} is outdated: the workflow of run {run.id!r} asks another question now; "
-                    "the inbox lists those that are open",
-                    question_id=question_id,
-                )
-            opened = True
-            if entry.kind == "question.answered":
-                answered = entry
+    for entry in iter_events(store, run=run.key):
+        if entry.kind not in _QUESTION_EVENTS or event_data(entry).get("question_id") != question_id:
+            continue
+        if entry.kind == "question.outdated":
+            return InvalidAnswer(
+                f"question {question_id!r} is outdated: the workflow of run {run.id!r} asks another question now; "
+                "the inbox lists those that are open",
+                question_id=question_id,
+            )
+        opened = True
+        if entry.kind == "question.answered":
+            answered = entry
     if answered is not None:
         return _answered(question_id, answered)
     if opened:

@@ -6,7 +6,7 @@ its end, and only as far back as needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -46,7 +46,7 @@ def answered(store: Store, run: RunRecord | None, after: str | None, limit: int)
     follow the question `after`, if it is given."""
     found: list[Question] = []
     names: dict[int, str] = {}
-    for entry in _of_run(store, run) if run is not None else _backwards(store):
+    for entry in reversed(list(iter_events(store, run=run.key))) if run is not None else _backwards(store):
         if entry.kind != "question.answered":
             continue
         data = event_data(entry)
@@ -80,7 +80,7 @@ def _answered_question(store: Store, entry: EventRecord, data: dict[str, Any], r
 
 
 def _opening(store: Store, answer: EventRecord, question_id: Any) -> dict[str, Any]:
-    for entry in _events(store, run=answer.run, after=0, until=answer.seq):
+    for entry in iter_events(store, run=answer.run, until=answer.seq):
         if entry.kind == "question.opened":
             data = event_data(entry)
             if data.get("question_id") == question_id:
@@ -88,20 +88,18 @@ def _opening(store: Store, answer: EventRecord, question_id: Any) -> dict[str, A
     return {}
 
 
-def _of_run(store: Store, run: RunRecord) -> Iterable[EventRecord]:
-    return reversed(list(_events(store, run=run.key, after=0, until=None)))
-
-
 def _backwards(store: Store) -> Iterator[EventRecord]:
     """Yield the events of all runs, newest first."""
     end = store.journal_end()
     while end > 0:
         start = max(0, end - _PAGE)
-        yield from reversed(list(_events(store, run=None, after=start, until=end)))
+        yield from reversed(list(iter_events(store, run=None, after=start, until=end)))
         end = start
 
 
-def _events(store: Store, *, run: int | None, after: int, until: int | None) -> Iterator[EventRecord]:
+def iter_events(
+    store: Store, *, run: int | None, after: int = 0, until: int | None = None
+) -> Iterator[EventRecord]:
     """Yield the events after a position, oldest first."""
     while page := store.journal(run=run, after=after, limit=_PAGE):
         for entry in page:
