@@ -112,6 +112,18 @@ def test_fingerprint_ignores_layout_comments_docstrings_and_decorators() -> None
     assert syntax.canonical(syntax.parse(one)) == syntax.canonical(syntax.parse(other))
 
 
+def test_code_of_a_string_has_no_source_in_a_program_of_a_string() -> None:
+    """Since Python 3.13, `inspect` returns the text of `python -c` as the source of both."""
+    program = """
+from holdfast.workflow.definition import fingerprint
+names = {}
+exec("def f(): return 1", names)
+print(fingerprint(names["f"]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("bytecode-")
+
+
 def test_code_without_source_names_the_python_in_its_fingerprint() -> None:
     names: dict[str, Any] = {}
     exec("def f(): return 1", names)

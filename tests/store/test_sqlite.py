@@ -24,6 +24,7 @@ from holdfast.testing.samples import begin, commit, content, digest, everything,
 _NOBODY = 65534
 _OPENS = """
 import os, sys
+import urllib.parse  # pathlib imports it on demand; the other user may not read Python's folder
 from holdfast.errors import HoldfastError
 from holdfast.store.sqlite.store import SQLiteStore
 from holdfast.store.sqlite.schema import migrations

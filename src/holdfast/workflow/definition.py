@@ -291,13 +291,22 @@ def fingerprint(function: Callable[..., Any]) -> str:
     from holdfast.tree import syntax
 
     try:
-        tree = syntax.parse(textwrap.dedent(inspect.getsource(function)))
+        tree = syntax.parse(textwrap.dedent(_source(function)))
     except (OSError, TypeError, SyntaxError, ValueError):
         code = getattr(function, "__code__", None)
         if code is None:
             return "?"
         return f"{_BYTECODE}{'.'.join(map(str, sys.version_info[:2]))}-{sha256(_bytecode(code)).hexdigest()[:12]}"
     return sha256(syntax.canonical(tree).encode()).hexdigest()[:12]
+
+
+def _source(function: Callable[..., Any]) -> str:
+    """Return the source of a function; `OSError` if it is not available."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is not None and code.co_filename == "<string>":
+        # Since Python 3.13, `inspect` returns the text of `python -c` for all code that `exec` has compiled.
+        raise OSError("code that was compiled from a string has no source")
+    return inspect.getsource(function)
 
 
 def is_bytecode(fingerprint: str) -> bool:
