@@ -165,8 +165,8 @@ class SampleStore:
         done = self.call(*arguments)
         assert (done.code, done.out) == (code, ""), done
         assert re.fullmatch(r"holdfast: [^\n]*\n", done.err), done
-        told = self.call("--json", *arguments)
-        assert (told.code, told.out) == (code, ""), told
-        record = json.loads(told.err)
+        reported = self.call("--json", *arguments)
+        assert (reported.code, reported.out) == (code, ""), reported
+        record = json.loads(reported.err)
         assert set(record) == {"code", "message", "details"}
         return done.err.removeprefix("holdfast: ").rstrip("\n")

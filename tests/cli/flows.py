@@ -1,6 +1,6 @@
 """Workflows for the command line to work on: copied into a test's folder, and named there by `--app flows`.
 
-What they do to the world is a line in `world.txt`; what is wrong with the world is a file beside it.
+Their effects are lines in `world.txt`; a file in the same folder makes an effect fail.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def heavy_flow() -> str:
 
 @workflow(name="cli_reading")
 def reading() -> str:
-    """What it calls its step with is not the same each time: it stands in a file."""
+    """Call a step with an argument from a file, which may change between executions."""
     found = topic(Path("topic.txt").read_text())
     if Path("broken").exists():
         raise ValueError("the book is torn")

@@ -1,4 +1,4 @@
-"""Frozen runs in the operator's inbox: what is told, and each choice."""
+"""Stalled runs in the inbox: the diagnosis, and each choice."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def frozen():
 
 @pytest.fixture
 def frozen(project: ProjectFolder) -> ProjectFolder:
-    """A run that was frozen in its third step; the program knows code that does not hang."""
+    """A run that stalled in its third step; the code that the program loads does not hang."""
     (project.folder / "thaw.py").write_text(FLOWS)
     time, hangs, over = [1_000_000_000.0], threading.Event(), threading.Event()
 
@@ -102,16 +102,16 @@ def test_answer_resume_resumes_the_stalled_run(frozen: ProjectFolder) -> None:
 def test_answer_rollback_rolls_the_stalled_run_back(frozen: ProjectFolder) -> None:
     found = frozen.json("answer", "frozen-1#1", "rollback", "--to", "2", "--app", "thaw", "--actor", "ann")
     assert (found["status"], found["timeline"]) == ("completed", 2)
-    (told,) = frozen.json("inbox", "--answered")
-    assert (told["actor"], told["details"]) == ("ann", {"choice": "rollback", "version": 2})
+    (reported,) = frozen.json("inbox", "--answered")
+    assert (reported["actor"], reported["details"]) == ("ann", {"choice": "rollback", "version": 2})
 
 
 def test_answer_reinitialise_keeps_the_named_parts(frozen: ProjectFolder) -> None:
     found = frozen.json("answer", "frozen-1", "reinitialise", "--keep", "notes", "--app", "thaw")
     assert found["status"] == "completed"
     with frozen.open() as hf:
-        (begun,) = [each for each in hf.history("frozen-1").versions() if each.kind == "manual"]
-        assert begun.state == {"title": "kelp", "notes": True}
+        (restarted,) = [each for each in hf.history("frozen-1").versions() if each.kind == "manual"]
+        assert restarted.state == {"title": "kelp", "notes": True}
 
 
 def test_answer_without_code_leaves_the_run_to_others(frozen: ProjectFolder) -> None:

@@ -127,7 +127,7 @@ def test_app_option_precedes_environment_and_project(failed: ProjectFolder) -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("[tool.holdfast", "cannot be read"),
         ("a = \xff", "cannot be read"),
@@ -136,10 +136,10 @@ def test_app_option_precedes_environment_and_project(failed: ProjectFolder) -> N
         ('[tool.holdfast]\nstore = ""', "store in [tool.holdfast]"),
     ],
 )
-def test_unreadable_project_file_is_reported(failed: ProjectFolder, text: str, told: str) -> None:
+def test_unreadable_project_file_is_reported(failed: ProjectFolder, text: str, reported: str) -> None:
     (failed.folder / "pyproject.toml").write_bytes(text.encode("latin-1"))
     line = one_line(failed.call("runs"), 2)
-    assert told in line
+    assert reported in line
     assert "pyproject.toml" in line
     assert failed.json("runs", code=2)["code"] == "invalid"
     # Who names everything needs no project.
@@ -183,7 +183,7 @@ def test_named_store_precedes_the_store_of_the_app(failed: ProjectFolder, named:
 
 
 def test_app_store_is_used_if_both_names_are_the_same_store(project: ProjectFolder) -> None:
-    """What it redacts is redacted, too, when it is the command line that goes on."""
+    """The redaction of the app's store applies to runs that the command line resumes."""
     with holdfast.open(project.folder / "holdfast.db", redact=["secret*"]) as hf:
         hf.run(flows.failing, run_id="fail-1")
     write(

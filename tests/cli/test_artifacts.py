@@ -17,7 +17,7 @@ CONTENT = bytes(range(256)) * 400
 
 @pytest.fixture
 def large(own: SampleStore) -> SampleStore:
-    """A run with a large value, and a file beside the store."""
+    """A run with a large value, and a file in the folder of the store."""
     with own.open() as hf:
         hf.history("large").commit(
             {"docs": [{"file": holdfast.artifact(CONTENT, name="[red]a.bin")}], "text": "t"}
@@ -52,8 +52,8 @@ def test_artifacts_get_prints_content(large: SampleStore) -> None:
 
 
 def test_artifacts_get_writes_a_file(large: SampleStore) -> None:
-    told = large.screen("artifacts", "get", "large", "docs[0].file", "-o", "out.bin")
-    assert told == "wrote 102 kB to out.bin"
+    reported = large.screen("artifacts", "get", "large", "docs[0].file", "-o", "out.bin")
+    assert reported == "wrote 102 kB to out.bin"
     assert (large.folder / "out.bin").read_bytes() == CONTENT
     assert "out.bin exists: overwrite it with --force" in large.screen(
         "artifacts", "get", "large", "docs[0].file", "-o", "out.bin", code=4
@@ -71,9 +71,9 @@ def test_artifacts_get_prints_no_bytes_to_a_terminal(large: SampleStore) -> None
 
 
 def test_artifacts_put_adds_a_version(large: SampleStore) -> None:
-    told = large.pipe("artifacts", "put", "large", "pictures.first", "picture.png")
+    reported = large.pipe("artifacts", "put", "large", "pictures.first", "picture.png")
     digest = large.json("artifacts", "ls", "large")[1]["digest"]
-    assert told == f"large@2 pictures.first: 102 kB, {digest[:12]}\n"
+    assert reported == f"large@2 pictures.first: 102 kB, {digest[:12]}\n"
     assert large.json("show", "large")["step"] == "put"
     large.pipe("artifacts", "put", "large", "docs[1]", "picture.png", "--step", "add")
     found = json.loads(large.pipe("artifacts", "put", "new-run", "a", "picture.png", "--json"))
@@ -85,7 +85,7 @@ def test_artifacts_put_adds_a_version(large: SampleStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "reported"),
     [
         (["ls", "nosuch"], 3, "no run 'nosuch'"),
         (["get", "0123"], 3, "there is no artifact '0123': `holdfast artifacts ls` lists them"),
@@ -104,10 +104,10 @@ def test_artifacts_put_adds_a_version(large: SampleStore) -> None:
     ],
 )
 def test_artifacts_usage_errors_are_reported(
-    large: SampleStore, arguments: list[str], code: int, told: str
+    large: SampleStore, arguments: list[str], code: int, reported: str
 ) -> None:
     arguments = [str(large.folder / "picture.png") if each == "FILE" else each for each in arguments]
-    assert told in large.refused("artifacts", *arguments, code=code)
+    assert reported in large.refused("artifacts", *arguments, code=code)
     assert large.json("show", "large")["version"] == 1
 
 

@@ -48,7 +48,7 @@ def test_bisect_reports_that_no_version_fails(sample: SampleStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "reported"),
     [
         (["report-1"], 2, "missing argument"),
         (["report-1", "--goood", "3", "--", "true"], 2, "no such option"),
@@ -64,6 +64,6 @@ def test_bisect_reports_that_no_version_fails(sample: SampleStore) -> None:
     ],
 )
 def test_bisect_usage_errors_are_reported(
-    sample: SampleStore, arguments: list[str], code: int, told: str
+    sample: SampleStore, arguments: list[str], code: int, reported: str
 ) -> None:
-    assert told in sample.refused("bisect", *arguments, code=code)
+    assert reported in sample.refused("bisect", *arguments, code=code)

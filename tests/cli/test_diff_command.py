@@ -113,8 +113,8 @@ def test_diff_below_a_path(sample: SampleStore, a: str, b: str, path: str, wante
 
 
 def test_diff_of_a_missing_path_is_refused(sample: SampleStore) -> None:
-    told = sample.refused("diff", "hand@1", "hand@2", "--path", "nowhere", code=3)
-    assert "there is no value at nowhere in hand@1 or hand@2" in told
+    reported = sample.refused("diff", "hand@1", "hand@2", "--path", "nowhere", code=3)
+    assert "there is no value at nowhere in hand@1 or hand@2" in reported
     assert "path '['" in sample.refused("diff", "hand", "--path", "[", code=2)
 
 

@@ -84,8 +84,8 @@ def test_doctor_counts_many_runs(empty: SampleStore) -> None:
     with empty.open() as hf:
         for number in range(7):
             hf.history(f"failed-{number}").commit({}, status="failed")
-    ok, told = findings(empty, code=1)["failed"]
-    assert (ok, told.startswith("7 runs failed: "), told.endswith(" …")) == (False, True, True)
+    ok, reported = findings(empty, code=1)["failed"]
+    assert (ok, reported.startswith("7 runs failed: "), reported.endswith(" …")) == (False, True, True)
 
 
 def test_doctor_reports_an_app_that_cannot_be_imported(own: SampleStore) -> None:

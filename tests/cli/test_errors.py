@@ -1,4 +1,4 @@
-"""What can be wrong with a store, a reference or a stream: one line that says what to do, and the right exit code."""
+"""Problems with a store, a reference or a stream: one line that says what to do, and the right exit code."""
 
 from __future__ import annotations
 
@@ -199,9 +199,9 @@ def test_locked_store_exits_with_11(locked: ProjectFolder, command: list[str]) -
 
 
 def test_lock_timeout_is_configurable(locked: ProjectFolder) -> None:
-    begun = time.monotonic()
+    started = time.monotonic()
     assert "for 5 s" in one_line(locked.call("runs"), 11)
-    assert 5 <= time.monotonic() - begun < 60
+    assert 5 <= time.monotonic() - started < 60
     assert "HOLDFAST_PATIENCE must be a number" in one_line(locked.call("runs", HOLDFAST_PATIENCE="long"), 2)
 
 
@@ -220,7 +220,7 @@ def test_writer_does_not_block_readers(full: ProjectFolder) -> None:
 
 
 def bound_by_rights() -> None:
-    """In the child: give up what lets the superuser pass over permission bits."""
+    """Drop, in the child, the capability of the superuser to ignore permission bits."""
     if os.geteuid() == 0:
         prctl = ctypes.CDLL(None).prctl
         for capability in (1, 2, 3):

@@ -34,8 +34,8 @@ def test_export_prints_several_versions_as_lines(sample: SampleStore) -> None:
 def test_export_overwrites_a_file_only_with_force(own: SampleStore) -> None:
     assert own.pipe("export", "hand", "-o", "hand.json") == "1 file written to hand.json\n"
     written = (own.folder / "hand.json").read_bytes()
-    told = own.screen("export", "counted", "-o", "hand.json", code=4)
-    assert "hand.json exists: overwrite it with --force" in told
+    reported = own.screen("export", "counted", "-o", "hand.json", code=4)
+    assert "hand.json exists: overwrite it with --force" in reported
     assert (own.folder / "hand.json").read_bytes() == written
     own.pipe("export", "counted", "-o", "hand.json", "--force")
     assert (own.folder / "hand.json").read_bytes() != written
@@ -73,8 +73,8 @@ def test_import_under_another_run_id(own: SampleStore) -> None:
 def test_import_never_overwrites_a_run(own: SampleStore) -> None:
     file = str(own.folder / "hand.json")
     own.call("export", "hand@4", "-o", file)
-    told = own.refused("import", file, code=4)
-    assert told == "run 'hand' exists: import it under another id with --run-id, or delete it first"
+    reported = own.refused("import", file, code=4)
+    assert reported == "run 'hand' exists: import it under another id with --run-id, or delete it first"
     assert len(own.json("log", "hand")) == 9
 
 
@@ -121,7 +121,7 @@ def test_import_of_a_changed_snapshot_is_refused(own: SampleStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "reported"),
     [
         (["export"], 2, "name what to export, or use --all"),
         (["export", "hand", "--all"], 2, "name what to export, or use --all"),
@@ -136,15 +136,15 @@ def test_import_of_a_changed_snapshot_is_refused(own: SampleStore) -> None:
     ],
 )
 def test_export_and_import_usage_errors_are_reported(
-    sample: SampleStore, arguments: list[str], code: int, told: str
+    sample: SampleStore, arguments: list[str], code: int, reported: str
 ) -> None:
-    assert told in sample.refused(*arguments, code=code)
+    assert reported in sample.refused(*arguments, code=code)
 
 
 def test_export_of_several_needs_a_folder(own: SampleStore) -> None:
     (own.folder / "file").write_text("")
-    told = own.refused("export", "hand", "counted", "-o", str(own.folder / "file"), code=74)
-    assert "file: File exists" in told
+    reported = own.refused("export", "hand", "counted", "-o", str(own.folder / "file"), code=74)
+    assert "file: File exists" in reported
 
 
 @pytest.mark.parametrize("ref", ["../../etc/passwd", "a/b", ".hidden", "a:b", "語", LONG, "con?*|", "a\\b"])

@@ -133,7 +133,7 @@ def test_fork_never_overwrites_a_run(shop: ProjectFolder) -> None:
     assert "run 'other' exists" in done.err.splitlines()[-1]
     for name, code in (("other", 4), ("a@b", 2)):
         screen = shop.terminal("fork", "shop-1@3", name)
-        assert screen.end() == code, "nobody is asked about what cannot be done"
+        assert screen.end() == code, "an impossible change is not confirmed"
         assert shop.call("fork", "shop-1@3", name, "--dry-run").code == code
     assert shop.json("fork", "shop-1@3", "other", code=4)["code"] == "already_exists"
 
@@ -178,7 +178,7 @@ def test_fork_with_an_unsaved_edit_is_refused(shop: ProjectFolder, code: str, te
 
 
 def test_fork_lets_an_invalid_edit_be_corrected(shop: ProjectFolder) -> None:
-    """What was written is there again."""
+    """The editor shows the invalid text again."""
     mark = shop.folder / "mark"
     code = (
         f"mark = pathlib.Path({str(mark)!r}); first = not mark.exists(); mark.touch()\n"

@@ -24,7 +24,7 @@ def command(name: str) -> click.Command:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_help_summary_matches_the_help_of_the_command(name: str) -> None:
-    """Its help begins with the line of the list, and may go on."""
+    """The help starts with the summary of the list, and may continue."""
     text = command(name).help
     assert text
     assert text.split("\n\n")[0].startswith(LINES[name].rstrip("."))
@@ -78,15 +78,15 @@ def test_version_option_prints_the_version(sample: SampleStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "told"),
+    ("typed", "reported"),
     [
         ("lgo", "there is no command 'lgo': did you mean 'log'?"),
         ("xyzzy", "there is no command 'xyzzy': `holdfast --help` lists the commands"),
         ("--nosuch", "no such option"),
     ],
 )
-def test_help_suggests_a_similar_command(sample: SampleStore, typed: str, told: str) -> None:
+def test_help_suggests_a_similar_command(sample: SampleStore, typed: str, reported: str) -> None:
     done = call(typed, cwd=sample.folder)
     assert (done.code, done.out) == (2, "")
-    assert told in done.err.lower()
+    assert reported in done.err.lower()
     assert json.loads(call("--json", typed, cwd=sample.folder).err)["code"] == "usage"

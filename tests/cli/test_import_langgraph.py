@@ -55,8 +55,8 @@ def old(tmp_path: Path) -> Path:
 
 def test_import_langgraph_copies_threads(bare: SampleStore, old: Path) -> None:
     before = old.read_bytes()
-    told = bare.pipe("import-langgraph", str(old))
-    assert told == "copied 10 checkpoints of 3 threads, all verified\n"
+    reported = bare.pipe("import-langgraph", str(old))
+    assert reported == "copied 10 checkpoints of 3 threads, all verified\n"
     assert old.read_bytes() == before
     with HoldfastSaver(bare.folder / STORE) as saver, SqliteSaver.from_conn_string(str(old)) as source:
         for name in ("a", "b/c", "d"):
@@ -112,8 +112,8 @@ def test_import_langgraph_allows_classes_by_name(
     refused = bare.call("import-langgraph", str(file))
     assert refused.code == 6
     assert "parcels_of_mine.Parcel" in refused.err
-    told = bare.pipe("import-langgraph", str(file), "--allow", "parcels_of_mine.Parcel")
-    assert told == "copied 3 checkpoints of 1 thread, all verified\n"
+    reported = bare.pipe("import-langgraph", str(file), "--allow", "parcels_of_mine.Parcel")
+    assert reported == "copied 3 checkpoints of 1 thread, all verified\n"
     sys.modules.pop("parcels_of_mine")
 
 

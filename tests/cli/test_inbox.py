@@ -58,8 +58,8 @@ def test_answer_without_code_is_stored(asking: ProjectFolder) -> None:
     assert done.out == ("answered ask-1#1; continue the run with holdfast resume ask-1 --app MODULE\n")
     assert asking.world == []
     assert asking.call("inbox").out == ""
-    (told,) = asking.json("inbox", "--answered")
-    assert (told["actor"], told["answer"]) == ("ann", True)
+    (reported,) = asking.json("inbox", "--answered")
+    assert (reported["actor"], reported["answer"]) == ("ann", True)
     assert asking.call("inbox", "--answered").out.split("\t")[5:7] == ["true", "ann"]
     assert asking.call("resume", "ask-1", "--app", "flows").code == 0
     assert asking.look("ask-1")[:2] == ("completed", True)
@@ -212,7 +212,7 @@ def test_answer_of_a_child_resumes_the_parent(project: ProjectFolder) -> None:
 
 
 @pytest.mark.parametrize(("typed", "code"), [("yes\n", 0), ("maybe\n", 2), ("\x03", 130)])
-def test_answer_prompts_on_a_terminal(asking: ProjectFolder, typed: str, code: int) -> None:
+def test_answer_asks_for_a_value_on_a_terminal(asking: ProjectFolder, typed: str, code: int) -> None:
     before = asking.bytes()
     screen = asking.terminal("answer", "ask-1", "--app", "flows")
     screen.until("Shall it be published?  [true | false]").until("answer:")
@@ -265,7 +265,7 @@ def test_signal_before_the_wait_is_stored(asking: ProjectFolder) -> None:
         (["wait-1", "printer", "{"], 2, "is not JSON"),
         (["wait-1", ""], 2, "a signal needs a name"),
         (["shop-1", "printer"], 2, "run 'shop-1' is completed: it receives no more signals"),
-        (["nobody", "printer"], 3, "there is no run 'nobody'"),
+        (["missing", "printer"], 3, "there is no run 'missing'"),
     ],
 )
 def test_signal_usage_errors_are_reported(

@@ -18,8 +18,8 @@ OLD = Path(__file__).parent.parent / "compat" / "format-1.sqlite"
 
 
 def test_init_creates_a_store(bare: SampleStore) -> None:
-    told = bare.pipe("init")
-    assert told == 'created holdfast.db: hf = holdfast.open("holdfast.db"), then `holdfast runs`\n'
+    reported = bare.pipe("init")
+    assert reported == 'created holdfast.db: hf = holdfast.open("holdfast.db"), then `holdfast runs`\n'
     assert bare.pipe("runs") == ""
     assert "found" in bare.pipe("init"), "a second time nothing happens"
     assert json.loads(bare.pipe("init", "--json")) == {"store": STORE, "created": False}
@@ -83,15 +83,15 @@ def test_init_of_a_memory_store_is_refused(bare: SampleStore) -> None:
 def test_init_of_a_server_ignores_files(bare: SampleStore) -> None:
     (bare.folder / "postgresql:").mkdir()
     done = call(
-        "init", "postgresql://nobody@127.0.0.1:1/none", "--dry-run", cwd=bare.folder, HOLDFAST_PATIENCE="0.2"
+        "init", "postgresql://none@127.0.0.1:1/none", "--dry-run", cwd=bare.folder, HOLDFAST_PATIENCE="0.2"
     )
     assert (done.code, done.out) == (10, "")
 
 
 def test_init_in_a_missing_folder_is_refused(bare: SampleStore) -> None:
-    told = bare.screen("init", "no/such/runs.db", "-y", code=10)
-    assert "the folder no/such does not exist" in told
-    assert "Traceback" not in told
+    reported = bare.screen("init", "no/such/runs.db", "-y", code=10)
+    assert "the folder no/such does not exist" in reported
+    assert "Traceback" not in reported
 
 
 def test_migrate_of_a_current_store_does_nothing(sample: SampleStore) -> None:

@@ -70,9 +70,9 @@ def python(project: ProjectFolder, code: str, *arguments: str) -> terminal.Done:
 def interrupted(done: terminal.Done) -> None:
     assert done.code == 130, done
     assert "Traceback" not in done.err, done
-    told = done.err.splitlines()
-    assert told[-1:] in ([], ["holdfast: interrupted; nothing is lost"]), done
-    assert "" not in told, done
+    reported = done.err.splitlines()
+    assert reported[-1:] in ([], ["holdfast: interrupted; nothing is lost"]), done
+    assert "" not in reported, done
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_interrupt_ends_verify(project: ProjectFolder) -> None:
 
 
 def test_interrupt_given_twice_ends_at_once(project: ProjectFolder) -> None:
-    """A thread that goes on does not hold up who interrupts a second time."""
+    """A running thread does not delay the exit by a second interrupt."""
     _resumable(project)
     project.rewrite(
         'wait_for_file("go")',
@@ -237,8 +237,8 @@ def test_interrupt_given_twice_ends_at_once(project: ProjectFolder) -> None:
     project_folder.until(lambda: "begin" in project.world)
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
-    told = [process.stderr.readline() for _ in range(2)]
-    assert "interrupted" in told[1]
+    reported = [process.stderr.readline() for _ in range(2)]
+    assert "interrupted" in reported[1]
     project_folder.until(lambda: _signal_until_gone(process))
     assert process.wait() == 130
     assert process.stderr.read() == ""

@@ -1,4 +1,4 @@
-"""What programs read from the command line is UTF-8, whatever the locale is, and Python's `-OO` changes nothing."""
+"""Output for programs is UTF-8 in every locale, and Python's `-OO` changes nothing."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def test_log_reports_more_versions_on_a_terminal(sample: SampleStore) -> None:
     lines = sample.screen("log", "hand", "-n", "3").splitlines()
     assert lines[-1] == "more versions: -n 30, or --before 7"
     assert [line[:3].rstrip() for line in lines[:4]] == ["●", "├─╮", "○ │", "│ ○"], (
-        "lines go on below the list"
+        "lines continue below the list"
     )
     assert "more" not in sample.screen("log", "hand", "-n", "9")
     done = sample.call("log", "hand", "-n", "3")
@@ -160,7 +160,7 @@ def test_log_accepts_a_prefix(sample: SampleStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "code", "told"),
+    ("name", "code", "reported"),
     [
         ("report", 2, "'report' could be any of report-1, report-2: write more of it"),
         ("reprot-1", 3, "there is no run 'reprot-1': did you mean 'report-1'?"),
@@ -169,8 +169,8 @@ def test_log_accepts_a_prefix(sample: SampleStore) -> None:
         ("\x1b[31m", 3, "there is no run '\\x1b[31m': `holdfast runs` lists them"),
     ],
 )
-def test_log_of_an_unknown_run_is_refused(sample: SampleStore, name: str, code: int, told: str) -> None:
-    assert sample.refused("log", name, code=code) == told
+def test_log_of_an_unknown_run_is_refused(sample: SampleStore, name: str, code: int, reported: str) -> None:
+    assert sample.refused("log", name, code=code) == reported
 
 
 def test_log_needs_a_run(sample: SampleStore) -> None:
@@ -182,8 +182,8 @@ def test_log_escapes_characters_that_cannot_be_encoded(sample: SampleStore) -> N
 
 
 def test_log_of_a_version_is_refused(sample: SampleStore) -> None:
-    told = sample.refused("log", "hand@2", code=2)
-    assert told.startswith("hand@2 is a version, but a run is expected: --before N")
+    reported = sample.refused("log", "hand@2", code=2)
+    assert reported.startswith("hand@2 is a version, but a run is expected: --before N")
     assert "no run 'hnad@2'" in sample.refused("log", "hnad@2", code=3)
 
 

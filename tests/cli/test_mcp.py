@@ -49,7 +49,7 @@ class Server:
         return json.loads(self.process.stdout.readline())
 
     def end(self) -> tuple[int, str]:
-        """The exit code, and what it said beside the protocol."""
+        """Return the exit code, and the text on standard error."""
         code = self.process.wait(30)
         assert self.process.stderr is not None
         return code, self.process.stderr.read().decode()
@@ -156,7 +156,7 @@ def test_mcp_without_its_package_is_refused(project: ProjectFolder) -> None:
 
 
 def test_mcp_help_does_not_import_the_package(project: ProjectFolder) -> None:
-    told = subprocess.run(
+    reported = subprocess.run(
         [
             sys.executable,
             "-c",
@@ -169,5 +169,5 @@ def test_mcp_help_does_not_import_the_package(project: ProjectFolder) -> None:
         cwd=project.folder,
         env={**os.environ, "COLUMNS": "200"},
     )
-    assert "Serve the store to agents" in told.stdout
-    assert told.stdout.splitlines()[-1] == "[]"
+    assert "Serve the store to agents" in reported.stdout
+    assert reported.stdout.splitlines()[-1] == "[]"

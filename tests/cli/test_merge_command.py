@@ -85,7 +85,7 @@ def test_merge_conflict_names_both_sides(two: ProjectFolder) -> None:
     )
     assert "both changed both" in one_line(two.call("merge", "plan-1", "2", "--dry-run"), 4)
     assert two.call("merge", "plan-1", "2", "--dry-run", "--prefer", "head").code == 0
-    assert two.terminal("merge", "plan-1", "2").end() == 4, "nobody is asked about what cannot be done"
+    assert two.terminal("merge", "plan-1", "2").end() == 4, "an impossible change is not confirmed"
     found = two.json("merge", "plan-1", "2", code=4)
     assert found["code"] == "merge_conflict"
     assert found["details"] == {
@@ -131,7 +131,7 @@ def test_merge_prefer_keeps_a_deletion(project: ProjectFolder, side: str, there:
         (["--timeline", "9"], 3, "no timeline 9"),
         (["1"], 2, "nothing to merge: plan-1@3 already contains plan-1@1"),
         (["head"], 2, "nothing to merge"),
-        (["2", "--prefer", "nobody"], 2, "nobody"),
+        (["2", "--prefer", "unknown"], 2, "unknown"),
     ],
 )
 def test_merge_usage_errors_are_reported(

@@ -1,4 +1,4 @@
-"""What all commands share: where output goes, what errors look like, that nothing in a store steers a terminal."""
+"""Output of all commands: streams, errors, and stored text that cannot control a terminal."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ def test_output_never_controls_a_terminal(sample: SampleStore, command: list[str
 
 @pytest.mark.parametrize("command", LOOKING, ids=" ".join)
 def test_output_json_and_fields_hold_no_control_character(sample: SampleStore, command: list[str]) -> None:
-    told = sample.call("--json", *command)
-    assert (told.code, told.err) == (CODES.get(command[0], 0), "")
-    for line in told.out.splitlines():
+    reported = sample.call("--json", *command)
+    assert (reported.code, reported.err) == (CODES.get(command[0], 0), "")
+    for line in reported.out.splitlines():
         json.loads(line)
-    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", told.out)
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", reported.out)
     plain = sample.call(*command)
     if command[0] != "completion":
         assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", plain.out)
-    assert plain.code == told.code
+    assert plain.code == reported.code
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,9 @@ def test_error_is_printed_to_standard_error(sample: SampleStore) -> None:
     done = call("show", "nosuch", cwd=sample.folder)
     assert (done.code, done.out) == (3, "")
     assert done.err == "holdfast: there is no run 'nosuch': `holdfast runs` lists them\n"
-    told = call("show", "nosuch", "--json", cwd=sample.folder)
-    assert (told.code, told.out) == (3, "")
-    record = json.loads(told.err)
+    reported = call("show", "nosuch", "--json", cwd=sample.folder)
+    assert (reported.code, reported.out) == (3, "")
+    record = json.loads(reported.err)
     assert (record["code"], record["details"]) == ("not_found", {"run": "nosuch"})
 
 

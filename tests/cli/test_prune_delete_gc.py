@@ -37,8 +37,8 @@ def test_prune_dry_run_changes_nothing(own: SampleStore) -> None:
 def test_prune_keeps_what_the_policy_keeps(own: SampleStore) -> None:
     assert "3 versions" in own.pipe("prune", "counted", "--keep-last", "2", "-y")
     assert kept(own, "counted") == [6, 5, 3]
-    told = own.refused("show", "counted@2", code=3)
-    assert "version 2" in told
+    reported = own.refused("show", "counted@2", code=3)
+    assert "version 2" in reported
     own.pipe("verify")
 
 
@@ -65,7 +65,7 @@ def test_prune_with_nothing_to_prune(own: SampleStore, rule: str) -> None:
 
 @pytest.mark.parametrize("rule", ["--keep-hourly", "--keep-daily", "--keep-weekly"])
 def test_prune_keeps_one_per_hour_day_or_week(own: SampleStore, rule: str) -> None:
-    """All are of this hour, or of two if it has just begun: the newest of each stays."""
+    """All are of this hour, or of two if it has just started: the newest of each stays."""
     (plan,) = own.json("prune", "counted", rule, "3", "--dry-run")["runs"]
     assert {6, 3} <= set(plan["keep"])
     assert len(plan["keep"]) <= 3
@@ -89,7 +89,7 @@ def test_prune_asks_on_a_terminal(own: SampleStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "reported"),
     [
         (["prune"], 2, "name the runs, or use --all"),
         (["prune", "hand"], 2, "name what to keep: --keep-last 10"),
@@ -105,15 +105,15 @@ def test_prune_asks_on_a_terminal(own: SampleStore) -> None:
     ],
 )
 def test_prune_usage_errors_are_reported(
-    own: SampleStore, arguments: list[str], code: int, told: str
+    own: SampleStore, arguments: list[str], code: int, reported: str
 ) -> None:
-    assert told in own.refused(*arguments, code=code)
+    assert reported in own.refused(*arguments, code=code)
     assert kept(own, "hand")
 
 
 def test_delete_removes_runs(own: SampleStore) -> None:
-    told = own.call("delete", "hand", "--dry-run").out
-    assert told == "delete 1 run permanently, with all versions: hand\n"
+    reported = own.call("delete", "hand", "--dry-run").out
+    assert reported == "delete 1 run permanently, with all versions: hand\n"
     assert own.json("delete", "hand", "--dry-run") == {"dry_run": True, "runs": ["hand"], "children": []}
     assert kept(own, "hand")
     assert own.pipe("delete", "hand", "pruned", "-y") == "deleted hand, pruned\n"
@@ -141,8 +141,8 @@ def test_prune_without_confirmation_is_refused(own: SampleStore) -> None:
     assert (done.code, done.out) == (2, "")
     assert done.err.splitlines()[0] == "counted: 1–2, 4 of 6"
     assert "confirm it with --yes" in done.err
-    told = own.call("prune", "counted", "--keep-last", "2", "--json")
-    assert (told.code, told.out) == (2, "")
+    reported = own.call("prune", "counted", "--keep-last", "2", "--json")
+    assert (reported.code, reported.out) == (2, "")
     assert len(kept(own, "counted")) == 6
 
 
@@ -173,8 +173,8 @@ def test_delete_announces_and_removes_children(own: SampleStore) -> None:
     with own.open() as hf:
         hf.run(part, True, run_id="whole")
         (inner,) = hf.get("whole").children
-    told = own.call("delete", "whole", "--dry-run").out.splitlines()
-    assert told[1] == f"and 1 child run: {inner}"
+    reported = own.call("delete", "whole", "--dry-run").out.splitlines()
+    assert reported[1] == f"and 1 child run: {inner}"
     plan = own.json("delete", inner, "whole", "han", "hand", "--dry-run")
     assert plan == {"dry_run": True, "runs": ["whole", "hand"], "children": [inner]}
     assert own.json("delete", inner, "whole", "whole", "-y") == {"deleted": ["whole"], "children": [inner]}
@@ -182,11 +182,11 @@ def test_delete_announces_and_removes_children(own: SampleStore) -> None:
 
 
 def test_delete_of_a_running_run_is_refused(own: SampleStore) -> None:
-    begun, go = threading.Event(), threading.Event()
+    started, go = threading.Event(), threading.Event()
 
     @step(name="forget_wait")
     def wait() -> None:
-        begun.set()
+        started.set()
         go.wait(30)
 
     @workflow(name="forget_inner")
@@ -200,10 +200,10 @@ def test_delete_of_a_running_run_is_refused(own: SampleStore) -> None:
     with own.open() as hf:
         thread = threading.Thread(target=hf.run, args=(outer,), kwargs={"run_id": "busy"})
         thread.start()
-        assert begun.wait(30)
+        assert started.wait(30)
         try:
-            told = own.refused("delete", "busy", "-y", code=4)
-            assert "is being advanced elsewhere: wait for it, or cancel it" in told
+            reported = own.refused("delete", "busy", "-y", code=4)
+            assert "is being advanced elsewhere: wait for it, or cancel it" in reported
             (below,) = hf.get("busy").children
             with pytest.raises(holdfast.AlreadyRunning):
                 hf.delete(below)

@@ -18,7 +18,7 @@ from holdfast import Watchdog, workflow
 
 project = project_folder.project
 
-#: One run that waits, as the fields of all statuses tell it.
+#: The fields of all statuses, for one queued run.
 QUEUED = "1\t0\t0\t0\t0\t0\t0\t0"
 
 
@@ -115,7 +115,7 @@ class TestWorker:
             (["flows", "--concurrency", "0"], 2, "concurrency"),
             (["flows", "--concurrency", "many"], 2, "concurrency"),
             (["flows", "--store", "nowhere.db"], 10, "no store"),
-            (["flows", "--store", "postgresql://nobody@127.0.0.1:1/none"], 10, ""),
+            (["flows", "--store", "postgresql://none@127.0.0.1:1/none"], 10, ""),
         ],
     )
     def test_worker_usage_errors_are_reported(
@@ -183,10 +183,10 @@ class TestEnqueue:
             assert hf.get("one").status == "queued"
 
     def test_enqueue_passes_arguments(self, stocked: ProjectFolder) -> None:
-        told = stocked.json(
+        reported = stocked.json(
             "enqueue", "cli_asking", "--with", 'schema={"type": "string"}', "--run-id", "asks"
         )
-        assert told == {"run": "asks", "status": "queued"}
+        assert reported == {"run": "asks", "status": "queued"}
         process = worker(stocked, "flows")
         until(lambda: status(stocked, "asks") == "suspended")
         answered = stocked.call("answer", "asks", "fine", "--no-resume")
@@ -234,14 +234,14 @@ class TestEnqueue:
 class TestRequeue:
     def test_requeue_of_a_paused_run(self, stocked: ProjectFolder) -> None:
         assert stocked.call("pause", "shop-1").code == 0
-        done = stocked.call("requeue", "shop", "--reason", "go on", "--queue", "slow", "--delay", "1s")
+        done = stocked.call("requeue", "shop", "--reason", "continue", "--queue", "slow", "--delay", "1s")
         assert (done.code, done.out) == (0, "queued shop-1\n")
         assert stocked.json("requeue", "shop-1") == {"run": "shop-1", "status": "queued"}
 
     def test_usage_errors_are_reported(self, stocked: ProjectFolder) -> None:
         stocked.run(flows.shop, run_id="done-1")
         assert "is completed" in one_line(stocked.call("requeue", "done-1"), 2)
-        assert "there is no run" in one_line(stocked.call("requeue", "nobody"), 3)
+        assert "there is no run" in one_line(stocked.call("requeue", "missing"), 3)
 
 
 def test_workers_of_one_store_share_the_queue(project: ProjectFolder) -> None:
@@ -287,7 +287,7 @@ class TestMonitor:
         def dying() -> None:
             raise KeyboardInterrupt
 
-        for run_id, watch in (("told", None), ("asked", Watchdog())):
+        for run_id, watch in (("reported", None), ("asked", Watchdog())):
             with suppress(KeyboardInterrupt):
                 project.run(dying, run_id=run_id, watchdog=watch)
         before = project.call("events").out
@@ -302,7 +302,7 @@ class TestMonitor:
         assert found["dry_run"] is True
         assert sorted((run["run"], run["action"]) for run in found["runs"]) == [
             ("asked", "stall"),
-            ("told", "report"),
+            ("reported", "report"),
         ]
         assert project.call("events").out == before
         assert {run["action"] for run in project.json("monitor", "--once", code=1)} == {"stall", "report"}

@@ -124,7 +124,7 @@ def test_rollback_with_a_failed_compensation_says_how_to_complete_it(shop: Proje
     found = shop.json("rollback", "shop-1", "--to", "1", "--app", "flows", code=4)
     assert (found["code"], found["details"]) == ("compensation_failed", {"run": "shop-1", "address": "order"})
     assert shop.world == ["undo rock"]
-    # What is left to be undone is told before it is done.
+    # What is left to be undone is reported before it is done.
     plan = shop.json("resume", "shop-1", "--dry-run")
     assert (plan["undo"], plan["version"]) == (["order"], 1)
     assert plan["again"] == ["order", "count", "order#2", "count#2"]
@@ -173,9 +173,11 @@ def test_rollback_of_a_manual_run_needs_no_code(project: ProjectFolder) -> None:
 def test_rollback_to_the_head_is_announced(project: ProjectFolder) -> None:
     with project.open() as hf:
         hf.history("by-hand").commit({"n": 1})
-    told = "by-hand will stay at version 1, on a new timeline."
-    project.terminal("rollback", "by-hand", "--to", "head").until(told).until("Go ahead?").type("y\n").end()
-    assert project.call("rollback", "by-hand", "--to", "head", "--dry-run").out == told + "\n"
+    reported = "by-hand will stay at version 1, on a new timeline."
+    project.terminal("rollback", "by-hand", "--to", "head").until(reported).until("Go ahead?").type(
+        "y\n"
+    ).end()
+    assert project.call("rollback", "by-hand", "--to", "head", "--dry-run").out == reported + "\n"
     with project.open() as hf:
         assert len(hf.history("by-hand").timelines()) == 2
 
@@ -217,9 +219,9 @@ def test_rollback_with_changed_code_is_refused_before_any_change(project: Projec
         project.run(flows.strict, run_id=run_id)
         project.rewrite('version="strict 1"', 'version="strict 2"')
         before = project.bytes()
-        told = one_line(project.call(*command, "--app", "flows"), 4)
-        assert f"has changed since run '{run_id}' was last executed: restore the old code, or use" in told
-        assert told.endswith("--changed allow")
+        reported = one_line(project.call(*command, "--app", "flows"), 4)
+        assert f"has changed since run '{run_id}' was last executed: restore the old code, or use" in reported
+        assert reported.endswith("--changed allow")
         assert project.bytes() == before
         assert project.call(*command, "--app", "flows", "--changed", "allow").code == 0
         project.rewrite('version="strict 2"', 'version="strict 1"')

@@ -126,9 +126,9 @@ def test_runs_usage_errors_are_reported(sample: SampleStore, wrong: list[str]) -
 
 
 def test_runs_without_a_store_are_refused(bare: SampleStore) -> None:
-    told = bare.screen("runs", code=10).replace("\n", "")
-    assert "there is no store at holdfast.db" in told
-    assert "holdfast init" in told
+    reported = bare.screen("runs", code=10).replace("\n", "")
+    assert "there is no store at holdfast.db" in reported
+    assert "holdfast init" in reported
     bare.pipe("runs", code=10)
     assert not (bare.folder / STORE).exists()
 

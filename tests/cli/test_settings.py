@@ -69,7 +69,7 @@ def test_app_setting_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("store", "code", "told"),
+    ("store", "code", "reported"),
     [
         ("nosuch.db", 10, "there is no store at nosuch.db (--store)"),
         ("http://somewhere", 2, "unknown kind of store http://"),
@@ -78,17 +78,17 @@ def test_app_setting_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ("a\x1b[2J.db", 10, "\\e[2J"),
     ],
 )
-def test_invalid_store_setting_is_refused(bare: SampleStore, store: str, code: int, told: str) -> None:
+def test_invalid_store_setting_is_refused(bare: SampleStore, store: str, code: int, reported: str) -> None:
     done = call("runs", "--store", store, cwd=bare.folder)
     assert done.code == code, done
-    assert told in done.err
+    assert reported in done.err
     assert done.err.count("\n") == 1
     assert "\x1b" not in done.err
     assert os.listdir(bare.folder) == []
 
 
 def test_store_setting_that_names_another_file_is_refused(bare: SampleStore) -> None:
-    (bare.folder / "notes.txt").write_text("these are my notes, which are no database\n" * 100)
+    (bare.folder / "notes.txt").write_text("these are my notes, which are not a database\n" * 100)
     done = call("runs", "--store", "notes.txt", cwd=bare.folder)
     assert done.code in (6, 10)
     assert done.err.count("\n") == 1

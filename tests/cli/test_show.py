@@ -80,7 +80,7 @@ def test_show_accepts_every_reference(sample: SampleStore, ref: str, number: int
 
 
 def test_show_of_a_failed_run_includes_the_failure(sample: SampleStore) -> None:
-    """The step that failed left no version; the head tells of it."""
+    """The failed step left no version; the head shows the failure."""
     text = sample.screen("show", "report-2", columns=300)
     assert "the run failed after this: ValueError: no [bold]press[/bold] \\e[2J" in text
     assert "Traceback (most recent call last):" in text
@@ -162,7 +162,7 @@ def test_show_of_a_huge_value(own: SampleStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "reported"),
     [
         (["report-1@99"], 3, "run 'report-1' has no version 99: `holdfast log report-1` lists them"),
         (["report-1@0"], 2, "versions are numbered from 1"),
@@ -184,9 +184,9 @@ def test_show_of_a_huge_value(own: SampleStore) -> None:
     ],
 )
 def test_show_of_a_missing_version_is_refused(
-    sample: SampleStore, arguments: list[str], code: int, told: str
+    sample: SampleStore, arguments: list[str], code: int, reported: str
 ) -> None:
-    assert told in sample.refused("show", *arguments, code=code)
+    assert reported in sample.refused("show", *arguments, code=code)
 
 
 def test_show_respects_no_color(sample: SampleStore) -> None:

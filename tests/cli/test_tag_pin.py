@@ -36,8 +36,8 @@ def test_tag_can_be_on_several_versions(own: SampleStore) -> None:
 
 
 def test_tag_refers_to_the_newest_version(own: SampleStore) -> None:
-    told = own.pipe("tag", "hand@2", "good")
-    assert told.startswith("hand@2 is tagged good; hand:good is hand@7, the newest with that tag")
+    reported = own.pipe("tag", "hand@2", "good")
+    assert reported.startswith("hand@2 is tagged good; hand:good is hand@7, the newest with that tag")
     assert own.pipe("tag", "hand@8", "good") == "tagged hand@8 as hand:good\n"
 
 
@@ -61,7 +61,7 @@ def test_pin_is_added_and_removed(own: SampleStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "reported"),
     [
         (["tag", "hand@2", "12"], 2, "would read as a version"),
         (["tag", "hand@2", "head"], 2, "would read as a version"),
@@ -75,6 +75,6 @@ def test_pin_is_added_and_removed(own: SampleStore) -> None:
     ],
 )
 def test_tag_and_pin_usage_errors_are_reported(
-    own: SampleStore, arguments: list[str], code: int, told: str
+    own: SampleStore, arguments: list[str], code: int, reported: str
 ) -> None:
-    assert told in own.refused(*arguments, code=code)
+    assert reported in own.refused(*arguments, code=code)

@@ -27,7 +27,7 @@ def waiting() -> str:
 
 
 @pytest.mark.parametrize(
-    ("run", "code", "told"),
+    ("run", "code", "reported"),
     [
         ("report-1", 0, 'completed  report-1@6: "done"'),
         ("report-2", 1, "failed  report-2: ValueError"),
@@ -35,10 +35,10 @@ def waiting() -> str:
         ("died", 1, "interrupted  died: no process executes it; use `holdfast resume died`"),
     ],
 )
-def test_watch_of_an_ended_run(sample: SampleStore, run: str, code: int, told: str) -> None:
+def test_watch_of_an_ended_run(sample: SampleStore, run: str, code: int, reported: str) -> None:
     text = sample.screen("watch", run, code=code)
     assert "← head" in text
-    assert told in text
+    assert reported in text
 
 
 def test_watch_in_a_pipe_prints_events_and_the_outcome(sample: SampleStore) -> None:
@@ -91,7 +91,7 @@ def test_watch_ends_when_a_child_asks(own: SampleStore) -> None:
 
 
 def test_watch_can_be_interrupted(own: SampleStore) -> None:
-    """A history that is kept by hand has no end."""
+    """A manual run has no end."""
     watching = Terminal("watch", "hand", cwd=own.folder)
     watching.until("running  hand@9")
     with own.open() as hf:

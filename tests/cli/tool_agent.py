@@ -45,7 +45,7 @@ class Agent:
         return found
 
     def call(self, name: str, **arguments: Any) -> Any:
-        """What a tool gives."""
+        """Return the result of a tool."""
         found = self.result(name, **arguments)
         assert not found.is_error, found
         return found.structured_content
@@ -61,13 +61,13 @@ class Agent:
         """The error of a tool: code, message, details."""
         found = self.result(name, **arguments)
         assert found.is_error, found
-        told = found.structured_content
-        assert set(told) == {"untrusted", "code", "message", "details"}
+        reported = found.structured_content
+        assert set(reported) == {"untrusted", "code", "message", "details"}
         text = text_of(found)
         assert "Traceback" not in text
         assert text.split("\n")[0].startswith("The call failed. ")
-        json.dumps(told)
-        return told
+        json.dumps(reported)
+        return reported
 
 
 def text_of(found: CallToolResult) -> str:
@@ -78,7 +78,7 @@ def text_of(found: CallToolResult) -> str:
 
 @contextmanager
 def agent(folder: Path, *arguments: str, mode: str = "auto", **more: str) -> Iterator[Agent]:
-    """An agent with its server, started in a folder. What the server says beside the protocol goes to `stderr.txt`."""
+    """An agent with its server, started in a folder. The standard error of the server is written to `stderr.txt`."""
     program = StdioServerParameters(
         command=sys.executable,
         args=["-m", "holdfast", "mcp", *arguments],

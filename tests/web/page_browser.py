@@ -17,7 +17,7 @@ from web_server import DEADLINE, Served
 
 from holdfast.web.page import FOLDER
 
-#: Where pictures of the screens are left, to be looked at by whoever changed the page.
+#: The folder for pictures of the screens, for a person who changes the page to look at.
 SCREENS = Path(os.environ.get("HOLDFAST_SCREENS", Path(__file__).parents[2] / "build" / "screens"))
 WIDE = {"width": 1360, "height": 820}
 PHONE = {"width": 390, "height": 800}
@@ -41,12 +41,12 @@ class Tab:
         )
 
     def open(self, where: str) -> Page:
-        """Go to a view, by what stands behind the # of its address."""
+        """Open a view, by the part of its address after the #."""
         self.page.goto(f"{self.served.url}/#/{where}")
         return self.page
 
     def shot(self, name: str) -> None:
-        """Leave a picture."""
+        """Save a picture."""
         SCREENS.mkdir(parents=True, exist_ok=True)
         self.page.screenshot(path=SCREENS / f"{name}.png")
 

@@ -14,7 +14,7 @@ import holdfast
 from holdfast import Holdfast, HoldfastError, Retry, Watchdog, step, workflow
 
 FAILING: set[str] = {"broken"}
-#: What a slow step waits for; nothing unless somebody wants it to be seen at work.
+#: The event that a slow step waits for; None unless a test shows it running.
 HINDERED: threading.Event | None = None
 
 
@@ -76,7 +76,7 @@ def stand() -> str:
 
 @workflow(name="slow_study")
 def slow(topic: str) -> str:
-    """Stands still in its second step."""
+    """Block in the second step."""
     plan(topic)
     return stand()
 
@@ -95,7 +95,7 @@ def wordy() -> None:
 
 
 class _Circles:
-    """How often an agent that goes in circles goes round before it stands still."""
+    """Number of loops of an agent before it blocks."""
 
     def begin(self) -> None:
         self.left = 4
@@ -157,7 +157,7 @@ def stall_run(hf: Holdfast) -> None:
 
 
 def stop_circling() -> None:
-    """Let whoever stands still in a circle go on."""
+    """Release the agents that block in a loop."""
     _CIRCLES.enough.set()
 
 

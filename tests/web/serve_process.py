@@ -34,9 +34,9 @@ class Process:
         assert self.popen.stdout is not None
         line = self.popen.stdout.readline()
         assert line, self.log.read_text()
-        self.told: dict[str, Any] = json.loads(line)
-        self.url: str = self.told["url"]
-        self.token: str = self.told.get("token", "")
+        self.reported: dict[str, Any] = json.loads(line)
+        self.url: str = self.reported["url"]
+        self.token: str = self.reported.get("token", "")
 
     @property
     def headers(self) -> dict[str, str]:
@@ -66,7 +66,7 @@ class Process:
 
 
 class Ears:
-    """Many listeners, each a socket; one thread reads what comes on those that are not told to stop. `room` is how much
+    """Many listeners, each a socket; one thread reads what comes on those that are not paused. `room` is how much
     may wait for the first of them in this machine's hands."""
 
     def __init__(self, process: Process, count: int, query: str = "", room: int | None = None) -> None:
@@ -124,7 +124,7 @@ class Ears:
                 for key, _ in self._selector.select(0):
                     self._take(key.data)
                 self._came.notify_all()
-            # Whoever wants to stop one of them gets a turn.
+            # A thread that stops one of them gets a turn.
             time.sleep(0.002)
 
     def _take(self, number: int) -> None:

@@ -30,7 +30,7 @@ from holdfast.web.page import PageFiles
 from holdfast.web.server import ServeOptions, Server, is_loopback
 
 EVERY = table(legacy_get=True)
-#: All that anybody may call.
+#: The public operations.
 PUBLIC = {("GET", "/launch")}
 RUNS = "/api/v1/runs"
 
@@ -63,7 +63,7 @@ def test_route_without_a_token_is_refused(legacy: Served, operation: Operation) 
         {"authorization": f"Basic {TOKENS[Role.ADMIN]}"},
         {"cookie": f"{legacy.server.app.service.settings.cookie}={TOKENS[Role.ADMIN]}"},
     ):
-        # A stream would not end by itself if it were begun.
+        # A stream would not end by itself if it were started.
         found = legacy.client(None).request(operation.method, path_of(operation), headers=headers)
         assert found.status_code == 401, found.text
         assert found.headers["www-authenticate"] == 'Bearer realm="holdfast"'
@@ -128,7 +128,7 @@ def test_request_needs_exactly_one_host(served: Served) -> None:
 def test_code_becomes_a_session_once(served: Served) -> None:
     client = served.client(None)
     url = served.server.launch()
-    assert client.head(url).status_code == 401, "whoever only looks ahead does not use it up"
+    assert client.head(url).status_code == 401, "HEAD does not use the code"
     found = client.get(url)
     assert (found.status_code, found.headers["location"]) == (303, "/")
     cookie = found.headers["set-cookie"]

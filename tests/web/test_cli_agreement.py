@@ -1,4 +1,4 @@
-"""What the API answers is what the command line prints under --json."""
+"""Responses of the API equal the output of the command line with --json."""
 
 from __future__ import annotations
 
@@ -103,17 +103,17 @@ def test_run_agrees_with_the_cli(served: Served, cli: Any) -> None:
 def test_differences_agree_with_the_cli(served: Served, cli: Any) -> None:
     for a, b in (("hand@4", "hand@7"), ("report-1@2", "@4"), (f"{HOSTILE}@1", "~0"), ("report-1", "forked")):
         found = served.get("/diff", a=a, b=b)
-        told = cli("diff", a, b)
-        assert {name: found[name] for name in told} == told
-        assert found["count"] == len(told["changes"])
+        reported = cli("diff", a, b)
+        assert {name: found[name] for name in reported} == reported
+        assert found["count"] == len(reported["changes"])
         assert served.get("/diff/patch", a=a, b=b) == cli("diff", a, b, "--json-patch")
         compared = served.get("/compare", a=a, b=b)
-        told = cli("compare", a, b)
-        assert {name: compared[name] for name in told} == told
+        reported = cli("compare", a, b)
+        assert {name: compared[name] for name in reported} == reported
     assert served.get("/diff", a="report-1")["b"] == "report-1@6"
     below = served.get("/diff", a="report-1@1", b="@2", path="plan.tasks[0]")
-    told = cli("diff", "report-1@1", "@2", "--path", "plan.tasks[0]")
-    assert below["changes"] == told["changes"]
+    reported = cli("diff", "report-1@1", "@2", "--path", "plan.tasks[0]")
+    assert below["changes"] == reported["changes"]
 
 
 def test_differences_are_truncated(served: Served) -> None:
@@ -127,8 +127,8 @@ def test_differences_are_truncated(served: Served) -> None:
 def test_blame_agrees_with_the_cli(served: Served, cli: Any) -> None:
     assert served.get("/runs/report-1/versions/head/blame", values=True) == cli("blame", "report-1")
     found = served.get("/runs/report-1/versions/3/blame", path="plan.tasks", depth=2)
-    told = cli("blame", "report-1@3", "plan.tasks", "--depth", "2")
-    assert found == [{name: value for name, value in part.items() if name != "value"} for part in told]
+    reported = cli("blame", "report-1@3", "plan.tasks", "--depth", "2")
+    assert found == [{name: value for name, value in part.items() if name != "value"} for part in reported]
 
 
 def test_inbox_events_and_stats_agree_with_the_cli(served: Served, cli: Any) -> None:
@@ -137,9 +137,9 @@ def test_inbox_events_and_stats_agree_with_the_cli(served: Served, cli: Any) -> 
     assert served.get("/inbox", answered=True) == cli("inbox", "--answered")
     assert served.get("/queues") == cli("queues")
     stats = served.get("/stats")
-    told = cli("stats")
-    assert {name: stats[name] for name in told if name != "store"} == {
-        name: value for name, value in told.items() if name != "store"
+    reported = cli("stats")
+    assert {name: stats[name] for name in reported if name != "store"} == {
+        name: value for name, value in reported.items() if name != "store"
     }
     sizes = [run["size"] for run in stats["largest"]]
     assert sizes == sorted(sizes, reverse=True)
@@ -152,10 +152,10 @@ def test_inbox_events_and_stats_agree_with_the_cli(served: Served, cli: Any) -> 
 
 def test_events_agree_with_the_cli(served: Served, filled: Path) -> None:
     done = in_process.call("events", "--json", "--store", STORE, cwd=filled)
-    told = [json.loads(line) for line in done.out.splitlines()]
-    assert served.get("/events") == {"events": told, "cursor": told[-1]["cursor"], "more": False}
+    reported = [json.loads(line) for line in done.out.splitlines()]
+    assert served.get("/events") == {"events": reported, "cursor": reported[-1]["cursor"], "more": False}
     of_one = served.get("/events", run="report-2", kind="run.*")["events"]
     assert [event["kind"] for event in of_one] == ["run.started", "run.failed"]
     page = served.get("/events", limit=5)
     assert page["more"]
-    assert served.get("/events", after=page["cursor"])["events"] == told[5:]
+    assert served.get("/events", after=page["cursor"])["events"] == reported[5:]

@@ -1,4 +1,4 @@
-"""Clients that send half of a request, or read nothing: they are sent away in time, and keep nobody else out."""
+"""Clients that send half of a request, or read nothing: they are dropped in time, and do not block others."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_client_that_reads_nothing_is_dropped(hf: Holdfast) -> None:
 
 
 def test_client_that_reads_slowly_gets_the_whole_response(hf: Holdfast) -> None:
-    """What it reads extends its deadline; the deadline of one that reads nothing passes meanwhile."""
+    """Reading extends the deadline; that of a client that reads nothing expires meanwhile."""
     hf.history("large").commit({"text": "x" * 20_000_000})
     with deadlines(hf, answer=2, rate=200_000) as served:
         sent = request(served).replace(RUNS.encode(), RUNS.encode() + b"/large/versions/1/snapshot")

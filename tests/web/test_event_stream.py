@@ -1,4 +1,4 @@
-"""Live: every entry of the journal once and in order, to whoever listens, however slow or often lost they are."""
+"""Live events: every entry of the journal once and in order, to every client, however slow or often disconnected."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_stream_sends_events_as_they_happen(hf: Holdfast, live: Served) -> None:
     listener = Listener(live.client())
     listener.until(lambda: listener.named)
     assert listener.named == [("ready", {"cursor": 1})]
-    assert listener.ids == [1], "whoever is lost before anything happens goes on from here"
+    assert listener.ids == [1], "a client that is disconnected before the first event continues from here"
     hf.history("second").commit({"a": 1}, step="plan", note="x")
     listener.until(lambda: listener.messages)
     event = hf.events(after=1)[0]
@@ -100,7 +100,7 @@ def test_stream_continues_after_a_reconnect(hf: Holdfast, live: Served) -> None:
 def test_stream_is_filtered_by_run_and_kind(hf: Holdfast, live: Served) -> None:
     one = Listener(live.client(), params={"run": "one", "after": 0})
     one.until(one.over.is_set)
-    assert one.status == 404, "a run that is not there is told at once"
+    assert one.status == 404, "a run that is not there is reported at once"
     count(hf, "one", 1)
     listeners = [
         Listener(live.client(), params={"run": "one", "after": 0}),
@@ -244,14 +244,14 @@ def test_viewers_leave_streams_to_higher_roles(hf: Holdfast) -> None:
 
 
 def _once(served: Served) -> Listener:
-    """Somebody who listens, or is sent away."""
+    """Return a client that listens, or is refused."""
     listener = Listener(served.client())
     listener.until(lambda: listener.named or listener.over.is_set())
     return listener
 
 
 def test_stream_serves_two_hundred_clients_one_of_them_blocked(tmp_path: Path) -> None:
-    """None is missed by anybody, the stalled one hurts nobody, and the server grows by no more than a few buffers."""
+    """No client misses an event, the blocked one delays no other, and the server grows by a few buffers only."""
     with holdfast.open(tmp_path / "holdfast.db", durability="memory") as hf:
         hf.history("first").commit({})
         with Process(tmp_path) as process, Ears(process, 200, room=4096) as ears:
@@ -303,7 +303,7 @@ def test_stream_survives_killed_writers_and_lost_clients(tmp_path: Path) -> None
             assert writer.stdout is not None
             for _ in range(50):
                 writer.stdout.readline()
-            # In the middle of what they are being told, without a word.
+            # In the middle of what they are being reported, without a word.
             gone = ears.sockets[turn]
             ears.stall(turn)
             gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")

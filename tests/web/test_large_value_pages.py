@@ -294,7 +294,7 @@ def test_form_of_another_page_is_not_parsed_as_json(large: Served, kind: str | N
 
 
 def test_endless_body_is_refused(large: Served) -> None:
-    """No length is told, and no end comes: what is too much is refused while it is coming."""
+    """No length is reported, and no end comes: what is too much is refused while it is coming."""
     host, port = large.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=20) as made:
         made.sendall(

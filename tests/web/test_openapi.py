@@ -38,7 +38,7 @@ _FORM = ("parameters:", "the body:", "the body is not JSON", "unknown parameter"
 
 @schemathesis.check
 def what_fits_is_understood(ctx: CheckContext, response: Response, case: Case[Any]) -> bool | None:
-    """What is as described is refused for what it means only, never for its form."""
+    """A request that fits the description is refused for its meaning only, never for its form."""
     if case.meta is not None and case.meta.generation.mode is GenerationMode.POSITIVE:
         detail = str(response.json().get("detail", "")) if response.status_code in (400, 422) else ""
         # JSON Schema takes 3.0 for a whole number.
@@ -56,7 +56,7 @@ CHECKS = [
     checks.response_schema_conformance,
     checks.negative_data_rejection,
 ]
-#: Names of what there is, for parts of paths that nobody would guess.
+#: Existing names, for parts of paths that cannot be guessed.
 THERE = {
     "run": ["report-1", "hand", "asks", "forked", "[red]hostile[/red]", "died"],
     "version": ["head", "2", "~1", "1"],
@@ -67,7 +67,7 @@ THERE = {
 }
 
 
-#: Of each operation, beside those that its description names.
+#: Examples of each operation, in addition to those in its description.
 EXAMPLES = int(os.environ.get("HOLDFAST_EXAMPLES", "3"))
 #: Kept open: to make a connection takes longer than to answer.
 SESSION = requests.Session()
@@ -119,8 +119,8 @@ def test_request_lists_are_bounded() -> None:
 def test_description_lists_every_operation(served: Served) -> None:
     client = served.client()
     cookie = served.server.app.service.settings.cookie
-    told = client.get("/api/v1/openapi.json").json()
-    assert told == json.loads(json.dumps(app.openapi_document(table(), cookie)))
+    reported = client.get("/api/v1/openapi.json").json()
+    assert reported == json.loads(json.dumps(app.openapi_document(table(), cookie)))
     found = {
         (method.upper(), path)
         for path, methods in app.openapi_document(table())["paths"].items()
@@ -144,7 +144,7 @@ def test_description_is_valid_openapi() -> None:
 
 
 def test_responses_have_no_undescribed_fields(served: Served) -> None:
-    """The records are closed for this: a field that nobody described would not be seen otherwise."""
+    """The records are closed for this: an undescribed field would not be found otherwise."""
     schemas = json.loads(json.dumps(DOCUMENT["components"]["schemas"]))
     for schema in schemas.values():
         if "properties" in schema:

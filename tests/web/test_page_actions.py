@@ -218,7 +218,7 @@ def test_stalled_run_is_rolled_back_from_the_inbox(store: Holdfast, looking: Tab
 
 def test_second_answer_names_the_first_actor(store: Holdfast, looking: Tab) -> None:
     store.run(page_sample_runs.careful, "tides", run_id="tides")
-    # A page that hears nothing of what others do: it was let in already, and listens until it is loaded anew.
+    # A page without live events: it is authenticated, and connects again only when it is reloaded.
     looking.page.route("**/events/stream*", lambda route: route.abort())
     page = looking.open("inbox")
     page.reload()

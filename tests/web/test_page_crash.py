@@ -1,4 +1,4 @@
-"""A crash during watching: the process of a run is killed, the page tells of it by itself, and puts the run right."""
+"""A crash during watching: the process of a run is killed, the page shows it by itself, and resumes the run."""
 
 from __future__ import annotations
 

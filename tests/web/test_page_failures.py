@@ -1,4 +1,4 @@
-"""What people forget: nothing there yet, a server that dies while one looks, states without measure, hostile names."""
+"""The page in unusual situations: an empty store, a killed server, huge states, hostile names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_empty_store_explains_the_first_run(store: Holdfast, looking: Tab) -> No
     looking.shot("empty-light")
     namespace: dict[str, object] = {}
     program = page.locator(".note pre").inner_text().replace('"runs.db"', '":memory:"')
-    exec(program, namespace)  # what the page tells is run as it is told
+    exec(program, namespace)  # the program on the page is run unchanged
     store.history("first").commit({"hello": "world"})
     expect(page.get_by_role("link", name="first")).to_be_visible()  # without being asked
 
@@ -36,8 +36,8 @@ def test_empty_store_shows_its_other_pages(looking: Tab) -> None:
     expect(page.get_by_text("No open questions")).to_be_visible()
     looking.open("storage")
     expect(page.get_by_text("No runs yet")).to_be_visible()
-    looking.open("run/nobody")
-    expect(page.get_by_role("alert")).to_contain_text("nobody")
+    looking.open("run/missing")
+    expect(page.get_by_role("alert")).to_contain_text("missing")
     looking.open("no-such-view")
     expect(page.get_by_text("Page not found")).to_be_visible()
 
@@ -120,9 +120,9 @@ def test_result_of_three_million_characters_is_shown(store: Holdfast, looking: T
     facts = page.get_by_role("region", name="Version 1")
     facts.get_by_text("{text:").first.click()
     expect(facts.locator("pre")).to_contain_text("(3,000,000 characters)")
-    with page.expect_download() as begun:
+    with page.expect_download() as started:
         facts.get_by_role("link", name="all of it, as a file").click()
-    assert json.loads(Path(begun.value.path()).read_text()) == {"text": "kelp " * 600_000}
+    assert json.loads(Path(started.value.path()).read_text()) == {"text": "kelp " * 600_000}
     assert max(sent) < 200_000
 
 
@@ -256,8 +256,8 @@ def test_corrupt_version_is_reported_and_the_rest_is_shown(tmp_path: Path, brows
     with holdfast.open(where, durability="fast") as hf:
         log = hf.history("hurt")
         for number in range(3):
-            log.commit({"n": number, "marker": f"here it stands {number}" * 3})
-    _flip(where, b"here it stands 1")
+            log.commit({"n": number, "marker": f"marked text {number}" * 3})
+    _flip(where, b"marked text 1")
     with (
         holdfast.open(where, durability="fast") as hf,
         serving(hf, where=str(where)) as served,
@@ -266,7 +266,7 @@ def test_corrupt_version_is_reported_and_the_rest_is_shown(tmp_path: Path, brows
         page = found.open("run/hurt?version=2")
         expect(page.get_by_label("State").get_by_role("alert")).to_contain_text("version 2 of run 'hurt'")
         found.open("run/hurt?version=3")
-        expect(page.get_by_role("treeitem").filter(has_text="marker")).to_contain_text("here it stands 2")
+        expect(page.get_by_role("treeitem").filter(has_text="marker")).to_contain_text("marked text 2")
         found.check()
 
 
@@ -284,11 +284,11 @@ def test_killed_server_is_reported(tmp_path: Path, browser: Browser) -> None:
     where = tmp_path / "runs.db"
     with holdfast.open(where) as hf:
         hf.history("first").commit({"n": 1})
-    process, told = _serve(where, 0)
+    process, reported = _serve(where, 0)
     try:
         context = browser.new_context()
         page = context.new_page()
-        page.goto(told["launch"])
+        page.goto(reported["launch"])
         expect(page.get_by_role("link", name="first")).to_be_visible()
         expect(page.get_by_text("live", exact=True)).to_be_visible()
         os.kill(process.pid, signal.SIGKILL)
@@ -299,9 +299,9 @@ def test_killed_server_is_reported(tmp_path: Path, browser: Browser) -> None:
         expect(page.get_by_role("link", name="first")).to_be_visible()  # what was shown stays
         with holdfast.open(where) as hf:
             hf.history("second").commit({"n": 2})
-        port = int(told["url"].rsplit(":", 1)[1])
-        process, told = _serve(where, port)
-        page.goto(told["launch"])
+        port = int(reported["url"].rsplit(":", 1)[1])
+        process, reported = _serve(where, port)
+        page.goto(reported["launch"])
         expect(page.get_by_role("link", name="second")).to_be_visible()
         context.close()
     finally:
@@ -320,7 +320,7 @@ def _serve(where: Path, port: int) -> tuple[subprocess.Popen[str], dict[str, str
     return process, json.loads(process.stdout.readline())
 
 
-def test_unauthenticated_browser_is_told_what_to_do(browser: Browser, served: Served) -> None:
+def test_unauthenticated_browser_shows_what_to_do(browser: Browser, served: Served) -> None:
     context = browser.new_context()
     page = context.new_page()
     page.goto(served.url)

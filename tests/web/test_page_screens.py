@@ -33,7 +33,7 @@ def looking(browser: Browser, sample_server: Served) -> Iterator[Tab]:
         found.check()
 
 
-#: Each screen: its address, and what tells that it is there.
+#: Each screen: its address, and a text on it.
 SCREENS = {
     "runs": ("runs", "kelp-twin"),
     "run": ("run/kelp", "Steps to version 12"),
@@ -336,6 +336,6 @@ def test_two_runs_are_compared(looking: Tab) -> None:
     expect(page.get_by_text("only one side").first).to_be_visible()
     page.get_by_role("button", name="Swap").click()
     expect(page.get_by_label("First version")).to_have_value("kelp-twin")
-    page.get_by_label("First version").fill("nobody@3")
+    page.get_by_label("First version").fill("missing@3")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("alert")).to_contain_text("nobody")
+    expect(page.get_by_role("alert")).to_contain_text("missing")

@@ -1,4 +1,4 @@
-"""What a viewer does leaves enough for operators and admins."""
+"""Viewers leave enough capacity for operators and admins."""
 
 from __future__ import annotations
 

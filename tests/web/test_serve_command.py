@@ -58,10 +58,10 @@ def test_serve_logs_no_secret(folder: Path) -> None:
     (folder / "tokens").chmod(0o600)
     secret = "environment-0123456789-0123456789"
     with Process(folder, "--token-file", "tokens", HOLDFAST_TOKEN=secret, PYTHONASYNCIODEBUG="1") as process:
-        assert "token" not in process.told
-        code = process.told["launch"].partition("code=")[2]
+        assert "token" not in process.reported
+        code = process.reported["launch"].partition("code=")[2]
         with httpx.Client(base_url=process.url) as client:
-            session = client.get(process.told["launch"]).cookies
+            session = client.get(process.reported["launch"]).cookies
             for token in (secret, "viewer-0123456789-0123456789", "wrong-0123456789-0123456789"):
                 client.cookies.clear()
                 headers = {"authorization": f"Bearer {token}"}
@@ -89,11 +89,11 @@ def test_token_file_is_created_private(folder: Path) -> None:
         assert role == "admin"
         headers = {"authorization": f"Bearer {token}"}
         assert httpx.get(f"{process.url}/api/v1/session", headers=headers).json()["role"] == "admin"
-        assert "token" not in process.told
+        assert "token" not in process.reported
 
 
 @pytest.mark.parametrize(
-    ("content", "mode", "told"),
+    ("content", "mode", "reported"),
     [
         ("admin long-enough-0123456789", 0o644, "can be read by others"),
         ("admin short", 0o600, "at least 20"),
@@ -118,7 +118,7 @@ def test_token_file_is_created_private(folder: Path) -> None:
         ),
     ],
 )
-def test_invalid_token_file_is_refused(folder: Path, content: str, mode: int, told: str) -> None:
+def test_invalid_token_file_is_refused(folder: Path, content: str, mode: int, reported: str) -> None:
     (folder / "tokens").write_text(content)
     (folder / "tokens").chmod(mode)
     done = terminal.call(
@@ -131,7 +131,7 @@ def test_invalid_token_file_is_refused(folder: Path, content: str, mode: int, to
         HOLDFAST_TOKEN="environment-long-enough-0123456789",
     )
     assert (done.code, done.out) == (2, "")
-    assert told in done.err
+    assert reported in done.err
     assert "long-enough" not in done.err
 
 
@@ -170,7 +170,7 @@ def test_token_file_is_read_as_utf_8_in_any_locale(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         (["--host", "0.0.0.0"], "--allowed-host"),
         (["--host", "0.0.0.0", "--allowed-host", "x.example"], "--token-file"),
@@ -179,10 +179,10 @@ def test_token_file_is_read_as_utf_8_in_any_locale(folder: Path) -> None:
         (["--port", "70000"], "range"),
     ],
 )
-def test_serve_refuses_unsafe_options(folder: Path, arguments: list[str], told: str) -> None:
+def test_serve_refuses_unsafe_options(folder: Path, arguments: list[str], reported: str) -> None:
     done = terminal.call("serve", *arguments, cwd=folder)
     assert done.code == 2
-    assert told in done.err
+    assert reported in done.err
 
 
 def test_serve_reports_a_taken_port_and_a_missing_store(
@@ -275,7 +275,7 @@ def test_ui_opens_a_browser(folder: Path) -> None:
     )
     try:
         assert popen.stdout is not None
-        told = json.loads(popen.stdout.readline())
+        reported = json.loads(popen.stdout.readline())
         # It was opened before anything is answered; the line is there before it.
         while not (folder / "opened.txt").exists() or not (folder / "opened.txt").read_text():
             assert popen.poll() is None
@@ -287,10 +287,10 @@ def test_ui_opens_a_browser(folder: Path) -> None:
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
         found = re.search(r"url=(\S+?)\"", path.read_text())
         assert found is not None
-        assert found[1] != told["launch"]
+        assert found[1] != reported["launch"]
         assert httpx.get(found[1]).status_code == 303
         assert not path.parent.exists()
-        assert httpx.get(told["launch"]).status_code == 303
+        assert httpx.get(reported["launch"]).status_code == 303
     finally:
         os.kill(popen.pid, 15)
         assert popen.wait(20) == 0
@@ -300,7 +300,7 @@ def test_ui_opens_a_browser(folder: Path) -> None:
 
 def test_ui_takes_another_port_if_its_own_is_taken(folder: Path) -> None:
     with socket.socket() as other:
-        with suppress(OSError):  # somebody else has it: that is as good
+        with suppress(OSError):  # the port is taken already
             other.bind(("127.0.0.1", 7433))
             other.listen()
         refused = terminal.call("serve", cwd=folder)
@@ -313,9 +313,9 @@ def test_ui_takes_another_port_if_its_own_is_taken(folder: Path) -> None:
         )
         try:
             assert popen.stdout is not None
-            told = json.loads(popen.stdout.readline())
-            assert not told["url"].endswith(":7433")
-            assert httpx.get(told["url"]).status_code == 200
+            reported = json.loads(popen.stdout.readline())
+            assert not reported["url"].endswith(":7433")
+            assert httpx.get(reported["url"]).status_code == 200
         finally:
             os.kill(popen.pid, 15)
             assert popen.wait(20) == 0
@@ -369,8 +369,8 @@ def test_serve_without_the_page_says_how_to_install_it(folder: Path) -> None:
         ignore=shutil.ignore_patterns("page", "__pycache__"),
     )
     with Process(folder, PYTHONPATH=str(site)) as process:
-        assert process.told["page"] is False
-        shown = httpx.get(process.told["launch"], follow_redirects=True).text
+        assert process.reported["page"] is False
+        shown = httpx.get(process.reported["launch"], follow_redirects=True).text
         assert process.end() == 0
     opened = Terminal("serve", "--port", "0", cwd=folder, PYTHONPATH=str(site))
     opened.until("token")

@@ -53,13 +53,13 @@ class Served:
         return made
 
     def get(self, operation: str, /, role: Role | None = Role.ADMIN, **query: Any) -> Any:
-        """What an operation answers."""
+        """Return the response of an operation."""
         found = self.client(role).get(f"/api/v1{operation}", params=query)
         assert found.status_code == 200, (operation, found.text)
         return found.json()
 
     def post(self, operation: str, status: int = 200, /, role: Role = Role.ADMIN, **body: Any) -> Any:
-        """What a change answers."""
+        """Return the response of a change."""
         found = self.client(role).post(f"/api/v1{operation}", json=body)
         assert found.status_code == status, (operation, found.text)
         return found.json()
@@ -123,7 +123,7 @@ def request(served: Served, method: str = "GET", *headers: str, role: Role = Rol
 
 
 class Listener:
-    """Somebody who listens, in a thread: what came, by the names of server-sent events."""
+    """A client of the stream, in a thread: the events that arrived, by name."""
 
     def __init__(self, client: httpx.Client, path: str = "/api/v1/events/stream", **how: Any) -> None:
         self.messages: list[dict[str, Any]] = []
@@ -143,7 +143,7 @@ class Listener:
             assert self._came.wait_for(condition, DEADLINE), (len(self.messages), self.named)
 
     def is_ready(self) -> bool:
-        """Is it told what happens from now on?"""
+        """Is it reported what happens from now on?"""
         return bool(self.named)
 
     def is_quiet(self) -> bool:

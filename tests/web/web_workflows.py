@@ -1,4 +1,4 @@
-"""Workflows that a server in this process can go on with."""
+"""Workflows that a server in this process can resume."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def leave() -> None:
 @workflow(name="web_shop")
 def shop(question: bool = False) -> Any:
     order("kelp")
-    answer = holdfast.ask("Go on?", schema=bool) if question else None
+    answer = holdfast.ask("Continue?", schema=bool) if question else None
     order("rock")
     return answer
 
@@ -57,10 +57,10 @@ def leaving() -> None:
 
 
 @step(name="web_tell")
-def tell(length: int) -> dict[str, str]:
+def describe(length: int) -> dict[str, str]:
     return {"text": "y" * length}
 
 
 @workflow(name="web_report")
 def report(length: int) -> dict[str, str]:
-    return tell(length)
+    return describe(length)
