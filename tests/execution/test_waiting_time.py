@@ -105,14 +105,15 @@ def test_wait_whose_time_is_over_fails_the_run(hf: Holdfast, clock: Clock, which
     run = hf.run(which, *arguments)
     clock.now += 59
     assert hf.resume(run.id).status == "suspended"
+    questions = run.questions()
+    assert len(questions) == (which is wait_ask)
     clock.now += 1
-    prompts = run.questions()
     assert hf.resume(run.id, raises=False).status == "failed"
     assert isinstance(run.error, StepTimeout)
-    for prompt in prompts:
-        with pytest.raises(InvalidAnswer, match="not open any more"):
-            hf.answer(prompt.id, "late")
-    # A failed run that is resumed waits anew.
+    for question in questions:
+        with pytest.raises(InvalidAnswer, match="no longer open"):
+            hf.answer(question.id, "late")
+    # A failed run that is resumed waits again.
     assert hf.resume(run.id).status == "suspended"
     if which is wait_ask:
         hf.answer(prompt_of(run), "yes")
