@@ -48,11 +48,14 @@ _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 COLOURS = {
     "completed": "green",
     "failed": "red",
+    "stalled": "red",
     "interrupted": "yellow",
     "suspended": "magenta",
     "paused": "yellow",
     "cancelled": "bright_black",
     "running": "cyan",
+    "queued": "blue",
+    "manual": "",
 }
 
 #: Characters between the columns of a table.
