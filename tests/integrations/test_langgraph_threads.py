@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langgraph_graphs import config, put, talk
+from langgraph_graphs import checkpoint, config, put, talk
 
 import holdfast
 from holdfast import AlreadyExists, Retention
@@ -151,6 +151,28 @@ def test_delete_for_runs_removes_their_checkpoints(saver: HoldfastSaver) -> None
     assert len(list(saver.list(config()))) == 2
     saver.delete_for_runs(["one", "four"])
     assert sorted(run.id for run in saver.hf.iter_runs()) == []
+
+
+def test_delete_for_runs_returns_to_the_highest_checkpoint(saver: HoldfastSaver) -> None:
+    first = put(saver, config(), {"x": 0}, run_id="one")
+    saver.put_writes(first, [("x", 1)], "task")
+    second = put(saver, first, {"x": 1}, run_id="two")
+    put(saver, second, {"x": 2}, run_id="three")
+    # The newest version is then one of the first checkpoint, on another timeline.
+    saver.put_writes(first, [("x", 7)], "task")
+    saver.delete_for_runs(["three"])
+    found: Any = saver.get_tuple(config())
+    assert found.checkpoint["channel_values"] == {"x": 1}
+    assert saver.hf.history("t").head.note == f"checkpoint {found.checkpoint['id']}"
+
+
+def test_delete_for_runs_leaves_no_writes_without_a_checkpoint(saver: HoldfastSaver) -> None:
+    early = checkpoint({"x": 0})
+    target = config(checkpoint_ns="", checkpoint_id=early["id"])
+    saver.put_writes(target, [("x", 1)], "task")
+    saver.put(config(checkpoint_ns=""), early, {"run_id": "one"}, {})
+    saver.delete_for_runs(["one"])
+    assert list(saver.hf.iter_runs()) == []
 
 
 def test_long_thread_grows_by_its_changes(tmp_path: Path) -> None:

@@ -356,21 +356,26 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
     def _delete_from(self, run: str, deleted_runs: set[str]) -> None:
         """Delete the checkpoints of some LangGraph runs from a Holdfast run."""
         history = self.hf.history(run)
-        about: dict[str | None, bool] = {}
+        is_removed: dict[str | None, bool] = {}
+        # The newest version of each checkpoint.
+        newest: dict[str | None, int] = {}
         removed: list[int] = []
-        kept: list[int] = []
         for version in iter_versions(history):
             checkpoint = parse_note(version).checkpoint
-            if checkpoint not in about:
-                about[checkpoint] = (read_part(version, "metadata") or {}).get("run_id") in deleted_runs
-            (removed if about[checkpoint] else kept).append(version.number)
+            if checkpoint not in newest:
+                newest[checkpoint] = version.number
+                is_removed[checkpoint] = (read_part(version, "metadata") or {}).get("run_id") in deleted_runs
+            if is_removed[checkpoint]:
+                removed.append(version.number)
         if not removed:
             return
-        if not kept:
+        latest = max((name for name in newest if name is not None and not is_removed[name]), default=None)
+        if latest is None:
             self._delete(run)
             return
         if history.head.number in removed:
-            history.rollback(max(kept), reason="its checkpoints were deleted")
+            # Not the newest version: that may hold writes to an older checkpoint.
+            history.rollback(newest[latest], reason="its checkpoints were deleted")
         history.drop(removed)
         self._clear_cache(run)
 
