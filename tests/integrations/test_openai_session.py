@@ -362,6 +362,22 @@ def test_run_of_a_workflow_is_refused_and_unchanged(hf: Holdfast) -> None:
     asyncio.run(talk())
 
 
+def test_session_id_may_be_the_prefix_of_other_runs(hf: Holdfast) -> None:
+    @holdfast.workflow
+    def shopping() -> None:
+        return None
+
+    hf.run(shopping, run_id="chat-42")
+
+    async def main() -> None:
+        for session_id in ("chat", "user-10", "user-11", "user-1"):
+            session = HoldfastSession(session_id, hf)
+            await session.add_items([{"role": "user", "content": session_id}])
+            assert await session.get_items() == [{"role": "user", "content": session_id}]
+
+    asyncio.run(main())
+
+
 def test_corrupt_conversation_is_refused(path: Path) -> None:
     with holdfast.open(path) as hf:
         asyncio.run(HoldfastSession("s", hf).add_items([said("a secret thought")]))

@@ -248,6 +248,7 @@ def test_replay_validates_and_republishes(shop: Served) -> None:
 def test_delete_needs_the_complete_id(shop: Served) -> None:
     client = shop.client()
     assert client.delete("/api/v1/runs/sho").status_code == 404
+    assert client.delete("/api/v1/runs/sho", params={"dry_run": True}).status_code == 404
     reported = client.delete("/api/v1/runs/shop", params={"dry_run": True}).json()
     assert reported == {"deleted": ["shop"], "children": [], "dry_run": True}
     assert client.get("/api/v1/runs/shop").status_code == 200

@@ -19,7 +19,17 @@ from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar
 
 import holdfast
-from holdfast import AlreadyExists, Holdfast, InvalidCall, NotFound, Opaque, StaleVersion, Version, thaw
+from holdfast import (
+    AlreadyExists,
+    Holdfast,
+    InvalidCall,
+    InvalidReference,
+    NotFound,
+    Opaque,
+    StaleVersion,
+    Version,
+    thaw,
+)
 from holdfast.log import warn
 from holdfast.model.public import RunSummary
 
@@ -101,9 +111,13 @@ def check_not_workflow(hf: Holdfast, run_id: str) -> bool:
     """Raise `InvalidCall` if a run belongs to a workflow, whose state comes from its steps. Return whether
     the run exists."""
     try:
-        workflow = hf.get(run_id).workflow
-    except NotFound:
+        run = hf.get(run_id)
+    except (NotFound, InvalidReference):
         return False
+    if run.id != run_id:
+        # A framework's id may be the prefix of another.
+        return False
+    workflow = run.workflow
     if workflow is not None:
         raise InvalidCall(
             f"run {run_id!r} is one of workflow {workflow!r}: choose another run id",

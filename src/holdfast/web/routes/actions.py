@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 
-from holdfast.errors import InvalidCall
+from holdfast.errors import InvalidCall, NotFound
 from holdfast.execution.run import Run
 from holdfast.operator_view.actions import (
     MERGE_SIDES,
@@ -291,6 +291,9 @@ def replay_run(service: Service, run: str, body: ReplayBody, caller: Caller) -> 
 def delete_run(service: Service, run: str, query: DeleteQuery) -> DeletedRuns:
     """Delete a run and its children permanently. Its forks stay. The id must be complete."""
     hf = service.hf
+    found = hf.get(run).id
+    if found != run:
+        raise NotFound(f"there is no run {run!r}: write the complete id of {found!r}", run=run)
     children = list(dict.fromkeys(iter_descendants(hf, run)))
     if not query.dry_run:
         hf.delete(run)
