@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import step_fixtures
@@ -13,6 +13,16 @@ import holdfast
 from holdfast import Holdfast, InvalidCall, UnsupportedValue, step, workflow
 
 fresh, hf = step_fixtures.fresh, step_fixtures.hf
+
+
+class Reading(NamedTuple):
+    """A value whose fields have the names of attributes of Holdfast's own containers."""
+
+    at: int = 1
+    aux: str = ""
+    kinds: str = ""
+    plain_type: str = "text"
+    fold_into: str = ""
 
 
 def _deep(levels: int) -> Any:
@@ -105,6 +115,25 @@ def test_keyword_arguments_of_steps_need_not_be_storable(hf: Holdfast) -> None:
     run = hf.run(more_run, raises=False)
     assert hf.resume(run.id).result == 4
     assert control.ran == ["uses", "end", "end"]
+
+
+def test_attributes_of_a_value_are_not_taken_for_those_of_containers(hf: Holdfast) -> None:
+    holdfast.register(Reading, "test.Reading")
+
+    @step(name="reads")
+    def reads(readings: list[Reading], last: Reading) -> list[Reading]:
+        holdfast.state()["readings"] = readings
+        holdfast.annotate(last=last)
+        return readings
+
+    @workflow(name="reading_run")
+    def reading_run() -> list[Reading]:
+        return reads([Reading(), Reading()], Reading())
+
+    run = hf.run(reading_run)
+    assert run.result == [Reading(), Reading()]
+    assert run.state["readings"] == [Reading(), Reading()]
+    assert holdfast.sanitize(Reading()) == (Reading(), [])
 
 
 def test_steps_nested_too_deeply_are_refused_by_name(hf: Holdfast) -> None:

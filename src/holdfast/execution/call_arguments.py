@@ -141,7 +141,7 @@ class CapturedCall(msgspec.Struct, eq=False):
         assert isinstance(self.root, FrozenList)
         return self.root
 
-    def fold_into(self, folder: Folder, base: Any, depth: int) -> Any:
+    def __holdfast_fold__(self, folder: Folder, base: Any, depth: int) -> Any:
         if self.arrivals:
             folder.arrivals += self.arrivals
         return self.root
@@ -191,7 +191,7 @@ def _is_plain(value: Any, levels: int = _LEVELS) -> bool:
     kind = type(value)
     if kind in NATIVE:
         return True
-    plain = kind if kind is dict or kind is list else getattr(kind, "plain_type", None)
+    plain = kind if kind is dict or kind is list else getattr(kind, "__holdfast_plain__", None)
     if plain is None or levels == 0 or (plain is dict and not NATIVE.issuperset(map(type, value))):
         return False
     items = dict.values(value) if plain is dict else list.__iter__(value)

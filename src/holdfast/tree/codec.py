@@ -313,7 +313,7 @@ def _prepare(value: Any, depth: int, hides: Hides | None) -> Any:
         return value
     if depth > MAX_DEPTH:
         raise too_deep()
-    if kind is list or kind in LISTS or getattr(kind, "plain_type", None) is list:
+    if kind is list or kind in LISTS or getattr(kind, "__holdfast_plain__", None) is list:
         # The memory of a draft or a reader's copy is complete; its methods would open every item.
         if NATIVE.issuperset(map(type, list.__iter__(value))):
             return list(list.__iter__(value))
@@ -324,7 +324,7 @@ def _prepare(value: Any, depth: int, hides: Hides | None) -> Any:
             except UnsupportedValue as error:
                 raise under(error, index) from None
         return out
-    if kind is dict or kind in DICTS or getattr(kind, "plain_type", None) is dict:
+    if kind is dict or kind in DICTS or getattr(kind, "__holdfast_plain__", None) is dict:
         return _prepare_dict(value, depth, hides)
     return leaf_ext(value, hides, depth=depth)
 

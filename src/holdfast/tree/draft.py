@@ -114,7 +114,7 @@ class DraftDict(Copyable, dict[Any, Any]):
     """A dict that can be changed until its draft has ended."""
 
     __slots__ = ("draft_base", "draft_opened", "draft_state")
-    plain_type = dict
+    __holdfast_plain__ = dict
     opened_type: ClassVar[type[Any]]
     draft_base: FrozenDict
     draft_state: _DraftState
@@ -178,7 +178,7 @@ class DraftDict(Copyable, dict[Any, Any]):
         if self.draft_opened is not None:
             self.draft_opened[key] = opened
 
-    def fold_into(self, folder: Folder, base: Any, depth: int) -> Any:
+    def __holdfast_fold__(self, folder: Folder, base: Any, depth: int) -> Any:
         """Return the frozen form; it shares with the base of this draft, wherever the draft is now."""
         old = self.draft_base
         kind = type(self)
@@ -271,7 +271,7 @@ class DraftList(Copyable, list[Any]):
     """A list that can be changed until its draft has ended."""
 
     __slots__ = ("draft_base", "draft_opened", "draft_state")
-    plain_type = list
+    __holdfast_plain__ = list
     opened_type: ClassVar[type[Any]]
     opened_kinds: ClassVar[frozenset[type]]
     draft_base: FrozenList
@@ -382,7 +382,7 @@ class DraftList(Copyable, list[Any]):
                 self.draft_opened = None
         return [*compress(range(len(items)), map(is_not, items, old)), *range(len(old), len(items))]
 
-    def fold_into(self, folder: Folder, base: Any, depth: int) -> Any:
+    def __holdfast_fold__(self, folder: Folder, base: Any, depth: int) -> Any:
         """Return the frozen form; it shares with the base of this draft, wherever the draft is now."""
         old = self.draft_base
         items = list.__getitem__(self, slice(None))

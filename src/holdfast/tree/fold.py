@@ -294,12 +294,12 @@ class Folder:
             return self.dict(value, base, depth) if kind in DICTS else self.list(value, base, depth)
         if kind is Box:
             return base if same(value, base) else value
-        fold = getattr(kind, "fold_into", None)
+        fold = getattr(kind, "__holdfast_fold__", None)
         if fold is None:
             return self.leaf(value, base, depth)
         if self._consume:
             return fold(value, self, base, depth)
-        if kind.plain_type is dict:
+        if kind.__holdfast_plain__ is dict:
             return self.dict(dict.copy(value), base, depth)
         return self.list(list.copy(value), base, depth)
 
@@ -429,7 +429,7 @@ class Folded:
     def __init__(self, root: Any, base: Any, arrivals: Sequence[Any]) -> None:
         self.root, self._base, self._arrivals = root, base, arrivals
 
-    def fold_into(self, folder: Folder, base: Any, depth: int) -> Any:
+    def __holdfast_fold__(self, folder: Folder, base: Any, depth: int) -> Any:
         """Return the folded value; fold it again if the base is another one now."""
         folder.arrivals += self._arrivals
         return self.root if base is self._base else folder.value(self.root, base, depth)

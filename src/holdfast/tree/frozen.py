@@ -190,24 +190,24 @@ class Copyable:
     """Copies of a container, and its pickle, are ordinary and mutable."""
 
     __slots__ = ()
-    #: `dict` or `list`.
-    plain_type: ClassVar[type[Any]]
+    #: `dict` or `list`. Looked up in classes of the application as well, which have no attribute of this name.
+    __holdfast_plain__: ClassVar[type[Any]]
 
     def __copy__(self) -> Any:
-        return self.plain_type(self)
+        return self.__holdfast_plain__(self)
 
     def __deepcopy__(self, memo: Any) -> Any:
         return thaw(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self.plain_type, (thaw(self),)
+        return self.__holdfast_plain__, (thaw(self),)
 
 
 class FrozenDict(Copyable, dict[Any, Any]):
     """A dict that refuses to be changed."""
 
     __slots__ = ("__weakref__", "at", "aux")
-    plain_type = dict
+    __holdfast_plain__ = dict
     at: At
     aux: Any
 
@@ -219,7 +219,7 @@ class FrozenList(Copyable, list[Any]):
     """A list that refuses to be changed."""
 
     __slots__ = ("__weakref__", "at", "aux", "kinds")
-    plain_type = list
+    __holdfast_plain__ = list
     at: At
     aux: Any
     #: The types of its items, and perhaps of items of earlier versions.
@@ -359,8 +359,9 @@ def are_records(value: FrozenList) -> bool:
 
 
 def stored_at(value: Any) -> At | None:
-    """Return the place of a frozen container; None if it is not stored in a slot of its own."""
-    return getattr(value, "at", None)
+    """Return the place of a frozen container; None if it is not stored in a slot of its own, and for other values."""
+    # A value of the application may have an attribute of this name.
+    return getattr(value, "at", None) if isinstance(value, Copyable) else None
 
 
 def aux_of(value: Any) -> Any:
@@ -393,7 +394,7 @@ def thaw(value: Any) -> Any:
         return value
     if kind in SERVED:
         _check_content(value)
-    plain = getattr(kind, "plain_type", None)
+    plain = getattr(kind, "__holdfast_plain__", None)
     if plain is dict:
         return {key: thaw(item) for key, item in dict.items(value)}
     if plain is list:
@@ -472,8 +473,8 @@ def _check_content(served: Any) -> None:
         if intact:
             return
     raise FrozenStateChanged(
-        f"a {served.plain_type.__name__} of a version's state was changed past its methods (by heapq, or by "
-        f"methods of {served.plain_type.__name__} called on it); {_HOW}"
+        f"a {served.__holdfast_plain__.__name__} of a version's state was changed past its methods (by heapq, or by "
+        f"methods of {served.__holdfast_plain__.__name__} called on it); {_HOW}"
     )
 
 

@@ -270,7 +270,7 @@ class Writer:
         space, version = self.space, self.version
         stored: list[At] = []
         for item in items:
-            at = getattr(item, "at", None)
+            at = stored_at(item)
             if at is None or at[0] is not space:
                 break
             stored.append(at)

@@ -88,7 +88,7 @@ def _write(value: Any, depth: int) -> Any:
         return native(value)
     if depth > MAX_DEPTH:
         raise too_deep()
-    plain = getattr(kind, "plain_type", None)
+    plain = getattr(kind, "__holdfast_plain__", None)
     if kind is list or plain is list:
         out = []
         for index, item in enumerate(value):

@@ -80,7 +80,7 @@ class _Sanitizer:
         length, count = len(self._path), len(self.replaced)
         self._around[id(value)] = length
         try:
-            plain = getattr(cls, "plain_type", cls)
+            plain = getattr(cls, "__holdfast_plain__", cls)
             if plain is not dict and plain is not list:
                 return self._leaf(value, cls, depth)
             if self._repeats_too_often(value):
