@@ -278,7 +278,7 @@ def _aliases_of(aliases: Any, function: Callable[..., Any]) -> tuple[str, ...]:
 
 def _check_function(what: str, given: Any) -> None:
     if inspect.isclass(given) or not callable(given) or not hasattr(given, "__name__"):
-        raise InvalidCall(f"@{what} decorates a function, not on {given!r:.60}")
+        raise InvalidCall(f"@{what} decorates a function, not {given!r:.60}")
     if inspect.isgeneratorfunction(given) or inspect.isasyncgenfunction(given):
         raise InvalidCall(
             f"{given.__name__!r} is a generator, which cannot be a {what}: return a list instead"
