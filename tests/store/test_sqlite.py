@@ -355,3 +355,28 @@ def test_wal_is_truncated_after_a_checkpoint(path: Path) -> None:
         for _ in range(300):
             run = commit(store, run)
         assert Path(f"{path}-wal").stat().st_size <= 5 << 20
+
+
+def test_list_of_runs_without_a_status_reads_no_row(path: Path) -> None:
+    rows = []
+
+    def count_rows(connection: apsw.Connection) -> None:
+        connection.trace_v2(
+            apsw.SQLITE_TRACE_PROFILE,
+            lambda event: rows.append(event["stmt_status"]["SQLITE_STMTSTATUS_FULLSCAN_STEP"]),
+        )
+
+    apsw.connection_hooks.append(count_rows)
+    try:
+        with closing(SQLiteStore(path)) as store:
+            for number in range(20):
+                begin(store, f"run-{number}")
+            rows.clear()
+            assert store.runs(statuses=["queued", "paused"]) == []
+            assert sum(rows) >= 19
+            rows.clear()
+            assert store.runs(statuses=[]) == store.runs(statuses=["unknown"], live=True) == []
+            assert len(rows) == 2
+            assert sum(rows) == 0
+    finally:
+        apsw.connection_hooks.remove(count_rows)

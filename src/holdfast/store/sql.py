@@ -106,10 +106,9 @@ class SQLDialect(NamedTuple):
     known_artifacts: str
     #: Delete artifacts stored before $1 that no version holds; return them.
     delete_unheld: str
-    #: Conditions of `RunStore.runs`; `{}` is the place of the value. The id has a prefix; the status is in a list.
+    #: Parts of `RunStore.runs`; `{}` is the place of the value. Whether the id has a prefix; the number of distinct
+    #: tags of a list that a run has.
     has_prefix: str
-    has_status: str
-    #: The number of distinct tags of a list that a run has.
     count_tags: str
     #: Convert a list of numbers or texts, digests, pairs of numbers and a prefix to the values of these statements.
     encode_list: Callable[[Sequence[Any]], Any]
@@ -172,12 +171,12 @@ class SQLRuns:
     def _where(self, before: int | None, filters: RunFilters) -> tuple[str, list[Any]]:
         dialect = self._dialect
         prefix, tags = filters.get("prefix") or None, sorted(set(filters.get("tags", ())))
+        fixed = [LIVE_RUN] if filters.get("live") else []
         statuses = filters.get("statuses")
-        numbers = (
-            None if statuses is None else [STATUS_NUMBER[name] for name in statuses if name in STATUS_NUMBER]
-        )
-        # The runs of one status come from the index in the right order.
-        one = numbers[0] if numbers and len(numbers) == 1 else None
+        if statuses is not None:
+            numbers = sorted({STATUS_NUMBER[name] for name in statuses if name in STATUS_NUMBER})
+            # Constants: without a status no row is read, and the runs of one status come from the index in order.
+            fixed.append(f"status IN ({', '.join(map(str, numbers))})" if numbers else "1 = 0")
         conditions = [
             ("workflow = {}", filters.get("workflow")),
             ("updated >= {}", filters.get("since")),
@@ -186,11 +185,6 @@ class SQLRuns:
             ("parent = {}", filters.get("parent")),
             ("id >= {}", prefix),
             (dialect.has_prefix, None if prefix is None else dialect.encode_prefix(prefix)),
-            ("status = {}", one),
-            (
-                dialect.has_status,
-                None if numbers is None or one is not None else dialect.encode_list(numbers),
-            ),
             (
                 "EXISTS (SELECT 1 FROM mark WHERE mark.run = run.key AND mark.name = {})",
                 tags[0] if tags else None,
@@ -198,7 +192,7 @@ class SQLRuns:
             # A join for each tag would be planned in all orders.
             (f"{dialect.count_tags} = {len(tags)}", dialect.encode_list(tags) if len(tags) > 1 else None),
         ]
-        return _join([LIVE_RUN] if filters.get("live") else [], conditions)
+        return _join(fixed, conditions)
 
     def forks_of(self, key: int) -> list[RunRecord]:
         """Return the runs that were forked from a run."""

@@ -107,7 +107,6 @@ def _dialect(schema_name: str) -> SQLDialect:
             "RETURNING digest, size, at"
         ),
         has_prefix="starts_with(id, {})",
-        has_status="status = ANY({}::bigint[])",
         count_tags="(SELECT count(DISTINCT name) FROM mark WHERE mark.run = run.key AND name = ANY({}::text[]))",
         encode_list=list,
         encode_digests=list,

@@ -113,7 +113,6 @@ _DIALECT = SQLDialect(
         "DELETE FROM artifact WHERE at < $1 AND digest NOT IN (SELECT digest FROM hold) RETURNING digest, size, at"
     ),
     has_prefix="id < CAST({} AS TEXT)",
-    has_status="status IN (SELECT value FROM json_each({}))",
     count_tags=(
         "(SELECT count(DISTINCT name) FROM mark "
         "WHERE mark.run = run.key AND name IN (SELECT value FROM json_each({})))"
