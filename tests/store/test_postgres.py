@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -24,7 +25,9 @@ from holdfast.store.postgres.connection import RetryDeadline
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.postgres.url import parse, shown
 from holdfast.store_url import formats
-from holdfast.testing.samples import history
+from holdfast.testing.samples import content, digest, history, upload
+from holdfast.tree.pack import Upload
+from patience import PATIENCE, until
 
 pytest_plugins = ["postgres_fixtures"]
 
@@ -292,6 +295,30 @@ def test_text_with_nul_is_refused_with_nothing_written(url: str) -> None:
         assert hf.runs(workflow="a\0") == []
         log.commit({"n": "a\0b"})
         assert [version.state for version in log.versions()] == [{"n": "a\0b"}, {"n": 1}]
+
+
+def test_content_that_two_writers_bring_at_once_is_stored_once(url: str, server: str, tmp_path: Path) -> None:
+    data = content("two writers", 1000)
+    started, may_continue = threading.Event(), threading.Event()
+
+    def slow_pieces() -> Iterator[bytes]:
+        started.set()
+        assert may_continue.wait(PATIENCE)
+        yield data
+
+    # With a record that is newer than the uploads, and a content that is not in the database.
+    with closing(PostgresStore(url, artifacts=tmp_path)) as store:
+        store.put_artifact(upload(data), 1000)
+    with closing(PostgresStore(url)) as store, ThreadPoolExecutor() as threads:
+        first = threads.submit(store.put_artifact, Upload(digest(data), len(data), slow_pieces), 500)
+        assert started.wait(PATIENCE)
+        second = threads.submit(store.put_artifact, upload(data), 500)
+        waits = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '% artifact %'"
+        with psycopg.connect(server, autocommit=True) as connection:
+            until(lambda: second.done() or connection.execute(waits).fetchone(), "the second writer's wait")
+        may_continue.set()
+        assert [first.result(PATIENCE), second.result(PATIENCE)] == [False, False]
+        assert b"".join(store.artifact_pieces(digest(data))) == data
 
 
 def test_forked_child_uses_its_own_connections(url: str) -> None:

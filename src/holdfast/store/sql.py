@@ -307,7 +307,8 @@ class SQLArtifacts:
     """The artifacts of a database: records, contents, and which versions hold them."""
 
     _INSERT = "INSERT INTO artifact VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"
-    _TOUCH = "UPDATE artifact SET at = $1 WHERE digest = $2 AND at < $1"
+    #: Locks the row, even if the time stays: of two transactions that bring one content, the second finds it stored.
+    _TOUCH = "UPDATE artifact SET at = CASE WHEN at < $1 THEN $1 ELSE at END WHERE digest = $2"
     _FIND = "SELECT digest, size, at FROM artifact WHERE digest = $1"
     _PAGE = "SELECT digest, size, at FROM artifact WHERE digest > $1 ORDER BY digest LIMIT $2"
     _HAS_CONTENT = "SELECT 1 FROM artifact_piece WHERE digest = $1 AND n = 0"
