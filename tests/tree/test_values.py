@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
 import sys
@@ -266,3 +267,11 @@ def test_array_of_objects_is_never_read(name: Any) -> None:
     for parts in ([name, [1], b"\x01" * 16], [name, [1], None]):
         with pytest.raises(holdfast.errors.IncompatibleFormat):
             restore(22, parts)
+
+
+def test_attribute_of_an_opaque_value_names_the_missing_registration() -> None:
+    value = copy.copy(Opaque("shop.Offer", {"price": 30}))
+    assert value == Opaque("shop.Offer", {"price": 30})
+    with pytest.raises(AttributeError, match=r"holdfast\.register\(cls, 'shop\.Offer'\)"):
+        value.price  # noqa: B018
+    assert not hasattr(value, "__fspath__")

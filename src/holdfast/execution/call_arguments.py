@@ -42,7 +42,7 @@ from holdfast.tree.frozen import (
     set_leaves,
 )
 from holdfast.tree.pack import OWN_LEAF, Prepared
-from holdfast.tree.values import NATIVE
+from holdfast.tree.values import NATIVE, type_name
 from holdfast.workflow.definition import Step, Workflow
 
 if TYPE_CHECKING:
@@ -305,8 +305,8 @@ def describe_opaque(value: Any, redact: Redactor | None = None, levels: int = _L
 
     kind = type(value)
     if kind in NATIVE or levels == 0:
-        return value if kind in NATIVE else f"{kind.__module__}.{kind.__qualname__}"
-    name = f"{kind.__module__}.{kind.__qualname__}"
+        return value if kind in NATIVE else type_name(kind)
+    name = type_name(kind)
     if isinstance(value, Enum):
         return [name, value.name]
     fields = _fields_of(kind)
@@ -356,7 +356,7 @@ class _Capture:
             if self._strict:
                 raise
             del self._folder.arrivals[arrivals:]
-            return self._folder.fold(NotStored(f"{type(value).__module__}.{type(value).__qualname__}"))
+            return self._folder.fold(NotStored(type_name(type(value))))
         if type(found) in DICTS or type(found) in LISTS:
             self.parameters[key] = found
         return found

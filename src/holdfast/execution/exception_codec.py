@@ -22,7 +22,7 @@ from holdfast.errors import HoldfastError, StepFailed
 from holdfast.tree.artifact import Artifact
 from holdfast.tree.codec import decode, decode_frozen, encode, leaf_ext
 from holdfast.tree.fold import Folder, Redactor
-from holdfast.tree.values import BUILTIN_ERRORS, NATIVE, join_error, kind_of, parts_of, split_error
+from holdfast.tree.values import BUILTIN_ERRORS, NATIVE, join_error, kind_of, parts_of, split_error, type_name
 
 T = TypeVar("T")
 
@@ -203,8 +203,7 @@ def _own(error: BaseException, name: str) -> Any:
 
 
 def _name(cls: type) -> str:
-    module, name = cls.__module__, cls.__qualname__
-    return _text(name if module == "builtins" else f"{module}.{name}")
+    return _text(cls.__qualname__ if cls.__module__ == "builtins" else type_name(cls))
 
 
 def _is_dunder(name: str) -> bool:

@@ -25,6 +25,7 @@ from holdfast import Holdfast, InvalidCall, InvalidReference, NotFound, Unsuppor
 from holdfast.integrations import missing_extra
 from holdfast.integrations.histories import EntryLog, build_run_id, off_loop, plain_state
 from holdfast.model.names import check_tag, short
+from holdfast.tree.values import type_name
 
 try:
     import agent_framework as af
@@ -46,6 +47,8 @@ def allow_types(types: Iterable[Any]) -> None:
 
 
 def _name(kind: Any) -> str:
+    if isinstance(kind, type):
+        return type_name(kind)
     return f"{getattr(kind, '__module__', '')}.{getattr(kind, '__qualname__', kind)}"
 
 

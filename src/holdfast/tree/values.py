@@ -17,6 +17,7 @@ import builtins
 import datetime as dt
 import enum
 import pathlib
+import sys
 import zoneinfo
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -217,6 +218,47 @@ class Opaque:
     def __repr__(self) -> str:
         return f"Opaque({self.tag!r}, {self.parts!r})"
 
+    def __getattr__(self, name: str) -> Any:
+        if name in Opaque.__slots__ or name.startswith("__"):
+            raise AttributeError(name=name, obj=self)
+        raise AttributeError(
+            f"this value has no attribute {name!r} because no class is registered under its tag {self.tag!r}: "
+            f"import the module that registers it, or call holdfast.register(cls, {self.tag!r})",
+            name=name,
+            obj=self,
+        )
+
+
+#: Module names of the running program: `python agent.py`, and in processes that multiprocessing starts.
+_PROGRAM = ("__main__", "__mp_main__")
+
+
+def type_name(cls: type) -> str:
+    """Return the module and name of a class, the same in every process: a class of the running program has the module
+    name under which other programs import it."""
+    if cls.__module__ in _PROGRAM:
+        return f"{_import_name(cls.__module__)}.{cls.__qualname__}"
+    return _name(cls)
+
+
+def _import_name(program: str) -> str:
+    """Return the name under which the running program can be imported; `__main__` for a notebook, or if there is
+    none."""
+    module = sys.modules.get(program)
+    spec, file = getattr(module, "__spec__", None), getattr(module, "__file__", None)
+    if spec is not None:
+        # It was started by `python -m`.
+        return str(spec.name)
+    if not isinstance(file, str):
+        return "__main__"
+    path = pathlib.Path(file).absolute()
+    parts = [path.stem]
+    for folder in path.parents:
+        if not (folder / "__init__.py").is_file():
+            break
+        parts.insert(0, folder.name)
+    return ".".join(parts) if all(map(str.isidentifier, parts)) else "__main__"
+
 
 def register(
     cls: type[T],
@@ -225,7 +267,11 @@ def register(
     split: Callable[[T], Any] | None = None,
     join: Callable[[Any], T] | None = None,
 ) -> type[T]:
-    """Make values of `cls` storable, under `tag` (default: module and name). Usable as a decorator.
+    """Make values of `cls` storable, under `tag`. Usable as a decorator.
+
+    The default tag is the class's module and name. A class of the program that you start (`python agent.py`) counts as
+    one of the module `agent`, so that `holdfast --app agent` and workers read its values. Pass a tag if you may move
+    or rename the class, or if you define it in a notebook.
 
     Dataclasses, enums, named tuples, msgspec structs, pydantic models and exceptions need nothing more; for another
     class pass `split` (object to storable parts) and `join` (parts to object). Registering a class again under the
@@ -237,7 +283,7 @@ def register(
         raise InvalidCall(f"{cls.__name__} is storable already: it need not be registered")
     if tag is not None and not isinstance(tag, str):
         raise InvalidCall(f"register({cls.__name__}): a tag is a string, not {tag!r:.60}")
-    tag = tag or _name(cls)
+    tag = tag or type_name(cls)
     if tag == _NUMPY:
         raise InvalidCall(f"the tag {tag!r} is taken by arrays: register {cls!r} under another")
     if (split is None) != (join is None):
@@ -246,11 +292,25 @@ def register(
         raise InvalidCall(f"register({cls.__name__}): split and join are functions")
     taken = _by_tag.get(tag)
     if taken is not None and taken[0] is not cls and _name(taken[0]) != _name(cls):
-        raise InvalidCall(f"the tag {tag!r} is taken by {taken[0]!r}: register {cls!r} under another")
+        if type_name(taken[0]) != type_name(cls):
+            raise InvalidCall(f"the tag {tag!r} is taken by {taken[0]!r}: register {cls!r} under another")
+        # The program also imports itself: two classes, whose values stay apart.
+        if cls.__module__ in _PROGRAM:
+            tag = _name(cls)
+        else:
+            _add(taken[0], taken[1]._replace(tag=_name(taken[0])))
     kind = Kind(TAGGED, split, join, True, tag) if split and join else _derive(cls, tag)
-    _by_type[cls] = kind
-    _by_tag[tag] = (cls, kind)
+    _add(cls, kind)
+    if cls.__module__ in _PROGRAM:
+        # Values that a notebook stored with this code are read, too.
+        _by_tag.setdefault(f"__main__.{cls.__qualname__}", (cls, kind))
     return cls
+
+
+def _add(cls: type, kind: Kind) -> None:
+    assert kind.tag is not None
+    _by_type[cls] = kind
+    _by_tag[kind.tag] = (cls, kind)
 
 
 def kind_of(value: Any) -> Kind:

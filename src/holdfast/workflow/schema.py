@@ -18,6 +18,7 @@ import msgspec
 from holdfast.errors import InvalidAnswer, InvalidCall
 from holdfast.struct_types import resolve
 from holdfast.tree import path as paths
+from holdfast.tree.values import type_name
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
@@ -147,7 +148,7 @@ def _model_schema(cls: type) -> dict[str, Any]:
     if not _is_model(cls):
         raise NotImplementedError
     schema: dict[str, Any] = cls.model_json_schema()  # type: ignore[attr-defined]
-    return {"$id": f"urn:holdfast:{quote(f'{cls.__module__}.{cls.__qualname__}')}", **schema}
+    return {"$id": f"urn:holdfast:{quote(type_name(cls))}", **schema}
 
 
 def _to_model(cls: type, value: Any) -> Any:
