@@ -206,14 +206,14 @@ def item(shown: str, text: str) -> str:
 
 
 def signature(source: Source, node: _Function, name: str) -> str:
-    """Return a call as it is written in code, without `self`, one parameter a line if it is long."""
+    """Return a call as it is written in code, without `self`; one parameter a line if it is long."""
     arguments = node.args
     plain = [*arguments.posonlyargs, *arguments.args]
     defaults = [None] * (len(plain) - len(arguments.defaults)) + list(arguments.defaults)
     shown = [parameter(source, each, default) for each, default in zip(plain, defaults, strict=True)]
     if arguments.posonlyargs:
         shown.insert(len(arguments.posonlyargs), "/")
-    if plain and plain[0].arg in ("self", "cls"):
+    if plain and (plain[0].arg == "self" or "classmethod" in names_on(node)):
         shown = shown[1:]
     if arguments.vararg:
         shown.append(f"*{parameter(source, arguments.vararg, None)}")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
 from typing import Any
 
 import flows
+import msgspec
 import project_folder
 import pytest
 from project_folder import ProjectFolder, one_line
@@ -15,6 +17,16 @@ import holdfast
 project = project_folder.project
 CHOICE = {"enum": ["yes", "later", 3]}
 FORM = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+
+
+@dataclass
+class Approval:
+    ok: bool
+    days: list[int] = field(default_factory=list)
+
+
+APPROVAL = msgspec.json.schema(Approval)
+APPROVALS = msgspec.json.schema(list[Approval])
 
 
 @pytest.fixture
@@ -133,15 +145,27 @@ def test_answer_that_does_not_fit_is_refused(project: ProjectFolder, schema: Any
 
 
 @pytest.mark.parametrize(
-    ("kind", "typed", "wanted"),
-    [("boolean", "maybe", "true | false"), ("boolean", "1", "true | false"), ("integer", "three", "integer")],
+    ("schema", "typed", "wanted"),
+    [
+        ({"type": "boolean"}, "maybe", "true | false"),
+        ({"type": "boolean"}, "1", "true | false"),
+        ({"type": "integer"}, "three", "integer"),
+        (APPROVAL, "yes", "{ok: true | false, days?: [integer, …]}"),
+        (APPROVALS, "yes", "[{ok: true | false, days?: [integer, …]}, …]"),
+    ],
 )
 def test_answer_error_names_the_expected_type(
-    project: ProjectFolder, kind: str, typed: str, wanted: str
+    project: ProjectFolder, schema: Any, typed: str, wanted: str
 ) -> None:
-    project.run(flows.asking, {"type": kind}, run_id="ask-1")
+    project.run(flows.asking, schema, run_id="ask-1")
     line = one_line(project.call("answer", "ask-1", typed), 2)
     assert line == f"holdfast: {typed!r} is not an answer to ask-1#1: expected {wanted}"
+
+
+def test_answer_to_a_run_without_questions_says_so(project: ProjectFolder) -> None:
+    project.run(flows.asking, {"type": "boolean"}, run_id="ask-1")
+    project.json("answer", "ask-1", "yes", "--no-resume")
+    assert "run 'ask-1' has no open question" in one_line(project.call("answer", "ask-1", "yes"), 3)
 
 
 def test_answer_prefers_an_exact_run_id(project: ProjectFolder) -> None:
@@ -162,7 +186,7 @@ def test_inbox_never_truncates_an_id(project: ProjectFolder) -> None:
     assert "Shall it be" in screen.text
     wide = project.terminal("inbox", columns=250)
     wide.end()
-    assert '{"type": "object", "properties": {"a \\"quoted\\"' in wide.text
+    assert '{"a \\"quoted\\" name"?: string}' in wide.text
 
 
 def test_answer_given_twice_is_refused(asking: ProjectFolder) -> None:

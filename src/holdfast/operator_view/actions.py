@@ -99,8 +99,10 @@ def find_question(hf: Holdfast, question_id: str) -> Question:
             return hf.question(question_id)
         except NotFound:
             pass
+    run = None
     try:
-        own = open_questions(hf, hf.get(question_id))
+        run = hf.get(question_id)
+        own = open_questions(hf, run)
     except NotFound:
         own = []
     except InvalidReference:
@@ -110,6 +112,11 @@ def find_question(hf: Holdfast, question_id: str) -> Question:
     if len(own) > 1:
         several = ", ".join(question.id for question in own[:5])
         raise InvalidReference(f"{question_id!r} could be any of {several}: name one", question=question_id)
+    if run is not None:
+        raise NotFound(
+            f"run {run.id!r} has no open question: `holdfast inbox` lists the open questions of all runs",
+            question=question_id,
+        )
     from difflib import get_close_matches
 
     near = get_close_matches(question_id, [question.id for question in found], 1)
@@ -119,8 +126,9 @@ def find_question(hf: Holdfast, question_id: str) -> Question:
 
 def parse_answer(question: Question, text: str) -> Any:
     """Parse an answer: JSON, or plain text if the question expects a text."""
-    kind = question.schema.get("type") if isinstance(question.schema, dict) else None
-    options = question.schema.get("enum", ()) if isinstance(question.schema, dict) else ()
+    schema = _definition(question.schema, question.schema)
+    kind = schema.get("type") if isinstance(schema, dict) else None
+    options = schema.get("enum", ()) if isinstance(schema, dict) else ()
     if kind == "string" or text in options:
         try:
             found = json.loads(text)
@@ -132,15 +140,16 @@ def parse_answer(question: Question, text: str) -> Any:
             return json.loads(text)
         except ValueError:
             return text
-    if kind not in ("boolean", "integer", "number"):
+    if kind not in ("boolean", "integer", "number", "object", "array"):
         return parse_json(text, question.id)
     if kind == "boolean" and text.strip().lower() in _BOOLEANS:
         return _BOOLEANS[text.strip().lower()]
     try:
+        found = json.loads(text)
         if kind != "boolean":
             # The engine checks it against the schema.
-            return json.loads(text)
-    except ValueError:
+            return parse_json(text, question.id) if kind in ("object", "array") else found
+    except (ValueError, RecursionError):
         pass
     raise InvalidCall(
         f"{text!r:.80} is not an answer to {question.id}: expected {expected_answer(question)}",
@@ -150,18 +159,43 @@ def parse_answer(question: Question, text: str) -> Any:
 
 def expected_answer(question: Question) -> str:
     """Return a short description of the expected answer."""
-    schema = question.schema
+    return cut(_expected(question.schema, question.schema, _LEVELS), 80)
+
+
+#: Levels of objects and lists in the description of an answer.
+_LEVELS = 3
+#: What a schema may say without changing which answers fit.
+_REMARKS = {"type", "title", "description", "default", "$defs"}
+
+
+def _expected(schema: Any, whole: Any, levels: int) -> str:
+    schema = _definition(schema, whole)
     if not isinstance(schema, dict):
         return "anything"
     if "enum" in schema:
         return " | ".join(brief(option, 30) for option in schema["enum"])
-    if schema.get("type") == "boolean":
+    kind, rest = schema.get("type"), schema.keys() - _REMARKS
+    if kind == "boolean":
         return "true | false"
-    return (
-        plain(str(schema["type"]))
-        if set(schema) <= {"type", "title", "description"}
-        else cut(dumps(schema), 80)
-    )
+    if kind == "object" and levels and "properties" in rest <= {"properties", "required"}:
+        needed = schema.get("required", ())
+        fields = (
+            f"{plain(name) if name.isidentifier() else dumps(name)}{'' if name in needed else '?'}: "
+            f"{_expected(inner, whole, levels - 1)}"
+            for name, inner in schema["properties"].items()
+        )
+        return f"{{{', '.join(fields)}}}"
+    if kind == "array" and levels and rest == {"items"}:
+        return f"[{_expected(schema['items'], whole, levels - 1)}, …]"
+    return dumps(schema) if rest or not kind else plain(str(kind))
+
+
+def _definition(schema: Any, whole: Any) -> Any:
+    """Return the schema to which a schema refers, if it is one of the definitions of the whole schema."""
+    if isinstance(schema, dict) and str(schema.get("$ref", "")).startswith("#/$defs/"):
+        definitions = whole.get("$defs", {})
+        return definitions.get(schema["$ref"].removeprefix("#/$defs/"), schema)
+    return schema
 
 
 #: Names that are listed; the rest is counted.
