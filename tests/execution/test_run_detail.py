@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from holdfast.errors import CorruptStore
 from holdfast.model.records import RunRecord
 from holdfast.model.run_detail import (
     PendingRollback,
@@ -16,7 +19,7 @@ from holdfast.model.run_detail import (
     encode_detail,
 )
 from holdfast.model.watchdog import RunWatchdog, Watchdog
-from holdfast.tree.codec import decode
+from holdfast.tree.codec import decode, encode
 
 #: A detail with every field, as the first release with this format wrote it.
 STORED = bytes.fromhex(
@@ -112,3 +115,15 @@ def test_run_detail_reads_parts_that_earlier_versions_wrote() -> None:
 
 def test_run_detail_without_content_is_empty() -> None:
     assert encode_detail(RunDetail()) == b""
+
+
+def test_run_detail_reads_kept_paths_that_are_segments() -> None:
+    stored = encode({"undoing": {"to": 1, "keep": ["a", ("b", 0), ["c"]], "of": 4}})
+    rollback = detail_of(RunRecord(id="run", created=0, updated=0, detail=stored)).rollback
+    assert rollback == PendingRollback(to=1, keep=["a", ["b", 0], ["c"]], of=4)
+
+
+@pytest.mark.parametrize("damaged", [[1], "text", None, {"watch": [1]}, {"watch": "text"}, {"waits": 1}])
+def test_run_detail_that_cannot_be_read_is_reported_as_damage(damaged: object) -> None:
+    with pytest.raises(CorruptStore, match="'run'"):
+        detail_of(RunRecord(id="run", created=0, updated=0, detail=encode(damaged)))

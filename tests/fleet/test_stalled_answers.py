@@ -178,7 +178,7 @@ def test_answer_rollback_without_a_version_uses_the_last_good_one(
     assert control.undone == []
 
 
-@pytest.mark.parametrize("keep", [[], ["turn"], ["turn", "plan"], "turn"])
+@pytest.mark.parametrize("keep", [[], ["turn"], ["turn", "plan"], "turn", [("turn",), ["plan"]]])
 def test_answer_reinitialise_starts_over_with_the_kept_parts(
     stage: Stage, frozen: Callable[..., Question], keep: Any
 ) -> None:
@@ -190,7 +190,10 @@ def test_answer_reinitialise_starts_over_with_the_kept_parts(
     (begun,) = [version for version in run.history().versions(limit=100) if version.kind == "manual"]
     assert (begun.parent, begun.timeline, begun.actor) == (1, 2, "ada")
     values = {"turn": 2, "plan": True}
-    kept = {name: value for name, value in values.items() if name in keep}
+    names = [
+        path if isinstance(path, str) else path[0] for path in ([keep] if isinstance(keep, str) else keep)
+    ]
+    kept = {name: value for name, value in values.items() if name in names}
     assert begun.state == {"notes": [], **kept}
     (answer,) = [event for event in run.events() if event.kind == "question.answered"]
     assert answer.data["choice"] == "reinitialise"

@@ -200,7 +200,7 @@ def check_choice(
 
 
 def restarted_state(
-    context: StoreContext, run: RunRecord, of: int, keep: Sequence[str], question_id: str = ""
+    context: StoreContext, run: RunRecord, of: int, keep: Sequence[str | Sequence[Any]], question_id: str = ""
 ) -> Any:
     """Return the state of the first version with parts of a later one in it; raise `InvalidAnswer` if there is no such
     part."""

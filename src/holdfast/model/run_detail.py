@@ -116,8 +116,9 @@ class PendingRollback(msgspec.Struct, frozen=True, kw_only=True):
     #: Of a recovery by the monitor: its finding, and how many recoveries there were.
     symptom: str | None = None
     restores: int | None = None
-    #: Of a run that starts over: paths of the state of version `of` that it keeps. None for a mere rollback.
-    keep: Sequence[str] | None = None
+    #: Of a run that starts over: paths of the state of version `of` that it keeps, each a text or its segments. None
+    #: for a mere rollback.
+    keep: Sequence[str | Sequence[Any]] | None = None
     of: int | None = None
 
 
@@ -253,7 +254,7 @@ def detail_of(run: RunRecord) -> RunDetail:
         return RunDetail()
     try:
         fields = decode(run.detail)
-        if watchdog := fields.get("watch"):
+        if isinstance(fields, dict) and isinstance(watchdog := fields.get("watch"), dict):
             fields = {**fields, "watch": RunWatchdog.read(watchdog)}
         return msgspec.convert(fields, resolved(RunDetail))
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
