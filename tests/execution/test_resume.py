@@ -13,6 +13,7 @@ from step_flows import Broken, control, effects_in, elsewhere
 
 import holdfast
 from holdfast import Holdfast, ReplayDiverged, step, workflow
+from holdfast.execution import lifecycle
 from patience import until
 
 fresh, hf = step_fixtures.fresh, step_fixtures.hf
@@ -160,3 +161,29 @@ def test_step_key_may_be_any_text(hf: Holdfast, key: str) -> None:
     hf.rollback(run.id, to=3)
     assert run.result == [f"done {key}", "done other", f"done {key}"]
     assert len(control.ran) == 4
+
+
+@workflow
+def asks_whom() -> Any:
+    return holdfast.ask("whom?")
+
+
+def test_resume_uses_nothing_of_a_deleted_run_of_the_same_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def suspend(hf: Holdfast, answer: str) -> None:
+        hf.run(asks_whom, run_id="one")
+        hf.answer("one#1", answer, resume=False)
+
+    path = tmp_path / "runs.db"
+    with holdfast.open(path) as hf, holdfast.open(path) as other:
+        take_over = lifecycle.__dict__["_take_over"]
+
+        def take_over_later(*args: Any) -> Any:
+            other.delete("one")
+            suspend(other, "new")
+            return take_over(*args)
+
+        suspend(hf, "old")
+        monkeypatch.setattr(lifecycle, "_take_over", take_over_later)
+        assert hf.resume("one").result == "new"

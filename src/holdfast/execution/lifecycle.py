@@ -357,7 +357,8 @@ def _take_over(
         engine.refuse_if_elsewhere(run)
         if run.status in CLOSED:
             return None
-        if ready is None or ready.run.revision != run.revision:
+        # Not by the revision: the id may belong to another run by now.
+        if ready is None or ready.run != run:
             ready = check_resume(
                 engine, run, workflow, changed=options.changed, overrides=options.overrides, exact=exact
             )
