@@ -16,7 +16,8 @@ import pytest
 from compensation_flows import BROKEN, CALLS, kinds, undo_place, undo_shop
 
 import holdfast
-from holdfast import CompensationFailed, Holdfast, InvalidCall, NotFound, step, workflow
+from holdfast import CompensationFailed, Holdfast, InvalidCall, Limits, NotFound, step, workflow
+from holdfast.execution import inbox
 from holdfast.workflow import definition
 
 clean, hf = compensation_flows.clean, compensation_flows.hf
@@ -51,6 +52,25 @@ def test_failing_compensation_stops_the_rollback(hf: Holdfast) -> None:
     assert CALLS[3:] == [("do", "a"), ("do", "b"), ("plain", "x"), ("do", "c")]
     timeline = run.history().timelines()[-1]
     assert (timeline.parent, timeline.reason) == (1, "still wrong")
+
+
+def test_resume_with_limits_continues_a_run_whose_rollback_was_finished_meanwhile(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = hf.run(undo_shop)
+    BROKEN.add("b")
+    with pytest.raises(CompensationFailed):
+        hf.rollback(run.id, to=1)
+    BROKEN.clear()
+    write_limits = inbox.limit
+
+    def limit_later(*args: Any) -> Any:
+        hf.rollback(run.id, to=1, resume=False)
+        return write_limits(*args)
+
+    monkeypatch.setattr(inbox, "limit", limit_later)
+    assert hf.resume(run.id, limits=Limits(steps=100)).result == ["order-a", "order-b", "x", "order-c"]
+    assert [line.parent for line in run.history().timelines()] == [None, 1]
 
 
 def test_unfinished_rollback_is_finished_by_another_rollback(hf: Holdfast) -> None:

@@ -59,10 +59,12 @@ def rollback(engine: EngineContext, history: History, to: Any, reason: str | Non
 
 
 def finish_rollback(engine: EngineContext, history: History, run: RunRecord, then: str | None = None) -> None:
-    """Finish the unfinished rollback of a run. The run has the status `then` afterwards, unless the rollback has
-    set another."""
+    """Finish the unfinished rollback of a run, if it has one. The run has the status `then` afterwards, unless the
+    rollback has set another."""
     pending = detail_of(run).rollback
-    assert pending is not None
+    if pending is None:
+        # Another process has finished it since the run was last read.
+        return
     if pending.then is None:
         pending = msgspec.structs.replace(pending, then=then)
     with _claimed(engine, history.id):
