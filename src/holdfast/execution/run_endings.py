@@ -82,7 +82,7 @@ class Endings:
         with self._lock:
             self._waiting.setdefault(run_id, []).append(wake)
             if not self._watching:
-                threading.Thread(target=self._watchdog, name="holdfast endings", daemon=True).start()
+                threading.Thread(target=self._watch, name="holdfast endings", daemon=True).start()
                 self._watching = True
 
     def remove(self, run_id: str, wake: Wake) -> None:
@@ -102,7 +102,7 @@ class Endings:
             for wake in waiting:
                 wake()
 
-    def _watchdog(self) -> None:
+    def _watch(self) -> None:
         store = self._context.store
         while True:
             with self._lock:
