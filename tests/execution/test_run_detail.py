@@ -123,7 +123,24 @@ def test_run_detail_reads_kept_paths_that_are_segments() -> None:
     assert rollback == PendingRollback(to=1, keep=["a", ["b", 0], ["c"]], of=4)
 
 
-@pytest.mark.parametrize("damaged", [[1], "text", None, {"watch": [1]}, {"watch": "text"}, {"waits": 1}])
+def test_run_detail_has_built_in_numbers() -> None:
+    numpy = pytest.importorskip("numpy")
+    number = numpy.float64(1.5)
+    stored = {
+        "totals": {"cost": number}, "used": {"cost": number, "tokens": 2}, "limits": {"cost": number},
+        "spent": {"last": 1, "cost": number, "totals": {"cost": number}},
+    }  # fmt: skip
+    detail = detail_of(RunRecord(id="run", created=0, updated=0, detail=encode(stored)))
+    assert detail.totals == {"cost": 1.5}
+    detail.used, detail.limits = Used(number, 2), RunLimits(cost=number)
+    detail.watchdog = RunWatchdog.of(Watchdog(max_cost=number), None)
+    again = decode(encode_detail(detail))
+    assert again["watch"]["max_cost"] == again["used"]["cost"] == again["limits"]["cost"] == 1.5
+    for each in (again["totals"], again["used"], again["limits"], again["spent"]["totals"], again["watch"]):
+        assert all(type(value) is not numpy.float64 for value in each.values())
+
+
+@pytest.mark.parametrize("damaged", [1, [1], "text", None, {"watch": [1]}, {"watch": "text"}, {"waits": 1}])
 def test_run_detail_that_cannot_be_read_is_reported_as_damage(damaged: object) -> None:
     with pytest.raises(CorruptStore, match="'run'"):
         detail_of(RunRecord(id="run", created=0, updated=0, detail=encode(damaged)))

@@ -35,6 +35,8 @@ _STORED_AS = {
 _NULLABLE = ("reason", "actor")
 #: The stored word for a wait for an answer.
 QUESTION = "prompt"
+#: The stored words of the fields that hold numbers of the application.
+_NUMBERS = ("totals", "used", "limits", "spent")
 #: A sum of figures that steps annotated.
 Figure = int | float | Decimal
 
@@ -256,6 +258,8 @@ def detail_of(run: RunRecord) -> RunDetail:
         fields = decode(run.detail)
         if isinstance(fields, dict) and isinstance(watchdog := fields.get("watch"), dict):
             fields = {**fields, "watch": RunWatchdog.read(watchdog)}
+        if isinstance(fields, dict):
+            fields |= {name: _builtin(fields[name]) for name in _NUMBERS if name in fields}
         return msgspec.convert(fields, resolved(RunDetail))
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
         raise CorruptStore(
@@ -281,8 +285,18 @@ def _storable(name: str, value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
         fields = msgspec.structs.asdict(value)
         # A rollback without a reason or an actor has them as None.
-        return {name: each for name, each in fields.items() if each not in (None, "") or name in _NULLABLE}
+        kept = {name: each for name, each in fields.items() if each not in (None, "") or name in _NULLABLE}
+        return _builtin(kept)
+    if name == "totals":
+        return _builtin(value)
     return list(value) if isinstance(value, tuple) else value
+
+
+def _builtin(value: Any) -> Any:
+    """Return numbers as built-in ones: a `float64` of numpy is a float, but would be stored and read as what it is."""
+    if isinstance(value, dict):
+        return {name: _builtin(each) for name, each in value.items()}
+    return float(value) if isinstance(value, float) else value
 
 
 def _plain(item: Wait | Signal) -> dict[str, Any]:

@@ -98,7 +98,8 @@ class RunWatchdog(msgspec.Struct, frozen=True):
         if policy is None:
             return None
         own = run is not None
-        return RunWatchdog(policy, own, {**msgspec.to_builtins(policy), _OWN: own})
+        # A `float64` of numpy is a float, but not a built-in one.
+        return RunWatchdog(policy, own, {**msgspec.to_builtins(policy, enc_hook=float), _OWN: own})
 
     @staticmethod
     def read(stored: Mapping[str, Any]) -> RunWatchdog:
