@@ -230,7 +230,7 @@ def test_exception_class_cannot_take_the_name_of_a_builtin() -> None:
 
 
 def test_traceback_shows_engine_frames_only_where_they_raised() -> None:
-    here = exception_codec.ENGINE_FOLDERS[0]
+    here = exception_codec.ENGINE_CODE[0]
     namespace: dict[str, Any] = {}
     exec(compile("def passes(call):\n    call()\n", f"{here}machine.py", "exec"), namespace)
     exec(compile("def raises():\n    1 / 0\n", f"{here}deep.py", "exec"), namespace)

@@ -162,6 +162,27 @@ def test_traceback_shows_only_application_frames(hf: Holdfast) -> None:
         assert len(frames) <= len(ours) + 2
 
 
+def test_traceback_of_a_run_in_a_step_shows_only_application_frames(hf: Holdfast) -> None:
+    @workflow(name="fails_inside")
+    def inside() -> None:
+        raise Declined(card="4242")
+
+    @step(name="runs_another")
+    def runs_another() -> None:
+        hf.run(inside)
+
+    @workflow(name="fails_around")
+    def around() -> None:
+        runs_another()
+
+    with pytest.raises(Declined) as caught:
+        hf.run(around, run_id="around")
+    frames = traceback.extract_tb(caught.value.__traceback__)
+    assert [frame.name for frame in frames][-3:] == ["around", "runs_another", "inside"]
+    recorded = hf.get("around").failure
+    assert "engine.py" not in str(recorded)
+
+
 def test_engine_error_in_a_run_keeps_its_traceback(hf: Holdfast) -> None:
     @step(name="raises_unstorable")
     def unstorable() -> Any:

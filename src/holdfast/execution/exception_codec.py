@@ -41,8 +41,11 @@ _LEVELS_ABOVE = 60
 #: Where a revived exception keeps the text of its first traceback.
 _RECORDED = "__holdfast_traceback__"
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-#: Folders of the modules through which Holdfast calls user code: tracebacks leave their frames out.
-ENGINE_FOLDERS = tuple(os.path.join(_PACKAGE, name, "") for name in ("execution", "workflow"))
+#: Prefixes of the files through which Holdfast calls user code: tracebacks leave their frames out.
+ENGINE_CODE = (
+    *(os.path.join(_PACKAGE, name, "") for name in ("execution", "workflow")),
+    os.path.join(_PACKAGE, "engine.py"),
+)
 #: Errors that a step fails with; those that end a process are never made from data.
 _BUILTIN: dict[str, type[BaseException]] = {
     name: cls for name, cls in BUILTIN_ERRORS.items() if issubclass(cls, Exception) or cls is GeneratorExit
@@ -221,7 +224,7 @@ def _traceback(error: BaseException, title: str) -> str:
     import traceback
 
     frames = list(traceback.walk_tb(_own(error, "__traceback__")))
-    ours = [frame.f_code.co_filename.startswith(ENGINE_FOLDERS) for frame, _ in frames]
+    ours = [frame.f_code.co_filename.startswith(ENGINE_CODE) for frame, _ in frames]
     last = max((index for index, own in enumerate(ours) if not own), default=-1)
     frames = [frame for index, frame in enumerate(frames) if index > last or not ours[index]]
     del frames[MOST_FRAMES // 2 : max(len(frames) - MOST_FRAMES // 2, MOST_FRAMES // 2)]

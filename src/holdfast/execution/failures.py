@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from holdfast.errors import LimitExceeded
-from holdfast.execution.exception_codec import ENGINE_FOLDERS, describe
+from holdfast.execution.exception_codec import ENGINE_CODE, describe
 
 #: Recorded failures that are kept in memory, with all that their tracebacks hold.
 _MOST_RECORDED = 200
@@ -216,7 +216,7 @@ def without_engine_frames(trace: TracebackType | None) -> TracebackType | None:
         trace = trace.tb_next
     kept: TracebackType | None = None
     for each in reversed(entries):
-        if kept is None or not each.tb_frame.f_code.co_filename.startswith(ENGINE_FOLDERS):
+        if kept is None or not each.tb_frame.f_code.co_filename.startswith(ENGINE_CODE):
             # A signal handler may raise where a function has no line yet: Python then says None, against its types.
             line = each.tb_lineno or each.tb_frame.f_code.co_firstlineno
             kept = TracebackType(kept, each.tb_frame, each.tb_lasti, line)
