@@ -65,8 +65,11 @@ from holdfast.workflow.definition import Workflow
 #: The symptom of a run whose code does not fit its record; characters of an error that its question shows.
 DIVERGED = "diverged"
 _WHY = 1000
-#: Microseconds after which a run is tried again of which the store was away.
+#: Microseconds until a run is resumed that was handed back because of an error.
 AGAIN = 5_000_000
+#: Errors of the store, after which a run is handed back and not failed.
+AWAY = (StoreBusy, StoreUnavailable, CommitUnknown)
+_NO_NAME = re.compile(r"[^A-Za-z0-9_]+")
 
 
 def completed(execution: Execution, value: Any) -> Flow[None]:
@@ -160,7 +163,7 @@ def handed_back(execution: Execution, error: BaseException) -> Flow[None]:
 
 
 def halted(execution: Execution, status: str) -> Flow[None]:
-    """It was ended at a boundary between steps."""
+    """Write that an execution was stopped at a boundary between steps. `status` is that of the run afterwards."""
     facts = execution.detail
     if status == "suspended" and facts.stop_request == "hand back":
         # One branch waits, but others have steps to run: the next execution runs them.
@@ -214,13 +217,8 @@ def result_of(engine: EngineContext, run: RunRecord) -> Any:
     return thaw(engine.context.reader(run).part(number, RESULT))
 
 
-_NO_NAME = re.compile(r"[^A-Za-z0-9_]+")
-#: Errors that say nothing about a run, and after which it is tried again.
-AWAY = (StoreBusy, StoreUnavailable, CommitUnknown)
-
-
 def new_id(workflow: Workflow) -> str:
-    """An id for a run that was given none."""
+    """Return an id for a run that was given none."""
     return f"{plain_name(workflow.name)}-{uuid4().hex[:10]}"
 
 
@@ -409,7 +407,7 @@ def own(engine: EngineContext, line: Committer, head: Head, facts: RunDetail, *e
 def execute(
     execution: Execution, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Flow[BaseException | None]:
-    """Run the workflow's function and write how it ended; gives the error that it ended with, if any."""
+    """Run the workflow's function and write how it ended; return the error that it ended with, if any."""
     engine, workflow = execution.engine, execution.workflow
     engine.executions[execution.id] = execution
     execution.lease_handle = engine.keeper.hold(
