@@ -21,6 +21,12 @@ def test_events_on_a_terminal_are_lines(sample: SampleStore) -> None:
     assert "[bold]press[/bold]" in lines[4]
 
 
+def test_event_of_a_question_shows_its_id(sample: SampleStore) -> None:
+    lines = sample.screen("events", "asks", columns=200).splitlines()
+    (opened,) = [line for line in lines if "question.opened" in line]
+    assert 'question_id: "asks#1"' in opened
+
+
 def test_events_in_a_pipe_are_fields(sample: SampleStore) -> None:
     rows = sample.rows("events", "report-2")
     assert all(len(row) == 7 for row in rows)

@@ -68,7 +68,7 @@ def _print_event(ctx: CommandContext, event: Event) -> None:
     rest = {
         name: value
         for name, value in event.data.items()
-        if name in ("error", "reason", "tag", "fork", "question")
+        if name in ("error", "reason", "tag", "fork", "question_id")
     }
     line.append(plain(str(what))).append(f"  {brief(rest, 80)}" if rest else "", "bright_black")
     values = (event.cursor, event.at, event.run, event.kind, event.version, event.step, as_json(event.data))
