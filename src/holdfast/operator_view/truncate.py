@@ -278,10 +278,11 @@ class _JsonBuilder:
         return self._leaf(value, path)
 
     def _container(self, value: Any, path: list[Any], level: int, start: int) -> Any:
-        kind, items = _items(value, start, self._limits.entries)
         if level >= self._limits.levels and value:
+            kind = "dict" if isinstance(value, dict) else "list"
             self._add_cut(path, kind, 0, len(value))
             return self._spend({"$cut": kind, "of": len(value)})
+        kind, items = _items(value, start, self._limits.entries)
         if len(items) < len(value):
             self._add_cut(path, kind, len(items), len(value), start)
         shown = []
