@@ -247,6 +247,7 @@ def test_resume_with_a_higher_limit_continues(project: ProjectFolder) -> None:
     assert shown["spent"] | {"seconds": 0} == {"cost": 0, "tokens": 0, "steps": 1, "seconds": 0}
     refused = project.call("resume", "shop-1", "--app", "flows")
     assert "has used up its limit of steps (1 of 1)" in refused.out + refused.err
+    assert "`holdfast resume shop-1 --limit steps=N` tries again" in refused.out
     for bad in ("steps=many", "stops=3", "steps=-1", "steps"):
         assert project.call("resume", "shop-1", "--app", "flows", "--limit", bad).code == 2
     assert project.call("resume", "shop-1", "--app", "flows", "--limit", "steps=9").code == 0

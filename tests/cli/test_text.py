@@ -28,6 +28,7 @@ from holdfast.operator_view.text import (
     size,
     span,
 )  # fmt: skip
+from holdfast.tree.values import Opaque
 
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -50,6 +51,13 @@ def test_brief_fits_the_width(value: Any, width: int) -> None:
     line = brief(value, width)
     assert display_width(line) <= width
     assert not CONTROL.search(line)
+
+
+def test_brief_shows_the_fields_of_an_opaque_value() -> None:
+    assert brief(Opaque("shop.Offer", {"price": 30})) == "shop.Offer {price: 30}"
+    model = Opaque("shop.Model", [{"price": 30}, {"price"}, None, None])
+    assert brief([model]) == "[shop.Model {price: 30}]"
+    assert brief(Opaque("shop.Colour", "RED")) == 'shop.Colour "RED"'
 
 
 @given(values)

@@ -9,7 +9,7 @@ from contextlib import contextmanager, redirect_stdout
 from holdfast.cli import exit_codes
 from holdfast.cli.context import CommandContext
 from holdfast.engine import Holdfast
-from holdfast.errors import CodeChanged, CompensationFailed, ReplayDiverged
+from holdfast.errors import CodeChanged, CompensationFailed, LimitExceeded, ReplayDiverged
 from holdfast.execution.preview import Preview
 from holdfast.execution.run import Run
 from holdfast.model.public import Event
@@ -112,6 +112,14 @@ def exit_code_of(hf: Holdfast, run: Run) -> int:
     return exit_codes.WAITS if asks else exit_codes.DONE
 
 
+def _limit_option(run: Run) -> str:
+    """Return the option without which a resume fails again, if the run has used up a limit of its own."""
+    error = run.error
+    if isinstance(error, LimitExceeded) and error.run == run.id and not error.details.get("block"):
+        return f" --limit {error.limit}=N"
+    return ""
+
+
 def report_outcome(ctx: CommandContext, run: Run) -> int:
     """Print the outcome of a run and return the exit code for it."""
     out = ctx.out
@@ -124,7 +132,7 @@ def report_outcome(ctx: CommandContext, run: Run) -> int:
         error = run.failure or {}
         text = (
             f"  {run.id}: {error.get('type', 'error')}: {error.get('message', '')}; `holdfast show {run.id}` shows "
-            f"the traceback, `holdfast resume {run.id}` tries again"
+            f"the traceback, `holdfast resume {run.id}{_limit_option(run)}` tries again"
         )
     elif status == "suspended":
         questions, until = open_questions(ctx.hf, run), record["until"]

@@ -296,8 +296,8 @@ def stack_of(frame: Frame) -> str:
 
 
 def _waiting_chain(coroutine: Any) -> list[Any] | None:
-    """Return the coroutines that wait for each other, outermost first; None if they run. Their task may continue
-    meanwhile: then look again."""
+    """Return the chain of coroutines in which each awaits the next, outermost first. If one of them is running, try
+    again; return None if that stays so."""
     for _ in range(_LOOKS):
         chain: list[Any] = []
         inner = coroutine

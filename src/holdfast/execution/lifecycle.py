@@ -156,7 +156,7 @@ def good_before(record: ReplayLog, run: RunRecord, error: ReplayDiverged) -> int
 
 
 def handed_back(execution: Execution, error: BaseException) -> Flow[None]:
-    """Hand a run back because the store could not be reached for a while."""
+    """Put a run back into its queue, for any worker, after the store was unreachable for a while."""
     execution.writer.add_event("run.handed_back", error=f"{type(error).__name__}: {error}"[:1000])
     due = execution.engine.context.clock() + AGAIN
     yield from execution.writer.save(status="queued", owner=None, until=0, due=due)

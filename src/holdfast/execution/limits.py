@@ -145,8 +145,8 @@ class _Recorded:
         return True
 
     def take(self) -> list[RecordedStep]:
-        """Return the recorded calls that have been made, or are made in branches that have started, and are not counted
-        yet, oldest first."""
+        """Return the recorded calls that must count against the budget now, each once, oldest first: those that the
+        block has made, and all calls of parallel branches that it has started."""
         if self._left is None:
             self._left = self._find()
         if not self._left:

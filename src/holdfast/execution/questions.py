@@ -1,4 +1,5 @@
-"""Questions: that of a stalled run, its choices and their meaning; and answered questions, as the journal records them.
+"""Questions that the monitor asks about a stalled run, with the meaning of each choice; and the list of answered
+questions, read from the journal. `inbox` answers questions.
 
 Invariant: nothing is written here: the commit that carries out an answer settles its question. The journal is read from
 its end, and only as far back as needed.

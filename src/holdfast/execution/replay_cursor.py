@@ -31,7 +31,7 @@ PARALLEL = "parallel"
 
 
 class _RecordedCall(NamedTuple):
-    """A call in the log."""
+    """A call that an earlier execution recorded, or whose wait it stored."""
 
     address: str
     #: The version that has recorded it, and the name of its step; None if it waits.

@@ -183,7 +183,7 @@ class ResultOrder:
                 self._advance()
 
     def drop(self, address: str) -> None:
-        """Note a result that is returned without a turn, or not at all."""
+        """Stop waiting for a recorded result: it is returned out of turn, or its call is never made."""
         if address in self.left:
             with self._lock:
                 self.left.pop(address, None)

@@ -46,8 +46,8 @@ def ready(store: Store, run: RunRecord, now: int) -> bool:
 def has_come(
     store: Store, run: RunRecord, facts: RunDetail, wait: Wait, now: int, around: frozenset[str] = frozenset()
 ) -> bool:
-    """Return whether a wait of a run is over. A wait for a child run is if that run has ended, or would itself
-    continue."""
+    """Return whether a wait of a run is over. A wait for a child run is over when the child has ended or can be
+    resumed."""
     if wait.kind != "run":
         return facts.is_over(wait, now)
     child = store.run(wait.name)

@@ -1,4 +1,5 @@
-"""Patterns of keys that hold secrets: those given to this process, and those stored for all processes.
+"""Patterns of keys that hold secrets: those given to this process, and those stored for all processes. The class
+`Redactor` in `tree.fold` replaces the values.
 
 Invariant: a change of the stored patterns applies at once in the process that makes it, and in every other to commits
 a second later; in an event loop, which does not wait for the store, to commits soon after that.

@@ -352,7 +352,7 @@ class Version:
         return self._state
 
     def read_state(self) -> Any:
-        """Return the state, frozen, in containers and objects that no other caller has."""
+        """Return the state, frozen. Its containers and objects are new: they are not shared with other callers."""
         self.check()
         self._note_read()
         return self.reader.show(self.reader.state(self.number))

@@ -20,6 +20,7 @@ from holdfast.model.names import CONTROL, printable
 from holdfast.tree.artifact import Artifact
 from holdfast.tree.path import safe_repr
 from holdfast.tree.portable import from_json, to_json
+from holdfast.tree.values import Opaque, fields_of_opaque
 
 _CAUSE = "The above exception was the direct cause of the following exception:"
 _CONTEXT = "During handling of the above exception, another exception occurred:"
@@ -209,6 +210,9 @@ def _one_line(value: Any, width: int) -> str:
     if isinstance(value, Artifact):
         name = f" {value.name}" if value.name else ""
         return plain(f"<artifact {value.digest[:12]}{name}, {size(value.size)}>")
+    if isinstance(value, Opaque):
+        tag = plain(value.tag)
+        return f"{tag} {_one_line(fields_of_opaque(value), width - len(tag) - 1)}"
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return plain(safe_repr(value)[: max(0, width) + 8])

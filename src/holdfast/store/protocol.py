@@ -363,7 +363,7 @@ def build_claimed_run(run: RunRecord, request: Claim) -> RunRecord:
 
 
 def build_reclaimed_run(run: RunRecord, now: int, lease: int) -> RunRecord:
-    """Return the record of a run after its owner renewed an expired lease."""
+    """Return the record of a run whose owner claims it again after its lease has expired."""
     return msgspec.structs.replace(run, until=now + lease, updated=now, revision=run.revision + 1)
 
 

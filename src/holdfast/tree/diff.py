@@ -201,7 +201,7 @@ def _touched(old: FrozenDict, new: FrozenDict) -> tuple[dict[Any, Any], dict[Any
 
 
 def _exact(keys: Iterable[Any]) -> dict[Any, Any]:
-    """Return keys by a form that is equal for exactly equal keys: not for `1` and `True`, but for two NaNs."""
+    """Map an exact form of each key to the key: the forms of `1` and `True` differ, those of two NaNs are equal."""
     return {key if type(key) is str else (encode(key),): key for key in keys}
 
 

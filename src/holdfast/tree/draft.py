@@ -425,7 +425,7 @@ class DraftList(Copyable, list[Any]):
         return build_list(items, old, min(len(items), len(old), *changed[:1]))
 
     def _are_unchanged(self, items: list[Any]) -> bool:
-        """Return whether all items are unchanged records, at the speed of C."""
+        """Return whether all items are unchanged records. Compares whole lists at once, which is fast for long ones."""
         written = self.draft_state.written
         if set(map(type, items)) != _RECORD or (
             written and not written.isdisjoint((id(self), *map(id, items)))

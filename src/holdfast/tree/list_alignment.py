@@ -96,7 +96,7 @@ class Edits:
             self.blocks[start] = end, new
 
     def indices(self) -> Iterable[int]:
-        """Return the indices in the base that have an edit."""
+        """Return the indices in the base at which something was inserted, replaced or removed."""
         return chain(self.inserted, self.replaced, self.blocks)
 
     def overlap(self, other: Edits, *, agree: bool) -> bool:

@@ -40,7 +40,7 @@ def canonical(tree: Any) -> str:
 
 
 def _fields(node: ast.AST) -> list[tuple[str, Any]]:
-    """Return the fields of a node that matter: None and empty lists are left out, as some versions do."""
+    """Return the fields of a node that matter, without None and empty lists, which some versions of Python omit."""
     fields = {name: value for name, value in ast.iter_fields(node) if name not in _SKIPPED}
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         del fields["decorator_list"]

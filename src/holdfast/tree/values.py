@@ -229,6 +229,13 @@ class Opaque:
         )
 
 
+def fields_of_opaque(value: Opaque) -> Any:
+    """Return the parts of an opaque value for a reader: of a pydantic model, only its fields."""
+    parts = value.parts
+    is_model = isinstance(parts, list) and len(parts) == len(MODEL_STATE) and isinstance(parts[1], set)
+    return parts[0] if is_model and isinstance(parts[0], dict) else parts
+
+
 #: Module names of the running program: `python agent.py`, and in processes that multiprocessing starts.
 _PROGRAM = ("__main__", "__mp_main__")
 

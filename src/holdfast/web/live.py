@@ -116,7 +116,7 @@ class EventBroadcaster:
             self._subscription.close()
 
     async def follow(self, event_filter: EventFilter, after: int | None) -> AsyncIterator[bytes]:
-        """Yield what is sent to a client, from a cursor on, or from now on."""
+        """Yield the stream of server-sent events for one client, starting after a cursor, or now."""
         cursor = self._cursor if after is None else after
         since = self._next
         yield f"retry: {_RETRY}\n\n".encode()

@@ -137,7 +137,7 @@ def heartbeat_run(name: str) -> str:
 
 
 def name_in(run_id: str) -> str | None:
-    """Return the name in the id of a control run; None if it is not a control run."""
+    """Return the quoted project id in the id of a control run (`loop/NAME/control`); None for another run."""
     if not run_id.startswith(_PREFIX) or not run_id.endswith(_CONTROL):
         return None
     name = run_id[len(_PREFIX) : -len(_CONTROL)]

@@ -403,7 +403,7 @@ def _annotation(version: Version, name: str) -> Any:
 
 
 def _split_reason(reason: str | None) -> tuple[str | None, str | None]:
-    """Return the reason of a timeline without its mark, and the kind of timeline that the mark names."""
+    """Split the reason of a timeline into its text and the kind of timeline, which a mark at the end of it stores."""
     found = _MARK.search(reason or "")
     return (reason, None) if found is None or reason is None else (reason[: found.start()], found["kind"])
 

@@ -247,9 +247,9 @@ class SnapshotManager:
         return json.dumps(document_of(snapshot))
 
     def import_snapshot(self, text: str | bytes | dict[str, Any], *, run_id: str | None = None) -> Snapshot:
-        """Return the snapshot in a text of `export_snapshot`, after checking all of it, or raise
-        `InvalidSnapshot`. With `run_id`, make it a snapshot of that run. The manager does not keep it:
-        pass it to `create_snapshot` as the store for that."""
+        """Check and return a snapshot that `export_snapshot` wrote; raise `InvalidSnapshot` if it is damaged. With
+        `run_id`, make it a snapshot of that run. It is not saved: to save it, pass it to `create_snapshot` as
+        `store`."""
         return read_document(text, run_id=run_id)
 
     # Closing
@@ -469,8 +469,8 @@ class _SnapshotPlan:
         saver.start()
 
     def _part(self, run: Any, name: str, *defaults: str) -> Any:
-        """Return the configured part of an object, or the first of its default attributes that is set; None
-        for none."""
+        """Return the configured part of an object, or the first of its default attributes that is not None; None if
+        there is none."""
         part = self._parts[name]
         if callable(part):
             return part(run)

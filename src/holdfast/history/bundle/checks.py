@@ -511,7 +511,7 @@ class _NodeShapes:
 
 
 def _fork(below: list[tuple[int, _Way]]) -> _Way:
-    """Return the shape of a branch of a trie from those of its children."""
+    """Check the children of an inner node of a trie, and return the shape of the node."""
     _require(bool(below))
     at, first = below[0]
     size = sum(way.size for _, way in below)
@@ -531,7 +531,7 @@ def _fork(below: list[tuple[int, _Way]]) -> _Way:
 
 
 def _fits(way: _Way, level: int) -> bool:
-    """Return whether this part of a trie can be on a level."""
+    """Return whether a subtree of a trie may start at a level: its hashes lead there."""
     if way.level is not None:
         return way.level == level
     return way.agreed >= level + len(way.ways) and all(

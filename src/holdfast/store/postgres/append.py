@@ -478,8 +478,9 @@ def _set_tried(batch: Sequence[SentChange]) -> None:
 
 
 def _group(batch: list[SentChange]) -> tuple[list[tuple[bool, list[SentChange]]], list[SentChange]]:
-    """Return groups that share a statement, each with whether it changes readiness, and the changes that have one each.
-    Only the first change of a run can be in a group."""
+    """Split a batch into groups of changes that one statement writes together, and changes that need a statement
+    each. The flag of a group says whether it changes when its runs can be claimed. Only the first change of a run
+    can be in a group: later ones depend on it."""
     if len(batch) < _MIN_BATCH:
         return [], batch
     groups: dict[tuple[bool, bool], list[SentChange]] = {}

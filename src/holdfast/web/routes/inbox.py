@@ -25,7 +25,7 @@ _PAGE = 1000
 
 
 class InboxQuery(Query):
-    """Which questions."""
+    """The questions to list: open or answered, of all runs or of one."""
 
     run: Name | None = None
     answered: Annotated[bool, Meta(description="List answered questions instead of open ones.")] = False

@@ -51,7 +51,7 @@ class LaunchCode(TypedDict):
 
 
 class LaunchQuery(Query):
-    """Code of the URL that `holdfast serve` printed."""
+    """The launch code in the URL that `holdfast serve` printed."""
 
     code: Name
 
