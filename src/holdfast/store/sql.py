@@ -71,9 +71,6 @@ class SQLDatabase(Protocol):
     def row(self, statement: str, values: Sequence[Any] = ()) -> tuple[Any, ...] | None:
         """Return the first row of one query; None if there is none."""
 
-    def read(self, work: Callable[[SQLConnection], T]) -> T:
-        """Run a job that only reads; it may run more than once."""
-
     def write(
         self,
         work: Callable[[SQLConnection], T],

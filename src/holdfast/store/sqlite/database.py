@@ -136,11 +136,6 @@ class SQLiteDatabase:
         with ReadScope(self, False) as connection:
             return connection.execute(statement, values).fetchone()
 
-    def read(self, work: Callable[[SQLiteConnection], T]) -> T:
-        """Run a job that only reads."""
-        with self.reader() as connection:
-            return work(connection)
-
     def write(
         self,
         work: Callable[[SQLiteConnection], T],
