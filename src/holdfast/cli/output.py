@@ -25,22 +25,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-def run_columns(out: Output) -> list[Column]:
-    """Return the columns of a list of runs."""
-    return [
-        Column("run", lambda run: run.id, style="bold", min_width=22),
-        Column("status", status_of, lambda run: out.status(status_of(run))),
-        Column(
-            "workflow", lambda run: run.workflow, lambda run: run.workflow or "—", min_width=16, drop_order=3
-        ),
-        Column("step", lambda run: run.step, min_width=12, drop_order=2),
-        Column("versions", lambda run: run.versions, right=True, drop_order=4),
-        Column("age", lambda run: run.updated, lambda run: age(run.updated), drop_order=1),
-        Column("size", lambda run: run.size, lambda run: size(run.size), right=True, drop_order=6),
-        Column("tags", lambda run: run.tags, style="yellow", min_width=8, drop_order=5),
-    ]
-
-
 #: Fields that a spreadsheet would evaluate, quoted or not; and numbers, which it may evaluate.
 _FORMULA = re.compile(r'"?[=+\-@]')
 _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
@@ -282,10 +266,10 @@ class Output:
         """Return the columns that fit the terminal, shortened where that is allowed."""
         room = self.width + _BETWEEN
         while sum(each.min_width + _BETWEEN for each in drawn) > room:
-            drop_order = max(drawn, key=lambda each: each.column.drop_order)
-            if not drop_order.column.drop_order:
+            first = max(drawn, key=lambda each: each.column.drop_order)
+            if not first.column.drop_order:
                 break
-            drawn = [each for each in drawn if each is not drop_order]
+            drawn = [each for each in drawn if each is not first]
         widths = [min(each.width, self.width) for each in drawn]
         while sum(width + _BETWEEN for width in widths) > room:
             loose = [place for place, each in enumerate(drawn) if widths[place] > each.min_width]
@@ -352,3 +336,19 @@ def _format_number(number: float) -> str:
     if "e-" in text and abs(number) > 1e-15:
         text = f"{Decimal(text):f}"
     return text.removesuffix(".0")
+
+
+def run_columns(out: Output) -> list[Column]:
+    """Return the columns of a list of runs."""
+    return [
+        Column("run", lambda run: run.id, style="bold", min_width=22),
+        Column("status", status_of, lambda run: out.status(status_of(run))),
+        Column(
+            "workflow", lambda run: run.workflow, lambda run: run.workflow or "—", min_width=16, drop_order=3
+        ),
+        Column("step", lambda run: run.step, min_width=12, drop_order=2),
+        Column("versions", lambda run: run.versions, right=True, drop_order=4),
+        Column("age", lambda run: run.updated, lambda run: age(run.updated), drop_order=1),
+        Column("size", lambda run: run.size, lambda run: size(run.size), right=True, drop_order=6),
+        Column("tags", lambda run: run.tags, style="yellow", min_width=8, drop_order=5),
+    ]

@@ -234,7 +234,7 @@ class WebApp:
     def __init__(
         self,
         hf: Holdfast,
-        keys: Credentials,
+        credentials: Credentials,
         settings: ServerSettings,
         page: PageFiles | None = None,
         is_full: Callable[[], bool] = lambda: False,
@@ -244,7 +244,7 @@ class WebApp:
         self.broadcaster = EventBroadcaster(
             hf, ThreadLimits(_STREAM_THREADS).for_role(Role.ADMIN), heartbeat=settings.heartbeat
         )
-        self.service = Service(hf, keys, settings, self.broadcaster)
+        self.service = Service(hf, credentials, settings, self.broadcaster)
         self.page = PageFiles() if page is None else page
         self.operations = table(legacy_get=settings.legacy_get)
         requests, streams = RequestSlots(settings.requests), StreamSlots(self.service)

@@ -240,12 +240,12 @@ class Service:
     """Parts that handlers use."""
 
     def __init__(
-        self, hf: Holdfast, keys: Credentials, settings: ServerSettings, hub: EventBroadcaster
+        self, hf: Holdfast, credentials: Credentials, settings: ServerSettings, broadcaster: EventBroadcaster
     ) -> None:
         self.hf = hf
-        self.credentials = keys
+        self.credentials = credentials
         self.settings = settings
-        self.broadcaster = hub
+        self.broadcaster = broadcaster
         self.tasks = BackgroundTasks()
         self.loops = LoopEngine(hf)
         self.recent = StateCache()
