@@ -133,6 +133,29 @@ def test_child_is_found_again_by_a_resume(hf: Holdfast) -> None:
     assert len(CALLS) == 5
 
 
+@pytest.mark.parametrize("change", [None, "prompt", "api_key"])
+def test_child_with_containers_as_arguments_is_resumed_by_its_parent(
+    hf: Holdfast, change: str | None
+) -> None:
+    is_broken = True
+
+    @workflow(name="with_containers")
+    def with_containers(items: list[Any], prompt: dict[str, Any], api_key: str) -> int:
+        if is_broken:
+            raise RuntimeError("broken")
+        return len(items)
+
+    @workflow(name="calls_with_containers")
+    def calls_with_containers() -> int:
+        return with_containers([None, ("a", 1), {"b": [2]}], {"text": ["c"]}, "secret")
+
+    assert hf.run(calls_with_containers, run_id="r", raises=False).status == "failed"
+    if change is not None:
+        hf.change_redaction(add=[change])
+    is_broken = False
+    assert hf.resume("r").result == 3
+
+
 def test_child_that_was_resumed_separately_is_replayed_by_its_parent(hf: Holdfast) -> None:
     broken = [True]
 

@@ -286,11 +286,14 @@ def _other_call(call: Call[Workflow], child: RunRecord) -> ReplayDiverged | None
     """Return the refusal of a call whose child was started with other arguments; None if they are the same."""
     execution = call.frame.execution
     context = execution.engine.context
-    started_with = context.reader(child).part(1, INPUT)
+    started_with = context.reader(child).root(1, INPUT)
     if child.parent != execution.head.run.key or started_with is None:
         return None
     found = call_differences(started_with, execution.capture(call, context.redact).call)
-    if not found:
+    if not found or any(
+        not call_differences(started_with, execution.capture(call, redact).call)
+        for redact in context.redaction.earlier
+    ):
         return None
     return ReplayDiverged(
         f"child run {child.id!r} was started with other arguments ({describe_differences(found)}): the code of the "
