@@ -99,8 +99,9 @@ class SQLDialect(NamedTuple):
     pack_bytes: str
     #: Versions of many runs with packs and keys of runs.
     packs_of: str
-    #: The digests of a list $1 that are stored.
+    #: The digests of a list $1 that are stored; delete the contents of such a list.
     known_artifacts: str
+    delete_pieces: str
     #: Delete artifacts stored before $1 that no version holds; return them.
     delete_unheld: str
     #: Parts of `RunStore.runs`; `{}` is the place of the value. Whether the id has a prefix; the number of distinct
@@ -311,7 +312,6 @@ class SQLArtifacts:
     _HAS_CONTENT = "SELECT 1 FROM artifact_piece WHERE digest = $1 AND n = 0"
     _INSERT_PIECE = "INSERT INTO artifact_piece VALUES ($1, $2, $3)"
     _FIND_PIECE = "SELECT data FROM artifact_piece WHERE digest = $1 AND n = $2"
-    _DELETE_PIECES = "DELETE FROM artifact_piece WHERE digest = $1"
     _INSERT_HOLD = "INSERT INTO hold VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"
     #: A version holds an artifact that does not exist: one of the two rows is damaged.
     _DANGLING_HOLD = (
@@ -415,7 +415,10 @@ class SQLArtifacts:
                 # An artifact that is held under a damaged digest would be deleted.
                 raise CorruptStore("a version holds an artifact that does not exist: verify the store")
             gone = [_record(row) for row in connection.rows(self._dialect.delete_unheld, (before,))]
-            connection.change_many(self._DELETE_PIECES, [(record.digest,) for record in gone])
+            if gone:
+                # At once: until the end of the transaction, no other one can store artifacts.
+                digests = self._dialect.encode_digests([record.digest for record in gone])
+                connection.change(self._dialect.delete_pieces, (digests,))
             return gone
 
         def unlink(connection: SQLConnection) -> None:

@@ -102,6 +102,7 @@ def _dialect(schema_name: str) -> SQLDialect:
             "JOIN unnest($1::bigint[], $2::bigint[]) given (run, number) USING (run, number)"
         ),
         known_artifacts="SELECT digest FROM artifact WHERE digest = ANY($1)",
+        delete_pieces="DELETE FROM artifact_piece WHERE digest = ANY($1)",
         delete_unheld=(
             "DELETE FROM artifact WHERE at < $1 AND NOT EXISTS (SELECT FROM hold WHERE hold.digest = artifact.digest) "
             "RETURNING digest, size, at"

@@ -109,6 +109,7 @@ _DIALECT = SQLDialect(
         "ON run = json_extract(given.value, '$[0]') AND number = json_extract(given.value, '$[1]')"
     ),
     known_artifacts="SELECT digest FROM artifact WHERE digest IN (SELECT unhex(value) FROM json_each($1))",
+    delete_pieces="DELETE FROM artifact_piece WHERE digest IN (SELECT unhex(value) FROM json_each($1))",
     delete_unheld=(
         "DELETE FROM artifact WHERE at < $1 AND digest NOT IN (SELECT digest FROM hold) RETURNING digest, size, at"
     ),
