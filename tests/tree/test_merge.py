@@ -9,6 +9,7 @@ from unittest.mock import Mock
 import pytest
 from merge_helpers import check, exactly, trees
 
+from growth import growth
 from holdfast.errors import MergeConflict
 from holdfast.tree import list_alignment as alignment_module
 from holdfast.tree import merge as merge_module
@@ -284,3 +285,19 @@ def test_equal_appends_are_both_kept() -> None:
 def test_conflict_of_integers_that_python_cannot_write_is_named() -> None:
     with pytest.raises(MergeConflict, match="concurrent changes of n"):
         merged({"n": 0}, {"n": 10**5000}, {"n": 10**5001})
+
+
+def test_merge_of_many_edits_takes_time_in_proportion_to_their_number() -> None:
+    def sides(size: int) -> tuple[Any, Any, Any]:
+        base = [f"b{n}" for n in range(size)]
+        ours, theirs = (
+            [
+                item
+                for n, was in enumerate(base)
+                for item in ([f"{name}{n}", was[1:]] if n % 4 == at else [was])
+            ]
+            for name, at in (("o", 0), ("t", 2))
+        )
+        return trees(base, ours, theirs)
+
+    assert growth(lambda given: merge(*given), sides, 1000) < 30

@@ -9,7 +9,7 @@ it, give the other list.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
@@ -102,18 +102,30 @@ class Edits:
     def overlap(self, other: Edits, *, agree: bool) -> bool:
         """Return whether the other edits change something within one of our blocks. With `agree`, two equal blocks do
         not count."""
+        if not self.blocks:
+            return False
+        replaced, inserted, starts = sorted(other.replaced), sorted(other.inserted), sorted(other.blocks)
+        ends = [other.blocks[start][0] for start in starts]
         for start, (end, items) in self.blocks.items():
             their_end, their_items = other.blocks.get(start, (-1, []))
             equal = their_end == end and len(their_items) == len(items) and all(map(same, their_items, items))
             if agree and equal:
                 continue
+            # Blocks of one side are disjoint: of those that end after our start, the first starts first.
+            behind = bisect_right(ends, start)
             if (
-                any(start <= index < end for index in other.replaced)
-                or any(start < index < end for index in other.inserted)
-                or any(first < end and start < last for first, (last, _) in other.blocks.items())
+                _has_any(replaced, start, end)
+                or _has_any(inserted, start + 1, end)
+                or (behind < len(starts) and starts[behind] < end)
             ):
                 return True
         return False
+
+
+def _has_any(indices: list[int], start: int, end: int) -> bool:
+    """Return whether a sorted list has an index from `start` up to `end`, which is excluded."""
+    found = bisect_left(indices, start)
+    return found < len(indices) and indices[found] < end
 
 
 def _is_edited(old: Any, new: Any) -> bool:
