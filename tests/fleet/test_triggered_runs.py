@@ -305,8 +305,15 @@ def test_trigger_of_an_unknown_workflow_warns_once(tmp_path: Path, of: str, hint
 
 def test_event_kinds_are_those_that_the_code_writes() -> None:
     """Kinds that are not in the journal are left out."""
-    words = r'"((?:run|step|timeline|version|versions|prompt|event)\.[a-z_]+)"'
-    folder = Path(holdfast.__file__).parent
-    files = [path for name in ("history", "runtime", "fleet") for path in (folder / name).rglob("*.py")]
-    found = {kind for path in files for kind in re.findall(words, path.read_text())}
+    words = r'"((?:run|step|timeline|version|versions|question|signal)\.[a-z_]+)"'
+    folders = [
+        Path(holdfast.__file__).parent / name for name in ("history", "workflow", "execution", "fleet")
+    ]
+    found = {
+        kind
+        for folder in folders
+        for path in folder.rglob("*.py")
+        for kind in re.findall(words, path.read_text())
+    }
+    assert {"run.forked", "question.opened", "signal.sent", "step.started"} <= found
     assert found - {"step.started", "step.progress"} <= set(EVENT_KINDS)

@@ -12,6 +12,9 @@ import pytest
 
 import holdfast
 from holdfast import History, Holdfast, InvalidCall, NotFound, StaleVersion, UnsupportedValue
+from holdfast.history.builder import build_event
+from holdfast.model.records import EventRecord
+from holdfast.tree.codec import encode
 
 
 @holdfast.register
@@ -155,3 +158,14 @@ def test_events_are_exported_and_imported(hf: Holdfast, log: History) -> None:
     hf.export_run("run-1", file)
     file.seek(0)
     assert own_events(hf.import_run(file, run_id="copy")) == [("agent.woke", 1, None, {"by": "cron"})]
+
+
+def test_event_of_an_application_keeps_the_word_that_questions_are_stored_under(hf: Holdfast) -> None:
+    """Kinds that start with `question.` were free to use before Holdfast's own events had them."""
+    log = hf.history("run-1")
+    log.commit({})
+    entry = EventRecord(kind="question.asked", at=1, data=encode({"prompt": "Why?"}))
+    log.context.touch(log.run_record, [entry])
+    assert own_events(log) == [("question.asked", None, None, {"prompt": "Why?"})]
+    log.context.touch(log.run_record, [build_event("question.opened", 1, question_id="q")])
+    assert own_events(log)[1:] == [("question.opened", None, None, {"question_id": "q"})]

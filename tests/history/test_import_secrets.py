@@ -14,6 +14,8 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, InvalidCall, InvalidSnapshot, Retention, step, workflow
+from holdfast.history.bundle.secret_keys import SecretKeys
+from holdfast.tree.codec import encode
 from holdfast.tree.fold import Redactor
 
 hf, other = bundle_helpers.hf, bundle_helpers.other
@@ -103,6 +105,22 @@ def test_import_searches_all_parts_of_a_version_for_secrets(hf: Holdfast, guarde
     for run, part in {**parts, "place": "arguments", "name": "arguments"}.items():
         details = _refused(guarded, bundle_helpers.exported(hf, run)).details
         assert (details["part"], details["path"].split(".")[-1]) == (part, "password")
+
+
+def test_import_searches_events_of_kinds_that_only_start_like_holdfasts_own() -> None:
+    """Kinds that start with `question.` or `signal.` were free to use once; fields of own events are not secrets."""
+    secrets = SecretKeys(Redactor(["password"]))
+    data = encode({"password": HUSH})
+    for kind in ("agent.woke", "question.asked", "signal.caught", "run.invented"):
+        assert secrets.in_event(kind, data) is not None
+    for kind in (
+        "question.opened",
+        "prompt.opened",
+        "run.rolled_back",
+        "timeline.begun",
+    ):  # words: stored names
+        assert secrets.in_event(kind, data) is None
+        assert secrets.in_event(kind, encode({"by": {"password": HUSH}})) is not None
 
 
 def test_import_searches_stubs_of_pruned_versions_for_secrets(hf: Holdfast, guarded: Holdfast) -> None:

@@ -18,7 +18,7 @@ from holdfast.history.context import StoreContext
 from holdfast.history.hashes import check_hash
 from holdfast.model.names import short
 from holdfast.model.public import Event, when
-from holdfast.model.records import EventRecord, RunRecord, VersionRecord
+from holdfast.model.records import EventRecord, RunRecord, VersionRecord, current_kind
 from holdfast.store.protocol import Store
 from holdfast.tree.codec import decode, encode
 from holdfast.tree.fold import Folder, Redactor
@@ -39,8 +39,9 @@ RESERVED_PREFIXES = (
     "signal",
     "event",
 )
-#: The word under which the journal keeps the id of a question (`question_id` in the data of an event).
+#: The word under which the journal keeps the id of a question (`question_id` in the data of these events).
 STORED_QUESTION_ID = "prompt"
+_QUESTION_KINDS = ("question.opened", "question.answered", "question.timed_out", "question.outdated")
 #: Fields of an event that are not part of its data.
 _FIELDS = ("version", "step")
 _MAX_KIND = 200
@@ -124,10 +125,15 @@ _EVENT_NAMES = {
 EVENT_KINDS = tuple(f"{prefix}.{name}" for prefix, names in _EVENT_NAMES.items() for name in names.split())
 
 
+def is_own_kind(kind: str) -> bool:
+    """Return whether Holdfast itself writes events of this kind, under its current or a former name."""
+    return current_kind(kind) in EVENT_KINDS
+
+
 def event_data(entry: EventRecord) -> dict[str, Any]:
     """Return the data of a journal entry."""
     data: dict[str, Any] = decode(entry.data) if entry.data else {}
-    if STORED_QUESTION_ID in data and entry.kind.startswith("question."):
+    if STORED_QUESTION_ID in data and entry.kind in _QUESTION_KINDS:
         data = {"question_id": data.pop(STORED_QUESTION_ID), **data}
     return data
 

@@ -15,7 +15,7 @@ import msgspec
 from msgspec.msgpack import Ext
 
 from holdfast.errors import BadData
-from holdfast.history.journal import RESERVED_PREFIXES
+from holdfast.history.journal import is_own_kind
 from holdfast.tree import path as paths
 from holdfast.tree.block import (
     BRANCH,
@@ -86,7 +86,7 @@ class SecretKeys:
     def in_event(self, kind: str, data: bytes) -> FoundSecret | None:
         """Return the first secret in the data of an event. Top-level keys of Holdfast's own events are not checked."""
         facts = _decode(data) if data else {}
-        if kind.partition(".")[0] in RESERVED_PREFIXES and type(facts) is dict:
+        if is_own_kind(kind) and type(facts) is dict:
             places: list[Place] = [(value, (None, name), 0) for name, value in facts.items()]
         else:
             places = [(facts, None, 0)]
