@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import History, Holdfast, InvalidCall, Version, thaw
+from holdfast import History, Holdfast, InvalidCall, Retention, Version, thaw
 
 OLD: dict[str, Any] = {
     "plan": {"tasks": [{"id": n, "done": False} for n in range(5)], "title": "Plan"},
@@ -312,3 +312,13 @@ def test_compare_of_a_fork_starts_at_the_fork_point(hf: Holdfast) -> None:
     hf.delete("one")
     assert fork.origin is None
     assert [pair.step for pair in hf.compare("two", "three").steps] == ["check"]
+
+
+def test_lineage_contains_versions_of_the_kind_fork_that_were_committed_by_hand(hf: Holdfast) -> None:
+    log = hf.history("by-hand")
+    for number, kind in enumerate((None, "fork", None), 1):
+        log.commit({"n": number}, kind=kind)
+    assert [version.number for version in log.head.lineage()] == [3, 2, 1]
+    assert [version.kind for version in hf.fork("by-hand@2", "fork").head.lineage()] == ["fork", "initial"]
+    log.prune(Retention(last=2))
+    assert [version.number for version in log.head.lineage()] == [3, 2]

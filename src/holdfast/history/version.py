@@ -393,12 +393,12 @@ class Version:
         """Yield this version and its ancestors, newest first; a fork continues in the run that it was forked from."""
         last = self
         for last in self.history.ancestors(self):
-            if last.kind != "fork":
+            if last.kind != "fork" or last.parent is not None:
                 yield last
         origin = self.history.origin if last.parent is None else None
         if origin is not None:
             yield from origin.lineage()
-        elif last.kind == "fork":
+        elif last.kind == "fork" and last.parent is None:
             yield last
 
     @property
