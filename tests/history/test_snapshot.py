@@ -280,3 +280,9 @@ def test_snapshot_truncated_anywhere_is_refused(document: dict[str, Any]) -> Non
     for end in range(0, len(text) - 1, 7):
         assert not holdfast.validate(text[:end])
     assert holdfast.validate(text)
+
+
+def test_snapshot_has_the_word_for_a_status_that_earlier_releases_read(hf: Holdfast, log: History) -> None:
+    document = log.commit({"n": 1}, status="stalled").history.export()
+    assert document["status"] == "frozen"
+    assert hf.import_snapshot(document, run_id="copy").status == "stalled"

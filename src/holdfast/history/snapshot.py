@@ -19,7 +19,7 @@ import msgspec
 from holdfast.errors import HoldfastError, InvalidSnapshot
 from holdfast.model.checks import check_text
 from holdfast.model.names import MAX_NOTE, MAX_STEP, check_run_id, check_tag
-from holdfast.model.records import KINDS, STATUSES, current_status
+from holdfast.model.records import KINDS, STATUSES, current_status, stored_status
 from holdfast.tree.portable import from_json, to_json
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ def document_of(facts: dict[str, Any]) -> dict[str, Any]:
         "format": FORMAT,
         "number": NUMBER,
         **{name: facts[name] for name in _FIELDS},
+        "status": stored_status(facts["status"]),
         **{name: to_json(facts[name]) for name in _TREES},
     }
     document["sum"] = _sum(document)
