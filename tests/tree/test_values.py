@@ -21,7 +21,7 @@ from exact_equality import exactly, plain
 from value_cases import CASES, CHANGING, CONSTANT, Color, Level, Pair, Perm, Point, Spot, Word
 
 import holdfast.tree
-from holdfast.errors import UnsupportedValue
+from holdfast.errors import InvalidCall, UnsupportedValue
 from holdfast.tree.codec import MAX_DEPTH, decode, decode_frozen, encode, open_box
 from holdfast.tree.fold import Folder, same
 from holdfast.tree.frozen import reveal
@@ -275,3 +275,12 @@ def test_attribute_of_an_opaque_value_names_the_missing_registration() -> None:
     with pytest.raises(AttributeError, match=r"holdfast\.register\(cls, 'shop\.Offer'\)"):
         value.price  # noqa: B018
     assert not hasattr(value, "__fspath__")
+
+
+def test_tag_of_a_class_with_the_same_dotted_name_is_taken() -> None:
+    inner = type("C", (), {"__module__": "app", "__qualname__": "B.C"})
+    outer = type("C", (), {"__module__": "app.B", "__qualname__": "C"})
+    split, join = (lambda value: 1), (lambda parts: None)
+    register(inner, split=split, join=join)
+    with pytest.raises(InvalidCall, match="is taken by"):
+        register(outer, split=split, join=join)

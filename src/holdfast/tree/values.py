@@ -298,8 +298,8 @@ def register(
     if split is not None and not (callable(split) and callable(join)):
         raise InvalidCall(f"register({cls.__name__}): split and join are functions")
     taken = _by_tag.get(tag)
-    if taken is not None and taken[0] is not cls and _name(taken[0]) != _name(cls):
-        if type_name(taken[0]) != type_name(cls):
+    if taken is not None and taken[0] is not cls and _identity(taken[0]) != _identity(cls):
+        if type_name(taken[0]) != type_name(cls) or _name(taken[0]) == _name(cls):
             raise InvalidCall(f"the tag {tag!r} is taken by {taken[0]!r}: register {cls!r} under another")
         # The program also imports itself: two classes, whose values stay apart.
         if cls.__module__ in _PROGRAM:
@@ -408,6 +408,11 @@ def _restore_array(code: int, parts: Any) -> Any:
     except ImportError:
         return Opaque(_NUMPY, [code, parts])
     return numpy_values.BY_CODE[code].join(parts)
+
+
+def _identity(cls: type) -> tuple[str, str]:
+    # Not the name: the class `B.C` of module `a` and `C` of module `a.B` have the same one.
+    return cls.__module__, cls.__qualname__
 
 
 def _name(cls: type) -> str:
