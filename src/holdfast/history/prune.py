@@ -67,7 +67,8 @@ class ReachableNodes:
         return found
 
     def _note(self, number: int, node: object) -> None:
-        self.holds.setdefault(number, set()).update(artifacts(node))
+        for name in artifacts(node):
+            self.holds.setdefault(number, set()).add(name)
 
 
 _PAGE = 500
