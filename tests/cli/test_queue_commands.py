@@ -196,6 +196,12 @@ class TestEnqueue:
         process.communicate(timeout=30)
         assert stocked.look("asks")[1] == "fine"
 
+    def test_enqueue_with_a_state_starts_from_it(self, stocked: ProjectFolder) -> None:
+        stocked.json("enqueue", "cli_shop", "--state", '{"messages": [1]}', "--run-id", "one")
+        assert stocked.json("show", "one@1", "messages") == [1]
+        refused = stocked.call("enqueue", "cli_shop", "--state", "{")
+        assert "--state: '{' is not JSON" in one_line(refused, 2)
+
     def test_enqueue_options(self, stocked: ProjectFolder) -> None:
         first = stocked.json("enqueue", "cli_shop", "--dedupe", "x", "--queue", "q", "--priority", "-3")
         assert stocked.json("enqueue", "cli_shop", "--dedupe", "x") == first

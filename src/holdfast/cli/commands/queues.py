@@ -66,6 +66,7 @@ def queues_command(
     "--dedupe", metavar="KEY", help="Return the run that was enqueued with the same key, if there is one."
 )
 @click.option("--run-id", metavar="RUN", help="The id of the run.")
+@click.option("--state", metavar="JSON", help="The state with which the run starts.")
 @click.option("--tag", "tags", multiple=True, metavar="NAME", help="A tag for its first version. Repeatable.")
 @limit_option
 def enqueue_command(
@@ -74,6 +75,7 @@ def enqueue_command(
     args: tuple[str, ...],
     *,
     named: tuple[str, ...],
+    state: str | None,
     **how: Any,
 ) -> None:
     """Add a run of a workflow to a queue.
@@ -83,12 +85,15 @@ def enqueue_command(
 
     \b
     holdfast enqueue trip Oslo --with days=3 --delay 10m
+    holdfast enqueue agent --state '{"messages": []}'
     """
     hf = ctx.open_with_app()
     given = dict(_parse_named(text) for text in named)
     if taken := sorted(given.keys() & enqueue_parameters()):
         raise click.UsageError(f"--with {taken[0]} is not possible: enqueue has a parameter of that name")
     _check_defined(ctx, workflow)
+    if state is not None:
+        how["state"] = parse_json(state, "--state")
     run = hf.enqueue(workflow, *map(_parse_value, args), **how, **given)
     text = f"{run.id} is {run.status}" if run.status != "queued" else f"queued {run.id} on {how['queue']}"
     ctx.out.done({"run": run.id, "status": run.status}, plain(text))
