@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
 from decimal import Decimal
 from fractions import Fraction
-from functools import partial
+from functools import lru_cache, partial
 from types import UnionType
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
@@ -256,8 +256,11 @@ def _import_name(program: str) -> str:
     if spec is not None:
         # It was started by `python -m`.
         return str(spec.name)
-    if not isinstance(file, str):
-        return "__main__"
+    return _module_at(file) if isinstance(file, str) else "__main__"
+
+
+@lru_cache(maxsize=16)
+def _module_at(file: str) -> str:
     path = pathlib.Path(file).absolute()
     parts = [path.stem]
     for folder in path.parents:
