@@ -229,8 +229,8 @@ def _advance(call: Call[Workflow], run_id: str, there: RunRecord | None) -> Flow
         )  # fmt: skip
     if there.parent != parent:
         raise AlreadyExists(
-            f"run {run_id!r}, which is to be a part of {execution.id!r}, exists and is none: start this run under "
-            "another id",
+            f"run {run_id!r} exists and is not a child of run {execution.id!r}, which needs this id for one: start "
+            f"{execution.id!r} under another id",
             run=run_id,
         )
     yield RunBlocking(lambda: count_child(execution, there))

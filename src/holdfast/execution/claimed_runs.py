@@ -94,7 +94,7 @@ def adopt(
 ) -> Adopted:
     """Read everything that the execution of a run of ours needs, as of the record that was claimed.
 
-    If the run was changed since, the next write is refused, and the session reads it again. `version` is its head, if
+    If the run was changed since, the next write is refused, and the execution reads it again. `version` is its head, if
     it was read already. Raises `HoldfastError` if it cannot be read at all.
     """
     line = Committer(engine.context, run.id)

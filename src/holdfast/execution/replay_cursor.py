@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     from holdfast.execution.replay_log import RecordedStep, ReplayLog
     from holdfast.model.run_detail import Wait
 
+#: The path of a call: its index within its frame, after the indexes of the calls around it.
+Path = tuple[int, ...]
+
+#: The name of a call of `sleep`, which is recorded as a value: when it ended, and the index of the call.
+SLEEP = "sleep"
+#: Addresses of compensations, which no workflow calls.
+_UNDO = "[undo]/"
 #: Recorded steps that a message names.
 _NAMED = 5
 #: The name of a call of `parallel`, in whose address those of its branches lie.
@@ -264,18 +271,6 @@ class ReplayCursor:
 def _name_in(address: str) -> str:
     """Return the name of the step that an address is of."""
     return address.rpartition("/")[2].partition("[")[0].partition("#")[0]
-
-
-#: The path of a call: its index within its frame, after the indexes of the calls around it.
-Path = tuple[int, ...]
-
-
-#: The name of a call of `sleep`, which is recorded as a value: when it ended, and the index of the call.
-SLEEP = "sleep"
-
-
-#: Addresses of compensations, which no workflow calls.
-_UNDO = "[undo]/"
 
 
 class ExpectedCalls:

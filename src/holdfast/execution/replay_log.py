@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.errors import InvalidCall, NotFound
 from holdfast.execution.exception_codec import revive
@@ -22,10 +22,6 @@ from holdfast.model.records import VersionRecord
 from holdfast.model.run_detail import Wait, detail_of
 from holdfast.tree.codec import decode
 from holdfast.tree.frozen import thaw
-
-if TYPE_CHECKING:
-    from holdfast.model.run_detail import Wait
-
 
 _PAGE = 2000
 #: Kinds of versions without arguments that an execution of a run makes.

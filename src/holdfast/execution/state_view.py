@@ -180,7 +180,7 @@ class BranchView:
         self.base = start
         self.seen = start
         self.made: list[BranchVersion] = []
-        #: Versions of joined branches that are not in `_seen` yet.
+        #: Versions of joined branches that are not in `seen` yet.
         self.late: list[BranchVersion] = []
         #: The version up to which it sees changes made from outside the run.
         self.synced_to = 0 if around is None else around.synced()

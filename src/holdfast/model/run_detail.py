@@ -60,7 +60,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     actor: str | None = None
     #: Of a signal that has arrived: its number among all that were sent to the run.
     number: int = 0
-    #: The path of the call that waits (see `expected`), empty if its order is not known; the head when it was made.
+    #: The path of the call that waits (see `replay_cursor`), empty if its order is unknown; the head when it was made.
     call: Sequence[int] = ()
     head: int = 0
     #: Was it filled, and could the last execution not reach the call, because the code waits for something else first?

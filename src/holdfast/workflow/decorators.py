@@ -39,7 +39,7 @@ R = TypeVar("R")
 #: Frames from the making of an awaitable here up to the code that has called the step or workflow.
 _CALLER = 2
 #: The state that steps see outside a run, in `call_steps_directly`.
-_direct: ContextVar[Any] = ContextVar("holdfast.trial", default=None)
+_direct: ContextVar[Any] = ContextVar("holdfast.direct_state", default=None)
 _NAME = re.compile(r"[^/#\[\]\s](?:[^/#\[\]\n\r\t]*[^/#\[\]\s])?")
 _MAX_NAME = 100
 #: Kinds of an application's own events, with wildcards.
