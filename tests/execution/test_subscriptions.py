@@ -84,6 +84,13 @@ def test_subscription_filters_by_patterns_of_kinds(
         assert [event.kind for event in subscription.wait(timeout=0.0)] == expected
 
 
+def test_subscription_takes_kinds_from_an_iterator(hf: Holdfast) -> None:
+    patterns: Any = iter(["run.*"])
+    with hf.subscribe(kinds=patterns) as subscription:
+        hf.run(event_short)
+        assert [event.kind for event in subscription.wait(timeout=0.0)] == ["run.started", "run.completed"]
+
+
 def test_subscription_distinguishes_versions_from_events_about_them(hf: Holdfast) -> None:
     log = hf.history("log")
     log.commit({"a": 1})

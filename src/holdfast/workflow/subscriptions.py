@@ -53,11 +53,9 @@ class Publisher:
         after: int | None,
     ) -> Subscription:
         """Subscribe from a cursor on; without one, from now on."""
-        if (
-            isinstance(kinds, str)
-            or not isinstance(kinds, Iterable)
-            or not all(isinstance(kind, str) for kind in kinds)
-        ):
+        # A tuple of them, since an iterator can be read only once.
+        wanted = tuple(kinds) if isinstance(kinds, Iterable) and not isinstance(kinds, str) else None
+        if wanted is None or not all(isinstance(kind, str) for kind in wanted):
             raise InvalidCall('kinds is a list of patterns, such as ["run.*", "step.failed"]')
         if callback is not None and not callable(callback):
             raise InvalidCall("subscribe takes a function of an event")
@@ -65,7 +63,7 @@ class Publisher:
             check_run_id(run_id)
         if after is not None:
             check_integer("after", after, 0)
-        subscription = Subscription(self, self._context, callback, kinds, run_id, after)
+        subscription = Subscription(self, self._context, callback, wanted, run_id, after)
         with self._lock:
             self.subscriptions.append(subscription)
             if not self._listening:
