@@ -399,9 +399,9 @@ class Holdfast:
         `{"n": "sum"}`: how a change that is committed here is merged with concurrent changes."""
         return self._engine.history(run_id, merge)
 
-    def get(self, run_id: str) -> Run:
-        """Return a run by its id, or by a unique prefix of it."""
-        return Run(self._runner, get_run(self._engine, run_id))
+    def get(self, run_id: str, *, prefix: bool = False) -> Run:
+        """Return a run by its id, or, with `prefix=True`, by a unique prefix of it."""
+        return Run(self._runner, get_run(self._engine, run_id) if prefix else self._engine.record(run_id).id)
 
     def version(self, ref: str) -> Version:
         """Return the version that a reference names: `RUN`, `RUN@12`, `RUN@head`, `RUN~2`, `RUN:tag`. A run id may be

@@ -134,6 +134,19 @@ def test_run_prefix_must_be_unique(hf: Holdfast) -> None:
     assert hf.version("alpha-2@1").run == "alpha-2"
 
 
+def test_get_takes_a_prefix_only_if_asked(hf: Holdfast) -> None:
+    """A program that asks for 'order-1' must not get 'order-10'."""
+    hf.history("order-10").commit({})
+    with pytest.raises(NotFound, match="did you mean 'order-10'"):
+        hf.get("order-1")
+    assert hf.get("order-1", prefix=True).id == "order-10"
+    hf.history("order-11").commit({})
+    with pytest.raises(InvalidReference, match="order-10, order-11"):
+        hf.get("order-1", prefix=True)
+    hf.history("order-1").commit({})
+    assert [hf.get("order-1", prefix=prefix).id for prefix in (False, True)] == ["order-1", "order-1"]
+
+
 def test_run_prefix_is_not_a_pattern(hf: Holdfast, subtests: pytest.Subtests) -> None:
     hf.history("alpha-1").commit({})
     for wild in ("%", "_", "alpha%", "a_pha-1", "ALPHA", "*"):

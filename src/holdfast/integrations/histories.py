@@ -114,9 +114,6 @@ def check_not_workflow(hf: Holdfast, run_id: str) -> bool:
         run = hf.get(run_id)
     except (NotFound, InvalidReference):
         return False
-    if run.id != run_id:
-        # A framework's id may be the prefix of another.
-        return False
     workflow = run.workflow
     if workflow is not None:
         raise InvalidCall(

@@ -17,7 +17,6 @@ from holdfast.execution.preview import Preview
 from holdfast.execution.run import Run
 from holdfast.history.history import History
 from holdfast.history.version import Version
-from holdfast.model.names import check_run_id
 from holdfast.model.public import Question
 from holdfast.operator_view.lookup import ancestor_numbers
 from holdfast.operator_view.records import reference_to, status_of
@@ -101,7 +100,7 @@ def find_question(hf: Holdfast, question_id: str) -> Question:
             pass
     run = None
     try:
-        run = hf.get(question_id)
+        run = hf.get(question_id, prefix=True)
         own = open_questions(hf, run)
     except NotFound:
         own = []
@@ -299,10 +298,9 @@ def require_workflow(run: Run | Preview, problem: str) -> None:
 
 def check_run_id_is_free(hf: Holdfast, new: str) -> None:
     """Raise an error if an id is invalid or belongs to a run."""
-    check_run_id(new)
-    with suppress(NotFound, InvalidReference):
-        if hf.get(new).id == new:
-            raise AlreadyExists(f"run {new!r} exists: choose another id", run=new)
+    with suppress(NotFound):
+        hf.get(new)
+        raise AlreadyExists(f"run {new!r} exists: choose another id", run=new)
 
 
 def join_names(found: Sequence[str]) -> str:

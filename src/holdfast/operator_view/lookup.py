@@ -52,7 +52,7 @@ def _largest(runs: list[RunSummary], count: int) -> list[RunSummary]:
 def find_artifact_target(hf: Holdfast, run: str, path: str) -> tuple[str, list[Any]]:
     """Return the run, which need not exist, and the path in its state; raise an error if the run is not manual."""
     try:
-        run = hf.get(run).id
+        run = hf.get(run, prefix=True).id
         if hf.get(run).workflow is not None:
             raise InvalidCall(
                 f"only the steps of run {run!r} change its state: fork it, and change the fork", run=run
@@ -109,7 +109,7 @@ def resolve_run(hf: Holdfast, text: str, instead: str) -> str:
     """Return the id of the run that an id or a unique prefix names. The error for a reference to a version contains the
     advice `instead`."""
     try:
-        return hf.get(text).id
+        return hf.get(text, prefix=True).id
     except NotFound:
         try:
             named = reference_to(hf.version(text))

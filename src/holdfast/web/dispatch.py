@@ -318,7 +318,7 @@ def _run_of(hf: Holdfast, given: dict[str, Any], answer: Any) -> str:
         return control_run(name_of(given["project_id"]))
     if isinstance(answer, dict) and isinstance(answer.get("run"), str):
         return str(answer["run"])
-    return hf.get(given["run"]).id
+    return hf.get(given["run"], prefix=True).id
 
 
 async def _task_response(task: BackgroundTask, patience: float) -> Response:

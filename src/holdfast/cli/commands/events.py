@@ -36,7 +36,7 @@ def events_command(
     With --json each event is one line; pass its `cursor` to --after to continue from there.
     """
     hf = ctx.hf
-    run_id = None if run is None else hf.get(run).id
+    run_id = None if run is None else hf.get(run, prefix=True).id
     if follow:
         with hf.subscribe(run_id=run_id, kinds=kinds, after=after) as subscription:
             for event in subscription:

@@ -26,7 +26,7 @@ _resume_option = click.option(
 @number_option(100, "With --answered: at most N questions.")
 def inbox_command(ctx: CommandContext, *, run: str | None, answered: bool, limit: int) -> None:
     """List the questions that wait for an answer, oldest first."""
-    only = None if run is None else ctx.hf.get(run).id
+    only = None if run is None else ctx.hf.get(run, prefix=True).id
     found = ctx.hf.inbox(open=not answered, run_id=only, limit=limit)
     columns = [
         Column("id", lambda each: each.id, style="bold"),
@@ -109,7 +109,7 @@ def signal_command(
 ) -> int:
     """Send a signal to a run that waits for it, now or later."""
     hf = ctx.open_with_app() if resume else ctx.hf
-    run = hf.get(run).id
+    run = hf.get(run, prefix=True).id
     value = None if data is None else parse_json(data, name)
     with show_progress(ctx, hf, run), explain_changed_code(run):
         found = hf.signal(run, name, value, actor=actor, resume=resume, raises=False)

@@ -165,7 +165,7 @@ _INTERVAL = 0.3
 @click.argument("run", type=RUN)
 def watch_command(ctx: CommandContext, run: str) -> int:
     """Follow a run until it ends or waits for an operator. In a pipe, print its events, one per line."""
-    found = ctx.hf.get(run)
+    found = ctx.hf.get(run, prefix=True)
     if ctx.out.is_for_people:
         if not is_at_rest(ctx.hf, found):
             _live(ctx, found)

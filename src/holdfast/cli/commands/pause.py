@@ -44,7 +44,7 @@ def _stop(
     dry_run: bool,
 ) -> int:
     """Stop a run that has not ended, and return the exit code."""
-    run = ctx.hf.get(name)
+    run = ctx.hf.get(name, prefix=True)
     require_workflow(run, f"there is nothing to {verb}")
     wanted = {"pause": "paused", "cancel": "cancelled"}[verb]
     if run.status not in ENDED:

@@ -113,7 +113,7 @@ def delete_command(ctx: CommandContext, runs: tuple[str, ...], *, yes: bool, dry
 
 def _resolve_runs(hf: Holdfast, runs: tuple[str, ...]) -> list[str]:
     """Return the ids of the named runs, without duplicates."""
-    return list(dict.fromkeys(hf.get(run).id for run in runs))
+    return list(dict.fromkeys(hf.get(run, prefix=True).id for run in runs))
 
 
 def _plans(hf: Holdfast, runs: list[str], policy: Retention) -> dict[str, Pruned]:

@@ -108,7 +108,7 @@ def enqueue_command(
 @limit_option
 def requeue_command(ctx: CommandContext, run: str, **how: Any) -> None:
     """Put a stopped run back into a queue: paused, failed, stalled, interrupted, or rolled back."""
-    found = ctx.hf.requeue(ctx.hf.get(run).id, **how)
+    found = ctx.hf.requeue(ctx.hf.get(run, prefix=True).id, **how)
     ctx.out.done({"run": found.id, "status": found.status}, plain(f"queued {found.id}"))
 
 

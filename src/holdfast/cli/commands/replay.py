@@ -35,7 +35,7 @@ def replay_command(
     if validate == republish:
         raise click.UsageError("use --validate or --republish")
     hf = ctx.open_with_app()
-    run = hf.get(run).id
+    run = hf.get(run, prefix=True).id
     preview = hf.preview(run)
     require_workflow(preview, "there are no steps to replay")
     if not dry_run:

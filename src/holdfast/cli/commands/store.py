@@ -45,7 +45,7 @@ def verify_command(ctx: CommandContext, run: str | None) -> int:
     """
     hf = ctx.hf
     if run is not None:
-        report = hf.history(hf.get(run).id).verify()
+        report = hf.history(hf.get(run, prefix=True).id).verify()
     else:
         with ctx.out.progress("verifying") as advance:
             report = hf.verify(advance)

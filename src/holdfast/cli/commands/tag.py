@@ -61,7 +61,7 @@ def tag_command(ctx: CommandContext, ref: str, *, name: str | None, delete: bool
 
 def _names_run(ctx: CommandContext, ref: str) -> bool:
     try:
-        ctx.hf.get(ref)
+        ctx.hf.get(ref, prefix=True)
     except NotFound:
         return False
     return True

@@ -193,7 +193,7 @@ def _runs(hf: Holdfast, given: RunsArguments) -> ToolResult:
         since=None if given.since is None else parse_time(given.since),
         search=given.search,
         limit=given.limit + 1,
-        after=None if given.after is None else hf.get(given.after).id,
+        after=None if given.after is None else hf.get(given.after, prefix=True).id,
     )
     rows, records, more = fill_page(found, lambda run: truncate_row(run_view(run)), given.limit)
     following = {"after": rows[-1].id} if more else None

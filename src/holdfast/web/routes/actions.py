@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 
-from holdfast.errors import InvalidCall, NotFound
+from holdfast.errors import InvalidCall
 from holdfast.execution.run import Run
 from holdfast.operator_view.actions import (
     MERGE_SIDES,
@@ -169,7 +169,7 @@ def rollback_run(service: Service, run: str, body: RollbackBody, caller: Caller)
 
     Later steps that have a compensation are undone first. `preview` shows the effect."""
     hf = service.hf
-    run = hf.get(run).id
+    run = hf.get(run, prefix=True).id
     target = version_in_run(hf, run, str(body.to))
     preview = hf.preview(run, target)
     if body.resume or preview.undo:
@@ -196,7 +196,7 @@ def rollback_run(service: Service, run: str, body: RollbackBody, caller: Caller)
 def fork_version(service: Service, run: str, version: str, body: ForkBody, caller: Caller) -> BackgroundTask:
     """Start a new run from a version. Both runs are independent."""
     hf = service.hf
-    source = version_in_run(hf, hf.get(run).id, version)
+    source = version_in_run(hf, hf.get(run, prefix=True).id, version)
     if body.run is not None:
         check_run_id_is_free(hf, body.run)
     if body.resume:
@@ -223,7 +223,7 @@ def merge_versions(service: Service, run: str, body: MergeBody) -> VersionView:
     If both changed the same place, it is a conflict, unless `prefer` says which side wins. With `dry_run`, nothing is
     written, and the head is returned."""
     hf = service.hf
-    log = hf.history(hf.get(run).id)
+    log = hf.history(hf.get(run, prefix=True).id)
     if (body.other is None) == (body.timeline is None):
         raise InvalidCall("name another version, or a timeline")
     other = None if body.other is None else version_in_run(hf, log.id, body.other)
@@ -240,7 +240,7 @@ def merge_versions(service: Service, run: str, body: MergeBody) -> VersionView:
 @TABLE.add("POST", "/runs/{run}/pause", Role.OPERATOR)
 def pause_run(service: Service, run: str, body: StopBody) -> RunOutcome:
     """Pause a run at the next step, until it is resumed."""
-    found = service.hf.get(run)
+    found = service.hf.get(run, prefix=True)
     require_workflow(found, "there is nothing to pause")
     return run_outcome(service.hf, service.hf.pause(found.id, reason=body.reason, actor=body.actor))
 
@@ -248,7 +248,7 @@ def pause_run(service: Service, run: str, body: StopBody) -> RunOutcome:
 @TABLE.add("POST", "/runs/{run}/cancel", Role.OPERATOR)
 def cancel_run(service: Service, run: str, body: StopBody) -> RunOutcome:
     """Cancel a run and its children at the next step, permanently. Its effects are not undone."""
-    found = service.hf.get(run)
+    found = service.hf.get(run, prefix=True)
     require_workflow(found, "there is nothing to cancel")
     return run_outcome(service.hf, service.hf.cancel(found.id, reason=body.reason, actor=body.actor))
 
@@ -257,7 +257,7 @@ def cancel_run(service: Service, run: str, body: StopBody) -> RunOutcome:
 def signal_run(service: Service, run: str, body: SignalBody, caller: Caller) -> BackgroundTask:
     """Send a signal to a run that waits for it, now or later."""
     hf = service.hf
-    run = hf.get(run).id
+    run = hf.get(run, prefix=True).id
     data = RequestValues(hf).value(body.data)
     return service.advance(
         "signal",
@@ -273,7 +273,7 @@ def replay_run(service: Service, run: str, body: ReplayBody, caller: Caller) -> 
 
     With `validate`, the result of the task lists the differences."""
     hf = service.hf
-    run = hf.get(run).id
+    run = hf.get(run, prefix=True).id
     preview = hf.preview(run)
     require_workflow(preview, "there are no steps to replay")
     require_code(preview, "replay", _NO_CODE)
@@ -291,9 +291,7 @@ def replay_run(service: Service, run: str, body: ReplayBody, caller: Caller) -> 
 def delete_run(service: Service, run: str, query: DeleteQuery) -> DeletedRuns:
     """Delete a run and its children permanently. Its forks stay. The id must be complete."""
     hf = service.hf
-    found = hf.get(run).id
-    if found != run:
-        raise NotFound(f"there is no run {run!r}: write the complete id of {found!r}", run=run)
+    run = hf.get(run).id
     children = list(dict.fromkeys(iter_descendants(hf, run)))
     if not query.dry_run:
         hf.delete(run)

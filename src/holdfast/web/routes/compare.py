@@ -131,7 +131,7 @@ def get_comparison(service: Service, query: CompareQuery) -> ComparisonView:
 def get_preview(service: Service, run: str, query: PreviewQuery) -> DescribedPreview:
     """Preview a resume or a rollback: which steps would be replayed, run again, undone."""
     hf = service.hf
-    run = hf.get(run).id
+    run = hf.get(run, prefix=True).id
     to = None if query.to is None else version_in_run(hf, run, query.to)
     found = hf.preview(run, to, from_address=query.from_)
     return {

@@ -53,7 +53,7 @@ def list_events(service: Service, query: EventsQuery) -> EventPage:
     if query.run is None:
         page = hf.events(after=query.after, limit=query.limit)
     else:
-        page = hf.history(hf.get(query.run).id).events(after=query.after, limit=query.limit)
+        page = hf.history(hf.get(query.run, prefix=True).id).events(after=query.after, limit=query.limit)
     return {
         "events": [event_view(event) for event in page if kinds.matches([event.kind])],
         "cursor": page[-1].cursor if page else query.after,
@@ -69,6 +69,6 @@ def stream_events(service: Service, query: StreamQuery, last_event_id: int | Non
     journal, its id the cursor of the entry; events without an id (progress, a started step) are not stored or
     repeated. The first event is named `ready` and has the cursor; `reset` says that the cursor is not from this store,
     and that the client must reload."""
-    run = None if query.run is None else service.hf.get(query.run).id
+    run = None if query.run is None else service.hf.get(query.run, prefix=True).id
     after = query.after if last_event_id is None else last_event_id
     return Stream(service.broadcaster.follow(EventFilter(KindFilter(query.kind), run), after))

@@ -46,7 +46,7 @@ class AnswerBody(Body):
 @TABLE.add("GET", "/inbox", Role.VIEWER)
 def list_questions(service: Service, query: InboxQuery) -> list[QuestionView]:
     """List open questions, oldest first."""
-    run = None if query.run is None else service.hf.get(query.run).id
+    run = None if query.run is None else service.hf.get(query.run, prefix=True).id
     return [question_view(each) for each in service.hf.inbox(open=not query.answered, run_id=run)]
 
 

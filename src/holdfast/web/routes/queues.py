@@ -104,7 +104,7 @@ def requeue_run(service: Service, run: str, body: RequeueBody) -> RunOutcome:
     """Put a stopped run back into a queue: paused, failed, stalled, interrupted, or rolled back."""
     hf = service.hf
     requeued = hf.requeue(
-        hf.get(run).id,
+        hf.get(run, prefix=True).id,
         queue=body.queue,
         priority=body.priority,
         delay=_seconds(body.delay),

@@ -132,7 +132,7 @@ def list_runs(service: Service, query: RunsQuery) -> RunPage:
 def get_run(service: Service, run: str, query: RunDetailQuery) -> FullRunView:
     """Return a run. Its id may be shortened to a unique prefix. Its result may be large: `cut` truncates it."""
     hf = service.hf
-    handle = hf.get(run)
+    handle = hf.get(run, prefix=True)
     status = handle.status
     head = handle.head
     return {
@@ -151,13 +151,15 @@ def get_run(service: Service, run: str, query: RunDetailQuery) -> FullRunView:
 @TABLE.add("GET", "/runs/{run}/timelines", Role.VIEWER)
 def list_timelines(service: Service, run: str) -> list[TimelineView]:
     """List the timelines of a run, oldest first."""
-    return [timeline_view(line) for line in service.hf.history(service.hf.get(run).id).timelines()]
+    return [
+        timeline_view(line) for line in service.hf.history(service.hf.get(run, prefix=True).id).timelines()
+    ]
 
 
 @TABLE.add("GET", "/runs/{run}/tags", Role.VIEWER)
 def list_tags(service: Service, run: str) -> list[TagView]:
     """List the tags of a run, each with the newest version that has it."""
-    log = service.hf.history(service.hf.get(run).id)
+    log = service.hf.history(service.hf.get(run, prefix=True).id)
     found: list[TagView] = []
     for name in service.hf.get(log.id).summary.tags:
         version = log.at(f":{name}")
@@ -168,7 +170,7 @@ def list_tags(service: Service, run: str) -> list[TagView]:
 @TABLE.add("GET", "/runs/{run}/versions", Role.VIEWER)
 def list_versions(service: Service, run: str, query: VersionsQuery) -> VersionPage:
     """List the versions of a run, newest first, without their states."""
-    log = service.hf.history(service.hf.get(run).id)
+    log = service.hf.history(service.hf.get(run, prefix=True).id)
     found = log.versions(
         limit=query.limit + 1,
         before=query.before,

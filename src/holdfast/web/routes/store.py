@@ -130,7 +130,7 @@ def verify_store(service: Service, body: VerifyBody, caller: Caller) -> Backgrou
 
     If a verification is running, it is returned instead of a new one."""
     hf = service.hf
-    run = None if body.run is None else hf.get(body.run).id
+    run = None if body.run is None else hf.get(body.run, prefix=True).id
 
     def work(progress: Progress) -> ReportView:
         return report_view(hf.verify(progress) if run is None else hf.history(run).verify())
@@ -161,7 +161,7 @@ def prune_versions(service: Service, body: PruneBody, caller: Caller) -> Backgro
         raise InvalidCall("give either runs, or all")
     rules = {name: getattr(body, name) for name in ("last", "hourly", "daily", "weekly")}
     policy = Retention(**rules, within=None if body.within is None else parse_duration(body.within))
-    wanted = list(dict.fromkeys(hf.get(run).id for run in body.runs))
+    wanted = list(dict.fromkeys(hf.get(run, prefix=True).id for run in body.runs))
 
     def work(progress: Progress) -> PruneView:
         runs = wanted or [run.id for run in hf.iter_runs()]

@@ -58,7 +58,7 @@ class ArtifactPage(TypedDict):
 @TABLE.add("GET", "/runs/{run}/versions/{version}/snapshot", Role.VIEWER)
 def export_snapshot(service: Service, run: str, version: str) -> dict[str, Any]:
     """Export a version with its state as a document, for people, other tools, and `POST /imports`."""
-    found = version_in_run(service.hf, service.hf.get(run).id, version)
+    found = version_in_run(service.hf, service.hf.get(run, prefix=True).id, version)
     return service.hf.history(found.run).export(found)
 
 

@@ -224,7 +224,7 @@ def remove_pin(service: Service, run: str, version: str) -> VersionView:
 
 
 def _version(service: Service, run: str, version: str) -> Version:
-    return version_in_run(service.hf, service.hf.get(run).id, version)
+    return version_in_run(service.hf, service.hf.get(run, prefix=True).id, version)
 
 
 def _read_again(service: Service, version: Version) -> VersionView:
