@@ -249,6 +249,12 @@ def test_retry_delay_of_far_attempts_is_bounded_and_cheap(backoff: str) -> None:
     assert Retry(backoff=backoff, delay=0).delay_before(10**12, 0.5) == 0
 
 
+def test_retry_delay_is_a_built_in_number() -> None:
+    numpy = pytest.importorskip("numpy")
+    delay = Retry(3, delay=numpy.float64(0.5), max_delay=numpy.float64(2)).delay_before(2, 0.5)
+    assert (delay, type(delay)) == (0.5, float)
+
+
 def test_retry_jitter_spreads_around_the_delay() -> None:
     retry = Retry(delay=10, jitter=0.2)
     assert retry.delay_before(2, 0) == 8

@@ -100,7 +100,7 @@ class Retry(msgspec.Struct, frozen=True):
         if attempt < 2 or not 0 <= chance < 1:
             raise InvalidCall(f"a delay is before attempt 2 or later, not {attempt!r} by {chance!r}")
         spread = 1 + self.jitter * (2 * chance - 1)
-        return max(min(self._steady(attempt - 2) * spread, self.max_delay), asked or 0.0)
+        return float(max(min(self._steady(attempt - 2) * spread, self.max_delay), asked or 0.0))
 
     def wants(self, error: BaseException) -> bool:
         """Return whether to try again after an error, if attempts are left."""
