@@ -359,3 +359,28 @@ def test_worker_stops_when_the_store_closes(tmp_path: Any, world: World) -> None
     assert worker.join(0)
     with pytest.raises(InvalidCall, match="started once"):
         worker.start()
+
+
+def test_worker_merges_parallel_changes_by_the_reducers_of_the_workflow(hf: Holdfast) -> None:
+    with isolated_definitions():
+
+        @step
+        async def add(number: int) -> None:
+            holdfast.state()["sum"] += number
+
+        @step
+        def add_in_thread(number: int) -> None:
+            holdfast.state()["sum"] += number
+
+        @workflow(merge={"sum": "sum"})
+        async def tasks() -> None:
+            await asyncio.gather(*map(add, (1, 2, 3)))
+
+        @workflow(merge={"sum": "sum"})
+        def threads() -> None:
+            holdfast.parallel(*((add_in_thread, number) for number in (1, 2, 3)))
+
+        runs = [hf.enqueue(flow, state={"sum": 0}) for flow in (tasks, threads)]
+        with hf.worker():
+            assert [run.wait(60).status for run in runs] == ["completed"] * 2
+        assert [run.state["sum"] for run in runs] == [6, 6]

@@ -97,7 +97,7 @@ def adopt(
     If the run was changed since, the next write is refused, and the execution reads it again. `version` is its head, if
     it was read already. Raises `HoldfastError` if it cannot be read at all.
     """
-    line = Committer(engine.context, run.id)
+    line = Committer(engine.context, run.id, workflow.reducers)
     head = line.head_of(run, version)
     reader = engine.context.reader(run)
     record = ReplayLog(reader)
