@@ -102,7 +102,7 @@ def test_app_error_is_reported_until_it_is_repaired(project: ProjectFolder) -> N
 def test_unexpected_error_is_reported_without_a_traceback(project: ProjectFolder) -> None:
     (project.folder / "faulty.py").write_text(
         "from holdfast import Holdfast\n"
-        "def get(self, text):\n    raise RuntimeError('a leak')\n"
+        "def get(self, text, **_):\n    raise RuntimeError('a leak')\n"
         "Holdfast.get = get\n"
     )
     with project.open() as hf:
