@@ -185,3 +185,61 @@ if __name__ == "__main__":
 def test_classes_of_a_program_that_imports_itself_stay_apart(tmp_path: Path, first: str) -> None:
     (tmp_path / "agent.py").write_text(ITSELF.format(first=first))
     assert python(tmp_path, "agent.py") == ["fine"]
+
+
+FORMER = """
+import sys
+from dataclasses import dataclass
+
+import holdfast
+from holdfast import step, workflow
+from holdfast.tree import values
+
+if sys.argv[1] == "start":
+    # As earlier versions named the classes of a program.
+    values._import_name = lambda program: program
+
+
+@holdfast.register
+@dataclass
+class Offer:
+    price: int
+
+
+@dataclass
+class Client:
+    name: str
+
+
+@step
+def book(offers: dict[str, list[Offer]]) -> int:
+    return offers["best"][0].price
+
+
+@step
+def call(client: Client) -> int:
+    return 1
+
+
+@workflow
+def agent() -> int:
+    total = book({"best": [Offer(int(sys.argv[2]))]}) + call(Client("a"))
+    return total if holdfast.ask("Pay?", schema=bool) else 0
+
+
+with holdfast.open("runs.db") as hf:
+    if sys.argv[1] == "start":
+        print(hf.run(agent, run_id="r").status)
+    elif sys.argv[1] == "answer":
+        print(hf.answer(hf.inbox()[0].id, True).result)
+    else:
+        print(hf.resume("r").result)
+"""
+
+
+def test_run_whose_classes_were_named_by_an_earlier_version_resumes(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(FORMER)
+    assert python(tmp_path, "agent.py", "start", "30") == ["suspended"]
+    with pytest.raises(AssertionError, match="ReplayDiverged"):
+        python(tmp_path, "agent.py", "answer", "29")
+    assert python(tmp_path, "agent.py", "resume", "30") == ["31"]

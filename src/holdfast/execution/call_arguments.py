@@ -14,7 +14,9 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from enum import Enum
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +31,7 @@ from holdfast.history.context import StoreContext
 from holdfast.history.version import NotStored
 from holdfast.model.names import short
 from holdfast.model.records import RunRecord
-from holdfast.tree.codec import REDACTED, decode_frozen, encode, to_bytes
+from holdfast.tree.codec import REDACTED, decode_frozen, encode, to_bytes, with_current_tags
 from holdfast.tree.fold import Folder, Redactor
 from holdfast.tree.frozen import (
     DICTS,
@@ -295,18 +297,23 @@ class StoredValues:
             self._bytes -= len(self._texts.popitem(last=False)[0])
 
 
-def describe_opaque(value: Any, redact: Redactor | None = None, levels: int = _LEVELS) -> Any:
+def describe_opaque(
+    value: Any,
+    redact: Redactor | None = None,
+    levels: int = _LEVELS,
+    name_of: Callable[[type], str] = type_name,
+) -> Any:
     """Return something storable that is equal for equal values, for a value that cannot be stored: its type, with the
     name of an enum's member, the fields of a record, or the content of a subclass of a built-in type."""
 
     def part(inner: Any, name: Any = None) -> Any:
         is_hidden = redact is not None and redact.hides(name)
-        return REDACTED if is_hidden else describe_opaque(inner, redact, levels - 1)
+        return REDACTED if is_hidden else describe_opaque(inner, redact, levels - 1, name_of)
 
     kind = type(value)
     if kind in NATIVE or levels == 0:
-        return value if kind in NATIVE else type_name(kind)
-    name = type_name(kind)
+        return value if kind in NATIVE else name_of(kind)
+    name = name_of(kind)
     if isinstance(value, Enum):
         return [name, value.name]
     fields = _fields_of(kind)
@@ -372,7 +379,7 @@ def changed_arguments(call: Call[Step] | Call[Workflow], entry: RecordedStep) ->
     patterns = execution.engine.context.redaction
     if any(
         entry.args
-        in (digest_of(call.args, call.kwargs, redact), former_digest(call.args, call.kwargs, redact))
+        in (digest_of(call.args, call.kwargs, redact), *former_digests(call.args, call.kwargs, redact))
         for redact in (patterns.redactor, *patterns.earlier)
     ):
         return None
@@ -380,7 +387,12 @@ def changed_arguments(call: Call[Step] | Call[Workflow], entry: RecordedStep) ->
     if recorded is None:
         found, difference = [], "they were not stored with that version"
     else:
-        found = call_differences(recorded, execution.capture(call, patterns.redactor).call)
+        now = execution.capture(call, patterns.redactor).call
+        found = call_differences(recorded, now)
+        if found:
+            # Earlier versions stored a class of the running program under another tag.
+            with suppress(HoldfastError):
+                found = call_differences(decode_frozen(with_current_tags(encode(recorded))), now)
         if not found and not has_placeholders(recorded):
             return None
         difference = (
@@ -403,10 +415,13 @@ def digest_of(args: tuple[Any, ...], kwargs: Mapping[str, Any], redact: Redactor
     return digest_and_size(args, kwargs, redact)[0]
 
 
-def former_digest(args: tuple[Any, ...], kwargs: Mapping[str, Any], redact: Redactor | None) -> bytes:
-    """Return the digest that earlier versions of Holdfast recorded: arguments that cannot be stored count by their
-    type."""
-    return digest_and_size(args, kwargs, redact, _type_name)[0]
+def former_digests(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], redact: Redactor | None
+) -> tuple[bytes, ...]:
+    """Return the digests that earlier versions of Holdfast recorded: arguments that cannot be stored count by their
+    type alone, or a class of the running program is named as one of `__main__`."""
+    by_module = partial(describe_opaque, name_of=_module_and_name)
+    return tuple(digest_and_size(args, kwargs, redact, describe)[0] for describe in (_type_name, by_module))
 
 
 def digest_and_size(
@@ -442,4 +457,8 @@ def _storable(value: Any, describe: Callable[[Any, Redactor | None], Any], redac
 
 
 def _type_name(value: Any, _redact: Redactor | None) -> str:
-    return f"{type(value).__module__}.{type(value).__qualname__}"
+    return _module_and_name(type(value))
+
+
+def _module_and_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"

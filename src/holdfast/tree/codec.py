@@ -18,7 +18,17 @@ from msgspec.msgpack import Ext
 
 from holdfast.errors import HoldfastError, IncompatibleFormat, UnknownTimeZone, UnsupportedValue
 from holdfast.tree.frozen import BOXED, DICTS, LISTS, Box, FrozenDict, FrozenList, freeze_dict, freeze_list
-from holdfast.tree.values import NATIVE, TAGGED, Opaque, is_constant_tag, kind_of, parts_of, restore, tag_of
+from holdfast.tree.values import (
+    NATIVE,
+    TAGGED,
+    Opaque,
+    current_tag,
+    is_constant_tag,
+    kind_of,
+    parts_of,
+    restore,
+    tag_of,
+)
 
 BIG_INT = 1
 TEXT = 2
@@ -61,6 +71,27 @@ def decode_frozen(data: bytes | memoryview) -> Any:
         return freeze_decoded(_decode(_frozen, data))
     except RecursionError as error:
         raise _invalid(error) from error
+
+
+def with_current_tags(data: bytes) -> bytes:
+    """Return `encode`'s bytes with the tags under which classes are registered now; all else stays unchanged."""
+    try:
+        return to_bytes(_rename(_plain_parts.decode(data)))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _invalid(error) from error
+
+
+def _rename(raw: Any) -> Any:
+    if type(raw) is list:
+        return list(map(_rename, raw))
+    if type(raw) is dict:
+        return {key: _rename(item) for key, item in raw.items()}
+    if type(raw) is not Ext or raw.code in (BIG_INT, TEXT):
+        return raw
+    parts = _rename(_plain_parts.decode(raw.data))
+    if raw.code == TAGGED and type(parts) is list and parts and type(parts[0]) is str:
+        parts[0] = current_tag(parts[0])
+    return Ext(raw.code, to_bytes(parts))
 
 
 def to_bytes(prepared: Any) -> bytes:

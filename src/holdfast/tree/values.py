@@ -395,6 +395,12 @@ def _restore(code: int, parts: Any) -> Any:
     return Opaque(tag, inner) if known is None else known[1].join(inner)
 
 
+def current_tag(tag: str) -> str:
+    """Return the tag under which the class of a stored tag is registered now; the same one if it is not registered."""
+    known = _by_tag.get(tag)
+    return tag if known is None else known[1].tag or tag
+
+
 def is_constant_tag(tag: str) -> bool:
     """Return whether this is the tag of a registered type whose objects cannot change."""
     known = _by_tag.get(tag)
