@@ -13,6 +13,7 @@ import pytest
 from project_folder import ProjectFolder, one_line
 
 import holdfast
+from patience import until
 
 project = project_folder.project
 CHOICE = {"enum": ["yes", "later", 3]}
@@ -160,6 +161,16 @@ def test_answer_error_names_the_expected_type(
     project.run(flows.asking, schema, run_id="ask-1")
     line = one_line(project.call("answer", "ask-1", typed), 2)
     assert line == f"holdfast: {typed!r} is not an answer to ask-1#1: expected {wanted}"
+
+
+def test_answer_to_a_run_of_a_queue_leaves_it_to_the_workers(project: ProjectFolder) -> None:
+    with project.open() as hf:
+        run = hf.enqueue(flows.asking, {"type": "boolean"}, run_id="ask-1")
+        with hf.worker():
+            until(lambda: run.status == "suspended")
+    done = project.call("answer", "ask-1", "yes", "--app", "flows")
+    assert (done.code, done.err) == (0, "")
+    assert "answered ask-1#1; a worker or monitor with its code will resume ask-1" in done.out
 
 
 def test_answer_to_a_run_without_questions_says_so(project: ProjectFolder) -> None:

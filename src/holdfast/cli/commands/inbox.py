@@ -121,12 +121,17 @@ def _report_delivery(ctx: CommandContext, run: Run, done: str, resume: bool) -> 
     while run.parent is not None:
         run = ctx.hf.get(run.parent)
     preview = ctx.hf.preview(run.id)
+    could_resume = resume and preview.known
+    # A run of a queue that waits for nothing more is left to the workers.
+    is_left = preview.status == "queued" or (
+        could_resume and preview.status == "suspended" and not preview.waits
+    )
     if preview.status == "cancelled" or (
-        resume and preview.known and preview.status not in ("running", "paused", "queued")
+        could_resume and not is_left and preview.status not in ("running", "paused")
     ):
         return report_outcome(ctx, run)
     resume_it = f"holdfast resume {run.id}{'' if preview.known else ' --app MODULE'}"
-    if preview.status == "queued":
+    if is_left:
         done = f"{done}; a worker or monitor with its code will resume {run.id}, or use {resume_it}"
     elif preview.status != "running":
         done = f"{done}; continue the run with {resume_it}"
