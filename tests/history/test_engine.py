@@ -80,7 +80,7 @@ def test_runs_are_filtered(some: Holdfast) -> None:
 def test_get_returns_a_run_whose_summary_is_that_of_the_list(some: Holdfast) -> None:
     assert [some.get(run.id).summary for run in some.runs()] == some.runs()
     with pytest.raises(holdfast.InvalidReference, match="'run-' could be any of run-1, run-2"):
-        some.get("run-")
+        some.get("run-", prefix=True)
     with pytest.raises(NotFound, match="there is no run 'walk'"):
         some.get("walk")
 
