@@ -149,6 +149,14 @@ def test_long_action_is_a_task(hf: Holdfast, shop: Served) -> None:
     assert found["ended"] is not None
 
 
+def test_enqueue_starts_a_run_with_a_state(hf: Holdfast, shop: Served) -> None:
+    state = {"orders": [{"$holdfast": "tuple", "value": [1]}], "api_key": "hunter2"}
+    assert shop.post("/enqueue", workflow="web_shop", run="stocked", state=state)["status"] == "queued"
+    assert hf.get("stocked").state == {"orders": [(1,)], "api_key": "[redacted]"}
+    shop.post("/enqueue", workflow="web_shop", run="empty")
+    assert hf.get("empty").state == {}
+
+
 def test_step_that_exits_does_not_end_the_server(hf: Holdfast, shop: Served) -> None:
     hf.enqueue("web_leaving", run_id="leaves")
     found = shop.client().post("/api/v1/runs/leaves/resume", json={"wait": 20})

@@ -31,9 +31,10 @@ class LimitsBody(Body):
 
 
 class EnqueueBody(Body):
-    """Workflow by name, with its arguments."""
+    """Workflow by name, with its arguments and the state with which the run starts."""
 
     workflow: Name
+    state: Any = None
     args: Annotated[tuple[Any, ...], Meta(max_length=50)] = ()
     kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
     queue: QueueName = "default"
@@ -92,6 +93,7 @@ def enqueue_run(service: Service, body: EnqueueBody) -> RunOutcome:
         dedupe=body.dedupe,
         run_id=body.run,
         tags=body.tags,
+        state=given.value(body.state),
         actor=body.actor,
         limits=None if body.limits is None else body.limits.limits(),
         **given.named(body.kwargs),
