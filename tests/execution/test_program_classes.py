@@ -193,11 +193,11 @@ from dataclasses import dataclass
 
 import holdfast
 from holdfast import step, workflow
-from holdfast.tree import values
+from holdfast.tree import class_names
 
 if sys.argv[1] == "start":
     # As earlier versions named the classes of a program.
-    values._import_name = lambda program: program
+    class_names._import_name = lambda program: program
 
 
 @holdfast.register

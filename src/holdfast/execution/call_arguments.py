@@ -31,6 +31,7 @@ from holdfast.history.context import StoreContext
 from holdfast.history.version import NotStored
 from holdfast.model.names import short
 from holdfast.model.records import RunRecord
+from holdfast.tree.class_names import type_name
 from holdfast.tree.codec import REDACTED, decode_frozen, encode, to_bytes, with_current_tags
 from holdfast.tree.fold import Folder, Redactor
 from holdfast.tree.frozen import (
@@ -44,7 +45,7 @@ from holdfast.tree.frozen import (
     set_leaves,
 )
 from holdfast.tree.pack import OWN_LEAF, Prepared
-from holdfast.tree.values import NATIVE, type_name
+from holdfast.tree.values import NATIVE
 from holdfast.workflow.definition import Step, Workflow
 
 if TYPE_CHECKING:

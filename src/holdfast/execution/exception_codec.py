@@ -20,9 +20,10 @@ from typing import Any, TypeVar
 
 from holdfast.errors import HoldfastError, StepFailed
 from holdfast.tree.artifact import Artifact
+from holdfast.tree.class_names import type_name
 from holdfast.tree.codec import decode, decode_frozen, encode, leaf_ext
 from holdfast.tree.fold import Folder, Redactor
-from holdfast.tree.values import BUILTIN_ERRORS, NATIVE, join_error, kind_of, parts_of, split_error, type_name
+from holdfast.tree.values import BUILTIN_ERRORS, NATIVE, join_error, kind_of, parts_of, split_error
 
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ from holdfast import Holdfast, InvalidCall, InvalidReference, NotFound, Unsuppor
 from holdfast.integrations import missing_extra
 from holdfast.integrations.histories import EntryLog, build_run_id, off_loop, plain_state
 from holdfast.model.names import check_tag, short
-from holdfast.tree.values import type_name
+from holdfast.tree.class_names import type_name
 
 try:
     import agent_framework as af

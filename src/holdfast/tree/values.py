@@ -17,14 +17,13 @@ import builtins
 import datetime as dt
 import enum
 import pathlib
-import sys
 import zoneinfo
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
 from decimal import Decimal
 from fractions import Fraction
-from functools import lru_cache, partial
+from functools import partial
 from types import UnionType
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
@@ -33,6 +32,7 @@ import msgspec
 
 from holdfast.errors import IncompatibleFormat, InvalidCall, UnknownTimeZone, UnsupportedValue
 from holdfast.tree.artifact import Artifact
+from holdfast.tree.class_names import is_of_program, own_name, type_name
 
 
 def _split_named(obj: Any) -> dict[str, Any]:
@@ -144,7 +144,8 @@ def _builtin_base(cls: Any) -> Any:
 def _refuse_extra(obj: Any, extra: Any) -> None:
     if extra:
         raise UnsupportedValue(
-            f"{type(obj).__name__} has attributes beyond its fields: {sorted(extra)}", type=_name(type(obj))
+            f"{type(obj).__name__} has attributes beyond its fields: {sorted(extra)}",
+            type=own_name(type(obj)),
         )
 
 
@@ -236,40 +237,6 @@ def fields_of_opaque(value: Opaque) -> Any:
     return parts[0] if is_model and isinstance(parts[0], dict) else parts
 
 
-#: Module names of the running program: `python agent.py`, and in processes that multiprocessing starts.
-_PROGRAM = ("__main__", "__mp_main__")
-
-
-def type_name(cls: type) -> str:
-    """Return the module and name of a class, the same in every process: a class of the running program has the module
-    name under which other programs import it."""
-    if cls.__module__ in _PROGRAM:
-        return f"{_import_name(cls.__module__)}.{cls.__qualname__}"
-    return _name(cls)
-
-
-def _import_name(program: str) -> str:
-    """Return the name under which the running program can be imported; `__main__` for a notebook, or if there is
-    none."""
-    module = sys.modules.get(program)
-    spec, file = getattr(module, "__spec__", None), getattr(module, "__file__", None)
-    if spec is not None:
-        # It was started by `python -m`.
-        return str(spec.name)
-    return _module_at(file) if isinstance(file, str) else "__main__"
-
-
-@lru_cache(maxsize=16)
-def _module_at(file: str) -> str:
-    path = pathlib.Path(file).absolute()
-    parts = [path.stem]
-    for folder in path.parents:
-        if not (folder / "__init__.py").is_file():
-            break
-        parts.insert(0, folder.name)
-    return ".".join(parts) if all(map(str.isidentifier, parts)) else "__main__"
-
-
 def register(
     cls: type[T],
     tag: str | None = None,
@@ -302,16 +269,16 @@ def register(
         raise InvalidCall(f"register({cls.__name__}): split and join are functions")
     taken = _by_tag.get(tag)
     if taken is not None and taken[0] is not cls and _identity(taken[0]) != _identity(cls):
-        if type_name(taken[0]) != type_name(cls) or _name(taken[0]) == _name(cls):
+        if type_name(taken[0]) != type_name(cls) or own_name(taken[0]) == own_name(cls):
             raise InvalidCall(f"the tag {tag!r} is taken by {taken[0]!r}: register {cls!r} under another")
         # The program also imports itself: two classes, whose values stay apart.
-        if cls.__module__ in _PROGRAM:
-            tag = _name(cls)
+        if is_of_program(cls):
+            tag = own_name(cls)
         else:
-            _add(taken[0], taken[1]._replace(tag=_name(taken[0])))
+            _add(taken[0], taken[1]._replace(tag=own_name(taken[0])))
     kind = Kind(TAGGED, split, join, True, tag) if split and join else _derive(cls, tag)
     _add(cls, kind)
-    if cls.__module__ in _PROGRAM:
+    if is_of_program(cls):
         # Values that a notebook stored with this code are read, too.
         _by_tag.setdefault(f"__main__.{cls.__qualname__}", (cls, kind))
     return cls
@@ -334,7 +301,7 @@ def kind_of(value: Any) -> Kind:
         if kind is not None:
             _by_type[cls] = kind
     if kind is None:
-        raise UnsupportedValue(_why_not(value), type=_name(cls))
+        raise UnsupportedValue(_why_not(value), type=own_name(cls))
     return kind
 
 
@@ -345,7 +312,7 @@ def parts_of(kind: Kind, value: Any) -> Any:
     except UnsupportedValue:
         raise
     except Exception as error:
-        name = _name(type(value))
+        name = own_name(type(value))
         raise UnsupportedValue(f"{name} cannot be split into parts: {error!r}", type=name) from error
 
 
@@ -424,13 +391,9 @@ def _identity(cls: type) -> tuple[str, str]:
     return cls.__module__, cls.__qualname__
 
 
-def _name(cls: type) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"
-
-
 def _why_not(value: Any) -> str:
     cls = type(value)
-    name = _name(cls)
+    name = own_name(cls)
     registrable = (
         is_dataclass(cls)
         or issubclass(cls, enum.Enum | msgspec.Struct | Exception)

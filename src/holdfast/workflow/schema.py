@@ -18,7 +18,7 @@ import msgspec
 from holdfast.errors import InvalidAnswer, InvalidCall
 from holdfast.struct_types import resolve
 from holdfast.tree import path as paths
-from holdfast.tree.values import type_name
+from holdfast.tree.class_names import type_name
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
