@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from itertools import accumulate, chain, compress, count, islice
-from operator import eq, is_, ne, not_
+from operator import attrgetter, eq, is_, ne, not_
 from typing import Any, NamedTuple
 
 from holdfast.tree.codec import encode
@@ -163,8 +163,20 @@ def digest(value: Any, digests: Digests) -> bytes:
 
 
 def find_window(old: FrozenList, new: FrozenList) -> Gap:
-    """Return the one gap between the equal items at the start and at the end of two lists."""
-    return _trim_equal(old, new, Gap(range(len(old)), range(len(new))))
+    """Return the one gap between the equal items at the start and at the end of two lists. Groups that the lists share
+    at their start are not opened, so that an append to a long list costs little."""
+    start = _shared_start(old, new)
+    return _trim_equal(old, new, Gap(range(start, len(old)), range(start, len(new))))
+
+
+def _shared_start(old: FrozenList, new: FrozenList) -> int:
+    """Return the number of items in the groups that two lists share at their start."""
+    one, two = aux_of(old), aux_of(new)
+    if type(one) is not Vector or type(two) is not Vector:
+        return 0
+    groups, others = one.levels[0], two.levels[0]
+    shared = _count_true(map(is_, groups, others), min(len(groups), len(others)))
+    return sum(map(attrgetter("count"), groups[:shared]))
 
 
 def find_gaps(old: FrozenList, new: FrozenList, digests: Digests) -> list[Gap]:
