@@ -17,7 +17,7 @@ MEMORY = $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 1000000 { p
 PIP = -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup page chromium demo picture pictures test test-quick pythons check crash fuzz bench reference docs wheel release clean
+.PHONY: help setup page chromium demo picture pictures test test-quick pythons check crash fuzz bench peers reference docs wheel release clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -76,6 +76,9 @@ fuzz: .venv-fuzz/ready ## feed mutated bytes to every door, with coverage feedba
 bench: .venv-bench/ready ## measure speed and size against the raw limit and the peers, into docs/benchmarks.md
 	.venv-bench/bin/python -m bench --write docs/benchmarks.md
 
+peers: .venv-peers/ready ## run the frameworks' own tests with Holdfast's classes, into docs/integrations/peers.md
+	.venv-peers/bin/python -m peers --jobs $(JOBS) --write docs/integrations/peers.md
+
 reference: $(VENV)/ready ## write the reference pages from the docstrings
 	@$(VENV)/bin/python docs/write_reference.py
 
@@ -97,14 +100,15 @@ release: wheel ## build wheel and source archive, and check both: metadata, cont
 clean: ## remove the environments, caches and builds
 	rm -rf .venv .venv-* build dist site page/node_modules src/holdfast/web/page .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 		.import_linter_cache
-	find bench src tests -name __pycache__ -prune -exec rm -rf {} +
+	find bench peers src tests -name __pycache__ -prune -exec rm -rf {} +
 
 # Each environment is the package, editable, with its extras; made again when the files that it depends on change.
 $(VENV)/ready: EXTRAS = [dev]
 .venv-bench/ready: EXTRAS = [bench]
 .venv-fuzz/ready: EXTRAS = [fuzz]
+.venv-peers/ready: EXTRAS = [peers]
 
-$(VENV)/ready .venv-bench/ready .venv-demo/ready .venv-fuzz/ready: pyproject.toml constraints.txt
+$(VENV)/ready .venv-bench/ready .venv-demo/ready .venv-fuzz/ready .venv-peers/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "Holdfast needs Python 3.11 or newer, and '$(PYTHON)' is not: make PYTHON=python3.11 …" >&2; exit 1; }
 	@echo "setting up $(@D)"

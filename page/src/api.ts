@@ -58,7 +58,7 @@ export interface Listed extends Version {
 }
 
 /** A version with the facts of its step, truncated for display. */
-export type VersionWhole = Version & { implementation: Implementation | null; arguments: Node; result: Node; annotations: Node; error: Failure | null; failure: Failure | null };
+export type VersionWhole = Version & { implementation: Implementation | null; arguments: Node; result: Node; annotations: Node; attachments: string[]; error: Failure | null; failure: Failure | null };
 
 export interface Stats {
   store: string;

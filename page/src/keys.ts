@@ -1,6 +1,6 @@
 // The keyboard: one listener for each view, and the keys that mean something there.
 
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 
 export type Keys = Record<string, () => void>;
 
@@ -21,7 +21,8 @@ export function useKeys(keys: Keys): void {
   // Always the handlers of the last render, however fast keys follow each other.
   const latest = useRef(keys);
   latest.current = keys;
-  useEffect(() => {
+  // Before the browser paints: a key that is pressed as soon as the view is seen counts.
+  useLayoutEffect(() => {
     const pressed = (event: KeyboardEvent) => {
       if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target) || isItsOwn(event)) return;
       if (document.querySelector("dialog[open]")) return;

@@ -52,6 +52,8 @@ export function useRoute(): Route {
   useEffect(() => {
     const changed = () => setHash(location.hash);
     addEventListener("hashchange", changed);
+    // The effect runs some time after the first render: read again what changed in between, before there was a listener.
+    changed();
     return () => removeEventListener("hashchange", changed);
   }, []);
   return parse(hash);

@@ -267,6 +267,7 @@ function useNarrow(): boolean {
   useEffect(() => {
     const fit = () => setNarrow(query.matches);
     query.addEventListener("change", fit);
+    fit();
     return () => query.removeEventListener("change", fit);
   }, []);
   return narrow;

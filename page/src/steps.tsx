@@ -106,7 +106,7 @@ export function ran(found: Implementation | null): string {
   return found ? `${found.name} ${found.code}${found.overridden ? " (override)" : ""}` : "";
 }
 
-const MONO = new Set(["ran", "arguments", "result", "metadata", "hash"]);
+const MONO = new Set(["key", "attachments", "ran", "arguments", "result", "metadata", "hash"]);
 
 export function VersionFacts({ version, tries }: { version: VersionWhole; tries: Try[] }) {
   const now = useNow();
@@ -118,6 +118,8 @@ export function VersionFacts({ version, tries }: { version: VersionWhole; tries:
     ["timeline", String(version.timeline)],
     ["by", version.actor ?? ""],
     ["note", version.note ?? ""],
+    ["key", version.key ?? ""],
+    ["attachments", version.attachments.join(", ")],
     ["ran", ran(version.implementation)],
     ["arguments", version.arguments.count ? <Given node={version.arguments} at={at} of="arguments" /> : ""],
     ["result", version.result.kind === "none" ? "" : <Given node={version.result} at={at} of="result" />],

@@ -37,6 +37,8 @@ export interface Version {
   pinned: boolean;
   note: string | null;
   actor: string | null;
+  /** The name that another system gave it. */
+  key: string | null;
   hash: string;
 }
 

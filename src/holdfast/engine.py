@@ -27,6 +27,7 @@ from holdfast.history.history import History
 from holdfast.history.journal import read_events
 from holdfast.history.redaction import Redaction, RedactionPatterns, redact_json
 from holdfast.history.version import Version
+from holdfast.items import Items
 from holdfast.model.checks import check_integer, check_seconds
 from holdfast.model.names import check_run_id, short, split_reference
 from holdfast.model.public import (
@@ -128,6 +129,8 @@ class Holdfast:
         redaction = RedactionPatterns(store, redact)
         rollbacks = compensation.WorkflowRollbacks(lambda: self._engine)
         self._context = StoreContext(store, store.now, redaction, rollbacks)
+        #: Values under namespaces and keys that belong to no run, for `HoldfastStore` of the LangGraph integration.
+        self.items = Items(store, redaction)
         self._engine = EngineContext(
             self._context, lease=int(lease * 1_000_000), room=partial(queue_room, store)
         )
@@ -523,7 +526,7 @@ class Holdfast:
         try:
             name = bytes.fromhex(digest)
         except (ValueError, TypeError):
-            raise InvalidReference(f"{digest!r} is not a digest: give its hexadecimal digits") from None
+            raise InvalidReference(f"{short(digest)} is not a digest: give its hexadecimal digits") from None
         record = self._store.artifact(name)
         if record is None:
             raise NotFound(f"there is no artifact {digest[:12]} in the store", artifact=digest)

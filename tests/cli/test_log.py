@@ -50,9 +50,9 @@ def test_log_on_a_terminal_describes_steps(sample: SampleStore) -> None:
 def test_log_in_a_pipe_prints_fields(sample: SampleStore) -> None:
     rows = sample.rows("log", "hand")
     assert [row[0] for row in rows] == list("987654321")
-    assert all(len(row) == 10 for row in rows)
+    assert all(len(row) == 11 for row in rows)
     assert rows[2][:5] == ["7", "2", "manual", "manual", "running"]
-    assert rows[2][8:] == ["good", "better"]
+    assert rows[2][8:] == ["good", "better", ""]
 
 
 def test_log_prints_json(sample: SampleStore) -> None:
@@ -82,8 +82,20 @@ def test_log_no_graph_on_a_terminal_is_a_table(sample: SampleStore) -> None:
         "size",
         "tags",
         "note",
+        "key",
     ]
     assert lines[1].split()[:5] == ["9", "3", "merge", "merge", "running"]
+
+
+def test_log_has_the_keys_of_versions(own: SampleStore) -> None:
+    with own.open() as hf:
+        hf.history("keyed").commit({"n": 1})
+        hf.history("keyed").commit({"n": 2}, key="thread [bold]1[/bold]")
+    assert [version["key"] for version in own.json("log", "keyed")] == ["thread [bold]1[/bold]", None]
+    assert [row[-1] for row in own.rows("log", "keyed")] == ["thread [bold]1[/bold]", ""]
+    lines = own.screen("log", "keyed", columns=200).splitlines()
+    assert lines[0].endswith("key thread [bold]1[/bold]  ← head")
+    assert "key" not in lines[1]
 
 
 def test_log_oneline_prints_number_and_step(sample: SampleStore) -> None:
@@ -152,7 +164,7 @@ def test_log_escapes_hostile_names(sample: SampleStore) -> None:
     assert "[red]loud[/red]" in text
     assert ":[red]tag" in text
     assert len(text.splitlines()) == 2
-    assert all(len(row) == 10 for row in sample.rows("log", "[red]hostile[/red]"))
+    assert all(len(row) == 11 for row in sample.rows("log", "[red]hostile[/red]"))
 
 
 def test_log_accepts_a_prefix(sample: SampleStore) -> None:

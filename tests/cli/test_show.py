@@ -9,6 +9,7 @@ import pytest
 from filled_store import EVIL, LONG, SampleStore
 from terminal import PROGRAM, environment
 
+from database import Database
 from holdfast import step, workflow
 
 
@@ -95,6 +96,33 @@ def test_show_includes_the_error_of_a_version(sample: SampleStore) -> None:
     assert "traceback\nTraceback\n" in text
     assert "[red]loud[/red]" in text
     assert "[bold]key[/bold]  " in text
+
+
+def test_show_lists_the_key_and_the_names_of_attachments(own: SampleStore) -> None:
+    with own.open() as hf:
+        log = hf.history("keyed")
+        log.commit({"n": 1})
+        log.commit({"n": 2}, key="thread 1")
+        log.attach("thread 1", {"writes": [1], "odd\x1b[2J\nname": 2})
+    found = own.json("show", "keyed")
+    assert (found["key"], found["attachments"]) == ("thread 1", ["odd\x1b[2J\nname", "writes"])
+    first = own.json("show", "keyed@1")
+    assert (first["key"], first["attachments"]) == (None, [])
+    text = own.screen("show", "keyed", columns=200)
+    assert "key          thread 1\n" in text
+    assert "\x1b[2J" not in text
+    assert "writes" in text
+    assert "attachments" not in own.screen("show", "keyed@1", columns=200)
+
+
+def test_show_of_a_version_with_a_damaged_attachment_lists_its_name(own: SampleStore) -> None:
+    with own.open() as hf:
+        hf.history("keyed").commit({"n": 1}, key="key")
+        hf.history("keyed").attach("key", {"a": 1})
+    with Database(own.store) as connection:
+        assert connection.change("UPDATE attachment SET at = 0") == 1
+    assert own.json("show", "keyed")["attachments"] == ["a"]
+    assert "fails its hash" in own.call("verify").out
 
 
 def test_show_of_a_path_prints_a_part_of_the_state(sample: SampleStore) -> None:

@@ -34,7 +34,7 @@ import holdfast
 from holdfast import History, Holdfast, Opaque, Retention, Version
 from holdfast.tree.portable import to_json
 
-FORMAT = 3
+FORMAT = 4
 HERE = Path(__file__).parent
 #: The run that goes into the bundle, and the version that becomes the snapshot.
 BUNDLED, EXPORTED = "talk", "values@1"
@@ -175,6 +175,7 @@ def play(hf: Holdfast) -> dict[str, dict[str, str]]:
     _values(script)
     _talk(script)
     _large(script)
+    _objects(script)
     _forks(script)
     _flows(script)
     hf.gc(grace=0)
@@ -195,10 +196,11 @@ def _values(script: Script) -> None:
 
 
 def _talk(script: Script) -> None:
-    """A long list, sealed as it grows; timelines, a merge, tags, a pin, a pruning."""
+    """A long list, sealed as it grows; timelines, a merge, tags, a pin, keys, attachments, a pruning."""
     log = script.hf.history("talk")
     state: Any = {"messages": [], "plan": {"tasks": [{"id": n, "done": False} for n in range(5)]}}
-    script.commit(log, state, kind="initial")
+    script.commit(log, state, kind="initial", key="first")
+    log.attach("first", {"pruned": True})
     for number in range(70):
         message = {"role": "agent", "content": _message(number)}
         script.edit(log, state, partial(_append, message), step="say")
@@ -212,6 +214,10 @@ def _talk(script: Script) -> None:
     log.rollback(to=31, reason="another try", actor="operator")
     script.edit(log, back, lambda at: at.update(more=[1]), step="more", tags=["second"])
     script.note(log.merge("complete", note="joined"), {**state, "more": [1]}, {})
+    log.attach("Grüße 🪸", {"before": values()})
+    script.commit(log, {**state, "more": [2]}, key="Grüße 🪸")
+    log.attach("Grüße 🪸", {"after": ["long " * 2_000], "with\nnewline": None})
+    log.attach("not yet", {"name": {"n": 1}})
     gone = log.prune(Retention(last=12)).versions
     script.forget("talk", gone)
 
@@ -239,6 +245,17 @@ def _large(script: Script) -> None:
     state["file"] = [holdfast.artifact(b"content of a file " * 20, name="file.txt")]
     script.commit(log, state, result={"report": holdfast.artifact(b"report")})
     script.edit(log, state, lambda at: at["blocks"].update({"page 3": "short"}))
+
+
+def _objects(script: Script) -> None:
+    """A long list of objects, sealed as it grows, of which one is replaced."""
+    log = script.hf.history("objects")
+    state: Any = {"messages": []}
+    script.commit(log, state)
+    for number in range(36):
+        point = Point(number, 0.5, [_message(number), "a note " * 12])
+        script.edit(log, state, partial(_append, point))
+    script.edit(log, state, lambda at: at["messages"].__setitem__(7, Task("another")))
 
 
 def _forks(script: Script) -> None:
@@ -302,9 +319,21 @@ def describe(hf: Holdfast) -> dict[str, Any]:
                 [event.kind, event.at.isoformat(), event.version, event.step, to_json(event.data)]
                 for event in hf.history(run.id).events()
             ],
+            **_keys(hf.history(run.id)),
         }
         for run in hf.runs()
     }
+
+
+def _keys(log: History) -> dict[str, Any]:
+    """Return the keys of a run, and digests of its attachments; nothing for a run without, as in earlier formats."""
+    keyed: list[list[Any]] = [[version.key, version.number] for version in log.keyed_versions()]
+    named = {
+        key: {name: digest(value) for name, value in attached.items()}
+        for key, attached in log.attachments("first", "not yet", *(key for key, _ in keyed)).items()
+        if attached
+    }
+    return {"keys": keyed, "attachments": named} if keyed or named else {}
 
 
 def _facts(version: Version) -> list[Any]:

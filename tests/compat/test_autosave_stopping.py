@@ -176,6 +176,15 @@ def test_running_timer_does_not_keep_the_interpreter_alive(file: Path) -> None:
     ended = run_script(
         file,
         """
+import atexit
+
+def wait_for_the_timer():
+    # Runs after the store was closed: it was registered before.
+    for thread in threading.enumerate():
+        if thread.name.startswith("holdfast-autosave"):
+            thread.join(1)
+
+atexit.register(wait_for_the_timer)
 state = {"n": 0}
 log = holdfast.open(file).history("loop")
 autosave(state, log, every=0.001).start()

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from make_fixture import BUNDLED, EXPORTED, FORMAT, HERE, clock, describe, digest, play
+from make_fixture import BUNDLED, EXPORTED, FORMAT, HERE, clock, describe, digest, play, values
 
 import holdfast
 from holdfast import Holdfast, Opaque
+from holdfast.store_url import formats
 
 FORMATS = sorted(int(path.name.split("-")[1].split(".")[0]) for path in HERE.glob("format-*.expected.json"))
 
@@ -76,6 +77,25 @@ class TestEveryFormat:
             assert len(hf.version("orphan").state["kept"]) == 41
             assert hf.verify().problems == ()
 
+    def test_store_of_every_format_takes_keys_and_attachments(self, number: int, tmp_path: Path) -> None:
+        """A file of an earlier format is migrated when it is opened."""
+        path = _copied(number, tmp_path)
+        with holdfast.open(path) as hf:
+            log = hf.history("talk")
+            known = [version.key for version in log.keyed_versions()]
+            version = log.commit({"n": 1}, key="new")
+            log.attach("new", {"a": 1})
+            with pytest.raises(holdfast.AlreadyExists):
+                log.commit({"n": 2}, key="new")
+        assert formats(path) == (FORMAT, FORMAT)
+        with holdfast.open(path) as hf:
+            log = hf.history("talk")
+            found = log.find("new")
+            assert found is not None
+            assert (found.number, found.attachments) == (version.number, {"a": 1})
+            assert {version.key for version in log.keyed_versions()} == {*known, "new"}
+            assert hf.verify().problems == ()
+
     def test_artifacts_of_every_format_are_readable(self, number: int, tmp_path: Path) -> None:
         with holdfast.open(_copied(number, tmp_path)) as hf:
             version = hf.version("large/1@7")
@@ -97,8 +117,8 @@ class TestEveryFormat:
             hf.import_run(HERE / f"format-{number}.bundle")
             _check_versions(hf, bundled)
             described = describe(hf)[BUNDLED]
-            for name in ("status", "head", "origin", "versions", "timelines"):
-                assert _text(described[name]) == _text(expected["runs"][BUNDLED][name])
+            for name in ("status", "head", "origin", "versions", "timelines", "keys", "attachments"):
+                assert _text(described.get(name)) == _text(expected["runs"][BUNDLED].get(name))
             assert hf.verify().problems == ()
 
     def test_snapshot_of_every_format_is_importable(self, number: int, tmp_path: Path) -> None:
@@ -120,6 +140,20 @@ def test_workflow_of_an_old_format_can_be_resumed(number: int, tmp_path: Path) -
         assert run.result == [*({"there": [by] * by} for by in range(1, 4)), True]
         assert run.totals == {"tokens": 6}
         assert hf.verify().problems == ()
+
+
+@pytest.mark.parametrize("number", FORMATS[3:])
+def test_attachments_of_every_format_are_readable(number: int, tmp_path: Path) -> None:
+    with holdfast.open(_copied(number, tmp_path)) as hf:
+        found = hf.history("talk").find("Grüße 🪸")
+        assert found is not None
+        attached = found.attachments
+        assert digest(attached.pop("before")) == digest(values())
+        assert attached == {"after": ["long " * 2_000], "with\nnewline": None}
+        assert hf.history("talk").attachments("not yet", "first") == {
+            "not yet": {"name": {"n": 1}},
+            "first": {},
+        }
 
 
 def test_current_format_has_fixtures() -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import signal
 
 import fleet_flows as flows
+import pytest
 from worker_processes import Crew, World, wait_until
 
 from holdfast import Holdfast
+from holdfast.model.records import RunRecord
+from holdfast.store.protocol import Claim
 
 pytest_plugins = ["postgres_fixtures"]
 
@@ -28,7 +31,8 @@ def test_stopping_worker_finishes_its_step_and_hands_the_run_back(
     world.until("end p")
     wait_until(lambda: plain.status == "queued")
     assert first.process.poll() is None
-    assert left.status == "queued"
+    # A claim that was under way when the signal came is handed back.
+    wait_until(lambda: left.status == "queued")
     world.open("go-a")
     assert first.end() == 0
     assert [plain.status, asynchronous.status, left.status] == ["queued"] * 3
@@ -39,7 +43,45 @@ def test_stopping_worker_finishes_its_step_and_hands_the_run_back(
     # Nothing was done twice, and the rest by the second.
     done = world.told("before", "begin", "end", "after")
     assert len(done) == len(set(done)) == 8
-    assert {pid for text, pid, _ in world.lines() if text.startswith("after")} == {second.pid}
+    assert {pid for text, pid, _ in world.lines() if text.startswith(("after", "left"))} == {second.pid}
+
+
+def test_worker_stopped_during_a_claim_hands_the_run_back_unstarted(
+    hf: Holdfast, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hf.limit_queue("default", rate=1, per=3600)
+    run = hf.enqueue(flows.marking, "never here")
+    worker = hf.worker()
+    claim = hf._store.claim
+
+    def claim_and_stop(wanted: Claim) -> list[RunRecord]:
+        taken = claim(wanted)
+        worker.stop()
+        return taken
+
+    monkeypatch.setattr(hf._store, "claim", claim_and_stop)
+    worker.start()
+    assert worker.join(60)
+    assert world.told("never here") == []
+    assert run.status == "queued"
+    assert not run.alive
+    assert [event.kind for event in run.events()][-2:] == ["run.claimed", "run.handed_back"]
+    # Another worker may claim it at once, because a run that was not started does not count in the rate.
+    monkeypatch.undo()
+    monkeypatch.setattr(flows, "WORLD", world.folder)
+    with hf.worker():
+        wait_until(lambda: run.status == "completed")
+
+
+def test_worker_stopped_before_a_claim_claims_nothing(hf: Holdfast, world: World) -> None:
+    worker = hf.worker()
+    with hf._engine.claiming:
+        worker.start()
+        run = hf.enqueue(flows.marking, "never here")
+        worker.stop()
+    assert worker.join(60)
+    assert world.told("never here") == []
+    assert [event.kind for event in run.events()] == ["run.queued"]
 
 
 def test_stopping_worker_ends_the_pause_between_attempts(hf: Holdfast, crew: Crew, world: World) -> None:

@@ -19,11 +19,12 @@ import zstandard
 
 import holdfast
 from holdfast import Holdfast, InvalidSnapshot, Retention
-from holdfast.history.bundle.frames import AnyFrame, BundleReader, EndFrame, VersionFrame
-from holdfast.history.hashes import seal
-from holdfast.model.records import StoreStats, VersionRecord
+from holdfast.history.bundle.frames import AnyFrame, AttachmentFrame, BundleReader, EndFrame, VersionFrame
+from holdfast.history.hashes import seal, seal_attachment
+from holdfast.model.records import AttachmentRecord, StoreStats, VersionRecord
+from holdfast.store.protocol import iter_attachments
 
-MAGIC = b"holdfast.bundle 1\n"
+MAGIC = b"holdfast.bundle 2\n"
 
 
 @pytest.fixture
@@ -74,7 +75,10 @@ def full_run(hf: Holdfast, run_id: str = "full", *, large: int = 70_000) -> None
         note="how it began",
         actor="anna",
         annotations={"cost": 1.5},
+        key="begin",
     )
+    log.attach("begin", {"text": "word " * 5_000, "odd": state["odd"], "line\nbreak": None})
+    log.attach("early", {"\U0001f40b": noise.randbytes(large)})
     for n in range(8):
         with log.edit(step=f"step-{n}", result={"n": n, "list": list(range(n * 10))}) as draft:
             draft["messages"].append({"role": "model", "content": f"answer {n} " + "y" * 200})
@@ -83,7 +87,9 @@ def full_run(hf: Holdfast, run_id: str = "full", *, large: int = 70_000) -> None
                 draft["other"] = noise.randbytes(large)
             if n == 5:
                 del draft["other"]
-    log.commit(holdfast.thaw(log.head.state), step="fails", error=ValueError("no"), status="failed")
+    log.commit(
+        holdfast.thaw(log.head.state), step="fails", error=ValueError("no"), status="failed", key="\U0001f40b"
+    )
     log.tag(4, "kept")
     log.pin(6)
     log.rollback(to=5, reason="wrong turn", actor="bob")
@@ -116,7 +122,10 @@ def random_run(hf: Holdfast, seed: int) -> str:
                 if chance.random() < 0.2:
                     draft["file"] = [holdfast.artifact(chance.randbytes(100))]
         elif what < 0.7:
-            log.commit({"list": [n], "dict": {}, "only": chance.randbytes(70_000)})
+            log.commit({"list": [n], "dict": {}, "only": chance.randbytes(70_000)}, key=f"key {n}")
+            log.attach(
+                f"key {n + chance.randint(-1, 1)}", {f"{n}": chance.randbytes(chance.randint(0, 9_000))}
+            )
         elif what < 0.8:
             log.rollback(to=chance.choice(numbers))
         elif what < 0.85:
@@ -130,14 +139,16 @@ def random_run(hf: Holdfast, seed: int) -> str:
 
 
 def small_bundle() -> bytes:
-    """A small bundle with all kinds of frames: two kept versions, one stub, marks, events, an artifact."""
+    """A small bundle with all kinds of frames: two kept versions, one stub, marks, events, attachments, an artifact."""
     with holdfast.open(":memory:") as hf:
         log = hf.history("small")
         state = {"a": {"text": "shared " * 40}, "n": 1}
         log.commit(state)
         log.commit({**state, "n": 2, "file": holdfast.artifact(b"content")}, tags=["good"])
         log.rollback(to=2, reason="why")
-        log.commit({**state, "n": 3, "file": holdfast.artifact(b"content")}, note="third")
+        log.commit({**state, "n": 3, "file": holdfast.artifact(b"content")}, note="third", key="third")
+        log.attach("first", {"early": 1})
+        log.attach("third", {"a": {"b": [1]}, "b": "text"})
         log.prune(Retention(last=2))
         return exported(hf, "small")
 
@@ -165,7 +176,15 @@ def facts(hf: Holdfast, run_id: str) -> dict[str, Any]:
     versions = [
         (
             (version.number, version.parent, version.timeline, version.kind, version.status, version.step),
-            (version.steps, version.at, version.size, version.detail, version.tags, version.pinned),
+            (
+                version.steps,
+                version.at,
+                version.size,
+                version.detail,
+                version.tags,
+                version.pinned,
+                version.key,
+            ),
             (
                 version.completed_steps,
                 exact(version.state),
@@ -193,7 +212,18 @@ def facts(hf: Holdfast, run_id: str) -> dict[str, Any]:
         "timelines": log.timelines(),
         "events": [event for event in events if event[0] != "version.saved"],
         "saved": [event for event in events if event[0] == "version.saved"],
+        "attachments": [
+            (each.key, each.name, each.at, each.data)
+            for each in iter_attachments(hf._store, run_key(hf, run_id))
+        ],
     }
+
+
+def run_key(hf: Holdfast, run_id: str) -> int:
+    """The key of a run in its store."""
+    run = hf._store.run(run_id)
+    assert run is not None
+    return run.key
 
 
 def exact(value: Any) -> Any:
@@ -274,7 +304,8 @@ def changed(data: bytes, change: Callable[[list[AnyFrame]], object]) -> bytes:
     if isinstance(result, list):
         frames = result
     kinds = [type(frame).__name__ for frame in frames]
-    counts = [kinds.count(f"{name}Frame") for name in ("Timeline", "Version", "Mark", "Event", "Artifact")]
+    counted = ("Timeline", "Version", "Mark", "Event", "Artifact", "Attachment")
+    counts = [kinds.count(f"{name}Frame") for name in counted]
     return bundle([EndFrame(*counts) if isinstance(frame, EndFrame) else frame for frame in frames])
 
 
@@ -286,3 +317,9 @@ def sealed(run_id: str, frame: AnyFrame, **more: Any) -> VersionFrame:
         name: getattr(frame, name) for name in frame.__struct_fields__ if name not in ("blocks", "holds")
     }
     return msgspec.structs.replace(frame, hash=seal(run_id, VersionRecord(**fields)).hash)
+
+
+def attached(run_id: str, key: str, name: str, data: bytes, at: int = 0) -> AttachmentFrame:
+    """An attachment frame of someone who can compute hashes."""
+    record = AttachmentRecord(key=key, name=name, at=at, data=data, hash=b"")
+    return AttachmentFrame(key, name, at, data, seal_attachment(run_id, record).hash)

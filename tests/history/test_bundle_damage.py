@@ -5,18 +5,32 @@ from __future__ import annotations
 import io
 import random
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import bundle_helpers
 import pytest
 import zstandard
-from bundle_helpers import MAGIC, bundle, changed, first, frames_of, full_bundle, hashed, refused, snapshot
+from bundle_helpers import (
+    MAGIC,
+    attached,
+    bundle,
+    changed,
+    first,
+    frames_of,
+    full_bundle,
+    hashed,
+    refused,
+    snapshot,
+)
 from msgspec.structs import replace
 
+import holdfast
 from holdfast import Holdfast, HoldfastError, IncompatibleFormat, InvalidSnapshot
 from holdfast.history.bundle.frames import (
     AnyFrame,
     ArtifactFrame,
+    AttachmentFrame,
     BlockFrame,
     EndFrame,
     EventFrame,
@@ -26,7 +40,7 @@ from holdfast.history.bundle.frames import (
     TimelineFrame,
     VersionFrame,
 )
-from holdfast.tree.codec import encode
+from holdfast.tree.codec import encode, to_bytes
 
 other, small = bundle_helpers.own, bundle_helpers.small
 
@@ -47,6 +61,7 @@ def test_small_bundle_of_these_tests_is_valid_and_has_every_part(other: Holdfast
         VersionFrame,
         MarkFrame,
         EventFrame,
+        AttachmentFrame,
         ArtifactFrame,
         PieceFrame,
         EndFrame,
@@ -127,8 +142,8 @@ def test_file_of_another_format_is_refused(other: Holdfast, data: bytes) -> None
 
 
 def test_bundle_of_a_newer_format_is_refused(other: Holdfast, small: bytes) -> None:
-    data = bundle(frames_of(small), magic=b"holdfast.bundle 2\n")
-    refused(other, data, "format 2.*upgrade", IncompatibleFormat)
+    data = bundle(frames_of(small), magic=b"holdfast.bundle 3\n")
+    refused(other, data, "format 3.*upgrade", IncompatibleFormat)
     for magic in (
         b"holdfast.bundle 0\n",
         b"holdfast.bundle -1\n",
@@ -167,6 +182,32 @@ def test_bundle_whose_events_exceed_the_memory_limit_is_refused(other: Holdfast,
     refused(other, data, "times its size")
     assert tracemalloc.get_traced_memory()[1] < 200 << 20
     tracemalloc.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_attachments_of_a_bundle_are_not_held_in_memory(tmp_path: Path, small: bytes, is_whole: bool) -> None:
+    frames = frames_of(small)
+    at = first(frames, ArtifactFrame)
+    data = b"\0" + to_bytes(["\0" * (1 << 20)])
+    more = [attached("small", "x", f"{number:03}", data) for number in range(100)]
+    end = frames[-1]
+    assert isinstance(end, EndFrame)
+    end = replace(end, attachments=end.attachments + 100) if is_whole else end
+    given = bundle([*frames[:at], *more, *frames[at:-1], end], level=19)
+    del more
+    with holdfast.open(tmp_path / "other.db", durability="memory") as other:
+        tracemalloc.start()
+        if is_whole:
+            other.import_run(io.BytesIO(given))
+        else:
+            refused(other, given, "some of its parts are missing")
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 30 << 20
+        if is_whole:
+            assert len(other.history("small").attachment_names("x")) == 100
+            assert other.verify().ok
 
 
 @pytest.mark.slow

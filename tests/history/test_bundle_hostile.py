@@ -11,13 +11,15 @@ import bundle_helpers
 import msgspec
 import pytest
 import zstandard
-from bundle_helpers import bundle, changed, first, frames_of, full_bundle, refused, sealed, snapshot
+from bundle_helpers import attached, bundle, changed, first, frames_of, full_bundle, refused, sealed, snapshot
+from msgspec.msgpack import Ext
 from msgspec.structs import replace
 
 from holdfast import Holdfast, HoldfastError, InvalidSnapshot
 from holdfast.history.bundle.frames import (
     AnyFrame,
     ArtifactFrame,
+    AttachmentFrame,
     BlockFrame,
     EndFrame,
     EventFrame,
@@ -116,8 +118,8 @@ def test_frame_with_a_field_of_the_wrong_type_is_refused(other: Holdfast, small:
                 parts: list[Any] = [*frames[:at], _encoded(whole, field, wrong), *frames[at + 1 :]]
                 with pytest.raises(InvalidSnapshot):
                     other.import_run(io.BytesIO(bundle(parts)))
-        # The last two fields of a run came later: bundles without them are older ones.
-        least = whole[: -3 if kind is RunFrame else -1]
+        # Fields with a default came later: bundles without them are older ones. The tag precedes the fields.
+        least = whole[: sum(field.required for field in msgspec.structs.fields(kind))]
         for shape in (least, [*whole, 1], {"tag": whole}, [], None, "frame", [["run"] * 999]):
             parts = [*frames[:at], msgspec.msgpack.encode(shape), *frames[at + 1 :]]
             with pytest.raises(InvalidSnapshot):
@@ -198,6 +200,14 @@ def _double(kind: type[Any]) -> Callable[[Frames], None]:
     return lambda frames: frames.insert(first(frames, kind), frames[first(frames, kind)])
 
 
+def _take_key(frames: Frames) -> None:
+    """Give version 2 the key of version 3, and link version 3 to it."""
+    _resealed(2, key="third")(frames)
+    two = frames[_at(frames, 2)]
+    assert isinstance(two, VersionFrame)
+    _resealed(3, prev=two.hash[:8])(frames)
+
+
 CHANGES: dict[str, Callable[[Frames], object]] = {
     "head is not there": _set(RunFrame, head=9, last=9),
     "head is pruned": _set(RunFrame, head=1),
@@ -246,6 +256,40 @@ CHANGES: dict[str, Callable[[Frames], object]] = {
     "mark that is not a tag": _set(MarkFrame, name="head"),
     "event that is none": _set(EventFrame, data=b"\x90"),
     "event of a text": _set(EventFrame, data=encode({"version": "x"})),
+    "key of another version": _take_key,
+    "key that is no key": _resealed(3, key="a\nb"),
+    "key that is empty": _resealed(3, key=""),
+    "key that is too long": _resealed(3, key="\U0001f40b" * 251),
+    "key without its hash": lambda frames: _set_at(frames, 3, key="other"),
+    "no key": lambda frames: _set_at(frames, 3, key=None),
+    "stub with a key": lambda frames: _set_at(frames, 1, key="first"),
+    "attachment twice": _double(AttachmentFrame),
+    "attachments in wrong order": lambda frames: frames.insert(
+        first(frames, ArtifactFrame), attached("small", "a", "a", squeeze([1]))
+    ),
+    "attachments after artifacts": lambda frames: frames.insert(
+        -1, attached("small", "z", "a", squeeze([1]))
+    ),
+    "attachment without its hash": _set(AttachmentFrame, name="other"),
+    "attachment of another run": lambda frames: _attached(frames, squeeze([1]), run_id="other"),
+    "attachment of two values": lambda frames: _attached(frames, squeeze([1, 2])),
+    "attachment of no value": lambda frames: _attached(frames, squeeze([])),
+    "attachment that is no block": lambda frames: _attached(frames, b"\x07newer"),
+    "attachment of garbage": lambda frames: _attached(frames, b"\x00\x91\xc1"),
+    "attachment that refers to a node": lambda frames: _attached(frames, squeeze([reference(0, 0)])),
+    "attachment with a spine": lambda frames: _attached(frames, squeeze([Ext(41, to_bytes([1, 0, 1]))])),
+    "attachment of an artifact": lambda frames: _attached(
+        frames, squeeze([[Ext(25, encode([EMPTY.digest.hex(), 0, None]))]])
+    ),
+    "attachment of a held artifact": lambda frames: _attached(
+        frames, squeeze([Ext(25, encode([sha256(b"content").hexdigest(), 7, None]))])
+    ),
+    "attachment with extensions for keys": lambda frames: _attached(
+        frames, squeeze([msgspec.Raw(b"\x81" + to_bytes(big_int(1 << 70)) + b"\x00")])
+    ),
+    "attachment of a name with NUL": lambda frames: _attached(frames, squeeze([1]), name="a\0"),
+    "attachment of a name that is too long": lambda frames: _attached(frames, squeeze([1]), name="ä" * 501),
+    "attachment of a key that is no key": lambda frames: _attached(frames, squeeze([1]), key="z\x1b"),
     "artifact is missing": _drop((ArtifactFrame, PieceFrame)),  # type: ignore[arg-type]
     "content is missing": _drop(PieceFrame),
     "content is another": _set(PieceFrame, data=b"another"),
@@ -266,6 +310,11 @@ CHANGES: dict[str, Callable[[Frames], object]] = {
     "backwards": lambda frames: frames[::-1],
     "empty": lambda frames: [],
 }
+
+
+def _attached(frames: Frames, data: bytes, *, run_id: str = "small", key: str = "z", name: str = "a") -> None:
+    """Insert a further attachment."""
+    frames.insert(first(frames, ArtifactFrame), attached(run_id, key, name, data))
 
 
 def _set_at(frames: Frames, number: int, **more: Any) -> None:

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import io
 import threading
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast import History, Holdfast, InvalidCall, InvalidReference, NotFound, Retention, StaleVersion
+import holdfast
+from holdfast import (
+    History,
+    Holdfast,
+    InvalidCall,
+    InvalidReference,
+    NotFound,
+    Retention,
+    StaleVersion,
+    Version,
+)
 
 
 @pytest.fixture
@@ -70,6 +82,18 @@ def test_rollback_keeps_its_timeline_despite_other_timelines(four: History) -> N
     four.commit({"n": "late"}, after=3, move=False)
     made = four.commit({"n": "again"})
     assert (made.parent, made.timeline) == (2, 2)
+
+
+def test_commit_after_the_head_without_move_starts_a_timeline(four: History, hf: Holdfast) -> None:
+    aside = four.commit({"n": "aside"}, after=4, move=False)
+    assert (aside.number, aside.parent, aside.timeline) == (5, 4, 2)
+    assert (four.head.number, four.head.state["n"]) == (4, 4)
+    four.rollback(to=4)
+    late = four.commit({"n": "late"}, after=4, move=False)
+    assert (late.parent, late.timeline) == (4, 4)
+    made = four.commit({"n": "next"})
+    assert (made.parent, made.timeline) == (4, 3), "the rollback's timeline has no other version"
+    assert hf.verify().ok
 
 
 def test_commit_after_the_end_of_an_abandoned_timeline_continues_it(four: History) -> None:
@@ -217,3 +241,64 @@ def test_iter_runs_filters_by_the_prefix_of_ids(hf: Holdfast) -> None:
         assert sorted(run.id for run in hf.iter_runs(prefix=prefix)) == found
     with pytest.raises(InvalidCall):
         hf.iter_runs(prefix=7)  # type: ignore[arg-type]
+
+
+CHANGES: dict[str, Callable[[History, Version, Version], object]] = {
+    "commit": lambda log, first, head: log.commit({"x": 5}, expected=head),
+    "commit after the head": lambda log, first, head: log.commit({"x": 5}, after=head, expected=head),
+    "commit after an old one": lambda log, first, head: log.commit({"x": 5}, after=first, expected=head),
+    "commit after it, anywhere": lambda log, first, head: log.commit({"x": 5}, after=first),
+    "patch": lambda log, first, head: log.patch({("x",): 5}, after=head),
+    "patch, expected": lambda log, first, head: log.patch({("x",): 5}, after=1, expected=head),
+    "edit": lambda log, first, head: log.edit(expected=head).__enter__(),
+    "rollback": lambda log, first, head: log.rollback(first),
+    "rollback, expected": lambda log, first, head: log.rollback(1, expected=head),
+    "rollback with a state": lambda log, first, head: log.rollback(first, state={"x": 5}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("knows", [True, False], ids=["known head", "new process"])
+def test_version_of_a_run_that_was_created_again_is_refused(tmp_path: Path, change: str, knows: bool) -> None:
+    path = tmp_path / "runs.db"
+    with holdfast.open(path) as mine, holdfast.open(path) as other:
+        log = mine.history("run")
+        first = log.commit({"who": "mine", "x": 0}, expected=0)
+        head = log.commit({"who": "mine", "x": 1})
+        other.delete("run")
+        theirs = other.history("run")
+        theirs.commit({"who": "theirs", "x": 10}, expected=0)
+        theirs.commit({"who": "theirs", "x": 11})
+        if not knows:
+            assert log.head.state["who"] == "theirs"
+        with pytest.raises(StaleVersion, match="deleted and created again"):
+            CHANGES[change](log, first, head)
+        assert (theirs.head.number, theirs.head.copy()) == (2, {"who": "theirs", "x": 11})
+        assert len(theirs.timelines()) == 1
+
+
+def test_edit_and_update_do_not_overwrite_a_run_that_was_created_again(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    with holdfast.open(path) as mine, holdfast.open(path) as other:
+        log = mine.history("run")
+        log.commit({"who": "mine"}, expected=0)
+
+        def create_again() -> None:
+            other.delete("run")
+            other.history("run").commit({"who": "theirs"}, expected=0)
+
+        edit = log.edit(expected=1)
+        edit.__enter__()["x"] = 1
+        create_again()
+        with pytest.raises(StaleVersion):
+            edit.__exit__(None, None, None)
+        assert other.history("run").head.copy() == {"who": "theirs"}
+        left = [create_again]
+
+        def change(state: Any) -> None:
+            state["x"] = 2
+            if left:
+                left.pop()()
+
+        log.update(change)
+        assert other.history("run").head.copy() == {"who": "theirs", "x": 2}

@@ -322,3 +322,13 @@ def test_lineage_contains_versions_of_the_kind_fork_that_were_committed_by_hand(
     assert [version.kind for version in hf.fork("by-hand@2", "fork").head.lineage()] == ["fork", "initial"]
     log.prune(Retention(last=2))
     assert [version.number for version in log.head.lineage()] == [3, 2]
+
+
+def test_blame_of_a_large_number_that_was_copied_names_the_version_that_copied_it(hf: Holdfast) -> None:
+    log = hf.history("numbers")
+    log.commit({"numbers": [2**5000]})
+    log.commit({"numbers": [2**5000], "n": 1})
+    with log.edit() as state:
+        state["numbers"].append(state["numbers"][0])
+    assert log.blame("numbers[1]").version.number == 3
+    assert log.blame("numbers[0]").version.number == 1

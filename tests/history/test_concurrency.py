@@ -322,7 +322,9 @@ def test_reads_rollbacks_marks_and_prunes_work_with_concurrent_writers(hf: Holdf
         while not done.is_set():
             if me == 4:
                 for version in log.versions(limit=5):
-                    assert version.state["owner"] == ""
+                    # Others may have pruned it since the list was read.
+                    with contextlib.suppress(NotFound):
+                        assert version.state["owner"] == ""
             elif me == 5:
                 # A head that others have left behind and pruned meanwhile cannot be pinned.
                 with contextlib.suppress(NotFound):
@@ -339,6 +341,33 @@ def test_reads_rollbacks_marks_and_prunes_work_with_concurrent_writers(hf: Holdf
     assert Counter(log.head.state["list"]) == Counter(f"{me}.{r}" for me in range(4) for r in range(ROUNDS))
     assert log.head.number == 4 * ROUNDS + 1
     assert hf.verify().ok
+
+
+@pytest.mark.parametrize("how", ["head", "edit"])
+def test_head_that_is_replaced_and_pruned_while_it_is_read_is_read_again(
+    hf: Holdfast, log: History, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    log.commit({"list": []})
+    store, writer = log.context.store, log
+    log = hf.history(log.id)
+    read = store.run
+
+    def moved(run_id: str) -> Any:
+        found = read(run_id)
+        monkeypatch.undo()
+        with writer.edit() as state:
+            state["list"].append("theirs")
+        assert writer.prune(Retention(last=1)).versions == (1,)
+        return found
+
+    log.context.drop_reader(log.id)
+    monkeypatch.setattr(store, "run", moved)
+    if how == "head":
+        assert (log.head.number, log.head.state["list"]) == (2, ["theirs"])
+    else:
+        with log.edit() as state:
+            state["list"].append("ours")
+        assert (log.head.number, log.head.state["list"]) == (3, ["theirs", "ours"])
 
 
 def test_fork_of_a_version_that_is_pruned_meanwhile_is_complete_or_refused(

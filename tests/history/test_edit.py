@@ -189,3 +189,20 @@ def test_resolver_that_no_merge_can_call_is_refused(hf: Holdfast) -> None:
             with pytest.raises(InvalidCall, match="resolve"):
                 call(resolve)
     assert log.head.number == 1
+
+
+def test_items_that_were_appended_to_a_draft_can_be_read(log: History) -> None:
+    log.commit({"log": ["start"], "todo": [{1, 2}], "steps": [{"text": "x", "notes": [1]}]})
+    with log.edit() as state:
+        state["log"].extend([("tool", ["a", "b"]), {"k": [1]}])
+        assert state["log"][-1] == {"k": [1]}
+        state["log"][2]["k"].append(2)
+        state["log"] += log.head.state["steps"]
+        state["log"][3]["notes"].append(5)
+        state["todo"].append({3})
+        assert state["todo"][-1] == {3}
+    assert log.head.copy() == {
+        "log": ["start", ("tool", ["a", "b"]), {"k": [1, 2]}, {"text": "x", "notes": [1, 5]}],
+        "todo": [{1, 2}, {3}],
+        "steps": [{"text": "x", "notes": [1]}],
+    }

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Holdfast, HoldfastError, InvalidCall, StoreUnavailable
+from holdfast import Holdfast, HoldfastError, HoldfastWarning, InvalidCall, StoreUnavailable
 from holdfast.store_url import formats
 
 LARGE = 100_000
@@ -33,6 +36,47 @@ def test_open_accepts_a_relative_path_and_a_default(tmp_path: Path, monkeypatch:
     with holdfast.open() as hf:
         assert hf.runs() == []
     assert (tmp_path / "holdfast.db").exists()
+
+
+#: Opens a file when it gets a line.
+_OPENS = """
+import sys
+import holdfast.store.sqlite.store
+print("ready", flush=True)
+sys.stdin.readline()
+holdfast.open(sys.argv[1]).close()
+"""
+
+
+def test_processes_that_open_a_new_file_at_once_do_not_warn(tmp_path: Path) -> None:
+    for number in range(4):
+        file = tmp_path / f"{number}.db"
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-W", "error", "-c", _OPENS, str(file)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for _ in range(4)
+        ]
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        assert [process.communicate()[1] for process in processes] == [""] * 4
+
+
+def test_copy_of_a_new_store_without_its_log_warns(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "runs.db") as hf:
+        hf.history("run-1").commit({})
+        shutil.copyfile(tmp_path / "runs.db", tmp_path / "copy.db")
+    with pytest.warns(HoldfastWarning, match="copy both files"):
+        holdfast.open(tmp_path / "copy.db").close()
 
 
 def test_memory_stores_are_separate() -> None:

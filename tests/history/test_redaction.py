@@ -50,6 +50,17 @@ def test_added_patterns_apply_to_later_commits(hf: Holdfast) -> None:
     assert log.head.state["api_key"] == SECRET
 
 
+def test_added_patterns_apply_to_items_of_a_long_list(hf: Holdfast) -> None:
+    log = hf.history("log")
+    state = {"users": [{"api_key": SECRET, "n": n} for n in range(20)]}
+    log.commit(state)
+    hf.change_redaction(add=["api_*"])
+    again = log.head.copy()
+    again["users"].append({"api_key": SECRET, "n": 20})
+    log.commit(again)
+    assert {user["api_key"] for user in log.head.state["users"]} == {"[redacted]"}
+
+
 def test_stored_patterns_apply_along_with_those_of_open(tmp_path: Path) -> None:
     with holdfast.open(tmp_path / "runs.db") as hf:
         hf.change_redaction(add=["kept"])

@@ -336,3 +336,33 @@ def test_long_state_is_unchanged_by_repeated_prunes(hf: Holdfast) -> None:
         log.prune(Retention(last=3))
     assert thaw(log.head.state) == state
     assert hf.verify().ok
+
+
+def test_prune_keeps_an_attachment_that_is_stored_meanwhile(
+    hf: Holdfast, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = hf.history("waits")
+    for number in range(3):
+        log.commit({"n": number})
+    log.attach("task-7", {"begin": 1})
+    clock.forward(hours=1, seconds=1)
+    store = log.context.store
+    keys = store.attachment_keys
+
+    def attach_after(*args: Any, **options: Any) -> Any:
+        found = keys(*args, **options)
+        log.attach("task-7", {"answer": 42})
+        return found
+
+    monkeypatch.setattr(store, "attachment_keys", attach_after)
+    log.prune(Retention(last=1))
+    assert log.attachments("task-7") == {"task-7": {"answer": 42}}
+
+
+def test_manual_run_is_rolled_back_after_it_was_pruned(hf: Holdfast, log: History) -> None:
+    for number in range(8):
+        log.commit({"n": number})
+    log.tag(3, "good")
+    log.prune(Retention(last=2))
+    hf.rollback(log.id, to="good", reason="it went wrong after that")
+    assert (log.head.number, log.head.state["n"]) == (3, 2)

@@ -149,6 +149,21 @@ def test_rollback_accepts_a_later_version_and_the_head(four: History) -> None:
 # Fork
 
 
+def test_rollback_of_a_fork_starts_its_timeline_whatever_the_timelines_of_its_deleted_origin(
+    hf: Holdfast, four: History
+) -> None:
+    four.rollback(2)
+    with four.edit() as draft:
+        draft["only"] = {"words": ["on timeline 2"] * 5}
+    fork = hf.fork(f"{four.id}@head", "fork")
+    hf.delete(four.id)
+    fork.rollback(1)
+    with fork.edit() as draft:
+        draft["more"] = 1
+    assert (fork.head.number, fork.head.parent, fork.head.timeline) == (2, 1, 2)
+    assert fork.head.state["only"] == {"words": ["on timeline 2"] * 5}
+
+
 def test_fork_is_an_independent_run(hf: Holdfast, four: History) -> None:
     fork = hf.fork("run-1@2", "run-2", note="another model", actor="Ada")
     first = fork.head

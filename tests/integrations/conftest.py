@@ -20,3 +20,12 @@ def path(tmp_path: Path) -> Path:
 def hf(path: Path) -> Iterator[Holdfast]:
     with holdfast.open(path, durability="fast") as hf:
         yield hf
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def where(request: pytest.FixtureRequest, path: Path) -> str:
+    """Return the address of a new store of each kind, for modules with the plugin `postgres_fixtures`."""
+    found: str = {"memory": ":memory:", "sqlite": str(path)}.get(request.param) or request.getfixturevalue(
+        "url"
+    )
+    return found

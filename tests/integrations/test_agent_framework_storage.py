@@ -210,6 +210,21 @@ def test_functional_workflow_resumes(hf: Holdfast) -> None:
     asyncio.run(run())
 
 
+def test_unknown_checkpoint_is_reported_in_the_words_of_the_framework(hf: Holdfast) -> None:
+    async def message_of(storage: Any, checkpoint_id: str) -> str:
+        with pytest.raises(WorkflowCheckpointException) as refused:
+            await storage.load(checkpoint_id)
+        return str(refused.value)
+
+    async def run() -> None:
+        ours, theirs = HoldfastCheckpointStorage(hf), af.InMemoryCheckpointStorage()
+        for name in ("abc", "it's", "'quoted'", '"', "a\\b", "a\nb", "", "x" * 300):
+            assert await message_of(ours, name) == await message_of(theirs, name)
+        assert len(await message_of(ours, "x" * 100_000)) < 1_100
+
+    asyncio.run(run())
+
+
 def test_delete_removes_the_id_and_keeps_the_version(hf: Holdfast) -> None:
     async def run() -> None:
         storage = storage_of(hf)
@@ -217,7 +232,7 @@ def test_delete_removes_the_id_and_keeps_the_version(hf: Holdfast) -> None:
         ids = await storage.list_checkpoint_ids(workflow_name="essay")
         assert await storage.delete(ids[-1]) is True
         assert await storage.delete(ids[-1]) is False
-        with pytest.raises(WorkflowCheckpointException, match=ids[-1]):
+        with pytest.raises(WorkflowCheckpointException, match=f"No checkpoint found with ID {ids[-1]}"):
             await storage.load(ids[-1])
         assert await storage_of(hf).list_checkpoint_ids(workflow_name="essay") == ids[:-1]
         latest = await storage.get_latest(workflow_name="essay")

@@ -6,6 +6,7 @@ import asyncio
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,15 @@ from burr_apps import Builder, build, builder, persisted, steps
 
 import holdfast
 from database import Database
-from holdfast import AlreadyExists, Holdfast, StaleVersion
+from holdfast import AlreadyExists, Holdfast, Retention, StaleVersion
 from holdfast.integrations.burr import AsyncHoldfastPersister, HoldfastPersister
 
 pytest_plugins = ["postgres_fixtures"]
+
+
+@dataclass
+class Order:
+    number: int = 1
 
 
 @action(reads=["count", "log"], writes=["count", "log"])
@@ -182,9 +188,68 @@ def test_persister_separates_applications(hf: Holdfast) -> None:
     with pytest.raises(StaleVersion, match="past sequence id 0"):
         steps(two, 1)
     fresh = builder("app").with_entrypoint("count").with_state(count=0, log=[], broken=False)
-    with pytest.raises(AlreadyExists, match="burr/app"):
+    with pytest.raises(AlreadyExists, match=r"burr/app.*initialize_from"):
         fresh.with_state_persister(HoldfastPersister(hf)).build().step()
     assert len(hf.history("burr/app").versions()) == 1
+
+
+def test_persister_does_not_continue_an_application_that_was_created_again(hf: Holdfast) -> None:
+    log = hf.history("burr/app")
+    # The new application has as many actions as the deleted one, or fewer.
+    for count in (4, 1):
+        old = HoldfastPersister(hf)
+        for number in range(4):
+            old.save(None, "app", number, "count", State({"writer": "old"}), "completed")
+        hf.delete("burr/app")
+        new = HoldfastPersister(hf)
+        for number in range(count):
+            new.save(None, "app", number, "count", State({"writer": "new"}), "completed")
+        with pytest.raises(StaleVersion, match=r"burr/app.*created again: load it"):
+            old.save(None, "app", 4, "count", State({"writer": "old"}), "completed")
+        assert [version.get("state.writer") for version in log.versions()] == ["new"] * count
+        found = old.load(None, "app")
+        assert found is not None
+        assert found["state"]["writer"] == "new"
+        old.save(None, "app", 4, "count", State({"writer": "loaded"}), "completed")
+        assert log.head.parent == count
+        hf.delete("burr/app")
+    # A deleted application that another writer has not created again is created by the next action.
+    old.save(None, "app", 5, "count", State({"writer": "old"}), "completed")
+    assert [version.get("sequence_id") for version in log.versions()] == [5]
+
+
+def test_persister_does_not_continue_another_timeline_after_its_own_was_pruned(hf: Holdfast) -> None:
+    log = hf.history("burr/app")
+    one, two = HoldfastPersister(hf), HoldfastPersister(hf)
+    for number in range(3):
+        one.save(None, "app", number, "count", State({"writer": 1}), "completed")
+    two.load(None, "app", 0)
+    two.save(None, "app", 1, "count", State({"writer": 2}), "completed")
+    assert log.prune(Retention(last=1)).versions == (1, 2, 3)
+    with pytest.raises(StaleVersion, match=r"burr/app.*was pruned.*load it"):
+        one.save(None, "app", 3, "count", State({"writer": 1}), "completed")
+    assert [version.get("state.writer") for version in log.versions()] == [2]
+
+
+def test_copies_of_a_persister_are_separate_writers(hf: Holdfast) -> None:
+    """Burr copies the persister for each application of a parallel action: a retry may meet an attempt that
+    still runs."""
+    persister = HoldfastPersister(hf)
+    steps(build(persister), 1)
+    attempt, retry = build(persister.copy()), build(persister.copy())
+    assert steps(attempt, 2) == steps(retry, 2) == ["report", "count"]
+    log = hf.history("burr/app")
+    assert [(line.number, line.parent) for line in log.timelines()] == [(1, None), (2, 1)]
+    assert [version.get("sequence_id") for version in log.ancestors()] == [2, 1, 0]
+
+    async def save() -> None:
+        made = AsyncHoldfastPersister(hf, allow=iter([Order]))
+        for writer in (made, made.copy()):
+            await writer.load(None, "app", 0)
+            await writer.save(None, "app", 1, "report", State({"order": Order()}), "completed")
+
+    asyncio.run(save())
+    assert len(log.timelines()) == 4
 
 
 def test_async_application_is_persisted(hf: Holdfast, path: Path) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import subprocess
 import sys
 from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +19,8 @@ import holdfast
 from database import Database
 from holdfast import CorruptVersion, Holdfast, HoldfastError, InvalidCall, InvalidReference, UnsupportedValue
 from holdfast.integrations.burr import HoldfastPersister
+
+pytest_plugins = ["postgres_fixtures"]
 
 
 def test_partitions_are_separate(hf: Holdfast) -> None:
@@ -102,6 +105,51 @@ def test_load_names_an_unknown_class(path: Path) -> None:
         HoldfastPersister(hf).load(None, "a")
 
 
+class Phase(StrEnum):
+    PAUSED = "paused"
+
+
+class Shown(str):
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "shown instead"
+
+
+def _check_statuses(hf: Holdfast) -> None:
+    persister = HoldfastPersister(hf)
+    statuses = ["completed", "status", "", "Failed", "paused by 'ops'; --", "\ud800 \0", "x" * 1_000_000]
+    for number, status in enumerate([*statuses, Phase.PAUSED, Shown("as it is"), "failed"]):
+        persister.save("p", "a", number, Phase.PAUSED, State({"n": number}), status)
+        found = HoldfastPersister(hf).load("p", "a")
+        assert found is not None
+        assert (found["sequence_id"], found["status"], found["position"]) == (number, status, "paused")
+        assert (type(found["status"]), type(found["position"])) == (str, str)
+        assert hf.runs()[0].status == ("failed" if status == "failed" else "running")
+    earlier = persister.load("p", "a", 1)
+    assert earlier is not None
+    assert earlier["status"] == "status"
+    assert hf.verify()
+
+
+def test_any_status_is_read_back_as_it_was_saved(hf: Holdfast) -> None:
+    _check_statuses(hf)
+
+
+def test_any_status_is_read_back_on_postgres(url: str) -> None:
+    with holdfast.open(url) as hf:
+        _check_statuses(hf)
+
+
+def test_action_with_another_status_is_run_again(hf: Holdfast) -> None:
+    """As with Burr's own persisters: only `completed` continues with the next action."""
+    persister = HoldfastPersister(hf)
+    values = {"count": 1, "log": [], "broken": False}
+    for status, following in (("completed", "report"), ("paused", "count")):
+        persister.save(None, status, 0, "count", State(values), status)
+        assert steps(build(persister, status), 1) == [following]
+
+
 def test_field_serialization_functions_are_called(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(FIELD_SERIALIZATION, "shout", raising=False)
 
@@ -132,7 +180,8 @@ def test_invalid_save_and_load_are_refused(hf: Holdfast) -> None:
         (None, "a", True, "x", state, "completed"),
         (None, "a", 0, None, state, "completed"),
         (None, "a", 0, "x", {"n": 1}, "completed"),
-        (None, "a", 0, "x", state, "done"),
+        (None, "a", 0, "x", state, None),
+        (None, "a", 0, "x", state, b"completed"),
         (None, None, 0, "x", state, "completed"),
         (None, "", 0, "x", state, "completed"),
         (None, "a\0b", 0, "x", state, "completed"),

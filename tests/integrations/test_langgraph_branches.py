@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import random
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph_graphs import checkpoint, config, ids, put
 
 import holdfast
 from holdfast import Holdfast, StaleVersion
-from holdfast.integrations.langgraph import HoldfastSaver
+from holdfast.integrations.langgraph import HoldfastSaver, layout
 
 
 @pytest.fixture(params=["sqlite", "memory"])
@@ -111,7 +115,46 @@ def test_late_checkpoint_does_not_become_the_latest(saver: HoldfastSaver, hf: Ho
     assert values(saver, after) == {"x": 2}
 
 
-def test_stale_put_replaces_nothing(saver: HoldfastSaver, hf: Holdfast) -> None:
+def named(saver: Any, parent: Any, name: str, values: dict[str, Any], **metadata: Any) -> Any:
+    """Put a checkpoint with an id, whose channels have all changed."""
+    made = checkpoint(values, name)
+    where = {"configurable": {"checkpoint_ns": "", **parent["configurable"]}}
+    return saver.put(where, made, {"source": "loop", "step": 1, **metadata}, made["channel_versions"])
+
+
+def test_continued_checkpoint_is_replaced_as_by_the_official_savers(
+    saver: HoldfastSaver, hf: Holdfast
+) -> None:
+    official = InMemorySaver()
+    first = checkpoint({"x": 0}, "1")
+    where, about = config(checkpoint_ns=""), {"source": "loop", "step": 1}
+    for each in (saver, official):
+        start = each.put(where, first, about, {"x": 1})  # type: ignore[arg-type,typeddict-item,unused-ignore]
+        each.put_writes(start, [("x", "kept")], "task")
+        end = named(each, start, "2", {"x": 1})
+    count = len(hf.history("t").versions())
+    saver.put(where, first, about, {})  # type: ignore[arg-type,typeddict-item,unused-ignore]
+    assert len(hf.history("t").versions()) == count, "the same once more is nothing new"
+    for text in ("mended", "mended twice"):
+        changed = {**first, "channel_values": {"x": text}, "channel_versions": {"x": text}}
+        for each in (saver, official):
+            each.put(end, changed, about, {"x": text})  # type: ignore[arg-type,typeddict-item,unused-ignore]
+        other = HoldfastSaver(hf)
+        for reader in (saver, other):
+            found, expected = reader.get_tuple(start), official.get_tuple(start)
+            assert found is not None
+            assert expected is not None
+            assert found.checkpoint == expected.checkpoint
+            assert found.parent_config == expected.parent_config == end
+            assert found.pending_writes == expected.pending_writes == [("task", "x", "kept")]
+            assert ids(list(reader.list(config()))) == ["2", "1"]
+            assert values(reader, config()) == {"x": 1}, "the latest checkpoint stays the latest"
+    after = named(saver, start, "3", {"x": "after"})
+    assert values(saver, after) == {"x": "after"}
+
+
+def test_single_writer_does_not_replace_a_continued_checkpoint(hf: Holdfast) -> None:
+    saver = HoldfastSaver(hf, single_writer=True)
     first = checkpoint({"x": 0})
     where, about = config(checkpoint_ns=""), {"source": "loop", "step": 1}
     start = saver.put(where, first, about, {})  # type: ignore[arg-type,typeddict-item,unused-ignore]
@@ -123,6 +166,47 @@ def test_stale_put_replaces_nothing(saver: HoldfastSaver, hf: Holdfast) -> None:
         saver.put(where, {**first, "channel_values": {"x": "stale"}}, about, {})  # type: ignore[arg-type,typeddict-item,unused-ignore]
     assert values(saver, start) == {"x": 0}
     assert values(saver, config()) == {"x": 1}
+
+
+def test_values_without_a_truth_value_are_compared(hf: Holdfast) -> None:
+    """Arrays are equal item by item, and `!=` of two of them is not a bool."""
+    saver = HoldfastSaver(hf, single_writer=True)
+    first, about = checkpoint({"x": numpy.arange(3)}), {"source": "loop", "step": 1}
+    start = saver.put(config(checkpoint_ns=""), first, about, {})  # type: ignore[arg-type,typeddict-item,unused-ignore]
+    saver.put_writes(start, [("x", numpy.arange(3)), ("y", float("nan"))], "task")
+    for _ in range(2):
+        saver.put(config(checkpoint_ns=""), first, about, {})  # type: ignore[arg-type,typeddict-item,unused-ignore]
+        saver.put_writes(start, [("x", numpy.arange(3)), ("y", float("nan"))], "task")
+    with pytest.raises(StaleVersion):
+        saver.put_writes(start, [("x", numpy.arange(4))], "task")
+    put(saver, start, {"x": 1})
+    with pytest.raises(StaleVersion):
+        saver.put(config(checkpoint_ns=""), checkpoint({"x": numpy.arange(4)}, first["id"]), about, {})  # type: ignore[arg-type,typeddict-item,unused-ignore]
+    assert len(hf.history("t").versions()) == 2
+
+
+def test_delta_channel_sees_a_replaced_ancestor(saver: HoldfastSaver) -> None:
+    for each in (saver, InMemorySaver()):
+        start = named(each, config(), "1", {}, **counted(0))
+        each.put_writes(start, [("d", ["a"])], "task")
+        middle = named(each, start, "2", {}, **counted(1))
+        each.put_writes(middle, [("d", ["b"])], "task")
+        end = named(each, middle, "3", {}, **counted(2))
+        found = each.get_delta_channel_history(config=end, channels=["d"])["d"]
+        assert found == {"writes": [("task", "d", ["a"]), ("task", "d", ["b"])]}
+        named(each, start, "2", {"d": _DeltaSnapshot(["seed"])}, **counted(0))
+        found = each.get_delta_channel_history(config=end, channels=["d"])["d"]
+        assert found == {"seed": _DeltaSnapshot(["seed"]), "writes": [("task", "d", ["b"])]}
+
+
+def test_search_of_a_delta_channel_ends_in_a_cycle_of_parents(saver: HoldfastSaver) -> None:
+    start = named(saver, config(), "1", {})
+    end = named(saver, start, "2", {})
+    named(saver, end, "1", {"y": 1})
+    assert saver.get_delta_channel_history(config=end, channels=["x", "y"]) == {
+        "x": {"writes": []},
+        "y": {"writes": [], "seed": 1},
+    }
 
 
 def test_latest_checkpoint_can_be_put_again(saver: HoldfastSaver) -> None:
@@ -209,34 +293,242 @@ def counted(n: int) -> dict[str, Any]:
     return {"counters_since_delta_snapshot": {"d": (n, n)}}
 
 
-def test_branch_has_no_writes_of_the_abandoned_one(saver: HoldfastSaver) -> None:
-    start = put(saver, config(), {})
-    saver.put_writes(start, [("d", "first")], "task-1", "~a")
-    mid = put(saver, start, {}, **counted(1))
-    saver.put_writes(mid, [("d", "abandoned")], "task-2", "~a")
-    left = put(saver, mid, {}, **counted(2))
-    plain = put(saver, mid, {}, **counted(2))
-    assert writes(saver, plain) == []
-    log = saver.hf.history("t")
-    assert log.at(log.head.parent or 0).note == f"checkpoint {mid['configurable']['checkpoint_id']}"
-    assert delta_of(saver, left) == ["first", "abandoned"]
-    assert delta_of(saver, plain) == ["first"]
-    saver.put_writes(mid, [("d", "again")], "task-2", "~a")
-    assert writes(saver, mid) == [("task-2", "d", "again")]
-    fork = put(saver, mid, {}, **counted(2))
-    assert delta_of(saver, fork) == ["first", "again"]
-    assert delta_of(saver, left) == ["first", "abandoned"]
+def test_writes_and_delta_history_of_branches_are_those_of_the_memory_saver(saver: HoldfastSaver) -> None:
+    memory = InMemorySaver()
+    names = iter([f"{n:04}" for n in range(100)])
+
+    def both(parent: Any, **metadata: Any) -> Any:
+        made = checkpoint({}, next(names))
+        about = {"source": "loop", "step": 1, "parents": {}, **metadata}
+        where = {"configurable": {"checkpoint_ns": "", **parent["configurable"]}}
+        memory.put(where, made, about, {})  # type: ignore[arg-type]
+        return saver.put(where, made, about, {})  # type: ignore[arg-type,typeddict-item,unused-ignore]
+
+    def write(where: Any, value: str, task: str) -> None:
+        for each in (memory, saver):
+            each.put_writes(where, [("d", value)], task, "~a")
+
+    start = both(config())
+    write(start, "first", "task-1")
+    mid = both(start, **counted(1))
+    write(mid, "left", "task-2")
+    left = both(mid, **counted(2))
+    plain = both(mid, **counted(2))
+    write(mid, "again", "task-2")
+    write(mid, "other", "task-3")
+    fork = both(mid, **counted(2))
+    write(left, "last", "task-4")
+    end = both(left, **counted(3))
+    for where in (start, mid, left, plain, fork, end):
+        assert writes(saver, where) == memory.get_tuple(where).pending_writes  # type: ignore[union-attr]
+    for where in (left, end):
+        expected = memory.get_delta_channel_history(config=where, channels=["d"])
+        found = saver.get_delta_channel_history(config=where, channels=["d"])
+        # A write that arrives after the next checkpoint was put is not part of what led there.
+        late = {"again", "other"}
+        assert found["d"]["writes"] == [each for each in expected["d"]["writes"] if each[2] not in late]
 
 
-def test_writes_of_one_task_by_two_writers_are_not_mixed(hf: Holdfast) -> None:
+def test_writes_of_a_task_are_stored_once(hf: Holdfast) -> None:
     one, other = HoldfastSaver(hf), HoldfastSaver(hf)
     start = put(one, config(), {})
     one.put_writes(start, [("d", "one")], "task", "~a")
-    other.put_writes(start, [("d", "other")], "task", "~a")
-    assert writes(one, start) == [("task", "d", "one")]
-    mine, yours = put(one, start, {}, **counted(1)), put(other, start, {}, **counted(1))
-    assert delta_of(one, mine) == ["one"]
-    assert delta_of(one, yours) == ["other"]
+    other.put_writes(start, [("d", "other"), ("e", "more")], "task", "~a")
+    assert writes(one, start) == [("task", "d", "one"), ("task", "e", "more")]
+    other.put_writes(start, [("d", "other"), ("e", "again"), ("f", 1)], "task", "~a")
+    assert writes(one, start) == [("task", "d", "one"), ("task", "e", "more"), ("task", "f", 1)]
+
+
+def test_writes_that_two_executions_of_a_task_add_at_once_are_all_stored(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = HoldfastSaver(hf), HoldfastSaver(hf)
+    start = put(one, config(), {})
+    one.put_writes(start, [("a", 0)], "task")
+    history = one.thread(layout.parse_config(start)).history
+    read = history.attachments
+
+    def read_then_write(*keys: str) -> Any:
+        found = read(*keys)
+        other.put_writes(start, [("a", 0), ("b", 1)], "task")
+        return found
+
+    monkeypatch.setattr(history, "attachments", read_then_write)
+    one.put_writes(start, [("a", 0), ("b", 1), ("c", 2)], "task")
+    assert writes(other, start) == [("task", "a", 0), ("task", "b", 1), ("task", "c", 2)]
+
+
+def test_all_versions_of_a_checkpoint_are_deleted(hf: Holdfast) -> None:
+    saver = HoldfastSaver(hf)
+    kept = put(saver, config(), {"x": 0}, run_id="kept")
+    about: Any = {"source": "loop", "step": 1, "parents": {}, "run_id": "deleted"}
+    where = {"configurable": {"checkpoint_ns": "", **kept["configurable"]}}
+    for n in range(120):
+        saver.put(where, checkpoint({"x": n}, "2"), about, {})
+    saver.delete_for_runs(["deleted"])
+    assert ids(list(saver.list(config()))) == ids([saver.get_tuple(kept)])
+    assert saver.get_tuple(config(checkpoint_id="2")) is None
+
+
+def test_snapshot_of_a_delta_channel_that_is_put_again_stays_one(hf: Holdfast) -> None:
+    saver = HoldfastSaver(hf)
+    where = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    snapshot, about = _DeltaSnapshot([1, 2]), {"source": "loop", "step": 1, "parents": {}}
+    for n in range(2):
+        made = checkpoint({"d": snapshot, "n": n})
+        where = saver.put(where, made, about, {"n": n})  # type: ignore[arg-type,typeddict-item,unused-ignore]
+    found = saver.get_tuple(where)
+    assert found is not None
+    assert found.checkpoint["channel_values"] == {"d": snapshot, "n": 1}
+
+
+def test_unchanged_channel_is_redacted_by_a_new_pattern(hf: Holdfast) -> None:
+    saver = HoldfastSaver(hf)
+    where: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    about: Any = {"source": "loop", "step": 1, "parents": {}}
+    user = {"password": "hunter2"}
+    where = saver.put(where, checkpoint({"user": user, "n": 0}), about, {"user": 1, "n": 1})
+    hf.change_redaction(add=["password"])
+    where = saver.put(where, checkpoint({"user": user, "n": 1}), about, {"n": 2})
+    found = saver.get_tuple(where)
+    assert found is not None
+    assert found.checkpoint["channel_values"] == {"user": {"password": "[redacted]"}, "n": 1}
+
+
+def test_fork_reads_only_the_timelines_that_are_new(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    saver = HoldfastSaver(hf)
+    start = put(saver, config(), {"n": 0})
+    store, rows = hf.history("t").context.store, []
+    read = store.timelines
+
+    def counted(run: int, **how: Any) -> Any:
+        found = read(run, **how)
+        rows.append(len(found))
+        return found
+
+    monkeypatch.setattr(store, "timelines", counted)
+    for n in range(50):
+        put(saver, start, {"n": n})
+    assert sum(rows) <= 2 * 50
+
+
+def test_checkpoint_is_found_by_the_same_number_of_reads(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saver = HoldfastSaver(hf)
+    where, places, counts = config(), [], {}
+    for n in range(400):
+        where = put(saver, where, {"n": n})
+        places.append(where)
+        if n in (20, 399):
+            counts[n] = [
+                _count_reads(hf, monkeypatch, saver, at) for at in (places[3], places[n // 2], where)
+            ]
+    # A cached pack saves one.
+    assert max(counts[20]) + 1 >= max(counts[399])
+    assert max(counts[399]) <= 6
+
+
+@pytest.mark.parametrize("started_by", ["checkpoint", "writes"])
+def test_unknown_checkpoint_is_searched_by_the_same_number_of_reads(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch, started_by: str
+) -> None:
+    """Also if the first version was pruned, or has no checkpoint."""
+    saver = HoldfastSaver(hf)
+    if started_by == "writes":
+        saver.put_writes(config(checkpoint_ns="", checkpoint_id="missing"), [("x", 1)], "task")
+    where = config()
+    for n in range(400):
+        where = put(saver, where, {"n": n})
+    if started_by == "checkpoint":
+        hf.history("t").prune(holdfast.Retention(last=390))
+    for name in ("missing", "0", str(where["configurable"]["checkpoint_id"]) + "1"):
+        unknown = config(checkpoint_id=name)
+        assert _count_reads(hf, monkeypatch, saver, unknown, is_found=False) <= 9
+
+
+def _count_reads(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch, saver: HoldfastSaver, where: Any, *, is_found: bool = True
+) -> int:
+    store, calls = hf.history("t").context.store, Counter[str]()
+
+    def counted(name: str) -> Any:
+        method = getattr(store, name)
+
+        def call(*args: Any, **options: Any) -> Any:
+            calls[name] += 1
+            return method(*args, **options)
+
+        return call
+
+    with monkeypatch.context() as patched:
+        for name in ("run", "versions", "packs", "keyed_versions", "version_by_key", "attachments_of"):
+            patched.setattr(store, name, counted(name))
+        assert (saver.get_tuple(where) is not None) == is_found
+    return calls.total()
+
+
+# Rollbacks, and threads that were created again
+
+
+def test_writes_before_a_rollback_are_hidden_from_every_saver(hf: Holdfast) -> None:
+    one = HoldfastSaver(hf)
+    start = put(one, config(), {"x": 0})
+    one.put_writes(start, [("x", "old")], "task")
+    put(one, start, {"x": "old"})
+    hf.rollback("t", to=1)
+    assert writes(one, config()) == []
+    one.put_writes(start, [("x", "new")], "task")
+    expected = [("task", "x", "new")]
+    for saver in (one, HoldfastSaver(hf)):
+        assert writes(saver, config()) == writes(saver, start) == expected
+    HoldfastSaver(hf).prune(["t"])
+    other = HoldfastSaver(hf)
+    assert writes(other, config()) == expected
+    other.copy_thread("t", "copy")
+    assert writes(HoldfastSaver(hf), config("copy")) == expected
+    after = put(other, start, {"x": "new"})
+    late = checkpoint({"x": "late"}, "0")
+    other.put(
+        {"configurable": {"checkpoint_ns": "", **start["configurable"]}},
+        late,
+        {"source": "loop", "step": 1},
+        {},
+    )
+    assert writes(HoldfastSaver(hf), start) == expected, "a branch is not a rollback"
+    assert values(other, config()) == values(other, after) == {"x": "new"}
+
+
+def test_writes_after_a_checkpoint_was_put_again_are_stored_with_it(saver: HoldfastSaver) -> None:
+    first = checkpoint({"x": 0})
+    where = config(checkpoint_ns="")
+    start = saver.put(where, first, {"source": "loop", "step": 1}, {})
+    saver.put_writes(start, [("__resume__", [1])], "task")
+    saver.put(where, first, {"source": "loop", "step": 2}, {})
+    saver.put_writes(start, [("__resume__", [1, 2])], "task")
+    saver.put_writes(start, [("x", 5)], "other")
+    expected = [("other", "x", 5), ("task", "__resume__", [1, 2])]
+    assert writes(saver, start) == expected
+    saver.prune(["t"])
+    assert writes(saver, start) == expected
+
+
+def test_unchanged_channel_is_never_taken_from_a_run_created_again(hf: Holdfast) -> None:
+    one, other = HoldfastSaver(hf), HoldfastSaver(hf)
+    doc = ["mine"]
+
+    def step(saver: HoldfastSaver, parent: Any, held: Any, n: int) -> Any:
+        made = checkpoint({"doc": held, "n": n})
+        made["channel_versions"] = {"doc": 1, "n": n + 2}
+        where = {"configurable": {"checkpoint_ns": "", **parent["configurable"]}}
+        return saver.put(where, made, {"source": "loop", "step": n}, {"n": n + 2})
+
+    mine = step(one, step(one, config(), doc, 0), doc, 1)
+    other.delete_thread("t")
+    step(other, step(other, config(), ["theirs"], 0), ["theirs"], 1)
+    assert values(one, config()) == {"doc": ["theirs"], "n": 1}
+    after = step(one, mine, doc, 2)
+    assert values(one, after) == {"doc": ["mine"], "n": 2}
 
 
 # Lists

@@ -143,7 +143,8 @@ def test_run_that_is_not_a_thread_is_refused_and_unchanged(saver: HoldfastSaver)
     ):
         with pytest.raises(InvalidCall, match="not a thread"):
             call()
-    assert saver.get_tuple(config("mine", checkpoint_id="c")) is None
+    with pytest.raises(InvalidCall, match="not a thread"):
+        saver.get_tuple(config("mine", checkpoint_id="c"))
     saver.delete_thread("mine")
     saver.prune(["mine"], strategy="delete")
     assert list(saver.list(config("mine"))) == []

@@ -1,4 +1,5 @@
-"""Values in channels and writes: read back exactly, or refused by name; no code from data; no corrupt value."""
+"""Values in channels and writes: read back exactly, or as LangGraph's own savers read them, or refused by name; no
+code from data; no corrupt value."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 from uuid import UUID
 
+import pydantic.v1
 import pytest
+from langchain_core.agents import AgentAction, AgentActionMessageLog, AgentFinish, AgentStep
 from langchain_core.documents import Document
 from langchain_core.messages import (
     AIMessage,
@@ -29,14 +32,26 @@ from langchain_core.messages import (
     SystemMessage,
     ToolMessage,
 )
-from langgraph.store.base import Item
+from langchain_core.outputs import (
+    ChatGeneration,
+    ChatGenerationChunk,
+    ChatResult,
+    Generation,
+    GenerationChunk,
+    LLMResult,
+    RunInfo,
+)
+from langchain_core.prompt_values import ChatPromptValue, StringPromptValue
+from langgraph.store.base import GetOp, Item, SearchItem
 from langgraph.types import Command, Interrupt, Overwrite, Send, TimeoutPolicy
 from langgraph_graphs import config, put
-from pydantic import BaseModel
+from langgraph_values import Foreign, Owner, shown
+from pydantic import BaseModel, SecretBytes, SecretStr
 
 import holdfast
 from database import Database
 from holdfast import CorruptVersion, InvalidCall, UnsupportedValue
+from holdfast.history.attachments import MAX_ATTACHMENT
 from holdfast.integrations.langgraph import HoldfastSaver
 
 
@@ -60,10 +75,13 @@ class Pair(NamedTuple):
     two: Any
 
 
-class Never(BaseModel):
-    """A class that is not registered."""
-
-
+_ITEM: Any = {
+    "value": {"a": 1},
+    "key": "k",
+    "namespace": ("n",),
+    "created_at": dt.datetime(2026, 1, 1, tzinfo=dt.UTC),
+    "updated_at": dt.datetime(2026, 1, 2, tzinfo=dt.UTC),
+}
 _EXACT: list[Any] = [
     None,
     True,
@@ -115,13 +133,25 @@ _EXACT: list[Any] = [
     Command(update={"x": 1}, goto=["a", Send("b", 2)], resume={"k": (1,)}),
     Overwrite([1]),
     TimeoutPolicy.coerce(3),
-    Item(
-        value={"a": 1},
-        key="k",
-        namespace=("n",),
-        created_at=dt.datetime(2026, 1, 1, tzinfo=dt.UTC),
-        updated_at=dt.datetime(2026, 1, 2, tzinfo=dt.UTC),
-    ),
+    Item(**_ITEM),
+    SearchItem(**_ITEM, score=0.5),
+    GetOp(("n",), "k"),
+    AgentAction(tool="t", tool_input={"x": (1,)}, log="l"),
+    AgentActionMessageLog(tool="t", tool_input="x", log="l", message_log=[AIMessage("a")]),
+    AgentStep(action=AgentAction(tool="t", tool_input="x", log="l"), observation=(1,)),
+    AgentFinish(return_values={"x": (1,)}, log="l"),
+    Generation(text="g", generation_info={"n": (1,)}),
+    GenerationChunk(text="g"),
+    ChatGeneration(message=AIMessage("a")),
+    ChatGenerationChunk(message=AIMessageChunk(content="a")),
+    LLMResult(generations=[[Generation(text="g")]], run=[RunInfo(run_id=UUID(int=7))]),
+    ChatResult(generations=[ChatGeneration(message=AIMessage("a"))]),
+    StringPromptValue(text="p"),
+    ChatPromptValue(messages=[HumanMessage("hi")]),
+    SecretStr("hunter22"),
+    SecretBytes(b"hunter22"),
+    pydantic.v1.SecretStr("hunter22"),
+    pydantic.v1.SecretBytes(b"hunter22"),
 ]
 
 
@@ -129,13 +159,6 @@ _EXACT: list[Any] = [
 def saver(tmp_path: Path) -> Iterator[HoldfastSaver]:
     with holdfast.open(tmp_path / "runs.db", durability="fast") as hf:
         yield HoldfastSaver(hf, allow=[Colour, f"{__name__}.Order", Point, Pair])
-
-
-def shown(value: Any) -> str:
-    """A value with what equality ignores: types, order, signs."""
-    if isinstance(value, BaseException):
-        return f"{type(value).__name__}{value.args!r}"
-    return f"{type(value).__name__}:{value!r}:{getattr(value, 'maxlen', '')}"
 
 
 def test_values_are_read_back_with_type_and_value(saver: HoldfastSaver) -> None:
@@ -167,36 +190,62 @@ def test_read_values_are_private_copies(saver: HoldfastSaver) -> None:
     assert again.checkpoint["channel_values"]["plain"] == [[1]]
 
 
-class Foreign:
-    pass
-
-
 @pytest.mark.parametrize(
-    ("value", "path", "name"),
+    ("value", "where", "name"),
     [
-        (threading.Lock(), "channel_values.x", "lock"),
-        ([1, {"deep": Foreign()}], "channel_values.x[1].deep", "Foreign"),
-        (Never(), "channel_values.x", "Never"),
-        (HumanMessage("x", additional_kwargs={"bad": Foreign()}), "additional_kwargs", "Foreign"),
-        (lambda: None, "channel_values.x", "function"),
+        (threading.Lock(), "", "_thread.lock cannot be stored"),
+        ([1, {"deep": Foreign()}], "at [1].deep: ", "Foreign cannot be stored"),
+        (HumanMessage("x", additional_kwargs={"bad": Foreign()}), "at additional_kwargs.bad: ", "Foreign"),
+        (lambda: None, "", "builtins.function cannot be stored"),
+        ((char for char in ""), "", "builtins.generator cannot be stored"),
+        ({"key": Owner()}, "at key: ", "Owner cannot be stored"),
+        ({"writes": [(0, Foreign())]}, "at writes[0][1]: ", "Foreign cannot be stored"),
+        (
+            [{dt.date(2026, 1, 1): [Foreign()]}],
+            "at [0][datetime.date(2026, 1, 1)][0]: ",
+            "Foreign cannot be stored",
+        ),
     ],
 )
-def test_unregistered_value_is_refused_with_its_path(
-    saver: HoldfastSaver, value: Any, path: str, name: str
+def test_value_that_is_not_a_record_is_refused_with_its_channel(
+    saver: HoldfastSaver, value: Any, where: str, name: str
 ) -> None:
     start = put(saver, config(), {"x": 0})
-    with pytest.raises(UnsupportedValue) as refused:
-        put(saver, start, {"x": value})
-    assert path in str(refused.value)
-    assert name in str(refused.value)
-    with pytest.raises(UnsupportedValue) as refused:
-        saver.put_writes(start, [("x", value)], "task")
-    assert "pending_writes" in str(refused.value)
+    for channel in ("docs", "odd: channel"):
+        for refuse in (
+            lambda: put(saver, start, {"a": 1, channel: value}),  # noqa: B023
+            lambda: saver.put_writes(start, [("a", 1), (channel, value)], "task"),  # noqa: B023
+        ):
+            with pytest.raises(UnsupportedValue) as refused:
+                refuse()
+            assert str(refused.value).startswith(f'channel "{channel}": {where}')
+            assert name in str(refused.value)
+            assert "holdfast.register(" in str(refused.value)
+            assert refused.value.details["channel"] == channel
     found = saver.get_tuple(config())
     assert found is not None
     assert (found.checkpoint["channel_values"], found.pending_writes) == ({"x": 0}, [])
     assert len(saver.hf.history("t").versions()) == 1
     put(saver, start, {"x": 1})
+
+
+def test_writes_that_are_too_large_are_refused_with_their_channels(saver: HoldfastSaver) -> None:
+    start = put(saver, config(), {"x": 0})
+    huge = bytes(MAX_ATTACHMENT)
+    for writes, channels in (
+        ([("docs", huge)], 'channel "docs"'),
+        ([("a", 1), ("docs", huge)], 'channel "a", "docs"'),
+    ):
+        with pytest.raises(UnsupportedValue, match=f"^{channels}: .* bytes are too many"):
+            saver.put_writes(start, writes, "task")
+    found = saver.get_tuple(config())
+    assert found is not None
+    assert found.pending_writes == []
+
+
+def test_refusal_in_metadata_keeps_its_path(saver: HoldfastSaver) -> None:
+    with pytest.raises(UnsupportedValue, match=r"at metadata\.odd: .*Foreign cannot be stored"):
+        put(saver, config(), {"x": 0}, odd=Foreign())
 
 
 def test_cyclic_and_too_deep_values_are_refused(saver: HoldfastSaver) -> None:

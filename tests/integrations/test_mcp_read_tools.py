@@ -50,6 +50,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         hf.history("secret").commit({"client": {"api_key": SECRET, "name": "kelp"}})
         hf.history("odd").commit({"when": (1, 2), 3: "three", "lone": "\ud800", "$holdfast": "mine"})
+        hf.history("keyed").commit({"n": 1}, key="thread 1")
+        hf.history("keyed").attach("thread 1", {f"write {number:04}": number for number in range(2000)})
         for number in range(3):
             hf.history("damaged").commit({"n": number, "text": f"kelp {number}" * 20})
     with Database(folder / STORE) as base:
@@ -152,6 +154,19 @@ def test_show_summarizes_a_version(reader: Agent) -> None:
     assert failed["failure"]["type"] == "ValueError"
     assert "boom()" in failed["failure"]["traceback"]
     assert reader.call("show", ref="report-2~1")["failure"] is None
+
+
+def test_keys_and_names_of_attachments_are_shown(reader: Agent) -> None:
+    assert reader.call("log", run="keyed")["versions"][0]["key"] == "thread 1"
+    assert "  key thread 1  " in reader.read("log", run="keyed")[1]
+    found = reader.call("show", ref="keyed")
+    assert found["key"] == "thread 1"
+    assert found["attachments"][0] == "write 0000"
+    (cut,) = found["cuts"]
+    assert (cut["part"], len(found["attachments"])) == ("attachments", cut["shown"])
+    rest = reader.call("show", ref="keyed", part="attachments", offset=cut["shown"])
+    assert rest["value"][0] == f"write {cut['shown']:04}"
+    assert reader.call("show", ref="report-1")["attachments"] is None
 
 
 def test_show_returns_a_part(reader: Agent) -> None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-from collections.abc import AsyncIterator, Iterator
+import threading
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from enum import IntEnum, StrEnum
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import pytest
-from agents import Agent, ModelResponse, RunConfig, Runner, Usage, function_tool
-from agents.items import TResponseInputItem, TResponseStreamEvent
+from agents import Agent, Runner, SQLiteSession, function_tool
+from agents.extensions.memory import EncryptedSession
 from agents.memory import Session, SessionSettings
-from agents.models.interface import Model
-from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
+from cryptography.fernet import InvalidToken
+from openai.types.responses import ResponseFunctionToolCall
+from openai_conversations import QUIET, Scripted, said, text, words
 
 import holdfast
 from database import Database
@@ -26,47 +31,9 @@ from holdfast import (
     NotFound,
     UnsupportedValue,
 )
-from holdfast.integrations.openai_agents import HoldfastSession
+from holdfast.integrations.openai_agents import HoldfastSession, SessionClosed, UnsupportedItem
 
 pytest_plugins = ["postgres_fixtures"]
-
-QUIET = RunConfig(tracing_disabled=True)
-
-
-class Scripted(Model):
-    """A model with scripted replies that records its input."""
-
-    def __init__(self, *answers: Any) -> None:
-        self.answers = list(answers)
-        self.asked: list[Any] = []
-
-    async def get_response(
-        self,
-        system_instructions: str | None,
-        input: str | list[TResponseInputItem],  # noqa: A002 - the interface's name
-        *args: Any,
-        **options: Any,
-    ) -> ModelResponse:
-        self.asked.append(input)
-        return ModelResponse(output=[self.answers.pop(0)], usage=Usage(), response_id=None)
-
-    def stream_response(self, *args: Any, **options: Any) -> AsyncIterator[TResponseStreamEvent]:
-        raise NotImplementedError
-
-
-def text(words: str) -> ResponseOutputMessage:
-    part = ResponseOutputText(annotations=[], text=words, type="output_text")
-    return ResponseOutputMessage(
-        id="m1", content=[part], role="assistant", status="completed", type="message"
-    )
-
-
-def said(words: str) -> TResponseInputItem:
-    return cast(TResponseInputItem, {"role": "user", "content": words})
-
-
-def words(items: list[TResponseInputItem]) -> list[Any]:
-    return [cast(Any, item)["content"] for item in items]
 
 
 @function_tool
@@ -204,7 +171,8 @@ def test_get_items_returns_the_latest_up_to_the_limit(hf: Holdfast) -> None:
         assert words(await session.get_items(3)) == ["c", "d", "e"]
         assert words(await session.get_items(limit=99)) == list("abcde")
         assert await session.get_items(0) == []
-        for limit in (-1, "3", True, 1.5):
+        assert words(await session.get_items(-1)) == list("abcde")
+        for limit in ("3", True, 1.5):
             with pytest.raises(InvalidCall, match="limit"):
                 await session.get_items(cast(int, limit))
         items = await session.get_items()
@@ -277,6 +245,30 @@ def test_concurrent_pops_return_each_item_once(hf: Holdfast) -> None:
     asyncio.run(talk())
 
 
+def test_removal_from_a_conversation_that_was_emptied_meanwhile_commits_nothing(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def talk() -> None:
+        for number, name in enumerate(("pop_item", "clear_session")):
+            session = HoldfastSession(f"s-{number}", hf)
+            other = HoldfastSession(session.session_id, hf)
+            await session.add_items([said("a")])
+            change = session._change
+
+            def change_late(
+                *args: Any, change: Any = change, other: HoldfastSession = other, **options: Any
+            ) -> Any:
+                monkeypatch.undo()
+                asyncio.run(other.clear_session())
+                return change(*args, **options)
+
+            monkeypatch.setattr(session, "_change", change_late)
+            assert await getattr(session, name)() is None
+            assert [version.step for version in await session.versions()] == ["clear_session", "add_items"]
+
+    asyncio.run(talk())
+
+
 def test_waiting_write_does_not_block_the_loop_and_ends_despite_cancellation(
     hf: Holdfast, path: Path
 ) -> None:
@@ -310,6 +302,10 @@ def test_invalid_item_is_refused_and_writes_nothing(hf: Holdfast) -> None:
                 await session.add_items(cast(Any, items))
         with pytest.raises(UnsupportedValue, match=r"items\[1\]\.content"):
             await session.add_items([said("a"), cast(Any, {"role": "user", "content": object()})])
+        with pytest.raises(TypeError, match=r"items\[0\]\.content") as refused:
+            await session.add_items([cast(Any, {"role": "user", "content": object()})])
+        assert type(refused.value) is UnsupportedItem
+        assert refused.value.details["path"] == "items[0].content"
         cyclic: dict[str, Any] = {"role": "user"}
         cyclic["content"] = cyclic
         with pytest.raises(UnsupportedValue):
@@ -321,6 +317,154 @@ def test_invalid_item_is_refused_and_writes_nothing(hf: Holdfast) -> None:
         assert await session.get_items() == [odd, big]
 
     asyncio.run(talk())
+
+
+class Tone(StrEnum):
+    CALM = "calm"
+
+
+class Size(IntEnum):
+    BIG = 3
+
+
+class Text(str):
+    __slots__ = ()
+
+
+class Place(NamedTuple):
+    x: int
+    y: int
+
+
+def test_subclasses_of_plain_types_are_stored_as_the_sdk_stores_them(hf: Holdfast) -> None:
+    class Weight(float):
+        pass
+
+    values: dict[Any, Any] = {"tone": Tone.CALM, "size": Size.BIG, "weight": Weight(-0.0), "text": Text("x")}
+    values |= {"counts": Counter("aab"), "lists": defaultdict(list, a=[Text("y")]), Tone.CALM: [Place(1, 2)]}
+    values["nested"] = {"tone": (Tone.CALM,), Text("key"): {"deep": Counter(Text("a"))}}
+
+    async def talk() -> None:
+        ours, theirs = HoldfastSession("s", hf), SQLiteSession("s")
+        for session in (ours, theirs):
+            await session.add_items([said("a")])
+            await session.add_items([cast(Any, OrderedDict(role="user", content="b")), cast(Any, values)])
+        found, expected = await ours.get_items(), await theirs.get_items()
+        theirs.close()
+        # A tuple stays one.
+        cast(Any, expected[2])["nested"]["tone"] = ("calm",)
+        assert found == expected
+        assert repr(found[2]) == repr(expected[2])
+
+    asyncio.run(talk())
+
+
+def test_closed_session_refuses_calls_and_leaves_the_store_open(hf: Holdfast) -> None:
+    async def talk() -> None:
+        session, other = HoldfastSession("s", hf), HoldfastSession("s", hf)
+        await session.add_items([said("a")])
+        session.close()
+        session.close()
+        calls: list[Any] = [session.get_items(), session.add_items([]), session.add_items([said("b")])]
+        calls += [session.pop_item(), session.clear_session(), session.versions()]
+        calls += [session.rollback(to=1), session.fork("s2"), session._get_compaction_snapshot(9)]
+        for call in calls:
+            with pytest.raises(
+                SessionClosed, match=r"HoldfastSession is closed: .* session_id 's'"
+            ) as refused:
+                await call
+            assert isinstance(refused.value, RuntimeError)
+        assert words(await other.get_items()) == ["a"]
+        assert words(await HoldfastSession("s", hf).get_items()) == ["a"]
+
+    asyncio.run(talk())
+
+
+def test_close_does_not_interrupt_a_call_that_waits_for_a_thread(hf: Holdfast) -> None:
+    calls: dict[str, Callable[[HoldfastSession], Coroutine[Any, Any, Any]]] = {
+        "get": lambda session: session.get_items(),
+        "add": lambda session: session.add_items([said("c")]),
+        "pop": lambda session: session.pop_item(),
+        "clear": lambda session: session.clear_session(),
+        "versions": lambda session: session.versions(),
+        "rollback": lambda session: session.rollback(to=1),
+        "fork": lambda session: session.fork("copy"),
+        "snapshot": lambda session: session._get_compaction_snapshot(9),
+        "read": lambda session: session._read_to_compact(None),
+        "replace": lambda session: session._atomic_replace_items([said("x")]),
+    }
+
+    async def talk(executor: ThreadPoolExecutor) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(executor)
+        done = {}
+        for name, call in calls.items():
+            session = HoldfastSession(name, hf)
+            await session.add_items([said("a"), said("b")])
+            is_free = threading.Event()
+            busy = loop.run_in_executor(None, is_free.wait)
+            task = asyncio.create_task(call(session))
+            # The task runs until it waits for the thread.
+            await asyncio.sleep(0)
+            session.close()
+            is_free.set()
+            done[name] = await task
+            await busy
+            with pytest.raises(SessionClosed):
+                await call(session)
+        assert words(done["get"]) == ["a", "b"]
+        assert done["pop"] == said("b")
+        assert [version.number for version in done["versions"]] == [1]
+        assert (done["rollback"].number, done["fork"].session_id) == (1, "copy")
+        assert words(done["snapshot"].items) == words(done["read"][0]) == ["a", "b"]
+        left = {name: words(await HoldfastSession(name, hf).get_items()) for name in calls}
+        assert left.pop("add") == ["a", "b", "c"]
+        assert left.pop("pop") == ["a"]
+        assert left.pop("clear") == []
+        assert left.pop("replace") == ["x"]
+        assert all(items == ["a", "b"] for items in left.values())
+        with pytest.raises(SessionClosed):
+            await done["snapshot"].replace_suffix(0, [said("x")])
+
+    with ThreadPoolExecutor(1) as executor:
+        asyncio.run(talk(executor))
+
+
+def test_close_does_not_interrupt_a_write(hf: Holdfast, path: Path) -> None:
+    async def talk() -> None:
+        session = HoldfastSession("s", hf)
+        await session.add_items([said("a")])
+        with Database(path) as other:
+            other.execute("BEGIN IMMEDIATE")
+            writing = asyncio.create_task(session.add_items([said("b")]))
+            await asyncio.sleep(0)
+            session.close()
+            other.execute("ROLLBACK")
+        await writing
+        assert words(await HoldfastSession("s", hf).get_items()) == ["a", "b"]
+
+    asyncio.run(talk())
+
+
+def test_wrong_key_removes_no_encrypted_item(hf: Holdfast) -> None:
+    class Subclass(HoldfastSession):
+        pass
+
+    async def talk(session: HoldfastSession) -> None:
+        right, wrong = (EncryptedSession("e", cast(Any, session), key) for key in ("right", "wrong"))
+        await right.add_items([said("a"), said("b")])
+        await wrong.add_items([said("c")])
+        assert await wrong.pop_item() == said("c")
+        for _ in range(2):
+            with pytest.raises(InvalidToken):
+                await wrong.pop_item()
+        assert await right.get_items() == [said("a"), said("b")]
+        assert [await right.pop_item() for _ in range(3)] == [said("b"), said("a"), None]
+        steps = [version.step for version in await session.versions()]
+        assert steps == [*["pop_item"] * 3, *["add_items"] * 2]
+
+    asyncio.run(talk(HoldfastSession("s", hf)))
+    asyncio.run(talk(Subclass("s2", hf)))
 
 
 def test_invalid_session_id_is_refused(hf: Holdfast) -> None:

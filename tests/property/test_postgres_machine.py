@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+import test_keys_machine as keys
 import test_runtime_machine as runtime
 from hypothesis import HealthCheck, settings
 from postgres_server import address, shared
@@ -28,6 +29,21 @@ class PostgresMachine(Machine):
 
     def open(self) -> Holdfast:
         return holdfast.open(address(shared(), self.schema), durability="memory", clock=lambda: self.now)
+
+    def teardown(self) -> None:
+        super().teardown()
+        _drop(self.schema)
+
+
+class PostgresKeysMachine(keys.Machine):
+    """Two engines on one schema."""
+
+    def __init__(self) -> None:
+        self.schema = f"machine_{uuid4().hex[:12]}"
+        super().__init__()
+
+    def open(self) -> Holdfast:
+        return holdfast.open(address(shared(), self.schema), durability="memory")
 
     def teardown(self) -> None:
         super().teardown()
@@ -61,5 +77,7 @@ TestPostgresMachine.settings = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
+TestPostgresKeysMachine = PostgresKeysMachine.TestCase
+TestPostgresKeysMachine.settings = TestPostgresMachine.settings
 TestPostgresRuntimeMachine = PostgresRuntimeMachine.TestCase
 TestPostgresRuntimeMachine.settings = settings(runtime.SETTINGS, max_examples=max(3, runtime.EXAMPLES // 15))

@@ -22,6 +22,7 @@ import holdfast
 from holdfast.errors import IncompatibleFormat, InvalidCall, StoreBusy, StoreUnavailable
 from holdfast.store.postgres import connection_pool
 from holdfast.store.postgres.connection import RetryDeadline
+from holdfast.store.postgres.schema import migrations
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.postgres.url import parse, shown
 from holdfast.store_url import formats
@@ -72,7 +73,7 @@ def test_both_url_schemes_are_accepted(url: str) -> None:
         assert hf.where == shown(url)
     with holdfast.open(url) as hf:
         assert hf.version("run").state == {"n": 1}
-    assert formats(url) == (1, 1)
+    assert formats(url) == (2, 2)
 
 
 def test_missing_store_is_created_only_on_request(url: str, server: str, schema: str) -> None:
@@ -97,6 +98,49 @@ def test_newer_format_is_refused_and_unchanged(url: str, server: str, schema: st
         formats(url)
 
 
+def test_first_format_is_migrated_with_its_data(url: str, server: str, schema: str) -> None:
+    """The tables of the first format, filled with the rows of a store, which has further columns."""
+    with holdfast.open(url) as hf:
+        for number in range(3):
+            log = hf.history(f"run-{number}")
+            for turn in range(5):
+                log.commit({"n": turn, "text": f"{turn}" * 9_000}, tags=["third"] if turn == 2 else [])
+            log.rollback(to=3)
+        log.prune(holdfast.Retention(last=2))
+        hf.fork("run-0", "fork")
+        before = {run.id: [v.state for v in hf.history(run.id).versions()] for run in hf.runs()}
+        events = [(event.run, event.cursor, event.kind) for event in hf.events()]
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"ALTER SCHEMA {schema} RENAME TO {schema}_new; CREATE SCHEMA {schema}")
+        connection.execute(f"SET search_path = {schema}")
+        connection.execute("CREATE TABLE format (version BIGINT NOT NULL); INSERT INTO format VALUES (1)")
+        connection.execute(migrations()[0])
+        for (table,) in connection.execute(
+            "SELECT tablename FROM pg_tables WHERE schemaname = %s AND tablename <> 'format'", (schema,)
+        ).fetchall():
+            found = connection.execute(f"SELECT * FROM {table} LIMIT 0").description or []
+            columns = ", ".join(column.name for column in found)
+            connection.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM {schema}_new.{table}")
+        for sequence in ("run_key", "journal_seq"):
+            connection.execute(
+                f"SELECT setval('{sequence}', (SELECT last_value FROM {schema}_new.{sequence}))"
+            )
+        connection.execute(f"DROP SCHEMA {schema}_new CASCADE")
+    assert formats(url) == (1, 2)
+    with holdfast.open(url) as hf:
+        assert {run.id: [v.state for v in hf.history(run.id).versions()] for run in hf.runs()} == before
+        assert [(event.run, event.cursor, event.kind) for event in hf.events()] == events
+        log = hf.history("run-0")
+        version = log.commit({"n": 9}, key="nine")
+        assert log.attach("nine", {"a": 1}) == ["a"]
+        found_version = log.find("nine")
+        assert found_version is not None
+        assert (found_version.number, found_version.attachments) == (version.number, {"a": 1})
+        assert log.find("ten") is None
+        assert hf.verify().problems == ()
+    assert formats(url) == (2, 2)
+
+
 def test_foreign_schema_is_refused_and_unchanged(url: str, server: str, schema: str) -> None:
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.run (id INT)")
@@ -112,7 +156,7 @@ def test_empty_schema_is_used(url: str, server: str, schema: str) -> None:
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(f"CREATE SCHEMA {schema}")
     holdfast.open(url).close()
-    assert formats(url) == (1, 1)
+    assert formats(url) == (2, 2)
 
 
 def test_durability_reaches_the_sessions_of_the_server(url: str) -> None:

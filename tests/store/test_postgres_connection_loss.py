@@ -12,16 +12,18 @@ import pytest
 from msgspec.structs import replace
 from postgres_server import Proxy, address
 
-from holdfast.errors import CommitUnknown, StaleVersion, StoreBusy, StoreUnavailable
+from holdfast.errors import CommitUnknown, NotFound, StaleVersion, StoreBusy, StoreUnavailable
 from holdfast.model.records import MarkRecord, RunRecord, TimelineRecord
 from holdfast.store.memory.store import MemoryStore
-from holdfast.store.postgres import append, prepared
+from holdfast.store.postgres import append, attachments, prepared
 from holdfast.store.postgres.connection import PostgresConnection
 from holdfast.store.postgres.prepared import PreparedStatement
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.protocol import Append, Prune, Store
 from holdfast.testing.samples import (
+    HOUR,
     advanced,
+    attachment,
     begin,
     change_of,
     commit,
@@ -32,6 +34,7 @@ from holdfast.testing.samples import (
     imported,
     names,
     new_run,
+    next_version,
     numbers,
     stubs,
     upload,
@@ -62,6 +65,7 @@ class Saboteur:
 
         monkeypatch.setattr(PostgresConnection, "execute", executed)
         monkeypatch.setattr(append, "execute_prepared", carried_out)
+        monkeypatch.setattr(attachments, "execute_prepared", carried_out)
 
     def _sent(self, connection: PostgresConnection, text: str, send: Callable[[], Any]) -> Any:
         if self.words is None or self.words not in text:
@@ -176,6 +180,118 @@ def test_run_of_another_writer_is_recognized(
     assert len(store.runs()) == 1
 
 
+@both
+def test_version_with_a_key_is_written_once(store: PostgresStore, saboteur: Saboteur, after: bool) -> None:
+    """A version that was written does not take its own key for that of another."""
+    run = commit(store, new_run(), key="one")
+    saboteur.lose("UPDATE run", after=after)
+    made = [attachment("two")]
+    run = commit(store, run, key="two", change={"attachments": made})
+    assert saboteur.lost == 1
+    assert [record.key for record in store.keyed_versions(run.key)] == ["two", "one"]
+    assert store.attachments(run.key) == made
+    saboteur.lose("UPDATE run", after=after)
+    with pytest.raises(StaleVersion):
+        commit(store, run, key="one")
+    assert saboteur.lost == 2
+    assert store.run("run") == run
+
+
+@both
+def test_batch_with_keys_is_written_once(store: PostgresStore, saboteur: Saboteur, after: bool) -> None:
+    """Six changes share a statement. A key that is taken is refused, and not taken for an expired lease."""
+    until = store.now() + HOUR
+    runs = [commit(store, new_run(f"run-{number}", owner="me", until=until), key="a") for number in range(6)]
+    changes = []
+    for number, run in enumerate(runs):
+        made, then = next_version(run, key="a" if number == 4 else "b")
+        changes.append(Append(expect=run, run=then, version=made, leased=True))
+    saboteur.lose("UPDATE run", after=after)
+    found = store.append_many(changes)
+    assert saboteur.lost == 1
+    for number, (run, outcome) in enumerate(zip(runs, found, strict=True)):
+        keys = [record.key for record in store.keyed_versions(run.key)]
+        if number == 4:
+            assert isinstance(outcome, StaleVersion)
+            assert (store.run(run.id), keys) == (run, ["a"])
+        else:
+            assert (store.run(run.id), keys) == (outcome, ["b", "a"])
+
+
+@both
+def test_key_of_a_faster_writer_is_recognized(
+    store: PostgresStore, other: PostgresStore, saboteur: Saboteur, after: bool
+) -> None:
+    """Another writer takes the key before the change is sent again."""
+    run = history(store, 1)
+
+    def overtake() -> None:
+        now = other.run("run")
+        assert now is not None
+        commit(other, now, key="theirs" if after else "ours")
+
+    saboteur.lose("UPDATE run", after=after, then=overtake)
+    if after:
+        assert commit(store, run, key="ours").last == 2
+        assert [record.key for record in store.versions(run.key)] == ["theirs", "ours", None]
+    else:
+        with pytest.raises(StaleVersion):
+            commit(store, run, key="ours")
+        assert [record.key for record in store.versions(run.key)] == ["ours", None]
+
+
+@both
+def test_attachments_are_stored_once(store: PostgresStore, saboteur: Saboteur, after: bool) -> None:
+    """The names that were stored are reported, although the second try finds them stored."""
+    run = history(store, 1)
+    taken = attachment("key", "b", data=b"taken")
+    store.attach(run.key, [taken], replace=False)
+    made = [attachment("key", name) for name in "abc"]
+    saboteur.lose("INTO attachment", after=after)
+    assert store.attach(run.key, made, replace=False) == [True, False, True]
+    assert saboteur.lost == 1
+    assert store.attachments(run.key) == [made[0], taken, made[2]]
+    saboteur.lose("INTO attachment", after=after)
+    assert store.attach(run.key, made, replace=True) == [True, True, True]
+    assert store.attachments(run.key) == made
+
+
+def test_attachments_of_a_run_that_is_deleted_meanwhile_are_refused(
+    store: PostgresStore, other: PostgresStore, saboteur: Saboteur
+) -> None:
+    run = history(store, 1)
+    saboteur.lose("INTO attachment", after=True, then=lambda: other.delete_run(run))
+    with pytest.raises(NotFound):
+        store.attach(run.key, [attachment("key")], replace=True)
+    assert store.attachments(run.key) == []
+    assert store.check() == []
+
+
+@pytest.mark.slow
+def test_attaching_without_an_answer_is_unknown_only_if_it_was_sent(
+    url: str, saboteur: Saboteur, monkeypatch: Any
+) -> None:
+    store = PostgresStore(f"{url}&pool=1", timeout=2)
+    run = history(store, 1)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise psycopg.OperationalError("connection refused")
+
+    saboteur.lose(
+        "INTO attachment",
+        after=True,
+        then=lambda: monkeypatch.setattr(PostgresConnection, "connect", refuse),
+    )
+    with pytest.raises(CommitUnknown, match="'key'") as unknown:
+        store.attach(run.key, [attachment("key")], replace=True)
+    assert unknown.value.details["keys"] == ["key"]
+    with pytest.raises(StoreUnavailable):
+        store.attach(run.key, [attachment("key")], replace=True)
+    store.close()
+    with pytest.raises(StoreUnavailable):
+        store.attach(run.key, [attachment("key")], replace=True)
+
+
 def test_indistinguishable_outcome_is_unknown(
     store: PostgresStore, other: PostgresStore, saboteur: Saboteur
 ) -> None:
@@ -221,7 +337,14 @@ _SEVERAL: dict[str, Callable[[Store, RunRecord], object]] = {
     ),
     "value": lambda store, run: store.set_value("breaker", b"data", 0),
     "prune": lambda store, run: store.prune(
-        Prune(expect=run, run=advanced(run), drop=[1], thin=stubs(2), events=[event("pruned")])
+        Prune(
+            expect=run,
+            run=advanced(run),
+            drop=[1],
+            thin=stubs(2),
+            keys=["key"],
+            events=[event("pruned")],
+        )
     ),
     "delete": lambda store, run: store.delete_run(run),
     "artifact": lambda store, run: store.put_artifact(upload(b"large"), 5),
@@ -237,7 +360,7 @@ _SEVERAL: dict[str, Callable[[Store, RunRecord], object]] = {
             uploads=[upload(b"x")],
         )
     ),
-    "import": lambda store, run: store.import_run(imported(3, "imported")),
+    "import": lambda store, run: store.import_run(imported(3, "imported", attachments=[attachment("key")])),
 }
 
 
@@ -250,6 +373,7 @@ def test_transaction_whose_commit_is_not_answered_is_resolved(
     runs = [history(each, 3) for each in (store, reference)]
     for each in (store, reference):
         each.put_artifact(upload(b"old"), 3)
+        each.attach(runs[0].key, [attachment("key"), attachment("other")], replace=True)
     saboteur.lose("COMMIT", after=True)
     assert use(store, runs[0]) == use(reference, runs[1])
     assert saboteur.lost == 1
@@ -258,6 +382,8 @@ def test_transaction_whose_commit_is_not_answered_is_resolved(
     assert ours["artifacts"] == theirs["artifacts"]
     assert names(ours["journal"]) == names(theirs["journal"])
     assert store.value("breaker") == reference.value("breaker")
+    for run in reference.runs():
+        assert store.attachments(run.key) == reference.attachments(run.key)
 
 
 @pytest.mark.parametrize("use", _SEVERAL.values(), ids=_SEVERAL)
@@ -346,6 +472,7 @@ def test_locked_run_is_busy_after_the_timeout(url: str, server: str, schema: str
         for write in (
             lambda: commit(store, run),
             lambda: store.append_many([change_of(run), change_of(new_run("x"))]),
+            lambda: store.attach(run.key, [attachment("key")], replace=True),
         ):
             with pytest.raises(StoreBusy, match="locked by another writer"):
                 write()

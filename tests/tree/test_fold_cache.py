@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,7 +15,8 @@ import holdfast
 from holdfast.tree import codec
 from holdfast.tree import fold as folding
 from holdfast.tree.codec import open_box
-from holdfast.tree.fold import FoldCache, Folder
+from holdfast.tree.fold import Folder
+from holdfast.tree.fold_cache import FoldCache
 
 
 class Part(BaseModel):
@@ -122,6 +124,67 @@ def test_changed_record_is_stored(subtests: pytest.Subtests) -> None:
                 )
 
 
+class Open(BaseModel, extra="allow"):
+    text: str = "t"
+    last: Any = None
+
+
+@dataclass
+class Other:
+    text: str = "t"
+    items: list[Any] = field(default_factory=list)
+    queue: Any = None
+
+
+holdfast.register(Open)
+holdfast.register(Other)
+
+
+def test_changes_behind_the_back_of_a_model_are_stored(subtests: pytest.Subtests) -> None:
+    def rename(model: Any) -> None:
+        model.__dict__["more"] = model.__dict__.pop("last")
+
+    def assign(model: Any) -> None:
+        model.model_fields_set.discard("text")
+        model.model_fields_set.add("last")
+
+    changes: dict[str, Callable[[Any], Any]] = {
+        "extra replaced": lambda model: setattr(model, "__pydantic_extra__", {"b": 2}),
+        "assigned fields": assign,
+        "assigned fields replaced": lambda model: setattr(model, "__pydantic_fields_set__", {"last"}),
+        "field renamed": rename,
+    }
+    for name, change in changes.items():
+        with subtests.test(name):
+            model = Open(text="x", a=1)  # type: ignore[call-arg]
+            cache = FoldCache()
+            Folder(None, None, cache).fold([model], None)
+            change(model)
+            found = Folder(None, None, cache).fold([model], None)[0]
+            assert (found.code, found.data) == (codec.leaf_ext(model).code, codec.leaf_ext(model).data)
+
+
+def test_object_of_another_class_is_stored() -> None:
+    record: Any = Record("x")
+    cache = FoldCache()
+    Folder(None, None, cache).fold([record], None)
+    record.__class__ = Other
+    assert type(open_box(Folder(None, None, cache).fold([record], None)[0])) is Other
+
+
+def test_object_that_lost_a_field_is_refused(subtests: pytest.Subtests) -> None:
+    for make in (Record, Slim):
+        for is_cached in (False, True):
+            with subtests.test(f"{make.__name__}, {is_cached}"):
+                record: Any = make("x")
+                cache = FoldCache()
+                if is_cached:
+                    Folder(None, None, cache).fold([record], None)
+                del record.items
+                with pytest.raises(holdfast.UnsupportedValue, match="items"):
+                    Folder(None, None, cache).fold([record], None)
+
+
 def test_changed_order_is_stored() -> None:
     record = Record(items=[OrderedDict(a=1, b=2)])
     assert list(twice(record, lambda r: r.items[0].move_to_end("a")).items[0]) == ["b", "a"]
@@ -164,6 +227,15 @@ def test_type_with_hidden_state_is_not_cached() -> None:
     assert Folder(None, None, cache).fold([odd])[0].data != before
 
 
+def test_object_that_holds_a_draft_is_stored() -> None:
+    with holdfast.open(":memory:") as hf:
+        log = hf.history("r")
+        log.commit({"items": [{"n": 1}], "record": None})
+        with log.edit() as state:
+            state["record"] = Record(items=state["items"])
+        assert log.head.state["record"] == Record(items=[{"n": 1}])
+
+
 @pytest.mark.slow
 def test_objects_of_older_states_are_dropped() -> None:
     cache = FoldCache()
@@ -191,3 +263,55 @@ def test_list_of_dicts_is_compared_exactly() -> None:
     turned[5] = dict(reversed(turned[5].items()))
     assert list(fold(turned, base)[5]) == ["x", "n", "role"]
     assert fold(plain[:19], base) == plain[:19]
+
+
+class Plain:
+    """A base class whose objects have a dict."""
+
+
+@dataclass(slots=True)
+class Slotted(Plain):
+    items: Any
+
+
+def test_field_in_a_slot_of_an_object_with_a_dict_is_observed() -> None:
+    holdfast.register(Slotted)
+    with holdfast.open(":memory:") as hf:
+        log, cart = hf.history("run"), Slotted([1])
+        log.commit({"cart": cart})
+        cart.items.append(2)
+        log.commit({"cart": cart})
+        assert log.head.copy("cart").items == [1, 2]
+
+
+def test_change_right_after_an_object_was_encoded_is_stored_by_the_next_commit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    holdfast.register(Slotted)
+    cart, encode = Slotted([1]), codec.leaf_ext
+
+    def encode_then_change(value: Any, *args: Any, **options: Any) -> Any:
+        found = encode(value, *args, **options)
+        cart.items.append(2)
+        return found
+
+    with holdfast.open(":memory:") as hf:
+        log = hf.history("run")
+        with monkeypatch.context() as patched:
+            patched.setattr(folding, "leaf_ext", encode_then_change)
+            log.commit({"cart": cart})
+        log.commit({"cart": cart})
+        assert log.head.copy("cart") == cart
+
+
+def test_redacted_field_that_cannot_be_observed_is_redacted() -> None:
+    @dataclass
+    class Login:
+        name: str
+        password: Any
+
+    holdfast.register(Login, "tests.Login")
+    with holdfast.open(":memory:", redact=["password"]) as hf:
+        log = hf.history("run")
+        log.commit({"login": Login("ada", threading.Lock())})
+        assert log.head.copy("login") == Login("ada", "[redacted]")

@@ -10,7 +10,9 @@ from urllib.parse import quote
 import in_process
 import pytest
 from filled_store import LONG, STORE, SampleStore
-from web_server import Served
+from web_server import Served, serving
+
+from holdfast import Holdfast
 
 HOSTILE = "[red]hostile[/red]"
 
@@ -65,6 +67,23 @@ def test_versions_agree_with_the_cli(served: Served, cli: Any, run: str) -> None
         whole = served.get(f"/runs/{quote(run, safe='')}/versions/{version['version']}")
         state = served.get(f"/runs/{quote(run, safe='')}/versions/{version['version']}/state")
         assert {**whole, "state": state["value"]} == cli("show", state["ref"])
+
+
+def test_keys_and_attachments_agree_with_the_cli(own: Holdfast, tmp_path: Path) -> None:
+    log = own.history("keyed")
+    log.commit({"n": 1}, key="thread 1")
+    log.attach("thread 1", {"writes": [1], "<script>": 2})
+    log.commit({"n": 2})
+    where = str(tmp_path / "own" / STORE)
+    with serving(own, where=where) as served:
+        cli = SampleStore(tmp_path / "own").json
+        found = served.get("/runs/keyed/versions")["versions"]
+        assert [version["key"] for version in found] == [None, "thread 1"]
+        assert found == cli("log", "keyed")
+        whole = served.get("/runs/keyed/versions/1")
+        assert (whole["key"], whole["attachments"]) == ("thread 1", ["<script>", "writes"])
+        assert {**whole, "state": {"n": 1}} == cli("show", "keyed@1")
+        assert served.get("/runs/keyed/versions/2")["attachments"] == []
 
 
 def test_versions_pages_and_filters_agree(served: Served) -> None:

@@ -75,6 +75,16 @@ def test_fork_dialog_edits_the_state(store: Holdfast, looking: Tab) -> None:
     assert store.get("kelp").state["topic"] == "kelp"
 
 
+def test_version_shows_its_key_and_the_names_of_its_attachments(store: Holdfast, looking: Tab) -> None:
+    log = store.history("thread")
+    log.commit({"messages": []}, key="checkpoint-1")
+    log.attach("checkpoint-1", {"task-1": [1, 2], "<b>task-2</b>": 3})
+    page = looking.open("run/thread?version=1")
+    facts = page.get_by_role("region", name="Version 1")
+    expect(facts).to_contain_text("checkpoint-1")
+    expect(facts).to_contain_text("<b>task-2</b>, task-1")
+
+
 def test_fork_dialog_refuses_a_taken_id(store: Holdfast, looking: Tab) -> None:
     store.run(page_sample_runs.study, "kelp", run_id="kelp")
     page = looking.open("run/kelp?do=fork")

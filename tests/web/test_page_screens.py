@@ -64,6 +64,23 @@ def test_every_screen_shows_its_content(
         found.check()
 
 
+#: The address changes after the first render, just before the page starts to listen for changes.
+CHANGES_EARLY = """
+const listen = window.addEventListener;
+window.addEventListener = (kind, ...rest) => {
+  if (kind === "hashchange") history.replaceState(null, "", "#/storage");
+  return listen.call(window, kind, ...rest);
+};
+"""
+
+
+def test_view_follows_an_address_that_changed_before_the_page_listened(looking: Tab) -> None:
+    looking.page.add_init_script(CHANGES_EARLY)
+    looking.open("inbox")
+    looking.page.reload()
+    expect(looking.page.get_by_text("Size by run")).to_be_visible()
+
+
 @pytest.mark.parametrize("screen", ["runs", "run", "inbox", "compare", "storage"])
 def test_every_screen_fits_a_phone(browser: Browser, sample_server: Served, screen: str) -> None:
     where, _ = SCREENS[screen]

@@ -10,6 +10,7 @@ code; after `stop` returns, or after the source raises `SourceGone`, no timed sn
 
 from __future__ import annotations
 
+import atexit
 import inspect
 import threading
 import time
@@ -19,6 +20,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial, wraps
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeVar, cast
+from weakref import WeakSet
 
 from holdfast.errors import InvalidCall, StaleVersion
 from holdfast.history.builder import VersionMetadata
@@ -203,6 +205,10 @@ class Autosave:
         if self._every is None or (self._timer is not None and self._timer.is_alive()):
             return
         self._timer = _Timer(self._log.id, self._every, self._save_on_time)
+        _timers.add(self._timer)
+        # Registered last, it runs first: before the store, which is open now, is closed at exit.
+        atexit.unregister(_end_timers)
+        atexit.register(_end_timers)
         try:
             self._timer.start()
         except RuntimeError as error:
@@ -226,7 +232,9 @@ class Autosave:
                 timer.end()
             return None
         except Exception as error:
-            self._failures.report(error)
+            # A timer that was ended need not succeed: the store may be closed since.
+            if timer is None or not timer.ended:
+                self._failures.report(error)
             return None
         if version is None:
             self._failures.clear()
@@ -327,6 +335,14 @@ class _Timer(threading.Thread):
         """End the thread as soon as possible. Nothing is written afterwards, except a write in progress."""
         self.ended = True
         self._bell.put(None)
+
+
+_timers: WeakSet[_Timer] = WeakSet()
+
+
+def _end_timers() -> None:
+    for timer in list(_timers):
+        timer.end()
 
 
 class _FoldedReading(Folded):

@@ -65,6 +65,9 @@ def affected_children(
     engine: EngineContext, run: RunRecord, moment: int, top: str = ""
 ) -> Iterator[AffectedChild]:
     """Yield the descendants on a run's timeline that did something after a moment: each before its children."""
+    if run.workflow is None:
+        # A manual run has no children, and may lack versions that a replay would need.
+        return
     line = [version for _, version in lineage(engine.context.reader(run), run.head)]
     for child in iter_runs(engine.store, parent=run.key):
         newest = engine.store.versions(child.key, before=child.head + 1, limit=1)
@@ -91,7 +94,7 @@ def affected_children(
 
 def carried_over(engine: EngineContext, run: RunRecord) -> dict[str, str]:
     """Return, by address, the children that a run called before it was rolled back, and that it continues with."""
-    if run.timeline == 1:
+    if run.timeline == 1 or run.workflow is None:
         return {}
     line = [version for _, version in lineage(engine.context.reader(run), run.head)]
     found: dict[str, str] = {}

@@ -178,6 +178,8 @@ def compensation_order(
 
 def compensable_steps(engine: EngineContext, run: RunRecord, target: int) -> list[RecordedStep]:
     """Return the steps after a version that have a compensation and were not compensated yet, newest first."""
+    if run.workflow is None:
+        return []
     reader = engine.context.reader(run)
     kept = {entry.number for entry in ReplayLog(reader).load(target).steps.values()}
     record = ReplayLog(reader).load(run.head)

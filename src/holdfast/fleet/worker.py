@@ -162,14 +162,20 @@ class Refusals:
         due = self._engine.context.clock() + AGAIN
         self._write(run, error, "run.handed_back", status="queued", due=due)
 
+    def hand_back_unstarted(self, run: RunRecord) -> None:
+        """Hand back a run that was claimed while the worker was being stopped; another worker may claim it at once."""
+        self._write(run, None, "run.handed_back", status="queued", due=None)
+
     def _write(
-        self, run: RunRecord, error: BaseException, kind: str, *, status: str, due: int | None
+        self, run: RunRecord, error: BaseException | None, kind: str, *, status: str, due: int | None
     ) -> None:
         context = self._engine.context
 
         def change(now: RunRecord, facts: RunDetail) -> list[Any]:
             if now.owner != self._engine.owner:
                 raise LeaseLost(f"another process owns run {run.id!r} now", run=run.id)
+            if error is None:
+                return [build_event(kind, context.clock())]
             if status == "failed":
                 facts.error, facts.failed_step = pack(error, context.redact), ""
             return [build_event(kind, context.clock(), error=f"{type(error).__name__}: {error}"[:1000])]
@@ -177,7 +183,10 @@ class Refusals:
         try:
             inbox.amend(context, run.id, change, status=status, owner=None, until=0, due=due)
         except HoldfastError as further:
-            warn("run %s cannot be executed (%s), and that could not be recorded: %s", run.id, error, further)
+            reason = error or "the worker was stopped"
+            warn(
+                "run %s cannot be executed (%s), and that could not be recorded: %s", run.id, reason, further
+            )
 
 
 #: The most runs that one claim takes.
@@ -368,6 +377,8 @@ class Worker:
         """Claim and start runs; return how many, None if the share of the rate limit has expired."""
         # An execution that has lost its run must not mistake the new claim for its own.
         with self._engine.claiming:
+            if self._stop.is_set():
+                return 0
             # The lease starts now, not before the wait for the lock.
             wanted = want()
             if share is not None:
@@ -382,6 +393,12 @@ class Worker:
             fresh = [job for job in found if self._is_new(job)]
             for job in fresh:
                 job.hold = self._engine.keeper.hold(job.run)
+        if self._stop.is_set():
+            # It was stopped while the store executed the claim.
+            for job in fresh:
+                self._refusals.hand_back_unstarted(job.run)
+                self._ended(job)
+            return len(found) - len(fresh)
         self._begin(fresh)
         return len(found)
 

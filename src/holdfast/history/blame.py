@@ -305,4 +305,4 @@ def _has_vector_moved(new: Vector, items: list[Any], space: object) -> bool:
 
 
 #: Types whose values are always stored within the node around them; all native types are if no leaf is long.
-_SHORT = frozenset((type(None), bool, int, float))
+_SHORT = frozenset((type(None), bool, float))

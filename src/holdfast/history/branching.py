@@ -21,14 +21,16 @@ from holdfast.errors import (
     NotFound,
     StaleVersion,
 )
+from holdfast.history.attachments import key_after_rollback
 from holdfast.history.builder import VersionMetadata, VersionTrees, build_event, build_version
-from holdfast.history.committer import Committer, check_status
+from holdfast.history.committer import Committer, check_status, is_another, open_timeline, started_timelines
 from holdfast.history.context import StoreContext
+from holdfast.history.hashes import check_attachment, seal_attachment
 from holdfast.history.reader import Head, Reader
 from holdfast.history.version import Version, segments_of
 from holdfast.model.names import check_run_id
 from holdfast.model.records import EventRecord, RunRecord, TimelineRecord, VersionRecord
-from holdfast.store.protocol import Append
+from holdfast.store.protocol import Append, Store
 from holdfast.tree import path as paths
 from holdfast.tree.draft import draft
 from holdfast.tree.fold import Folder
@@ -120,14 +122,13 @@ def fork(
     actor: str | None,
     detail: bytes = b"",
 ) -> RunRecord:
-    """Create a run whose first version has the state of a version, `state` instead, or the result of `edit`."""
+    """Create a run whose first version has the key of a version, and its state, `state` instead, or the result of
+    `edit`. It also has the attachments of the version, unless a version follows it: they led to that one."""
     store = context.store
     run_id = check_run_id(f"{source.run[:180]}-fork-{uuid4().hex[:6]}" if run_id is None else run_id)
     if store.run(run_id) is not None:
         raise _exists(run_id)
-    origin = store.run(source.run)
-    if origin is None:
-        raise _deleted(source)
+    origin = _origin(store, source)
     now = context.clock()
     run = RunRecord(
         id=run_id,
@@ -151,26 +152,65 @@ def fork(
     if edit is not None:
         root = folder.fold(apply_edit(root, edit), root)
     more = {"origin": f"{source.run}@{source.number}"}
-    metadata = VersionMetadata(kind="fork", note=note, actor=actor, status=run.status, more=more).check()
+    key = source.record.key
+    metadata = VersionMetadata(
+        kind="fork", note=note, actor=actor, status=run.status, more=more, key=key
+    ).check()
     change, _ = build_version(
         reader.space, None, run, VersionTrees(root, arrivals=folder.arrivals), metadata, now=now
     )
+    found = _attachment_key(store, origin, source)
+    attached = [] if found is None else store.attachments_of(origin.key, [found])
+    copies = [
+        seal_attachment(run_id, msgspec.structs.replace(check_attachment(origin.id, each), key=key))
+        for each in attached
+    ]
     try:
-        made = store.append(change)
+        made = store.append(msgspec.structs.replace(change, attachments=copies))
     except StaleVersion:
         raise _exists(run_id) from None
     _record_in_origin(context, source, made, now)
     return made
 
 
+def _attachment_key(store: Store, run: RunRecord, source: Version) -> str | None:
+    """Return the key of the values that belong to a version; None if it was continued: they led to the next one."""
+    key = source.key
+    if key is None:
+        return None
+    lines = started_timelines(store, run, source.number)
+    if run.head == source.number:
+        opened = open_timeline(store, run, lines)
+        if opened is not None:
+            return key_after_rollback(key, opened)
+    elif lines:
+        return None
+    return None if _is_followed(store, run, source.record) else key
+
+
+def _is_followed(store: Store, run: RunRecord, version: VersionRecord) -> bool:
+    """Return whether a version follows another on its timeline."""
+    if run.last == version.number:
+        return False
+    return bool(
+        store.versions(run.key, timeline=version.timeline, after=version.number, limit=1, pruned=True)
+    )
+
+
+def _origin(store: Store, source: Version) -> RunRecord:
+    """Return the run of a version; `NotFound` if it was deleted, and perhaps created again under its id."""
+    origin = store.run(source.run)
+    if origin is None or origin.key != source.reader.run.key:
+        raise _deleted(source)
+    return origin
+
+
 def _record_in_origin(context: StoreContext, source: Version, fork: RunRecord, now: int) -> None:
     """Record the fork in its origin, so that a concurrent prune fails; delete the fork if the version is pruned."""
 
     def read() -> RunRecord:
-        origin = context.store.run(source.run)
         try:
-            if origin is None:
-                raise _deleted(source)
+            origin = _origin(context.store, source)
             context.reader(origin).record(source.number)
         except NotFound:
             context.store.delete_run(fork)
@@ -197,36 +237,53 @@ def append_after(
     metadata: VersionMetadata,
     *,
     move: bool,
+    followed: VersionRecord | None = None,
+    expected_head: VersionRecord | None = None,
 ) -> Head:
     """Commit the changed state of version `number` as the version that follows it, and return that version.
 
+    With `followed` and `expected_head`, these must be the versions of those numbers: the run may have been deleted and
+    created again since the caller read them.
+
     It is on the timeline of the version that it follows if that is the last one there, otherwise on a new timeline.
-    With `move`, the head of the run moves to it.
+    With `move`, the head of the run moves to it; without, a version that follows the head starts a timeline.
     """
     head = committer.known_head()
     is_fresh = False
     while True:
         if head is None:
             raise NotFound(f"there is no run {committer.id!r}: commit to it first", run=committer.id)
-        if expected is not None and head.number != expected:
-            head = committer.fresh_head()
-            committer.expect_head(head, expected)
+        if expected is not None:
+            if head.number != expected or is_another(head, expected_head):
+                head = committer.fresh_head()
+            committer.expect_head(head, expected, expected_head)
             assert head is not None
         check_status(head, metadata)
-        try:
-            if number != head.number and head.run.workflow is not None and not is_fresh:
-                # Another process may have rolled the run back since this head was read.
-                is_fresh, head = True, committer.fresh_head()
+        if number != head.number and head.run.workflow is not None and not is_fresh:
+            # Another process may have rolled the run back since this head was read.
+            is_fresh, head = True, committer.fresh_head()
+            continue
+        at = head
+        if number != head.number:
+            reader = context.reader(head.run)
+            try:
+                at = Head(head.run, reader.record(number), reader.state(number))
+            except NotFound:
+                known, head = head, committer.fresh_head()
+                if head is None or head.run.key == known.run.key:
+                    raise
+                # This process knew a run that was deleted and created again.
                 continue
-            if number == head.number:
+        committer.expect_same(at.version, followed)
+        try:
+            if at is head and move:
                 drafted = committer.build(change(head.root), head, head, metadata)
                 made = committer.note_committed(drafted, context.store.append(drafted.change))
             else:
-                reader = context.reader(head.run)
-                at = Head(head.run, reader.record(number), reader.state(number))
                 made = _append_elsewhere(context, committer, at, change(at.root), metadata, move)
         except StaleVersion:
             head = committer.fresh_head()
+            committer.refuse_known_key(head, metadata)
             continue
         if made.run.head == made.number:
             committer.note_moved(made.number)
@@ -236,7 +293,8 @@ def append_after(
 def _append_elsewhere(
     context: StoreContext, committer: Committer, at: Head, state: Any, metadata: VersionMetadata, move: bool
 ) -> Head:
-    """Commit a state that was made from the version `at`, which is not the head, as the version that follows it."""
+    """Commit a state that was made from the version `at` as the version that follows it. Without `move`, the head stays
+    where it is, and if that is `at`, the version starts a timeline."""
     run, target = at.run, at.version
     refuse_workflow(run)
     newest = context.store.versions(run.key, timeline=target.timeline, limit=1)
@@ -244,7 +302,7 @@ def _append_elsewhere(
     events: list[EventRecord] = []
     # As after a rollback, the status is that of the version that is followed.
     after, number = msgspec.structs.replace(run, status=target.status), target.timeline
-    if not newest or newest[0].number != target.number:
+    if not newest or newest[0].number != target.number or run.head == target.number:
         now = context.clock()
         number = run.timeline + 1
         reason = {"reason": metadata.note, "actor": metadata.actor}

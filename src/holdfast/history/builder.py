@@ -19,7 +19,7 @@ from holdfast.history.hashes import NO_PARENT, seal
 from holdfast.history.journal import STORED_QUESTION_ID, NewEvent, check_events
 from holdfast.history.reader import Head
 from holdfast.model.checks import check_text
-from holdfast.model.names import MAX_NOTE, MAX_STEP, check_tags, short
+from holdfast.model.names import MAX_NOTE, MAX_STEP, check_tags, check_version_key, short
 from holdfast.model.records import KINDS, STATUSES, EventRecord, RunRecord, VersionRecord
 from holdfast.store.protocol import Append
 from holdfast.tree.artifact import Artifact
@@ -49,6 +49,8 @@ class VersionMetadata(msgspec.Struct):
     done: bool = True
     #: Journal entries of the application, committed with the version.
     events: Iterable[NewEvent] = ()
+    #: The name that another system gives to the version.
+    key: str | None = None
 
     def check(self) -> VersionMetadata:
         """Return itself; `InvalidCall` for values that cannot be stored."""
@@ -63,6 +65,8 @@ class VersionMetadata(msgspec.Struct):
             raise InvalidCall(f"status is one of {', '.join(STATUSES)}, not {short(self.status)}")
         if self.events != ():
             self.events = check_events(self.events)
+        if self.key is not None:
+            self.key = check_version_key(self.key)
         return self
 
     def detail(self, moved: int) -> bytes:
@@ -135,6 +139,7 @@ def build_version(
         steps=(parent.steps if parent is not None else 0) + (metadata.step is not None and metadata.done),
         step=metadata.step,
         detail=metadata.detail(trees.moved),
+        key=metadata.key,
         prev=NO_PARENT if parent is None else parent.hash[:8],
         pack_hash=digest(pack.data),
         hash=b"",

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.errors import InvalidCall, MergeConflict, NotFound, StaleVersion
+from holdfast.errors import AlreadyExists, InvalidCall, MergeConflict, NotFound, StaleVersion
 from holdfast.history.blame import explain_conflict, has_moved_nodes
 from holdfast.history.builder import VersionMetadata, VersionTrees, build_version, last_move
 from holdfast.history.context import StoreContext
@@ -25,9 +25,10 @@ from holdfast.history.journal import encode_event
 from holdfast.history.reader import BaseState, Head, Reader
 from holdfast.model.names import short
 from holdfast.model.records import EventRecord, RunRecord, VersionRecord
-from holdfast.store.protocol import Append
+from holdfast.store.protocol import Append, Store
 from holdfast.tree.draft import draft, end_draft
-from holdfast.tree.fold import FoldCache, Folder
+from holdfast.tree.fold import Folder
+from holdfast.tree.fold_cache import FoldCache
 from holdfast.tree.frozen import FrozenDict
 from holdfast.tree.merge import Reducers, check_plain_function, merge
 from holdfast.tree.pack import Prepared, Writer
@@ -81,14 +82,16 @@ class Committer:
         metadata: VersionMetadata,
         *,
         expected: int | None = None,
+        version: VersionRecord | None = None,
         resolve: Resolver | None = None,
     ) -> Head:
-        """Commit a plain state, made from the version that this thread or task read, or else from the last one."""
+        """Commit a plain state, made from the version that this thread or task read, or else from the last one. With
+        `version`, the head must be that version, and not one of the same number in a run created again."""
         if expected is not None:
             head = self.known_head()
-            if head is None or head.number != expected:
+            if head is None or head.number != expected or is_another(head, version):
                 head = self.fresh_head()
-            self.expect_head(head, expected)
+            self.expect_head(head, expected, version)
             base = head
         else:
             number = self._context.bases.base(self.id, self._last)
@@ -98,7 +101,7 @@ class Committer:
                 # The cached head may be the older of the two: a rollback moves it without a commit.
                 head = self.fresh_head()
             base = self._base(head, number)
-        made = self._write(state, base, head, metadata, expected=expected, resolve=resolve)
+        made = self._write(state, base, head, metadata, expected=expected, version=version, resolve=resolve)
         self._context.bases.note_commit(self.id, made.number, self._by)
         return made
 
@@ -111,8 +114,10 @@ class Committer:
         expected: int | None = None,
         resolve: Resolver | None = None,
     ) -> Head:
-        """Commit a state, or a draft, that was made from `base`."""
-        return self._write(state, base, base, metadata, expected=expected, resolve=resolve)
+        """Commit a state, or a draft, that was made from `base`. With `expected`, which is its number, the head must
+        still be that version, and not one of the same number in a run created again."""
+        version = None if expected is None or base is None else base.version
+        return self._write(state, base, base, metadata, expected=expected, version=version, resolve=resolve)
 
     def update(
         self, function: Callable[[Any], object], metadata: VersionMetadata, attempts: int | None
@@ -156,12 +161,17 @@ class Committer:
             head = None if cached is None else cached.head
             if head is not None and self._store.revision(self.id) == (head.run.key, head.run.revision):
                 return head
-            run = self._store.run(self.id)
-            if run is None:
-                return None
-            reader = self._reader_of(run)
-            reader.head = head = Head(run, reader.record(run.head), reader.state(run.head))
-            return head
+            while (run := self._store.run(self.id)) is not None:
+                reader = self._reader_of(run)
+                try:
+                    reader.head = head = Head(run, reader.record(run.head), reader.state(run.head))
+                except NotFound:
+                    # Another writer may have moved the head and pruned this one meanwhile.
+                    if self._store.revision(self.id) == (run.key, run.revision):
+                        raise
+                else:
+                    return head
+            return None
 
     def known_head(self) -> Head | None:
         """Return the newest head that this process knows; a commit detects that it is not the newest."""
@@ -177,9 +187,36 @@ class Committer:
         reader.note_head(head)
         return head
 
-    def expect_head(self, head: Head | None, expected: int) -> None:
+    def refuse_known_key(self, head: Head | None, metadata: VersionMetadata) -> None:
+        """Raise `AlreadyExists` if the run has a version with the key of a new one."""
+        key = metadata.key
+        if key is None or head is None:
+            return
+        found = self._store.version_by_key(head.run.key, key)
+        if found is not None:
+            raise AlreadyExists(
+                f"version {found.number} of run {self.id!r} has the key {short(key)}: use another key",
+                run=self.id,
+                version=found.number,
+                key=key,
+            )
+
+    def expect_head(self, head: Head | None, expected: int, version: VersionRecord | None = None) -> None:
         """Raise `StaleVersion` if the head is not the expected version; 0 is a run that does not exist."""
         self.expect(0 if head is None else head.number, expected)
+        if head is not None:
+            self.expect_same(head.version, version)
+
+    def expect_same(self, found: VersionRecord, version: VersionRecord | None) -> None:
+        """Raise `StaleVersion` if a version of the run is not the one that the caller has read, under its number."""
+        if version is not None and found.hash != version.hash:
+            raise StaleVersion(
+                f"version {version.number} of run {self.id!r} is not the expected one, because the run was deleted and "
+                "created again: read the head, then try again",
+                run=self.id,
+                expected=version.number,
+                head=found.number,
+            )
 
     def expect(self, number: int, expected: int) -> None:
         """Raise `StaleVersion` if the number of the head is not the expected one."""
@@ -205,6 +242,7 @@ class Committer:
         *,
         expected: int | None,
         resolve: Resolver | None,
+        version: VersionRecord | None = None,
     ) -> Head:
         known: object | None = None
         while True:
@@ -215,8 +253,9 @@ class Committer:
                 run = self._store.append(drafted.change)
             except StaleVersion:
                 head = self.fresh_head()
+                self.refuse_known_key(head, metadata)
                 if expected is not None:
-                    self.expect_head(head, expected)
+                    self.expect_head(head, expected, version)
                 continue
             made = self.note_committed(drafted, run)
             self._last = max(made.number, self._last or 0)
@@ -253,7 +292,6 @@ class Committer:
         if redact is not self._redact:
             # Values that were folded with other patterns may hold secrets.
             self._fold_cache, self._redact = FoldCache(), redact
-        self._fold_cache.expire()
         folder = Folder(space, redact, self._fold_cache)
         if base is not None and state is base.root:
             root = state
@@ -308,11 +346,8 @@ class Committer:
     def _timeline_after(self, head: Head) -> int:
         """Return the timeline of the version that follows a head that is not on the newest one: a timeline that started
         at it and has no version yet (after a rollback), or else its own."""
-        lines = self._store.timelines(head.run.key)
-        started = [line.number for line in lines if line.parent == head.number]
-        if started and not self._store.versions(head.run.key, timeline=started[-1], limit=1, pruned=True):
-            return started[-1]
-        return head.version.timeline
+        started = started_timelines(self._store, head.run, head.number)
+        return open_timeline(self._store, head.run, started) or head.version.timeline
 
     def note_committed(self, drafted: VersionDraft, run: RunRecord) -> Head:
         """Return a draft that the store committed as a head, and share its nodes with later commits."""
@@ -362,7 +397,7 @@ class Committer:
 class Edit:
     """Context manager of `History.edit`."""
 
-    __slots__ = ("_committer", "_expected", "_head", "_metadata", "_resolve", "_state", "number")
+    __slots__ = ("_committer", "_expected", "_head", "_metadata", "_resolve", "_state", "_version", "number")
 
     #: The number of the committed version, once the block has ended.
     number: int
@@ -372,17 +407,19 @@ class Edit:
         committer: Committer,
         metadata: VersionMetadata,
         expected: int | None,
+        version: VersionRecord | None,
         resolve: Resolver | None,
     ) -> None:
         self._committer = committer
         self._metadata = metadata
         self._expected = expected
+        self._version = version
         self._resolve = resolve
 
     def __enter__(self) -> Any:
         self._head = head = self._committer.fresh_head()
         if self._expected is not None:
-            self._committer.expect_head(head, self._expected)
+            self._committer.expect_head(head, self._expected, self._version)
         self._state = self._committer.draft_of(head)
         return self._state
 
@@ -395,6 +432,27 @@ class Edit:
                 self.number = made.number
         finally:
             end_draft(self._state)
+
+
+def is_another(head: Head, version: VersionRecord | None) -> bool:
+    """Return whether a head is not the version that the caller has read."""
+    return version is not None and head.version.hash != version.hash
+
+
+def started_timelines(store: Store, run: RunRecord, number: int) -> list[int]:
+    """Return the timelines that started at a version, oldest first."""
+    if run.timeline == 1:
+        return []
+    return [line.number for line in store.timelines(run.key) if line.parent == number]
+
+
+def open_timeline(store: Store, run: RunRecord, started: Sequence[int]) -> int | None:
+    """Return the newest of some timelines that has no version yet; None if there is none."""
+    for timeline in reversed(started):
+        # Stubs of the origin have numbers below 1, and the timelines of the origin.
+        if not store.versions(run.key, timeline=timeline, after=0, limit=1, pruned=True):
+            return timeline
+    return None
 
 
 def check_status(head: Head | None, metadata: VersionMetadata) -> None:

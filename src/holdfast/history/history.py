@@ -11,10 +11,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import islice
 from typing import Any
 
-from holdfast.errors import InvalidCall, InvalidReference, NotFound, StaleVersion
+import msgspec
+
+from holdfast.errors import CorruptVersion, InvalidCall, InvalidReference, NotFound, StaleVersion
 from holdfast.history import blame as blaming
 from holdfast.history import compare, snapshot, verify
 from holdfast.history import prune as retention
+from holdfast.history.attachments import attach, attachment_names, read_attachments
 from holdfast.history.branching import append_after, apply_patch, move_head, refuse_workflow, start_timeline
 from holdfast.history.builder import VersionMetadata
 from holdfast.history.committer import Committer, Edit, Resolver, check_resolver
@@ -22,19 +25,21 @@ from holdfast.history.context import StoreContext
 from holdfast.history.hashes import check_hash
 from holdfast.history.journal import NewEvent, append_event, check_events, to_event
 from holdfast.history.reader import Head, check_timelines
-from holdfast.history.version import (
-    PAGE,
-    StepNames,
-    Version,
-    VersionFilters,
-    iter_ancestors,
-    list_versions,
-    segments_of,
-)
+from holdfast.history.step_names import StepNames
+from holdfast.history.version import PAGE, Version, VersionFilters, iter_ancestors, list_versions, segments_of
 from holdfast.model.checks import check_integer, check_text
-from holdfast.model.names import MAX_STEP, Reference, check_run_id, check_tag, parse_local, short, suggest
+from holdfast.model.names import (
+    MAX_STEP,
+    Reference,
+    check_attachment_key,
+    check_run_id,
+    check_tag,
+    parse_local,
+    short,
+    suggest,
+)
 from holdfast.model.public import Event, Pruned, Report, Timeline, when
-from holdfast.model.records import KINDS, PIN, RunRecord
+from holdfast.model.records import KINDS, PIN, RunRecord, VersionRecord
 from holdfast.model.retention import Retention
 from holdfast.tree.fold import Folded, Folder
 from holdfast.tree.frozen import FrozenDict
@@ -80,10 +85,17 @@ class History:
         """Return a version by number, `head`, `~2` (two before the head), or tag (the newest version that has it)."""
         if isinstance(ref, Version):
             ref = self._own(ref).number
-        run = self.run_record()
-        reader = self.context.reader(run)
-        number = self._resolve(run, ref if isinstance(ref, Reference) else parse_local(ref))
-        return Version(self, reader, reader.record(number), run=run if number == run.head else None)
+        reference = ref if isinstance(ref, Reference) else parse_local(ref)
+        while True:
+            run = self.run_record()
+            reader = self.context.reader(run)
+            number = self._resolve(run, reference)
+            try:
+                return Version(self, reader, reader.record(number), run=run if number == run.head else None)
+            except NotFound:
+                # Another writer may have moved the head and pruned this one meanwhile.
+                if number != run.head or self.run_record().head == number:
+                    raise
 
     def versions(
         self,
@@ -128,6 +140,30 @@ class History:
         ):
             yield from page
             before = page[-1].number
+
+    def find(self, key: str) -> Version | None:
+        """Return the version with a key; None if there is none, or if its key in the store is damaged."""
+        run = self.run_record()
+        record = self.context.store.version_by_key(run.key, check_attachment_key(key))
+        return None if record is None else self._from_record(run, record)
+
+    def keyed_versions(self, *, before: str | None = None, limit: int = 100) -> list[Version]:
+        """Return one page of summaries of versions that have a key, in descending order of keys; for the next page,
+        pass the last one's key as `before`. A version whose row in the store is damaged is listed with `is_damaged` set
+        and the key that the row has."""
+        check_integer("limit", limit, 1)
+        run = self.run_record()
+        before = None if before is None else check_attachment_key(before)
+        found = self.context.store.keyed_versions(run.key, before=before, limit=limit)
+        return [self._summary(run, record) for record in found]
+
+    def attachments(self, *keys: str) -> dict[str, dict[str, Any]]:
+        """Return the values that are attached to keys: for each key, values by name, as private copies."""
+        return read_attachments(self.context, self.run_record(), keys)
+
+    def attachment_names(self, key: str) -> list[str]:
+        """Return the names of the values that are attached to a key, also of those that cannot be read."""
+        return attachment_names(self.context, self.run_record(), key)
 
     def ancestors(self, ref: int | str | Version = "head") -> Iterator[Version]:
         """Iterate over a version and its ancestors, newest first, until the run's first version or a pruned one."""
@@ -225,6 +261,7 @@ class History:
         resolve: Resolver | None = None,
         after: int | Version | None = None,
         move: bool = True,
+        key: str | None = None,
     ) -> Version:
         """Commit `state`, an ordinary or a frozen tree, as the next version.
 
@@ -234,21 +271,25 @@ class History:
         `MergeConflict` is raised, unless `resolve` decides: a function of the path, the common value, ours and theirs.
 
         With `after`, the new version follows that version: on its timeline if it is the last one there, otherwise on
-        a new timeline. The head moves to the new version, unless `move=False` and the head is elsewhere.
+        a new timeline. The head moves to the new version, unless `move=False`.
 
         Stored with the version: the `step` that made it and its `result` or `error`, `tags`, a `note`, the `actor`,
         and `annotations` (model, prompt, cost, …). `status` sets the status of a manual run, which otherwise stays as
         it is; the status of a workflow's run cannot be set. `events` are entries of the application for the journal,
-        each a kind and its data: `[("agent.woke", {"by": "cron"})]`.
+        each a kind and its data: `[("agent.woke", {"by": "cron"})]`. `key` is a name that another system gives to the
+        version: `find` returns the version by it, and `AlreadyExists` is raised if a version of the run has it.
         """
         metadata = VersionMetadata(
-            step, result, tags, note, actor, annotations, error, kind, status, events=events
+            step, result, tags, note, actor, annotations, error, kind, status, events=events, key=key
         ).check()
         check_resolver(resolve)
         number = self._number(expected)
         if after is not None:
-            return self._append_after(after, number, lambda root: state, metadata, move)
-        return self.to_version(self.committer.advance(state, metadata, expected=number, resolve=resolve))
+            return self._append_after(after, expected, lambda root: state, metadata, move)
+        made = self.committer.advance(
+            state, metadata, expected=number, version=_record(expected), resolve=resolve
+        )
+        return self.to_version(made)
 
     def patch(
         self,
@@ -273,9 +314,7 @@ class History:
                 f"patch takes a dict of paths and values, such as {{'plan.done': True}}, not {short(changes)}"
             )
         values = [(segments_of(path), value) for path, value in changes.items()]
-        return self._append_after(
-            after, self._number(expected), lambda root: apply_patch(root, values), metadata, move
-        )
+        return self._append_after(after, expected, lambda root: apply_patch(root, values), metadata, move)
 
     def edit(
         self,
@@ -298,7 +337,7 @@ class History:
             step, result, tags, note, actor, annotations, error, None, status, events=events
         ).check()
         check_resolver(resolve)
-        return Edit(self.committer, metadata, self._number(expected), resolve)
+        return Edit(self.committer, metadata, self._number(expected), _record(expected), resolve)
 
     def update(
         self,
@@ -326,6 +365,15 @@ class History:
             check_integer("attempts", attempts, 1)
         metadata = VersionMetadata(step, result, tags, note, actor, annotations).check()
         return self.to_version(self.committer.update(function, metadata, attempts))
+
+    def attach(self, key: str, values: Mapping[str, Any], *, replace: bool = True) -> list[str]:
+        """Store values under the key of a version, by name, without a new version; return the names that were stored.
+
+        The version with the key may be committed later. A name that exists is replaced, or with `replace=False` left as
+        it is. The values are deleted together with the version, or with the run. If no version with the key is
+        committed within an hour, the next pruning of versions deletes them. `NotFound` if there is no run.
+        """
+        return attach(self.context, self.committer, key, values, replace=replace)
 
     def capture(self, value: Any) -> Folded:
         """Return a value as it is now, with secrets redacted, for a state that is committed later or in another
@@ -369,7 +417,10 @@ class History:
             run = self.run_record()
             if number is not None:
                 self.committer.expect(run.head, number)
+                if isinstance(expected, Version):
+                    self.committer.expect_same(self.at(number).record, expected.record)
             target = self.at(to)
+            self.committer.expect_same(target.record, _record(to))
             self.context.rollbacks.check(run, target.number)
             try:
                 if state is None:
@@ -482,10 +533,25 @@ class History:
         """Return a head of this run as a version."""
         return Version(self, self.context.reader(head.run), head.version)
 
+    def _from_record(self, run: RunRecord, record: VersionRecord) -> Version:
+        """Return a version whose row was read just now, together with its run."""
+        reader = self.context.reader(run)
+        return Version(
+            self, reader, check_hash(run.id, record), run=run if record.number == run.head else None
+        )
+
+    def _summary(self, run: RunRecord, record: VersionRecord) -> Version:
+        try:
+            return self._from_record(run, record)
+        except CorruptVersion as damage:
+            listed = Version.damaged(self, self.context.reader(run), run, damage)
+            listed.record = msgspec.structs.replace(listed.record, key=record.key)
+            return listed
+
     def _append_after(
         self,
         after: int | Version,
-        expected: int | None,
+        expected: int | Version | None,
         change: Callable[[Any], Any],
         metadata: VersionMetadata,
         move: bool,
@@ -494,7 +560,17 @@ class History:
         if not number:
             raise InvalidReference("after is the number of the version to follow: 1 or more")
         return self.to_version(
-            append_after(self.context, self.committer, number, expected, change, metadata, move=move)
+            append_after(
+                self.context,
+                self.committer,
+                number,
+                self._number(expected),
+                change,
+                metadata,
+                move=move,
+                followed=_record(after),
+                expected_head=_record(expected),
+            )
         )
 
     def _resolve(self, run: RunRecord, ref: Reference) -> int:
@@ -533,3 +609,8 @@ class History:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id!r}>"
+
+
+def _record(version: object) -> VersionRecord | None:
+    """Return the record of a version; None for a number or a tag."""
+    return version.record if isinstance(version, Version) else None

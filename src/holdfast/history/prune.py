@@ -16,6 +16,7 @@ from itertools import islice
 import msgspec
 
 from holdfast.errors import NotFound, StaleVersion
+from holdfast.history.attachments import key_after_rollback
 from holdfast.history.builder import build_event
 from holdfast.history.context import StoreContext
 from holdfast.history.hashes import check_hash, seal_stub
@@ -72,6 +73,8 @@ class ReachableNodes:
 
 
 _PAGE = 500
+#: Microseconds for which attachments wait for the version of their key.
+_GRACE = 3_600_000_000
 #: Attempts to prune a run while others write to it.
 ATTEMPTS = 10
 
@@ -113,8 +116,28 @@ def prune(
         updated=now,
     )
     entry = build_event("versions.pruned", now, versions=[record.number for record in gone], kept=len(keep))
-    store.prune(Prune(expect=run, run=after, drop=drop, thin=stubs, events=[] if quiet else [entry]))
+    keys, unused = _keys_to_remove(store, run, gone, records, now)
+    events = [] if quiet else [entry]
+    store.prune(Prune(run, after, drop, stubs, keys, unused, now - _GRACE, events))
     return Pruned(tuple(record.number for record in gone), tuple(sorted(keep)), freed)
+
+
+def _keys_to_remove(
+    store: Store, run: RunRecord, gone: list[VersionRecord], records: list[VersionRecord], now: int
+) -> tuple[list[str], list[str]]:
+    """Return the keys of versions that are removed, and keys that have no version and only old attachments."""
+    lines = [line for line in store.timelines(run.key) if line.parent] if run.timeline > 1 else []
+
+    def keys_of(versions: list[VersionRecord]) -> set[str]:
+        own = {record.number: record.key for record in versions if record.key is not None}
+        after = {key_after_rollback(own[line.parent], line.number) for line in lines if line.parent in own}
+        return {*own.values(), *after}
+
+    removed = {record.number for record in gone}
+    kept = keys_of([record for record in records if record.number not in removed])
+    removed_keys = keys_of(gone) - kept
+    old = store.attachment_keys(run.key, before=now - _GRACE)
+    return sorted(removed_keys), sorted(set(old) - kept - removed_keys)
 
 
 def detach(store: Store, fork: RunRecord, *, now: int) -> None:
@@ -264,6 +287,7 @@ def _stub(store: Store, run: RunRecord, record: VersionRecord, slots: set[int], 
         record,
         step=None,
         detail=b"",
+        key=None,
         pruned=True,
         pack=data,
         pack_hash=digest(data),

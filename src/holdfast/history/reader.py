@@ -51,10 +51,12 @@ def is_complete(run: RunRecord, numbers: Sequence[int], *, before: int | None, l
     return before is not None or len(numbers) == limit or known == run.kept
 
 
-def check_timelines(run: RunRecord, lines: Sequence[TimelineRecord]) -> list[TimelineRecord]:
-    """Return the timelines of a run as it was read; `CorruptStore` if one is missing."""
+def check_timelines(
+    run: RunRecord, lines: Sequence[TimelineRecord], *, after: int = 1
+) -> list[TimelineRecord]:
+    """Return the timelines of a run as it was read, those after a number; `CorruptStore` if one is missing."""
     known = [line for line in lines if line.number <= run.timeline]
-    if [line.number for line in known] != list(range(2, run.timeline + 1)):
+    if [line.number for line in known] != list(range(after + 1, run.timeline + 1)):
         raise CorruptStore(
             f"run {run.id!r} has lost timelines: verify the store, restore the run from a bundle", run=run.id
         )

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from holdfast.errors import BadData, HoldfastError, InvalidCall, NotFound
+from holdfast.history.attachments import check_decodes
 from holdfast.history.hashes import NO_PARENT, check_hash
 from holdfast.history.journal import iter_entries
 from holdfast.history.prune import ReachableNodes, iter_records
 from holdfast.history.reader import Reader, check_timelines
 from holdfast.model.public import Problem, Report
 from holdfast.model.records import RunRecord, VersionRecord
-from holdfast.store.protocol import Store, iter_runs
+from holdfast.store.protocol import Store, iter_attachments, iter_runs
 
 #: Called with the number of versions checked, and of all versions.
 Progress = Callable[[int, int], None]
@@ -58,6 +59,11 @@ def _verify_run(store: Store, run: RunRecord) -> Report:
                 problems.append(Problem(run.id, mark.number, f"is tagged {mark.name!r} but is missing"))
         for _ in iter_entries(store, run):
             pass
+        for attachment in iter_attachments(store, run.key):
+            try:
+                check_decodes(run.id, attachment)
+            except BadData as error:
+                problems.append(Problem(run.id, None, str(error)))
     except HoldfastError as error:
         problems.append(Problem(run.id, error.details.get("version"), str(error)))
     return Report(1, seen, len(reachable.artifacts), tuple(problems))

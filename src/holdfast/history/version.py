@@ -15,17 +15,16 @@ versions of its line, unless it was pruned. A list that lost rows is never retur
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
 
 from holdfast.errors import CorruptStore, CorruptVersion, InvalidReference, NotFound
+from holdfast.history.attachments import attached_to
 from holdfast.history.builder import ANNOTATIONS, ERROR, INPUT, RESULT
 from holdfast.history.hashes import check_hash
 from holdfast.history.reader import Reader, is_complete
@@ -137,48 +136,6 @@ class VersionMarks:
         return self._found.get(number, ())
 
 
-class StepNames:
-    """The names of the completed steps of each version of a run; each version is read once. Thread-safe.
-
-    Versions of one line share one list: the names of a version are its first items.
-    """
-
-    __slots__ = ("_lines", "_lock", "reader")
-
-    def __init__(self, reader: Reader) -> None:
-        self.reader = reader
-        #: By number: the list of the version's line, and how many of its items belong to the version.
-        self._lines: dict[int, tuple[list[str], int]] = {}
-        self._lock = threading.Lock()
-
-    def of(self, version: Version) -> list[str]:
-        """Return the names for a version, oldest first."""
-        with self._lock:
-            names, count = self._lines.get(version.number) or self._learn(version)
-            return names[:count]
-
-    def _learn(self, version: Version) -> tuple[list[str], int]:
-        known = self._lines
-        walked = [version]
-        if version.parent in known:
-            names, count = known[version.parent]
-        else:
-            names, count = [], 0
-            for each in islice(version.history.ancestors(version), 1, None):
-                if each.number in known:
-                    names, count = known[each.number]
-                    break
-                walked.append(each)
-        if count < len(names):
-            # Another line starts here.
-            names = names[:count]
-        for each in reversed(walked):
-            if each.step is not None:
-                names.append(each.step)
-            known[each.number] = names, len(names)
-        return known[version.number]
-
-
 class Version:
     """An immutable, numbered point in a run's history."""
 
@@ -252,6 +209,17 @@ class Version:
     def parent(self) -> int | None:
         """The number of the version that it follows; None for the first."""
         return self.record.parent or None
+
+    @property
+    def key(self) -> str | None:
+        """The name that another system gave it, unique in the run; None if it has none."""
+        return self.record.key
+
+    @property
+    def attachments(self) -> dict[str, Any]:
+        """The values that are attached to its key, by name, as private copies."""
+        self.check()
+        return attached_to(self.history.context, self.reader.run, self.record)
 
     @property
     def timeline(self) -> int:
@@ -367,11 +335,9 @@ class Version:
         self.check()
         self._note_read()
         if not segments:
-            if self._run is None:
-                root = self.reader.state(self.number)
-            else:
-                root = self.reader.state_of_head(self._run, self.record)
-            return self.reader.plain(root)
+            reader, run = self.reader, self._run
+            root = reader.state(self.number) if run is None else reader.state_of_head(run, self.record)
+            return reader.plain(root)
         return self.reader.plain(find_part(self, segments))
 
     @property

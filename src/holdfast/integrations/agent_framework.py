@@ -24,7 +24,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 from holdfast import Holdfast, InvalidCall, InvalidReference, NotFound, UnsupportedValue, Version, register
 from holdfast.integrations import missing_extra
 from holdfast.integrations.histories import EntryLog, build_run_id, off_loop, plain_state
-from holdfast.model.names import check_tag, short
+from holdfast.model.names import check_tag
 from holdfast.tree.class_names import type_name
 
 try:
@@ -155,13 +155,13 @@ class HoldfastCheckpointStorage:
         previous = checkpoint.previous_checkpoint_id
         before = None if previous is None else self._find(previous)
         if before is None:
-            run_id, after = build_run_id(_ROOT, checkpoint.workflow_name, name), 0
+            run_id = build_run_id(_ROOT, checkpoint.workflow_name, name)
             with suppress(NotFound):
-                after = self._log.hf.history(run_id).head.number
+                before = self._log.hf.history(run_id).head
         else:
-            run_id, after = before.run, before.number
+            run_id = before.run
         step = f"superstep {checkpoint.iteration_count}"
-        made = self._log.append(run_id, checkpoint.to_dict(), after=after, step=step, tags=[name])
+        made = self._log.append(run_id, checkpoint.to_dict(), after=before, step=step, tags=[name])
         self._log.remember(name, made)
         return name
 
@@ -170,7 +170,8 @@ class HoldfastCheckpointStorage:
         """Return the checkpoint with an id, or raise `WorkflowCheckpointException`."""
         version = self._find(checkpoint_id)
         if version is None:
-            raise WorkflowCheckpointException(f"there is no checkpoint {short(checkpoint_id)} in the store")
+            # The words of the framework's own storages; only a very long id is cut.
+            raise WorkflowCheckpointException(f"No checkpoint found with ID {checkpoint_id!s:.1000}")
         return self._read(version)
 
     @off_loop

@@ -6,10 +6,11 @@ timeline.
 
 from __future__ import annotations
 
+import copy
 from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Self
 from urllib.parse import unquote
 
 from holdfast import Holdfast, InvalidCall, NotFound, StaleVersion, Version
@@ -23,7 +24,9 @@ try:
 except ModuleNotFoundError as error:
     raise missing_extra(__name__, "Burr", error.name) from error
 
-_STATUSES = {"completed": "running", "failed": "failed"}  # status of an action: status of its run
+
+#: For an application that exists and was not loaded.
+_ADVICE = "continue it with initialize_from(persister, …), or choose another app_id"
 
 
 class HoldfastPersister(BaseStatePersister):
@@ -35,10 +38,20 @@ class HoldfastPersister(BaseStatePersister):
 
     def __init__(self, hf: Holdfast, *, allow: Iterable[type] = ()) -> None:
         self._log = EntryLog(hf, allow)
+        #: The application's own classes.
+        self.allowed = self._log.allowed
 
     def is_initialized(self) -> bool:
         """Return True: an open store needs no initialization."""
         return True
+
+    def copy(self) -> Self:
+        """Return a persister of the same class for another writer on the same store. Burr calls it for each
+        application of a parallel action, so that an attempt that still runs and its retry get separate
+        timelines. Attributes of a subclass are shared with the copy."""
+        made = copy.copy(self)
+        made._log = EntryLog(self._log.hf, self.allowed)  # noqa: SLF001 - its own class
+        return made
 
     def save(
         self,
@@ -47,14 +60,21 @@ class HoldfastPersister(BaseStatePersister):
         sequence_id: int,
         position: str,
         state: State[Any],
-        status: Literal["completed", "failed"],
+        status: str,
         **kwargs: Any,
     ) -> None:
         """Save the state after an action as a version. Raise `StaleVersion` if this persister is past the
-        sequence id."""
+        sequence id, or if the version that it saved or loaded last was removed; raise `AlreadyExists` for the
+        first sequence id of an application that is stored and was not loaded.
+
+        Burr saves the status `completed` or `failed`. An application may save any text: the run counts as
+        failed after `failed`, and as running after all others.
+        """
         check_integer("sequence_id", sequence_id, 0)
-        if status not in _STATUSES or not isinstance(state, State) or not isinstance(position, str):
-            raise InvalidCall("save takes the name of an action, a State, and 'completed' or 'failed'")
+        if not isinstance(state, State) or not isinstance(position, str) or not isinstance(status, str):
+            raise InvalidCall("save takes the name of an action, a State, and a status, such as 'completed'")
+        # Members of an enum and other subclasses are saved as the text that they equal.
+        position, status = str.__str__(position), str.__str__(status)
         custom = {key for key in state if key in FIELD_SERIALIZATION}
         values = {
             key: FIELD_SERIALIZATION[key][0](state[key]) if key in custom else state[key] for key in state
@@ -63,7 +83,8 @@ class HoldfastPersister(BaseStatePersister):
         entry |= {"state": values, "fields": sorted(custom)}
         run_id = _run_id(partition_key, app_id)
         after = self._newest_before(run_id, sequence_id)
-        made = self._log.append(run_id, entry, after=after, step=position, status=_STATUSES[status])
+        run_status = "failed" if status == "failed" else "running"
+        made = self._log.append(run_id, entry, after=after, step=position, status=run_status, advice=_ADVICE)
         self._log.remember(run_id, made)
 
     def load(
@@ -96,14 +117,21 @@ class HoldfastPersister(BaseStatePersister):
         found = self._log.recent_runs(prefix)
         return [unquote(name) for run in found if "/" not in (name := run.id.removeprefix(prefix))]
 
-    def _newest_before(self, run_id: str, sequence_id: int) -> int:
-        """Return the number of the version that the state of a sequence id follows; 0 if it is the first."""
+    def _newest_before(self, run_id: str, sequence_id: int) -> Version | None:
+        """Return the version that the state of a sequence id follows; None if it is the first."""
         known = self._log.find(run_id)
         if known is None:
-            known = self._find_around(run_id, sequence_id)[0]
-        elif _sequence_id_of(known) >= sequence_id:
+            newest = self._find_around(run_id, sequence_id)[0]
+            if newest is not None and self._log.is_remembered(run_id):
+                raise StaleVersion(
+                    f"the version of run {run_id!r} that this persister saved or loaded last was pruned, or the run "
+                    "was deleted and created again: load it again",
+                    run=run_id,
+                )
+            return newest
+        if _sequence_id_of(known) >= sequence_id:
             raise StaleVersion(f"run {run_id!r} is past sequence id {sequence_id}: load it again", run=run_id)
-        return 0 if known is None else known.number
+        return known
 
     def _find_around(self, run_id: str, sequence_id: int | None) -> tuple[Version | None, Version | None]:
         """Return the newest version before a sequence id on the head's timeline, and the version of that id;
@@ -132,6 +160,11 @@ class AsyncHoldfastPersister(AsyncBaseStatePersister):
 
     async def is_initialized(self) -> bool:
         return True
+
+    def copy(self) -> Self:
+        made = copy.copy(self)
+        made._persister = self._persister.copy()  # noqa: SLF001 - its own class
+        return made
 
     async def save(self, *args: Any, **kwargs: Any) -> None:
         await run_off_loop(self._persister.save, *args, **kwargs)

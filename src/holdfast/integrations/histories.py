@@ -53,23 +53,32 @@ class EntryLog:
         self.allowed = tuple(allow)
         for cls in self.allowed:
             holdfast.register(cls)
-        #: Run and number of entries that were read or written, by the framework's keys.
-        self._locations: OrderedDict[str, tuple[str, int]] = OrderedDict()
+        #: Run, number and hash of entries that were read or written, by the framework's keys.
+        self._locations: OrderedDict[str, tuple[str, int, str]] = OrderedDict()
         self._lock = threading.Lock()
 
     def find(self, key: str) -> Version | None:
-        """Return the entry of a key, if its location is remembered and it still exists."""
-        run_id, number = self._locations.get(key, ("", 0))
+        """Return the entry of a key, if its location is remembered and it still exists. A version of the same
+        number in a run that was deleted and created again is another entry."""
+        location = self._locations.get(key)
+        if location is None:
+            return None
+        run_id, number, version_hash = location
         try:
-            return self.hf.history(run_id).at(number) if number else None
+            found = self.hf.history(run_id).at(number)
         except NotFound:
             return None
+        return found if found.hash == version_hash else None
+
+    def is_remembered(self, key: str) -> bool:
+        """Return whether the location of an entry is remembered, even if it no longer exists."""
+        return key in self._locations
 
     def remember(self, key: str, version: Version) -> None:
         """Remember the location of an entry that was read or written."""
         with self._lock:
             self._locations.pop(key, None)
-            self._locations[key] = version.run, version.number
+            self._locations[key] = version.run, version.number, version.hash
             if len(self._locations) > _MAX_REMEMBERED:
                 self._locations.popitem(last=False)
 
@@ -82,22 +91,23 @@ class EntryLog:
         run_id: str,
         entry: Any,
         *,
-        after: int,
+        after: Version | None,
         step: str,
         tags: Iterable[str] = (),
         status: str | None = None,
+        advice: str = "continue it, or choose another id",
     ) -> Version:
-        """Commit an entry as the version after version `after`; 0 if it must be the first of its run."""
+        """Commit an entry as the version after `after`; None if it must be the first of its run. Raise
+        `StaleVersion` if the run was deleted and created again, or `AlreadyExists`, with `advice`, if the run of a
+        first entry exists."""
         history = self.hf.history(run_id)
         facts: dict[str, Any] = {"step": step, "tags": tags, "status": status}
-        if after:
+        if after is not None:
             return history.commit(entry, after=after, **facts)
         try:
             return history.commit(entry, expected=0, **facts)
         except StaleVersion as error:
-            raise AlreadyExists(
-                f"run {run_id!r} exists already: continue it, or choose another id", run=run_id
-            ) from error
+            raise AlreadyExists(f"run {run_id!r} exists already: {advice}", run=run_id) from error
 
 
 def check_store(hf: Any) -> Holdfast:

@@ -19,7 +19,11 @@ MAX_ID = 200
 MAX_TAG = 100
 MAX_STEP = 500
 MAX_NOTE = 100_000
-
+#: Bytes in UTF-8 of a version's key, and of the name of an attachment: an entry of a PostgreSQL index, which has both,
+#: holds at most 2704.
+MAX_KEY = 1_000
+#: Precedes the number of a timeline in the key of attachments that were made after a rollback.
+AFTER_ROLLBACK = " ~"
 #: The largest integer that a reference or an argument can hold.
 MAX_INTEGER = 10**18
 #: Most ids; they need no further check.
@@ -28,6 +32,10 @@ _PLAIN = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_ID}}}")
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "\x1b": "\\e"}
 _SURROGATE = re.compile("[\ud800-\udfff]")
+#: The end of the key of attachments that were made after a rollback.
+_ROLLBACK = re.compile(rf"(?<!^){AFTER_ROLLBACK}([1-9][0-9]{{0,9}})\Z")
+#: Bytes of the key of an attachment, with that end.
+MAX_ATTACHMENT_KEY = MAX_KEY + len(AFTER_ROLLBACK) + 10
 _SUFFIX = re.compile(r"(?:@(?P<at>\d{1,18}|head)|~(?P<back>\d{1,18})|:(?P<tag>.+))", re.DOTALL)
 
 
@@ -66,6 +74,54 @@ def check_tag(tag: Any) -> str:
     if problem is not None:
         raise InvalidReference(f"{short(tag)} cannot be a tag: it {problem}")
     return tag
+
+
+def check_version_key(key: Any) -> str:
+    """Return a valid key of a version, or raise `InvalidReference`."""
+    found = check_attachment_key(key)
+    if rollback_of(found) is not None:
+        raise InvalidReference(
+            f"{short(key)} cannot be a key: keys that end with {AFTER_ROLLBACK!r} and a number belong to attachments "
+            "that are made after a rollback"
+        )
+    return found
+
+
+def check_attachment_key(key: Any) -> str:
+    """Return a valid key of an attachment, or raise `InvalidReference`: that of a version, perhaps with a suffix for a
+    rollback."""
+    if not isinstance(key, str):
+        raise InvalidReference(f"a key is a string, not {type(key).__name__}")
+    if CONTROL.search(key) or not _has_key_length(_ROLLBACK.sub("", key)):
+        raise InvalidReference(
+            f"{short(key)} cannot be a key: a key has 1 to {MAX_KEY} bytes in UTF-8 and no control characters"
+        )
+    return str.__str__(key)
+
+
+def rollback_of(key: str) -> int | None:
+    """Return the timeline in the key of attachments that were made after a rollback; None if it has none."""
+    found = _ROLLBACK.search(key)
+    return None if found is None else int(found[1])
+
+
+def check_attachment_name(name: Any) -> str:
+    """Return a valid name of an attachment, or raise `InvalidCall`."""
+    if not isinstance(name, str) or "\0" in name or not _has_key_length(name):
+        raise InvalidCall(
+            f"{short(name)} cannot be the name of an attachment: a name is a text of 1 to {MAX_KEY} bytes in UTF-8 "
+            "without NUL"
+        )
+    return str.__str__(name)
+
+
+def _has_key_length(text: str) -> bool:
+    """Return whether a text has a length that keys and names may have; False if it has a lone surrogate."""
+    try:
+        # The number of characters first: a long text is not encoded.
+        return 0 < len(text) <= MAX_KEY and len(str.encode(text)) <= MAX_KEY
+    except UnicodeEncodeError:
+        return False
 
 
 def check_tags(tags: Any) -> list[str]:

@@ -129,6 +129,8 @@ class VersionRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     step: str | None = None
     #: Further fields, encoded: actor, note, address, …; empty if there are none.
     detail: bytes = b""
+    #: The name that another system gave it, unique in its run; a pruned version has none.
+    key: str | None = None
     #: The first half of the parent's hash: the link of the chain.
     prev: bytes
     pack_hash: bytes
@@ -174,12 +176,41 @@ class MarkRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     at: int
 
 
+class AttachmentRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A value that is stored under a version's key, without a version of its own."""
+
+    #: The key of a version, which may not exist yet.
+    key: str
+    name: str
+    at: int
+    #: The encoded value.
+    data: bytes
+    hash: bytes
+
+
 class ArtifactRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A row of the table of artifacts."""
 
     digest: bytes
     size: int
     at: int
+
+
+class ItemRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A row of the table of items."""
+
+    namespace: tuple[str, ...]
+    key: str
+    #: The encoded value.
+    data: bytes
+    created: int
+    updated: int
+    #: Microseconds after the last use at which it expires; None if it does not.
+    ttl: int | None = None
+    #: When it expires.
+    expires: int | None = None
+    #: The terms by which it is found.
+    terms: tuple[bytes, ...] = ()
 
 
 class StoreStats(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -70,6 +70,8 @@ class VersionView(TypedDict):
     pinned: bool
     note: str | None
     actor: str | None
+    #: The name that another system gave it.
+    key: str | None
     hash: str
 
 
@@ -82,7 +84,7 @@ class ImplementationView(TypedDict):
 
 
 class VersionDetailView(TypedDict):
-    """The arguments, result, error and annotations of a version."""
+    """The arguments, result, error and annotations of a version, and the names of its attachments."""
 
     implementation: ImplementationView | None
     #: By parameter: of the step, or in a first version of the workflow; null if the version stores none.
@@ -90,6 +92,7 @@ class VersionDetailView(TypedDict):
     result: Any
     error: Any
     annotations: Any
+    attachments: list[str]
 
 
 class LimitsView(TypedDict, total=False):
@@ -291,14 +294,20 @@ def has_failed(version: Version) -> bool:
 
 
 def version_detail_view(version: Version) -> VersionDetailView:
-    """Return the arguments, result, error and annotations of a version."""
+    """Return the arguments, result, error, annotations and names of attachments of a version."""
     return {
         "implementation": implementation_view(version.implementation),
         "arguments": as_json(version.arguments),
         "result": as_json(version.result),
         "error": as_json(version.error),
         "annotations": as_json(version.annotations),
+        "attachments": attachment_names(version),
     }
+
+
+def attachment_names(version: Version) -> list[str]:
+    """Return the names of the attachments of a version."""
+    return [] if version.key is None else version.history.attachment_names(version.key)
 
 
 def full_version_view(version: Version) -> dict[str, Any]:

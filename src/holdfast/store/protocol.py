@@ -7,7 +7,8 @@ thread. A store raises Holdfast's errors, never a driver's.
 Contracts of all stores:
 
 - `append` is atomic, and durable when it returns. It compares the run's `revision` with the expected one; if they
-  differ, or if a run that should be new exists, it raises `StaleVersion` and writes nothing.
+  differ, if a run that should be new exists, or if the run has a version with the key of the new one, it raises
+  `StaleVersion` and writes nothing.
 - The store's own clock decides whether a lease has expired, in the statement or under the lock that writes: a process
   that was suspended cannot write with a lease that expired meanwhile.
 - A record that is read equals the record that was written, or the read raises `CorruptStore`. `history` checks the
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol, TypeAlias, TypedDict, Unpack
 
 import msgspec
@@ -30,7 +31,9 @@ import msgspec
 from holdfast.errors import HoldfastError, LeaseExpired, NotFound, StaleVersion
 from holdfast.model.records import (
     ArtifactRecord,
+    AttachmentRecord,
     EventRecord,
+    ItemRecord,
     MarkRecord,
     RunRecord,
     StoreStats,
@@ -38,11 +41,17 @@ from holdfast.model.records import (
     VersionRecord,
 )
 from holdfast.tree.pack import Upload
+from holdfast.tree.terms import TermQuery
 
 #: A version with its pack, the further blocks of the pack, and the digests of the artifacts that the pack refers to.
 VersionParts: TypeAlias = tuple[VersionRecord, Sequence[bytes], Sequence[bytes]]
 #: An entry of the journal: an event, or a version with the key of its run.
 JournalEntry: TypeAlias = EventRecord | tuple[int, VersionRecord]
+#: Labels, of which the first ones form the prefixes of a namespace.
+Namespace: TypeAlias = tuple[str, ...]
+
+#: Bytes of the attachments that are read at once.
+_ATTACHMENT_PAGE = 4_000_000
 
 
 class QueuePlace(NamedTuple):
@@ -84,6 +93,8 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     uploads: Sequence[Upload] = ()
     #: Artifacts that the version's pack refers to; `NotFound` if one is neither stored nor in `uploads`.
     holds: Sequence[bytes] = ()
+    #: Attachments that are stored with the version and replace others in their places, which differ from each other.
+    attachments: Sequence[AttachmentRecord] = ()
     #: The queue from which workers claim the run from now on. A run that is there with the same priority keeps its
     #: turn.
     queue: QueuePlace | None = None
@@ -100,11 +111,17 @@ class Prune(NamedTuple):
     drop: Sequence[int]
     #: Stubs that replace versions.
     thin: Sequence[VersionParts]
+    #: Keys of these versions, whose attachments are removed.
+    keys: Sequence[str] = ()
+    #: Keys without a version, whose attachments are removed that were stored before a time.
+    unused: Sequence[str] = ()
+    before: int = 0
     events: Sequence[EventRecord] = ()
 
 
 class RunImport(NamedTuple):
-    """A complete run to import; versions and uploads are read as they are needed."""
+    """A complete run to import; versions, uploads and attachments are read as they are needed, in this order or in
+    another."""
 
     run: RunRecord
     versions: Iterator[VersionParts]
@@ -112,6 +129,7 @@ class RunImport(NamedTuple):
     marks: Sequence[MarkRecord]
     events: Sequence[EventRecord]
     uploads: Iterator[Upload]
+    attachments: Iterable[AttachmentRecord] = ()
 
 
 class RunFilters(TypedDict, total=False):
@@ -144,6 +162,28 @@ class VersionQuery(TypedDict, total=False):
     tag: str | None
     #: Include the stubs of pruned versions.
     pruned: bool
+
+
+class ItemKey(NamedTuple):
+    """The name of an item."""
+
+    namespace: Namespace
+    key: str
+
+
+class ItemPut(NamedTuple):
+    """An item to store, and the vectors by which it is found: little-endian floats of 32 bits."""
+
+    record: ItemRecord
+    vectors: Sequence[bytes] = ()
+
+
+class RecentItem(NamedTuple):
+    """The name of an item, and when it was put: a position in the list of items, newest first."""
+
+    updated: int
+    namespace: Namespace
+    key: str
 
 
 class RunStore(Protocol):
@@ -212,8 +252,15 @@ class VersionStore(Protocol):
     def block(self, run: int, number: int, index: int) -> bytes | None:
         """Return a further block of a version's pack."""
 
-    def timelines(self, run: int) -> list[TimelineRecord]:
-        """Return all timelines, oldest first."""
+    def version_by_key(self, run: int, key: str) -> VersionRecord | None:
+        """Return the version with a key, without its pack."""
+
+    def keyed_versions(self, run: int, *, before: str | None = None, limit: int = 100) -> list[VersionRecord]:
+        """Return versions that have a key below `before`, without packs, in descending order of their keys' bytes in
+        UTF-8."""
+
+    def timelines(self, run: int, *, after: int = 0) -> list[TimelineRecord]:
+        """Return the timelines with higher numbers than `after`, oldest first."""
 
     def marks(self, run: int, first: int | None = None, last: int | None = None) -> list[MarkRecord]:
         """Return the tags and pins of a range of versions, by number and name."""
@@ -231,6 +278,30 @@ class VersionStore(Protocol):
     def prune(self, plan: Prune) -> RunRecord:
         """Prune atomically, with the same comparison as `append`; `StaleVersion` too if a version to remove has a
         mark, which must have been set after the pruning was planned."""
+
+
+class AttachmentStore(Protocol):
+    """Values under the keys of versions. They change neither the run's record nor its revision. Keys and names are in
+    the order of their bytes in UTF-8."""
+
+    def attach(self, run: int, attachments: Sequence[AttachmentRecord], *, replace: bool) -> list[bool]:
+        """Store attachments, whose places differ, together; return for each whether it was stored. One whose place is
+        taken replaces the stored one with `replace`, and is not stored otherwise. `NotFound` if there is no run with
+        this key."""
+
+    def attachments_of(self, run: int, keys: Sequence[str]) -> list[AttachmentRecord]:
+        """Return all attachments of some keys, by key and name."""
+
+    def attachment_names(self, run: int, key: str) -> list[str]:
+        """Return the names of the attachments of a key, in order, without reading their values."""
+
+    def attachments(
+        self, run: int, *, after: tuple[str, str] = ("", ""), limit: int = 1000
+    ) -> list[AttachmentRecord]:
+        """Return attachments after a key and a name, by key and name."""
+
+    def attachment_keys(self, run: int, *, before: int) -> list[str]:
+        """Return the keys of the attachments that were all stored before a time, in order."""
 
 
 class ArtifactStore(Protocol):
@@ -300,7 +371,51 @@ class QueueStore(Protocol):
         """Return the number of runs by queue and status."""
 
 
-class Store(RunStore, VersionStore, ArtifactStore, ValueStore, QueueStore, Protocol):
+class ItemStore(Protocol):
+    """Values under a namespace and a key, which belong to no run. The last put wins. Namespaces are in the order of
+    their labels, labels and keys in that of their code points. The caller decides by its clock what has expired."""
+
+    def put_items(self, puts: Sequence[ItemPut], deletes: Sequence[ItemKey] = ()) -> None:
+        """Store items and delete others, atomically; names differ. An item replaces the one of its name, with all its
+        vectors, but keeps the time of its creation, unless that had expired or is damaged."""
+
+    def items(self, keys: Sequence[ItemKey]) -> list[ItemRecord]:
+        """Return the items of these names, expired ones included, in any order; missing ones are omitted."""
+
+    def recent_items(
+        self,
+        prefix: Namespace,
+        *,
+        before: RecentItem | None = None,
+        limit: int = 100,
+        terms: TermQuery | None = None,
+    ) -> list[RecentItem]:
+        """Return the names of items in all namespaces with a prefix, expired ones included, newest first; of those put
+        at the same time, the last by name first. With `terms`, at least the items that it selects;
+        exactly those if it has one group or one range."""
+
+    def nearest_items(
+        self, prefix: Namespace, vector: bytes, metric: str, limit: int
+    ) -> list[tuple[float, ItemKey]]:
+        """Return the names of the items whose best vector scores highest, best first, expired ones included. `metric`
+        is cosine, inner_product or l2 (the negative distance). `InvalidCall` if a vector has another length."""
+
+    def namespaces(
+        self, prefix: Namespace, *, after: Namespace | None = None, skip: bool = False, limit: int = 100, now: int
+    ) -> list[Namespace]:  # fmt: skip
+        """Return the namespaces with a prefix that have an item that has not expired, in order, after a namespace; with
+        `skip`, after all namespaces of which that is a prefix."""
+
+    def renew_items(self, records: Sequence[ItemRecord], now: int) -> None:
+        """Let items that have a `ttl` expire that long after `now`, unless they have changed since they were read."""
+
+    def sweep_items(self, now: int, limit: int) -> int:
+        """Delete items that have expired, at most `limit`; return their number."""
+
+
+class Store(
+    RunStore, VersionStore, AttachmentStore, ArtifactStore, ValueStore, QueueStore, ItemStore, Protocol
+):
     """All of it."""
 
     def wait_for_change(self, timeout: float) -> bool:
@@ -382,6 +497,21 @@ def stale_run(run: RunRecord) -> StaleVersion:
 def stale_new_run(run: RunRecord) -> StaleVersion:
     """Return the error for a new run whose id exists."""
     return StaleVersion(f"run {run.id!r} was created by another writer: read it, then try again")
+
+
+def run_is_gone(key: int) -> NotFound:
+    """Return the error for an attachment to a run that does not exist."""
+    return NotFound(f"the run with key {key} does not exist, or was deleted: create it first")
+
+
+def iter_attachments(store: AttachmentStore, run: int) -> Iterator[AttachmentRecord]:
+    """Yield all attachments of a run, by key and name, in pages of about `_ATTACHMENT_PAGE` bytes."""
+    after, limit = ("", ""), 1
+    while found := store.attachments(run, after=after, limit=limit):
+        yield from found
+        after = (found[-1].key, found[-1].name)
+        size = sum(len(each.data) for each in found) // len(found) + 1
+        limit = max(1, min(2 * limit, 1_000, _ATTACHMENT_PAGE // size))
 
 
 def stale_value(name: str) -> StaleVersion:

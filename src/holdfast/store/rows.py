@@ -20,6 +20,7 @@ from holdfast.model.records import (
     KINDS,
     LIVE,
     STATUSES,
+    AttachmentRecord,
     EventRecord,
     MarkRecord,
     RunRecord,
@@ -139,6 +140,7 @@ def version_values(version: VersionRecord, pack: bytes) -> tuple[Any, ...]:
         version.step,
         version.detail or None,
         version.prev + version.pack_hash + version.hash,
+        version.key,
         pack,
     )
 
@@ -148,7 +150,7 @@ def version_record(row: tuple[Any, ...]) -> VersionRecord:
     here fail the version's hash."""
     try:
         seal = row[12]
-        if row[7] not in (0, 1) or type(seal) is not bytes or (len(row) > 14 and type(row[14]) is not bytes):
+        if row[7] not in (0, 1) or type(seal) is not bytes or (len(row) > 15 and type(row[15]) is not bytes):
             raise TypeError
         return VersionRecord(
             seq=row[0],
@@ -159,14 +161,15 @@ def version_record(row: tuple[Any, ...]) -> VersionRecord:
             status=STATUSES[row[5]],
             steps=row[6],
             pruned=bool(row[7]),
-            size=row[13] + row[8],
+            size=row[14] + row[8],
             at=row[9],
             step=row[10],
             detail=row[11] or b"",
             prev=seal[:8],
             pack_hash=seal[8:24],
             hash=seal[24:],
-            pack=row[14] if len(row) > 14 else None,
+            key=row[13],
+            pack=row[15] if len(row) > 15 else None,
         )
     except (TypeError, IndexError) as error:
         raise CorruptStore(
@@ -179,7 +182,7 @@ def intact_packs(rows: Iterable[tuple[Any, ...]]) -> dict[tuple[int, int], Versi
     found = {}
     for row in rows:
         with suppress(CorruptStore):
-            found[row[15], row[1]] = version_record(row[:15])
+            found[row[16], row[1]] = version_record(row[:16])
     return found
 
 
@@ -198,8 +201,8 @@ def event_record(seq: int, row: tuple[Any, ...]) -> EventRecord:
 def entry_record(row: tuple[Any, ...]) -> JournalEntry:
     """Build an entry of the journal from the columns of a version, which events share, and the run's key."""
     if row[1] is None:
-        return event_record(row[0], (row[14], row[9], row[10], row[11], row[12]))
-    return row[14], version_record(row[:14])
+        return event_record(row[0], (row[15], row[9], row[10], row[11], row[12]))
+    return row[15], version_record(row[:15])
 
 
 def timeline_row(key: int, timeline: TimelineRecord) -> tuple[Any, ...]:
@@ -226,6 +229,22 @@ def mark_record(row: tuple[Any, ...]) -> MarkRecord:
     if row_sum(*row[:-1]) != row[-1]:
         raise CorruptStore(f"a tag of version {row[2]} is damaged: verify the store")
     return MarkRecord(number=row[2], name=row[1], at=row[3])
+
+
+def attachment_row(key: int, attachment: AttachmentRecord) -> tuple[Any, ...]:
+    """Return the values of an attachment's row. `history` checks its hash."""
+    return key, attachment.key, attachment.name, attachment.at, attachment.data, attachment.hash
+
+
+def attachment_record(row: tuple[Any, ...]) -> AttachmentRecord:
+    """Build an attachment from its row."""
+    try:
+        _, key, name, at, data, hashed = row
+        if type(data) is not bytes or type(hashed) is not bytes:
+            raise TypeError
+        return AttachmentRecord(key=key, name=name, at=at, data=data, hash=hashed)
+    except (TypeError, ValueError) as error:
+        raise CorruptStore("the row of an attachment is damaged: verify the store") from error
 
 
 def count_by_queue(rows: Iterable[tuple[str, int, int]]) -> dict[str, dict[str, int]]:

@@ -58,8 +58,8 @@ class SQLConnection(Protocol):
     def change(self, statement: str, values: Sequence[Any] = ()) -> int:
         """Run a statement; return the number of rows that it changed."""
 
-    def change_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
-        """Run a statement once for each row of values."""
+    def change_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> int:
+        """Run a statement once for each row of values; return the number of rows that it changed."""
 
 
 class SQLDatabase(Protocol):
@@ -99,6 +99,8 @@ class SQLDialect(NamedTuple):
     pack_bytes: str
     #: Versions of many runs with packs and keys of runs.
     packs_of: str
+    #: Attachments of the run $1 with the keys $2, by key and name.
+    attachments_of: str
     #: The digests of a list $1 that are stored; delete the contents of such a list.
     known_artifacts: str
     delete_pieces: str
@@ -224,8 +226,11 @@ _LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
 class SQLVersions:
     """Reads versions, their packs, timelines and marks."""
 
+    _BY_KEY = "SELECT {} FROM journal WHERE run = $1 AND external = $2"
+    _KEYED = "SELECT {} FROM journal WHERE run = $1 AND external IS NOT NULL ORDER BY external DESC LIMIT $2"
+    _KEYED_BEFORE = "SELECT {} FROM journal WHERE run = $1 AND external < $2 ORDER BY external DESC LIMIT $3"
     _BLOCK = "SELECT data FROM block WHERE run = $1 AND number = $2 AND n = $3"
-    _TIMELINES = "SELECT * FROM timeline WHERE run = $1 ORDER BY number"
+    _TIMELINES = "SELECT * FROM timeline WHERE run = $1 AND number > $2 ORDER BY number"
     _MARKS = "SELECT * FROM mark WHERE run = $1 AND number >= $2 AND number <= $3 ORDER BY number, name"
 
     def __init__(self, database: SQLDatabase, dialect: SQLDialect) -> None:
@@ -282,9 +287,23 @@ class SQLVersions:
         row = self._database.row(self._BLOCK, (run, number, index))
         return None if row is None else row[0]
 
-    def timelines(self, run: int) -> list[TimelineRecord]:
-        """Return all timelines, oldest first."""
-        return [timeline_record(row) for row in self._database.rows(self._TIMELINES, (run,))]
+    def by_key(self, run: int, key: str) -> VersionRecord | None:
+        """Return the version with a key, without its pack."""
+        row = self._database.row(self._BY_KEY.format(self._dialect.version), (run, key))
+        return None if row is None else version_record(row)
+
+    def keyed(self, run: int, *, before: str | None = None, limit: int = 100) -> list[VersionRecord]:
+        """Return versions that have a key below `before`, without packs, in descending order of keys."""
+        version = self._dialect.version
+        if before is None:
+            rows = self._database.rows(self._KEYED.format(version), (run, limit))
+        else:
+            rows = self._database.rows(self._KEYED_BEFORE.format(version), (run, before, limit))
+        return list(map(version_record, rows))
+
+    def timelines(self, run: int, *, after: int = 0) -> list[TimelineRecord]:
+        """Return the timelines with higher numbers than `after`, oldest first."""
+        return [timeline_record(row) for row in self._database.rows(self._TIMELINES, (run, after))]
 
     def marks(self, run: int, first: int | None = None, last: int | None = None) -> list[MarkRecord]:
         """Return the tags and pins of a range of versions, by number and name."""
@@ -296,6 +315,7 @@ class SQLVersions:
 INSERT_MARK = "INSERT INTO mark VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING"
 DELETE_MARK = "DELETE FROM mark WHERE run = $1 AND name = $2 AND number = $3"
 HAS_VERSION = "SELECT 1 FROM journal WHERE run = $1 AND number = $2 AND pruned = 0"
+HAS_KEY = "SELECT 1 FROM journal WHERE run = $1 AND external = $2"
 INSERT_TIMELINE = "INSERT INTO timeline VALUES ($1, $2, $3, $4, $5, $6, $7)"
 INSERT_BLOCK = "INSERT INTO block (run, number, n, data) VALUES ($1, $2, $3, $4)"
 DELETE_RUN = "DELETE FROM run WHERE key = $1 AND revision = $2"

@@ -11,7 +11,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.model.records import EventRecord, MarkRecord, RunRecord, TimelineRecord, VersionRecord
+from holdfast.model.records import (
+    AttachmentRecord,
+    EventRecord,
+    MarkRecord,
+    RunRecord,
+    TimelineRecord,
+    VersionRecord,
+)
 from holdfast.store.protocol import Append, JournalEntry, RunImport, Store, VersionParts
 from holdfast.tree.artifact import PIECE
 from holdfast.tree.pack import Upload
@@ -80,6 +87,12 @@ def stubs(*which: int) -> list[VersionParts]:
 def event(kind: str = "noted", at: int = 1_000, data: bytes = b"") -> EventRecord:
     """Return an event."""
     return EventRecord(kind=kind, at=at, data=data)
+
+
+def attachment(key: str, name: str = "name", *, data: bytes = b"data", at: int = 7) -> AttachmentRecord:
+    """Return an attachment. Its hash has the length that a store may rely on."""
+    hashed = digest(f"{key}\0{name}\0{at}".encode() + data)[:16]
+    return AttachmentRecord(key=key, name=name, at=at, data=data, hash=hashed)
 
 
 def begin(store: Store, run_id: str = "run", **fields: Any) -> RunRecord:
@@ -189,8 +202,9 @@ def belongings(
     list[TimelineRecord],
     list[MarkRecord],
     list[JournalEntry],
+    list[AttachmentRecord],
 ]:
-    """Return the versions with packs, blocks, timelines, marks and journal of a run."""
+    """Return the versions with packs, blocks, timelines, marks, journal and attachments of a run."""
     every = numbers(store.versions(run.key, limit=ALL, ascending=True, pruned=True))
     packs = sorted(store.packs(run.key, every), key=lambda record: record.number)
     return (
@@ -199,6 +213,7 @@ def belongings(
         store.timelines(run.key),
         store.marks(run.key),
         store.journal(run=run.key, after=0, limit=ALL),
+        store.attachments(run.key, limit=ALL),
     )
 
 

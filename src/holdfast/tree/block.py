@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Sequence, Set
 from hashlib import sha256
 from itertools import chain, pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import zstandard
@@ -33,6 +33,7 @@ from holdfast.tree.codec import (
     to_bytes,
 )
 from holdfast.tree.containers import FAN
+from holdfast.tree.dictionary import WORDS
 from holdfast.tree.frozen import At, FrozenDict
 from holdfast.tree.values import NATIVE
 
@@ -44,9 +45,10 @@ _MAX_REFS = 1024
 
 REF, VECTOR, BRANCH, SEALED, FLAT, TRIE, FORK, BUCKET, LARGE, REFS = range(32, 42)
 
-_PLAIN, _ZSTD = b"\x00", b"\x01"
-#: Bytes below which compression does not pay.
-_SHORT = 64
+#: Markers of blocks: not compressed, compressed, compressed with the dictionary.
+_PLAIN, _ZSTD, _ZSTD_WORDS = b"\x00", b"\x01", b"\x02"
+#: Bytes below which compression does not pay, and up to which the dictionary does.
+_SHORT, _MAX_WORDS = 64, 8 * 1024
 #: Levels of groups that a vector can have.
 _MAX_HEIGHT = 12
 
@@ -143,8 +145,14 @@ def squeeze(nodes: list[Any]) -> bytes:
     data = to_bytes(nodes)
     if len(data) < _SHORT:
         return _PLAIN + data
-    packed = compressor().compress(data)
-    return _ZSTD + packed if len(packed) < len(data) else _PLAIN + data
+    marker, used = (_ZSTD, _compressor) if len(data) > _MAX_WORDS else (_ZSTD_WORDS, _word_compressor)
+    packed = used().compress(data)
+    return marker + packed if len(packed) < len(data) else _PLAIN + data
+
+
+def compressed_size(data: bytes) -> int:
+    """Return the approximate size of data in a compressed block."""
+    return len(_compressor().compress(data))
 
 
 def open_block(block: bytes) -> list[msgspec.Raw]:
@@ -219,7 +227,7 @@ def _inflate(block: bytes) -> bytes | memoryview:
     marker, data = block[:1], memoryview(block)[1:]
     if marker == _PLAIN:
         return data
-    if marker != _ZSTD:
+    if marker not in _DECOMPRESSORS:
         raise IncompatibleFormat(
             f"a block of kind {marker!r} was written by a newer Holdfast: upgrade to read it"
         )
@@ -227,7 +235,7 @@ def _inflate(block: bytes) -> bytes | memoryview:
         size = zstandard.get_frame_parameters(data, zstandard.FORMAT_ZSTD1_MAGICLESS).content_size
         if not 0 <= size <= MAX_BLOCK:
             raise IncompatibleFormat("a block claims to be larger than the maximum")
-        return _decompressor().decompress(data)
+        return _DECOMPRESSORS[marker]().decompress(data)
     except zstandard.ZstdError as error:
         raise IncompatibleFormat(f"a block cannot be decompressed: {error}") from error
 
@@ -237,19 +245,47 @@ _local = threading.local()
 _PARAMETERS = zstandard.ZstdCompressionParameters.from_level(1, format=zstandard.FORMAT_ZSTD1_MAGICLESS)
 
 
-def compressor() -> zstandard.ZstdCompressor:
-    """Return the compressor of this thread."""
-    found: zstandard.ZstdCompressor | None = getattr(_local, "compressor", None)
-    if found is None:
-        found = _local.compressor = zstandard.ZstdCompressor(compression_params=_PARAMETERS)
-    return found
+_DICTIONARY = zstandard.ZstdCompressionDict(WORDS, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+_DICTIONARY.precompute_compress(compression_params=_PARAMETERS)
+
+T = TypeVar("T")
 
 
+def _of_thread(make: Callable[[], T]) -> Callable[[], T]:
+    """Return a function that returns an object of the calling thread: contexts of zstd are for one thread at a time."""
+    name = make.__qualname__
+
+    def get() -> T:
+        found: T | None = getattr(_local, name, None)
+        if found is None:
+            found = make()
+            setattr(_local, name, found)
+        return found
+
+    return get
+
+
+@_of_thread
+def _compressor() -> zstandard.ZstdCompressor:
+    return zstandard.ZstdCompressor(compression_params=_PARAMETERS)
+
+
+@_of_thread
+def _word_compressor() -> zstandard.ZstdCompressor:
+    return zstandard.ZstdCompressor(compression_params=_PARAMETERS, dict_data=_DICTIONARY)
+
+
+@_of_thread
 def _decompressor() -> zstandard.ZstdDecompressor:
-    found: zstandard.ZstdDecompressor | None = getattr(_local, "decompressor", None)
-    if found is None:
-        found = _local.decompressor = zstandard.ZstdDecompressor(format=zstandard.FORMAT_ZSTD1_MAGICLESS)
-    return found
+    return zstandard.ZstdDecompressor(format=zstandard.FORMAT_ZSTD1_MAGICLESS)
+
+
+@_of_thread
+def _word_decompressor() -> zstandard.ZstdDecompressor:
+    return zstandard.ZstdDecompressor(format=zstandard.FORMAT_ZSTD1_MAGICLESS, dict_data=_DICTIONARY)
+
+
+_DECOMPRESSORS = {_ZSTD: _decompressor, _ZSTD_WORDS: _word_decompressor}
 
 
 _value_hook = ext_hook(True)

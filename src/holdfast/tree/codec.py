@@ -17,18 +17,10 @@ import msgspec
 from msgspec.msgpack import Ext
 
 from holdfast.errors import HoldfastError, IncompatibleFormat, UnknownTimeZone, UnsupportedValue
+from holdfast.tree import adapter
+from holdfast.tree.adapter import Replaced
 from holdfast.tree.frozen import BOXED, DICTS, LISTS, Box, FrozenDict, FrozenList, freeze_dict, freeze_list
-from holdfast.tree.values import (
-    NATIVE,
-    TAGGED,
-    Opaque,
-    current_tag,
-    is_constant_tag,
-    kind_of,
-    parts_of,
-    restore,
-    tag_of,
-)
+from holdfast.tree.values import NATIVE, TAGGED, Opaque, find_tag, kind_of, parts_of, restore, tag_of
 
 BIG_INT = 1
 TEXT = 2
@@ -90,7 +82,8 @@ def _rename(raw: Any) -> Any:
         return raw
     parts = _rename(_plain_parts.decode(raw.data))
     if raw.code == TAGGED and type(parts) is list and parts and type(parts[0]) is str:
-        parts[0] = current_tag(parts[0])
+        known = find_tag(parts[0])
+        parts[0] = parts[0] if known is None else known[1].tag
     return Ext(raw.code, to_bytes(parts))
 
 
@@ -111,16 +104,18 @@ def leaf_ext(value: Any, hides: Hides | None = None, *, depth: int = 0) -> Ext:
     if kind.code in _SETS:
         if depth + 1 > MAX_DEPTH:
             raise too_deep()
-        refuse_collisions(value, UnsupportedValue)
+        # A copy: another thread may change the set meanwhile.
+        members = (*value,)
+        refuse_collisions(members, UnsupportedValue)
         # Each item is encoded once: sorting in `split` would double the work with every set inside a set.
-        items = sorted(to_bytes(_prepare(item, depth + 2, hides)) for item in value)
+        items = sorted(to_bytes(_prepare(item, depth + 2, hides)) for item in members)
         return Ext(kind.code, _raw.encode([msgspec.Raw(item) for item in items]))
     try:
         parts = _prepare(parts_of(kind, value), depth + 1, hides)
     except UnsupportedValue as error:
         if kind.wrapped:
             del error.details.get("path", [])[:1]
-        raise
+        adapter.simplify(value, error)
     return Ext(kind.code, to_bytes([tag_of(kind, value), parts] if kind.code == TAGGED else parts))
 
 
@@ -190,8 +185,27 @@ def prepare_key(key: Any, *, depth: int = 0) -> Any:
     if type(key) in NATIVE:
         return key
     ext = leaf_ext(key, depth=depth)
-    _refuse_mutable(key)
+    try:
+        _refuse_mutable(key)
+    except Replaced:
+        # An item of a tuple.
+        raise Replaced(decode(to_bytes(ext))) from None
     return ext
+
+
+def replace_keys(value: dict[Any, Any], *, depth: int = 0) -> dict[Any, Any]:
+    """Return a dict in which the adapter has replaced keys that cannot be stored."""
+    out: dict[Any, Any] = {}
+    for key, item in dict.items(value):
+        stored = key
+        try:
+            prepare_key(key, depth=depth)
+        except Replaced as error:
+            stored = error.value
+        if stored in out:
+            raise UnsupportedValue(f"two keys would both be stored as {stored!r:.60}: use other keys")
+        out[stored] = item
+    return out
 
 
 def open_key(key: Any) -> Any:
@@ -299,14 +313,14 @@ def _restore_frozen(code: int, data: memoryview) -> Any:
 
 
 def _is_constant(data: memoryview) -> bool:
-    parts = _decode(_plain_parts, data)
-    tag = parts[0] if type(parts) is list and len(parts) == 2 else None
+    tag, _ = _decode(_tagged, data)
     if type(tag) is Ext:
         # A text with a lone surrogate.
         tag = _decode(_plain, to_bytes(tag))
     if type(tag) is not str:
         raise IncompatibleFormat("a stored value of a registered type has no tag", kind=TAGGED)
-    return is_constant_tag(tag)
+    known = find_tag(tag)
+    return known is not None and not known[1].boxed
 
 
 def _holds_box(value: Any) -> bool:
@@ -357,20 +371,26 @@ def _prepare(value: Any, depth: int, hides: Hides | None) -> Any:
         return out
     if kind is dict or kind in DICTS or getattr(kind, "__holdfast_plain__", None) is dict:
         return _prepare_dict(value, depth, hides)
-    return leaf_ext(value, hides, depth=depth)
+    try:
+        return leaf_ext(value, hides, depth=depth)
+    except Replaced as error:
+        return _prepare(error.value, depth, hides)
 
 
 def _prepare_dict(value: dict[Any, Any], depth: int, hides: Hides | None) -> Any:
-    values = dict.values(value)
-    if hides is None and NATIVE.issuperset(map(type, value)) and NATIVE.issuperset(map(type, values)):
-        return dict(value)
+    # A copy: another thread may add keys meanwhile.
+    value = dict.copy(value)
+    if hides is None and NATIVE.issuperset(map(type, value)) and NATIVE.issuperset(map(type, value.values())):
+        return value
     out = {}
     odd_keys = {}
-    for key, item in dict.items(value):
+    for key, item in value.items():
         try:
             if type(key) not in NATIVE:
                 odd_keys[key] = prepare_key(key, depth=depth + 1)
             out[key] = REDACTED if hides is not None and hides(key) else _prepare(item, depth + 1, hides)
+        except Replaced:
+            return _prepare_dict(replace_keys(value, depth=depth + 1), depth, hides)
         except UnsupportedValue as error:
             raise under(error, key) from None
     if not odd_keys:
@@ -405,3 +425,5 @@ _plain: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ext_hook=ext_hook
 _frozen: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ext_hook=ext_hook(True))
 #: Keeps extensions encoded.
 _plain_parts: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder()
+#: A tag, and the parts still encoded.
+_tagged: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(tuple[Any, msgspec.Raw])

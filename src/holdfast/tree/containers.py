@@ -72,10 +72,16 @@ MAX_LEVEL = 64 // BITS
 class Group:
     """Consecutive items of a list, or groups of them."""
 
-    __slots__ = ("__weakref__", "at", "count", "flat", "items", "long")
+    __slots__ = ("__weakref__", "at", "count", "flat", "is_mended", "items", "long")
 
     def __init__(
-        self, items: list[Any], count: int, long: Long | None = None, *, flat: bool | None = None
+        self,
+        items: list[Any],
+        count: int,
+        long: Long | None = None,
+        *,
+        flat: bool | None = None,
+        is_mended: bool = False,
     ) -> None:
         self.items = items
         #: List items below this group.
@@ -84,6 +90,8 @@ class Group:
         self.at: At | None = None
         #: Whether all items are records (see `are_flat`); None if not known.
         self.flat = flat
+        #: Whether it is a group of which items were replaced.
+        self.is_mended = is_mended
 
 
 class Vector:
@@ -313,7 +321,7 @@ def _replaced(items: list[Any], old: Vector, changed: list[int]) -> Vector:
         start = starts[number]
         group = tail if number == len(groups) else groups[number]
         run = items[start : start + group.count]
-        made = Group(run, group.count, _select_long(run, group.long))
+        made = Group(run, group.count, _select_long(run, group.long), is_mended=True)
         if number == len(groups):
             tail = made
         else:
@@ -338,9 +346,10 @@ def _count_kept(vector: Vector, keep: int) -> tuple[int, int]:
 def _regroup(items: list[Any], old: list[Group], level: int, long: Long) -> list[Group]:
     """Return groups of `items`; old groups whose items are consecutive and unchanged are used again."""
     starts = {id(group.items[0]): group for group in old if group.items}
+    long = dict(long)
     for group in old:
         if group.long:
-            long = {**long, **group.long}
+            long.update(group.long)
     out: list[Group] = []
     run: list[Any] = []
     index, end = 0, len(items)

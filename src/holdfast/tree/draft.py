@@ -351,7 +351,10 @@ class DraftList(Copyable, list[Any]):
         list.__setitem__(self, index, opened)
         if self.draft_opened is not None:
             at = index_of(index)
-            self.draft_opened[at + len(self) if at < 0 else at] = opened
+            at = at + len(self) if at < 0 else at
+            # An appended item differs from the base in any case.
+            if at < len(self.draft_base):
+                self.draft_opened[at] = opened
 
     def _open_at_once(self) -> None:
         base, state = self.draft_base, self.draft_state

@@ -4,29 +4,22 @@
 keys) are taken from the base, so that storing the result writes only the difference; new parts are checked, copied
 and frozen. Secrets are redacted here, before a value is hashed, stored or logged.
 
-A program that commits its whole state again and again passes the same objects each time. `FoldCache` caches the box
-of each object with a *witness*: its mutable containers and a copy of their content. If the content is identical, the
-object is unchanged and is not encoded again.
-
-Invariant: the result equals the value and shares no mutable part with it; `fold(thaw(t), t) is t`. A cached box is
-the box that encoding the object now would give.
+Invariant: the result equals the value and shares no mutable part with it; `fold(thaw(t), t) is t`.
 """
 
 from __future__ import annotations
 
 import re
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import translate
 from itertools import chain, compress, count
-from operator import eq, is_, is_not, itemgetter
+from operator import eq, is_, is_not
 from struct import pack
-from typing import Any, NamedTuple
+from typing import Any
 
 from holdfast.errors import InvalidCall, UnsupportedValue
 from holdfast.tree import path as paths
+from holdfast.tree.adapter import Replaced
 from holdfast.tree.artifact import Artifact
 from holdfast.tree.codec import (
     ARTIFACT,
@@ -37,164 +30,18 @@ from holdfast.tree.codec import (
     leaf_ext,
     nested_artifacts,
     prepare_key,
+    replace_keys,
     to_bytes,
     too_deep,
     under,
 )
 from holdfast.tree.containers import build_dict, build_list
+from holdfast.tree.fold_cache import FoldCache, Witness
 from holdfast.tree.frozen import DICTS, LISTS, SERVED, Box, FrozenDict, FrozenList, source_of, stored_at
-from holdfast.tree.values import MODEL_STATE, NATIVE, Opaque, kind_of, split_dataclass, split_model
-
-#: Cache entries up to this number are always kept.
-_MIN_CACHED = 256
-
-
-class Witness(NamedTuple):
-    """The mutable content of an object, as parallel lists: owners, names and values of attributes; dicts and their
-    copies; other containers and lists of their items."""
-
-    owners: list[Any]
-    names: list[str]
-    held: list[Any]
-    dicts: list[Any]
-    dict_copies: list[dict[Any, Any]]
-    others: list[Any]
-    other_copies: list[list[Any]]
-
-
-class CachedBox(NamedTuple):
-    """An object, its box, its content at that time, and its depth in the tree."""
-
-    value: Any
-    box: Box
-    witness: Witness
-    depth: int
-
-
-class FoldCache:
-    """The boxes of a run's objects as last folded; holds the objects of the last states only."""
-
-    def __init__(self) -> None:
-        self._new: dict[int, CachedBox] = {}
-        self._old: dict[int, CachedBox] = {}
-
-    def expire(self) -> None:
-        """Drop objects that earlier states did not contain; called before a state is folded."""
-        if len(self._new) >= max(len(self._old) // 2, _MIN_CACHED):
-            self._old, self._new = self._new, {}
-
-    def find(self, value: Any, depth: int) -> Box | None:
-        """Return the box of an unchanged object that is not deeper in the tree than before; otherwise None."""
-        number = id(value)
-        known = self._new.get(number) or self._old.get(number)
-        if known is None or known.value is not value or depth > known.depth or not _are_unchanged([known]):
-            return None
-        self._new[number] = known
-        return known.box
-
-    def matches(self, values: Sequence[Any], boxes: Sequence[Any], depth: int) -> bool:
-        """Return whether `find` would give these boxes for these objects, at the speed of C."""
-        numbers = list(map(id, values))
-        entries: list[Any] = list(map(self._new.get, numbers))
-        if None in entries:
-            entries = list(map(self._old.get, numbers))
-            if None in entries:
-                return False
-        if not (
-            all(map(is_, map(_VALUE, entries), values))
-            and all(map(is_, map(_BOX, entries), boxes))
-            and min(map(_DEPTH, entries)) >= depth
-            and _are_unchanged(entries)
-        ):
-            return False
-        self._new.update(zip(numbers, entries, strict=True))
-        return True
-
-    def add(self, value: Any, box: Box, depth: int) -> Box:
-        """Cache the box of an object; return the earlier box instead, if it is equal."""
-        known = self._new.get(id(value)) or self._old.get(id(value))
-        if (
-            known is not None
-            and known.value is value
-            and (known.box.code, known.box.data) == (box.code, box.data)
-        ):
-            box, depth = known.box, max(depth, known.depth)
-        witness = Witness([], [], [], [], [], [], [])
-        with suppress(RecursionError):
-            if _observe(value, witness):
-                self._new[id(value)] = CachedBox(value, box, witness, depth)
-        return box
-
-
-_VALUE, _BOX, _WITNESS, _DEPTH = map(itemgetter, range(4))
-_OWNERS, _NAMES, _HELD, _DICTS, _DICT_COPIES, _OTHERS, _OTHER_COPIES = map(itemgetter, range(7))
-_chained = chain.from_iterable
-
-
-def _are_unchanged(entries: list[CachedBox]) -> bool:
-    """Return whether objects have the content of their witnesses. An unchanged set iterates in the same order."""
-    witnesses = list(map(_WITNESS, entries))
-
-    def all_of(part: Any) -> list[Any]:
-        return list(_chained(map(part, witnesses)))
-
-    if not all(map(is_, map(getattr, all_of(_OWNERS), all_of(_NAMES)), all_of(_HELD))):
-        return False
-    dicts, copies = all_of(_DICTS), all_of(_DICT_COPIES)
-    others, lists = all_of(_OTHERS), all_of(_OTHER_COPIES)
-    return (
-        all(map(eq, map(len, dicts), map(len, copies)))
-        and all(map(eq, map(len, others), map(len, lists)))
-        and all(map(is_, _chained(map(dict.values, dicts)), _chained(map(dict.values, copies))))
-        and all(map(is_, _chained(dicts), _chained(copies)))
-        and all(map(is_, _chained(others), _chained(lists)))
-    )
-
-
-def _observe(value: Any, witness: Witness) -> bool:
-    """Add the mutable content of a value to a witness; return False if some of it cannot be observed."""
-    kind = type(value)
-    if kind in NATIVE:
-        return True
-    copy = _COPIES.get(kind)
-    if copy is not None:
-        held = copy(value)
-        inner = held.values() if type(held) is dict else held
-        (witness.dicts if type(held) is dict else witness.others).append(value)
-        (witness.dict_copies if type(held) is dict else witness.other_copies).append(held)
-        if type(held) is dict and not all(type(key) in NATIVE or _observe(key, witness) for key in held):
-            return False
-        return all(type(item) in NATIVE or _observe(item, witness) for item in inner)
-    if isinstance(value, tuple | frozenset):
-        return all(_observe(item, witness) for item in value)
-    known = kind_of(value)
-    if not known.boxed:
-        return True
-    if known.split is split_model:
-        names: Iterable[str] = MODEL_STATE
-    elif known.split is split_dataclass:
-        names = ("__dict__",) if hasattr(value, "__dict__") else (field.name for field in fields(value))
-    else:
-        return False
-    for name in names:
-        held = getattr(value, name)
-        witness.owners.append(value)
-        witness.names.append(name)
-        witness.held.append(held)
-        if not _observe(held, witness):
-            return False
-    return True
-
-
-_COPIES: dict[type, Callable[[Any], Any]] = {
-    dict: dict,
-    OrderedDict: dict,
-    list: list,
-    set: list,
-    deque: list,
-}
+from holdfast.tree.values import NATIVE, Opaque, kind_of
 
 _MISSING: Any = object()
+_chained = chain.from_iterable
 #: Shorter lists are compared item by item.
 _MIN_BULK = 8
 _DICT = {dict}
@@ -248,6 +95,7 @@ class Folder:
         #: Whether folding ends drafts, which is cheaper.
         self._consume = consume
         self._cache = cache
+        self._has_expired = False
         #: Artifacts in folded values that are not in the store yet.
         self.arrivals: list[Any] = []
 
@@ -263,7 +111,8 @@ class Folder:
             shown = where if len(where) <= _MAX_PATH else f"{where[:_MAX_PATH]}…"
             of = f" of the {part}" if part else ""
             raise UnsupportedValue(
-                f"at {shown or 'the root'}{of}: {error}", **{**error.details, "path": where}
+                f"at {shown or 'the root'}{of}: {error}",
+                **{**error.details, "path": where, "reason": str(error)},
             ) from None
 
     def value(self, value: Any, base: Any, depth: int) -> Any:
@@ -296,7 +145,10 @@ class Folder:
             return base if same(value, base) else value
         fold = getattr(kind, "__holdfast_fold__", None)
         if fold is None:
-            return self.leaf(value, base, depth)
+            try:
+                return self.leaf(value, base, depth)
+            except Replaced as error:
+                return self.value(error.value, base, depth)
         if self._consume:
             return fold(value, self, base, depth)
         if kind.__holdfast_plain__ is dict:
@@ -317,9 +169,13 @@ class Folder:
             return old
         out: dict[Any, Any] = {}
         touched: list[Any] = []
-        for key, item in value.items():
+        # A copy: another thread may add keys meanwhile.
+        for key, item in dict.copy(value).items():
             was = _MISSING if old is None else old.get(key, _MISSING)
-            out[key] = new = self.entry(key, item, was, depth)
+            try:
+                out[key] = new = self.entry(key, item, was, depth)
+            except Replaced:
+                return self.dict(replace_keys(value, depth=depth + 1), base, depth)
             if new is not was:
                 touched.append(key)
         if old is None:
@@ -342,7 +198,11 @@ class Folder:
         old: FrozenList | None = base if type(base) in LISTS else None
         out: list[Any] = []
         keep = 0
-        if old is not None and (_starts_with(value, old) or self._is_cached(value, old, depth)):
+        is_cached = False
+        if old is not None and (
+            (_starts_with(value, old) and not self._hides_keys(old))
+            or (is_cached := self._is_cached(value, old, depth))
+        ):
             if len(value) == len(old):
                 return old
             out = list.copy(old)
@@ -355,22 +215,40 @@ class Folder:
                 return old
         for item in value[len(out) :]:
             out.append(self.item(item, _MISSING, depth, len(out)))
-        return build_list(out, old, keep)
+        built = build_list(out, old, keep)
+        if is_cached and old is not None and self._cache is not None:
+            self._cache.grow(old, built, value)
+        return built
+
+    def _hides_keys(self, dicts: FrozenList) -> bool:
+        """Return whether a key of some dicts is redacted: they may have been stored before it was."""
+        return self.redact is not None and any(map(self.redact.hides, set(_chained(dicts))))
 
     def _is_cached(self, value: Sequence[Any], old: FrozenList, depth: int) -> bool:
         """Return whether a list starts with the unchanged objects of its base."""
         size = len(old)
         if self._cache is None or not _MIN_BULK <= size <= len(value) or type(old[0]) is not Box:
             return False
+        self._expire_cache()
         return self._cache.matches(value if len(value) == size else value[:size], old, depth + 1)
+
+    def _expire_cache(self) -> None:
+        """Before the cache is used for the first time: most states hold no objects."""
+        if self._cache is not None and not self._has_expired:
+            self._has_expired = True
+            self._cache.expire()
 
     def leaf(self, value: Any, base: Any, depth: int) -> Any:
         """Fold a value that is neither native nor a plain container."""
         if self._cache is not None:
+            self._expire_cache()
             known = self._cache.find(value, depth)
             if known is not None:
                 return base if known is base or same(known, base) else known
         kind = kind_of(value)
+        replaced = Replaced.total
+        # Before it is encoded: a change by another thread meanwhile is noticed the next time.
+        witness = Witness.of(value) if self._cache is not None and kind.boxed else None
         ext = leaf_ext(value, None if self.redact is None else self.redact.hides, depth=depth)
         if ext.code == ARTIFACT or ARTIFACT in bytes(ext.data):
             stored = {digest.hex() for digest in nested_artifacts(ext.code, bytes(ext.data))}
@@ -382,8 +260,13 @@ class Folder:
             ]
         if kind.boxed:
             box = base if _is_box(base, ext) else Box(ext.code, bytes(ext.data))
-            if self._cache is not None and not self.arrivals:
-                known = self._cache.add(value, box, depth)
+            if (
+                self._cache is not None
+                and witness is not None
+                and not self.arrivals
+                and Replaced.total == replaced
+            ):
+                known = self._cache.add(value, box, witness, depth)
                 return box if box is base else known
             return box
         if _is_box(base, ext):
@@ -435,6 +318,20 @@ class Folded:
         return self.root if base is self._base else folder.value(self.root, base, depth)
 
 
+class Unchanged:
+    """Placeholder in a state for a part that is as in the base: it is taken from there without being compared."""
+
+    def __holdfast_fold__(self, folder: Folder, base: Any, depth: int) -> Any:
+        """Return the part of the base."""
+        if base is _MISSING:
+            raise InvalidCall("a part that is to stay unchanged does not exist in the version before")
+        return base
+
+
+#: The placeholder.
+UNCHANGED = Unchanged()
+
+
 def _starts_with(value: list[Any], old: FrozenList) -> bool:
     """Return whether a list starts with the dicts of its base, with identical keys and values, at the speed of C.
     False means unknown."""
@@ -484,14 +381,16 @@ def artifacts_within(value: Any) -> Iterator[Artifact]:
     kind = type(value)
     if kind is Artifact:
         yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from artifacts_within(item)
-    elif isinstance(value, list | tuple | set | frozenset):
-        for item in value:
+    elif isinstance(value, dict | list | tuple | set | frozenset):
+        # A copy: another thread may change the value meanwhile.
+        for item in (*(value.values() if isinstance(value, dict) else value),):
             yield from artifacts_within(item)
     elif kind not in NATIVE and kind is not Opaque:
-        yield from artifacts_within(kind_of(value).split(value))
+        try:
+            parts = kind_of(value).split(value)
+        except Replaced as error:
+            parts = error.value
+        yield from artifacts_within(parts)
 
 
 def _check_key_size(size: int) -> None:

@@ -240,7 +240,9 @@ class _Builder:
         count = 0
         while wanted:
             seen |= wanted
-            missing = [slot for slot in wanted if slot not in nodes and (space, *slot) not in known]
+            missing = [slot for slot in wanted if slot not in nodes]
+            if known:
+                missing = [slot for slot in missing if (space, *slot) not in known]
             count += len(missing)
             if count > _AHEAD:
                 return False
@@ -248,7 +250,7 @@ class _Builder:
                 nodes.update(self._fetch(missing))
             below: list[Slot] = []
             for slot in wanted:
-                if slot in nodes:
+                if type(nodes.get(slot)) not in _LEAVES:
                     found = refs(nodes[slot], slot[0])
                     # Children are written before their parents; a cycle could not be built.
                     _require(not found or max(found) < slot)
@@ -289,7 +291,13 @@ class _Builder:
         frames of the stack, which has to hold 200 levels."""
         kind = type(raw)
         if kind is Ref:
-            at = (self._space, version - raw.back, raw.slot)
+            place = (version - raw.back, raw.slot)
+            at = (self._space, *place)
+            value = self._nodes.get(place)
+            if value is not None and type(value) in _LEAVES:
+                del self._nodes[place]
+                long[id(value)] = at
+                return value
             value = self._known.get(at)
             if value is not None:
                 _require(type(value) not in _PARTS)
@@ -390,6 +398,8 @@ class _Builder:
 
 
 _MISSING: Any = object()
+#: Decoded nodes that are values, with no nodes below them.
+_LEAVES = NATIVE | {Box}
 #: The parts of spines; they are not values.
 _PARTS = frozenset((Group, Bucket, TrieBranch))
 

@@ -31,7 +31,7 @@ from holdfast.tree.block import (
     SEALED,
     TRIE,
     VECTOR,
-    compressor,
+    compressed_size,
     digest,
     reference,
     references,
@@ -53,6 +53,7 @@ from holdfast.tree.frozen import (
     DICTS,
     LISTS,
     At,
+    Box,
     FrozenDict,
     FrozenList,
     Long,
@@ -70,6 +71,8 @@ OWN_SLOT = 96
 #: is usually written once, as a whole.
 OWN_LEAF = 512
 SMALL_DICT = 4
+#: Leaves in a list beyond this many bytes get a slot of their own: the end of a list is written again by each append.
+OWN_ITEM = 96
 #: Leaves beyond this many bytes become artifacts.
 LARGE_LEAF = 64 * 1024
 #: Bytes of nodes in a block, and of a sealed group.
@@ -215,7 +218,7 @@ class Writer:
         for artifact in nested_artifacts(ext.code, data):
             self.hold(artifact)
         size = len(data)
-        return (ext, size + 4) if size <= OWN_LEAF else self._leaf(value, ext, owner, long)
+        return (ext, size + 4) if size <= min(most, OWN_LEAF) else self._leaf(value, ext, owner, long)
 
     def _leaf(self, value: Any, prepared: Any, owner: Any, long: Long) -> tuple[Any, int]:
         place = long.get(id(value))
@@ -270,15 +273,15 @@ class Writer:
         space, version = self.space, self.version
         stored: list[At] = []
         for item in items:
-            at = stored_at(item)
-            if at is None or at[0] is not space:
+            at = stored_at(item) or long.get(id(item))
+            if at is None or at[0] is not space or len(at) != 3:
                 break
             stored.append(at)
         start = len(stored)
         node: list[Any] = [references(version, stored)] if start else []
         size = 3 + 2 * start
         for item in items[start:] if start else items:
-            prepared, more = self._child(item, owner, long)
+            prepared, more = self._child(item, owner, long, OWN_ITEM)
             node.append(prepared)
             size += more
         return node, size
@@ -315,17 +318,27 @@ class Writer:
         return reference(0, slot)
 
     def _seal(self, group: Group) -> tuple[Any, int] | None:
-        """Return a full group with everything below it as one node, or None if that does not pay."""
+        """Return a full group with everything below it as one node, or None if that does not pay: for a group in which
+        items were replaced, or whose items are stored and do not shrink."""
         items = group.items
-        if not BOXED.isdisjoint(map(type, items)) or sum(map(_rough, items)) > BLOCK:
+        is_stored = [self._is_stored(item, group.long or {}) for item in items]
+        if group.is_mended or _is_mended(items, is_stored):
+            return None
+        if not _NESTED_BOXES.isdisjoint(map(type, items)):
+            return None
+        if sum(map(_rough, items)) > BLOCK or any(map(_has_artifacts, items)):
             return None
         data = encode(items)
         if len(data) > BLOCK:
             return None
-        stored = sum(stored_at(item) is not None for item in items)
-        if stored * 2 > len(items) and len(compressor().compress(data)) > SEAL_RATIO * len(data):
+        if sum(is_stored) * 2 > len(items) and compressed_size(data) > SEAL_RATIO * len(data):
             return None
         return Ext(FLAT if are_flat(items) else SEALED, data), len(data)
+
+    def _is_stored(self, item: Any, long: Long) -> bool:
+        """Return whether an item of a list has a slot of its own."""
+        at = stored_at(item) or long.get(id(item))
+        return at is not None and at[0] is self.space
 
     def _trie_node(self, node: TrieNode | None) -> Ext | None:
         if node is None:
@@ -373,4 +386,23 @@ def _rough(item: Any) -> int:
         return len(item)
     if kind in DICTS:
         return sum(len(value) if type(value) is str or type(value) is bytes else 9 for value in item.values())
-    return 9
+    return len(item.data) if kind is Box else 9
+
+
+def _is_mended(items: list[Any], is_stored: list[bool]) -> bool:
+    """Return whether items of a group were replaced: a long one is not stored, and one after it is."""
+    has_new = False
+    for item, known in zip(items, is_stored, strict=True):
+        if known and has_new:
+            return True
+        has_new = has_new or (not known and _rough(item) > OWN_ITEM)
+    return False
+
+
+def _has_artifacts(item: Any) -> bool:
+    """Return whether an item is or contains an artifact, which the version that refers to it must hold."""
+    return type(item) is Box and any(nested_artifacts(item.code, item.data))
+
+
+#: Containers of boxes.
+_NESTED_BOXES = BOXED - {Box}

@@ -181,7 +181,7 @@ class _Sanitizer:
     def _builtin(self, value: Any, cls: type, depth: int) -> Any:
         """Return an object of a subclass of a built-in type as that type, without calling its methods."""
         self._record()
-        for scalar, convert in _SCALARS.items():
+        for scalar, convert in SCALARS.items():
             if issubclass(cls, scalar):
                 return convert(value)
         if issubclass(cls, dict):
@@ -287,7 +287,7 @@ def _replacement(value: Any, depth: int) -> Any:
                 for item in tuple.__iter__(value)
             )
         else:
-            made = next(convert(value) for base, convert in _SCALARS.items() if issubclass(cls, base))
+            made = next(convert(value) for base, convert in SCALARS.items() if issubclass(cls, base))
         prepare_key(made, depth=depth)
         return made
     except Exception:
@@ -295,7 +295,7 @@ def _replacement(value: Any, depth: int) -> Any:
 
 
 #: Conversions from a subclass to the class itself that call no method of the subclass.
-_SCALARS: dict[type, Callable[[Any], Any]] = {
+SCALARS: dict[type, Callable[[Any], Any]] = {
     str: str.__str__,
     int: int.__int__,
     float: float.__float__,

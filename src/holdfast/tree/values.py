@@ -19,7 +19,7 @@ import enum
 import pathlib
 import zoneinfo
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import MISSING, fields, is_dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -31,6 +31,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.errors import IncompatibleFormat, InvalidCall, UnknownTimeZone, UnsupportedValue
+from holdfast.tree import adapter
 from holdfast.tree.artifact import Artifact
 from holdfast.tree.class_names import is_of_program, own_name, type_name
 
@@ -87,13 +88,13 @@ def split_model(obj: Any) -> list[Any]:
 
 
 def _join_model(cls: Any, parts: list[Any]) -> Any:
-    values = parts[0]
-    obj = object.__new__(cls)
-    for name, field in cls.__pydantic_fields__.items():
-        if name not in _mapping(values):
-            if field.is_required():
-                raise TypeError(f"the field {name!r} is missing and has no default")
-            values[name] = field.get_default(call_default_factory=True, validated_data=values)
+    obj, values = object.__new__(cls), _mapping(parts[0])
+    is_complete = cls.__pydantic_fields__.keys() <= values.keys()
+    for name in () if is_complete else [name for name in cls.__pydantic_fields__ if name not in values]:
+        field = cls.__pydantic_fields__[name]
+        if field.is_required():
+            raise TypeError(f"the field {name!r} is missing and has no default")
+        values[name] = field.get_default(call_default_factory=True, validated_data=values)
     for name, value in zip(MODEL_STATE, parts, strict=True):
         object.__setattr__(obj, name, value)
     return obj
@@ -301,7 +302,8 @@ def kind_of(value: Any) -> Kind:
         if kind is not None:
             _by_type[cls] = kind
     if kind is None:
-        raise UnsupportedValue(_why_not(value), type=own_name(cls))
+        adapter.replace(value, _why_not)
+        kind = _by_type[cls]
     return kind
 
 
@@ -324,7 +326,7 @@ def tag_of(kind: Kind, value: Any) -> str | None:
 def restore(code: int, parts: Any) -> Any:
     """Return the object of an extension code and its parts. Raise `IncompatibleFormat` if they do not fit, and
     `UnknownTimeZone` if this machine lacks the zone of a time."""
-    if code not in _by_code and code not in (TAGGED, *_ARRAYS):
+    if code not in _SHAPES:
         raise IncompatibleFormat(
             f"a value of kind {code} was written by a newer Holdfast: upgrade to read it", kind=code
         )
@@ -358,20 +360,25 @@ def _restore(code: int, parts: Any) -> Any:
         if array_code not in _ARRAYS:
             raise ValueError(f"{array_code!r:.60} is not the code of an array or a scalar")
         return restore(array_code, array_parts)
+    if tag not in _by_tag:
+        adapter.provide(tag)
     known = _by_tag.get(tag)
     return Opaque(tag, inner) if known is None else known[1].join(inner)
 
 
-def current_tag(tag: str) -> str:
-    """Return the tag under which the class of a stored tag is registered now; the same one if it is not registered."""
-    known = _by_tag.get(tag)
-    return tag if known is None else known[1].tag or tag
+def find_tag(tag: str) -> tuple[type, Kind] | None:
+    """Return the class that is registered under a tag, and its kind."""
+    return _by_tag.get(tag)
 
 
-def is_constant_tag(tag: str) -> bool:
-    """Return whether this is the tag of a registered type whose objects cannot change."""
-    known = _by_tag.get(tag)
-    return known is not None and not known[1].boxed
+def is_registered(cls: type) -> bool:
+    """Return whether objects of a class can be stored."""
+    return cls in _by_type
+
+
+def forget(cls: type) -> None:
+    """Drop the registration of a class that a newer definition has replaced under its tag."""
+    _by_type.pop(cls, None)
 
 
 _NUMPY = "numpy"
@@ -401,6 +408,8 @@ def _why_not(value: Any) -> str:
     )
     if registrable or hasattr(cls, "__pydantic_fields__"):
         return f"{name} is not registered: call holdfast.register({cls.__name__}) first"
+    if isinstance(value, Awaitable):
+        return f"{name} cannot be stored, its result can: write `await` before the call that returned it"
     register = f"call holdfast.register({cls.__name__}, split=…, join=…) first"
     for kind in (str, int, float, bytes, dict, list, tuple, set):
         if isinstance(value, kind):

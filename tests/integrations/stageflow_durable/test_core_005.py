@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -74,26 +75,29 @@ class TestHypothesis1VersionTracking:
         assert change.path == ("stages", "draft")
         assert hf.history("article").blame("stages.draft.data.text").version.step == "draft"
 
-    def test_diff_shows_a_change_of_the_snapshot(self, hf: Holdfast) -> None:
+    def test_stage_cannot_change_the_snapshot_unnoticed(self, hf: Holdfast, caplog: Any) -> None:
         """The seed's first risk: *silent state corruption, snapshot changes without detection*."""
+        seen = []
 
         async def sneaky(ctx: StageContext) -> None:
             ctx.snapshot.metadata["limits"]["cost"] = 10**6
 
         async def innocent(ctx: StageContext) -> None:
-            """Does nothing."""
+            seen.append(ctx.snapshot.metadata)
 
         pipeline = (
             Pipeline(name="p")
-            .with_stage("innocent", innocent, StageKind.WORK)
-            .with_stage("sneaky", sneaky, StageKind.WORK, after="innocent")
+            .with_stage("sneaky", sneaky, StageKind.WORK)
+            .with_stage("innocent", innocent, StageKind.WORK, after="sneaky")
         )
-        asyncio.run(durable(pipeline, hf, "r").run(metadata={"limits": {"cost": 5}}))
+        with caplog.at_level(logging.WARNING, "holdfast"):
+            asyncio.run(durable(pipeline, hf, "r").run(metadata={"limits": {"cost": 5}}))
+        assert seen == [{"limits": {"cost": 5}}]
         history = hf.history("r")
-        assert snapshot_of(history.at(1)).metadata == {"limits": {"cost": 5}}
-        assert snapshot_of(history.at(2)).metadata == {"limits": {"cost": 5}}
-        assert snapshot_of(history.at(3)).metadata == {"limits": {"cost": 10**6}}
-        assert history.blame("snapshot.metadata.limits.cost").version.step == "sneaky"
+        assert [snapshot_of(history.at(number)).metadata for number in (1, 2, 3)] == seen * 3
+        (warned,) = [record.getMessage() for record in caplog.records if record.name == "holdfast"]
+        assert "stage 'sneaky' changed its copy of the context" in warned
+        assert "return it in the output" in warned
 
 
 class TestHypothesis2RollbackIntegrity:

@@ -42,6 +42,7 @@ _COLUMNS = (
     ),
     Column("tags", lambda version: version.tags, style="yellow", min_width=8, drop_order=7),
     Column("note", lambda version: version.note, style="italic", min_width=8, drop_order=6),
+    Column("key", lambda version: version.key, min_width=8, drop_order=8),
 )
 #: The widest name of a step to which the others are aligned.
 _MAX_NAME = 32
@@ -150,6 +151,8 @@ def _describe(line: Text, version: Version, *, head: bool, wide: int, reason: st
         line.append(f"  :{plain(tag)}", "yellow")
     if version.pinned:
         line.append("  pinned", "yellow")
+    if version.key is not None:
+        line.append(f"  key {plain(version.key)}", "cyan")
     if head:
         line.append("  ← head", "green")
     if reason:

@@ -14,6 +14,7 @@ from holdfast.errors import InvalidCall
 from holdfast.execution.run import Run
 from holdfast.history.version import Version
 from holdfast.operator_view.records import (
+    attachment_names,
     full_version_view,
     reference_to,
     spending_lines,
@@ -126,6 +127,7 @@ def _print_version(
         "result": as_json(version.result),
         "error": as_json(error),
         "annotations": as_json(version.annotations),
+        "attachments": attachment_names(version),
         "failure": as_json(failure),
         "totals": spending and spending["totals"],
         "limits": spending and spending["limits"] and spending,

@@ -1,6 +1,6 @@
 """The bytes of a bundle: a line with the format, a compressed stream of frames, a hash over all of it.
 
-    holdfast.bundle 1\\n
+    holdfast.bundle 2\\n
     zstd( length of frame (4 bytes, big-endian), frame in msgpack; … )
     SHA-256 of every byte before (32 bytes)
 
@@ -24,6 +24,7 @@ import zstandard
 from msgspec import Meta
 
 from holdfast.errors import IncompatibleFormat, InvalidSnapshot, UnsupportedValue
+from holdfast.model.names import MAX_ATTACHMENT_KEY, MAX_KEY
 from holdfast.model.records import (
     KINDS,
     STORED_STATUSES,
@@ -36,7 +37,8 @@ from holdfast.tree.artifact import PIECE
 from holdfast.tree.block import MAX_BLOCK
 
 FORMAT = "holdfast.bundle"
-NUMBER = 1
+#: Format 1 has neither keys of versions nor attachments.
+NUMBER = 2
 
 _MAGIC = re.compile(rb"holdfast\.bundle ([1-9][0-9]{0,8})\n")
 _LONGEST_MAGIC = 32
@@ -54,6 +56,8 @@ TimelineNumber = Annotated[int, Meta(ge=1, le=(1 << 31) - 1)]
 #: Microseconds since 1970, in the range of datetime.
 Time = Annotated[int, Meta(ge=-62_135_596_800_000_000, le=253_402_300_799_999_999)]
 Text = Annotated[str, Meta(max_length=100_000)]
+Key = Annotated[str, Meta(min_length=1, max_length=MAX_KEY)]
+AttachmentKey = Annotated[str, Meta(min_length=1, max_length=MAX_ATTACHMENT_KEY)]
 Kind = Annotated[str, Meta(pattern=rf"^({'|'.join(KINDS)})\Z")]
 Status = Annotated[str, Meta(pattern=rf"^({'|'.join(STORED_STATUSES)})\Z")]
 Link = Annotated[bytes, Meta(min_length=8, max_length=8)]
@@ -112,6 +116,7 @@ class VersionFrame(BundleFrame, frozen=True, tag="version"):
     blocks: Count
     #: The artifacts that it refers to, in order.
     holds: list[Digest]
+    key: Key | None = None
 
 
 class BlockFrame(BundleFrame, frozen=True, tag="block"):
@@ -128,6 +133,14 @@ class EventFrame(BundleFrame, frozen=True, tag="event"):
     kind: Text
     at: Time
     data: bytes
+
+
+class AttachmentFrame(BundleFrame, frozen=True, tag="attachment"):
+    key: AttachmentKey
+    name: Key
+    at: Time
+    data: bytes
+    hash: Hash
 
 
 class ArtifactFrame(BundleFrame, frozen=True, tag="artifact"):
@@ -149,6 +162,7 @@ class EndFrame(BundleFrame, frozen=True, tag="end"):
     marks: Count
     events: Count
     artifacts: Count
+    attachments: Count = 0
 
 
 AnyFrame = (
@@ -158,6 +172,7 @@ AnyFrame = (
     | BlockFrame
     | MarkFrame
     | EventFrame
+    | AttachmentFrame
     | ArtifactFrame
     | PieceFrame
     | EndFrame
@@ -170,9 +185,10 @@ _RANKS: dict[type, int] = {
     VersionFrame: 2,
     MarkFrame: 3,
     EventFrame: 4,
-    ArtifactFrame: 5,
-    PieceFrame: 5,
-    EndFrame: 6,
+    AttachmentFrame: 5,
+    ArtifactFrame: 6,
+    PieceFrame: 6,
+    EndFrame: 7,
 }
 _LAST = _RANKS[EndFrame]
 
@@ -324,8 +340,8 @@ class _HashedSection:
 
 
 class _MemoryGuard:
-    """Limits the memory of a small bundle that unpacks to a large one. Versions and artifacts are streamed; blocks are
-    held until the next version."""
+    """Limits the memory of a small bundle that unpacks to a large one. Versions, attachments and artifacts are
+    streamed; blocks are held until the next version."""
 
     def __init__(self) -> None:
         self._rows = 0

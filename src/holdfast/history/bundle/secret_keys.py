@@ -3,7 +3,7 @@
 The hashes of a bundle cover every value, so none can be replaced: a bundle is imported as it is, or refused. Encoded
 nodes and leaves are searched without building values, so the application's types are not needed.
 
-Invariant: every dict of a version, at any depth, and every dict of an event is searched once.
+Invariant: every dict of a version, at any depth, of an event and of an attachment is searched once.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class FoundSecret(NamedTuple):
 
 
 class SecretKeys:
-    """Searches the versions, events and large leaves of one bundle, in this order."""
+    """Searches the versions, events, attachments and large leaves of one bundle, in this order."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._hides = redactor.hides
@@ -90,8 +90,12 @@ class SecretKeys:
             places: list[Place] = [(value, (None, name), 0) for name, value in facts.items()]
         else:
             places = [(facts, None, 0)]
-        found = self._find("event", None, places, _Nodes([]))
-        return None if found is None else FoundSecret(f"event {kind!r}", None, _show(found))
+        return self._find_in_value(f"event {kind!r}", places)
+
+    def in_attachment(self, key: str, name: str, data: bytes) -> FoundSecret | None:
+        """Return the first secret in an attachment that has passed its checks; its name is the first key."""
+        value = _decode(open_block(data)[0])
+        return self._find_in_value(f"attachment of key {key!r}", [({name: value}, None, 0)])
 
     def is_leaf(self, digest: bytes, start: bytes) -> bool:
         """Return whether an artifact that starts with these bytes is a leaf of a version that may hold keys."""
@@ -102,6 +106,10 @@ class SecretKeys:
         part, number, path = self._large[digest]
         found = self._find(part, number, [(_decode(data), path, 0)], _Nodes([]))
         return None if found is None else FoundSecret(part, number, _show(found))
+
+    def _find_in_value(self, part: str, places: list[Place]) -> FoundSecret | None:
+        found = self._find(part, None, places, _Nodes([]))
+        return None if found is None else FoundSecret(part, None, _show(found))
 
     def _find(self, part: str, number: int | None, places: list[Place], own: _Nodes) -> Path:
         """Return the path of the first key that hides its value."""

@@ -1,8 +1,8 @@
 """Export a whole run to one file, and import it.
 
-A bundle holds the run, its timelines, its versions oldest first (stubs of pruned ones too), its marks, its events, and
-the artifacts that its versions refer to; `frames` defines the layout. It is self-contained: nodes that a fork needs of
-its origin are exported as stubs with numbers below 1, and the run in the file has no origin.
+A bundle holds the run, its timelines, its versions oldest first (stubs of pruned ones too), its marks, its events, its
+attachments, and the artifacts that its versions refer to; `frames` defines the layout. It is self-contained: nodes that
+a fork needs of its origin are exported as stubs with numbers below 1, and the run in the file has no origin.
 
 Export and import check versions with the same `VersionChecker`, so an exported run can be imported. An import reads the
 file twice, first to check everything (`examine`), then to pass it to the store; a source that cannot be read twice is
@@ -39,6 +39,7 @@ from holdfast.history.bundle.checks import VersionChecker, examine
 from holdfast.history.bundle.frames import (
     AnyFrame,
     ArtifactFrame,
+    AttachmentFrame,
     BlockFrame,
     BundleReader,
     BundleWriter,
@@ -52,12 +53,12 @@ from holdfast.history.bundle.frames import (
     to_frame,
     to_record,
 )
-from holdfast.history.hashes import NO_PARENT, seal, seal_stub
+from holdfast.history.hashes import NO_PARENT, check_attachment, seal, seal_attachment, seal_stub
 from holdfast.history.journal import iter_entries
 from holdfast.history.prune import iter_records, origin_stubs, read_blocks
-from holdfast.model.names import check_run_id
-from holdfast.model.records import EventRecord, RunRecord, VersionRecord
-from holdfast.store.protocol import RunImport, Store
+from holdfast.model.names import check_run_id, rollback_of
+from holdfast.model.records import AttachmentRecord, EventRecord, RunRecord, VersionRecord
+from holdfast.store.protocol import RunImport, Store, iter_attachments
 from holdfast.tree.artifact import PIECE
 from holdfast.tree.fold import Redactor
 from holdfast.tree.pack import Upload
@@ -140,10 +141,17 @@ def _write(store: Store, run: RunRecord, sink: BundleWriter) -> None:
     for event in _events(store, run):
         sink.write(to_frame(EventFrame, event))
         events += 1
+    attachments = 0
+    for attachment in iter_attachments(store, run.key):
+        if (rollback_of(attachment.key) or 0) > run.timeline:
+            # Of a rollback since the run was read.
+            continue
+        sink.write(to_frame(AttachmentFrame, check_attachment(run.id, attachment)))
+        attachments += 1
     for name in sorted(chained.held):
         _export_artifact(store, name, sink)
     _refuse_changed(store, run)
-    sink.write(EndFrame(len(timelines), versions, len(marks), events, len(chained.held)))
+    sink.write(EndFrame(len(timelines), versions, len(marks), events, len(chained.held), attachments))
     sink.close()
 
 
@@ -229,6 +237,7 @@ def _import(
             found.marks,
             found.events,
             (Upload(name, size, partial(contents.pieces, name)) for name, size in found.artifacts),
+            _attachments(source, header.id, new_id),
         )
     )
 
@@ -245,6 +254,20 @@ def _versions(
             if new_id != old_id:
                 version = _resealed(version, new_id, links)
             yield version, blocks, frame.holds
+
+
+def _attachments(source: BundleReader, old_id: str, new_id: str) -> Iterator[AttachmentRecord]:
+    """Yield the attachments of a checked bundle, sealed for their new run id."""
+    for frame in source.frames():
+        if isinstance(frame, AttachmentFrame):
+            record = to_record(AttachmentRecord, frame)
+            try:
+                # This does not read to the end of the file, where the hash of all its bytes is.
+                yield seal_attachment(new_id, check_attachment(old_id, record))
+            except CorruptStore as error:
+                raise InvalidSnapshot("it changed while it was being read") from error
+        elif isinstance(frame, ArtifactFrame | EndFrame):
+            return
 
 
 def _resealed(version: VersionRecord, run_id: str, links: dict[int, bytes]) -> VersionRecord:

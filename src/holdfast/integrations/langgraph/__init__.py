@@ -1,25 +1,25 @@
-"""LangGraph's checkpoints as versions: `HoldfastSaver`, a checkpointer on any store.
+"""LangGraph's checkpoints as versions: `HoldfastSaver`, a checkpointer on any store; and its long-term memory:
+`HoldfastStore`, on the items of a store.
 
 LangGraph's terms map to Holdfast's as follows:
 
 - A **thread**, and each checkpoint namespace in it, is a run. Its id is the thread's id, if that is a valid
   run id, and `thread|namespace` (`layout`). So `hf.diff`, `blame`, `tag`, `rollback`, `prune`, `verify` and
   export work on it.
-- A **checkpoint** is a version. Its state has `channel_values`, the other fields as `checkpoint`, `metadata`,
-  `pending_writes` (`layout`). It is stored in the state tree: a list of messages that grew by one adds only
-  that message.
-- **Pending writes** are also a version, which follows their checkpoint and has the same checkpoint id. Writes
-  that arrive before their checkpoint wait in the state of the head (`ahead`).
-- The **latest** checkpoint is the head of the run: a rollback moves it. A checkpoint that arrives late and is
-  older than the head does not.
+- A **checkpoint** is a version whose key is the checkpoint's id and whose step name is the nodes that ran. Its state
+  has `channel_values`, the other fields as `checkpoint`, and `metadata` (`layout`). It is stored in the state tree: a
+  list of messages that grew by one adds only that message.
+- **Pending writes** are attachments of their checkpoint's id. They may arrive before it, and after its successor.
+- The **latest** checkpoint is the head of the run: a rollback moves it, and hides the writes that led to the checkpoint
+  after it. A checkpoint that arrives late and is older than the head does not move it.
 - A checkpoint whose parent already has a successor starts a **timeline**; its writer continues there. With
-  `single_writer=True` it is refused with `StaleVersion`. The timeline branches off at the checkpoint, without
-  the writes that the other branch made there (`thread`).
+  `single_writer=True` it is refused with `StaleVersion` (`thread`).
 - A `DeltaChannel` is rebuilt from the **trail** of writes that led to a checkpoint since the channel was last
   stored in full. Each checkpoint carries its own trail, so pruning, copying and forking cannot break it.
 
-Values keep their type and value; only registered classes are stored (`layout`). Nothing is unpickled,
-imported or constructed by a name in the data.
+Values keep their type and value where they are registered; others are stored as LangGraph's own savers do,
+or refused (`values`). Nothing is unpickled or imported by a name in the data. With `serde=`, a serializer of LangGraph
+stores the values.
 """
 
 from holdfast.integrations import missing_extra
@@ -31,5 +31,6 @@ except ModuleNotFoundError as error:
     raise missing_extra(__name__, "LangGraph", error.name) from error
 
 from holdfast.integrations.langgraph.saver import HoldfastSaver
+from holdfast.integrations.langgraph.store import HoldfastStore
 
-__all__ = ["HoldfastSaver"]
+__all__ = ["HoldfastSaver", "HoldfastStore"]

@@ -159,7 +159,7 @@ def _read(thread: CheckpointThread, name: str) -> CheckpointTuple:
     found = thread.read(name)
     if found is None:
         raise NotFound(f"checkpoint {name} was removed meanwhile")
-    return build_tuple(found, "", "")
+    return build_tuple(found, "", "", inherit=False)
 
 
 def _read_writes(

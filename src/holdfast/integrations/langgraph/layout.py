@@ -1,59 +1,53 @@
-"""Layout of checkpoints and pending writes in a state, the run ids of threads and namespaces, and stored classes.
+"""Layout of checkpoints and pending writes in a run, and the run ids of threads and namespaces.
 
-A state has these parts:
+A checkpoint is a version whose key is the checkpoint's id. Its state has these parts:
 
 - `channel_values`: unchanged;
 - `checkpoint`: its other fields, and `parent_id`, the checkpoint that it follows;
 - `metadata`;
-- `pending_writes`: by task its `path` and its `writes`, by LangGraph's index a channel and a value;
 - `trail`: by delta channel, the writes since the last checkpoint that has the channel in full;
 - `snapshots`: names of delta channels that this checkpoint has in full. Their values are stored among the
   others, so that they are shared in the same way;
-- `ahead`: writes by checkpoint that arrived before it; `rivals`: writes of a second writer to tasks that have
-  others; `late`: writes by checkpoint that arrived after it was continued; `left`: whether the pending writes
-  include some that arrived much later; `thread`: thread and namespace, if the run's id does not contain them.
+- `rollbacks`: by namespace, the newest rollback of a run above (the timeline that it started), if there was one;
+- `thread`: thread and namespace, if the run's id does not contain them.
 
-Data that changes together is one part, so that a version which only adds writes refers to all the rest.
+Pending writes are attachments of the checkpoint's id: they may arrive before it, or after the next one.
+
+With a serializer of the application, values are `SealedValue`s: what the serializer returned for them.
 
 A run id is the thread's id, then `|` and the namespace if there is one. A character that is not allowed in a
 run id is written as `%` and two digits for each byte; a text that is too long, as `%%` and a hash.
 
-The classes in checkpoints are registered under stable tags: messages, documents and LangGraph's own channel
-values here, those of an application by the application, or by the saver's `allow`.
-
-Invariant: the result of `build_tuple` equals the checkpoint that was put, in types and values. Two threads or
-namespaces never share a run; an id never becomes a path. A class is used only if this program has registered
-it, never because data names it.
+Invariant: the result of `build_tuple` equals the checkpoint that was put, in types and values, besides snapshots that
+it inherits. Two threads or namespaces never share a run; an id never becomes a path.
 """
 
 from __future__ import annotations
 
-import ipaddress
-import re
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 from uuid import UUID
 
-from langchain_core import messages
-from langchain_core.documents import Document
 from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple, PendingWrite, writes_sort_key
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
-from langgraph.store.base import Item
-from langgraph.types import Command, Interrupt, Overwrite, PregelTask, Send, StateSnapshot, TimeoutPolicy
 
 import holdfast
 from holdfast import Version
-from holdfast.errors import InvalidCall, NotFound
-from holdfast.integrations.langgraph.checkpoint_index import StoredCheckpoint, read_part
+from holdfast.errors import InvalidCall, NotFound, UnsupportedValue
+from holdfast.integrations.langgraph.values import adapted
+from holdfast.model.names import MAX_STEP
+from holdfast.tree.codec import encode
+from holdfast.tree.fold import UNCHANGED
 
 #: Characters besides letters and digits that are not escaped.
 _UNESCAPED = frozenset("_-.:/,+=()[]!*$&';")
 #: Maximum characters of an escaped thread or namespace; a longer one is hashed.
 _MAX_NAME = 96
 _HASHED = "%%"
+#: LangGraph's sources of a checkpoint.
+_SOURCES = {"input", "loop", "update", "fork"}
 #: Maximum characters of a checkpoint id, for a version's note and LangGraph's own tables.
 _MAX_CHECKPOINT_ID = 1_000
 
@@ -117,6 +111,12 @@ def run_id(thread: str, namespace: str = "") -> str:
     return f"{written}|{_escape(namespace, _UNESCAPED | {'|'})}" if namespace else written
 
 
+def namespaces_above(namespace: str) -> list[str]:
+    """Return the namespaces that contain one: the root, which is empty, and those of outer subgraphs."""
+    parts = namespace.split("|") if namespace else []
+    return ["|".join(parts[:count]) for count in range(len(parts))]
+
+
 def namespace_prefix(thread: str) -> str:
     """Return the common prefix of the run ids of a thread's named namespaces."""
     return f"{_escape(thread, _UNESCAPED)}|"
@@ -150,6 +150,86 @@ def _unescape(written: str) -> str | None:
     return unquote_to_bytes(written.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
 
+#: The parts of the state of a thread without a checkpoint.
+_EMPTY_PARTS = {"checkpoint", "thread", "rollbacks"}
+
+
+class SealedValue(NamedTuple):
+    """A value as a serializer of the application returned it."""
+
+    kind: str
+    data: bytes
+
+
+holdfast.register(SealedValue, "langgraph.SealedValue")
+
+Seal = Callable[[Any], Any]
+
+
+class Serializer:
+    """Converts values for the store and back, by LangGraph's `serde`; without one, values are stored as they are."""
+
+    def __init__(self, serde: Any = None) -> None:
+        self._serde = serde
+
+    def seal(self, value: Any) -> Any:
+        """Return a value as it is stored."""
+        return value if self._serde is None else SealedValue(*self._serde.dumps_typed(value))
+
+    def unseal(self, value: Any) -> Any:
+        """Return the value of a stored one."""
+        if not isinstance(value, SealedValue):
+            return value
+        if self._serde is None:
+            raise InvalidCall(
+                "this thread was stored with a serializer of the application: pass the same to HoldfastSaver(serde=…)"
+            )
+        return self._serde.loads_typed(tuple(value))
+
+
+def is_checkpoint(stored: Any) -> bool:
+    """Return whether a part of a state is a stored checkpoint, without its channels."""
+    if isinstance(stored, dict):
+        return isinstance(stored.get("id"), str) and "parent_id" in stored
+    return isinstance(stored, SealedValue)
+
+
+def is_empty_state(state: Any) -> bool:
+    """Return whether a state is that of a thread without a checkpoint."""
+    return isinstance(state, dict) and "checkpoint" in state and state.keys() <= _EMPTY_PARTS
+
+
+def is_delta_snapshot(value: Any) -> bool:
+    """Return whether a value is LangGraph's mark for the whole value of a delta channel."""
+    return type(value) is _DeltaSnapshot
+
+
+class StoredCheckpoint(NamedTuple):
+    """A checkpoint: its version, and the writes that were made to it."""
+
+    version: Version
+    writes: Writes
+    unseal: Seal
+    #: Whether its trails are valid: they are not if one of its ancestors may have been put again.
+    has_trails: bool = True
+
+    def part(self, *path: str, default: Any = None) -> Any:
+        """Return a private copy of a part of the state."""
+        if path[0] == "trail" and not self.has_trails:
+            return default
+        try:
+            with adapted():
+                return self.unseal(self.version.copy(path))
+        except NotFound:
+            return default
+
+    @property
+    def parent(self) -> str | None:
+        """Return the id of the checkpoint that it follows; None if it is the first."""
+        found: str | None = (self.part("checkpoint") or {}).get("parent_id")
+        return found
+
+
 #: A task's path and, by index, channels and values.
 Task = dict[str, Any]
 Writes = dict[str, Task]
@@ -161,6 +241,8 @@ class NewCheckpoint(NamedTuple):
     parent: str | None
     checkpoint: Mapping[str, Any]
     metadata: Mapping[str, Any]
+    #: The channels that changed since the parent, according to LangGraph.
+    changed: Collection[str] = ()
 
     @property
     def id(self) -> str:
@@ -172,47 +254,84 @@ class NewCheckpoint(NamedTuple):
         """Return the delta channels of the graph."""
         return self.metadata.get("counters_since_delta_snapshot") or ()
 
+    @property
+    def seen(self) -> Mapping[str, Any]:
+        """Return, by node, the versions of channels that it has seen."""
+        return self.checkpoint.get("versions_seen") or {}
 
-def build_state(new: NewCheckpoint, *, writes: Writes, more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state of a checkpoint. Empty parts of `more` are left out."""
+    def step_after(self, before: Mapping[str, Any]) -> str:
+        """Return the step name for a list of versions: the nodes that ran since the parent, which has seen `before`."""
+        source = self.metadata.get("source")
+        if source == "loop":
+            ran = [
+                name
+                for name, seen in self.seen.items()
+                if not name.startswith("__") and seen != before.get(name)
+            ]
+            if ran:
+                return ", ".join(sorted(ran))[:MAX_STEP]
+        return source if source in _SOURCES else "checkpoint"
+
+
+def are_stored_alike(one: Any, other: Any) -> bool:
+    """Return whether two values are stored in the same way."""
+    try:
+        with adapted():
+            return encode(one) == encode(other)
+    except UnsupportedValue:
+        # Only a serializer of the application can store it.
+        return bool(one == other)
+
+
+def build_state(
+    new: NewCheckpoint, values: Mapping[str, Any], *, seal: Seal, more: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the state of a checkpoint with these channel values. Empty parts of `more` are left out."""
     if "parent_id" in new.checkpoint:
         raise InvalidCall("a checkpoint cannot have the key 'parent_id', which has a meaning here")
-    values = new.checkpoint["channel_values"]
-    whole = [name for name, value in values.items() if type(value) is _DeltaSnapshot]
+    whole = [name for name, value in values.items() if is_delta_snapshot(value)]
     if whole:
         values = {name: value.value if name in whole else value for name, value in values.items()}
     fields = {key: value for key, value in new.checkpoint.items() if key != "channel_values"}
     return {
-        "channel_values": values,
-        "checkpoint": {**fields, "parent_id": new.parent},
-        "metadata": new.metadata,
-        "pending_writes": writes,
+        "channel_values": {
+            name: value if value is UNCHANGED else seal(value) for name, value in values.items()
+        },
+        "checkpoint": seal({**fields, "parent_id": new.parent}),
+        "metadata": seal(new.metadata),
         **({"snapshots": whole} if whole else {}),
         **{key: value for key, value in more.items() if value},
     }
 
 
-def build_tuple(found: StoredCheckpoint, thread: Any, namespace: str) -> CheckpointTuple:
-    """Return a checkpoint in LangGraph's form."""
-    version = found.version
-    state = version.copy()
+def build_tuple(
+    found: StoredCheckpoint, thread: Any, namespace: str, *, inherit: bool = True
+) -> CheckpointTuple:
+    """Return a checkpoint in LangGraph's form. With `inherit`, it also has the snapshots of delta channels that were
+    not written since."""
+    with adapted():
+        state = found.version.copy()
     if not isinstance(state, dict) or not {"checkpoint", "channel_values", "metadata"} <= state.keys():
-        raise not_a_thread(version.run)
-    values = state["channel_values"]
+        raise not_a_thread(found.version.run)
+    unseal = found.unseal
+    values = {name: unseal(value) for name, value in state["channel_values"].items()}
     for name in state.get("snapshots", ()):
         values[name] = _DeltaSnapshot(values[name])
-    checkpoint = state["checkpoint"]
+    for name, sealed in state.get("trail", {}).items():
+        trail = unseal(sealed) if inherit and found.has_trails else {}
+        if trail.get("whole") and not trail["writes"]:
+            values[name] = _DeltaSnapshot(trail["seed"])
+    checkpoint = unseal(state["checkpoint"])
     parent = checkpoint.pop("parent_id")
     checkpoint["channel_values"] = values
-    for late in found.late:
-        for task, made in (read_part(late, "late", checkpoint["id"]) or {}).items():
-            state["pending_writes"].setdefault(task, made)
+    # Earlier development versions stored writes in the state.
+    writes = {**state.get("pending_writes", {}), **found.writes}
     return CheckpointTuple(
         config=build_config(thread, namespace, checkpoint["id"]),
         checkpoint=checkpoint,
-        metadata=state["metadata"],
+        metadata=unseal(state["metadata"]),
         parent_config=build_config(thread, namespace, parent) if parent else None,
-        pending_writes=list(sort_writes(state["pending_writes"])),
+        pending_writes=list(sort_writes(writes)),
     )
 
 
@@ -221,16 +340,41 @@ def build_config(thread: str, namespace: str, checkpoint: str) -> Any:
     return {"configurable": {"thread_id": thread, "checkpoint_ns": namespace, "checkpoint_id": checkpoint}}
 
 
+# Pending writes. Those of one call are one attachment, named by the task; a write to one of LangGraph's own channels,
+# which a later one replaces, is an attachment of its own.
+
+
 def index_writes(writes: Sequence[tuple[str, Any]]) -> dict[int, list[Any]]:
-    """Return writes by their index: LangGraph's own channels have fixed ones."""
+    """Return writes by their index. LangGraph's own channels have fixed ones; of several writes to one of them, the
+    last counts if there are no others, else the first."""
     if not isinstance(writes, Sequence) or isinstance(writes, str | bytes):
         raise InvalidCall(f"writes is a list of channels and values, not {type(writes).__name__}")
-    rows: dict[int, list[Any]] = {}
-    for index, write in enumerate(writes):
-        if len(write) != 2 or not isinstance(write[0], str):
+    for write in writes:
+        if not isinstance(write, tuple | list) or len(write) != 2 or not isinstance(write[0], str):
             raise InvalidCall(f"a write is a channel and a value, not {write!r:.60}")
-        rows[WRITES_IDX_MAP.get(write[0], index)] = [*write]
+    rows: dict[int, list[Any]] = {}
+    replaces = all(channel in WRITES_IDX_MAP for channel, _ in writes)
+    for number, (channel, value) in enumerate(writes):
+        index = WRITES_IDX_MAP.get(channel, number)
+        if replaces or index not in rows:
+            rows[index] = [channel, value]
     return rows
+
+
+def attachment_name(task: str, index: int | str = "") -> str:
+    """Return the name of the attachment for the writes of a task."""
+    return f"{task}|{index}"
+
+
+def collect_writes(attached: Mapping[str, Task]) -> Writes:
+    """Return the writes of attachments by task."""
+    found: Writes = {}
+    # The writes of a task that were stored first are in the attachment without an index, which is the first by name.
+    for name, stored in sorted(attached.items()):
+        task = found.setdefault(name.rpartition("|")[0], {"path": stored["path"], "writes": {}})
+        for index, write in stored["writes"].items():
+            task["writes"].setdefault(index, write)
+    return found
 
 
 def sort_writes(writes: Writes) -> Iterator[PendingWrite]:
@@ -244,7 +388,10 @@ def sort_writes(writes: Writes) -> Iterator[PendingWrite]:
         yield write
 
 
-def build_trails(new: NewCheckpoint, parent: Version, made: Writes) -> dict[str, Any]:
+# Delta channels
+
+
+def build_trails(new: NewCheckpoint, parent: StoredCheckpoint) -> dict[str, Any]:
     """Return the trails of delta channels that a checkpoint does not have in full: the trails of its parent,
     and the writes that were made there. A channel whose trail is unknown is left out: LangGraph searches the
     ancestors for it."""
@@ -254,30 +401,61 @@ def build_trails(new: NewCheckpoint, parent: Version, made: Writes) -> dict[str,
             continue
         trail = _start_trail(parent, channel)
         if trail is not None:
-            trail["writes"] += [[task, value] for task, name, value in sort_writes(made) if name == channel]
+            made = sort_writes(parent.writes)
+            trail["writes"] += [[task, value] for task, name, value in made if name == channel]
             trails[channel] = trail
     return trails
 
 
-def _start_trail(parent: Version, channel: str) -> dict[str, Any] | None:
+def _start_trail(parent: StoredCheckpoint, channel: str) -> dict[str, Any] | None:
     """Return the start of a child's trail of a channel; None if it is unknown."""
-    found = read_part(parent, "trail", channel)
+    found = parent.part("trail", channel)
     if found is not None:
         return dict(found)
-    try:
-        seed = parent.copy(("channel_values", channel))
-    except NotFound:
-        return {"writes": []} if read_part(parent, "checkpoint", "parent_id") is None else None
-    whole = channel in (read_part(parent, "snapshots") or ())
-    return {"seed": seed, "whole": whole, "writes": []}
+    seed = parent.part("channel_values", channel, default=_MISSING)
+    if seed is _MISSING:
+        return {"writes": []} if parent.parent is None else None
+    return {"seed": seed, "whole": channel in (parent.part("snapshots") or ()), "writes": []}
 
 
-def build_delta_history(trail: Mapping[str, Any], channel: str) -> Any:
-    """Return a trail in LangGraph's form."""
-    found: dict[str, Any] = {"writes": [(task, channel, value) for task, value in trail["writes"]]}
-    if "seed" in trail:
-        found["seed"] = _DeltaSnapshot(trail["seed"]) if trail["whole"] else trail["seed"]
-    return found
+_MISSING: Any = object()
+
+
+class DeltaWalk:
+    """The search for the value of a delta channel, from a checkpoint to its ancestors."""
+
+    def __init__(self, channel: str) -> None:
+        self._channel = channel
+        #: The writes of each checkpoint, the newest first.
+        self._writes: list[list[Any]] = []
+        self._seed: dict[str, Any] = {}
+
+    def add_trail(self, stored: StoredCheckpoint) -> bool:
+        """Add the trail of a checkpoint; return False if it has none."""
+        trail = stored.part("trail", self._channel)
+        if trail is None:
+            return False
+        self._writes.append([(task, self._channel, value) for task, value in trail["writes"]])
+        if "seed" in trail:
+            self._add_seed(trail["seed"], trail["whole"])
+        return True
+
+    def add(self, stored: StoredCheckpoint) -> bool:
+        """Add an ancestor; return whether the search has ended."""
+        writes = {**(stored.part("pending_writes") or {}), **stored.writes}
+        self._writes.append([write for write in sort_writes(writes) if write[1] == self._channel])
+        value = stored.part("channel_values", self._channel, default=_MISSING)
+        if value is _MISSING:
+            return self.add_trail(stored)
+        self._add_seed(value, self._channel in (stored.part("snapshots") or ()))
+        return True
+
+    def result(self) -> Any:
+        """Return the writes, the oldest first, and the value before them, in LangGraph's form."""
+        return {"writes": [write for made in reversed(self._writes) for write in made], **self._seed}
+
+    def _add_seed(self, value: Any, is_snapshot: bool) -> None:
+        self._seed = {"seed": _DeltaSnapshot(value) if is_snapshot else value}
 
 
 def not_a_thread(run: str) -> InvalidCall:
@@ -285,98 +463,3 @@ def not_a_thread(run: str) -> InvalidCall:
     return InvalidCall(
         f"run {run!r} is not a thread of LangGraph: choose another thread_id, or another store", run=run
     )
-
-
-_MESSAGES = (
-    messages.AIMessage,
-    messages.AIMessageChunk,
-    messages.ChatMessage,
-    messages.ChatMessageChunk,
-    messages.FunctionMessage,
-    messages.FunctionMessageChunk,
-    messages.HumanMessage,
-    messages.HumanMessageChunk,
-    messages.RemoveMessage,
-    messages.SystemMessage,
-    messages.SystemMessageChunk,
-    messages.ToolMessage,
-    messages.ToolMessageChunk,
-    Document,
-)
-_ADDRESSES = (
-    ipaddress.IPv4Address,
-    ipaddress.IPv4Interface,
-    ipaddress.IPv4Network,
-    ipaddress.IPv6Address,
-    ipaddress.IPv6Interface,
-    ipaddress.IPv6Network,
-)
-
-
-def register_known() -> None:
-    """Make the classes of LangChain and LangGraph storable. Idempotent."""
-    for message in _MESSAGES:
-        holdfast.register(message, f"langchain.{message.__name__}")
-    for record in (Command, Interrupt, Overwrite, PregelTask, StateSnapshot, TimeoutPolicy):
-        holdfast.register(record, f"langgraph.{record.__name__}")
-    holdfast.register(
-        Send,
-        "langgraph.Send",
-        split=lambda send: [send.node, send.arg, send.timeout],
-        join=lambda parts: Send(parts[0], parts[1], timeout=parts[2]),
-    )
-    holdfast.register(Item, "langgraph.Item", split=_item_parts, join=lambda parts: Item(**parts))
-    for address in _ADDRESSES:
-        holdfast.register(address, f"ipaddress.{address.__name__}", split=str, join=address)
-    holdfast.register(
-        re.Pattern,
-        "re.Pattern",
-        split=lambda pattern: [pattern.pattern, pattern.flags],
-        join=lambda parts: re.compile(*parts),
-    )
-
-
-def register_allowed(allow: Any) -> None:
-    """Make classes of the application storable, given as classes or by their names in modules that are
-    already imported."""
-    if isinstance(allow, str | type) or not isinstance(allow, Iterable):
-        raise InvalidCall(
-            "allow takes a list of classes, or of their names: allow=[Order, 'shop.models.Cart']"
-        )
-    for item in allow:
-        cls = _imported_class(item) if isinstance(item, str) else item
-        if not isinstance(cls, type):
-            raise InvalidCall(f"allow takes classes, or their names, not {item!r:.60}")
-        holdfast.register(cls)
-
-
-def register_schema(names: Iterable[tuple[str, ...]]) -> None:
-    """Make the classes of a graph's schemas storable, as LangGraph lists them: module and name. Classes that
-    are not records (a TypedDict, a built-in type) need no registration."""
-    for module, *name in names:
-        found: Any = sys.modules.get(module)
-        for part in name:
-            found = getattr(found, part, None)
-        if isinstance(found, type):
-            try:
-                holdfast.register(found)
-            except InvalidCall:
-                continue
-
-
-def _imported_class(name: str) -> type:
-    module, _, inner = name.rpartition(".")
-    while module:
-        found: Any = sys.modules.get(module)
-        if found is not None:
-            for part in inner.split("."):
-                found = getattr(found, part, None)
-            if isinstance(found, type):
-                return found
-        module, _, outer = module.rpartition(".")
-        inner = f"{outer}.{inner}"
-    raise InvalidCall(f"allow names {name!r}, which is not a class of an imported module: import it first")
-
-
-def _item_parts(item: Item) -> dict[str, Any]:
-    return {name: getattr(item, name) for name in ("value", "key", "namespace", "created_at", "updated_at")}

@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Itera
 from functools import wraps
 from itertools import islice
 from operator import itemgetter
-from typing import Any
+from typing import Any, BinaryIO
 
 from langgraph.checkpoint.base import (
     BaseCheckpointSaver,
@@ -30,26 +30,23 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
     get_checkpoint_metadata,
 )
+from langgraph.checkpoint.serde.base import SerializerProtocol
 
 import holdfast
-from holdfast import Holdfast, Retention
-from holdfast.errors import AlreadyExists, InvalidCall, NotFound
+from holdfast import Holdfast, Retention, Version
+from holdfast.errors import AlreadyExists, InvalidCall, NotFound, StaleVersion
 from holdfast.integrations.histories import run_off_loop
-from holdfast.integrations.langgraph import layout
-from holdfast.integrations.langgraph.checkpoint_index import (
-    StoredCheckpoint,
-    iter_checkpoints,
-    iter_versions,
-    parse_note,
-    read_part,
-)
-from holdfast.integrations.langgraph.layout import build_config, build_delta_history, build_tuple
+from holdfast.integrations.langgraph import layout, values
+from holdfast.integrations.langgraph.layout import DeltaWalk, StoredCheckpoint, build_config, build_tuple
+from holdfast.integrations.langgraph.rollbacks import DELETED
 from holdfast.integrations.langgraph.thread import CheckpointThread
 
 #: Ids of runs. Defined here because `list` is a method in the class.
 Runs = list[str]
-#: A checkpoint's id, the rank of its run, the checkpoint, its thread and namespace.
-Candidate = tuple[str, int, StoredCheckpoint, tuple[str, str]]
+#: A checkpoint's id, the rank of its run, a function that returns the checkpoint, its thread and namespace.
+Candidate = tuple[str, int, Callable[[], StoredCheckpoint], tuple[str, str]]
+#: How often the export of a run is tried that other writers change.
+_EXPORTS = 5
 #: Maximum number of runs that are cached.
 _MAX_CACHED = 256
 #: Checkpoints per batch of an asynchronous list.
@@ -73,7 +70,8 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
     `store` is an open `Holdfast`, or an argument for `holdfast.open`; a store that the saver opened is closed
     by `close()`. `allow` lists your own classes that channels may hold, or their names. With `single_writer`,
     a writer that does not continue from the latest checkpoint is refused with `StaleVersion`; otherwise it
-    gets a new timeline.
+    gets a new timeline. `serde` is a serializer of LangGraph by which all values are stored, such as an encrypting
+    one; a channel that changes is then stored as a whole.
     """
 
     def __init__(
@@ -82,22 +80,33 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         *,
         single_writer: bool = False,
         allow: Iterable[type | str] = (),
+        serde: SerializerProtocol | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(serde=serde)
         if not isinstance(single_writer, bool):
             raise InvalidCall(f"single_writer is True or False, not {single_writer!r:.60}")
-        layout.register_known()
-        layout.register_allowed(allow)
+        values.register_known()
+        values.register_allowed(allow)
         self._owns_store = not isinstance(store, Holdfast)
         self.hf: Holdfast = store if isinstance(store, Holdfast) else holdfast.open(store)
         self._single_writer = single_writer
         self._cached: OrderedDict[str, CheckpointThread] = OrderedDict()
+        #: The serializer of what is cached: an application may set `serde` at any time.
+        self._cached_serde = self.serde
         self._lock = threading.Lock()
 
     @staticmethod
     def run_id(thread_id: Any, checkpoint_ns: str = "") -> str:
         """Return the id of the run of a thread, or of one of its namespaces."""
         return layout.run_id(layout.check_thread_id(thread_id), checkpoint_ns)
+
+    def __copy__(self) -> HoldfastSaver:
+        """Return a saver of the same store with a cache of its own; it does not close the store."""
+        copied = object.__new__(type(self))
+        copied.__dict__.update(
+            self.__dict__, _cached=OrderedDict(), _lock=threading.Lock(), _owns_store=False
+        )
+        return copied
 
     def close(self) -> None:
         """Close the store, if this saver opened it."""
@@ -143,16 +152,19 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         self, *, config: Any, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         target = layout.parse_config(config)
-        stored = self.thread(target).read(target.checkpoint)
-        found: dict[str, Any] = {}
-        for channel in channels:
-            trail = None if stored is None else read_part(stored.version, "trail", channel)
-            if trail is not None:
-                found[channel] = build_delta_history(trail, channel)
-        rest = [channel for channel in channels if channel not in found]
-        if rest:
-            found.update(super().get_delta_channel_history(config=config, channels=rest))
-        return {channel: found[channel] for channel in channels}
+        thread = self.thread(target)
+        stored = thread.read(target.checkpoint)
+        found = {channel: DeltaWalk(channel) for channel in channels}
+        searched = [walk for walk in found.values() if stored is not None and not walk.add_trail(stored)]
+        # Checkpoints that were put again may make their own descendants their ancestors.
+        seen: set[str] = set()
+        while (
+            searched and stored is not None and (parent := stored.parent) is not None and parent not in seen
+        ):
+            seen.add(parent)
+            stored = thread.read(parent)
+            searched = [walk for walk in searched if stored is not None and not walk.add(stored)]
+        return {channel: walk.result() for channel, walk in found.items()}
 
     # Writing
 
@@ -165,8 +177,10 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         name = layout.check_checkpoint_id(checkpoint.get("id"))
         if not isinstance(metadata, Mapping):
             raise InvalidCall(f"metadata is a dict, not {type(metadata).__name__}")
-        about = get_checkpoint_metadata(config, metadata)
-        self.thread(target).put(layout.NewCheckpoint(target.checkpoint, checkpoint, about))
+        about = values.plain_metadata(get_checkpoint_metadata(config, metadata))
+        self.thread(target).put(
+            layout.NewCheckpoint(target.checkpoint, checkpoint, about, new_versions or ())
+        )
         return build_config(config["configurable"]["thread_id"], target.namespace or "", name)
 
     def put_writes(
@@ -187,9 +201,12 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
             return f"{int(current.split('.')[0]) + 1:032}.0"
         return 1 if current is None else current + 1
 
-    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> HoldfastSaver:
-        """Register the classes of a graph's schemas, which LangGraph names in strict mode."""
-        layout.register_schema(extra_allowlist)
+    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> BaseCheckpointSaver[Any]:
+        """Register the classes of a graph's schemas, which LangGraph names in strict mode. With a `serde`, return a
+        saver of the same store whose serializer allows them."""
+        if self._given_serde() is not None:
+            return super().with_allowlist(extra_allowlist)
+        values.register_schema(extra_allowlist)
         return self
 
     # Deleting and copying
@@ -205,15 +222,25 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         if not deleted_runs:
             return
         for run in self._all_runs():
-            self._delete_from(run, deleted_runs)
+            with self._deleted_meanwhile(run):
+                self._delete_from(run, deleted_runs)
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         source, target = layout.check_thread_id(source_thread_id), layout.check_thread_id(target_thread_id)
         runs = self._runs(source)
         if self._runs(target):
             raise AlreadyExists(f"thread {target!r} exists already: copy to another, or delete it first")
-        for run in runs:
-            self._copy(run, target)
+        with contextlib.ExitStack() as stack:
+            exported = [(self._names(run)[1], stack.enter_context(self._export(run))) for run in runs]
+            with contextlib.ExitStack() as undo:
+                for namespace, file in exported:
+                    name = layout.run_id(target, namespace)
+                    copy = self.hf.import_run(file, run_id=name, secrets="keep")
+                    undo.callback(self._delete, name)
+                    if None in layout.parse_run_id(name):
+                        copy.patch({("thread",): [target, namespace]}, after=copy.head, note="copied thread")
+                        self.thread(layout.ThreadConfig(target, namespace, None)).give_key()
+                undo.pop_all()
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         if isinstance(thread_ids, str):
@@ -221,12 +248,14 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         if strategy not in ("keep_latest", "delete"):
             raise InvalidCall(f"strategy is 'keep_latest' or 'delete', not {strategy!r:.60}")
         for thread in thread_ids:
-            for run in self._runs(layout.check_thread_id(thread)):
+            runs = self._runs(layout.check_thread_id(thread))
+            # Inner runs first: the versions of the runs above show which of their checkpoints are abandoned.
+            for run in sorted(runs, key=lambda run: run.count("|"), reverse=True):
                 if strategy == "delete":
                     self._delete(run)
                 else:
-                    self.hf.history(run).prune(Retention(last=0))
-                    self._clear_cache(run)
+                    with self._deleted_meanwhile(run):
+                        self._keep_latest(run)
 
     # Asynchronous counterparts
 
@@ -259,14 +288,31 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         """Return the cached object for the run of a thread's namespace."""
         run = target.run
         with self._lock:
+            if self.serde is not self._cached_serde:
+                self._cached.clear()
+                self._cached_serde = self.serde
             thread = self._cached.pop(run, None)
             if thread is None:
                 names = (target.thread, target.namespace or "")
-                thread = CheckpointThread(self.hf.history(run), names, single_writer=self._single_writer)
+                above = {
+                    outer: self.hf.history(layout.run_id(target.thread, outer))
+                    for outer in layout.namespaces_above(names[1])
+                }
+                thread = CheckpointThread(
+                    self.hf.history(run),
+                    names,
+                    layout.Serializer(self._given_serde()),
+                    above=above,
+                    single_writer=self._single_writer,
+                )
             self._cached[run] = thread
             if len(self._cached) > _MAX_CACHED:
                 self._cached.popitem(last=False)
             return thread
+
+    def _given_serde(self) -> SerializerProtocol | None:
+        """Return the serializer of the application; None if it has given none."""
+        return None if self.serde is type(self).serde else self.serde
 
     def _clear_cache(self, run: str) -> None:
         with self._lock:
@@ -280,12 +326,11 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         if limit is not None and limit <= 0:
             return
         count = 0
-        for checkpoint, _, found, names in self._candidates(target):
-            if until is not None and checkpoint >= until:
-                continue
+        for _, _, read, names in self._candidates(target, until, few=limit is not None and not wanted):
             try:
-                about = read_part(found.version, "metadata") if wanted else {}
-                if any((about or {}).get(key) != value for key, value in wanted.items()):
+                found = read()
+                about = found.part("metadata") if wanted else {}
+                if not all(_matches(about or {}, key, value) for key, value in wanted.items()):
                     continue
                 item = build_tuple(found, *names)
             except NotFound:
@@ -296,12 +341,15 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
             if count == limit:
                 return
 
-    def _candidates(self, target: layout.ThreadConfig | None) -> Iterator[Candidate]:
-        """Yield the checkpoints that may match, the highest id first."""
+    def _candidates(
+        self, target: layout.ThreadConfig | None, until: str | None, *, few: bool
+    ) -> Iterator[Candidate]:
+        """Yield the checkpoints below an id that may match, the highest id first. With `few`, only the first ones are
+        expected to be used."""
         if target is not None and target.checkpoint is not None and target.namespace is not None:
             found = self.thread(target).read(target.checkpoint)
-            if found is not None:
-                yield target.checkpoint, 0, found, (target.thread, target.namespace)
+            if found is not None and (until is None or target.checkpoint < until):
+                yield target.checkpoint, 0, lambda: found, (target.thread, target.namespace)
             return
         if target is None:
             runs = self._all_runs()
@@ -310,11 +358,18 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         else:
             runs = [target.run] if self._is_thread(target.run) else []
 
+        paging = {"first": 1} if few and len(runs) > 1 else {}
+
         def each(number: int, run: str) -> Iterator[Candidate]:
-            names = self._names(run)
-            for checkpoint, found in iter_checkpoints(self.hf.history(run)):
+            try:
+                names = self._names(run)
+            except NotFound:
+                # Deleted since the runs were listed.
+                return
+            thread = self.thread(layout.ThreadConfig(*names, None))
+            for checkpoint, read in thread.iter_checkpoints(until, **paging):
                 if target is None or target.checkpoint in (None, checkpoint):
-                    yield checkpoint, -number, found, names
+                    yield checkpoint, -number, read, names
 
         yield from heapq.merge(
             *(each(number, run) for number, run in enumerate(runs)), key=itemgetter(0, 1), reverse=True
@@ -333,13 +388,13 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         return [run.id for run in self.hf.iter_runs() if self._is_thread(run.id)]
 
     def _is_thread(self, run: str) -> bool:
+        """Return whether a run is one of a thread, by its state: the store may have other runs."""
         try:
             head = self.hf.history(run).head
+            found = head.get("checkpoint")
+            return layout.is_checkpoint(found) or (found is None and layout.is_empty_state(head.state))
         except NotFound:
             return False
-        if parse_note(head).ids_increase:
-            return True
-        return read_part(head, "channel_values") is not None or read_part(head, "ahead") is not None
 
     def _names(self, run: str) -> tuple[str, str]:
         """Return the thread and the namespace of a run."""
@@ -353,41 +408,73 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
             self.hf.delete(run)
         self._clear_cache(run)
 
+    def _keep_latest(self, run: str) -> None:
+        """Prune a run to its latest checkpoint, and tagged and pinned versions; delete it if there are none."""
+        thread = self.thread(layout.ThreadConfig(*self._names(run), None))
+        empty = thread.settle_head()
+        thread.give_key()
+        kept = self.hf.history(run).prune(Retention(last=0)).kept
+        if empty is not None and kept == (empty,):
+            self._delete(run)
+        self._clear_cache(run)
+
     def _delete_from(self, run: str, deleted_runs: set[str]) -> None:
         """Delete the checkpoints of some LangGraph runs from a Holdfast run."""
         history = self.hf.history(run)
-        is_removed: dict[str | None, bool] = {}
-        # The newest version of each checkpoint.
-        newest: dict[str | None, int] = {}
+        thread = self.thread(layout.ThreadConfig(*self._names(run), None))
+        kept: Version | None = None
         removed: list[int] = []
-        for version in iter_versions(history):
-            checkpoint = parse_note(version).checkpoint
-            if checkpoint not in newest:
-                newest[checkpoint] = version.number
-                is_removed[checkpoint] = (read_part(version, "metadata") or {}).get("run_id") in deleted_runs
-            if is_removed[checkpoint]:
-                removed.append(version.number)
+        for _, read in thread.iter_checkpoints():
+            found = read()
+            if (found.part("metadata") or {}).get("run_id") in deleted_runs:
+                removed += thread.numbers_of(found.version)
+            elif kept is None:
+                kept = found.version
         if not removed:
             return
-        latest = max((name for name in newest if name is not None and not is_removed[name]), default=None)
-        if latest is None:
+        if kept is None:
             self._delete(run)
             return
         if history.head.number in removed:
-            # Not the newest version: that may hold writes to an older checkpoint.
-            history.rollback(newest[latest], reason="its checkpoints were deleted")
+            history.rollback(kept.number, reason=DELETED)
         history.drop(removed)
         self._clear_cache(run)
 
-    def _copy(self, run: str, target: str) -> None:
-        _, namespace = self._names(run)
-        name = layout.run_id(target, namespace)
+    @contextlib.contextmanager
+    def _export(self, run: str) -> Iterator[BinaryIO]:
+        """Return a file with a whole run. An export that a concurrent pruning disturbs is repeated."""
         with tempfile.TemporaryFile() as file:
-            self.hf.export_run(run, file)
+            for left in reversed(range(_EXPORTS)):
+                file.seek(0)
+                file.truncate()
+                try:
+                    self.hf.export_run(run, file)
+                    break
+                except StaleVersion:
+                    if not left:
+                        raise
             file.seek(0)
-            copy = self.hf.import_run(file, run_id=name, secrets="keep")
-        if None in layout.parse_run_id(name):
-            copy.patch({("thread",): [target, namespace]}, after=copy.head, note=copy.head.note)
+            yield file
+
+    @contextlib.contextmanager
+    def _deleted_meanwhile(self, run: str) -> Iterator[None]:
+        """Ignore that a run was deleted while it was worked on."""
+        try:
+            yield
+        except NotFound:
+            if self._is_thread(run):
+                raise
+            self._clear_cache(run)
+
+
+def _matches(metadata: Mapping[str, Any], key: str, value: Any) -> bool:
+    """Return whether metadata have a value under a key, or at a path such as `user.id`."""
+    if key in metadata or "." not in key:
+        return bool(metadata.get(key) == value)
+    found: Any = metadata
+    for part in key.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return bool(found == value)
 
 
 def _check_filter(given: Any) -> dict[str, Any]:

@@ -1,200 +1,533 @@
-"""One run of a thread: its head, its checkpoints, and concurrent puts of checkpoints and writes.
+"""One run of a thread: its checkpoints, and concurrent puts of checkpoints and writes.
 
-A checkpoint follows the newest version of its parent. If the parent already has a successor, the checkpoint
-is on a new branch: it branches off at the parent itself, without the writes that led to the other child, and
-so do writes that a task makes there a second time.
+A checkpoint is a version that follows the version of its parent. If the parent already has a successor, it starts a
+timeline. Writes of tasks are attachments: they need no order, and no version.
 
-Writes of tasks are stored with their checkpoint until the next one exists. LangGraph puts writes and
-checkpoints concurrently, so writes may arrive before their checkpoint, or after the next one. A task may also
-run twice: on two branches, or for two writers.
+The last checkpoint that this process put is remembered, so that the next one needs no read: LangGraph says which
+channels have changed, and the others are taken from the version before. Whether the head is still that checkpoint is
+decided by the commit, which names the head that it expects.
 
-Invariant: everything that was put is stored, whole, and no put changes another checkpoint; the writes of a
-task are stored once, with the branch they were made on, and never become part of another. A decision is valid
-only for the head it was made on: each write names that head.
+A subgraph has a run of its own. A rollback of the thread abandons the checkpoints that the subgraph made since
+(`rollbacks`).
+
+Invariant: everything that was put is stored, whole, and no put changes another checkpoint. An abandoned checkpoint is
+found by its id and listed, but it is never the latest.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import cache, partial
+from itertools import chain
 from typing import Any, NamedTuple
 
-from langgraph.checkpoint.serde.types import ERROR
-
 from holdfast import History, Version
-from holdfast.errors import NotFound, StaleVersion, UnsupportedValue
-from holdfast.integrations.langgraph.checkpoint_index import (
-    MAX_LATE,
-    CheckpointIndex,
-    StoredCheckpoint,
-    format_note,
-    parse_note,
-    read_part,
-)
+from holdfast.errors import AlreadyExists, InvalidCall, NotFound, StaleVersion, UnsupportedValue
+from holdfast.history.attachments import key_after_rollback
 from holdfast.integrations.langgraph.layout import (
     NewCheckpoint,
+    Serializer,
+    StoredCheckpoint,
     Writes,
+    are_stored_alike,
+    attachment_name,
     build_state,
     build_trails,
     build_tuple,
+    collect_writes,
+    is_delta_snapshot,
     not_a_thread,
     parse_run_id,
 )
+from holdfast.integrations.langgraph.rollbacks import ABANDONED, BRANCH, REPLACED, RunRollbacks
+from holdfast.integrations.langgraph.values import adapted, name_channel, storable_write
+from holdfast.tree.fold import UNCHANGED, Redactor
 
-#: Start of the path of a task that a node's trigger started; the node's name follows.
-_PULL = "~__pregel_pull, "
-#: LangGraph's sources of a checkpoint.
-_SOURCES = {"input", "loop", "update", "fork"}
-
-Changes = dict[str | tuple[Any, ...], Any]
-
-
-class TaskWrites(NamedTuple):
-    """Writes of a task to a checkpoint."""
-
-    checkpoint: str
-    task: str
-    path: str
-    #: By LangGraph's index, a channel and a value.
-    rows: dict[int, list[Any]]
-
-    @property
-    def entry(self) -> dict[str, Any]:
-        """Return the entry of the task in a state."""
-        return {"path": self.path, "writes": self.rows}
-
-    @property
-    def step(self) -> str:
-        """Return the step name of the task in a list of versions."""
-        return self.path.removeprefix(_PULL)[:100] if self.path.startswith(_PULL) else "writes"
+#: Maximum checkpoints per page of a list.
+_PAGE = 50
+#: Versions that are read at once if most checkpoints have only one.
+_FEW = 8
+#: Follows a checkpoint's id in the key of a version that replaced it. Ids contain no space.
+_AGAIN = " "
+#: The character after `_AGAIN`: keys of a checkpoint are below its id with this character.
+_AFTER = "!"
 
 
-class HeadPosition(NamedTuple):
-    """The head as last read."""
+class KnownHead(NamedTuple):
+    """The head of the run as last read or written."""
 
-    number: int
+    version: Version
+    #: None if the run has no checkpoint yet.
     checkpoint: str | None
-    #: Whether checkpoint ids have increased with version numbers up to the head.
-    ids_increase: bool
-    #: By task, the indexes of its pending writes.
-    tasks: dict[str, set[int]]
-    #: Whether the state holds writes that arrived early or late.
-    has_displaced: bool
+    #: By node, the versions of channels that it has seen.
+    seen: Mapping[str, Any]
+    #: Values and versions of channels as they were put; empty if this process did not put them.
+    values: Mapping[str, Any] = {}
+    versions: Mapping[str, Any] = {}
+    #: Redacted these values; one that was replaced since hides other keys.
+    redact: Redactor | None = None
 
-    def precedes(self, checkpoint: str) -> bool:
-        """Return whether ids keep increasing if this checkpoint comes next."""
-        return self.ids_increase and self.checkpoint is not None and checkpoint > self.checkpoint
-
-
-class BranchPoint(NamedTuple):
-    """The position of a put that does not follow the head."""
-
-    #: The version to follow.
-    base: Version
-    #: The newest version of its checkpoint.
-    tip: Version
-    #: Whether the checkpoint was continued since.
-    is_continued: bool
+    def has(self, name: str, new: NewCheckpoint) -> bool:
+        """Return whether a channel of the next checkpoint is the same as here. LangGraph names the channels that have
+        changed; a caller that names none may not know."""
+        values, versions = new.checkpoint["channel_values"], new.checkpoint.get("channel_versions") or {}
+        return (
+            bool(new.changed)
+            and name not in new.changed
+            and values[name] is self.values.get(name, self)
+            and not is_delta_snapshot(values[name])
+            and versions.get(name) == self.versions.get(name)
+        )
 
 
 class CheckpointThread:
-    """The run of one namespace of a LangGraph thread. Safe to use from several threads of the process."""
+    """The run of one namespace of a LangGraph thread. Safe to use from several threads of the process.
 
-    def __init__(self, history: History, names: tuple[str, str], *, single_writer: bool) -> None:
+    `above` are the runs of the namespaces that contain this one, by namespace.
+    """
+
+    def __init__(
+        self,
+        history: History,
+        names: tuple[str, str],
+        serializer: Serializer,
+        *,
+        above: Mapping[str, History],
+        single_writer: bool,
+    ) -> None:
         self.history = history
         #: Thread and namespace. The state stores them if the run's id holds only a hash of one.
         self._names = names
         self._is_hashed = None in parse_run_id(history.id)
+        self._serializer = serializer
         self._single_writer = single_writer
-        self._index = CheckpointIndex(history)
         self._lock = threading.Lock()
-        self._head: HeadPosition | None = None
+        self._head: KnownHead | None = None
+        #: The last head that is known to have a key: key of the run, and number.
+        self._keyed_head: tuple[int, int] | None = None
+        #: Whether the run is known to be a thread.
+        self._is_checked = False
+        self._rollbacks = RunRollbacks(history, self._id_of, self._versions_of)
+        #: By namespace, the rollbacks of the runs above.
+        self._rollbacks_above = {
+            namespace: RunRollbacks(run, self._id_of, self._versions_of) for namespace, run in above.items()
+        }
+        #: By checkpoint, the key of its writes if that is not its id.
+        self._write_keys: dict[str, str] = {}
 
     # Reading
 
     def read(self, checkpoint: str | None) -> StoredCheckpoint | None:
-        """Return a checkpoint, or the latest one, with all of its parts."""
+        """Return a checkpoint, or the latest one."""
         try:
-            head = self.history.head
+            version = self.history.head if checkpoint is None else self._find(checkpoint)
+            # After the version is read: a rollback in between is then known.
+            self._note_rollbacks()
+            if checkpoint is None and version is not None:
+                version = self._latest(version)
+            elif checkpoint is not None and version is not None:
+                version = self._edited().get(checkpoint, version)
+            if version is None or self._id_of(version) is None:
+                return None
+            if checkpoint not in self._write_keys or self._rollbacks.last_to(version.number) is not None:
+                self._note_write_key(version)
+            return self._with_writes([version])[0]
         except NotFound:
             return None
-        if checkpoint is not None:
-            return self._index.find(checkpoint, head)
-        is_missing = parse_note(head).checkpoint is None and read_part(head, "ahead")
-        return None if is_missing else StoredCheckpoint(head)
+
+    def iter_checkpoints(
+        self, before: str | None = None, *, first: int = _PAGE
+    ) -> Iterator[tuple[str, Callable[[], StoredCheckpoint]]]:
+        """Yield the checkpoints whose ids are below `before`, the highest id first, each as its id and a function that
+        returns it. They are read page by page, and the writes of a page when one of its checkpoints is needed. The
+        first page has `first` checkpoints, each next one twice as many, up to a limit."""
+        for page in self._pages(before, first):
+            stored = cache(partial(self._read_page, [version for _, version in page]))
+            for index, (checkpoint, _) in enumerate(page):
+                yield checkpoint, partial(_item, stored, index)
+
+    def _read_page(self, versions: list[Version]) -> list[StoredCheckpoint]:
+        self._note_rollbacks()
+        return self._with_writes(versions)
+
+    def numbers_of(self, version: Version) -> list[int]:
+        """Return the versions of the checkpoint of a version: more than one if it was put again."""
+        checkpoint = self._id_of(version)
+        if version.key is None:
+            return [number.number for found, number in self._unkeyed() if found == checkpoint]
+        return [each.number for each in self._versions_of(self.history, str(checkpoint))]
 
     def clear_cache(self) -> None:
         """Drop the cache, because the run was changed in another way."""
         with self._lock:
             self._head = None
-            self._index = CheckpointIndex(self.history)
+            self._write_keys.clear()
 
     # Writing
 
     def put(self, new: NewCheckpoint) -> None:
         """Commit a checkpoint as a version."""
-        with self._lock:
+        with self._lock, adapted():
             head = self._head
-            if head is None or head.checkpoint != new.parent or not head.precedes(new.id):
+            if head is None or head.checkpoint != new.parent:
                 head = self._read_head()
-            self._retry(head, lambda head: self._put(head, new))
+            while True:
+                self._head = None
+                try:
+                    self._put(head, new)
+                    return
+                except UnsupportedValue as error:
+                    raise name_channel(error) from None
+                except StaleVersion as error:
+                    if error.details.get("refused"):
+                        raise
+                    head = self._read_head()
+                except NotFound:
+                    if head is None or self._is_run_of(head.version):
+                        raise
+                    # The thread was deleted meanwhile: it starts again.
+                    head = self._read_head()
 
     def put_writes(self, checkpoint: str, task: str, path: str, rows: Mapping[int, Any]) -> None:
-        """Store the writes of a task, by their indexes, until the next checkpoint."""
+        """Store the writes of a task, by their indexes. A write to one of LangGraph's own channels, whose index is
+        negative, replaces an earlier one if the task makes no others; all other writes of a task are stored once."""
         if not rows:
             return
-        storable = {
-            index: [channel, self._storable(channel, value)] for index, (channel, value) in rows.items()
-        }
-        writes = TaskWrites(checkpoint, task, path, storable)
+        rows = {index: [channel, storable_write(channel, value)] for index, (channel, value) in rows.items()}
+        if not self._is_checked:
+            with self._lock:
+                self._read_head()
+        with adapted():
+            try:
+                self._put_writes(checkpoint, task, path, rows)
+            except UnsupportedValue as error:
+                raise name_channel(error, rows=rows) from None
+
+    def settle_head(self) -> int | None:
+        """Make the latest checkpoint the head, with the mark of all rollbacks of the runs above, because the versions
+        that show that it counts may be pruned next. If all checkpoints are abandoned, commit a head without one, and
+        return its number."""
         with self._lock:
-            head = self._head
-            if head is None or head.checkpoint != checkpoint:
+            while True:
                 head = self._read_head()
-            self._retry(head, lambda head: self._put_writes(head, writes))
+                newest = self._newest_above()
+                if head is None or head.checkpoint is None or not newest:
+                    return None
+                latest = self._latest(head.version)
+                self._head = None
+                with suppress(StaleVersion):
+                    if latest is None:
+                        return self.history.commit(self._empty_state(), expected=head.version).number
+                    if latest.number != head.version.number or self._part(latest, "rollbacks") != newest:
+                        self.history.patch(
+                            {("rollbacks",): newest}, after=latest, note=ABANDONED, expected=head.version
+                        )
+                    return None
+
+    def give_key(self) -> None:
+        """Commit the head again under a key, with its writes, if it has none because the state was edited by hand:
+        otherwise the writes would be pruned with the version that was edited."""
+        with self._lock:
+            head = self._read_head()
+            if head is not None and head.checkpoint is not None and head.version.key is None:
+                self._give_key(head, head.checkpoint)
 
     # Internals
 
-    def _retry(self, head: HeadPosition | None, attempt: Callable[[HeadPosition | None], None]) -> None:
-        """Attempt a commit on a head, and on the next head for as long as other writers are faster."""
+    def _give_key(self, head: KnownHead, checkpoint: str) -> KnownHead:
+        """Commit a head without a key again under one, with its writes; return the new head."""
+        self._head = None
+        key = _next_key(checkpoint, next(iter(self._versions_of(self.history, checkpoint)), None))
+        self._write_keys[checkpoint] = key
+        self.history.attach(key, self._attachments(head.version)[0])
+        made = self.history.commit(head.version.state, kind="manual", key=key, expected=head.version)
+        return KnownHead(made, checkpoint, head.seen)
+
+    def _put_writes(self, checkpoint: str, task: str, path: str, rows: Mapping[int, Any]) -> None:
+        seal = self._serializer.seal
+        own = {index: [channel, seal(value)] for index, (channel, value) in rows.items() if index >= 0}
+        values = {
+            attachment_name(task, index): {
+                "path": path,
+                "writes": {index: [channel, seal(value)]},
+            }
+            for index, (channel, value) in rows.items()
+            if index < 0
+        }
+        if own:
+            values[attachment_name(task)] = {"path": path, "writes": own}
+        checkpoint = self._write_keys.get(checkpoint, checkpoint)
+        stored = self._attach(checkpoint, values, replace=not own)
+        if own and attachment_name(task) not in stored:
+            self._add_writes(checkpoint, task, path, rows)
+
+    def _attach(self, checkpoint: str, values: dict[str, Any], *, replace: bool) -> list[str]:
         while True:
             try:
-                return attempt(head)
-            except StaleVersion as error:
-                if error.details.get("refused"):
-                    raise
-            head = self._read_head()
+                return self.history.attach(checkpoint, values, replace=replace)
+            except NotFound:
+                with self._lock:
+                    if self._read_head() is None:
+                        # Writes before the first checkpoint, or after the thread was deleted: the run starts without
+                        # a checkpoint.
+                        try:
+                            self.history.commit(self._empty_state(), expected=0)
+                        except StaleVersion:
+                            self._head = None
 
-    def _read_head(self) -> HeadPosition | None:
+    def _add_writes(self, checkpoint: str, task: str, path: str, rows: Mapping[int, Any]) -> None:
+        """Store the writes of a task that has stored others before: those with other indexes."""
+        with adapted():
+            stored = self.history.attachments(checkpoint)[checkpoint]
+        # They may have been pruned meanwhile.
+        known = self._collect(stored).get(task, {"writes": {}})["writes"]
+        if self._single_writer and any(
+            index in known and not are_stored_alike(known[index], row) for index, row in rows.items()
+        ):
+            raise self._refused(f"task {task} of checkpoint {checkpoint} has stored other writes")
+        missing = {
+            index: [channel, self._serializer.seal(value)]
+            for index, (channel, value) in rows.items()
+            if index not in known
+        }
+        if missing:
+            # One for each write: another execution of the task may add some of them at the same time.
+            added = {
+                attachment_name(task, f"+{index}"): {"path": path, "writes": {index: row}}
+                for index, row in missing.items()
+            }
+            self.history.attach(checkpoint, added, replace=False)
+
+    def _read_head(self) -> KnownHead | None:
         """Read the current head; None if the run does not exist."""
         self._head = None
-        try:
-            head = self.history.head
-        except NotFound:
-            return None
-        note = parse_note(head)
-        if note.checkpoint is None and not read_part(head, "ahead"):
-            raise not_a_thread(self.history.id)
-        has_displaced = any(read_part(head, key) for key in ("ahead", "late", "left"))
-        tasks = _indexes(read_part(head, "pending_writes") or {})
-        self._head = HeadPosition(head.number, note.checkpoint, note.ids_increase, tasks, has_displaced)
+        while True:
+            try:
+                head = self.history.head
+            except NotFound:
+                self._note_rollbacks()
+                return None
+            try:
+                checkpoint = self._id_of(head)
+                stored = None if checkpoint is None else self._part(head, "checkpoint")
+                if checkpoint is not None and not isinstance(stored, dict):
+                    raise not_a_thread(self.history.id)
+                break
+            except InvalidCall:
+                # The thread may have been deleted, or moved on and pruned, between the two reads.
+                if self._is_run_of(head) and self.history.run_record().head == head.number:
+                    raise
+        self._is_checked = True
+        self._note_rollbacks()
+        self._note_write_key(head)
+        self._head = KnownHead(head, checkpoint, (stored or {}).get("versions_seen") or {})
         return self._head
 
-    def _branch(self, checkpoint: str) -> BranchPoint | None:
-        """Return the position after a checkpoint; None if the checkpoint does not exist."""
-        stored = self.read(checkpoint)
-        if stored is None:
+    def _is_run_of(self, version: Version) -> bool:
+        """Return whether the run of a version still exists: it may have been deleted, and created again."""
+        found = self.history.context.store.revision(self.history.id)
+        return found is not None and found[0] == version.reader.run.key
+
+    def _note_rollbacks(self) -> None:
+        """Read the rollbacks of the run, and of the runs above."""
+        self._rollbacks.refresh()
+        for rollbacks in self._rollbacks_above.values():
+            rollbacks.refresh()
+
+    def _note_write_key(self, version: Version) -> None:
+        """Make new writes of a checkpoint go to the key under which those of this version are read."""
+        checkpoint = self._id_of(version)
+        if checkpoint is not None:
+            key = self._keys_of(checkpoint, version)[-1]
+            if key != checkpoint or checkpoint in self._write_keys:
+                self._write_keys[checkpoint] = key
+
+    def _latest(self, head: Version) -> Version | None:
+        """Return the version of the latest checkpoint: the head, unless it is abandoned."""
+        if not self._is_abandoned(head):
+            return head
+        found = chain.from_iterable(self._pages(None))
+        return next((version for _, version in found if not self._is_abandoned(version)), None)
+
+    def _is_abandoned(self, version: Version) -> bool:
+        """Return whether a rollback of a run above abandoned the checkpoint of a version."""
+        checkpoint, newest = self._id_of(version), self._newest_above()
+        if checkpoint is None or not newest:
+            return False
+        marks = self._part(version, "rollbacks") or {}
+        if all(marks.get(namespace, 0) >= number for namespace, number in newest.items()):
+            return False
+        callers = (self._part(version, "metadata") or {}).get("parents") or {}
+        return any(
+            self._rollbacks_above[namespace].abandoned(
+                checkpoint, callers.get(namespace), marks.get(namespace, 0)
+            )
+            for namespace in newest
+        )
+
+    def _newest_above(self) -> dict[str, int]:
+        """Return the newest rollback of each run above that has one."""
+        return {
+            namespace: rollbacks.newest
+            for namespace, rollbacks in self._rollbacks_above.items()
+            if rollbacks.newest
+        }
+
+    def _part(self, version: Version, *path: str, default: Any = None) -> Any:
+        return StoredCheckpoint(version, {}, self._serializer.unseal).part(*path, default=default)
+
+    def _id_of(self, version: Version) -> str | None:
+        """Return the id of a version's checkpoint; None if the version starts a run without one."""
+        if version.key is not None:
+            return version.key.partition(_AGAIN)[0]
+        # Edited by hand, or started by writes.
+        found = self._part(version, "checkpoint", default=self)
+        if found is None:
             return None
-        tip = stored.version
-        newest = self.history.versions(timeline=tip.timeline, limit=1)
-        if newest and newest[0].number == tip.number and not read_part(tip, "left"):
-            return BranchPoint(tip, tip, False)
-        base = tip
-        for version in self.history.ancestors(tip):
-            if parse_note(version).checkpoint != checkpoint:
+        if not isinstance(found, dict) or not isinstance(found.get("id"), str):
+            raise not_a_thread(self.history.id)
+        return str(found["id"])
+
+    def _versions_of(self, history: History, checkpoint: str) -> list[Version]:
+        """Return the versions of a checkpoint of a run that have a key."""
+        found: list[Version] = []
+        before: str | None = checkpoint + _AFTER
+        while page := history.keyed_versions(before=before, limit=_FEW):
+            same = [each for each in page if self._id_of(each) == checkpoint]
+            found += same
+            if len(same) < len(page):
                 break
-            base = version
-        return BranchPoint(base, tip, True)
+            before = page[-1].key
+        return found
+
+    def _find(self, checkpoint: str) -> Version | None:
+        """Return the newest version of a checkpoint that has a key."""
+        for version in self.history.keyed_versions(before=checkpoint + _AFTER, limit=1):
+            if self._id_of(version) == checkpoint:
+                return version
+        return next((version for found, version in self._unkeyed() if found == checkpoint), None)
+
+    def _edited(self) -> dict[str | None, Version]:
+        """Return the head by its checkpoint, if it was edited by hand: it has no key, and counts instead of the version
+        that was edited."""
+        place = self._rollbacks.head
+        if place is None or place == self._keyed_head:
+            return {}
+        head = self.history.at(place[1])
+        if _is_edited(head):
+            return {self._id_of(head): head}
+        self._keyed_head = place
+        return {}
+
+    def _unkeyed(self) -> Iterator[tuple[str, Version]]:
+        """Yield versions without a key, newest first, if the oldest checkpoint has none: earlier development versions
+        of Holdfast stored no keys."""
+        # A run that was deleted meanwhile has none.
+        with suppress(NotFound):
+            if not any(each.key is None and self._id_of(each) is not None for each in self._oldest()):
+                return
+            for version in self.history.iter_versions():
+                checkpoint = self._id_of(version) if version.key is None else None
+                if checkpoint is not None:
+                    yield checkpoint, version
+
+    def _oldest(self) -> list[Version]:
+        """Return the two oldest versions: the first may have no checkpoint, if writes started the run."""
+        run = self.history.run_record()
+        found = self.history.context.store.versions(run.key, after=0, limit=2, ascending=True)
+        return [self.history.at(record.number) for record in found]
+
+    def _pages(self, before: str | None, first: int = _PAGE) -> Iterator[list[tuple[str, Version]]]:
+        """Yield pages of checkpoints and their versions, in descending order of ids. The newest version of a
+        checkpoint comes first."""
+        last = None
+        seen: set[str] = set()
+        edited: dict[str | None, Version] = {}
+        key, size = before, first
+        while True:
+            try:
+                if not seen:
+                    self._rollbacks.refresh()
+                    edited = self._edited()
+                versions = self.history.keyed_versions(before=key, limit=size)
+            except NotFound:
+                return
+            if not versions:
+                break
+            page = []
+            for version in versions:
+                checkpoint = str(self._id_of(version))
+                if checkpoint != last:
+                    page.append((checkpoint, edited.get(checkpoint, version)))
+                    last = checkpoint
+            seen.update(checkpoint for checkpoint, _ in page)
+            key, size = versions[-1].key, min(2 * size, _PAGE)
+            if page:
+                yield page
+        rest: dict[str, Version] = {}
+        for checkpoint, version in self._unkeyed():
+            if checkpoint not in seen and (before is None or checkpoint < before):
+                rest.setdefault(checkpoint, version)
+        for checkpoint in sorted(rest, reverse=True):
+            yield [(checkpoint, rest[checkpoint])]
+
+    def _with_writes(self, versions: list[Version]) -> list[StoredCheckpoint]:
+        """Return checkpoints with their writes, which are read together."""
+        attached = self._attachments(*versions)
+        unseal = self._serializer.unseal
+        return [
+            StoredCheckpoint(
+                version, self._collect(found), unseal, has_trails=not self._rollbacks.is_replaced
+            )
+            for version, found in zip(versions, attached, strict=True)
+        ]
+
+    def _attachments(self, *versions: Version) -> list[dict[str, Any]]:
+        """Return the attachments of the checkpoint of each version, by name. A version that replaced another has its
+        own, too."""
+        names = [str(self._id_of(version)) for version in versions]
+        wanted = [self._keys_of(name, version) for name, version in zip(names, versions, strict=True)]
+        with adapted():
+            found = self.history.attachments(*chain.from_iterable(wanted))
+        return [{name: each for key in keys for name, each in found[key].items()} for keys in wanted]
+
+    def _keys_of(self, name: str, version: Version) -> list[str]:
+        """Return the keys of the writes of a checkpoint's version; those under the last one are the newest.
+
+        Writes from before a rollback to the checkpoint do not count: its tasks run again. A version that was edited by
+        hand has no key, and the writes of the version that was edited. One that replaced another has a copy of its
+        writes; a writer that did not notice adds to those of the checkpoint's id."""
+        if version.key == name and self._rollbacks.last_to(version.number) is None:
+            return [name]
+        keys: list[str] = []
+        found: Version | None = version
+        while found is not None:
+            rolled_back = self._rollbacks.last_to(found.number)
+            if rolled_back is not None:
+                return keys or [key_after_rollback(name, rolled_back)]
+            if found.key is not None and not keys:
+                keys = [found.key]
+            found = self._version_before(name, found)
+        return [name, *(key for key in keys if key != name)]
+
+    def _version_before(self, name: str, version: Version) -> Version | None:
+        """Return the version of the same checkpoint that a version followed, if any."""
+        if version.key == name or version.parent is None:
+            return None
+        try:
+            found: Version | None = self.history.at(version.parent)
+        except NotFound:
+            # Pruned: the first version of the checkpoint may have been kept.
+            found = self.history.find(name)
+        return found if found is not None and self._id_of(found) == name else None
+
+    def _collect(self, attached: dict[str, Any]) -> Writes:
+        for each in attached.values():
+            for write in each["writes"].values():
+                write[1] = self._serializer.unseal(write[1])
+        return collect_writes(attached)
 
     def _refused(self, what: str) -> StaleVersion:
         return StaleVersion(
@@ -204,215 +537,134 @@ class CheckpointThread:
             refused=True,
         )
 
-    # Checkpoints
+    def _put(self, head: KnownHead | None, new: NewCheckpoint) -> None:
+        try:
+            if head is None or head.checkpoint is None or head.checkpoint == new.parent:
+                self._append(head, new)
+            elif not self._single_writer or self._follows_latest(head, new):
+                self._branch(head, new)
+            elif not self._put_again(head, new):
+                raise self._refused(f"checkpoint {new.id} follows {new.parent or 'nothing'}")
+        except AlreadyExists:
+            self._put_again(head, new)
 
-    def _put(self, head: HeadPosition | None, new: NewCheckpoint) -> None:
-        if head is None or head.checkpoint is None:
-            return self._append(head, new)
-        if not head.precedes(new.id):
-            existing = self.read(new.id)
-            if existing is not None:
-                return self._put_again(head, existing.version, new)
-        if new.parent == head.checkpoint and not self._is_left(head):
-            return self._append(head, new)
-        if self._single_writer:
-            raise self._refused(f"checkpoint {new.id} follows {new.parent or 'nothing'}")
+    def _follows_latest(self, head: KnownHead, new: NewCheckpoint) -> bool:
+        """Return whether a checkpoint follows the latest one although that is not the head."""
+        latest = self._latest(head.version)
+        return new.parent == (None if latest is None else self._id_of(latest))
+
+    def _append(self, head: KnownHead | None, new: NewCheckpoint) -> None:
+        """Commit a checkpoint after the head. A head that was edited by hand gets a key first, by which it is found
+        when it is no longer the head."""
+        if head is not None and head.checkpoint is not None and _is_edited(head.version):
+            head = self._give_key(head, head.checkpoint)
+        values = kept = new.checkpoint["channel_values"]
+        redact = self.history.context.redact
+        if head is not None and head.values and head.redact is redact:
+            kept = {name: UNCHANGED if head.has(name, new) else value for name, value in values.items()}
         trails: dict[str, Any] = {}
-        if new.parent is None:
-            try:
-                base = self.history.at(1)
-            except NotFound:
-                return self._append(head, new)
-        else:
-            branch = self._branch(new.parent)
-            if branch is None:
-                # The parent was pruned, or never stored.
-                return self._append(head, new)
-            base = branch.base
-            key = "rivals" if branch.is_continued else "pending_writes"
-            trails = build_trails(new, branch.tip, read_part(branch.tip, key) or {})
-        return self._commit(head, base.number, new, trails=trails, ids_increase=False)
+        if new.delta_channels and head is not None and head.checkpoint is not None:
+            trails = build_trails(new, self._with_writes([self.history.at(head.version.number)])[0])
+        made = self._commit(head, new, kept, trails, expected=0 if head is None else head.version)
+        versions = new.checkpoint.get("channel_versions") or {}
+        self._head = KnownHead(made, new.id, new.seen, values, versions, redact)
+        self._keyed_head = (made.reader.run.key, made.number)
 
-    def _is_left(self, head: HeadPosition) -> bool:
-        """Return whether the pending writes of the head include some that arrived much later."""
-        return head.has_displaced and bool(read_part(self.history.at(head.number), "left"))
-
-    def _append(self, head: HeadPosition | None, new: NewCheckpoint) -> None:
-        """Commit a checkpoint after the head."""
+    def _branch(self, head: KnownHead, new: NewCheckpoint) -> None:
+        """Commit a checkpoint that does not follow the head, after its parent."""
+        found = self._first() if new.parent is None else self._find(new.parent)
+        # The parent may have been pruned, or never stored.
+        parent = found or head.version
         trails: dict[str, Any] = {}
-        if head is not None and head.checkpoint == new.parent and new.delta_channels:
-            parent = self.history.at(head.number)
-            trails = build_trails(new, parent, read_part(parent, "pending_writes") or {})
-        ids_increase = head is None or head.checkpoint is None or head.precedes(new.id)
-        self._commit(head, None, new, trails=trails, ids_increase=ids_increase)
-
-    def _put_again(self, head: HeadPosition, existing: Version, new: NewCheckpoint) -> None:
-        """Put a checkpoint that already exists: do nothing if it is the same; commit a new version of it if
-        nothing followed; otherwise raise `StaleVersion`."""
-        known = build_tuple(StoredCheckpoint(existing), *self._names)
-        if (known.checkpoint, known.metadata) == (dict(new.checkpoint), dict(new.metadata)):
-            return
-        if existing.number != head.number:
-            raise self._refused(f"checkpoint {new.id} exists already and was continued")
-        parts = {
-            key: read_part(existing, key) for key in ("trail", "ahead", "rivals", "late", "left", "thread")
-        }
-        self._head = None
-        self.history.commit(
-            build_state(new, writes=read_part(existing, "pending_writes") or {}, more=parts),
-            step=_step(new),
-            note=format_note("checkpoint", new.id, ids_increase=head.ids_increase),
-            expected=head.number,
+        if new.delta_channels and new.parent is not None and found is not None:
+            trails = build_trails(new, self._with_writes([parent])[0])
+        seen = (self._part(parent, "checkpoint") or {}).get("versions_seen") or {}
+        self._commit(
+            KnownHead(parent, new.parent, seen),
+            new,
+            new.checkpoint["channel_values"],
+            trails,
+            expected=head.version,
+            after=parent.number,
+            note=BRANCH,
+            move=head.checkpoint is None or new.id > head.checkpoint,
         )
+
+    def _first(self) -> Version | None:
+        try:
+            return self.history.at(1)
+        except NotFound:
+            return None
 
     def _commit(
         self,
-        head: HeadPosition | None,
-        after: int | None,
+        parent: KnownHead | None,
         new: NewCheckpoint,
-        *,
+        values: Mapping[str, Any],
         trails: dict[str, Any],
-        ids_increase: bool,
-    ) -> None:
-        """Commit a checkpoint after a version, by default the head."""
-        early: dict[str, Writes] = {}
-        if head is not None and head.has_displaced:
-            early = read_part(self.history.at(head.number), "ahead") or {}
-        writes = early.pop(new.id, {})
-        parts = {
-            "trail": trails,
-            "ahead": early if after is None else {},
-            "thread": list(self._names) if self._is_hashed else None,
-        }
-        self._head = None
-        made = self.history.commit(
-            build_state(new, writes=writes, more=parts),
-            step=_step(new),
-            kind="step",
-            note=format_note("checkpoint", new.id, ids_increase=ids_increase),
-            expected=0 if head is None else head.number,
-            after=after,
-            move=head is None or head.checkpoint is None or new.id > head.checkpoint,
-        )
-        if after is None:
-            self._index.remember(new.id, made)
-            self._head = HeadPosition(made.number, new.id, ids_increase, _indexes(writes), bool(early))
-
-    # Writes of tasks
-
-    def _put_writes(self, head: HeadPosition | None, writes: TaskWrites) -> None:
-        checkpoint, task, rows = writes.checkpoint, writes.task, writes.rows
-        if head is not None and head.checkpoint == checkpoint and not head.has_displaced:
-            stored = head.tasks.get(task)
-            if stored is None or stored.isdisjoint(rows):
-                return self._add_to_head(head, writes)
-        branch = None if head is None else self._branch(checkpoint)
-        if head is None or branch is None:
-            return self._put_early(head, writes)
-        pending: Writes = read_part(branch.tip, "pending_writes") or {}
-        known = pending.get(task, {"writes": {}})["writes"]
-        changes: Changes = {}
-        if branch.is_continued and any(index >= 0 and index in known for index in rows):
-            if self._single_writer:
-                raise self._refused(f"task {task} writes to checkpoint {checkpoint}")
-            changes = {("pending_writes",): {task: writes.entry}, ("left",): False}
-            self._patch(head, changes, writes, checkpoint, after=branch.base.number)
-            return None
-        if branch.is_continued and 0 < head.number - branch.tip.number <= MAX_LATE and not known:
-            return self._put_late(head, writes)
-        fresh = {index: row for index, row in rows.items() if index < 0 or index not in known}
-        if any(index not in fresh and not _same(row, known[index]) for index, row in rows.items()):
-            if self._single_writer:
-                raise self._refused(f"task {task} writes to checkpoint {checkpoint} once more")
-            rivals: Writes = read_part(branch.tip, "rivals") or {}
-            changes[("rivals",)] = {**rivals, task: writes.entry}
-        if fresh:
-            changes[("pending_writes", task)] = {"path": writes.path, "writes": {**known, **fresh}}
-        if changes:
-            if branch.is_continued:
-                changes[("left",)] = True
-            self._patch(head, changes, writes, checkpoint, after=branch.tip.number)
-        return None
-
-    def _add_to_head(self, head: HeadPosition, writes: TaskWrites) -> None:
-        """Add writes to the head's checkpoint, the usual case."""
-        task, rows = writes.task, writes.rows
-        changes: Changes = {("pending_writes", task): writes.entry}
-        if task in head.tasks:
-            changes = {("pending_writes", task, "writes", index): row for index, row in rows.items()}
-        made = self._patch(head, changes, writes, writes.checkpoint)
-        tasks = {**head.tasks, task: head.tasks.get(task, set()) | rows.keys()}
-        self._head = head._replace(number=made.number, tasks=tasks)
-
-    def _put_early(self, head: HeadPosition | None, writes: TaskWrites) -> None:
-        """Store writes to a checkpoint that has not arrived yet: LangGraph may put both at the same time."""
-        checkpoint, entry, more = writes.checkpoint, writes.entry, f" ahead of {writes.checkpoint}"
-        if head is None:
-            names = {"thread": list(self._names)} if self._is_hashed else {}
-            state = {"pending_writes": {}, "ahead": {checkpoint: {writes.task: entry}}, **names}
-            note = format_note("writes", None, ids_increase=True, more=more)
-            self._head = None
-            self.history.commit(state, step=writes.step, note=note, expected=0)
-            return
-        ahead: dict[str, Writes] = read_part(self.history.at(head.number), "ahead") or {}
-        known = ahead.get(checkpoint, {}).get(writes.task, {"writes": {}})["writes"]
-        entry["writes"] = {**writes.rows, **{index: row for index, row in known.items() if index >= 0}}
-        ahead.setdefault(checkpoint, {})[writes.task] = entry
-        self._patch(head, {("ahead",): ahead}, writes, head.checkpoint, more=more)
-
-    def _put_late(self, head: HeadPosition, writes: TaskWrites) -> None:
-        """Store writes to a checkpoint whose successor arrived first: they do not change the successor."""
-        late: dict[str, Writes] = read_part(self.history.at(head.number), "late") or {}
-        late.setdefault(writes.checkpoint, {}).setdefault(writes.task, writes.entry)
-        self._patch(head, {("late",): late}, writes, head.checkpoint, more=f" late for {writes.checkpoint}")
-
-    def _patch(
-        self,
-        head: HeadPosition,
-        changes: Changes,
-        writes: TaskWrites,
-        checkpoint: str | None,
         *,
-        after: int | None = None,
-        more: str = "",
+        key: str | None = None,
+        **how: Any,
     ) -> Version:
-        """Commit changes of the head's state; with `after`, of that version's state, without moving the head."""
-        base = head.number if after is None else after
-        ids_increase = base == head.number and head.ids_increase
-        self._head = None
-        return self.history.patch(
-            changes,
-            after=base,
-            step=writes.step,
-            note=format_note("writes", checkpoint, ids_increase=ids_increase, more=more),
-            expected=head.number,
-            move=after is None,
+        seal = self._serializer.seal
+        more = {"trail": {name: seal(trail) for name, trail in trails.items()}, **self._own_parts()}
+        state = build_state(new, values, seal=seal, more=more)
+        step = new.step_after({} if parent is None else parent.seen)
+        return self.history.commit(state, step=step, kind="step", key=key or new.id, **how)
+
+    def _put_again(self, head: KnownHead | None, new: NewCheckpoint) -> bool:
+        """Put a checkpoint that already exists: do nothing if it is the same, otherwise commit a new version of it.
+        With `single_writer`, raise `StaleVersion` if it was continued. Return False if it does not exist."""
+        version = self._find(new.id)
+        if version is None:
+            return False
+        (stored,) = self._with_writes([version])
+        known = build_tuple(stored, *self._names, inherit=False)
+        parent = (known.parent_config or {}).get("configurable", {}).get("checkpoint_id")
+        if (
+            parent == new.parent
+            and are_stored_alike(sorted(known.checkpoint.items()), sorted(new.checkpoint.items()))
+            and are_stored_alike(sorted(known.metadata.items()), sorted(new.metadata.items()))
+        ):
+            return True
+        head = head or self._read_head()
+        assert head is not None
+        is_head = version.number == head.version.number
+        if self._single_writer and not is_head:
+            raise self._refused(f"checkpoint {new.id} exists already and was continued")
+        key = _next_key(new.id, version)
+        # They would be pruned with the version that is replaced.
+        self._write_keys[new.id] = key
+        self.history.attach(key, self._attachments(version)[0])
+        trails = (stored.part("trail") or {}) if parent == new.parent else {}
+        opened = {name: self._serializer.unseal(trail) for name, trail in trails.items()}
+        how: dict[str, Any] = {} if is_head else {"after": version.number, "move": False, "note": REPLACED}
+        self._commit(
+            head, new, new.checkpoint["channel_values"], opened, key=key, expected=head.version, **how
         )
+        self._rollbacks.refresh()
+        return True
 
-    def _storable(self, channel: str, value: Any) -> Any:
-        """Return a storable value; for an error that cannot be stored, its repr, as LangGraph's own savers
-        do."""
-        if channel != ERROR or not isinstance(value, BaseException):
-            return value
-        try:
-            return self.history.capture(value)
-        except UnsupportedValue:
-            return repr(value)
+    def _empty_state(self) -> dict[str, Any]:
+        """Return the state of a version without a checkpoint."""
+        return {"checkpoint": None, **self._own_parts()}
 
-
-def _indexes(writes: Writes) -> dict[str, set[int]]:
-    """Return the indexes of the writes of each task."""
-    return {task: set(entry["writes"]) for task, entry in writes.items()}
+    def _own_parts(self) -> dict[str, Any]:
+        names = list(self._names) if self._is_hashed else None
+        parts: dict[str, Any] = {"thread": names, "rollbacks": self._newest_above()}
+        return {name: part for name, part in parts.items() if part}
 
 
-def _same(one: Any, other: Any) -> bool:
-    try:
-        return type(one) is type(other) and bool(one == other)
-    except Exception:
-        return False
+def _is_edited(version: Version) -> bool:
+    """Return whether a version of a checkpoint was edited by hand, and has no key yet."""
+    return version.key is None and version.kind == "manual"
 
 
-def _step(new: NewCheckpoint) -> str:
-    """Return the step name of a checkpoint in a list of versions."""
-    source = new.metadata.get("source")
-    return source if source in _SOURCES else "checkpoint"
+def _next_key(checkpoint: str, version: Version | None) -> str:
+    """Return the key for another version of a checkpoint, whose newest version with a key is this one."""
+    count = int(((version and version.key) or "").partition(_AGAIN)[2] or 0) + 1
+    return f"{checkpoint}{_AGAIN}{count:09}"
+
+
+def _item(stored: Callable[[], list[StoredCheckpoint]], index: int) -> StoredCheckpoint:
+    return stored()[index]

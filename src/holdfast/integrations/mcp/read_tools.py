@@ -21,6 +21,7 @@ from holdfast.model.public import Question, RunSummary
 from holdfast.model.records import StatusFilter
 from holdfast.operator_view.lookup import changes_below, find_runs, resolve_run, versions_to_compare
 from holdfast.operator_view.records import (
+    attachment_names,
     blame_view,
     change_view,
     changes_of,
@@ -93,10 +94,11 @@ class ShowArguments(ToolArguments):
         str, described_as('Only this part, such as plan.tasks[3] or ["any key"]. Empty is all.')
     ] = ""
     part: Annotated[
-        Literal["all", "state", "arguments", "result", "annotations", "error", "failure"],
+        Literal["all", "state", "arguments", "result", "annotations", "error", "failure", "attachments"],
         described_as(
             "Which part path and offset refer to: the state; the arguments, result, annotations or error of the step; "
-            "the failure of the run, at its head. all is a summary of everything; with a path, the state."
+            "the failure of the run, at its head; the names of attachments. all is a summary of everything; with a "
+            "path, the state."
         ),
     ] = "all"
     offset: Annotated[
@@ -246,6 +248,7 @@ def _version_parts(version: Version) -> list[Any]:
         version.attempt > 1 and f"attempt {version.attempt}",
         *(f":{tag}" for tag in version.tags[:12]),
         version.pinned and "pinned",
+        version.key and f"key {version.key}",
         version.note and brief(version.note, 100),
     ]
 
@@ -296,6 +299,7 @@ def _step_facts(hf: Holdfast, version: Version) -> dict[str, Any]:
         "error": version.error,
         # The failed step has no version of its own.
         "failure": run.failure if failed else None,
+        "attachments": attachment_names(version) or None,
     }
 
 

@@ -1,11 +1,13 @@
 """One execution of a pipeline on a run: replay of recorded outputs, recording of new ones, concurrent writers.
 
 The state of a version has `pipeline` (the stages, and the task that the run was started with), `snapshot`
-(the context at that time) and `stages` (the output of each stage that has ended). An output is captured in
-the event loop when its stage ends; it is written in a thread.
+(the context, which no stage changes: the first version stores it, the others share it) and `stages` (the
+output of each stage that has ended). An output is captured in the event loop when its stage ends; it is
+written in a thread.
 
 Invariant: a stage with a recorded output is replayed, unless a stage that it depends on ran again; the output
-of a stage that ends after the run was rolled back, or taken over by another process, is refused.
+of a stage that ends after the run was rolled back, or taken over by another process, is refused. What the
+next stage gets is what was captured, whatever the stage does with its output afterwards.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from holdfast.execution.exception_codec import describe
 from holdfast.history.history import History
 from holdfast.history.version import Version
 from holdfast.integrations.histories import run_off_loop
+from holdfast.integrations.stageflow.copies import copier, copy_outputs, copy_value, is_changed
 from holdfast.integrations.stageflow.records import FORMAT, check_state, read_record, snapshot_of, to_tree
 from holdfast.log import warn
 from holdfast.tree.fold import Folded
@@ -166,7 +169,7 @@ class PipelineExecution:
     """One execution of a pipeline."""
 
     def __init__(self, history: History, plan: Plan, emit: Callable[[str, dict[str, Any]], None]) -> None:
-        self.history, self._plan, self._emitter = history, plan, emit
+        self.history, self.plan, self._emitter = history, plan, emit
         #: The version that this execution is based on, and the run's status at it.
         self._base, self._recorded_status = 0, ""
         #: Serializes writes.
@@ -186,25 +189,31 @@ class PipelineExecution:
 
     async def open(self, given: ContextSnapshot[Any]) -> None:
         """Create the run, or read its head."""
-        self._plan.check_names(self.history.id, lambda value: self.history.capture(value).root)
+        self.plan.check_names(self.history.id, lambda value: self.history.capture(value).root)
         tree = self._capture("the context", to_tree(given, ContextSnapshot))
-        task = digest_input(given, self._plan.name, lambda value: self._capture("the context", value).root)
+        copied = copy_value(given)
+        task = digest_input(given, self.plan.name, lambda value: self._capture("the context", value).root)
         if await run_off_loop(self._start, tree, task):
-            self.snapshot = given
+            self._use(copied)
             self._emit(SAVED, {"version": self._base, "stage": None, "status": None})
             return
         assert self._head is not None
-        self.snapshot = await run_off_loop(snapshot_of, self._head)
+        self._use(await run_off_loop(snapshot_of, self._head))
         names = sorted(self._replayable)
-        data = {"pipeline": self._plan.name, "stages": len(names)}
+        data = {"pipeline": self.plan.name, "stages": len(names)}
         await run_off_loop(self.history.add_event, RESTORED, data, version=self._base)
         self._emit(RESTORED, {"version": self._base, "stages": names})
+
+    def _use(self, snapshot: ContextSnapshot[Any]) -> None:
+        """Set the snapshot of which stages get copies."""
+        self._snapshot = snapshot
+        self._copy_snapshot = copier(snapshot, ContextSnapshot)
 
     async def record_end(self) -> None:
         """Record the end of the pipeline in the run's status, unless the status is already recorded."""
         status = self._status()
         if status == "running":
-            missing = sorted(set(self._plan.stages) - set(self._statuses))
+            missing = sorted(set(self.plan.stages) - set(self._statuses))
             await self._record_status(f"ended without a record of {', '.join(missing)}"[:1000], "paused")
         elif status != self._recorded_status:
             await self._record_status(None, status)
@@ -229,7 +238,7 @@ class PipelineExecution:
         if self._is_lost:
             return
         try:
-            if stage is not None and stage in self._plan.stages:
+            if stage is not None and stage in self.plan.stages:
                 await self._save(stage, StageOutput.fail(error=str(error) or type(error).__name__), error)
             else:
                 await self._record_status("failed", "failed", error)
@@ -269,11 +278,10 @@ class PipelineExecution:
         try:
             first = name not in self._called
             self._called.add(name)
-            after = self._plan.stages[name]["after"]
+            after = self.plan.stages[name]["after"]
             if first and name in self._replayable and self._replayed.issuperset(after):
                 return self._replay(name)
             self._replayed.discard(name)
-            ctx = replace(ctx, snapshot=self.snapshot, inputs=replace(ctx.inputs, snapshot=self.snapshot))
             return await self._run(name, run, ctx)
         finally:
             self._tasks.discard(task)
@@ -286,11 +294,15 @@ class PipelineExecution:
         return output
 
     async def _run(self, name: str, run: Callable[[StageContext], Awaitable[Any]], ctx: StageContext) -> Any:
-        reason = ctx.inputs.get("skip_reason") if self._plan.stages[name]["conditional"] else None
+        reason = ctx.inputs.get("skip_reason") if self.plan.stages[name]["conditional"] else None
         began = perf_counter()
         if reason:
             output: Any = StageOutput.skip(reason=reason)
         else:
+            prior = ctx.inputs.prior_outputs
+            copied = self._copy_snapshot()
+            inputs = replace(ctx.inputs, snapshot=copied, prior_outputs=copy_outputs(prior))
+            ctx = replace(ctx, snapshot=copied, inputs=inputs)
             try:
                 output = await run(ctx)
             except StageCancellationRequested:
@@ -305,20 +317,26 @@ class PipelineExecution:
         if output.duration_ms is None and type(output) is StageOutput:
             output = output.with_duration(int((perf_counter() - began) * 1000))
         self._durations[name] = output.duration_ms
+        if not reason and (is_changed(copied, self._snapshot) or is_changed(inputs.prior_outputs, prior)):
+            warn(
+                "run %r: stage %r changed its copy of the context or of its inputs; other stages do not see the "
+                "change: return it in the output of the stage",
+                self.history.id,
+                name,
+            )
         try:
-            await self._save(name, output)
+            return await self._save(name, output)
         except UnsupportedValue as error:
             await self._save_failure(name, error)
             raise
-        return output
 
     # Writing
 
-    async def _save(self, name: str, output: StageOutput, error: BaseException | None = None) -> None:
-        """Record the end of a stage."""
+    async def _save(self, name: str, output: StageOutput, error: BaseException | None = None) -> StageOutput:
+        """Record the end of a stage; return a copy of its output, which the stage may still change."""
         done = output.status in DONE
         tree = self._capture(f"the output of stage {name!r}", to_tree(output, StageOutput))
-        snapshot = self._capture("the context", to_tree(self.snapshot, ContextSnapshot))
+        copied: StageOutput = copy_value(output)
         facts: dict[str, Any] = {"step": name} if done else {"note": f"stage {name} failed"}
         if error is not None:
             facts["error"] = describe(error)
@@ -326,11 +344,11 @@ class PipelineExecution:
             facts["error"] = {"type": "StageOutput", "message": str(output.error), "traceback": ""}
 
         def change(state: Any) -> None:
-            state["snapshot"] = snapshot
             state["stages"][name] = tree
 
         version = await run_off_loop(self._write, change, facts, stage=(name, output.status))
         self._emit(SAVED, {"version": version, "stage": name, "status": str(output.status)})
+        return copied
 
     async def _record_status(self, note: str | None, status: str, error: BaseException | None = None) -> None:
         """Record the status of the run when no stage records it."""
@@ -346,7 +364,7 @@ class PipelineExecution:
         status: str | None = None,
     ) -> int:
         """Commit a change of the state, the end of a stage or a status of the run; return the version's number."""
-        event = {"pipeline": self._plan.name}
+        event = {"pipeline": self.plan.name}
         with self._writing:
             if stage is not None:
                 self._statuses[stage[0]] = stage[1]
@@ -397,7 +415,7 @@ class PipelineExecution:
             return "cancelled"
         if not found.issubset(DONE):
             return "failed"
-        return "completed" if ended.keys() >= self._plan.stages.keys() else "running"
+        return "completed" if ended.keys() >= self.plan.stages.keys() else "running"
 
     def _capture(self, what: str, tree: Any) -> Folded:
         try:
@@ -412,7 +430,7 @@ class PipelineExecution:
 
     def _start(self, snapshot: Folded, task: PipelineInput) -> bool:
         """Create the run, or read its head; return whether it was created."""
-        plan = self._plan
+        plan = self.plan
         while True:
             try:
                 head = self.history.head
@@ -438,7 +456,7 @@ class PipelineExecution:
 
     def _adopt(self, head: Version, valid: set[str]) -> None:
         """Assign the run to this pipeline, without the outputs that are not valid in it."""
-        plan = self._plan
+        plan = self.plan
         events = [(SAVED, {"pipeline": plan.name})]
         note = f"continued with pipeline {plan.name}"[:1000]
         with self.history.edit(note=note, status="running", events=events, expected=head.number) as state:
@@ -449,6 +467,6 @@ class PipelineExecution:
     def _emit(self, kind: str, data: dict[str, Any]) -> None:
         """Emit an event through Stageflow's own sink; a failure of the sink only logs a warning."""
         try:
-            self._emitter(kind, {"run": self.history.id, "pipeline": self._plan.name, **data})
+            self._emitter(kind, {"run": self.history.id, "pipeline": self.plan.name, **data})
         except Exception:
             warn("an event sink of Stageflow failed on %s of run %s", kind, self.history.id, trace=True)

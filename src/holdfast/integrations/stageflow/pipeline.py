@@ -39,7 +39,7 @@ from holdfast.model.names import MAX_STEP, check_run_id, short, suggest
 from holdfast.workflow.definition import CHANGED
 
 #: The execution of the current stage.
-_current: ContextVar[PipelineExecution] = ContextVar("holdfast_stageflow_execution")
+_current: ContextVar[PipelineExecution | None] = ContextVar("holdfast_stageflow_execution", default=None)
 
 
 def durable(pipeline: Pipeline, hf: Holdfast, run_id: str, *, changed: str = "refuse") -> DurablePipeline:
@@ -123,11 +123,12 @@ class DurablePipeline(Pipeline):
             }
             for spec in specs
         }
+        plan = Plan(self.name, stages, self._changed)
         return _DurableGraph(
-            [_recorded(spec) for spec in specs],
+            [_recorded(spec, plan) for spec in specs],
             self._hf,
             self._run_id,
-            Plan(self.name, stages, self._changed),
+            plan,
             pipeline_name=self.name,
             interceptors=interceptors,
             guard_retry_strategy=guard_retry_strategy,
@@ -208,13 +209,23 @@ class _DurableGraph(UnifiedStageGraph):
                 _current.reset(token)
 
 
-def _recorded(spec: UnifiedStageSpec) -> UnifiedStageSpec:
+def _recorded(spec: UnifiedStageSpec, plan: Plan) -> UnifiedStageSpec:
     """Return a stage that runs through the current execution, which also decides whether a conditional stage is
     skipped: Stageflow would skip it without calling the runner."""
     run: Callable[[StageContext], Awaitable[Any]] = spec.runner
 
     async def runner(ctx: StageContext) -> Any:
-        return await _current.get().run_stage(spec.name, run, ctx)
+        execution = _current.get()
+        if execution is None or execution.plan is not plan:
+            # The execution of another pipeline: this one is nested in a stage of it.
+            raise InvalidCall(
+                f"stage {spec.name!r} of the durable pipeline {plan.name!r} was called outside of its run, which would "
+                "record it: run the pipeline (`await flow.run(…)` or `await flow.build().run(ctx)`); to call one stage "
+                "without a record, use the function or class that you passed to with_stage",
+                stage=spec.name,
+                pipeline=plan.name,
+            )
+        return await execution.run_stage(spec.name, run, ctx)
 
     return UnifiedStageSpec(
         name=spec.name, runner=runner, kind=spec.kind, dependencies=spec.dependencies, conditional=False

@@ -32,7 +32,7 @@ from holdfast.tree.values import Opaque, join_dataclass, register
 FORMAT = 1
 
 #: Types of record fields: a record, a list of them, a status, or (not listed) any value.
-_SHAPES: dict[type, dict[str, Any]] = {
+SHAPES: dict[type, dict[str, Any]] = {
     ContextSnapshot: {"run_id": RunIdentity, "enrichments": Enrichments, "conversation": Conversation},
     Enrichments: {
         "profile": ProfileEnrichment,
@@ -51,9 +51,9 @@ class AsIs:
     value: Any
 
 
-#: Stageflow's types that an application may put into metadata, an output, or an artifact.
-for _cls in (
-    *_SHAPES,
+#: Stageflow's records.
+RECORDS: tuple[type[Any], ...] = (
+    *SHAPES,
     RunIdentity,
     ProfileEnrichment,
     MemoryEnrichment,
@@ -62,11 +62,13 @@ for _cls in (
     RoutingDecision,
     StageArtifact,
     StageEvent,
-    StageKind,
-    StageStatus,
     StagePayloadResult,
     SubpipelineResult,
-):
+)
+
+# An application may put them into metadata, an output, or an artifact.
+_REGISTERED: tuple[type[Any], ...] = (*RECORDS, StageKind, StageStatus)
+for _cls in _REGISTERED:
     register(_cls, f"stageflow.{_cls.__name__}")
 register(PipelineResults, "stageflow.PipelineResults", split=dict, join=PipelineResults)
 register(AsIs, "stageflow.AsIs")
@@ -77,10 +79,10 @@ def to_tree(value: Any, shape: Any) -> Any:
     if shape is StageStatus and type(value) is StageStatus:
         # A word that can be read without Stageflow.
         return value.value
-    if isinstance(shape, list) and type(value) is list:
-        return [to_tree(item, shape[0]) for item in value]
+    if isinstance(shape, list) and getattr(type(value), "__holdfast_plain__", type(value)) is list:
+        return [to_tree(item, shape[0]) for item in list.__iter__(value)]
     if isinstance(shape, type) and type(value) is shape:
-        inner = _SHAPES.get(shape, {})
+        inner = SHAPES.get(shape, {})
         return {
             field.name: to_tree(getattr(value, field.name), inner[field.name])
             if field.name in inner
@@ -100,7 +102,7 @@ def from_tree(tree: Any, shape: Any) -> Any:
         return [from_tree(item, shape[0]) for item in tree] if type(tree) is list else tree
     if type(tree) is not dict:
         return tree
-    inner = _SHAPES.get(shape, {})
+    inner = SHAPES.get(shape, {})
     return join_dataclass(
         shape, {name: from_tree(item, inner[name]) if name in inner else item for name, item in tree.items()}
     )

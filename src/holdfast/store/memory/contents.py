@@ -12,7 +12,14 @@ from itertools import islice
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias, Unpack
 
-from holdfast.model.records import ArtifactRecord, MarkRecord, RunRecord, TimelineRecord, VersionRecord
+from holdfast.model.records import (
+    ArtifactRecord,
+    AttachmentRecord,
+    MarkRecord,
+    RunRecord,
+    TimelineRecord,
+    VersionRecord,
+)
 from holdfast.store.artifact_folder import checked, verified
 from holdfast.store.protocol import QueuePlace, VersionQuery, missing_artifact
 from holdfast.tree.artifact import PIECE
@@ -105,11 +112,24 @@ class MemoryRun:
         self.numbers: list[int] = []
         self.timelines: dict[int, TimelineRecord] = {}
         self.marks: dict[tuple[int, str], MarkRecord] = {}
+        #: The numbers of versions by key; attachments by key and name.
+        self.keys: dict[str, int] = {}
+        self.attachments: dict[str, dict[str, AttachmentRecord]] = {}
         #: Its positions in the journal, in order.
         self.positions: list[int] = []
         self.queue: QueuePlace | None = None
         #: Whether it was claimed before from its queue.
         self.was_claimed = False
+
+    def attach(self, attachments: Iterable[AttachmentRecord], *, replace: bool) -> list[bool]:
+        """Store attachments as `AttachmentStore.attach` does."""
+        stored = []
+        for each in attachments:
+            named = self.attachments.setdefault(each.key, {})
+            stored.append(replace or each.name not in named)
+            if stored[-1]:
+                named[each.name] = each
+        return stored
 
     def page(self, limit: int, ascending: bool, **filters: Unpack[VersionQuery]) -> list[VersionRecord]:
         """Return versions as `VersionStore.versions` does."""

@@ -15,9 +15,8 @@ import time
 from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from heapq import nsmallest
+from heapq import nlargest, nsmallest
 from itertools import islice
-from operator import attrgetter
 from typing import NoReturn, Unpack
 
 from msgspec.structs import replace
@@ -32,7 +31,14 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.model import records
-from holdfast.model.records import ArtifactRecord, EventRecord, MarkRecord, RunRecord, VersionRecord
+from holdfast.model.records import (
+    ArtifactRecord,
+    AttachmentRecord,
+    EventRecord,
+    MarkRecord,
+    RunRecord,
+    VersionRecord,
+)
 from holdfast.store.memory.contents import (
     EMPTY_RUN,
     Contents,
@@ -41,6 +47,7 @@ from holdfast.store.memory.contents import (
     StoredVersion,
     read_uploads,
 )
+from holdfast.store.memory.items import MemoryItems
 from holdfast.store.process_fork import ProcessBound
 from holdfast.store.protocol import (
     Append,
@@ -56,6 +63,7 @@ from holdfast.store.protocol import (
     build_reclaimed_run,
     lease_expired,
     ready_at,
+    run_is_gone,
     stale_new_run,
     stale_run,
     stale_value,
@@ -85,6 +93,14 @@ class MemoryStore(ProcessBound):
         self._lock: AbstractContextManager[object] = threading.Lock()
         self._artifacts = MemoryArtifacts()
         self._values: dict[str, tuple[bytes, int]] = {}
+        items = MemoryItems(lambda: self._lock)
+        self.put_items = items.put
+        self.items = items.find
+        self.recent_items = items.recent
+        self.nearest_items = items.nearest
+        self.namespaces = items.namespaces
+        self.renew_items = items.renew
+        self.sweep_items = items.sweep
         self._ids: dict[str, MemoryRun] = {}
         #: By key, in the order of keys.
         self._runs: dict[int, MemoryRun] = {}
@@ -117,6 +133,8 @@ class MemoryStore(ProcessBound):
         self._artifacts.require(change.holds, uploads)
         if change.expect is not None:
             run = self._expected(change.expect)
+            if version is not None and version.key in run.keys:
+                raise stale_run(change.run)
             if change.leased and run.record.until <= self.now():
                 raise lease_expired(run.record)
         elif change.run.id not in self._ids:
@@ -139,6 +157,7 @@ class MemoryStore(ProcessBound):
                 run.marks.setdefault((version.number, name), mark)
         if timeline is not None:
             run.timelines[timeline.number] = timeline
+        run.attach(change.attachments, replace=True)
         self._add_events(run, change.events)
         return run.record
 
@@ -204,6 +223,7 @@ class MemoryStore(ProcessBound):
         run = MemoryRun(imported.run)
         run.timelines = {timeline.number: timeline for timeline in imported.timelines}
         run.marks = {(mark.number, mark.name): mark for mark in imported.marks}
+        run.attach(imported.attachments, replace=True)
         with self._lock:
             if run.record.id in self._ids:
                 raise AlreadyExists(
@@ -248,9 +268,55 @@ class MemoryStore(ProcessBound):
             stored = self._runs.get(run, EMPTY_RUN).versions.get(number)
         return None if stored is None or index >= len(stored.blocks) else stored.blocks[index]
 
-    def timelines(self, run: int) -> list[records.TimelineRecord]:
+    def version_by_key(self, run: int, key: str) -> VersionRecord | None:
         with self._lock:
-            return sorted(self._runs.get(run, EMPTY_RUN).timelines.values(), key=attrgetter("number"))
+            found = self._runs.get(run, EMPTY_RUN)
+            return found.versions[found.keys[key]].record if key in found.keys else None
+
+    def keyed_versions(self, run: int, *, before: str | None = None, limit: int = 100) -> list[VersionRecord]:
+        with self._lock:
+            found = self._runs.get(run, EMPTY_RUN)
+            keys = nlargest(limit, (key for key in found.keys if before is None or key < before))
+            return [found.versions[found.keys[key]].record for key in keys]
+
+    # Attachments
+
+    def attach(self, run: int, attachments: Sequence[AttachmentRecord], *, replace: bool) -> list[bool]:
+        with self._lock:
+            if run not in self._runs:
+                raise run_is_gone(run)
+            return self._runs[run].attach(attachments, replace=replace)
+
+    def attachments_of(self, run: int, keys: Sequence[str]) -> list[AttachmentRecord]:
+        with self._lock:
+            stored = self._runs.get(run, EMPTY_RUN).attachments
+            return [each for key in sorted(set(keys)) for _, each in sorted(stored.get(key, {}).items())]
+
+    def attachment_names(self, run: int, key: str) -> list[str]:
+        with self._lock:
+            return sorted(self._runs.get(run, EMPTY_RUN).attachments.get(key, {}))
+
+    def attachments(
+        self, run: int, *, after: tuple[str, str] = ("", ""), limit: int = 1000
+    ) -> list[AttachmentRecord]:
+        with self._lock:
+            stored = self._runs.get(run, EMPTY_RUN).attachments
+            places = ((key, name) for key, named in stored.items() for name in named)
+            return [
+                stored[key][name] for key, name in nsmallest(limit, (each for each in places if each > after))
+            ]
+
+    def attachment_keys(self, run: int, *, before: int) -> list[str]:
+        with self._lock:
+            stored = self._runs.get(run, EMPTY_RUN).attachments
+            return sorted(
+                key for key, named in stored.items() if all(each.at < before for each in named.values())
+            )
+
+    def timelines(self, run: int, *, after: int = 0) -> list[records.TimelineRecord]:
+        with self._lock:
+            lines = self._runs.get(run, EMPTY_RUN).timelines
+            return [lines[number] for number in sorted(number for number in lines if number > after)]
 
     def marks(self, run: int, first: int | None = None, last: int | None = None) -> list[MarkRecord]:
         with self._lock:
@@ -301,10 +367,17 @@ class MemoryStore(ProcessBound):
             positions = {}
             for number in gone & run.versions.keys():
                 stored = run.versions.pop(number)
+                run.keys.pop(stored.record.key or "", None)
                 self._artifacts.release(stored.holds, (plan.run.key, number))
                 self._journal[stored.record.seq - 1] = None
                 positions[number] = stored.record.seq
             run.numbers = [number for number in run.numbers if number not in gone]
+            for key in plan.keys:
+                run.attachments.pop(key, None)
+            for key in plan.unused:
+                named = run.attachments.pop(key, {})
+                if kept := {name: each for name, each in named.items() if each.at >= plan.before}:
+                    run.attachments[key] = kept
             run.positions = [
                 position for position in run.positions if self._journal[position - 1] is not None
             ]
@@ -493,6 +566,8 @@ class MemoryStore(ProcessBound):
         record = replace(version, seq=position, pack=None)
         run.versions[number] = StoredVersion(record, version.pack or b"", tuple(blocks), tuple(holds))
         insort(run.numbers, number)
+        if version.key is not None:
+            run.keys[version.key] = number
         if not version.pruned:
             self._journal[position - 1] = (key, record)
             run.positions.append(position)

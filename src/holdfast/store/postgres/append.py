@@ -27,7 +27,9 @@ import msgspec
 
 from holdfast.errors import CommitUnknown, HoldfastError
 from holdfast.model.records import MarkRecord, RunRecord
+from holdfast.store.attachments import ON_CONFLICT
 from holdfast.store.group_commit import GroupCommit, Job
+from holdfast.store.postgres.attachments import COLUMNS, GIVEN, attachment_columns
 from holdfast.store.postgres.connection import (
     SERVER_NOW,
     ConnectionLost,
@@ -66,6 +68,10 @@ _UPDATE_RUN = (
 )
 _HAS_LEASE = f"until > coalesce(%s::bigint, {SERVER_NOW})"
 _UPDATE_LEASED_RUN = f"{_UPDATE_RUN} AND {_HAS_LEASE}"
+#: Keys change only together with the revision, so the key that is looked for cannot be added meanwhile. Not EXISTS, for
+#: which the server may read the whole journal into a hash table.
+_LACKS_KEY = "(SELECT 1 FROM journal WHERE journal.run = run.key AND journal.external = {}) IS NULL"
+_HAS_KEY = f"SELECT 1 FROM run WHERE key = $1 AND revision = $2 AND NOT {_LACKS_KEY.format('$3')}"
 # The further parts of a statement, which read the key of the run from `changed`
 _INSERT_VERSION = (
     f"versioned AS (INSERT INTO journal ({VERSION_COLUMNS}) "
@@ -95,6 +101,11 @@ _INSERT_BLOCKS = (
 _INSERT_TIMELINE = (
     "lined AS (INSERT INTO timeline "
     "SELECT key, %s::bigint, %s::bigint, %s::bigint, %s::text, %s::text, %s::bytea FROM changed)"
+)
+_INSERT_ATTACHMENTS = (
+    f"attached AS (INSERT INTO attachment (run, {COLUMNS}) "
+    f"SELECT changed.key, given.* FROM changed, {GIVEN} given ({COLUMNS}) ORDER BY given.key, given.name "
+    f"{ON_CONFLICT[True]})"
 )
 _PUT_INTO_QUEUE = (
     "queued_up AS (INSERT INTO queued (run, queue, priority, ready) "
@@ -157,6 +168,9 @@ def _change_statement(sent: SentChange, lock_positions: str, now: int | None) ->
         values = [*row[2:4], *row[5:], run_sum(row), sent.attempt, expect.key, expect.revision]
         if change.leased:
             values.append(now)
+        if version is not None and version.key is not None:
+            first = f"{first} AND {_LACKS_KEY.format('%s::text')}"
+            values.append(version.key)
     parts = []
     if version is not None:
         parts.append(_INSERT_VERSION)
@@ -175,6 +189,9 @@ def _change_statement(sent: SentChange, lock_positions: str, now: int | None) ->
     if change.timeline is not None:
         parts.append(_INSERT_TIMELINE)
         values += timeline_row(key, change.timeline)[1:]
+    if change.attachments:
+        parts.append(_INSERT_ATTACHMENTS)
+        values += attachment_columns(change.attachments)
     if change.queue is not None:
         parts.append(_PUT_INTO_QUEUE)
         values += [change.queue.queue, 2 * change.queue.priority, ready_at(run)]
@@ -199,6 +216,7 @@ def _can_batch(change: Append) -> bool:
         change.expect is not None
         and change.version is not None
         and not (change.events or change.tags or change.blocks or change.timeline or change.queue)
+        and not change.attachments
     )
 
 
@@ -236,6 +254,7 @@ def _batch_text(readiness: bool, leased: bool, lock_positions: str) -> str:
     parts = [
         f"changed AS (UPDATE run SET {changes} FROM unnest({values}) given ({', '.join(columns)}) "
         f"WHERE run.key = given.key AND run.revision = given.expect {f'AND run.{_HAS_LEASE} ' if leased else ''}"
+        f"AND (given.v_external IS NULL OR {_LACKS_KEY.format('given.v_external')}) "
         f"RETURNING run.key, run.attempt, {written}{', given.ready' if readiness else ''})",
         # The lock that precedes positions in the journal (see `journal`).
         f"held AS MATERIALIZED (SELECT {lock_positions} FROM (SELECT count(*) AS n FROM changed) counted WHERE n > 0)",
@@ -362,11 +381,20 @@ class Appender:
         for sent in batch:
             if sent.attempt in written:
                 sent.outcome = sent.run
+            elif self._has_key(connection, sent):
+                sent.refuse()
             elif sent.change.leased and self._is_unchanged(connection, sent):
                 # Whether sent before or not: it can no longer be written, because every claim changes the run.
                 sent.outcome = lease_expired(sent.run)
             elif not sent.tried:
                 sent.refuse()
+
+    def _has_key(self, connection: PostgresConnection, sent: SentChange) -> bool:
+        """Return whether a change of an unchanged run was refused because the run has a version with its key."""
+        expect, version = sent.change.expect, sent.change.version
+        if expect is None or version is None or version.key is None:
+            return False
+        return connection.row(_HAS_KEY, (expect.key, expect.revision, version.key)) is not None
 
     def _is_unchanged(self, connection: PostgresConnection, sent: SentChange) -> bool:
         """Return whether a run is as expected: then a change of it was refused because its lease had expired."""
@@ -446,6 +474,8 @@ class Appender:
             uploads = sorted(change.uploads, key=lambda upload: upload.digest)
             self._artifacts.keep(connection, uploads, change.run.updated)
             (keys,) = execute_prepared(connection, [self._statement(sent)])
+            if not keys and self._has_key(connection, sent):
+                raise stale_run(sent.run)
             if not keys and change.leased and self._is_unchanged(connection, sent):
                 raise lease_expired(sent.run)
             if not keys:

@@ -109,11 +109,13 @@ class PostgresConnection(psycopg.Connection[Row]):
         """Run a statement; return the number of rows that it changed."""
         return self.execute(statement, values).rowcount
 
-    def change_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
-        """Run a statement once for each row of values."""
-        if rows:
-            with self.cursor() as cursor:
-                cursor.executemany(statement, rows)
+    def change_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> int:
+        """Run a statement once for each row of values; return the number of rows that it changed."""
+        if not rows:
+            return 0
+        with self.cursor() as cursor:
+            cursor.executemany(statement, rows)
+            return cursor.rowcount
 
 
 def refuse_transaction_pool(

@@ -24,16 +24,16 @@ from holdfast.store.protocol import JournalEntry
 from holdfast.store.rows import check_order, entry_record, event_row, version_values
 
 VERSION = (
-    "seq, number, back, timeline, kind, status, steps, pruned, extra, at, step, detail, seal, "
+    "seq, number, back, timeline, kind, status, steps, pruned, extra, at, step, detail, seal, external, "
     "coalesce(length(pack), 0)"
 )
 #: Columns of a version's row.
 VERSION_COLUMNS = (
-    "run, number, back, timeline, kind, status, steps, pruned, extra, at, step, detail, seal, pack"
+    "run, number, back, timeline, kind, status, steps, pruned, extra, at, step, detail, seal, external, pack"
 )
 #: The types of the columns of both tables that are not `bigint`, as they are sent.
 _TYPES = {
-    "id": "text", "workflow": "text", "step": "text", "owner": "text",
+    "id": "text", "workflow": "text", "step": "text", "owner": "text", "external": "text",
     "detail": "bytea", "seal": "bytea", "pack": "bytea", "sum": "bytea",
 }  # fmt: skip
 

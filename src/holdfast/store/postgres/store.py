@@ -20,17 +20,21 @@ import msgspec
 from holdfast.errors import AlreadyExists, CorruptStore, InvalidCall, NotFound, StaleVersion
 from holdfast.model.records import EventRecord, MarkRecord, RunRecord, StoreStats
 from holdfast.store.artifact_folder import ArtifactFolder
+from holdfast.store.attachments import INSERT_ATTACHMENT
+from holdfast.store.items import SQLItems
 from holdfast.store.postgres import schema
 from holdfast.store.postgres.append import Appender
+from holdfast.store.postgres.attachments import PostgresAttachments
 from holdfast.store.postgres.connection import SERVER_NOW, PostgresConnection
 from holdfast.store.postgres.connection_pool import PostgresPool
+from holdfast.store.postgres.items import ServerSearch, item_dialect
 from holdfast.store.postgres.journal import VERSION, VERSION_COLUMNS, PostgresJournal, version_row
 from holdfast.store.postgres.notify import ChangeListener, ChangeNotifier
 from holdfast.store.postgres.queue import PostgresQueues
 from holdfast.store.postgres.url import parse
 from holdfast.store.process_fork import ProcessBound, reset_in_children
 from holdfast.store.protocol import Prune, RunImport, stale_run
-from holdfast.store.rows import RUN, mark_row, run_row, run_sum, timeline_row
+from holdfast.store.rows import RUN, attachment_row, mark_row, run_row, run_sum, timeline_row
 from holdfast.store.sql import (
     DELETE_MARK,
     DELETE_RUN,
@@ -58,15 +62,15 @@ _SELECT_SIZE = (
     "WHERE relkind = 'r' AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())"
 )
 #: The tables whose rows belong to runs.
-_RUN_TABLES = ("journal", "block", "timeline", "mark", "hold", "queued")
-_OTHER_TABLES = ("run", "artifact", "artifact_piece", "value")
+_RUN_TABLES = ("journal", "block", "timeline", "mark", "hold", "queued", "attachment")
+_OTHER_TABLES = ("run", "artifact", "artifact_piece", "value", "item", "item_term", "item_vector")
 
 _VALUES_RUN = ", ".join(f"${n}" for n in range(1, 24))
-_VALUES_VERSION = ", ".join(f"${n}" for n in range(1, 15))
+_VALUES_VERSION = ", ".join(f"${n}" for n in range(1, 16))
 _INSERT_RUN = f"INSERT INTO run ({RUN}, sum, attempt) VALUES ({_VALUES_RUN}) ON CONFLICT (id) DO NOTHING"
 _UPDATE_RUN = f"UPDATE run SET ({RUN}, sum, attempt) = ({_VALUES_RUN}) WHERE key = $24 AND revision = $25"
 #: With the position of the version that the stub replaces.
-_INSERT_STUB = f"INSERT INTO journal ({VERSION_COLUMNS}, seq) VALUES ({_VALUES_VERSION}, $15)"
+_INSERT_STUB = f"INSERT INTO journal ({VERSION_COLUMNS}, seq) VALUES ({_VALUES_VERSION}, $16)"
 #: Versions of an import have negative positions, which no reader sees, until all are there.
 _INSERT_HIDDEN = (
     f"INSERT INTO journal ({VERSION_COLUMNS}, seq) VALUES ({_VALUES_VERSION}, -nextval('journal_seq'))"
@@ -78,6 +82,8 @@ _REVEAL = (
 _HAS_MARK = "SELECT 1 FROM mark WHERE run = $1 AND number = ANY($2::bigint[]) LIMIT 1"
 _DELETE_BLOCKS = "DELETE FROM block WHERE run = $1 AND number = ANY($2::bigint[])"
 _DELETE_HOLDS = "DELETE FROM hold WHERE run = $1 AND number = ANY($2::bigint[])"
+_DELETE_ATTACHMENTS = "DELETE FROM attachment WHERE run = $1 AND key = ANY($2::text[])"
+_DELETE_UNUSED = f"{_DELETE_ATTACHMENTS} AND at < $3"
 _DELETE_VERSIONS = "DELETE FROM journal WHERE run = $1 AND number = ANY($2::bigint[]) RETURNING number, seq"
 #: Versions of an import that are sent at once.
 _PAGE = 500
@@ -100,6 +106,10 @@ def _dialect(schema_name: str) -> SQLDialect:
         packs_of=(
             f"SELECT {VERSION}, coalesce(pack, ''), run FROM journal "
             "JOIN unnest($1::bigint[], $2::bigint[]) given (run, number) USING (run, number)"
+        ),
+        attachments_of=(
+            "SELECT run, key, name, at, data, hash FROM attachment WHERE run = $1 AND key = ANY($2::text[]) "
+            "ORDER BY key, name"
         ),
         known_artifacts="SELECT digest FROM artifact WHERE digest = ANY($1)",
         delete_pieces="DELETE FROM artifact_piece WHERE digest = ANY($1)",
@@ -167,8 +177,17 @@ class PostgresStore(ProcessBound):
         self.pack_bytes = versions.pack_bytes
         self.packs_of = versions.packs_of
         self.block = versions.block
+        self.version_by_key = versions.by_key
+        self.keyed_versions = versions.keyed
         self.timelines = versions.timelines
         self.marks = versions.marks
+
+        attached = PostgresAttachments(self._pool, dialect)
+        self.attach = attached.attach
+        self.attachments_of = attached.of_keys
+        self.attachment_names = attached.names
+        self.attachments = attached.page
+        self.attachment_keys = attached.keys
 
         folder = None if artifacts is None else ArtifactFolder(artifacts)
         self._artifacts = SQLArtifacts(self._pool, dialect, folder)
@@ -183,6 +202,15 @@ class PostgresStore(ProcessBound):
         self.set_value = values.set
         self.drop_value = values.drop
         self.value_names = values.names
+
+        self._items = SQLItems(self._pool, item_dialect(address.schema))
+        self.put_items = self._items.put
+        self.items = self._items.find
+        self.recent_items = self._items.recent
+        self.nearest_items = ServerSearch(self._pool, self._items.nearest).nearest
+        self.namespaces = self._items.namespaces
+        self.renew_items = self._items.renew
+        self.sweep_items = self._items.sweep
 
         queues = PostgresQueues(self._pool, self._journal, self._notifier)
         self.claim = queues.claim
@@ -240,6 +268,10 @@ class PostgresStore(ProcessBound):
                     self._artifacts.hold(connection, key, version.number, holds)
             connection.change_many(INSERT_TIMELINE, [timeline_row(key, line) for line in imported.timelines])
             connection.change_many(INSERT_MARK, [mark_row(key, mark) for mark in imported.marks])
+            with connection.cursor() as cursor:
+                cursor.executemany(
+                    INSERT_ATTACHMENT[False], (attachment_row(key, each) for each in imported.attachments)
+                )
             # Last: readers of the journal wait while positions are taken.
             connection.execute(f"SELECT {self._journal.lock_positions}")
             connection.execute(_REVEAL, (key,))
@@ -265,6 +297,8 @@ class PostgresStore(ProcessBound):
                 raise stale_run(plan.run)
             connection.execute(_DELETE_BLOCKS, (key, gone))
             connection.execute(_DELETE_HOLDS, (key, gone))
+            connection.execute(_DELETE_ATTACHMENTS, (key, list(plan.keys)))
+            connection.execute(_DELETE_UNUSED, (key, list(plan.unused), plan.before))
             positions: dict[int, int] = dict(connection.rows(_DELETE_VERSIONS, (key, gone)))
             for version, blocks, holds in plan.thin:
                 # A stub that replaces no version: readers of the journal do not see it.
@@ -323,6 +357,7 @@ class PostgresStore(ProcessBound):
             for table in _RUN_TABLES:
                 if self._pool.rows(f"SELECT FROM {table} WHERE run NOT IN (SELECT key FROM run) LIMIT 1"):
                     found.append(f"table {table} has rows that belong to no run")
+            found += self._items.check()
         except CorruptStore as error:
             found.append(str(error))
         return found

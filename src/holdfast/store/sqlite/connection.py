@@ -137,9 +137,13 @@ class SQLiteConnection(apsw.Connection):
         """Return the first value of the only row of a statement."""
         return self.execute(statement, values).get
 
-    def change_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
-        """Run a statement once for each row of values."""
+    def change_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> int:
+        """Run a statement once for each row of values; return the number of rows that it changed."""
+        if not rows:
+            return 0
+        before = self.total_changes()
         self.executemany(statement, rows)
+        return self.total_changes() - before
 
     def change(self, statement: str, values: Sequence[Any] = ()) -> int:
         """Run a statement; return the number of rows that it changed."""

@@ -21,7 +21,8 @@ from holdfast.store.sqlite.connection import SQLiteConnection
 from holdfast.store.sqlite.database import SQLiteDatabase
 
 VERSION = (
-    "seq, number, back, timeline, kind, status, steps, pruned, extra, at, step, detail, seal, length(pack)"
+    "seq, number, back, timeline, kind, status, steps, pruned, extra, at, step, detail, seal, external, "
+    "length(pack)"
 )
 #: The pack of a row, in whichever table it is stored.
 PACK = (
@@ -35,8 +36,8 @@ _ANY_TIME = -(1 << 63)
 
 _INSERT_VERSION = (
     "INSERT INTO journal "
-    "(seq, run, number, back, timeline, kind, status, steps, pruned, extra, at, step, detail, seal, pack) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "(seq, run, number, back, timeline, kind, status, steps, pruned, extra, at, step, detail, seal, external, pack) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 INSERT_EVENT = "INSERT INTO journal (run, at, step, detail, seal) VALUES (?, ?, ?, ?, ?)"
 #: Created with the first run of a workflow: an empty index takes a page, too.

@@ -24,6 +24,8 @@ from holdfast.store.sqlite.connection import SQLiteConnection, translate_error
 
 #: "hold" in ASCII: identifies a SQLite file as a store.
 APPLICATION_ID = 0x686F6C64
+#: Seconds that another process may take to create the tables of a new file.
+_CREATION = 1.0
 #: Calls from `holdfast.open` down to `prepare`.
 _CALLER = 7
 
@@ -53,7 +55,12 @@ def prepare(connection: SQLiteConnection, path: str, timeout: float, *, has_wal:
         raise IncompatibleFormat(
             f"{path} has format {version}, this Holdfast knows up to {newest}: upgrade Holdfast"
         )
-    if made == 0 and not has_wal and connection.value("PRAGMA journal_mode") == "wal":
+    if (
+        made == 0
+        and not has_wal
+        and connection.value("PRAGMA journal_mode") == "wal"
+        and not _gets_tables(connection)
+    ):
         # A new store is only in its WAL until the first checkpoint.
         warnings.warn(
             f"{path} is empty, and its log {path}-wal is missing: if this is a copy of a store, everything is in "
@@ -126,6 +133,16 @@ def _check_schema(connection: SQLiteConnection, path: str) -> None:
             f"{path} has a {kind} {short(found[1])}, which Holdfast never creates, so it is not opened: restore the "
             f"file from a backup, or drop the {kind}"
         )
+
+
+def _gets_tables(connection: SQLiteConnection) -> bool:
+    """Return whether another process, which has switched an empty file to the WAL, creates its tables now."""
+    until = time.monotonic() + _CREATION
+    while _format(connection)[0] == 0:
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.002)
+    return True
 
 
 def _use_wal(connection: SQLiteConnection, until: float) -> None:

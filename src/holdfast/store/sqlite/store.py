@@ -32,12 +32,15 @@ from holdfast.errors import (
 )
 from holdfast.model.records import EventRecord, MarkRecord, RunRecord, StoreStats
 from holdfast.store.artifact_folder import ArtifactFolder
+from holdfast.store.attachments import INSERT_ATTACHMENT, SQLAttachments
+from holdfast.store.items import SQLItems
 from holdfast.store.process_fork import ProcessBound
 from holdfast.store.protocol import Append, Prune, RunImport, stale_new_run, stale_run, wall_clock
-from holdfast.store.rows import event_row, mark_row, timeline_row
+from holdfast.store.rows import attachment_row, event_row, mark_row, timeline_row
 from holdfast.store.sql import (
     DELETE_MARK,
     DELETE_RUN,
+    HAS_KEY,
     HAS_VERSION,
     INSERT_MARK,
     INSERT_TIMELINE,
@@ -50,6 +53,7 @@ from holdfast.store.sql import (
 from holdfast.store.sqlite import queue
 from holdfast.store.sqlite.connection import SQLiteConnection, all_or_nothing
 from holdfast.store.sqlite.database import SQLiteDatabase
+from holdfast.store.sqlite.items import ITEM_DIALECT
 from holdfast.store.sqlite.rows import (
     INSERT_EVENT,
     PACK,
@@ -74,7 +78,7 @@ _SELECT_EXPIRED = (
     "SELECT key FROM run WHERE key IN (SELECT value FROM json_each(?)) AND owner=? AND until <= ?"
 )
 #: The tables whose rows belong to runs.
-_RUN_TABLES = ("journal", "block", "timeline", "mark", "hold")
+_RUN_TABLES = ("journal", "block", "timeline", "mark", "hold", "attachment")
 
 
 def _encode_list(values: Sequence[Any]) -> str:
@@ -107,6 +111,10 @@ _DIALECT = SQLDialect(
     packs_of=(
         f"SELECT {VERSION}, {PACK}, run FROM json_each($1) given CROSS JOIN journal "
         "ON run = json_extract(given.value, '$[0]') AND number = json_extract(given.value, '$[1]')"
+    ),
+    attachments_of=(
+        "SELECT run, key, name, at, data, hash FROM attachment "
+        "WHERE run = $1 AND key IN (SELECT value FROM json_each($2)) ORDER BY key, name"
     ),
     known_artifacts="SELECT digest FROM artifact WHERE digest IN (SELECT unhex(value) FROM json_each($1))",
     delete_pieces="DELETE FROM artifact_piece WHERE digest IN (SELECT unhex(value) FROM json_each($1))",
@@ -159,8 +167,17 @@ class SQLiteStore(ProcessBound):
         self.pack_bytes = versions.pack_bytes
         self.packs_of = versions.packs_of
         self.block = versions.block
+        self.version_by_key = versions.by_key
+        self.keyed_versions = versions.keyed
         self.timelines = versions.timelines
         self.marks = versions.marks
+
+        attached = SQLAttachments(self._database, _DIALECT)
+        self.attach = attached.attach
+        self.attachments_of = attached.of_keys
+        self.attachment_names = attached.names
+        self.attachments = attached.page
+        self.attachment_keys = attached.keys
 
         folder = None if artifacts is None else ArtifactFolder(artifacts)
         self._artifacts = SQLArtifacts(self._database, _DIALECT, folder)
@@ -175,6 +192,15 @@ class SQLiteStore(ProcessBound):
         self.set_value = values.set
         self.drop_value = values.drop
         self.value_names = values.names
+
+        self._items = SQLItems(self._database, ITEM_DIALECT)
+        self.put_items = self._items.put
+        self.items = self._items.find
+        self.recent_items = self._items.recent
+        self.nearest_items = self._items.nearest
+        self.namespaces = self._items.namespaces
+        self.renew_items = self._items.renew
+        self.sweep_items = self._items.sweep
 
         queues = queue.SQLiteQueues(self._database, self.now)
         self.claim = queues.claim
@@ -229,6 +255,9 @@ class SQLiteStore(ProcessBound):
                 raise stale_new_run(run)
             run = insert_run(connection, run)
         else:
+            name = None if change.version is None else change.version.key
+            if name is not None and connection.row(HAS_KEY, (change.expect.key, name)) is not None:
+                raise stale_run(run)
             update_run(connection, run, change.expect, leased_at=self.now() if change.leased else None)
         if change.queue is not None:
             queue.put(connection, run, change.queue)
@@ -245,6 +274,8 @@ class SQLiteStore(ProcessBound):
                 self._artifacts.hold(connection, key, number, change.holds)
         if change.timeline is not None:
             connection.execute(INSERT_TIMELINE, timeline_row(key, change.timeline))
+        for attachment in change.attachments:
+            connection.execute(INSERT_ATTACHMENT[True], attachment_row(key, attachment))
         for event in change.events:
             connection.execute(INSERT_EVENT, event_row(key, event))
         return run
@@ -280,6 +311,9 @@ class SQLiteStore(ProcessBound):
             )
             connection.executemany(INSERT_MARK, [mark_row(run.key, mark) for mark in imported.marks])
             connection.executemany(INSERT_EVENT, [event_row(run.key, event) for event in imported.events])
+            connection.executemany(
+                INSERT_ATTACHMENT[False], (attachment_row(run.key, each) for each in imported.attachments)
+            )
             return run
 
         return self._database.write(write, once=True, atomic=True)
@@ -299,6 +333,13 @@ class SQLiteStore(ProcessBound):
             mark_end(connection)
             connection.executemany("DELETE FROM block WHERE run=? AND number=?", gone)
             connection.executemany("DELETE FROM hold WHERE run=? AND number=?", gone)
+            connection.executemany(
+                "DELETE FROM attachment WHERE run=? AND key=?", [(key, name) for name in plan.keys]
+            )
+            connection.executemany(
+                "DELETE FROM attachment WHERE run=? AND key=? AND at<?",
+                [(key, name, plan.before) for name in plan.unused],
+            )
             connection.executemany(
                 "DELETE FROM journal WHERE run=? AND number=?", [(key, number) for number in plan.drop]
             )
@@ -371,6 +412,7 @@ class SQLiteStore(ProcessBound):
                     orphan = f"SELECT 1 FROM {table} WHERE run NOT IN (SELECT key FROM run){placeholder}"
                     if connection.row(orphan) is not None:
                         found.append(f"table {table} has rows that belong to no run")
+            found += self._items.check()
         except CorruptStore as error:
             return [str(error)]
         return found

@@ -20,7 +20,9 @@ from __future__ import annotations
 import pytest
 
 pytest.register_assert_rewrite(
+    "holdfast.testing.conformance.attachments",
     "holdfast.testing.conformance.concurrency",
+    "holdfast.testing.conformance.items",
     "holdfast.testing.conformance.queues",
     "holdfast.testing.conformance.runs",
     "holdfast.testing.conformance.versions",
@@ -28,7 +30,9 @@ pytest.register_assert_rewrite(
 )
 
 # After the registration, which only affects modules that are imported later.
+from holdfast.testing.conformance.attachments import AttachmentContract, KeyContract  # noqa: E402
 from holdfast.testing.conformance.concurrency import AppendManyContract, ConcurrencyContract  # noqa: E402
+from holdfast.testing.conformance.items import ItemContract, ItemVectorContract  # noqa: E402
 from holdfast.testing.conformance.queues import LeaseContract, QueueContract  # noqa: E402
 from holdfast.testing.conformance.runs import RunContract, RunListContract  # noqa: E402
 from holdfast.testing.conformance.versions import JournalContract, VersionContract  # noqa: E402
@@ -43,10 +47,14 @@ class StoreConformance(
     AppendManyContract,
     VersionContract,
     JournalContract,
+    KeyContract,
+    AttachmentContract,
     ArtifactContract,
     ValueContract,
     QueueContract,
     LeaseContract,
+    ItemContract,
+    ItemVectorContract,
     WholeStoreContract,
     ConcurrencyContract,
 ):

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec.structs import replace
 
 from holdfast.errors import AlreadyExists, HoldfastError, NotFound, StaleVersion
 from holdfast.model.records import RunRecord, TimelineRecord
 from holdfast.store.protocol import Append, JournalEntry, Prune, QueuePlace, Store
+from holdfast.testing.conformance.threads import together, until_done
 from holdfast.testing.samples import (
     ALL,
     HOUR,
     advanced,
+    attachment,
     begin,
     belongings,
     blocks,
@@ -121,6 +122,7 @@ class AppendManyContract:
                 events=[event(f"of {run.id}")],
                 uploads=[upload(run.id.encode()), upload(b"all")],
                 holds=[digest(run.id.encode()), digest(b"all")],
+                attachments=[attachment("key", run.id)],
             )
             for run in (new_run("new"), there, new_run("other", owner="me", until=7))
         ]
@@ -129,13 +131,14 @@ class AppendManyContract:
             assert isinstance(run, RunRecord)
             assert replace(run, key=change.run.key) == change.run
             assert run == store.run(run.id) == store.run_by_key(run.key)
-            versions, found_blocks, timelines, marks, journal = belongings(store, run)
+            versions, found_blocks, timelines, marks, journal, attached = belongings(store, run)
             assert change.version is not None
             assert replace(versions[-1], seq=0) == change.version
             assert found_blocks[-1] == [b"one", b"two"]
             assert timelines == [change.timeline]
             assert [(mark.number, mark.name) for mark in marks] == [(run.head, "good")]
             assert names(journal)[-2:] == [run.head, f"of {run.id}"]
+            assert attached == change.attachments
         assert store.collect(before=ALL) == (0, 0)
         assert store.stats().artifacts == 4
 
@@ -229,30 +232,6 @@ class AppendManyContract:
         assert store.runs(due=5) == [after]
 
 
-T = TypeVar("T")
-
-
-def _together(count: int, work: Callable[[int], T]) -> list[T | BaseException]:
-    """Run a function in threads that start at the same time; return the result or the exception of each."""
-    barrier = threading.Barrier(count)
-
-    def start(index: int) -> T:
-        barrier.wait()
-        return work(index)
-
-    with ThreadPoolExecutor(count) as pool:
-        futures = [pool.submit(start, index) for index in range(count)]
-    return [future.exception() or future.result() for future in futures]
-
-
-def _until(writer: Future[None], look: Callable[[], None]) -> None:
-    """Call `look` repeatedly while a writer runs, and once after."""
-    while not writer.done():
-        look()
-    look()
-    writer.result()
-
-
 class ConcurrencyContract:
     """Every method may be called from any thread."""
 
@@ -271,7 +250,7 @@ class ConcurrencyContract:
                 mine.append(after.last)
             return mine
 
-        written = _together(8, write)
+        written = together(8, write)
         run = store.run("run")
         assert run is not None
         assert run.last == run.kept == 160
@@ -299,7 +278,7 @@ class ConcurrencyContract:
                 )
             return run.key
 
-        keys = _together(16, write)
+        keys = together(16, write)
         assert len(set(keys)) == 16
         assert store.run_ids("run-", 99) == [f"run-{index:02}" for index in range(16)]
         for index, key in enumerate(keys):
@@ -331,7 +310,7 @@ class ConcurrencyContract:
                 won += isinstance(last, RunRecord)
             return won
 
-        counts = _together(6, write)
+        counts = together(6, write)
         won = [count for count in counts if isinstance(count, int)]
         assert won == counts
         after = store.run("contested")
@@ -356,13 +335,13 @@ class ConcurrencyContract:
                         refused += 1
             return refused
 
-        assert all(isinstance(refused, int) for refused in _together(8, count))
+        assert all(isinstance(refused, int) for refused in together(8, count))
         found = store.value("count")
         assert found is not None
         assert found[0] == b"160"
 
     def test_value_is_created_by_one_of_many_threads(self, store: Store) -> None:
-        outcomes = _together(8, lambda index: store.set_value("breaker", b"%d" % index, 0))
+        outcomes = together(8, lambda index: store.set_value("breaker", b"%d" % index, 0))
         assert sum(isinstance(outcome, StaleVersion) for outcome in outcomes) == 7
         (winner,) = [index for index, outcome in enumerate(outcomes) if isinstance(outcome, int)]
         assert store.value("breaker") == (b"%d" % winner, outcomes[winner])
@@ -387,14 +366,14 @@ class ConcurrencyContract:
                 assert run.head == run.last == run.kept
 
         with ThreadPoolExecutor(1) as pool:
-            _until(pool.submit(write), look)
+            until_done(pool.submit(write), look)
         assert {run.until for run in store.runs()} == {until}
         assert {run.last for run in store.runs()} == {40}
 
     def test_run_is_created_by_one_of_many_threads(self, store: Store) -> None:
-        outcomes = _together(8, lambda index: commit(store, new_run(), step=f"writer-{index}"))
+        outcomes = together(8, lambda index: commit(store, new_run(), step=f"writer-{index}"))
         assert sum(isinstance(outcome, StaleVersion) for outcome in outcomes) == 7
-        outcomes = _together(8, lambda _: store.import_run(imported(5, "import")))
+        outcomes = together(8, lambda _: store.import_run(imported(5, "import")))
         assert sum(isinstance(outcome, AlreadyExists) for outcome in outcomes) == 7
         assert sorted(store.run_ids("", 9)) == ["import", "run"]
         assert store.stats().versions == 6
@@ -431,7 +410,7 @@ class ConcurrencyContract:
 
         with ThreadPoolExecutor(3) as pool:
             writer = pool.submit(write)
-            lookers = [pool.submit(_until, writer, look) for _ in range(2)]
+            lookers = [pool.submit(until_done, writer, look) for _ in range(2)]
             for looker in lookers:
                 looker.result()
 
@@ -454,7 +433,7 @@ class ConcurrencyContract:
                 entries.extend(store.journal(run=key, after=place(entries[-1]) if entries else 0, limit=7))
 
         with ThreadPoolExecutor(1) as pool:
-            _until(pool.submit(write), look)
+            until_done(pool.submit(write), look)
         for key, entries in seen.items():
             entries.extend(walk(store, run=key, limit=7, after=place(entries[-1])))
             places = [place(entry) for entry in entries]
@@ -480,7 +459,7 @@ class ConcurrencyContract:
             assert listed == list(range(201 - len(listed), 201))
 
         with ThreadPoolExecutor(1) as pool:
-            _until(pool.submit(write), look)
+            until_done(pool.submit(write), look)
         assert len(store.versions(run.key, limit=ALL)) == 10
 
     def test_collection_spares_artifacts_that_are_being_committed(self, store: Store) -> None:
@@ -498,6 +477,6 @@ class ConcurrencyContract:
                 assert b"".join(store.artifact_pieces(digest(data))) == data
             store.delete_run(run)
 
-        assert _together(4, write) == [None] * 4
+        assert together(4, write) == [None] * 4
         store.collect(before=ALL)
         assert everything(store)["artifacts"] == []

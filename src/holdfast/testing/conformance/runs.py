@@ -254,7 +254,7 @@ class RunContract:
 
     def test_change_is_written_with_all_its_parts(self, store: Store) -> None:
         run = commit(store, new_run(), change=_all_parts())
-        versions, (found_blocks,), timelines, marks, journal = belongings(store, run)
+        versions, (found_blocks,), timelines, marks, journal, _ = belongings(store, run)
         assert [replace(found, seq=0) for found in versions] == [version(1)]
         assert found_blocks == [b"one", b"two"]
         assert timelines == [_all_parts()["timeline"]]
@@ -379,7 +379,7 @@ class RunContract:
         run = store.import_run(whole)
         assert replace(run, key=0) == whole.run
         assert store.run("run") == run
-        packs, found_blocks, found_lines, found_marks, journal = belongings(store, run)
+        packs, found_blocks, found_lines, found_marks, journal, _ = belongings(store, run)
         assert [replace(found, seq=0) for found in packs] == [
             replace(made, pack=made.pack or b"") for made in [*left, *versions]
         ]

@@ -433,6 +433,8 @@ class VersionContract:
         for line in lines:
             run = store.append(Append(expect=run, run=advanced(run, timeline=line.number), timeline=line))
         assert store.timelines(run.key) == lines
+        assert store.timelines(run.key, after=1) == lines[1:]
+        assert store.timelines(run.key, after=3) == []
         assert store.timelines(other.key) == []
 
     def test_marks_are_listed_by_number_and_name(self, store: Store) -> None:

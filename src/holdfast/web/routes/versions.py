@@ -15,6 +15,7 @@ from holdfast.operator_view.records import (
     SpendingView,
     VersionDetailView,
     VersionView,
+    attachment_names,
     blame_view,
     implementation_view,
     reference_to,
@@ -38,8 +39,8 @@ _BLAMED = 1000
 
 
 class FullVersionView(VersionView, VersionDetailView):
-    """Version with the arguments, result, error and annotations of its step. The head also has the `failure` of the
-    run, if it failed, and its `spending`."""
+    """Version with the arguments, result, error and annotations of its step, and the names of its attachments. The head
+    also has the `failure` of the run, if it failed, and its `spending`."""
 
     failure: Any
     spending: SpendingView | None
@@ -121,6 +122,7 @@ def get_version(service: Service, run: str, version: str, query: VersionDetailQu
         "result": result_value(found.result, cut=query.cut),
         "error": as_json(found.error),
         "annotations": result_value(found.annotations, cut=query.cut),
+        "attachments": attachment_names(found),
         "failure": as_json(handle.failure) if is_head and handle.status == "failed" else None,
         "spending": spending_view(handle) if is_head else None,
     }

@@ -1,0 +1,210 @@
+"""Private copies of the context and of outputs, for one attempt of a stage.
+
+Stageflow's records are frozen, but the lists and dicts in them are not: stages that share them would see each
+other's changes, and a retried stage its own. Every attempt therefore gets copies. A list of records (the
+messages of a conversation) is copied item by item when it is read, so that a long conversation costs a stage
+that does not read it next to nothing.
+
+Invariant: a stage cannot change what another stage, another attempt or the caller sees. A copy equals its
+original in type and value, as a value that is read from the store does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from functools import cached_property
+from inspect import signature
+from itertools import chain, repeat
+from operator import attrgetter, is_
+from types import MemberDescriptorType
+from typing import Any, ClassVar, SupportsIndex
+
+from holdfast.errors import UnsupportedValue
+from holdfast.integrations.stageflow.records import RECORDS, SHAPES
+from holdfast.tree.codec import decode, encode
+from holdfast.tree.fold import Folder
+from holdfast.tree.frozen import Copyable, LazyList, map_tuple, thaw
+from holdfast.tree.values import NATIVE, SIMPLE
+
+#: For each record, a function that returns its fields.
+_FIELDS: dict[type, Callable[[Any], tuple[Any, ...]]] = {
+    cls: attrgetter(*[field.name for field in fields(cls)]) for cls in RECORDS
+}
+#: Records that are created from their fields; others have a constructor of another form.
+_PLAIN = {cls for cls in RECORDS if "*" not in str(signature(cls))}
+#: For each plain record with slots, its fields: functions that read one and that write one, although it is frozen.
+_SLOTS: dict[type, list[tuple[Callable[[Any], Any], Callable[[Any, Any], None]]]] = {
+    cls: [(attrgetter(field.name), vars(cls)[field.name].__set__) for field in fields(cls)]
+    for cls in _PLAIN
+    if not hasattr(cls, "__post_init__")
+    and all(isinstance(vars(cls).get(field.name), MemberDescriptorType) for field in fields(cls))
+}
+
+
+def copy_value(value: Any) -> Any:
+    """Return a copy of a value that shares nothing with it that could change."""
+    kind = type(value)
+    if kind in SIMPLE:
+        return value
+    if kind is dict:
+        if SIMPLE.issuperset(map(type, value.values())):
+            return value.copy()
+        return {key: copy_value(item) for key, item in value.items()}
+    if kind is list:
+        return _copy_items(value)
+    if kind in _PLAIN:
+        return kind(*map(copy_value, _FIELDS[kind](value)))
+    if isinstance(value, tuple):
+        return map_tuple(value, copy_value)
+    try:
+        return decode(encode(value))
+    except UnsupportedValue:
+        # The output of an interceptor, which is not stored, may hold any value.
+        return thaw(value)
+
+
+def copy_outputs(outputs: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of the outputs that a stage gets."""
+    try:
+        return {name: copy_value(output) for name, output in outputs.items()}
+    except RecursionError:
+        # A cycle in the output of an interceptor.
+        copied: dict[str, Any] = thaw(outputs)
+        return copied
+
+
+def _copy_items(items: list[Any]) -> list[Any]:
+    return _items_copier(items)()
+
+
+def _items_copier(items: list[Any]) -> Callable[[], list[Any]]:
+    """Return a function that returns new copies of items at each call, if it can without a call of a Python function
+    per item, which takes a third of the time. The items must not change."""
+    kinds = set(map(type, items))
+    if SIMPLE.issuperset(kinds):
+        return items.copy
+    if kinds == {dict} and SIMPLE.issuperset(map(type, chain.from_iterable(map(dict.values, items)))):
+        return lambda: list(map(dict.copy, items))
+    if len(kinds) == 1 and (kind := kinds.pop()) in _SLOTS:
+        columns = [(write, _items_copier(list(map(read, items)))) for read, write in _SLOTS[kind]]
+
+        def copy_records() -> list[Any]:
+            copies: list[Any] = list(map(object.__new__, repeat(kind, len(items))))
+            for write, copy_column in columns:
+                deque(map(write, copies, copy_column()), maxlen=0)
+            return copies
+
+        return copy_records
+    return lambda: list(map(copy_value, items))
+
+
+class _Source:
+    """A list of records that stages get copies of. It must not change."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+        self.ids = frozenset(map(id, items))
+
+    @cached_property
+    def copy_items(self) -> Callable[[], list[Any]]:
+        """Return new copies of all items."""
+        return _items_copier(self.items)
+
+
+def copier(value: Any, shape: Any) -> Callable[[], Any]:
+    """Return a function that returns a new copy of a record at each call. The record must not change."""
+    if isinstance(shape, list) and type(value) is list:
+        source = _Source(value)
+        return lambda: LazyStageList(value, source)
+    if shape in _PLAIN and type(value) is shape:
+        inner = SHAPES.get(shape, {})
+        names = [field.name for field in fields(shape)]
+        parts = [
+            copier(part, inner.get(name)) for name, part in zip(names, _FIELDS[shape](value), strict=True)
+        ]
+        return lambda: shape(*[part() for part in parts])
+    return lambda: copy_value(value)
+
+
+class StageList(Copyable, list[Any]):
+    """A stage's copy of a list of records."""
+
+    __slots__ = ("opened_kinds", "source")
+    __holdfast_plain__ = list
+    opened_type: ClassVar[type[Any]]
+    #: Types of items that need not be copied.
+    opened_kinds: frozenset[type]
+    #: The original list. One of its items in this list has not been copied yet.
+    source: _Source
+
+    def __init__(self, items: Iterable[Any] = (), source: _Source | None = None) -> None:
+        list.__init__(self, items)
+        self.source, self.opened_kinds = source or _Source([]), NATIVE
+
+    def pop(self, index: SupportsIndex = -1) -> Any:
+        return self._open_child(list.pop(self, index))
+
+    def _open_child(self, value: Any) -> Any:
+        return copy_value(value) if id(value) in self.source.ids else value
+
+    def _put_opened(self, index: SupportsIndex, opened: Any) -> None:
+        list.__setitem__(self, index, opened)
+
+    def _open_at_once(self) -> None:
+        items, source = list(list.__iter__(self)), self.source
+        if len(items) == len(source.items) and all(map(is_, items, source.items)):
+            copies = source.copy_items()
+        elif source.ids.issuperset(map(id, items)):
+            copies = _copy_items(items)
+        else:
+            return
+        list.__setitem__(self, slice(None), copies)
+        self.opened_kinds = NATIVE.union(map(type, copies))
+
+    def __holdfast_fold__(self, folder: Folder, base: Any, depth: int) -> Any:
+        return folder.list(list(list.__iter__(self)), base, depth)
+
+
+class LazyStageList(LazyList, StageList):
+    """A stage's copy of a list of records before all its items were read."""
+
+    __slots__ = ()
+
+
+StageList.opened_type = StageList
+
+
+def is_changed(copy: Any, original: Any) -> bool:
+    """Return whether a stage has changed its copy. Values in it that are not dicts, lists, records or plain values may
+    have no equality: they are not compared."""
+    try:
+        return _differs(copy, original)
+    except RecursionError:
+        return False
+
+
+def _differs(copy: Any, original: Any) -> bool:
+    if _is_equal(copy, original):
+        return False
+    kind = type(original)
+    if kind in _FIELDS and type(copy) is kind:
+        return any(map(_differs, _FIELDS[kind](copy), _FIELDS[kind](original)))
+    if kind is dict and isinstance(copy, dict):
+        return copy.keys() != original.keys() or any(
+            map(_differs, map(copy.get, original), original.values())
+        )
+    if kind is list and isinstance(copy, list):
+        return len(copy) != len(original) or any(map(_differs, list.__iter__(copy), original))
+    return type(copy) is not kind or kind in SIMPLE
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    try:
+        return bool(one is other or one == other)
+    except RecursionError:
+        raise
+    except Exception:
+        # Such as an array, which compares item by item.
+        return False

@@ -1,0 +1,289 @@
+"""Items of an open store: values under a namespace and a key, which belong to no run.
+
+Lists are read in pages, which grow: a search that finds enough at once reads little, one that finds nothing reads each
+value of its namespaces once. Values are read a few at a time, whatever the size of a page of names.
+
+Invariant: a value is read exactly as it was put, apart from redacted parts, or it is refused when it is put. An expired
+item is never returned, whether it was deleted or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count, islice
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from holdfast.errors import InvalidCall, UnsupportedValue
+from holdfast.model.names import short
+from holdfast.model.records import ItemRecord
+from holdfast.store.items import encode_namespace, encode_text
+from holdfast.store.process_fork import ProcessBound
+from holdfast.store.protocol import ItemKey, ItemPut, Namespace, RecentItem, Store
+from holdfast.tree.block import open_block, squeeze
+from holdfast.tree.codec import ARTIFACT, decode, encode
+from holdfast.tree.fold import Redactor, artifacts_within
+from holdfast.tree.terms import TermQuery, terms_of
+
+__all__ = ["EncodedValue", "ItemKey", "Items", "NewItem", "Selection", "StoredItem"]
+
+#: Bytes of an encoded namespace, and of a key: PostgreSQL's indexes take 2,700 bytes.
+MAX_NAME = 1_200
+#: Bytes of an encoded value. The row is one piece, in memory and in the database.
+MAX_VALUE = 16 << 20
+#: Names that are read at once: at first, if the caller does not know how many it needs, and at most.
+_FIRST_PAGE, _LAST_PAGE = 32, 16_384
+#: Names that are read at once from rows that must be sorted for each page.
+_SORTED_PAGE = 128
+#: Values and namespaces that are read at once.
+_VALUES = 64
+_NAMESPACES = 256
+_FEW_NAMESPACES = 8
+#: More items than a store can have.
+_ALL = 1 << 40
+#: Items that a sweep deletes in one transaction.
+_SWEPT = 1000
+
+
+class Redacting(Protocol):
+    """The redaction of a store."""
+
+    @property
+    def redactor(self) -> Redactor | None:
+        """The current redactor; None if nothing is redacted."""
+
+
+class EncodedValue(NamedTuple):
+    """A value to put: its bytes, and the value as it will be read, with redacted parts replaced."""
+
+    data: bytes
+    value: Any
+    #: The terms by which it is found, of the redacted value.
+    terms: tuple[bytes, ...]
+
+
+class Selection(NamedTuple):
+    """Selects values: those that match. `terms` selects these and perhaps others, without reading values."""
+
+    matches: Callable[[Any], bool]
+    terms: TermQuery | None = None
+
+
+class NewItem(NamedTuple):
+    """An item to put."""
+
+    key: ItemKey
+    data: bytes
+    #: Microseconds after the last use at which it expires.
+    ttl: int | None = None
+    vectors: Sequence[bytes] = ()
+    terms: tuple[bytes, ...] = ()
+
+
+class StoredItem(NamedTuple):
+    """An item as it was read."""
+
+    record: ItemRecord
+    value: Any
+
+
+class Items(ProcessBound):
+    """The items of an open store. Safe to use from many threads."""
+
+    def __init__(self, store: Store, redaction: Redacting) -> None:
+        self._store = store
+        self._redaction = redaction
+
+    def encode(self, value: Any) -> EncodedValue:
+        """Encode a value; `UnsupportedValue` if it cannot be stored exactly."""
+        redactor = self._redaction.redactor
+        encoded = encode(value, None if redactor is None else redactor.hides)
+        if len(encoded) > MAX_VALUE:
+            raise UnsupportedValue(
+                f"the value of an item has {len(encoded):,} bytes; the maximum is {MAX_VALUE:,}: split it into several "
+                "items, or store it elsewhere and put its address"
+            )
+        if ARTIFACT in encoded and next(artifacts_within(value), None) is not None:
+            raise UnsupportedValue(
+                "an item cannot hold an artifact, which only versions of runs refer to: put the content itself"
+            )
+        data = squeeze([msgspec.Raw(encoded)])
+        return EncodedValue(data, value if redactor is None else decode(encoded), terms_of(encoded))
+
+    def put(self, new: Sequence[NewItem], deletes: Sequence[ItemKey] = ()) -> None:
+        """Store items and delete others, in one commit. Names differ."""
+        for item in new:
+            _check_length("the namespace", item.key.namespace, len(encode_namespace(item.key.namespace)))
+            _check_length("the key", item.key.key, len(encode_text(item.key.key)))
+        now = self._store.now()
+        puts = [
+            ItemPut(
+                ItemRecord(
+                    namespace=item.key.namespace,
+                    key=item.key.key,
+                    data=item.data,
+                    created=now,
+                    # A microsecond apart, so that a list has them in the order of this call.
+                    updated=now + index,
+                    ttl=item.ttl,
+                    expires=None if item.ttl is None else now + item.ttl,
+                    terms=item.terms,
+                ),
+                item.vectors,
+            )
+            for index, item in enumerate(new)
+        ]
+        if puts or deletes:
+            self._store.put_items(puts, deletes)
+
+    def find(self, key: ItemKey) -> StoredItem | None:
+        """Return the item of a name; None if it is missing or has expired."""
+        for record in self._live((key,)):
+            return StoredItem(record, decode(open_block(record.data)[0]))
+        return None
+
+    def get(self, keys: Sequence[ItemKey]) -> dict[ItemKey, StoredItem]:
+        """Return the items of these names; missing and expired ones are omitted."""
+        return {
+            ItemKey(record.namespace, record.key): StoredItem(record, decode(open_block(record.data)[0]))
+            for record in self._live(keys)
+        }
+
+    def _live(self, keys: Sequence[ItemKey]) -> list[ItemRecord]:
+        """Return the records of these names that have not expired."""
+        records = self._store.items(keys)
+        for record in records:
+            if record.expires is not None:
+                now = self._store.now()
+                return [each for each in records if each.expires is None or each.expires > now]
+        return records
+
+    def recent(
+        self, prefix: Namespace, want: int = _FIRST_PAGE, selection: Selection | None = None
+    ) -> Iterator[StoredItem]:
+        """Yield the items in all namespaces with a prefix that are selected, those put last first. `want` is the
+        number that the caller expects to use. An item that is put again meanwhile is not missed, but may come last.
+
+        Terms are used at once if the index has its rows in order. Otherwise the items that match must be sorted, which
+        is done when few of the newest items match.
+        """
+        before: RecentItem | None = None
+        size = min(max(want, 1), _LAST_PAGE)
+        terms = None if selection is None else selection.terms
+        uses_terms = terms is not None and terms.is_point
+        read = found = 0
+        yielded: set[ItemKey] = set()
+        newest: int | None = None
+        while True:
+            page = self._store.recent_items(
+                prefix, before=before, limit=size, terms=terms if uses_terms else None
+            )
+            for item in self._in_order([ItemKey(each.namespace, each.key) for each in page]):
+                if selection is None or selection.matches(item.value):
+                    found += 1
+                    yielded.add(ItemKey(item.record.namespace, item.record.key))
+                    yield item
+            if len(page) < size:
+                break
+            if newest is None:
+                newest = page[0].updated
+            read += size
+            before, size = page[-1], min(8 * size, _LAST_PAGE)
+            if terms is not None and not uses_terms and found < read / 8:
+                uses_terms, size = True, max(size, _SORTED_PAGE)
+        if newest is not None:
+            yield from self._put_since(newest, prefix, selection, yielded)
+
+    def _put_since(
+        self, since: int, prefix: Namespace, selection: Selection | None, yielded: set[ItemKey]
+    ) -> Iterator[StoredItem]:
+        """Yield the selected items that were put at a time or later and were not yielded yet: between two pages of a
+        search they moved to the front. Read until nothing can have moved, because one page had them all."""
+        pages = 0
+        while pages != 1:
+            before: RecentItem | None = None
+            size, pages, newest = _FIRST_PAGE, 0, since
+            is_last = False
+            while not is_last:
+                page = self._store.recent_items(prefix, before=before, limit=size)
+                recent = [each for each in page if each.updated >= since]
+                names = [ItemKey(each.namespace, each.key) for each in recent]
+                for item in self._in_order([name for name in names if name not in yielded]):
+                    if selection is None or selection.matches(item.value):
+                        yielded.add(ItemKey(item.record.namespace, item.record.key))
+                        yield item
+                is_last = len(recent) < size
+                newest = max([newest, *(each.updated for each in recent)])
+                before, size, pages = page[-1] if page else None, min(8 * size, _LAST_PAGE), pages + 1
+            since = newest
+
+    def nearest(
+        self, prefix: Namespace, vector: bytes, metric: str, want: int = _FIRST_PAGE
+    ) -> Iterator[tuple[float, StoredItem]]:
+        """Yield the items in all namespaces with a prefix that have a vector, with their scores, best first."""
+        seen: set[ItemKey] = set()
+        for power in count():
+            size = min(max(want, 1) * 8**power, _ALL)
+            page = self._store.nearest_items(prefix, vector, metric, size)
+            scores = {key: score for score, key in page if key not in seen}
+            for item in self._in_order(list(scores)):
+                yield scores[ItemKey(item.record.namespace, item.record.key)], item
+            if len(page) < size:
+                return
+            seen.update(scores)
+
+    def namespaces(
+        self,
+        prefix: Namespace,
+        depth: int | None,
+        matches: Callable[[Namespace], bool],
+        want: int = _FIRST_PAGE,
+    ) -> Iterator[Namespace]:
+        """Yield the namespaces with a prefix that match, in order, each shortened to `depth` labels, once. `want` is
+        the number that the caller expects to use."""
+        now = self._store.now()
+        after: Namespace | None = None
+        skip = False
+        last: Namespace | None = None
+        # With a depth, a page may be shortened to one namespace, and the next page skips all others like it.
+        size = _FEW_NAMESPACES if depth is not None else min(max(want, 1), _NAMESPACES)
+        while True:
+            page = self._store.namespaces(prefix, after=after, skip=skip, limit=size, now=now)
+            for namespace in page:
+                shortened = namespace[:depth]
+                if shortened != last and matches(namespace):
+                    last = shortened
+                    yield shortened
+            if len(page) < size:
+                return
+            # All namespaces below the last result would be shortened to it.
+            skip = depth is not None and len(page[-1]) >= depth and page[-1][:depth] == last
+            after = last if skip else page[-1]
+            size = min(4 * size, _NAMESPACES)
+
+    def renew(self, items: Sequence[StoredItem]) -> None:
+        """Postpone the expiry of items that have a time to live: it counts from now."""
+        self._store.renew_items([item.record for item in items], self._store.now())
+
+    def sweep(self) -> int:
+        """Delete all items that have expired; return their number."""
+        now = self._store.now()
+        total = 0
+        while deleted := self._store.sweep_items(now, _SWEPT):
+            total += deleted
+        return total
+
+    def _in_order(self, keys: list[ItemKey]) -> Iterator[StoredItem]:
+        left = iter(keys)
+        while page := list(islice(left, _VALUES)):
+            found = self.get(page)
+            for key in page:
+                item = found.get(key)
+                if item is not None:
+                    yield item
+
+
+def _check_length(what: str, name: Any, size: int) -> None:
+    if size > MAX_NAME:
+        raise InvalidCall(f"{what} {short(name)} has {size:,} bytes in UTF-8; the maximum is {MAX_NAME:,}")

@@ -1,0 +1,139 @@
+"""The items of a store in memory: its `ItemStore`.
+
+Invariant: `_namespaces` has the encoded namespaces of `_items`, in order.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from heapq import nlargest
+from itertools import islice
+
+from msgspec.structs import replace
+
+from holdfast.model.records import ItemRecord
+from holdfast.store.items import bounds, decode_namespace, encode_namespace, first_after
+from holdfast.store.protocol import ItemKey, ItemPut, Namespace, RecentItem
+from holdfast.store.vectors import rank
+from holdfast.tree.terms import TermQuery
+
+
+class MemoryItems:
+    """Items by namespace and key. `lock` returns the store's lock."""
+
+    def __init__(self, lock: Callable[[], AbstractContextManager[object]]) -> None:
+        self._lock = lock
+        self._items: dict[bytes, dict[str, ItemPut]] = {}
+        self._namespaces: list[bytes] = []
+
+    def put(self, puts: Sequence[ItemPut], deletes: Sequence[ItemKey] = ()) -> None:
+        """Store items and delete others."""
+        with self._lock():
+            self._put(puts)
+            for key in deletes:
+                self._delete(key)
+
+    def _put(self, puts: Sequence[ItemPut]) -> None:
+        for put in puts:
+            record = put.record
+            name = encode_namespace(record.namespace)
+            if name not in self._items:
+                self._items[name] = {}
+                insort(self._namespaces, name)
+            old = self._items[name].get(record.key)
+            if old is not None and _is_live(old.record, record.created):
+                record = replace(record, created=old.record.created)
+            self._items[name][record.key] = ItemPut(record, tuple(put.vectors))
+
+    def find(self, keys: Sequence[ItemKey]) -> list[ItemRecord]:
+        """Return the items of these names."""
+        with self._lock():
+            return [found.record for found in map(self._get, keys) if found is not None]
+
+    def recent(
+        self,
+        prefix: Namespace,
+        *,
+        before: RecentItem | None = None,
+        limit: int = 100,
+        terms: TermQuery | None = None,
+    ) -> list[RecentItem]:
+        """Return the names of items in all namespaces with a prefix, newest first."""
+        names = (
+            RecentItem(put.record.updated, put.record.namespace, put.record.key)
+            for put in self._within(prefix)
+            if terms is None or terms.selects(put.record.terms)
+        )
+        with self._lock():
+            return nlargest(limit, (name for name in names if before is None or name < before))
+
+    def nearest(
+        self, prefix: Namespace, vector: bytes, metric: str, limit: int
+    ) -> list[tuple[float, ItemKey]]:
+        """Return the names of the items whose best vector scores highest."""
+        with self._lock():
+            vectors = [
+                (ItemKey(put.record.namespace, put.record.key), each)
+                for put in self._within(prefix)
+                for each in put.vectors
+            ]
+        return rank(vectors, vector, metric, limit)
+
+    def namespaces(
+        self, prefix: Namespace, *, after: Namespace | None = None, skip: bool = False, limit: int = 100, now: int
+    ) -> list[Namespace]:  # fmt: skip
+        """Return the namespaces with a prefix that have an item that has not expired, in order."""
+        start = b"" if after is None else first_after(after, skip)
+        live = (
+            name
+            for name in self._range(prefix, start)
+            if any(_is_live(put.record, now) for put in self._items[name].values())
+        )
+        with self._lock():
+            return list(map(decode_namespace, islice(live, limit)))
+
+    def renew(self, records: Sequence[ItemRecord], now: int) -> None:
+        """Let items expire later, unless they have changed since they were read."""
+        with self._lock():
+            for record in records:
+                found = self._get(ItemKey(record.namespace, record.key))
+                if found is not None and found.record == record and record.ttl is not None:
+                    renewed = found._replace(record=replace(record, expires=now + record.ttl))
+                    self._items[encode_namespace(record.namespace)][record.key] = renewed
+
+    def sweep(self, now: int, limit: int) -> int:
+        """Delete items that have expired; return their number."""
+        expired = (put.record for put in self._within(()) if not _is_live(put.record, now))
+        with self._lock():
+            gone = list(islice(expired, limit))
+            for record in gone:
+                self._delete(ItemKey(record.namespace, record.key))
+        return len(gone)
+
+    def _get(self, key: ItemKey) -> ItemPut | None:
+        return self._items.get(encode_namespace(key.namespace), {}).get(key.key)
+
+    def _delete(self, key: ItemKey) -> None:
+        name = encode_namespace(key.namespace)
+        found = self._items.get(name, {})
+        found.pop(key.key, None)
+        if not found and name in self._items:
+            del self._items[name], self._namespaces[bisect_left(self._namespaces, name)]
+
+    def _range(self, prefix: Namespace, start: bytes = b"") -> Iterator[bytes]:
+        first, end = bounds(prefix)
+        return islice(
+            self._namespaces,
+            bisect_left(self._namespaces, max(first, start)),
+            bisect_left(self._namespaces, end),
+        )
+
+    def _within(self, prefix: Namespace) -> Iterator[ItemPut]:
+        for name in self._range(prefix):
+            yield from self._items[name].values()
+
+
+def _is_live(record: ItemRecord, now: int) -> bool:
+    return record.expires is None or record.expires > now
