@@ -23,7 +23,7 @@ from typing import Any
 from unittest import mock
 
 import pyte
-from terminal import COLUMNS, LINES, Done, environment
+from terminal import COLUMNS, END_OF_OUTPUT, LINES, Done, environment
 
 from holdfast.cli import app
 from holdfast.workflow import definition
@@ -60,8 +60,9 @@ class Screen:
                 ]
                 self.code = _run(arguments, cwd, streams, {**size, **more})
         finally:
-            os.close(slave)
+            os.write(slave, END_OF_OUTPUT)
             reader.join()
+            os.close(slave)
             os.close(master)
 
     @property
@@ -71,15 +72,11 @@ class Screen:
 
     def _read(self, master: int) -> None:
         stream = pyte.ByteStream(self._display)
-        while True:
-            try:
-                data = os.read(master, 65536)
-            except OSError:
-                return
-            if not data:
-                return
+        while not self.raw.endswith(END_OF_OUTPUT):
+            data = os.read(master, 65536)
             self.raw += data
-            stream.feed(data)
+            stream.feed(data.removesuffix(END_OF_OUTPUT))
+        self.raw = self.raw.removesuffix(END_OF_OUTPUT)
 
 
 def _run(arguments: tuple[str, ...], cwd: Path, streams: list[Any], more: dict[str, str]) -> int:
