@@ -49,13 +49,16 @@ def values_of(saver: HoldfastSaver) -> Any:
     return None if found is None else found.checkpoint["channel_values"]
 
 
-@pytest.mark.parametrize("method", ["_id_of", "_note_rollbacks"])
+@pytest.mark.parametrize(
+    ("owner", "method"),
+    [(lambda thread: thread.checkpoints, "id_of"), (lambda thread: thread, "_note_rollbacks")],
+)
 def test_put_after_the_thread_was_deleted_starts_it_again(
-    savers: tuple[HoldfastSaver, HoldfastSaver], method: str
+    savers: tuple[HoldfastSaver, HoldfastSaver], owner: Any, method: str
 ) -> None:
     one, other = savers
     first = put(other, config(), {"x": 1})
-    call_once(thread_of(one, first), method, after=lambda: other.delete_thread("t"))
+    call_once(owner(thread_of(one, first)), method, after=lambda: other.delete_thread("t"))
     put(one, first, {"x": 2})
     assert values_of(other) == {"x": 2}
 

@@ -273,3 +273,25 @@ def test_short_list_of_many_threads_reads_few_checkpoints(
     everything = [each.checkpoint["id"] for each in saver.list(None)]
     assert everything == [f"{number:03}" for number in reversed(range(60))]
     assert [each.checkpoint["id"] for each in saver.list(None, limit=40)] == everything[:40]
+
+
+def test_list_of_one_checkpoint_reads_no_others(
+    saver: HoldfastSaver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(60):
+        where = config(checkpoint_ns="inner" if number % 2 else "")
+        saver.put(where, checkpoint({}, f"{number:03}"), {"source": "loop"}, {})
+    read: list[int] = []
+    keyed_versions = History.keyed_versions
+
+    def count_versions(history: History, **options: Any) -> list[Version]:
+        found = keyed_versions(history, **options)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(History, "keyed_versions", count_versions)
+    for wanted in ("000", "031"):
+        found = list(saver.list(config(checkpoint_id=wanted)))
+        assert [each.checkpoint["id"] for each in found] == [wanted]
+    assert sum(read) <= 4, "one per namespace and list"
+    assert list(saver.list(config(checkpoint_id="031"), before=config(checkpoint_id="031"))) == []

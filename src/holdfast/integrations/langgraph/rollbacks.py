@@ -13,12 +13,12 @@ Invariant: timelines are append-only, so each is read once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from holdfast import History, Version
 from holdfast.errors import NotFound
 from holdfast.history.reader import check_timelines
+from holdfast.integrations.langgraph.checkpoints import Checkpoints
 from holdfast.model.records import RunRecord, TimelineRecord
 
 #: The reasons of timelines that the saver starts, other than those that a rollback starts.
@@ -64,20 +64,11 @@ class _Timelines(NamedTuple):
 
 
 class RunRollbacks:
-    """The rollbacks of one run, as of the last `refresh`.
+    """The rollbacks of one run, as of the last `refresh`."""
 
-    `id_of` returns the checkpoint's id of a version, `versions_of` the versions of a checkpoint.
-    """
-
-    def __init__(
-        self,
-        history: History,
-        id_of: Callable[[Version], str | None],
-        versions_of: Callable[[History, str], Sequence[Version]],
-    ) -> None:
-        self._history = history
-        self._id_of = id_of
-        self._versions_of = versions_of
+    def __init__(self, checkpoints: Checkpoints) -> None:
+        self._checkpoints = checkpoints
+        self._history = checkpoints.history
         #: Key of the run, and number of its head; None if it does not exist.
         self.head: tuple[int, int] | None = None
         # Several threads may refresh: each replaces the whole.
@@ -85,7 +76,7 @@ class RunRollbacks:
         #: Key of the run and newest rollback, and the line to the target of that rollback.
         self._line: tuple[tuple[int, int], _Line] | None = None
         #: By key of the run and version, the checkpoint; None if the version was pruned.
-        self._checkpoints: dict[tuple[int, int], str | None] = {}
+        self._targets: dict[tuple[int, int], str | None] = {}
 
     def refresh(self) -> None:
         """Read the timelines that were started since the last call; all, if the run was created again."""
@@ -127,7 +118,7 @@ class RunRollbacks:
         """Return whether a checkpoint with this caller and mark counts; None if that cannot be decided, because the
         caller is not stored, or versions were pruned."""
         line = self._read_line()
-        versions = self._versions_of(self._history, caller)
+        versions = self._checkpoints.versions_of(caller)
         # The timeline by which the line leaves the caller.
         left = self.newest
         for segment in line.segments:
@@ -167,7 +158,7 @@ class RunRollbacks:
                 version = self._history.at(number)
             except NotFound:
                 return _Line(segments, is_whole=False)
-            segments.append(_Segment(version.timeline, number, self._id_of(version)))
+            segments.append(_Segment(version.timeline, number, self._checkpoints.id_of(version)))
             number = starts.get(version.timeline)
         return _Line(segments, is_whole=True)
 
@@ -175,12 +166,12 @@ class RunRollbacks:
         """Return the checkpoint to which a rollback went; None if it was pruned."""
         number = self._read.starts[timeline]
         place = (self._read.known[0], number)
-        if place not in self._checkpoints:
+        if place not in self._targets:
             try:
-                self._checkpoints[place] = self._id_of(self._history.at(number))
+                self._targets[place] = self._checkpoints.id_of(self._history.at(number))
             except NotFound:
-                self._checkpoints[place] = None
-        return self._checkpoints[place]
+                self._targets[place] = None
+        return self._targets[place]
 
 
 def _extended(read: _Timelines, run: RunRecord, lines: Sequence[TimelineRecord]) -> _Timelines:

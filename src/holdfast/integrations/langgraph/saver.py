@@ -346,11 +346,6 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
     ) -> Iterator[Candidate]:
         """Yield the checkpoints below an id that may match, the highest id first. With `few`, only the first ones are
         expected to be used."""
-        if target is not None and target.checkpoint is not None and target.namespace is not None:
-            found = self.thread(target).read(target.checkpoint)
-            if found is not None and (until is None or target.checkpoint < until):
-                yield target.checkpoint, 0, lambda: found, (target.thread, target.namespace)
-            return
         if target is None:
             runs = self._all_runs()
         elif target.namespace is None:
@@ -367,9 +362,13 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
                 # Deleted since the runs were listed.
                 return
             thread = self.thread(layout.ThreadConfig(*names, None))
-            for checkpoint, read in thread.iter_checkpoints(until, **paging):
-                if target is None or target.checkpoint in (None, checkpoint):
+            if target is None or target.checkpoint is None:
+                for checkpoint, read in thread.iter_checkpoints(until, **paging):
                     yield checkpoint, -number, read, names
+            elif until is None or target.checkpoint < until:
+                found = thread.read(target.checkpoint)
+                if found is not None:
+                    yield target.checkpoint, -number, lambda: found, names
 
         yield from heapq.merge(
             *(each(number, run) for number, run in enumerate(runs)), key=itemgetter(0, 1), reverse=True
@@ -427,7 +426,7 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         for _, read in thread.iter_checkpoints():
             found = read()
             if (found.part("metadata") or {}).get("run_id") in deleted_runs:
-                removed += thread.numbers_of(found.version)
+                removed += thread.checkpoints.numbers_of(found.version)
             elif kept is None:
                 kept = found.version
         if not removed:

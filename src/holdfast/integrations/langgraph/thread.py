@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from holdfast import History, Version
 from holdfast.errors import AlreadyExists, InvalidCall, NotFound, StaleVersion, UnsupportedValue
 from holdfast.history.attachments import key_after_rollback
+from holdfast.integrations.langgraph.checkpoints import PAGE, Checkpoints
 from holdfast.integrations.langgraph.layout import (
     NewCheckpoint,
     Serializer,
@@ -44,15 +45,6 @@ from holdfast.integrations.langgraph.layout import (
 from holdfast.integrations.langgraph.rollbacks import ABANDONED, BRANCH, REPLACED, RunRollbacks
 from holdfast.integrations.langgraph.values import adapted, name_channel, storable_write
 from holdfast.tree.fold import UNCHANGED, Redactor
-
-#: Maximum checkpoints per page of a list.
-_PAGE = 50
-#: Versions that are read at once if most checkpoints have only one.
-_FEW = 8
-#: Follows a checkpoint's id in the key of a version that replaced it. Ids contain no space.
-_AGAIN = " "
-#: The character after `_AGAIN`: keys of a checkpoint are below its id with this character.
-_AFTER = "!"
 
 
 class KnownHead(NamedTuple):
@@ -109,10 +101,11 @@ class CheckpointThread:
         self._keyed_head: tuple[int, int] | None = None
         #: Whether the run is known to be a thread.
         self._is_checked = False
-        self._rollbacks = RunRollbacks(history, self._id_of, self._versions_of)
+        self.checkpoints = Checkpoints(history, serializer.unseal)
+        self._rollbacks = RunRollbacks(self.checkpoints)
         #: By namespace, the rollbacks of the runs above.
         self._rollbacks_above = {
-            namespace: RunRollbacks(run, self._id_of, self._versions_of) for namespace, run in above.items()
+            namespace: RunRollbacks(Checkpoints(run, serializer.unseal)) for namespace, run in above.items()
         }
         #: By checkpoint, the key of its writes if that is not its id.
         self._write_keys: dict[str, str] = {}
@@ -122,14 +115,14 @@ class CheckpointThread:
     def read(self, checkpoint: str | None) -> StoredCheckpoint | None:
         """Return a checkpoint, or the latest one."""
         try:
-            version = self.history.head if checkpoint is None else self._find(checkpoint)
+            version = self.history.head if checkpoint is None else self.checkpoints.find(checkpoint)
             # After the version is read: a rollback in between is then known.
             self._note_rollbacks()
             if checkpoint is None and version is not None:
                 version = self._latest(version)
             elif checkpoint is not None and version is not None:
                 version = self._edited().get(checkpoint, version)
-            if version is None or self._id_of(version) is None:
+            if version is None or self.checkpoints.id_of(version) is None:
                 return None
             if checkpoint not in self._write_keys or self._rollbacks.last_to(version.number) is not None:
                 self._note_write_key(version)
@@ -138,7 +131,7 @@ class CheckpointThread:
             return None
 
     def iter_checkpoints(
-        self, before: str | None = None, *, first: int = _PAGE
+        self, before: str | None = None, *, first: int = PAGE
     ) -> Iterator[tuple[str, Callable[[], StoredCheckpoint]]]:
         """Yield the checkpoints whose ids are below `before`, the highest id first, each as its id and a function that
         returns it. They are read page by page, and the writes of a page when one of its checkpoints is needed. The
@@ -151,13 +144,6 @@ class CheckpointThread:
     def _read_page(self, versions: list[Version]) -> list[StoredCheckpoint]:
         self._note_rollbacks()
         return self._with_writes(versions)
-
-    def numbers_of(self, version: Version) -> list[int]:
-        """Return the versions of the checkpoint of a version: more than one if it was put again."""
-        checkpoint = self._id_of(version)
-        if version.key is None:
-            return [number.number for found, number in self._unkeyed() if found == checkpoint]
-        return [each.number for each in self._versions_of(self.history, str(checkpoint))]
 
     def clear_cache(self) -> None:
         """Drop the cache, because the run was changed in another way."""
@@ -220,7 +206,10 @@ class CheckpointThread:
                 with suppress(StaleVersion):
                     if latest is None:
                         return self.history.commit(self._empty_state(), expected=head.version).number
-                    if latest.number != head.version.number or self._part(latest, "rollbacks") != newest:
+                    if (
+                        latest.number != head.version.number
+                        or self.checkpoints.part(latest, "rollbacks") != newest
+                    ):
                         self.history.patch(
                             {("rollbacks",): newest}, after=latest, note=ABANDONED, expected=head.version
                         )
@@ -239,7 +228,7 @@ class CheckpointThread:
     def _give_key(self, head: KnownHead, checkpoint: str) -> KnownHead:
         """Commit a head without a key again under one, with its writes; return the new head."""
         self._head = None
-        key = _next_key(checkpoint, next(iter(self._versions_of(self.history, checkpoint)), None))
+        key = self.checkpoints.next_key(checkpoint)
         self._write_keys[checkpoint] = key
         self.history.attach(key, self._attachments(head.version)[0])
         made = self.history.commit(head.version.state, kind="manual", key=key, expected=head.version)
@@ -310,8 +299,8 @@ class CheckpointThread:
                 self._note_rollbacks()
                 return None
             try:
-                checkpoint = self._id_of(head)
-                stored = None if checkpoint is None else self._part(head, "checkpoint")
+                checkpoint = self.checkpoints.id_of(head)
+                stored = None if checkpoint is None else self.checkpoints.part(head, "checkpoint")
                 if checkpoint is not None and not isinstance(stored, dict):
                     raise not_a_thread(self.history.id)
                 break
@@ -338,7 +327,7 @@ class CheckpointThread:
 
     def _note_write_key(self, version: Version) -> None:
         """Make new writes of a checkpoint go to the key under which those of this version are read."""
-        checkpoint = self._id_of(version)
+        checkpoint = self.checkpoints.id_of(version)
         if checkpoint is not None:
             key = self._keys_of(checkpoint, version)[-1]
             if key != checkpoint or checkpoint in self._write_keys:
@@ -353,13 +342,13 @@ class CheckpointThread:
 
     def _is_abandoned(self, version: Version) -> bool:
         """Return whether a rollback of a run above abandoned the checkpoint of a version."""
-        checkpoint, newest = self._id_of(version), self._newest_above()
+        checkpoint, newest = self.checkpoints.id_of(version), self._newest_above()
         if checkpoint is None or not newest:
             return False
-        marks = self._part(version, "rollbacks") or {}
+        marks = self.checkpoints.part(version, "rollbacks") or {}
         if all(marks.get(namespace, 0) >= number for namespace, number in newest.items()):
             return False
-        callers = (self._part(version, "metadata") or {}).get("parents") or {}
+        callers = (self.checkpoints.part(version, "metadata") or {}).get("parents") or {}
         return any(
             self._rollbacks_above[namespace].abandoned(
                 checkpoint, callers.get(namespace), marks.get(namespace, 0)
@@ -375,40 +364,6 @@ class CheckpointThread:
             if rollbacks.newest
         }
 
-    def _part(self, version: Version, *path: str, default: Any = None) -> Any:
-        return StoredCheckpoint(version, {}, self._serializer.unseal).part(*path, default=default)
-
-    def _id_of(self, version: Version) -> str | None:
-        """Return the id of a version's checkpoint; None if the version starts a run without one."""
-        if version.key is not None:
-            return version.key.partition(_AGAIN)[0]
-        # Edited by hand, or started by writes.
-        found = self._part(version, "checkpoint", default=self)
-        if found is None:
-            return None
-        if not isinstance(found, dict) or not isinstance(found.get("id"), str):
-            raise not_a_thread(self.history.id)
-        return str(found["id"])
-
-    def _versions_of(self, history: History, checkpoint: str) -> list[Version]:
-        """Return the versions of a checkpoint of a run that have a key."""
-        found: list[Version] = []
-        before: str | None = checkpoint + _AFTER
-        while page := history.keyed_versions(before=before, limit=_FEW):
-            same = [each for each in page if self._id_of(each) == checkpoint]
-            found += same
-            if len(same) < len(page):
-                break
-            before = page[-1].key
-        return found
-
-    def _find(self, checkpoint: str) -> Version | None:
-        """Return the newest version of a checkpoint that has a key."""
-        for version in self.history.keyed_versions(before=checkpoint + _AFTER, limit=1):
-            if self._id_of(version) == checkpoint:
-                return version
-        return next((version for found, version in self._unkeyed() if found == checkpoint), None)
-
     def _edited(self) -> dict[str | None, Version]:
         """Return the head by its checkpoint, if it was edited by hand: it has no key, and counts instead of the version
         that was edited."""
@@ -417,61 +372,19 @@ class CheckpointThread:
             return {}
         head = self.history.at(place[1])
         if _is_edited(head):
-            return {self._id_of(head): head}
+            return {self.checkpoints.id_of(head): head}
         self._keyed_head = place
         return {}
 
-    def _unkeyed(self) -> Iterator[tuple[str, Version]]:
-        """Yield versions without a key, newest first, if the oldest checkpoint has none: earlier development versions
-        of Holdfast stored no keys."""
-        # A run that was deleted meanwhile has none.
-        with suppress(NotFound):
-            if not any(each.key is None and self._id_of(each) is not None for each in self._oldest()):
-                return
-            for version in self.history.iter_versions():
-                checkpoint = self._id_of(version) if version.key is None else None
-                if checkpoint is not None:
-                    yield checkpoint, version
-
-    def _oldest(self) -> list[Version]:
-        """Return the two oldest versions: the first may have no checkpoint, if writes started the run."""
-        run = self.history.run_record()
-        found = self.history.context.store.versions(run.key, after=0, limit=2, ascending=True)
-        return [self.history.at(record.number) for record in found]
-
-    def _pages(self, before: str | None, first: int = _PAGE) -> Iterator[list[tuple[str, Version]]]:
-        """Yield pages of checkpoints and their versions, in descending order of ids. The newest version of a
-        checkpoint comes first."""
-        last = None
-        seen: set[str] = set()
-        edited: dict[str | None, Version] = {}
-        key, size = before, first
-        while True:
-            try:
-                if not seen:
-                    self._rollbacks.refresh()
-                    edited = self._edited()
-                versions = self.history.keyed_versions(before=key, limit=size)
-            except NotFound:
-                return
-            if not versions:
-                break
-            page = []
-            for version in versions:
-                checkpoint = str(self._id_of(version))
-                if checkpoint != last:
-                    page.append((checkpoint, edited.get(checkpoint, version)))
-                    last = checkpoint
-            seen.update(checkpoint for checkpoint, _ in page)
-            key, size = versions[-1].key, min(2 * size, _PAGE)
-            if page:
-                yield page
-        rest: dict[str, Version] = {}
-        for checkpoint, version in self._unkeyed():
-            if checkpoint not in seen and (before is None or checkpoint < before):
-                rest.setdefault(checkpoint, version)
-        for checkpoint in sorted(rest, reverse=True):
-            yield [(checkpoint, rest[checkpoint])]
+    def _pages(self, before: str | None, first: int = PAGE) -> Iterator[list[tuple[str, Version]]]:
+        """Yield pages of checkpoints and their versions, in descending order of ids."""
+        self._rollbacks.refresh()
+        try:
+            edited = self._edited()
+        except NotFound:
+            return
+        for page in self.checkpoints.pages(before, first):
+            yield [(checkpoint, edited.get(checkpoint, version)) for checkpoint, version in page]
 
     def _with_writes(self, versions: list[Version]) -> list[StoredCheckpoint]:
         """Return checkpoints with their writes, which are read together."""
@@ -487,7 +400,7 @@ class CheckpointThread:
     def _attachments(self, *versions: Version) -> list[dict[str, Any]]:
         """Return the attachments of the checkpoint of each version, by name. A version that replaced another has its
         own, too."""
-        names = [str(self._id_of(version)) for version in versions]
+        names = [str(self.checkpoints.id_of(version)) for version in versions]
         wanted = [self._keys_of(name, version) for name, version in zip(names, versions, strict=True)]
         with adapted():
             found = self.history.attachments(*chain.from_iterable(wanted))
@@ -521,7 +434,7 @@ class CheckpointThread:
         except NotFound:
             # Pruned: the first version of the checkpoint may have been kept.
             found = self.history.find(name)
-        return found if found is not None and self._id_of(found) == name else None
+        return found if found is not None and self.checkpoints.id_of(found) == name else None
 
     def _collect(self, attached: dict[str, Any]) -> Writes:
         for each in attached.values():
@@ -551,7 +464,7 @@ class CheckpointThread:
     def _follows_latest(self, head: KnownHead, new: NewCheckpoint) -> bool:
         """Return whether a checkpoint follows the latest one although that is not the head."""
         latest = self._latest(head.version)
-        return new.parent == (None if latest is None else self._id_of(latest))
+        return new.parent == (None if latest is None else self.checkpoints.id_of(latest))
 
     def _append(self, head: KnownHead | None, new: NewCheckpoint) -> None:
         """Commit a checkpoint after the head. A head that was edited by hand gets a key first, by which it is found
@@ -572,13 +485,13 @@ class CheckpointThread:
 
     def _branch(self, head: KnownHead, new: NewCheckpoint) -> None:
         """Commit a checkpoint that does not follow the head, after its parent."""
-        found = self._first() if new.parent is None else self._find(new.parent)
+        found = self._first() if new.parent is None else self.checkpoints.find(new.parent)
         # The parent may have been pruned, or never stored.
         parent = found or head.version
         trails: dict[str, Any] = {}
         if new.delta_channels and new.parent is not None and found is not None:
             trails = build_trails(new, self._with_writes([parent])[0])
-        seen = (self._part(parent, "checkpoint") or {}).get("versions_seen") or {}
+        seen = (self.checkpoints.part(parent, "checkpoint") or {}).get("versions_seen") or {}
         self._commit(
             KnownHead(parent, new.parent, seen),
             new,
@@ -615,7 +528,7 @@ class CheckpointThread:
     def _put_again(self, head: KnownHead | None, new: NewCheckpoint) -> bool:
         """Put a checkpoint that already exists: do nothing if it is the same, otherwise commit a new version of it.
         With `single_writer`, raise `StaleVersion` if it was continued. Return False if it does not exist."""
-        version = self._find(new.id)
+        version = self.checkpoints.find(new.id)
         if version is None:
             return False
         (stored,) = self._with_writes([version])
@@ -632,7 +545,7 @@ class CheckpointThread:
         is_head = version.number == head.version.number
         if self._single_writer and not is_head:
             raise self._refused(f"checkpoint {new.id} exists already and was continued")
-        key = _next_key(new.id, version)
+        key = self.checkpoints.next_key(new.id)
         # They would be pruned with the version that is replaced.
         self._write_keys[new.id] = key
         self.history.attach(key, self._attachments(version)[0])
@@ -658,12 +571,6 @@ class CheckpointThread:
 def _is_edited(version: Version) -> bool:
     """Return whether a version of a checkpoint was edited by hand, and has no key yet."""
     return version.key is None and version.kind == "manual"
-
-
-def _next_key(checkpoint: str, version: Version | None) -> str:
-    """Return the key for another version of a checkpoint, whose newest version with a key is this one."""
-    count = int(((version and version.key) or "").partition(_AGAIN)[2] or 0) + 1
-    return f"{checkpoint}{_AGAIN}{count:09}"
 
 
 def _item(stored: Callable[[], list[StoredCheckpoint]], index: int) -> StoredCheckpoint:
