@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -155,6 +156,25 @@ def test_newer_format_asks_for_an_upgrade(path: Path) -> None:
         connection.execute(f"PRAGMA user_version={newer}")
     with pytest.raises(IncompatibleFormat, match="upgrade Holdfast"):
         SQLiteStore(path)
+
+
+def test_newer_format_that_appears_before_the_migration_is_left_alone(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(Path(__file__).parents[1] / "compat" / "format-3.sqlite", path)
+    newer = len(schema.migrations()) + 1
+    use_wal = schema._use_wal
+
+    def migrated_meanwhile(*args: Any) -> None:
+        use_wal(*args)
+        with Database(path) as connection:
+            connection.execute(f"PRAGMA user_version={newer}")
+
+    monkeypatch.setattr(schema, "_use_wal", migrated_meanwhile)
+    with pytest.raises(IncompatibleFormat, match="upgrade Holdfast"):
+        SQLiteStore(path)
+    with Database(path) as connection:
+        assert connection.value("PRAGMA user_version") == newer
 
 
 def test_impossible_path_is_refused(tmp_path: Path) -> None:

@@ -51,10 +51,7 @@ def prepare(connection: SQLiteConnection, path: str, timeout: float, *, has_wal:
         return
     if made not in (0, APPLICATION_ID) or (made == 0 and tables):
         raise IncompatibleFormat(f"{path} is a SQLite database, but not a Holdfast store: open another file")
-    if version > newest:
-        raise IncompatibleFormat(
-            f"{path} has format {version}, this Holdfast knows up to {newest}: upgrade Holdfast"
-        )
+    _check_format(version, path)
     if (
         made == 0
         and not has_wal
@@ -70,7 +67,7 @@ def prepare(connection: SQLiteConnection, path: str, timeout: float, *, has_wal:
             stacklevel=_CALLER,
         )
     _use_wal(connection, time.monotonic() + timeout)
-    _migrate(connection)
+    _migrate(connection, path)
 
 
 def check_kind(path: str) -> None:
@@ -157,10 +154,20 @@ def _use_wal(connection: SQLiteConnection, until: float) -> None:
         time.sleep(0.002)
 
 
-def _migrate(connection: SQLiteConnection) -> None:
+def _check_format(version: int, path: str) -> None:
+    newest = len(migrations())
+    if version > newest:
+        raise IncompatibleFormat(
+            f"{path} has format {version}, this Holdfast knows up to {newest}: upgrade Holdfast"
+        )
+
+
+def _migrate(connection: SQLiteConnection, path: str) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
         _, version = _format(connection)
+        # Again, under the lock: a newer Holdfast may have migrated the file meanwhile.
+        _check_format(version, path)
         for statements in migrations()[version:]:
             for statement in statements.split(";\n"):
                 if statement.strip():
