@@ -10,7 +10,7 @@ item is never returned, whether it was deleted or not.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import count, islice
+from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -42,6 +42,8 @@ _NAMESPACES = 256
 _FEW_NAMESPACES = 8
 #: More items than a store can have.
 _ALL = 1 << 40
+#: Times at most that the expiry of an item is postponed within its time to live.
+_RENEWALS = 20
 #: Items that a sweep deletes in one transaction.
 _SWEPT = 1000
 
@@ -219,19 +221,34 @@ class Items(ProcessBound):
             since = newest
 
     def nearest(
-        self, prefix: Namespace, vector: bytes, metric: str, want: int = _FIRST_PAGE
+        self,
+        prefix: Namespace,
+        vector: bytes,
+        metric: str,
+        want: int = _FIRST_PAGE,
+        selection: Selection | None = None,
     ) -> Iterator[tuple[float, StoredItem]]:
-        """Yield the items in all namespaces with a prefix that have a vector, with their scores, best first."""
+        """Yield the selected items in all namespaces with a prefix that have a vector, with their scores, best first.
+
+        A page costs a comparison of all vectors. Where terms select the items, few may be among the best: all are
+        ranked at once, and the values of the others are not read.
+        """
+        chosen: set[ItemKey] | None = None
+        size = max(want, 1)
+        if selection is not None and selection.terms is not None:
+            named = self._store.recent_items(prefix, limit=_ALL, terms=selection.terms)
+            chosen, size = {ItemKey(each.namespace, each.key) for each in named}, _ALL
         seen: set[ItemKey] = set()
-        for power in count():
-            size = min(max(want, 1) * 8**power, _ALL)
+        while True:
             page = self._store.nearest_items(prefix, vector, metric, size)
             scores = {key: score for score, key in page if key not in seen}
-            for item in self._in_order(list(scores)):
-                yield scores[ItemKey(item.record.namespace, item.record.key)], item
+            for item in self._in_order([key for key in scores if chosen is None or key in chosen]):
+                if selection is None or selection.matches(item.value):
+                    yield scores[ItemKey(item.record.namespace, item.record.key)], item
             if len(page) < size:
                 return
             seen.update(scores)
+            size = min(8 * size, _ALL)
 
     def namespaces(
         self,
@@ -263,8 +280,12 @@ class Items(ProcessBound):
             size = min(4 * size, _NAMESPACES)
 
     def renew(self, items: Sequence[StoredItem]) -> None:
-        """Postpone the expiry of items that have a time to live: it counts from now."""
-        self._store.renew_items([item.record for item in items], self._store.now())
+        """Postpone the expiry of items that have a time to live: it counts from now. One that was postponed less than
+        a twentieth of that time ago is left as it is, so that most reads write nothing."""
+        now = self._store.now()
+        due = [item.record for item in items if _is_due(item.record, now)]
+        if due:
+            self._store.renew_items(due, now)
 
     def sweep(self) -> int:
         """Delete all items that have expired; return their number."""
@@ -282,6 +303,13 @@ class Items(ProcessBound):
                 item = found.get(key)
                 if item is not None:
                     yield item
+
+
+def _is_due(record: ItemRecord, now: int) -> bool:
+    """Return whether the expiry of an item is to be postponed."""
+    if record.ttl is None or record.expires is None:
+        return False
+    return now + record.ttl - record.expires >= record.ttl / _RENEWALS
 
 
 def _check_length(what: str, name: Any, size: int) -> None:

@@ -32,7 +32,7 @@ from langgraph_memories import INDEX, aembed, embed, keys
 import holdfast
 from database import Database
 from growth import growth
-from holdfast import CorruptStore, Holdfast, InvalidCall, UnsupportedValue
+from holdfast import CorruptStore, Holdfast, InvalidCall, StoreUnavailable, UnsupportedValue
 from holdfast.integrations.langgraph import HoldfastStore
 from holdfast.integrations.langgraph.item_filter import build_filter
 from patience import until
@@ -434,6 +434,48 @@ def test_reads_refresh_what_they_return(timed: Holdfast, clock: Clock) -> None:
     assert sorted(keys(store.search(("a",)))) == ["got", "searched"]
     clock.now += 600
     assert store.search(("a",)) == []
+
+
+def test_reads_postpone_the_expiry_seldom(
+    timed: Holdfast, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = HoldfastStore(timed, ttl={"default_ttl": 10})
+    store.put(("a",), "k", {"n": 1})
+    renewed: list[int] = []
+    renew = timed._store.renew_items
+
+    def count(records: Any, now: int) -> None:
+        renewed.append(len(records))
+        renew(records, now)
+
+    monkeypatch.setattr(timed._store, "renew_items", count)
+    for _ in range(100):
+        clock.now += 29
+        assert store.get(("a",), "k") is not None
+        assert len(store.search(("a",))) == 1
+    assert renewed == [1] * 50, "each time that a twentieth of ten minutes has passed"
+    clock.now += 600 - 30
+    assert store.get(("a",), "k") is not None
+
+
+def test_read_returns_its_items_if_their_expiry_cannot_be_postponed(
+    timed: Holdfast, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = HoldfastStore(timed, ttl={"default_ttl": 10})
+    store.put(("a",), "k", {"n": 1})
+    clock.now += 500
+
+    def fail(records: Any, now: int) -> None:
+        raise StoreUnavailable("the disk is full")
+
+    monkeypatch.setattr(timed._store, "renew_items", fail)
+    item = store.get(("a",), "k")
+    assert item is not None
+    assert keys(store.search(("a",))) == ["k"]
+    got, _ = store.batch([GetOp(("a",), "k"), PutOp(("a",), "other", {"n": 2})])
+    assert got == item
+    assert store.get(("a",), "other") is not None, "the put of the batch is stored"
+    assert "the disk is full" in caplog.text
 
 
 def test_jumping_clock_neither_loses_nor_mixes_items(timed: Holdfast, clock: Clock) -> None:

@@ -49,6 +49,31 @@ def test_filter_reaches_beyond_the_best_vectors(where: str) -> None:
         assert keys(store.search(("m",), query="a", filter={"n": {"$gt": 117}}, limit=2)) == ["118", "119"]
 
 
+def test_query_with_a_filter_reads_only_the_values_that_it_selects(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with HoldfastStore(where, index=INDEX) as store:
+        store.batch([PutOp(("a",), f"{n}", {"text": "a" * (n % 7), "n": n}) for n in range(200)])
+        compared: list[int] = []
+        read: list[int] = []
+        nearest, items = store.hf._store.nearest_items, store.hf._store.items
+
+        def count_comparisons(*args: Any) -> Any:
+            compared.append(1)
+            return nearest(*args)
+
+        def count_values(names: Sequence[Any]) -> Any:
+            read.append(len(names))
+            return items(names)
+
+        monkeypatch.setattr(store.hf._store, "nearest_items", count_comparisons)
+        monkeypatch.setattr(store.hf._store, "items", count_values)
+        found = store.search(("a",), query="aaa", filter={"n": 150}, limit=1)
+        assert [(item.key, item.score is not None) for item in found] == [("150", True)]
+        assert len(compared) == 1
+        assert sum(read) == 1
+
+
 def test_fields_name_several_texts(hf: Holdfast) -> None:
     store = HoldfastStore(hf, index={**INDEX, "fields": ["title", "parts[*].text"]})
     store.put(("m",), "k", {"title": "aaaa", "parts": [{"text": "eeee"}, {"text": "iiii"}]})

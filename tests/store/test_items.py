@@ -6,7 +6,7 @@ import struct
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from holdfast.errors import CorruptStore
 from holdfast.model.records import ItemRecord
 from holdfast.store import vectors
 from holdfast.store.items import decode_namespace, encode_namespace
+from holdfast.store.memory.items import MemoryItems
 from holdfast.store.postgres.connection import TransactionAborted
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.protocol import ItemKey, ItemPut, Store
@@ -68,6 +69,14 @@ def test_damaged_item_is_refused_and_the_rest_is_readable(path: Path, statement:
         assert store.check() == []
 
 
+def test_cosine_of_vectors_beyond_the_squares_of_a_float_is_exact() -> None:
+    keys = [ItemKey(("a",), name) for name in ("large", "small", "usual")]
+    stored = [struct.pack("<2f", *numbers) for numbers in ((3e38, 3e38), (1e-30, 1e-30), (1, 0.5))]
+    for query in ((1, 1), (1e-30, 1e-30), (3e38, 3e38)):
+        found = vectors.rank(list(zip(keys, stored, strict=True)), struct.pack("<2f", *query), "cosine", 10)
+        assert {key.key: round(score, 3) for score, key in found} == {"large": 1, "small": 1, "usual": 0.949}
+
+
 def test_damaged_vector_is_refused_and_reported(path: Path) -> None:
     with closing(SQLiteStore(path)) as store:
         _put(store, ("a",), "bad")
@@ -82,6 +91,48 @@ def test_damaged_vector_is_refused_and_reported(path: Path) -> None:
     assert len(found) == 2
     assert "vector of item 'bad'" in found[0]
     assert "belong to no item" in found[1]
+
+
+def test_vector_of_another_type_is_refused_and_reported(path: Path) -> None:
+    """`bytes` of a number would allocate as many zeros."""
+    with closing(SQLiteStore(path)) as store:
+        _put(store, ("a",), "bad")
+    with closing(Database(path)) as database:
+        database.execute(f"UPDATE item_vector SET vector = {1 << 62}")
+    with closing(SQLiteStore(path)) as store:
+        with pytest.raises(CorruptStore):
+            store.nearest_items((), struct.pack("<2f", 1, 0), "cosine", 10)
+        assert store.check() != []
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+def test_vector_without_an_item_is_replaced_or_deleted_by_its_name(path: Path, deletes: bool) -> None:
+    with closing(SQLiteStore(path)) as store:
+        _put(store, ("a",), "k")
+    with closing(Database(path)) as database:
+        database.execute("DELETE FROM item")
+    with closing(SQLiteStore(path)) as store:
+        assert store.check() != []
+        if deletes:
+            store.put_items([], [ItemKey(("a",), "k")])
+        else:
+            _put(store, ("a",), "k")
+        assert store.check() == []
+
+
+@pytest.mark.parametrize("opened", ["path", "url"])
+def test_puts_delete_expired_items(request: pytest.FixtureRequest, opened: str) -> None:
+    place = request.getfixturevalue(opened)
+    item = ItemRecord(namespace=("a",), key="", data=b"", created=1, updated=1, terms=(b"1",))
+    with closing(SQLiteStore(place) if opened == "path" else PostgresStore(place)) as store:
+        for number in range(10):
+            store.put_items([ItemPut(replace(item, key=f"{number}", ttl=5, expires=6))])
+        store.put_items([ItemPut(replace(item, key="forever", created=6))])
+        assert len(store.recent_items(())) == 11, "only puts with a time to live delete"
+        for number in range(5):
+            store.put_items([ItemPut(replace(item, key=f"new {number}", created=6, ttl=5, expires=11))])
+        assert len(store.recent_items(())) == 6
+        assert store.check() == []
 
 
 def test_missing_and_lost_terms_are_reported_and_mended_by_a_put(path: Path) -> None:
@@ -204,6 +255,20 @@ def test_puts_and_deletes_of_the_same_items_do_not_deadlock(
         assert store.check() == []
 
 
+def test_sweep_skips_items_that_are_being_put(url: str, server: str, schema: str) -> None:
+    """Waiting for one, it could wait for a put that waits for it."""
+    item = ItemRecord(
+        namespace=("a",), key="", data=b"", created=1, updated=1, ttl=5, expires=6, terms=(b"1",)
+    )
+    with closing(PostgresStore(url)) as store, psycopg.connect(server) as other:
+        store.put_items([ItemPut(replace(item, key=key)) for key in ("locked", "free")])
+        other.execute(f"SELECT 1 FROM {schema}.item WHERE key = 'locked'::bytea FOR UPDATE")
+        assert store.sweep_items(10, 100) == 1
+        other.rollback()
+        assert store.sweep_items(10, 100) == 1
+        assert store.check() == []
+
+
 def test_longest_names_fit_the_indexes_of_postgresql(url: str) -> None:
     """Random bytes, which PostgreSQL cannot compress."""
     from holdfast.items import MAX_NAME
@@ -214,3 +279,21 @@ def test_longest_names_fit_the_indexes_of_postgresql(url: str) -> None:
         _put(store, (namespace,), key)
         assert len(store.items([ItemKey((namespace,), key)])) == 1
         assert store.namespaces((), now=0) == [(namespace,)]
+
+
+def test_memory_reads_no_namespaces_before_it_has_the_lock() -> None:
+    waiting: list[ItemKey] = []
+
+    @contextmanager
+    def lock() -> Iterator[None]:
+        """Another thread has the lock first, and deletes."""
+        if waiting:
+            items.put([], [waiting.pop()])
+        yield
+
+    items = MemoryItems(lock)
+    for namespace in ("a", "x"):
+        record = ItemRecord(namespace=(namespace,), key="k", data=b"", created=1, updated=1)
+        items.put([ItemPut(record)])
+    waiting.append(ItemKey(("a",), "k"))
+    assert items.namespaces(("x",), now=1) == [("x",)]

@@ -59,11 +59,6 @@ _PUT = (
 _GONE = "namespace, key, updated, terms"
 _DELETE = f"DELETE FROM item WHERE namespace = $1 AND key = $2 RETURNING {_GONE}"
 _RENEW = "UPDATE item SET expires = $1, sum = $2 WHERE namespace = $3 AND key = $4 AND sum = $5"
-#: The condition on `expires` is repeated because PostgreSQL checks it again on a row that was renewed meanwhile.
-_SWEEP = (
-    "DELETE FROM item WHERE expires <= $1 AND (namespace, key) IN "
-    f"(SELECT namespace, key FROM item WHERE expires <= $1 ORDER BY expires LIMIT $2) RETURNING {_GONE}"
-)
 
 #: The first and the last namespace of a range.
 _EDGES = (
@@ -132,6 +127,8 @@ class ItemDialect(NamedTuple):
     encode_names: Callable[[Sequence[tuple[bytes, bytes]]], Sequence[Any]]
     encode_vector: Callable[[bytes], Any]
     decode_vector: Callable[[Any], bytes]
+    #: Ends a selection of rows to delete: those that another transaction has locked are left out.
+    skip_locked: str = ""
     #: Run before the first item is put by this process.
     prepare: Sequence[str] = ()
     #: Locks the numbers $1 until the end of the transaction; None if there is one writer at a time anyway.
@@ -180,9 +177,19 @@ class SQLItems:
         self._database = database
         self._dialect = dialect
         self._is_prepared = not dialect.prepare
+        # The condition on `expires` is repeated: a row may have been renewed since it was selected.
+        self._sweep_some = (
+            "WITH expired AS (SELECT namespace, key FROM item WHERE expires <= $1 ORDER BY expires LIMIT $2"
+            f"{dialect.skip_locked}) DELETE FROM item WHERE expires <= $1 "
+            f"AND (namespace, key) IN (SELECT namespace, key FROM expired) RETURNING {_GONE}"
+        )
 
     def put(self, puts: Sequence[ItemPut], deletes: Sequence[ItemKey] = ()) -> None:
-        """Store items and delete others, atomically."""
+        """Store items and delete others, atomically.
+
+        If an item has a time to live, two expired ones are deleted for each that is put: without a sweeper, too, there
+        are never many. Rows of `item` are locked before their terms and vectors, as by `sweep`.
+        """
 
         def write(connection: SQLConnection) -> None:
             if not self._is_prepared:
@@ -194,12 +201,14 @@ class SQLItems:
                 # After the names are locked, so that an item that another transaction has just put is visible.
                 old = self._find(connection, names)
                 created = dict(_created(old, puts))
-                _forget(connection, [_gone(row) for row in old])
                 rows = [_row(put.record, created.get((put.record.namespace, put.record.key))) for put in puts]
                 connection.change_many(_PUT, rows)
+                _forget(connection, names, [_gone(row) for row in old])
                 connection.change_many(_PUT_TERM, [term for put in puts for term in _term_rows(put.record)])
                 connection.change_many(_PUT_VECTOR, list(self._vector_rows(puts)))
-            _forget(connection, [row for name in deleted for row in connection.rows(_DELETE, name)])
+            _forget(connection, deleted, [row for name in deleted for row in connection.rows(_DELETE, name)])
+            if any(put.record.ttl is not None for put in puts):
+                self._sweep(connection, max(put.record.created for put in puts), 2 * len(puts))
 
         # In one order, so that two transactions do not wait for each other.
         puts = sorted(puts, key=lambda put: (put.record.namespace, put.record.key))
@@ -282,12 +291,12 @@ class SQLItems:
     def sweep(self, now: int, limit: int) -> int:
         """Delete items that have expired; return their number."""
 
-        def delete(connection: SQLConnection) -> int:
-            gone = connection.rows(_SWEEP, (now, limit))
-            _forget(connection, gone)
-            return len(gone)
+        return self._database.write(lambda connection: self._sweep(connection, now, limit), slow=True)
 
-        return self._database.write(delete, slow=True)
+    def _sweep(self, connection: SQLConnection, now: int, limit: int) -> int:
+        gone = connection.rows(self._sweep_some, (now, limit))
+        _forget(connection, [row[:2] for row in gone], gone)
+        return len(gone)
 
     def check(self) -> Iterator[str]:
         """Yield what is wrong with items: damaged rows, missing terms, and terms and vectors without an item."""
@@ -382,8 +391,11 @@ def _gone(row: tuple[Any, ...]) -> tuple[Any, ...]:
     return row[0], row[1], row[3], None if is_damaged else row[6]
 
 
-def _forget(connection: SQLConnection, gone: Sequence[tuple[Any, ...]]) -> None:
-    """Delete the terms and vectors of items."""
+def _forget(
+    connection: SQLConnection, names: Sequence[tuple[Any, ...]], gone: Sequence[tuple[Any, ...]]
+) -> None:
+    """Delete the vectors of these names, which a lost row of an item may have left, and the terms of the items that
+    were deleted or replaced."""
     terms = []
     is_damaged = False
     for namespace, key, updated, encoded in gone:
@@ -391,9 +403,8 @@ def _forget(connection: SQLConnection, gone: Sequence[tuple[Any, ...]]) -> None:
             terms += [(namespace, term, updated, key) for term in _decode_terms(encoded)]
         except (msgspec.DecodeError, TypeError):
             is_damaged = True
-    names = [row[:2] for row in gone]
     if connection.change_many(_DELETE_TERM, terms) != len(terms) or is_damaged:
-        connection.change_many(_DELETE_TERMS, names)
+        connection.change_many(_DELETE_TERMS, [row[:2] for row in gone])
     connection.change_many(_DELETE_VECTORS, names)
 
 
@@ -478,7 +489,9 @@ def _decoded(decode: Callable[[Any], Any], stored: Any) -> Any:
 def _damaged(what: str, row: Sequence[Any]) -> CorruptStore:
     shown = [value.decode(errors="replace") if isinstance(value, bytes) else str(value) for value in row[:2]]
     namespace = shown[0].rstrip("\0").replace("\0", "/")
-    return CorruptStore(f"{what} {shown[1]!r:.60} in namespace {namespace!r:.120} is damaged: put it again")
+    return CorruptStore(
+        f"{what} {shown[1]!r:.60} in namespace {namespace!r:.120} is damaged: put it again, or delete it"
+    )
 
 
 def _problems(read: Callable[[tuple[Any, ...]], Any], rows: list[tuple[Any, ...]]) -> Iterator[str]:

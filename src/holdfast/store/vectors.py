@@ -19,6 +19,8 @@ from typing import Any
 from holdfast.errors import InvalidCall
 from holdfast.store.protocol import ItemKey
 
+#: The squares of a vector's numbers may be too small for a four-byte float if the vector is not longer than this.
+_MIN_LENGTH = 1e-15
 #: Bytes of the vectors that are read at once.
 PAGE_BYTES = 4 << 20
 
@@ -79,15 +81,18 @@ def _scores(query: bytes, vectors: Sequence[bytes], metric: str) -> list[float]:
         return [_score(target, _numbers(vector), metric) for vector in vectors]
     row = numpy.frombuffer(query, "<f4")
     matrix = numpy.frombuffer(b"".join(vectors), "<f4").reshape(len(vectors), len(row))
-    if metric == "l2":
-        found = -numpy.linalg.norm(matrix - row, axis=1)
-    else:
+    with numpy.errstate(all="ignore"):
         # Of one type: numpy would convert the whole matrix.
-        found = matrix @ row
+        found = -numpy.linalg.norm(matrix - row, axis=1) if metric == "l2" else matrix @ row
+        is_exact = numpy.isfinite(found)
         if metric == "cosine":
-            lengths = numpy.sqrt(numpy.einsum("ij,ij->i", matrix, matrix)) * numpy.linalg.norm(row)
-            found = numpy.divide(found, lengths, out=numpy.zeros_like(found), where=lengths > 0)
+            length = numpy.linalg.norm(row)
+            lengths = numpy.sqrt(numpy.einsum("ij,ij->i", matrix, matrix))
+            found = found / (lengths * length)
+            is_exact &= numpy.isfinite(found) & (lengths > _MIN_LENGTH) & (length > _MIN_LENGTH)
     scores: list[float] = found.tolist()
+    for index in numpy.flatnonzero(~is_exact).tolist():
+        scores[index] = _score(_numbers(query), _numbers(vectors[index]), metric)
     return scores
 
 

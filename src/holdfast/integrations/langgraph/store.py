@@ -233,8 +233,15 @@ class HoldfastStore(BaseStore):
         if item is None:
             return None
         if op.refresh_ttl and item.record.ttl is not None:
-            self.hf.items.renew([item])
+            self._renew([item])
         return Item(**_fields(item))
+
+    def _renew(self, items: list[StoredItem]) -> None:
+        """Postpone the expiry of items that were read. If that fails, the read does not: it has its values."""
+        try:
+            self.hf.items.renew(items)
+        except HoldfastError as error:
+            warn("items were read, but their expiry could not be postponed: %s", error)
 
     # In a thread
 
@@ -266,7 +273,7 @@ class HoldfastStore(BaseStore):
         for position, op in batch.lists.items():
             results[position] = self._list(op)
         if used:
-            self.hf.items.renew(list({id(item.record): item for item in used}.values()))
+            self._renew(list({id(item.record): item for item in used}.values()))
         if batch.puts:
             self.hf.items.put(
                 [
@@ -288,10 +295,9 @@ class HoldfastStore(BaseStore):
         """Yield the selected items with a score, best first, then those that have no vector, newest first."""
         scored: set[tuple[tuple[str, ...], str]] = set()
         if self._index is not None and vector is not None:
-            for score, item in self.hf.items.nearest(prefix, vector, self._index.metric, want):
+            for score, item in self.hf.items.nearest(prefix, vector, self._index.metric, want, selection):
                 scored.add((item.record.namespace, item.record.key))
-                if selection is None or selection.matches(item.value):
-                    yield score, item
+                yield score, item
         for item in self.hf.items.recent(prefix, want, selection):
             if (item.record.namespace, item.record.key) not in scored:
                 yield None, item

@@ -123,8 +123,9 @@ class MemoryItems:
             del self._items[name], self._namespaces[bisect_left(self._namespaces, name)]
 
     def _range(self, prefix: Namespace, start: bytes = b"") -> Iterator[bytes]:
+        # A generator, so that nothing is read before the caller has the lock.
         first, end = bounds(prefix)
-        return islice(
+        yield from islice(
             self._namespaces,
             bisect_left(self._namespaces, max(first, start)),
             bisect_left(self._namespaces, end),

@@ -4,7 +4,8 @@ The server compares vectors if it has the extension pgvector: exactly, with each
 without an approximate index, so that a prefix or a filter never hides a result. If the extension is not installed and
 may not be created, vectors are read and compared in this process.
 
-Invariant: both ways give the same order, up to rounding.
+Invariant: both ways give the same order, up to rounding, if the squares of all numbers are within the range of a
+four-byte float, in which the server computes.
 """
 
 # ruff: noqa: S608 - statements are made of constants, and of the name of a schema that is quoted
@@ -66,6 +67,7 @@ def item_dialect(schema: str) -> ItemDialect:
         encode_names=_encode_names,
         encode_vector=unpack_vector,
         decode_vector=_pack,
+        skip_locked=" FOR UPDATE SKIP LOCKED",
         lock=(
             f"SELECT count(pg_advisory_xact_lock({lock_class(schema, 'items')}, number::int)) "
             "FROM unnest($1::bigint[]) number"

@@ -16,6 +16,12 @@ def _encode_names(names: Sequence[tuple[bytes, bytes]]) -> Sequence[Any]:
     return (msgspec.json.encode([[namespace.hex(), key.hex()] for namespace, key in names]).decode(),)
 
 
+def _check_vector(stored: Any) -> bytes:
+    if not isinstance(stored, bytes):
+        raise TypeError(f"a vector is stored as {type(stored).__name__}")
+    return stored
+
+
 ITEM_DIALECT = ItemDialect(
     find_many=(
         f"SELECT {ITEM} FROM json_each($1) given CROSS JOIN item "
@@ -23,7 +29,7 @@ ITEM_DIALECT = ItemDialect(
     ),
     encode_names=_encode_names,
     encode_vector=bytes,
-    decode_vector=bytes,
+    decode_vector=_check_vector,
     # An empty index takes a page of each store, too.
     prepare=(
         "CREATE INDEX IF NOT EXISTS item_recent ON item (namespace, updated)",

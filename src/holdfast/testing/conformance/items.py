@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import threading
 from collections.abc import Sequence
@@ -341,6 +342,16 @@ class ItemVectorContract:
             assert store.nearest_items(("a",), _vector(1, 0), metric, 2) == found[:2]
         assert [key.key for _, key in store.nearest_items(("a", "w"), _vector(1, 0), "cosine", 9)] == ["west"]
         assert store.nearest_items(("b",), _vector(1, 0), "cosine", 10) == []
+
+    def test_scores_are_numbers(self, store: Store) -> None:
+        vectors = {"zero": (0.0, 0.0), "large": (3e38, 3e38), "usual": (1.0, 0.5), "other": (-1.0, 0.0)}
+        for key, numbers in vectors.items():
+            store.put_items([ItemPut(_record(("v",), key), [_vector(*numbers)])])
+        for metric in ("cosine", "inner_product", "l2"):
+            for query in ((1.0, 1.0), (0.0, 0.0)):
+                found = store.nearest_items((), _vector(*query), metric, 10)
+                assert sorted(key.key for _, key in found) == sorted(vectors)
+                assert not any(math.isnan(score) for score, _ in found), f"{metric} of {query}"
 
     def test_best_vector_of_an_item_counts_once(self, store: Store) -> None:
         store.put_items([ItemPut(_record(("a",), "both"), [_vector(1, 0), _vector(0, 1)])])
