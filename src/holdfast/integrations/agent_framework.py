@@ -23,8 +23,9 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from holdfast import Holdfast, InvalidCall, InvalidReference, NotFound, UnsupportedValue, Version, register
 from holdfast.integrations import missing_extra
-from holdfast.integrations.histories import EntryLog, build_run_id, off_loop, plain_state
+from holdfast.integrations.histories import EntryLog, build_run_id, plain_state
 from holdfast.model.names import check_tag
+from holdfast.off_loop import off_loop
 from holdfast.tree.class_names import type_name
 
 try:

@@ -15,8 +15,9 @@ from urllib.parse import unquote
 
 from holdfast import Holdfast, InvalidCall, NotFound, StaleVersion, Version
 from holdfast.integrations import missing_extra
-from holdfast.integrations.histories import EntryLog, build_run_id, plain_state, run_off_loop
+from holdfast.integrations.histories import EntryLog, build_run_id, plain_state
 from holdfast.model.checks import check_integer
+from holdfast.off_loop import run_off_loop
 
 try:
     from burr.core.persistence import AsyncBaseStatePersister, BaseStatePersister, PersistedStateData

@@ -3,20 +3,16 @@
 An entry becomes the version after the entry that it was derived from. If that already has a successor, the
 entry starts a new timeline: two writers are never mixed, and neither is lost.
 
-Invariant: an entry is written whole by one commit; a started call has ended when its caller continues, even
-if the caller was cancelled.
+Invariant: an entry is written whole by one commit.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
-from functools import partial, wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import holdfast
 from holdfast import (
@@ -30,11 +26,7 @@ from holdfast import (
     Version,
     thaw,
 )
-from holdfast.log import warn
 from holdfast.model.public import RunSummary
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 #: Maximum number of entries whose location is remembered.
 _MAX_REMEMBERED = 10_000
@@ -171,32 +163,3 @@ def build_run_id(*names: str) -> str:
     return "/".join(
         name.translate(_ESCAPES) if name.strip(".") else name.replace(".", "%2E") for name in names
     )
-
-
-async def run_off_loop(function: Callable[..., T], *args: Any, **options: Any) -> T:
-    """Call a function in another thread, so that the event loop does not wait for the store."""
-    call = partial(contextvars.copy_context().run, function, *args, **options)
-    # A future, not a task: a loop that ends would cancel a task, without waiting for the call it started.
-    future = asyncio.get_running_loop().run_in_executor(None, call)
-    try:
-        return await asyncio.shield(future)
-    except asyncio.CancelledError:
-        while not future.done():
-            try:
-                await asyncio.wait([future])
-            except asyncio.CancelledError:
-                continue
-        if not future.cancelled() and future.exception() is not None:
-            # No caller will retrieve this exception.
-            warn("a call failed after its task was cancelled: %s", future.exception())
-        raise
-
-
-def off_loop(method: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Make a blocking method asynchronous, by `run_off_loop`."""
-
-    @wraps(method)
-    async def call(*args: P.args, **options: P.kwargs) -> T:
-        return await run_off_loop(method, *args, **options)
-
-    return call

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 from holdfast import History, Holdfast, InvalidCall, NotFound, StaleVersion, UnsupportedValue, Version, thaw
 from holdfast.integrations import missing_extra
-from holdfast.integrations.histories import check_not_workflow, check_store, run_off_loop
+from holdfast.integrations.histories import check_not_workflow, check_store
+from holdfast.off_loop import run_off_loop
 from holdfast.tree import adapter
 
 try:

@@ -9,7 +9,7 @@ Invariant: nothing is cached, so each answer is that of the store.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -48,6 +48,14 @@ class Checkpoints:
         if not isinstance(found, dict) or not isinstance(found.get("id"), str):
             raise not_a_thread(self.history.id)
         return str(found["id"])
+
+    def channels(self, version: Version) -> Collection[str]:
+        """Return the names of the channels that have a value in a version."""
+        try:
+            found = version.get("channel_values")
+        except NotFound:
+            return ()
+        return found.keys() if isinstance(found, dict) else ()
 
     def find(self, checkpoint: str) -> Version | None:
         """Return the newest version of a checkpoint that has a key."""

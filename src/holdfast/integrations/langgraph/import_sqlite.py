@@ -26,6 +26,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from holdfast.errors import HoldfastError, IncompatibleFormat, InvalidCall, NotFound, StoreBusy
 from holdfast.integrations.langgraph.layout import (
     NewCheckpoint,
+    PendingValue,
     Writes,
     build_tuple,
     parse_config,
@@ -117,12 +118,12 @@ def _copy(
     checkpoint."""
     where: dict[str, Any] = {"configurable": {"thread_id": thread, "checkpoint_ns": namespace}}
     copy = saver.thread(parse_config(where))
-    rows = db.execute(
+    found = db.execute(
         "SELECT checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata FROM checkpoints "
         "WHERE thread_id = ? AND checkpoint_ns = ? ORDER BY checkpoint_id",
         (thread, namespace),
     )
-    for name, parent, kind, data, about in rows:
+    for name, parent, kind, data, about in found:
         checkpoint = _decode(serde, kind, data, f"checkpoint {name}")
         if (
             not isinstance(checkpoint, dict)
@@ -138,7 +139,13 @@ def _copy(
         expected = list(sort_writes(tasks))
         if _read(copy, name).pending_writes != expected:
             for task, made in tasks.items():
-                copy.put_writes(name, task, made["path"], made["writes"])
+                for path in dict.fromkeys(write.path for write in made.values()):
+                    rows = {
+                        index: [write.channel, write.value]
+                        for index, write in made.items()
+                        if write.path == path
+                    }
+                    copy.put_writes(name, task, path, rows)
         back = _read(copy, name)
         if (back.checkpoint, back.metadata, back.pending_writes) != (checkpoint, metadata, expected):
             raise IncompatibleFormat(f"checkpoint {name} of thread {thread!r} differs from its copy")
@@ -174,7 +181,7 @@ def _read_writes(
     tasks: Writes = {}
     for task, path, index, channel, kind, data in rows:
         value = _decode(serde, kind, data, f"a write of checkpoint {where[2]}")
-        tasks.setdefault(task, {"path": path or "", "writes": {}})["writes"][index] = [channel, value]
+        tasks.setdefault(task, {})[index] = PendingValue(path or "", channel, value)
     return tasks
 
 

@@ -172,6 +172,11 @@ class Serializer:
     def __init__(self, serde: Any = None) -> None:
         self._serde = serde
 
+    @property
+    def is_given(self) -> bool:
+        """Whether the application has given a serializer."""
+        return self._serde is not None
+
     def seal(self, value: Any) -> Any:
         """Return a value as it is stored."""
         return value if self._serde is None else SealedValue(*self._serde.dumps_typed(value))
@@ -230,9 +235,17 @@ class StoredCheckpoint(NamedTuple):
         return found
 
 
-#: A task's path and, by index, channels and values.
-Task = dict[str, Any]
-Writes = dict[str, Task]
+class PendingValue(NamedTuple):
+    """A write of a task that is not yet applied. One task may have several paths: LangGraph's `update_state` writes on
+    behalf of a task that has failed."""
+
+    path: str
+    channel: str
+    value: Any
+
+
+#: Writes by task and index.
+Writes = dict[str, dict[int, PendingValue]]
 
 
 class NewCheckpoint(NamedTuple):
@@ -253,6 +266,11 @@ class NewCheckpoint(NamedTuple):
     def delta_channels(self) -> Iterable[str]:
         """Return the delta channels of the graph."""
         return self.metadata.get("counters_since_delta_snapshot") or ()
+
+    @property
+    def versions(self) -> Mapping[str, Any]:
+        """Return the versions of channels."""
+        return self.checkpoint.get("channel_versions") or {}
 
     @property
     def seen(self) -> Mapping[str, Any]:
@@ -324,8 +342,7 @@ def build_tuple(
     checkpoint = unseal(state["checkpoint"])
     parent = checkpoint.pop("parent_id")
     checkpoint["channel_values"] = values
-    # Earlier development versions stored writes in the state.
-    writes = {**state.get("pending_writes", {}), **found.writes}
+    writes = {**_writes_in_state(state.get("pending_writes")), **found.writes}
     return CheckpointTuple(
         config=build_config(thread, namespace, checkpoint["id"]),
         checkpoint=checkpoint,
@@ -366,23 +383,32 @@ def attachment_name(task: str, index: int | str = "") -> str:
     return f"{task}|{index}"
 
 
-def collect_writes(attached: Mapping[str, Task]) -> Writes:
+def collect_writes(attached: Mapping[str, Any], unseal: Seal) -> Writes:
     """Return the writes of attachments by task."""
     found: Writes = {}
     # The writes of a task that were stored first are in the attachment without an index, which is the first by name.
     for name, stored in sorted(attached.items()):
-        task = found.setdefault(name.rpartition("|")[0], {"path": stored["path"], "writes": {}})
-        for index, write in stored["writes"].items():
-            task["writes"].setdefault(index, write)
+        task = found.setdefault(name.rpartition("|")[0], {})
+        for index, (channel, value) in stored["writes"].items():
+            if index not in task:
+                task[index] = PendingValue(stored["path"], channel, unseal(value))
     return found
+
+
+def _writes_in_state(stored: Mapping[str, Any] | None) -> Writes:
+    """Return the writes that earlier development versions stored in the state."""
+    return {
+        name: {index: PendingValue(task["path"], *write) for index, write in task["writes"].items()}
+        for name, task in (stored or {}).items()
+    }
 
 
 def sort_writes(writes: Writes) -> Iterator[PendingWrite]:
     """Yield pending writes in the order in which a run applies them."""
     rows = [
-        (writes_sort_key(task["path"], name, index), (name, channel, value))
+        (writes_sort_key(write.path, name, index), (name, write.channel, write.value))
         for name, task in writes.items()
-        for index, (channel, value) in task["writes"].items()
+        for index, write in task.items()
     ]
     for _, write in sorted(rows, key=lambda row: row[0]):
         yield write
@@ -442,7 +468,7 @@ class DeltaWalk:
 
     def add(self, stored: StoredCheckpoint) -> bool:
         """Add an ancestor; return whether the search has ended."""
-        writes = {**(stored.part("pending_writes") or {}), **stored.writes}
+        writes = {**_writes_in_state(stored.part("pending_writes")), **stored.writes}
         self._writes.append([write for write in sort_writes(writes) if write[1] == self._channel])
         value = stored.part("channel_values", self._channel, default=_MISSING)
         if value is _MISSING:

@@ -4,11 +4,13 @@ The blocking methods are the implementation; each asynchronous one calls its blo
 thread.
 
 Invariant: a call that returned is durable; one that raised has changed nothing, unless it raised
-`CommitUnknown`.
+`CommitUnknown`. A read sees every put of its thread that was called before it: after a run was cancelled, LangGraph
+lets its last puts continue.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import heapq
 import os
@@ -16,6 +18,7 @@ import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from functools import wraps
 from itertools import islice
 from operator import itemgetter
@@ -35,11 +38,12 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 import holdfast
 from holdfast import Holdfast, Retention, Version
 from holdfast.errors import AlreadyExists, InvalidCall, NotFound, StaleVersion
-from holdfast.integrations.histories import run_off_loop
 from holdfast.integrations.langgraph import layout, values
 from holdfast.integrations.langgraph.layout import DeltaWalk, StoredCheckpoint, build_config, build_tuple
 from holdfast.integrations.langgraph.rollbacks import DELETED
 from holdfast.integrations.langgraph.thread import CheckpointThread
+from holdfast.off_loop import finish_call, run_off_loop, start_call
+from holdfast.store.process_fork import reset_in_children
 
 #: Ids of runs. Defined here because `list` is a method in the class.
 Runs = list[str]
@@ -49,6 +53,8 @@ Candidate = tuple[str, int, Callable[[], StoredCheckpoint], tuple[str, str]]
 _EXPORTS = 5
 #: Maximum number of runs that are cached.
 _MAX_CACHED = 256
+#: Turns of an event loop, more than those between the end of a put and the call of the next.
+_TURNS = 20
 #: Checkpoints per batch of an asynchronous list.
 _BATCH = 8
 
@@ -61,6 +67,79 @@ def _asynchronous(method: Callable[..., Any]) -> Any:
         return await run_off_loop(getattr(self, method.__name__), *args, **options)
 
     return call
+
+
+def _asynchronous_write(method: Callable[..., Any]) -> Any:
+    """As `_asynchronous`, for a method that puts something: later reads of its thread wait for it."""
+
+    @wraps(method)
+    async def call(self: HoldfastSaver, config: Any, *args: Any, **options: Any) -> Any:
+        return await self._writes.run(config, getattr(self, method.__name__), *args, **options)
+
+    return call
+
+
+def _asynchronous_read(method: Callable[..., Any]) -> Any:
+    """As `_asynchronous`, for a method that reads a thread."""
+
+    @wraps(method)
+    async def call(self: HoldfastSaver, config: Any, *args: Any, **options: Any) -> Any:
+        await self._writes.ended(config)
+        return await run_off_loop(getattr(self, method.__name__), config, *args, **options)
+
+    return call
+
+
+class _AsynchronousWrites:
+    """The asynchronous puts that are under way, by thread. Safe to use from several event loops."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        #: The event loop of each call.
+        self._calls: dict[str | None, dict[Future[Any], Any]] = {}
+
+    async def run(self, config: Any, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Call a function that puts something."""
+        thread = _thread_of(config)
+        call = start_call(function, config, *args, **options)
+        with self._lock:
+            self._calls.setdefault(thread, {})[call] = asyncio.get_running_loop()
+        try:
+            return await finish_call(call)
+        finally:
+            with self._lock:
+                calls = self._calls[thread]
+                del calls[call]
+                if not calls:
+                    del self._calls[thread]
+
+    async def ended(self, config: Any) -> None:
+        """Wait until no put of a thread is under way; of all threads, without a config."""
+        while calls := self._under_way(config):
+            await run_off_loop(wait, calls)
+            # LangGraph calls a put when the one before it has ended, which takes a few turns of the loop.
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
+
+    def _under_way(self, config: Any) -> list[Future[Any]]:
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            found = self._calls.values() if config is None else [self._calls.get(_thread_of(config), {})]
+            # A put has ended when its task continues; that of a loop that was abandoned never does.
+            return [
+                call
+                for calls in found
+                for call, its_loop in calls.items()
+                if its_loop is loop or not call.done()
+            ]
+
+
+def _thread_of(config: Any) -> str | None:
+    """Return the thread that a config names; None if the method that gets it will refuse it."""
+    try:
+        return layout.parse_config(config).thread
+    except InvalidCall:
+        return None
 
 
 class HoldfastSaver(BaseCheckpointSaver[Any]):
@@ -90,10 +169,20 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         self._owns_store = not isinstance(store, Holdfast)
         self.hf: Holdfast = store if isinstance(store, Holdfast) else holdfast.open(store)
         self._single_writer = single_writer
-        self._cached: OrderedDict[str, CheckpointThread] = OrderedDict()
         #: The serializer of what is cached: an application may set `serde` at any time.
         self._cached_serde = self.serde
+        self._prepare_for_process()
+        reset_in_children(self)
+
+    def _prepare_for_process(self) -> None:
+        """Start without threads and calls of the process."""
+        self._cached: OrderedDict[str, CheckpointThread] = OrderedDict()
         self._lock = threading.Lock()
+        self._writes = _AsynchronousWrites()
+
+    def reset_after_fork(self) -> None:
+        """Start again in the child of a fork: a thread of the parent may have had a lock."""
+        self._prepare_for_process()
 
     @staticmethod
     def run_id(thread_id: Any, checkpoint_ns: str = "") -> str:
@@ -103,9 +192,9 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
     def __copy__(self) -> HoldfastSaver:
         """Return a saver of the same store with a cache of its own; it does not close the store."""
         copied = object.__new__(type(self))
-        copied.__dict__.update(
-            self.__dict__, _cached=OrderedDict(), _lock=threading.Lock(), _owns_store=False
-        )
+        copied.__dict__.update(self.__dict__, _owns_store=False)
+        copied._prepare_for_process()
+        reset_in_children(copied)
         return copied
 
     def close(self) -> None:
@@ -259,7 +348,7 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
 
     # Asynchronous counterparts
 
-    aget_tuple = _asynchronous(get_tuple)
+    aget_tuple = _asynchronous_read(get_tuple)
 
     async def alist(
         self,
@@ -270,13 +359,20 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         found = self.list(config, filter=filter, before=before, limit=limit)
+        await self._writes.ended(config)
         while batch := await run_off_loop(lambda: [*islice(found, _BATCH)]):
             for item in batch:
                 yield item
 
-    aput = _asynchronous(put)
-    aput_writes = _asynchronous(put_writes)
-    aget_delta_channel_history = _asynchronous(get_delta_channel_history)
+    aput = _asynchronous_write(put)
+    aput_writes = _asynchronous_write(put_writes)
+
+    async def aget_delta_channel_history(
+        self, *, config: Any, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        await self._writes.ended(config)
+        return await run_off_loop(self.get_delta_channel_history, config=config, channels=channels)
+
     adelete_thread = _asynchronous(delete_thread)
     adelete_for_runs = _asynchronous(delete_for_runs)
     acopy_thread = _asynchronous(copy_thread)

@@ -37,7 +37,6 @@ from langgraph.store.base import (
 import holdfast
 from holdfast import Holdfast
 from holdfast.errors import HoldfastError, InvalidCall, UnsupportedValue
-from holdfast.integrations.histories import run_off_loop
 from holdfast.integrations.langgraph import values
 from holdfast.integrations.langgraph.embedding import EmbeddingIndex, check_fields
 from holdfast.integrations.langgraph.item_filter import build_filter
@@ -45,6 +44,7 @@ from holdfast.items import ItemKey, NewItem, Selection, StoredItem
 from holdfast.log import warn
 from holdfast.model.checks import check_integer, check_number
 from holdfast.model.names import short
+from holdfast.off_loop import run_off_loop
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: The longest time to live, 1,900 years.

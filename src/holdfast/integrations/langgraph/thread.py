@@ -31,7 +31,6 @@ from holdfast.integrations.langgraph.layout import (
     NewCheckpoint,
     Serializer,
     StoredCheckpoint,
-    Writes,
     are_stored_alike,
     attachment_name,
     build_state,
@@ -55,22 +54,21 @@ class KnownHead(NamedTuple):
     checkpoint: str | None
     #: By node, the versions of channels that it has seen.
     seen: Mapping[str, Any]
-    #: Values and versions of channels as they were put; empty if this process did not put them.
-    values: Mapping[str, Any] = {}
+    #: The versions of the channels that have a value.
     versions: Mapping[str, Any] = {}
-    #: Redacted these values; one that was replaced since hides other keys.
+    #: Redacted the values, if this process put them; one that was replaced since hides other keys.
     redact: Redactor | None = None
 
     def has(self, name: str, new: NewCheckpoint) -> bool:
-        """Return whether a channel of the next checkpoint is the same as here. LangGraph names the channels that have
-        changed; a caller that names none may not know."""
-        values, versions = new.checkpoint["channel_values"], new.checkpoint.get("channel_versions") or {}
+        """Return whether a channel of the next checkpoint is the same as here, by its version, as LangGraph's savers
+        with a row per channel decide it. LangGraph names the channels that have changed; a caller that names none may
+        not know."""
         return (
             bool(new.changed)
             and name not in new.changed
-            and values[name] is self.values.get(name, self)
-            and not is_delta_snapshot(values[name])
-            and versions.get(name) == self.versions.get(name)
+            and name in self.versions
+            and self.versions[name] == new.versions.get(name)
+            and not is_delta_snapshot(new.checkpoint["channel_values"][name])
         )
 
 
@@ -115,7 +113,7 @@ class CheckpointThread:
     def read(self, checkpoint: str | None) -> StoredCheckpoint | None:
         """Return a checkpoint, or the latest one."""
         try:
-            version = self.history.head if checkpoint is None else self.checkpoints.find(checkpoint)
+            version = self._read_after_puts() if checkpoint is None else self.checkpoints.find(checkpoint)
             # After the version is read: a rollback in between is then known.
             self._note_rollbacks()
             if checkpoint is None and version is not None:
@@ -129,6 +127,11 @@ class CheckpointThread:
             return self._with_writes([version])[0]
         except NotFound:
             return None
+
+    def _read_after_puts(self) -> Version:
+        """Return the head, after a put that is under way in another thread."""
+        with self._lock:
+            return self.history.head
 
     def iter_checkpoints(
         self, before: str | None = None, *, first: int = PAGE
@@ -232,7 +235,7 @@ class CheckpointThread:
         self._write_keys[checkpoint] = key
         self.history.attach(key, self._attachments(head.version)[0])
         made = self.history.commit(head.version.state, kind="manual", key=key, expected=head.version)
-        return KnownHead(made, checkpoint, head.seen)
+        return head._replace(version=made)
 
     def _put_writes(self, checkpoint: str, task: str, path: str, rows: Mapping[int, Any]) -> None:
         seal = self._serializer.seal
@@ -271,9 +274,10 @@ class CheckpointThread:
         with adapted():
             stored = self.history.attachments(checkpoint)[checkpoint]
         # They may have been pruned meanwhile.
-        known = self._collect(stored).get(task, {"writes": {}})["writes"]
+        known = collect_writes(stored, self._serializer.unseal).get(task, {})
         if self._single_writer and any(
-            index in known and not are_stored_alike(known[index], row) for index, row in rows.items()
+            index in known and not are_stored_alike([known[index].channel, known[index].value], row)
+            for index, row in rows.items()
         ):
             raise self._refused(f"task {task} of checkpoint {checkpoint} has stored other writes")
         missing = {
@@ -311,8 +315,18 @@ class CheckpointThread:
         self._is_checked = True
         self._note_rollbacks()
         self._note_write_key(head)
-        self._head = KnownHead(head, checkpoint, (stored or {}).get("versions_seen") or {})
+        self._head = self._known(head, checkpoint, stored or {})
         return self._head
+
+    def _known(self, version: Version, checkpoint: str | None, stored: Mapping[str, Any]) -> KnownHead:
+        """Return a version as a head, with what its stored checkpoint says of its channels."""
+        versions = stored.get("channel_versions") or {}
+        return KnownHead(
+            version,
+            checkpoint,
+            stored.get("versions_seen") or {},
+            {name: versions[name] for name in self.checkpoints.channels(version) if name in versions},
+        )
 
     def _is_run_of(self, version: Version) -> bool:
         """Return whether the run of a version still exists: it may have been deleted, and created again."""
@@ -392,7 +406,10 @@ class CheckpointThread:
         unseal = self._serializer.unseal
         return [
             StoredCheckpoint(
-                version, self._collect(found), unseal, has_trails=not self._rollbacks.is_replaced
+                version,
+                collect_writes(found, unseal),
+                unseal,
+                has_trails=not self._rollbacks.is_replaced,
             )
             for version, found in zip(versions, attached, strict=True)
         ]
@@ -436,12 +453,6 @@ class CheckpointThread:
             found = self.history.find(name)
         return found if found is not None and self.checkpoints.id_of(found) == name else None
 
-    def _collect(self, attached: dict[str, Any]) -> Writes:
-        for each in attached.values():
-            for write in each["writes"].values():
-                write[1] = self._serializer.unseal(write[1])
-        return collect_writes(attached)
-
     def _refused(self, what: str) -> StaleVersion:
         return StaleVersion(
             f"run {self.history.id!r}: {what}, but the thread was continued from there: read its latest checkpoint, "
@@ -471,16 +482,18 @@ class CheckpointThread:
         when it is no longer the head."""
         if head is not None and head.checkpoint is not None and _is_edited(head.version):
             head = self._give_key(head, head.checkpoint)
-        values = kept = new.checkpoint["channel_values"]
         redact = self.history.context.redact
-        if head is not None and head.values and head.redact is redact:
-            kept = {name: UNCHANGED if head.has(name, new) else value for name, value in values.items()}
         trails: dict[str, Any] = {}
         if new.delta_channels and head is not None and head.checkpoint is not None:
             trails = build_trails(new, self._with_writes([self.history.at(head.version.number)])[0])
-        made = self._commit(head, new, kept, trails, expected=0 if head is None else head.version)
-        versions = new.checkpoint.get("channel_versions") or {}
-        self._head = KnownHead(made, new.id, new.seen, values, versions, redact)
+        made = self._commit(
+            head, new, self._changed(head, new), trails, expected=0 if head is None else head.version
+        )
+        versions = {
+            name: new.versions[name] for name in new.checkpoint["channel_values"] if name in new.versions
+        }
+        self._head = KnownHead(made, new.id, new.seen, versions, redact)
+        self._is_checked = True
         self._keyed_head = (made.reader.run.key, made.number)
 
     def _branch(self, head: KnownHead, new: NewCheckpoint) -> None:
@@ -491,17 +504,34 @@ class CheckpointThread:
         trails: dict[str, Any] = {}
         if new.delta_channels and new.parent is not None and found is not None:
             trails = build_trails(new, self._with_writes([parent])[0])
-        seen = (self.checkpoints.part(parent, "checkpoint") or {}).get("versions_seen") or {}
+        known = self._known(parent, new.parent, self.checkpoints.part(parent, "checkpoint") or {})
         self._commit(
-            KnownHead(parent, new.parent, seen),
+            known,
             new,
-            new.checkpoint["channel_values"],
+            self._changed(known, new) if found is not None else new.checkpoint["channel_values"],
             trails,
             expected=head.version,
             after=parent.number,
             note=BRANCH,
             move=head.checkpoint is None or new.id > head.checkpoint,
         )
+
+    def _changed(self, parent: KnownHead | None, new: NewCheckpoint) -> Mapping[str, Any]:
+        """Return the channels of a checkpoint, without the values of those that are as in its parent. They are taken
+        from there, so that a node that changed such a value in place has not changed what is stored."""
+        values: Mapping[str, Any] = new.checkpoint["channel_values"]
+        if parent is None or not parent.versions:
+            return values
+        redact = self.history.context.redact
+        is_redacted = redact is None or parent.redact is redact or self._serializer.is_given
+        return {
+            name: value
+            if not parent.has(name, new)
+            else UNCHANGED
+            if is_redacted
+            else self.checkpoints.part(parent.version, "channel_values", name)
+            for name, value in values.items()
+        }
 
     def _first(self) -> Version | None:
         try:

@@ -49,6 +49,7 @@ from langgraph.types import Command, Interrupt, Overwrite, PregelTask, Send, Sta
 
 import holdfast
 from holdfast.errors import HoldfastWarning, InvalidCall, InvalidReference, UnsupportedValue
+from holdfast.store.process_fork import reset_in_children
 from holdfast.tree import adapter
 from holdfast.tree import path as paths
 from holdfast.tree.class_names import own_name, type_name
@@ -381,12 +382,17 @@ class _ValueAdapter:
     """Storage of values of classes that are not registered."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.reset_after_fork()
+        reset_in_children(self)
         self._warned: set[str] = set()
         #: Conversions of subclasses of built-in types.
         self._conversions: WeakKeyDictionary[type, Callable[[Any], Any]] = WeakKeyDictionary()
         #: By tag, the definitions of a class, the one that is used for reading last.
         self._definitions: dict[str, list[type]] = {}
+
+    def reset_after_fork(self) -> None:
+        """Make a new lock in the child of a fork: a thread of the parent may have had the old one."""
+        self._lock = threading.Lock()
 
     def register(self, cls: type) -> None:
         """Register a class, unless it is registered under another tag. The latest of several definitions of a name is

@@ -38,10 +38,10 @@ from holdfast.execution.call_arguments import digest_of
 from holdfast.execution.exception_codec import describe
 from holdfast.history.history import History
 from holdfast.history.version import Version
-from holdfast.integrations.histories import run_off_loop
 from holdfast.integrations.stageflow.copies import copier, copy_outputs, copy_value, is_changed
 from holdfast.integrations.stageflow.records import FORMAT, check_state, read_record, snapshot_of, to_tree
 from holdfast.log import warn
+from holdfast.off_loop import run_off_loop
 from holdfast.tree.fold import Folded
 
 SAVED, RESTORED = "pipeline.checkpoint_saved", "pipeline.checkpoint_restored"

@@ -32,10 +32,11 @@ from holdfast.engine import Holdfast
 from holdfast.errors import InvalidCall, NotFound
 from holdfast.history.history import History
 from holdfast.history.version import Version
-from holdfast.integrations.histories import check_not_workflow, check_store, run_off_loop
+from holdfast.integrations.histories import check_not_workflow, check_store
 from holdfast.integrations.stageflow.execution import PipelineExecution, Plan
 from holdfast.model.checks import check_text
 from holdfast.model.names import MAX_STEP, check_run_id, short, suggest
+from holdfast.off_loop import run_off_loop
 from holdfast.workflow.definition import CHANGED
 
 #: The execution of the current stage.
