@@ -339,6 +339,19 @@ def test_writes_of_a_task_are_stored_once(hf: Holdfast) -> None:
     assert writes(one, start) == [("task", "d", "one"), ("task", "e", "more"), ("task", "f", 1)]
 
 
+def test_writes_of_a_task_with_two_paths_are_in_the_order_of_the_memory_saver(hf: Holdfast) -> None:
+    """LangGraph's `update_state` writes, without a path, on behalf of a task that has failed."""
+    found = []
+    for saver in (InMemorySaver(), HoldfastSaver(hf)):
+        start = put(saver, config(checkpoint_ns=""), {})
+        saver.put_writes(start, [("d", "node")], "task", "~__pregel_pull, a")
+        saver.put_writes(start, [("x", "update"), ("d", "update")], "task", "")
+        made = saver.get_tuple(start)
+        assert made is not None
+        found.append(made.pending_writes)
+    assert found[0] == found[1] == [("task", "d", "update"), ("task", "d", "node")]
+
+
 def test_writes_that_two_executions_of_a_task_add_at_once_are_all_stored(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:

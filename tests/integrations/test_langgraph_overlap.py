@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import operator
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -173,7 +174,12 @@ def test_child_of_a_fork_puts_while_a_put_of_its_parent_is_under_way(hf: Holdfas
         ended.extend([status] if pid else [])
         return bool(ended)
 
-    until(has_ended)
+    try:
+        until(has_ended)
+    finally:
+        if not ended:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
     assert ended == [0]
 
 

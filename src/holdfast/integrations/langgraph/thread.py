@@ -129,7 +129,7 @@ class CheckpointThread:
             return None
 
     def _read_after_puts(self) -> Version:
-        """Return the head, after a put that is under way in another thread."""
+        """Return the head, after a put that another thread has started."""
         with self._lock:
             return self.history.head
 
