@@ -18,7 +18,7 @@ from langgraph.graph import START, StateGraph
 from langgraph_graphs import checkpoint, config, put, talk
 
 import holdfast
-from holdfast import Holdfast
+from holdfast import History, Holdfast
 from holdfast.integrations.langgraph import HoldfastSaver
 from patience import until
 
@@ -150,6 +150,24 @@ def test_nodes_may_wait_in_all_threads_of_the_loop_for_other_graphs(hf: Holdfast
 
     assert asyncio.run(main()) == [["in", 0, 1, 2]] * 4
     assert threading.active_count() <= before + 32
+
+
+def test_signal_handler_reads_the_thread_whose_put_it_interrupts(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saver = HoldfastSaver(hf)
+    first = put(saver, config(checkpoint_ns=""), {"x": 1})
+    commit = History.commit
+    read: list[Any] = []
+
+    def interrupted(history: History, *args: Any, **options: Any) -> Any:
+        found = saver.get_tuple(config())
+        read.append(found.checkpoint["channel_values"] if found else None)
+        return commit(history, *args, **options)
+
+    monkeypatch.setattr(History, "commit", interrupted)
+    put(saver, first, {"x": 2})
+    assert read == [{"x": 1}]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks processes")

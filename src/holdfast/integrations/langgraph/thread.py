@@ -93,7 +93,8 @@ class CheckpointThread:
         self._is_hashed = None in parse_run_id(history.id)
         self._serializer = serializer
         self._single_writer = single_writer
-        self._lock = threading.Lock()
+        # Reentrant: a signal handler may read the thread while it interrupts a put.
+        self._lock = threading.RLock()
         self._head: KnownHead | None = None
         #: The last head that is known to have a key: key of the run, and number.
         self._keyed_head: tuple[int, int] | None = None
