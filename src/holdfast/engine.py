@@ -43,7 +43,6 @@ from holdfast.model.public import (
 from holdfast.model.records import StoreStats
 from holdfast.model.run_detail import RunDetail, encode_detail
 from holdfast.model.watchdog import Watchdog
-from holdfast.off_loop import call_in_thread
 from holdfast.store.process_fork import StoredContent
 from holdfast.store.protocol import Store
 from holdfast.store_url import file_of, open_store
@@ -341,7 +340,9 @@ class Holdfast:
     @_like(enqueue)
     async def aenqueue(self, workflow: Any, *args: Any, **options: Any) -> Run:
         """As `enqueue`, in an event loop."""
-        return await call_in_thread(self.enqueue, workflow, *args, **options)
+        import asyncio
+
+        return await asyncio.to_thread(self.enqueue, workflow, *args, **options)
 
     def requeue(
         self, run_id: str, *, queue: str | None = None, priority: int | None = None, delay: float = 0,

@@ -4,7 +4,7 @@ Not in those of `asyncio.to_thread`, which belong to the application: if all of 
 the call would never get one of them.
 
 Invariant: a call waits for a store, or for calls that were started before it; never for code of an event loop. So each
-ends. A call that was started has ended when its caller continues, even if the caller was cancelled.
+ends. It has ended when its caller continues, even if the caller was cancelled.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from holdfast.log import warn
 
 if TYPE_CHECKING:
-    import asyncio
     from concurrent.futures import Future, ThreadPoolExecutor
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 #: Threads at most. They wait most of the time: for the disk, or for the one that commits for all.
-_THREADS = 32
+_THREADS = 16
 
 
 class _Threads:
@@ -61,22 +60,13 @@ def start_call(function: Callable[..., T], *args: Any, **options: Any) -> Future
     return _threads.submit(partial(contextvars.copy_context().run, function, *args, **options))
 
 
-def call_in_thread(function: Callable[..., T], *args: Any, **options: Any) -> asyncio.Future[T]:
-    """Call a function in another thread; return an awaitable for its result, which does not wait for the end of the
-    call if it is cancelled."""
-    import asyncio
-
-    return asyncio.wrap_future(start_call(function, *args, **options))
-
-
 async def run_off_loop(function: Callable[..., T], *args: Any, **options: Any) -> T:
     """Call a function in another thread, so that the event loop does not wait for the store."""
     return await finish_call(start_call(function, *args, **options))
 
 
 async def finish_call(call: Future[T]) -> T:
-    """Return the result of a call. If the caller is cancelled, a call that has not started is cancelled, too, and one
-    that has is waited for."""
+    """Return the result of a call. If the caller is cancelled, the call is waited for: it may record what is done."""
     import asyncio
 
     # A future, not a task: a loop that ends would cancel a task, without waiting for the call it started.
@@ -84,8 +74,6 @@ async def finish_call(call: Future[T]) -> T:
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
-        if call.cancel():
-            raise
         while not future.done():
             try:
                 await asyncio.wait([future])

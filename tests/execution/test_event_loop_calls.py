@@ -270,6 +270,7 @@ def test_awaiting_a_run_works_if_another_engine_executes_it(tmp_path: Path) -> N
 def test_awaiting_many_runs_takes_one_thread_and_few_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    others = threading.active_count()
     with holdfast.open(tmp_path / "runs.db", durability="fast") as hf:
         read = hf._store.run
         reads: list[str] = []
@@ -291,7 +292,7 @@ def test_awaiting_many_runs_takes_one_thread_and_few_reads(
             names = [thread.name for thread in threading.enumerate()]
             assert names.count("holdfast endings") == 1
             # The pool of the loop has a few threads, whatever waits.
-            assert len(names) < 50
+            assert len(names) < others + 50
             for number in range(100):
                 await hf.aanswer(f"run-{number}#1", "yes")
             assert await asyncio.gather(*several) == ["paid: yes"] * 100

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import operator
 import os
 import signal
@@ -14,12 +15,13 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START, StateGraph
 from langgraph_graphs import checkpoint, config, put, talk
 
 import holdfast
 from holdfast import History, Holdfast
-from holdfast.integrations.langgraph import HoldfastSaver
+from holdfast.integrations.langgraph import HoldfastSaver, layout
 from patience import until
 
 
@@ -130,7 +132,6 @@ def test_run_that_was_cancelled_at_any_moment_is_resumed(
 
 def test_nodes_may_wait_in_all_threads_of_the_loop_for_other_graphs(hf: Holdfast) -> None:
     inner = _steps(HoldfastSaver(hf))
-    before = threading.active_count()
 
     async def main() -> list[Any]:
         loop = asyncio.get_running_loop()
@@ -149,7 +150,6 @@ def test_nodes_may_wait_in_all_threads_of_the_loop_for_other_graphs(hf: Holdfast
         return [found["log"] for found in await asyncio.gather(*calls)]
 
     assert asyncio.run(main()) == [["in", 0, 1, 2]] * 4
-    assert threading.active_count() <= before + 32
 
 
 def test_signal_handler_reads_the_thread_whose_put_it_interrupts(
@@ -176,7 +176,7 @@ def test_child_of_a_fork_puts_while_a_put_of_its_parent_is_under_way(hf: Holdfas
     saver = HoldfastSaver(hf)
     where = config(checkpoint_ns="")
     put(saver, where, {"x": 1})
-    thread = saver.thread(holdfast.integrations.langgraph.layout.parse_config(where))
+    thread = saver.thread(layout.parse_config(where))
     with thread._lock:
         child = os.fork()
         if child == 0:
@@ -243,3 +243,92 @@ def test_pattern_for_redaction_reaches_unchanged_channels_of_a_thread_that_was_r
         stored = saver.get_tuple(config())
         assert stored is not None
         assert stored.checkpoint["channel_values"]["messages"][0] != {"token": "secret"}
+
+
+def test_reads_of_a_busy_thread_end(hf: Holdfast) -> None:
+    """A read waits for the puts that were called before it, not for all that follow."""
+    saver = HoldfastSaver(hf)
+    where = put(saver, config(checkpoint_ns=""), {"x": 1})
+
+    async def main() -> None:
+        async def write_on() -> None:
+            for number in itertools.count():
+                await saver.aput_writes(where, [("x", number)], f"task {number}")
+
+        writing = asyncio.create_task(write_on())
+        try:
+            for _ in range(5):
+                found = await asyncio.wait_for(saver.aget_tuple(config()), 60)
+                assert found is not None
+                assert len([each async for each in saver.alist(None)]) == 1
+        finally:
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("method", ["adelete_thread", "acopy_thread", "aprune"])
+def test_changes_of_a_thread_wait_for_its_puts(hf: Holdfast, method: str) -> None:
+    saver = SlowSaver(hf)
+    first = put(HoldfastSaver(hf), config(checkpoint_ns=""), {"x": 1})
+    arguments: dict[str, tuple[Any, ...]] = {
+        "adelete_thread": ("t",),
+        "acopy_thread": ("t", "copy"),
+        "aprune": (["t"],),
+    }
+
+    async def main() -> None:
+        putting = asyncio.create_task(saver.aput(first, checkpoint({"x": 2}), {}, {"x": 2}))
+        await asyncio.to_thread(saver.has_started.wait, 60)
+        changing = asyncio.create_task(getattr(saver, method)(*arguments[method]))
+        await asyncio.wait([changing], timeout=0.1)
+        assert not changing.done()
+        saver.may_continue.set()
+        await asyncio.gather(putting, changing)
+
+    asyncio.run(main())
+    found = saver.get_tuple(config("copy" if method == "acopy_thread" else "t"))
+    if method == "adelete_thread":
+        assert found is None
+    else:
+        assert found is not None
+        assert found.checkpoint["channel_values"] == {"x": 2}
+
+
+def test_new_serializer_seals_the_unchanged_channels_of_a_thread_that_was_read(hf: Holdfast) -> None:
+    def turn(saver: HoldfastSaver, number: int) -> None:
+        found = saver.get_tuple(config())
+        assert found is not None
+        new: Any = {**found.checkpoint, "id": f"{number}{found.checkpoint['id']}"}
+        new["channel_versions"] = {**new["channel_versions"], "turns": 90 + number}
+        saver.put(found.config, new, {"source": "loop"}, {"turns": 90 + number})
+
+    talk(HoldfastSaver(hf)).invoke({"messages": ["secret"], "turns": 0}, config())
+    assert not isinstance(hf.history("t").head.get("channel_values.messages"), layout.SealedValue)
+    serde = JsonPlusSerializer()
+    for number in (2, 3):
+        turn(HoldfastSaver(hf, serde=serde), number)
+        assert isinstance(hf.history("t").head.get("channel_values.messages"), layout.SealedValue)
+    found = HoldfastSaver(hf, serde=serde).get_tuple(config())
+    assert found is not None
+    assert found.checkpoint["channel_values"]["messages"][0] == "secret"
+
+
+def test_time_travel_stores_unchanged_channels_as_they_were(hf: Holdfast) -> None:
+    """LangGraph names no changed channels when it continues from an old checkpoint."""
+    found = []
+    savers: list[Any] = [InMemorySaver(), HoldfastSaver(hf)]
+    for saver in savers:
+        first = saver.put(
+            config(checkpoint_ns=""),
+            {**checkpoint({"x": [1]}), "channel_versions": {"x": 1}},
+            {"source": "loop"},
+            {"x": 1},
+        )
+        changed_in_place = {**checkpoint({"x": [1, 99]}), "channel_versions": {"x": 1}}
+        made = saver.put(first, changed_in_place, {"source": "fork"}, {})
+        stored = saver.get_tuple(made)
+        assert stored is not None
+        found.append(stored.checkpoint["channel_values"])
+    assert found == [{"x": [1]}, {"x": [1]}]

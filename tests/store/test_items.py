@@ -70,11 +70,18 @@ def test_damaged_item_is_refused_and_the_rest_is_readable(path: Path, statement:
 
 
 def test_cosine_of_vectors_beyond_the_squares_of_a_float_is_exact() -> None:
-    keys = [ItemKey(("a",), name) for name in ("large", "small", "usual")]
-    stored = [struct.pack("<2f", *numbers) for numbers in ((3e38, 3e38), (1e-30, 1e-30), (1, 0.5))]
+    keys = [ItemKey(("a",), name) for name in ("largest", "large", "small", "usual")]
+    stored = [
+        struct.pack("<2f", *numbers) for numbers in ((3e38, 3e38), (2e19, 2e19), (1e-30, 1e-30), (1, 0.5))
+    ]
     for query in ((1, 1), (1e-30, 1e-30), (3e38, 3e38)):
         found = vectors.rank(list(zip(keys, stored, strict=True)), struct.pack("<2f", *query), "cosine", 10)
-        assert {key.key: round(score, 3) for score, key in found} == {"large": 1, "small": 1, "usual": 0.949}
+        assert {key.key: round(score, 3) for score, key in found} == {
+            "largest": 1,
+            "large": 1,
+            "small": 1,
+            "usual": 0.949,
+        }
 
 
 def test_damaged_vector_is_refused_and_reported(path: Path) -> None:

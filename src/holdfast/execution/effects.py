@@ -25,7 +25,6 @@ from holdfast.execution.frame import Frame, number_tasks
 from holdfast.execution.stop_control import StopExecution
 from holdfast.execution.write_lock import WriteLock
 from holdfast.model.records import RunRecord
-from holdfast.off_loop import call_in_thread
 from holdfast.store.interrupts import InterruptSafeEvent
 from holdfast.store.protocol import Append, Store
 
@@ -344,7 +343,9 @@ class RunBlocking(msgspec.Struct, eq=False):
         return self.work()
 
     def wait(self) -> Awaitable[Any]:
-        return call_in_thread(self.work)
+        import asyncio
+
+        return asyncio.to_thread(self.work)
 
 
 class AcquireWriteLock(msgspec.Struct, eq=False):
@@ -395,7 +396,7 @@ class Pause(msgspec.Struct, eq=False):
             await asyncio.sleep(min(left, 0.1))
             if loop.time() - checked > 1.0:
                 checked = loop.time()
-                await call_in_thread(self.check)
+                await asyncio.to_thread(self.check)
         # Let other tasks run, even if there is nothing to wait for: one of them may be the one waited for.
         await asyncio.sleep(0)
         return self.stop.is_set()

@@ -195,8 +195,7 @@ class SQLItems:
             if not self._is_prepared:
                 for statement in self._dialect.prepare:
                     connection.change(statement)
-            if self._dialect.lock is not None:
-                connection.rows(self._dialect.lock, (_lock_numbers([*names, *deleted]),))
+            self._lock(connection, [*names, *deleted])
             if puts:
                 # After the names are locked, so that an item that another transaction has just put is visible.
                 old = self._find(connection, names)
@@ -279,6 +278,11 @@ class SQLItems:
 
     def renew(self, records: Sequence[ItemRecord], now: int) -> None:
         """Let items expire later, unless they have changed since they were read."""
+
+        def write(connection: SQLConnection) -> None:
+            self._lock(connection, [change[2:4] for change in changes])
+            connection.change_many(_RENEW, changes)
+
         changes: list[tuple[Any, ...]] = []
         for record in records:
             if record.ttl is not None:
@@ -286,12 +290,18 @@ class SQLItems:
                 changes.append((new[5], new[-1], *old[:2], old[-1]))
         if changes:
             changes.sort(key=lambda change: change[2:4])
-            self._database.write(lambda connection: connection.change_many(_RENEW, changes))
+            self._database.write(write)
 
     def sweep(self, now: int, limit: int) -> int:
         """Delete items that have expired; return their number."""
 
         return self._database.write(lambda connection: self._sweep(connection, now, limit), slow=True)
+
+    def _lock(self, connection: SQLConnection, names: Sequence[tuple[Any, ...]]) -> None:
+        """Lock names until the end of the transaction, in one order: two transactions never wait for each other."""
+        if self._dialect.lock is not None:
+            numbers = sorted({crc32(namespace + key) % _LOCKS for namespace, key in names})
+            connection.rows(self._dialect.lock, (numbers,))
 
     def _sweep(self, connection: SQLConnection, now: int, limit: int) -> int:
         gone = connection.rows(self._sweep_some, (now, limit))
@@ -406,10 +416,6 @@ def _forget(
     if connection.change_many(_DELETE_TERM, terms) != len(terms) or is_damaged:
         connection.change_many(_DELETE_TERMS, [row[:2] for row in gone])
     connection.change_many(_DELETE_VECTORS, names)
-
-
-def _lock_numbers(names: Sequence[tuple[bytes, bytes]]) -> list[int]:
-    return sorted({crc32(namespace + key) % _LOCKS for namespace, key in names})
 
 
 def _record(row: tuple[Any, ...]) -> ItemRecord:

@@ -89,7 +89,7 @@ def _scores(query: bytes, vectors: Sequence[bytes], metric: str) -> list[float]:
             length = numpy.linalg.norm(row)
             lengths = numpy.sqrt(numpy.einsum("ij,ij->i", matrix, matrix))
             found = found / (lengths * length)
-            is_exact &= numpy.isfinite(found) & (lengths > _MIN_LENGTH) & (length > _MIN_LENGTH)
+            is_exact &= numpy.isfinite(lengths * length) & (lengths > _MIN_LENGTH) & (length > _MIN_LENGTH)
     scores: list[float] = found.tolist()
     for index in numpy.flatnonzero(~is_exact).tolist():
         scores[index] = _score(_numbers(query), _numbers(vectors[index]), metric)

@@ -14,6 +14,7 @@ after `destroy` returns, no timed snapshot of it is taken.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import threading
@@ -52,7 +53,6 @@ from holdfast.history.version import Version
 from holdfast.model.checks import check_integer, check_seconds, check_text
 from holdfast.model.names import MAX_ID, MAX_NOTE, check_tag, check_tags, short
 from holdfast.model.retention import Retention
-from holdfast.off_loop import call_in_thread
 
 #: In a file or server store that this manager opened, unreferenced large values are removed once per this many
 #: prunings.
@@ -419,7 +419,7 @@ def _async_subclass(base: Any) -> type[Any]:
 
         async def __aexit__(self, kind: Any, error: Any, trace: Any) -> Any:
             # Saved in a thread, so that the event loop does not wait for a disk.
-            await call_in_thread(_saver_of(self).__exit__, kind, error, trace)
+            await asyncio.to_thread(_saver_of(self).__exit__, kind, error, trace)
             _stop(self)
             return await super().__aexit__(kind, error, trace)
 

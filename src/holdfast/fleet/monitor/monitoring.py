@@ -26,7 +26,6 @@ from holdfast.model.checks import check_seconds
 from holdfast.model.records import RunRecord
 from holdfast.model.run_detail import RunDetail, detail_of
 from holdfast.model.watchdog import RunWatchdog, Watchdog, check_watchdog
-from holdfast.off_loop import call_in_thread
 from holdfast.store.protocol import iter_runs
 from holdfast.workflow.definition import workflow_of
 
@@ -106,8 +105,10 @@ class Monitoring:
         raises: bool = True,
     ) -> Run:
         """As `answer`, in an event loop."""
+        import asyncio
+
         given = (question_id, value, version, keep, actor, resume)
-        written = await call_in_thread(self._write_answer, *given)
+        written = await asyncio.to_thread(self._write_answer, *given)
         return await self._operators.aresume(written, raises)
 
     def _write_answer(

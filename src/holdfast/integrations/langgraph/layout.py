@@ -268,6 +268,12 @@ class NewCheckpoint(NamedTuple):
         return self.metadata.get("counters_since_delta_snapshot") or ()
 
     @property
+    def names_changes(self) -> bool:
+        """Whether `changed` has all channels that changed: a caller that names none may not know, besides LangGraph
+        when it continues from an old checkpoint."""
+        return bool(self.changed) or self.metadata.get("source") == "fork"
+
+    @property
     def versions(self) -> Mapping[str, Any]:
         """Return the versions of channels."""
         return self.checkpoint.get("channel_versions") or {}

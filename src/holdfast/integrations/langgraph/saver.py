@@ -4,8 +4,8 @@ The blocking methods are the implementation; each asynchronous one calls its blo
 thread.
 
 Invariant: a call that returned is durable; one that raised has changed nothing, unless it raised
-`CommitUnknown`. A read sees every put of its thread that was called before it: after a run was cancelled, LangGraph
-lets its last puts continue.
+`CommitUnknown`. An asynchronous read sees every put of its thread that was called before it: after a run was
+cancelled, LangGraph lets its last puts continue.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from functools import wraps
 from itertools import islice
 from operator import itemgetter
@@ -55,15 +55,19 @@ _EXPORTS = 5
 _MAX_CACHED = 256
 #: Turns of an event loop, more than those between the end of a put and the call of the next.
 _TURNS = 20
+#: Puts, one after the other, that a read waits for.
+_FOLLOWING = 6
 #: Checkpoints per batch of an asynchronous list.
 _BATCH = 8
 
 
 def _asynchronous(method: Callable[..., Any]) -> Any:
-    """Return the asynchronous counterpart of a blocking method, or of the method that a subclass has instead."""
+    """Return the asynchronous counterpart of a blocking method, or of the method that a subclass has instead. It waits
+    for the puts that are under way: one that came later would bring a deleted thread back."""
 
     @wraps(method)
     async def call(self: HoldfastSaver, *args: Any, **options: Any) -> Any:
+        await self._writes.ended()
         return await run_off_loop(getattr(self, method.__name__), *args, **options)
 
     return call
@@ -113,11 +117,20 @@ class _AsynchronousWrites:
                 if not calls:
                     del self._calls[thread]
 
-    async def ended(self, config: Any) -> None:
-        """Wait until no put of a thread is under way; of all threads, without a config."""
-        while calls := self._under_way(config):
-            await run_off_loop(wait, calls)
-            # LangGraph calls a put when the one before it has ended, which takes a few turns of the loop.
+    async def ended(self, config: Any = None) -> None:
+        """Wait for the puts of a thread that are under way; without a config, of all threads.
+
+        LangGraph calls a put when the one before it has ended. So those that follow are waited for, too; only a few,
+        because a run that goes on makes ever more.
+        """
+        for _ in range(1 if config is None else _FOLLOWING):
+            calls = [asyncio.wrap_future(call) for call in self._under_way(config)]
+            if not calls:
+                return
+            for call in calls:
+                # The caller of the put gets its exception.
+                call.add_done_callback(lambda each: each.cancelled() or each.exception())
+            await asyncio.wait(calls)
             for _ in range(_TURNS):
                 await asyncio.sleep(0)
 
@@ -177,7 +190,8 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
     def _prepare_for_process(self) -> None:
         """Start without threads and calls of the process."""
         self._cached: OrderedDict[str, CheckpointThread] = OrderedDict()
-        self._lock = threading.Lock()
+        # Reentrant, as that of a thread: a signal handler may use the saver.
+        self._lock = threading.RLock()
         self._writes = _AsynchronousWrites()
 
     def reset_after_fork(self) -> None:

@@ -45,6 +45,9 @@ from holdfast.integrations.langgraph.rollbacks import ABANDONED, BRANCH, REPLACE
 from holdfast.integrations.langgraph.values import adapted, name_channel, storable_write
 from holdfast.tree.fold import UNCHANGED, Redactor
 
+#: Seconds that a read waits for a put: longer than a commit takes, unless another process has the file locked.
+_PUT_SECONDS = 0.1
+
 
 class KnownHead(NamedTuple):
     """The head of the run as last read or written."""
@@ -56,15 +59,16 @@ class KnownHead(NamedTuple):
     seen: Mapping[str, Any]
     #: The versions of the channels that have a value.
     versions: Mapping[str, Any] = {}
-    #: Redacted the values, if this process put them; one that was replaced since hides other keys.
+    #: Whether this object put it, so that its values are sealed by the current serializer, and redacted by `redact`.
+    #: A redactor that replaced that one hides other keys.
+    is_own: bool = False
     redact: Redactor | None = None
 
     def has(self, name: str, new: NewCheckpoint) -> bool:
         """Return whether a channel of the next checkpoint is the same as here, by its version, as LangGraph's savers
-        with a row per channel decide it. LangGraph names the channels that have changed; a caller that names none may
-        not know."""
+        with a row per channel decide it."""
         return (
-            bool(new.changed)
+            new.names_changes
             and name not in new.changed
             and name in self.versions
             and self.versions[name] == new.versions.get(name)
@@ -130,9 +134,13 @@ class CheckpointThread:
             return None
 
     def _read_after_puts(self) -> Version:
-        """Return the head, after a put that another thread has started."""
-        with self._lock:
+        """Return the head, after a put that another thread has started, unless that takes long."""
+        is_locked = self._lock.acquire(timeout=_PUT_SECONDS)
+        try:
             return self.history.head
+        finally:
+            if is_locked:
+                self._lock.release()
 
     def iter_checkpoints(
         self, before: str | None = None, *, first: int = PAGE
@@ -493,7 +501,7 @@ class CheckpointThread:
         versions = {
             name: new.versions[name] for name in new.checkpoint["channel_values"] if name in new.versions
         }
-        self._head = KnownHead(made, new.id, new.seen, versions, redact)
+        self._head = KnownHead(made, new.id, new.seen, versions, is_own=True, redact=redact)
         self._is_checked = True
         self._keyed_head = (made.reader.run.key, made.number)
 
@@ -524,15 +532,18 @@ class CheckpointThread:
         if parent is None or not parent.versions:
             return values
         redact = self.history.context.redact
-        is_redacted = redact is None or parent.redact is redact or self._serializer.is_given
-        return {
-            name: value
-            if not parent.has(name, new)
-            else UNCHANGED
-            if is_redacted
-            else self.checkpoints.part(parent.version, "channel_values", name)
-            for name, value in values.items()
-        }
+        is_plain = redact is None and not self._serializer.is_given
+        is_current = parent.redact is redact if parent.is_own else is_plain
+        kept: dict[str, Any] = {}
+        for name, value in values.items():
+            if not parent.has(name, new):
+                kept[name] = value
+            elif is_current:
+                kept[name] = UNCHANGED
+            else:
+                # To be sealed and redacted again.
+                kept[name] = self.checkpoints.part(parent.version, "channel_values", name)
+        return kept
 
     def _first(self) -> Version | None:
         try:

@@ -392,7 +392,7 @@ class _ValueAdapter:
 
     def reset_after_fork(self) -> None:
         """Make a new lock in the child of a fork: a thread of the parent may have had the old one."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def register(self, cls: type) -> None:
         """Register a class, unless it is registered under another tag. The latest of several definitions of a name is
