@@ -154,3 +154,11 @@ def test_commit_of_a_held_state_follows_edits_through_its_history(hf: Holdfast) 
         state["more"] = number
         log.commit(state)
     assert log.head.state == {"n": 3, "more": 3}
+
+
+@pytest.mark.timeout(60)
+def test_signal_handler_reads_while_it_interrupts_a_read(hf: Holdfast) -> None:
+    """The thread has the locks that its own signal handler needs."""
+    context = hf.history("run").context
+    with context.bases._lock, context._lock, context.head_lock:
+        assert hf.history("run").head.copy() == {"n": 0}

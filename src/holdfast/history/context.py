@@ -65,12 +65,12 @@ class Bases:
 
     def __init__(self) -> None:
         self._found: OrderedDict[tuple[int, str], _BaseVersion] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         reset_in_children(self)
 
     def reset_after_fork(self) -> None:
         """Replace the lock: a thread that does not exist in the child may hold it."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def note_read(self, run_id: str, number: int, by: object) -> None:
         """Record that this task or thread has read the state of the head through the history `by`."""
@@ -158,8 +158,9 @@ class StoreContext(ProcessBound):
         reset_in_children(self)
 
     def reset_after_fork(self) -> None:
-        """Create the locks; again in a forked child, which lacks the threads that may hold them."""
-        self._lock = threading.Lock()
+        """Create the locks; again in a forked child, which lacks the threads that may hold them. They are reentrant,
+        because a signal handler may read while it interrupts a read."""
+        self._lock = threading.RLock()
         #: One thread reads a head at a time: concurrent readers would each wait for the interpreter, and hold a
         #: connection while they do.
         self.head_lock = threading.RLock()

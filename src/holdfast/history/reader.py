@@ -116,7 +116,7 @@ class _SizedCache(Generic[Key, Item]):
     def __init__(self) -> None:
         self._items: OrderedDict[Key, tuple[Item, int]] = OrderedDict()
         self._bytes = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def __contains__(self, key: Key) -> bool:
         return key in self._items

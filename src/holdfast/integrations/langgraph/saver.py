@@ -121,7 +121,7 @@ class _AsynchronousWrites:
         """Wait for the puts of a thread that are under way; without a config, of all threads.
 
         LangGraph calls a put when the one before it has ended. So those that follow are waited for, too; only a few,
-        because a run that goes on makes ever more.
+        because a running graph makes ever more.
         """
         for _ in range(1 if config is None else _FOLLOWING):
             calls = [asyncio.wrap_future(call) for call in self._under_way(config)]
