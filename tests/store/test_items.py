@@ -230,18 +230,51 @@ def test_pgvector_is_created_outside_the_schema_of_the_store(server: str, url: s
     assert found[0] != schema
 
 
-def test_puts_and_deletes_of_the_same_items_do_not_deadlock(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """PostgreSQL would end one of the transactions after a second, and that one would be repeated."""
-    repeated: list[TransactionAborted] = []
+@pytest.fixture
+def repeated(monkeypatch: pytest.MonkeyPatch) -> list[TransactionAborted]:
+    """The transactions that PostgreSQL ended, as one of a deadlock after a second, and that are repeated."""
+    found: list[TransactionAborted] = []
     prepare = TransactionAborted.__init__
 
     def record(error: TransactionAborted, *args: Any) -> None:
-        repeated.append(error)
+        found.append(error)
         prepare(error, *args)
 
     monkeypatch.setattr(TransactionAborted, "__init__", record)
+    return found
+
+
+def test_renewals_and_puts_of_the_same_items_do_not_deadlock(
+    url: str, repeated: list[TransactionAborted]
+) -> None:
+    """A renewal has the order of names, a put has its deletes last."""
+    item = ItemRecord(namespace=("a",), key="", data=b"", created=1, updated=1, ttl=100, expires=101)
+    keys = [ItemKey(("a",), key) for key in ("first", "last")]
+    barrier = threading.Barrier(2, timeout=60)
+
+    def renew() -> None:
+        for _ in range(60):
+            read = store.items(keys)
+            barrier.wait()
+            store.renew_items(read, 50)
+            barrier.wait()
+
+    with closing(PostgresStore(url)) as store:
+        store.put_items([ItemPut(replace(item, key=key.key)) for key in keys])
+        thread = threading.Thread(target=renew)
+        thread.start()
+        for _ in range(60):
+            barrier.wait()
+            store.put_items([ItemPut(replace(item, key="last"))], [keys[0]])
+            barrier.wait()
+            store.put_items([ItemPut(replace(item, key="first"))])
+        thread.join()
+        assert repeated == []
+
+
+def test_puts_and_deletes_of_the_same_items_do_not_deadlock(
+    url: str, repeated: list[TransactionAborted]
+) -> None:
     writers = [("x", "y"), ("y", "x")] * 2
     barrier = threading.Barrier(len(writers))
     item = ItemRecord(namespace=("a",), key="", data=b"", created=1, updated=1, terms=(b"1",))
