@@ -542,7 +542,7 @@ class CheckpointThread:
                 kept[name] = UNCHANGED
             else:
                 # To be sealed and redacted again.
-                kept[name] = self.checkpoints.part(parent.version, "channel_values", name)
+                kept[name] = self.checkpoints.part(parent.version, "channel_values", name, default=value)
         return kept
 
     def _first(self) -> Version | None:
