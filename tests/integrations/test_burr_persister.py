@@ -16,7 +16,7 @@ from burr_apps import Builder, build, builder, persisted, steps
 
 import holdfast
 from database import Database
-from holdfast import AlreadyExists, Holdfast, Retention, StaleVersion
+from holdfast import AlreadyExists, Holdfast, Retention, StaleVersion, UnsupportedValue
 from holdfast.integrations.burr import AsyncHoldfastPersister, HoldfastPersister
 
 pytest_plugins = ["postgres_fixtures"]
@@ -163,6 +163,76 @@ def test_burr_fork_is_another_run(hf: Holdfast) -> None:
     assert hf.history("burr/app").head.get("state.count") == 3
 
 
+def test_application_stays_on_its_timeline_if_its_persister_loads_an_older_state(hf: Holdfast) -> None:
+    persister = HoldfastPersister(hf)
+    app = build(persister)
+    steps(app, 6)
+    log = hf.history("burr/app")
+
+    def look() -> None:
+        for number in (2, 5, 0, 99):
+            persister.load(None, "app", number)
+        persister.load(None, None)
+
+    def fork() -> None:
+        steps(build(persister, f"fork-{app.sequence_id}", fork_from_app_id="app", fork_from_sequence_id=2), 1)
+
+    for disturb in (look, fork):
+        disturb()
+        steps(app, 1)
+        # An application that was resumed and has saved nothing yet.
+        app = build(persister)
+        disturb()
+        steps(app, 1)
+    assert len(log.timelines()) == 1
+    assert [version.get("sequence_id") for version in log.ancestors()] == [*range(9, -1, -1)]
+
+
+def test_new_application_of_a_persister_continues_the_timeline_of_another_writer(hf: Holdfast) -> None:
+    one, two = HoldfastPersister(hf), HoldfastPersister(hf)
+    steps(build(one), 2)
+    apps = build(one), build(two)
+    for app in apps:
+        steps(app, 1)
+    log = hf.history("burr/app")
+    assert [(line.number, line.parent) for line in log.timelines()] == [(1, None), (2, 2)]
+    # Both writers have saved sequence id 2; the state that `one` loads is that of `two`.
+    steps(build(one), 1)
+    assert [version.number for version in log.ancestors()] == [5, 4, 2, 1]
+
+
+def test_action_that_could_not_be_saved_leaves_a_gap(hf: Holdfast) -> None:
+    steps(build(HoldfastPersister(hf)), 3)
+    persister = HoldfastPersister(hf)
+    app = build(persister)
+    other = build(HoldfastPersister(hf))
+    app.update_state(app.state.update(extra=object()))
+    with pytest.raises(UnsupportedValue):
+        app.step()
+    steps(other, 1)
+    persister.load(None, "app", 0)
+    app.update_state(app.state.update(extra=None))
+    steps(app, 1)
+    log = hf.history("burr/app")
+    assert [version.get("sequence_id") for version in log.ancestors()] == [4, 2, 1, 0]
+
+
+def test_persister_continues_no_older_state_after_its_own_was_pruned(hf: Holdfast) -> None:
+    log = hf.history("burr/app")
+    one, two = HoldfastPersister(hf), HoldfastPersister(hf)
+    for number in range(3):
+        one.save(None, "app", number, "count", State({"writer": 1}), "completed")
+    two.load(None, "app", 0)
+    two.save(None, "app", 1, "count", State({"writer": 2}), "completed")
+    log.pin(1)
+    log.prune(Retention(last=1))
+    one.load(None, "app", 0)
+    with pytest.raises(StaleVersion, match=r"burr/app.*was pruned.*load it"):
+        one.save(None, "app", 3, "count", State({"writer": 1}), "completed")
+    one.save(None, "app", 1, "count", State({"writer": 1}), "completed")
+    assert log.head.parent == 1
+
+
 def test_two_writers_get_separate_timelines(hf: Holdfast) -> None:
     steps(build(HoldfastPersister(hf)), 1)
     one, two = build(HoldfastPersister(hf)), build(HoldfastPersister(hf))
@@ -210,7 +280,7 @@ def test_persister_does_not_continue_an_application_that_was_created_again(hf: H
         found = old.load(None, "app")
         assert found is not None
         assert found["state"]["writer"] == "new"
-        old.save(None, "app", 4, "count", State({"writer": "loaded"}), "completed")
+        old.save(None, "app", count, "count", State({"writer": "loaded"}), "completed")
         assert log.head.parent == count
         hf.delete("burr/app")
     # A deleted application that another writer has not created again is created by the next action.

@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from holdfast import Holdfast, InvalidCall, InvalidReference, NotFound, UnsupportedValue, Version, register
 from holdfast.integrations import missing_extra
-from holdfast.integrations.histories import EntryLog, build_run_id, plain_state
+from holdfast.integrations.histories import EntryLog, KnownVersions, build_run_id, plain_state
 from holdfast.model.names import check_tag
 from holdfast.off_loop import off_loop
 from holdfast.tree.class_names import type_name
@@ -145,6 +145,7 @@ class HoldfastCheckpointStorage:
 
     def __init__(self, hf: Holdfast, *, allow: Iterable[type] = ()) -> None:
         self._log = EntryLog(hf, allow)
+        self._known: KnownVersions[str] = KnownVersions(hf)
         allow_types(self._log.allowed)
 
     @off_loop
@@ -163,7 +164,7 @@ class HoldfastCheckpointStorage:
             run_id = before.run
         step = f"superstep {checkpoint.iteration_count}"
         made = self._log.append(run_id, checkpoint.to_dict(), after=before, step=step, tags=[name])
-        self._log.remember(name, made)
+        self._known.remember(name, made)
         return name
 
     @off_loop
@@ -205,7 +206,7 @@ class HoldfastCheckpointStorage:
         return deleted
 
     def _find(self, checkpoint_id: str) -> Version | None:
-        known = self._log.find(checkpoint_id) if isinstance(checkpoint_id, str) else None
+        known = self._known.find(checkpoint_id) if isinstance(checkpoint_id, str) else None
         if known is not None and _checkpoint_id(known) == checkpoint_id:
             return known
         try:
@@ -224,7 +225,7 @@ class HoldfastCheckpointStorage:
         return sorted(found.values(), key=lambda version: (version.at, version.number))
 
     def _read(self, version: Version) -> af.WorkflowCheckpoint:
-        self._log.remember(_checkpoint_id(version), version)
+        self._known.remember(_checkpoint_id(version), version)
         return af.WorkflowCheckpoint.from_dict(plain_state(version))
 
 

@@ -1,7 +1,7 @@
 """Persisters for Burr: an application is a run, each of its actions a version.
 
 Invariant: sequence ids increase along a timeline. A writer that continues from an earlier one starts a new
-timeline.
+timeline; one that only loads an earlier state, or forks from it, stays on its own.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import copy
 from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import islice
+from operator import itemgetter
 from typing import Any, Self
 from urllib.parse import unquote
 
 from holdfast import Holdfast, InvalidCall, NotFound, StaleVersion, Version
 from holdfast.integrations import missing_extra
-from holdfast.integrations.histories import EntryLog, build_run_id, plain_state
+from holdfast.integrations.histories import EntryLog, KnownVersions, build_run_id, plain_state
 from holdfast.model.checks import check_integer
 from holdfast.off_loop import run_off_loop
 
@@ -41,6 +42,7 @@ class HoldfastPersister(BaseStatePersister):
         self._log = EntryLog(hf, allow)
         #: The application's own classes.
         self.allowed = self._log.allowed
+        self._forget_versions()
 
     def is_initialized(self) -> bool:
         """Return True: an open store needs no initialization."""
@@ -51,7 +53,7 @@ class HoldfastPersister(BaseStatePersister):
         application of a parallel action, so that an attempt that still runs and its retry get separate
         timelines. Attributes of a subclass are shared with the copy."""
         made = copy.copy(self)
-        made._log = EntryLog(self._log.hf, self.allowed)  # noqa: SLF001 - its own class
+        made._forget_versions()  # noqa: SLF001 - its own class
         return made
 
     def save(
@@ -83,16 +85,17 @@ class HoldfastPersister(BaseStatePersister):
         entry = {"sequence_id": sequence_id, "position": position, "status": status}
         entry |= {"state": values, "fields": sorted(custom)}
         run_id = _run_id(partition_key, app_id)
-        after = self._newest_before(run_id, sequence_id)
+        after = self._version_before(run_id, sequence_id)
         run_status = "failed" if status == "failed" else "running"
         made = self._log.append(run_id, entry, after=after, step=position, status=run_status, advice=_ADVICE)
-        self._log.remember(run_id, made)
+        self._saved.remember(run_id, made)
 
     def load(
         self, partition_key: str | None, app_id: str | None, sequence_id: int | None = None, **kwargs: Any
     ) -> PersistedStateData | None:
         """Return the last saved state, or that of a sequence id; without `app_id`, of the application that
-        saved last."""
+        saved last. An application that this persister saves stays on its timeline, also if an earlier state of it
+        is loaded."""
         if app_id is None and not (app_id := next(iter(self.list_app_ids(partition_key)), None)):
             return None
         run_id = _run_id(partition_key, app_id)
@@ -101,7 +104,8 @@ class HoldfastPersister(BaseStatePersister):
         if (version := self._find_around(run_id, sequence_id)[1]) is None:
             return None
         entry = plain_state(version)
-        self._log.remember(run_id, version)
+        key = run_id, self._saved.hash_of(run_id), _sequence_id_of(version)
+        self._loaded.remember(key, version)
         return {
             "partition_key": partition_key or "",
             "app_id": app_id,
@@ -118,21 +122,53 @@ class HoldfastPersister(BaseStatePersister):
         found = self._log.recent_runs(prefix)
         return [unquote(name) for run in found if "/" not in (name := run.id.removeprefix(prefix))]
 
-    def _newest_before(self, run_id: str, sequence_id: int) -> Version | None:
-        """Return the version that the state of a sequence id follows; None if it is the first."""
-        known = self._log.find(run_id)
-        if known is None:
-            newest = self._find_around(run_id, sequence_id)[0]
-            if newest is not None and self._log.is_remembered(run_id):
-                raise StaleVersion(
-                    f"the version of run {run_id!r} that this persister saved or loaded last was pruned, or the run "
-                    "was deleted and created again: load it again",
-                    run=run_id,
-                )
-            return newest
-        if _sequence_id_of(known) >= sequence_id:
+    def _forget_versions(self) -> None:
+        """Become a writer that has saved and loaded nothing."""
+        #: The version that was saved last, by run.
+        self._saved: KnownVersions[str] = KnownVersions(self._log.hf)
+        #: Loaded versions, by run, the hash of the version of it that was saved last before, and sequence id.
+        self._loaded: KnownVersions[tuple[str, str | None, int]] = KnownVersions(self._log.hf)
+
+    def _version_before(self, run_id: str, sequence_id: int) -> Version | None:
+        """Return the version that the state of a sequence id follows; None if it is the first.
+
+        It is the one with the highest sequence id before it among the version that was saved last and those that
+        were loaded since then. The version that was loaded last may be one that was only looked at.
+        """
+        saved = self._saved.find(run_id)
+        last = -1 if saved is None else _sequence_id_of(saved)
+        was_removed = saved is None and self._saved.hash_of(run_id) is not None
+        # After the removal of the saved version, an older one is not known to be from the same application.
+        lowest = sequence_id - 1 if was_removed else last if last < sequence_id else 0
+        loaded = self._loaded_between(run_id, lowest, sequence_id)
+        if loaded is None and last >= sequence_id:
             raise StaleVersion(f"run {run_id!r} is past sequence id {sequence_id}: load it again", run=run_id)
-        return known
+        before = saved if loaded is None else self._loaded.find(loaded)
+        if before is not None:
+            return before
+        newest = self._find_around(run_id, sequence_id)[0]
+        if newest is not None and (was_removed or loaded is not None):
+            raise StaleVersion(
+                f"the version of run {run_id!r} that this persister saved or loaded last was pruned, or the run "
+                "was deleted and created again: load it again",
+                run=run_id,
+            )
+        return newest
+
+    def _loaded_between(
+        self, run_id: str, lowest: int, sequence_id: int
+    ) -> tuple[str, str | None, int] | None:
+        """Return the key of the version with the highest sequence id from `lowest` on, and before `sequence_id`, that
+        was loaded since the last save."""
+        saved = self._saved.hash_of(run_id)
+        directly_before = run_id, saved, sequence_id - 1
+        if self._loaded.hash_of(directly_before) is not None:
+            return directly_before
+        if lowest >= sequence_id - 1:
+            return None
+        # An action before this one was not saved.
+        found = [key for key in self._loaded.list_keys() if key[:2] == (run_id, saved)]
+        return max((key for key in found if lowest <= key[2] < sequence_id), key=itemgetter(2), default=None)
 
     def _find_around(self, run_id: str, sequence_id: int | None) -> tuple[Version | None, Version | None]:
         """Return the newest version before a sequence id on the head's timeline, and the version of that id;

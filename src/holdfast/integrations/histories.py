@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import holdfast
 from holdfast import (
@@ -28,10 +28,53 @@ from holdfast import (
 )
 from holdfast.model.public import RunSummary
 
-#: Maximum number of entries whose location is remembered.
+K = TypeVar("K", bound=Hashable)
+
+#: Maximum number of versions that are remembered.
 _MAX_REMEMBERED = 10_000
 #: Escapes for characters that have a meaning in a run id.
 _ESCAPES = str.maketrans({char: f"%{ord(char):02X}" for char in "%/@~\\"})
+
+
+class KnownVersions(Generic[K]):
+    """The versions that a framework has read or written, by its own keys. Safe to use from several threads."""
+
+    def __init__(self, hf: Holdfast) -> None:
+        self._hf = check_store(hf)
+        #: Run, number and hash of versions by key, least recently remembered first.
+        self._locations: OrderedDict[K, tuple[str, int, str]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def find(self, key: K) -> Version | None:
+        """Return the version of a key, if it is remembered and still exists. A version of the same number in a run
+        that was deleted and created again is another version."""
+        location = self._locations.get(key)
+        if location is None:
+            return None
+        run_id, number, version_hash = location
+        try:
+            found = self._hf.history(run_id).at(number)
+        except NotFound:
+            return None
+        return found if found.hash == version_hash else None
+
+    def hash_of(self, key: K) -> str | None:
+        """Return the hash of the version that is remembered for a key, even if it no longer exists."""
+        location = self._locations.get(key)
+        return None if location is None else location[2]
+
+    def list_keys(self) -> list[K]:
+        """Return the keys of all remembered versions."""
+        with self._lock:
+            return list(self._locations)
+
+    def remember(self, key: K, version: Version) -> None:
+        """Remember a version that was read or written."""
+        with self._lock:
+            self._locations.pop(key, None)
+            self._locations[key] = version.run, version.number, version.hash
+            if len(self._locations) > _MAX_REMEMBERED:
+                self._locations.popitem(last=False)
 
 
 class EntryLog:
@@ -45,34 +88,6 @@ class EntryLog:
         self.allowed = tuple(allow)
         for cls in self.allowed:
             holdfast.register(cls)
-        #: Run, number and hash of entries that were read or written, by the framework's keys.
-        self._locations: OrderedDict[str, tuple[str, int, str]] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def find(self, key: str) -> Version | None:
-        """Return the entry of a key, if its location is remembered and it still exists. A version of the same
-        number in a run that was deleted and created again is another entry."""
-        location = self._locations.get(key)
-        if location is None:
-            return None
-        run_id, number, version_hash = location
-        try:
-            found = self.hf.history(run_id).at(number)
-        except NotFound:
-            return None
-        return found if found.hash == version_hash else None
-
-    def is_remembered(self, key: str) -> bool:
-        """Return whether the location of an entry is remembered, even if it no longer exists."""
-        return key in self._locations
-
-    def remember(self, key: str, version: Version) -> None:
-        """Remember the location of an entry that was read or written."""
-        with self._lock:
-            self._locations.pop(key, None)
-            self._locations[key] = version.run, version.number, version.hash
-            if len(self._locations) > _MAX_REMEMBERED:
-                self._locations.popitem(last=False)
 
     def recent_runs(self, prefix: str) -> list[RunSummary]:
         """Return all runs whose ids start with a prefix, most recently changed first."""
