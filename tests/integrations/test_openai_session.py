@@ -19,6 +19,7 @@ from agents.memory import Session, SessionSettings
 from cryptography.fernet import InvalidToken
 from openai.types.responses import ResponseFunctionToolCall
 from openai_conversations import QUIET, Scripted, said, text, words
+from pydantic import BaseModel
 
 import holdfast
 from database import Database
@@ -294,12 +295,30 @@ def test_waiting_write_does_not_block_the_loop_and_ends_despite_cancellation(
     asyncio.run(talk())
 
 
+class _Converted(BaseModel):
+    """A model that converts itself, as the SDK's run items do."""
+
+    def to_input_item(self) -> dict[str, Any]:
+        return self.model_dump()
+
+
 def test_invalid_item_is_refused_and_writes_nothing(hf: Holdfast) -> None:
     async def talk() -> None:
         session = HoldfastSession("s", hf)
         for items in (None, "text", {"role": "user"}, [said("a"), "text"], [3]):
             with pytest.raises(InvalidCall, match="add_items takes"):
                 await session.add_items(cast(Any, items))
+        for wrong, message in (
+            (set(), "not builtins.set"),
+            ([said("a"), 3], "item 1 is of type builtins.int"),
+            (
+                [said("a"), said("b"), text("c")],
+                r"item 2 .*ResponseOutputMessage: .* item.model_dump\(exclude_unset=True\)",
+            ),
+            ([_Converted()], r"item 0 .*_Converted: add item.to_input_item\(\)"),
+        ):
+            with pytest.raises(UnsupportedItem, match=message):
+                await session.add_items(cast(Any, wrong))
         with pytest.raises(UnsupportedValue, match=r"items\[1\]\.content"):
             await session.add_items([said("a"), cast(Any, {"role": "user", "content": object()})])
         with pytest.raises(TypeError, match=r"items\[0\]\.content") as refused:

@@ -19,6 +19,7 @@ from holdfast.integrations import missing_extra
 from holdfast.integrations.histories import check_not_workflow, check_store
 from holdfast.off_loop import run_off_loop
 from holdfast.tree import adapter
+from holdfast.tree.class_names import type_name
 
 try:
     from agents.memory import SessionSettings
@@ -36,6 +37,12 @@ T = TypeVar("T")
 #: The session that this task reads for a compaction, and the head that it has read (see `_head_items`).
 _compacting: ContextVar[tuple[HoldfastSession, Version | int] | None] = ContextVar(
     "_compacting", default=None
+)
+
+#: Methods of the SDK's and OpenAI's objects that return an item, and how they are called.
+_CONVERSIONS = (
+    ("to_input_item", "to_input_item()"),
+    ("model_dump", "model_dump(exclude_unset=True)"),
 )
 
 
@@ -135,10 +142,7 @@ class HoldfastSession:
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Append items to the conversation, as one version."""
         self._check_open()
-        new = list(items) if isinstance(items, list | tuple) else None
-        if new is None or not all(isinstance(item, dict) for item in new):
-            raise UnsupportedItem("add_items takes a list of items, each a dict")
-        if new:
+        if new := _check_items(items):
             await run_off_loop(self._change, "add_items", lambda items: items.extend(new))
 
     async def pop_item(self) -> TResponseInputItem | None:
@@ -376,6 +380,24 @@ if hasattr(SQLiteSession, "_pop_item_with_validation"):
     # method, which calls `_pop_item_with_validation`. With a wrong key it would empty any other conversation.
     SQLiteSession.register(HoldfastSession)
     HoldfastSession.pop_item = SQLiteSession.pop_item  # type: ignore[method-assign,assignment]
+
+
+def _check_items(items: Any) -> list[TResponseInputItem]:
+    """Return a copy of a list of items, or raise `UnsupportedItem`."""
+    if not isinstance(items, list | tuple):
+        raise UnsupportedItem(f"add_items takes a list of items, each a dict, not {type_name(type(items))}")
+    for index, item in enumerate(items):
+        if not isinstance(item, dict):
+            advice = next(
+                (f": add item.{call}" for name, call in _CONVERSIONS if callable(getattr(item, name, None))),
+                "",
+            )
+            raise UnsupportedItem(
+                f"add_items takes a list of items, each a dict; item {index} is of type "
+                f"{type_name(type(item))}{advice}",
+                path=f"items[{index}]",
+            )
+    return list(items)
 
 
 def _plain(item: Any) -> TResponseInputItem:
