@@ -382,6 +382,65 @@ def test_change_by_an_interceptor_reaches_the_next_stage(memory: Holdfast, log: 
 # The list of messages
 
 
+@holdfast.register
+@dataclass
+class Note:
+    """A class whose instances are copied one by one."""
+
+    text: list[str]
+
+
+def deep(number: int) -> Any:
+    """Return a value that is nested almost as deeply as can be stored."""
+    value: Any = [number]
+    for _ in range(90):
+        value = {"a": [value]}
+    return value
+
+
+#: Metadata of a message by its number; each is read together with that of other messages.
+METADATA: list[Callable[[int], Any]] = [
+    lambda n: {"a": {"b": [n]}},
+    lambda n: {"id": n, "tags": ["x"], "usage": {"in": n, "out": {"text": 1}}},
+    lambda n: {"a": [{"n": n}, n, None, [[]]]} if n % 2 else {"b": n, "a": n},
+    lambda n: {"a": {}} if n % 3 else {"a": [1], "c": ({}, [])},
+    lambda n: {f"key {n}": {"n": [n]}},
+    lambda n: {True if n % 2 else 1: [n]},
+    lambda n: {"note": Note([str(n)]), "ordered": OrderedDict(a=[n]), "set": {n}},
+    lambda n: {"replies": [Message("user", "re", None, {"tags": [n]})] * 2},
+    lambda n: {"a": [[{"n": n}] * (n % 3)]},
+    lambda n: {"a": [n]} if n else None,
+    deep,
+]
+
+
+def _mutable_parts(value: Any) -> Iterator[Any]:
+    """Return a value, and all values in it, that could be changed."""
+    if isinstance(value, list | tuple):
+        parts = list(value)
+    elif isinstance(value, dict):
+        parts = list(value.values())
+    else:
+        parts = [getattr(value, name) for name in ("metadata", "text") if hasattr(value, name)]
+    if isinstance(value, list | dict | set | Note):
+        yield value
+    for part in parts:
+        yield from _mutable_parts(part)
+
+
+def test_copied_messages_share_nothing_that_could_change() -> None:
+    for metadata in METADATA:
+        for count in (1, 3, 30):
+            original = [Message("user", str(n), AT, metadata(n)) for n in range(count)]
+            expected = repr(original)
+            new = copier(original, [Message])
+            copies = [list(new()) for _ in range(3)]
+            assert [repr(items) for items in copies] == [expected] * 3
+            parts = [id(part) for items in copies for part in _mutable_parts(items)]
+            assert len(set(parts)) == len(parts)
+            assert not set(parts).intersection(map(id, _mutable_parts(original)))
+
+
 def test_copied_messages_act_as_a_list() -> None:
     original = [Message("user", str(number), None, {"n": number}) for number in range(5)]
     plain = copy.deepcopy(original)
@@ -513,23 +572,24 @@ def test_cost_of_a_stage_does_not_grow_with_the_conversation(memory: Holdfast) -
 
 
 def test_reading_all_messages_calls_no_function_for_each() -> None:
-    original = [Message("user", f"m{n}", None, {"n": n}) for n in range(1_000)]
-    copied = copier(original, [Message])()
     names = []
 
     def count(frame: Any, event: str, arg: Any) -> None:
         if event == "call":
             names.append(frame.f_code.co_name)
 
-    sys.setprofile(count)
-    try:
-        read = list(copied)
-    finally:
-        sys.setprofile(None)
-    assert read == original
-    assert len(names) < 50
-    assert not {id(item) for item in read} & {id(item) for item in original}
-    assert not {id(item.metadata) for item in read} & {id(item.metadata) for item in original}
+    # Metadata of plain values, with nested dicts and lists, and with different keys and types.
+    for metadata in (lambda n: {"n": n}, *METADATA[:3]):
+        original = [Message("user", f"m{n}", None, metadata(n)) for n in range(1_000)]
+        copied = copier(original, [Message])()
+        names.clear()
+        sys.setprofile(count)
+        try:
+            read = list(copied)
+        finally:
+            sys.setprofile(None)
+        assert read == original
+        assert len(names) < 100
 
 
 # Outside of a run
