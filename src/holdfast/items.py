@@ -1,7 +1,7 @@
 """Items of an open store: values under a namespace and a key, which belong to no run.
 
-Lists are read in pages, which grow: a search that finds enough at once reads little, one that finds nothing reads each
-value of its namespaces once. Values are read a few at a time, whatever the size of a page of names.
+Lists are read in pages of names, which grow: a search that finds enough at once reads little, one that finds nothing
+reads each value of its namespaces once. Values are read a few at a time, whatever the size of a page.
 
 Invariant: a value is read exactly as it was put, apart from redacted parts, or it is refused when it is put. An expired
 item is never returned, whether it was deleted or not.
@@ -9,7 +9,7 @@ item is never returned, whether it was deleted or not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
@@ -20,7 +20,7 @@ from holdfast.model.names import short
 from holdfast.model.records import ItemRecord
 from holdfast.store.items import encode_namespace, encode_text
 from holdfast.store.process_fork import ProcessBound
-from holdfast.store.protocol import ItemKey, ItemPut, Namespace, RecentItem, Store
+from holdfast.store.protocol import ItemKey, ItemPut, Namespace, Store
 from holdfast.tree.block import open_block, squeeze
 from holdfast.tree.codec import ARTIFACT, decode, encode
 from holdfast.tree.fold import Redactor, artifacts_within
@@ -32,9 +32,9 @@ __all__ = ["EncodedValue", "ItemKey", "Items", "NewItem", "Selection", "StoredIt
 MAX_NAME = 1_200
 #: Bytes of an encoded value. The row is one piece, in memory and in the database.
 MAX_VALUE = 16 << 20
-#: Names that are read at once: at first, if the caller does not know how many it needs, and at most.
-_FIRST_PAGE, _LAST_PAGE = 32, 16_384
-#: Names that are read at once from rows that must be sorted for each page.
+#: Names of the first page, if the caller does not know how many it needs, and at most.
+_FIRST_PAGE, _LARGEST_FIRST = 32, 16_384
+#: Names at least of a page of rows that must be sorted.
 _SORTED_PAGE = 128
 #: Values and namespaces that are read at once.
 _VALUES = 64
@@ -162,63 +162,49 @@ class Items(ProcessBound):
         return records
 
     def recent(
-        self, prefix: Namespace, want: int = _FIRST_PAGE, selection: Selection | None = None
+        self,
+        prefix: Namespace,
+        want: int = _FIRST_PAGE,
+        selection: Selection | None = None,
+        skip: int = 0,
     ) -> Iterator[StoredItem]:
-        """Yield the items in all namespaces with a prefix that are selected, those put last first. `want` is the
-        number that the caller expects to use. An item that is put again meanwhile is not missed, but may come last.
+        """Yield the items in all namespaces with a prefix that are selected, those put last first, without the first
+        `skip`. `want` is the number that the caller expects to use of the others.
+
+        Each page starts with the newest item again and has several times as many, so that an item that is put again
+        meanwhile, whatever its time, is not missed, but may come last: the last page has the names of all items at one
+        moment. All pages together have at most about twice the names of the last one.
 
         Terms are used at once if the index has its rows in order. Otherwise the items that match must be sorted, which
         is done when few of the newest items match.
         """
-        before: RecentItem | None = None
-        size = min(max(want, 1), _LAST_PAGE)
         terms = None if selection is None else selection.terms
         uses_terms = terms is not None and terms.is_point
-        read = found = 0
-        yielded: set[ItemKey] = set()
-        newest: int | None = None
+        # The store skips without reading values, but only a value decides whether it is selected.
+        skipped_by_store = skip if selection is None else 0
+        skip -= skipped_by_store
+        size = min(max(want + skip, 1), _LARGEST_FIRST)
+        seen: set[ItemKey] = set()
+        found = 0
         while True:
-            page = self._store.recent_items(
-                prefix, before=before, limit=size, terms=terms if uses_terms else None
-            )
-            for item in self._in_order([ItemKey(each.namespace, each.key) for each in page]):
+            if skipped_by_store:
+                page = self._store.live_items(
+                    prefix, now=self._store.now(), skip=skipped_by_store, limit=size
+                )
+            else:
+                page = self._store.recent_items(prefix, limit=size, terms=terms if uses_terms else None)
+            for item in self._in_order(name for name in page if name not in seen):
                 if selection is None or selection.matches(item.value):
                     found += 1
-                    yielded.add(ItemKey(item.record.namespace, item.record.key))
-                    yield item
-            if len(page) < size:
-                break
-            if newest is None:
-                newest = page[0].updated
-            read += size
-            before, size = page[-1], min(8 * size, _LAST_PAGE)
-            if terms is not None and not uses_terms and found < read / 8:
-                uses_terms, size = True, max(size, _SORTED_PAGE)
-        if newest is not None:
-            yield from self._put_since(newest, prefix, selection, yielded)
-
-    def _put_since(
-        self, since: int, prefix: Namespace, selection: Selection | None, yielded: set[ItemKey]
-    ) -> Iterator[StoredItem]:
-        """Yield the selected items that were put at a time or later and were not yielded yet: between two pages of a
-        search they moved to the front. Read until nothing can have moved, because one page had them all."""
-        pages = 0
-        while pages != 1:
-            before: RecentItem | None = None
-            size, pages, newest = _FIRST_PAGE, 0, since
-            is_last = False
-            while not is_last:
-                page = self._store.recent_items(prefix, before=before, limit=size)
-                recent = [each for each in page if each.updated >= since]
-                names = [ItemKey(each.namespace, each.key) for each in recent]
-                for item in self._in_order([name for name in names if name not in yielded]):
-                    if selection is None or selection.matches(item.value):
-                        yielded.add(ItemKey(item.record.namespace, item.record.key))
+                    if found > skip:
                         yield item
-                is_last = len(recent) < size
-                newest = max([newest, *(each.updated for each in recent)])
-                before, size, pages = page[-1] if page else None, min(8 * size, _LAST_PAGE), pages + 1
-            since = newest
+            if len(page) < size:
+                return
+            seen.update(page)
+            is_rare = found < size / 8
+            size = min(8 * size, _ALL)
+            if terms is not None and not uses_terms and is_rare:
+                uses_terms, size = True, max(size, _SORTED_PAGE)
 
     def nearest(
         self,
@@ -236,8 +222,7 @@ class Items(ProcessBound):
         chosen: set[ItemKey] | None = None
         size = max(want, 1)
         if selection is not None and selection.terms is not None:
-            named = self._store.recent_items(prefix, limit=_ALL, terms=selection.terms)
-            chosen, size = {ItemKey(each.namespace, each.key) for each in named}, _ALL
+            chosen, size = set(self._store.recent_items(prefix, limit=_ALL, terms=selection.terms)), _ALL
         seen: set[ItemKey] = set()
         while True:
             page = self._store.nearest_items(prefix, vector, metric, size)
@@ -295,7 +280,7 @@ class Items(ProcessBound):
             total += deleted
         return total
 
-    def _in_order(self, keys: list[ItemKey]) -> Iterator[StoredItem]:
+    def _in_order(self, keys: Iterable[ItemKey]) -> Iterator[StoredItem]:
         left = iter(keys)
         while page := list(islice(left, _VALUES)):
             found = self.get(page)

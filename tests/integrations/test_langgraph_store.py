@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from decimal import Decimal
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -35,6 +36,8 @@ from growth import growth
 from holdfast import CorruptStore, Holdfast, InvalidCall, StoreUnavailable, UnsupportedValue
 from holdfast.integrations.langgraph import HoldfastStore
 from holdfast.integrations.langgraph.item_filter import build_filter
+from holdfast.items import ItemKey
+from holdfast.model.records import ItemRecord
 from patience import until
 
 pytest_plugins = ["postgres_fixtures"]
@@ -658,24 +661,124 @@ def test_graph_uses_the_store(where: str) -> None:
         assert keys(store.search(("memories",))) == ["6", "3"]
 
 
-@pytest.mark.parametrize("wanted", [{"m": {"hit": 1}}, {"hit": {"$gt": 0}}, {"hit": 1, "x": None}])
-def test_search_finds_an_item_that_is_put_again_between_two_pages(
-    store: HoldfastStore, monkeypatch: pytest.MonkeyPatch, wanted: Any
-) -> None:
-    target: dict[str, Any] = {"hit": 1, "m": {"hit": 1}}
-    store.put(("n",), "target", target)
-    store.batch([PutOp(("n",), f"k{number}", {"hit": 0, "x": number}) for number in range(600)])
-    read = store.hf._store.recent_items
-    pages = []
+class Reads:
+    """Counts the names and values that a store reads, and calls `after` with the number of pages of names so far."""
 
-    def put_after_the_first(*args: Any, **options: Any) -> Any:
+    def __init__(self, hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.after: Callable[[int], object] = lambda pages: None
+        self.pages: list[int] = []
+        self.values = 0
+        self._items = hf._store.items
+        monkeypatch.setattr(hf._store, "items", self._count_values)
+        for name in ("recent_items", "live_items"):
+            monkeypatch.setattr(hf._store, name, partial(self._count_names, getattr(hf._store, name)))
+
+    def _count_names(self, read: Callable[..., list[ItemKey]], *args: Any, **options: Any) -> list[ItemKey]:
         page = read(*args, **options)
-        pages.append(page)
-        if len(pages) == 1:
-            store.put(("n",), "target", {**target, "again": True})
+        self.pages.append(len(page))
+        assert len(self.pages) < 100, "a search ends"
+        self.after(len(self.pages))
         return page
 
-    monkeypatch.setattr(store.hf._store, "recent_items", put_after_the_first)
-    found = store.search(("n",), filter=wanted, limit=5)
-    assert len(pages) > 1
-    assert [item.value for item in found] == [{**target, "again": True}]
+    def _count_values(self, names: Sequence[ItemKey]) -> list[ItemRecord]:
+        self.values += len(names)
+        return self._items(names)
+
+
+@pytest.mark.parametrize("wanted", [{"m": {"hit": 1}}, {"hit": {"$gt": 0}}, {"hit": 1, "x": None}])
+def test_search_finds_an_item_that_is_put_again_between_two_pages(
+    timed: Holdfast, clock: Clock, monkeypatch: pytest.MonkeyPatch, wanted: Any
+) -> None:
+    """Its time may be before that of items that were read: the time of a put is taken before the commit, and clocks
+    are set back."""
+    store = HoldfastStore(timed)
+    value: dict[str, Any] = {"hit": 1, "m": {"hit": 1}}
+    again = {**value, "again": True}
+
+    def put_again(namespace: tuple[str, ...], step: int, pages: int) -> None:
+        if pages == 1:
+            clock.now += step
+            store.put(namespace, "target", again)
+
+    for namespace, step in ((("forward",), 1), (("back",), -5)):
+        store.put(namespace, "target", value)
+        for numbers in (range(600), range(600, 603)):
+            clock.now += 9
+            store.batch([PutOp(namespace, f"k{n}", {"hit": 0, "x": n}) for n in numbers])
+        with monkeypatch.context() as patch:
+            reads = Reads(timed, patch)
+            reads.after = partial(put_again, namespace, step)
+            found = store.search(namespace, filter=wanted, limit=5)
+        assert len(reads.pages) > 1
+        assert [item.value for item in found] == [again]
+
+
+def test_search_finds_items_that_are_put_again_all_the_time(
+    timed: Holdfast, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = HoldfastStore(timed)
+    values = {f"yes {n}": {"tags": ["y"]} for n in range(20)} | {
+        f"no {n}": {"tags": ["n"]} for n in range(300)
+    }
+    store.batch([PutOp(("n",), key, value) for key, value in values.items()])
+    source = random.Random(1)
+    reads = Reads(timed, monkeypatch)
+
+    def put_some(_: int) -> None:
+        for key in source.sample(sorted(values), 40):
+            clock.now += source.choice((-3, -0.001, 0, 0.001, 2))
+            store.put(("n",), key, values[key])
+
+    reads.after = put_some
+    for _ in range(20):
+        del reads.pages[:]
+        found = keys(store.search(("n",), filter={"tags": ["y"]}, limit=21))
+        assert sorted(found) == sorted(f"yes {n}" for n in range(20))
+        assert len(reads.pages) > 1
+
+
+def test_search_ends_if_many_items_have_one_time(timed: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test stops the clock, or a clock counts seconds."""
+    store = HoldfastStore(timed)
+    for number in range(70):
+        store.put(("n",), f"{number:02}", {"tags": ["a"], "n": number})
+    Reads(timed, monkeypatch)
+    assert store.search(("n",), filter={"tags": ["b"]}) == []
+    assert sorted(keys(store.search(("n",), filter={"n": {"$lt": 3}}))) == ["00", "01", "02"]
+    assert len(store.search(("n",), limit=100)) == 70
+    found = [key for offset in range(0, 70, 7) for key in keys(store.search(("n",), limit=7, offset=offset))]
+    assert found == [f"{number:02}" for number in reversed(range(70))]
+
+
+def test_search_reads_no_more_than_it_needs(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = HoldfastStore(hf)
+    store.batch([PutOp(("n",), str(n), {"tags": ["a" if n % 2 else "b"]}) for n in range(2_000)])
+    reads = Reads(hf, monkeypatch)
+
+    def spent(expected: int, **search: Any) -> tuple[list[int], int]:
+        reads.pages, reads.values = [], 0
+        assert len(store.search(("n",), **search)) == expected
+        return reads.pages, reads.values
+
+    assert spent(10) == ([10], 10)
+    assert spent(10, offset=1_500) == ([10], 10), "skipped items are not read"
+    assert spent(5, offset=1_995) == ([5], 5)
+    assert spent(0, offset=3_000) == ([0], 0)
+    pages, values = spent(0, filter={"tags": ["c"]})
+    assert values == 2_000, "each value once"
+    assert sum(pages) < 2_000 * 2.2
+    pages, values = spent(10, filter={"tags": ["a"]})
+    assert (pages, values) == ([10, 80], 74)
+
+
+def test_offset_does_not_count_expired_items(timed: Holdfast, clock: Clock) -> None:
+    store = HoldfastStore(timed)
+    for number in range(40):
+        store.put(("n", str(number % 2)), f"{number:02}", {"n": number}, ttl=1 if number % 3 else None)
+        clock.now += 1
+    clock.now += 60
+    left = [f"{number:02}" for number in reversed(range(40)) if number % 3 == 0]
+    for prefix in (("n",), ("n", "0")):
+        there = [key for key in left if prefix == ("n",) or int(key) % 2 == 0]
+        for offset in (0, 1, 5, 50):
+            assert keys(store.search(prefix, limit=3, offset=offset)) == there[offset : offset + 3]

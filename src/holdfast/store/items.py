@@ -23,7 +23,7 @@ import msgspec
 
 from holdfast.errors import CorruptStore
 from holdfast.model.records import ItemRecord
-from holdfast.store.protocol import ItemKey, ItemPut, Namespace, RecentItem
+from holdfast.store.protocol import ItemKey, ItemPut, Namespace
 from holdfast.store.rows import row_sum
 from holdfast.store.sql import SQLConnection, SQLDatabase
 from holdfast.store.vectors import Ranking, page_size
@@ -31,8 +31,6 @@ from holdfast.tree.terms import TermQuery, TermRange
 
 #: After every byte of a namespace.
 _END = b"\xff"
-#: Before the newest item.
-_FIRST: tuple[int, bytes, bytes] = ((1 << 63) - 1, b"", b"")
 #: Rows of terms that are read rather than compared with others.
 _FEW = 64
 #: Rows that `check` reads at once.
@@ -66,17 +64,17 @@ _EDGES = (
     "(SELECT namespace FROM item WHERE namespace >= $1 AND namespace < $2 ORDER BY namespace DESC LIMIT 1)"
 )
 _NEWEST_FIRST = "ORDER BY updated DESC, namespace DESC, key DESC LIMIT"
-_BEFORE = "updated <= $2 AND (updated, namespace, key) < ($2, $3, $4)"
+_NAMES = "SELECT updated, namespace, key FROM item"
 #: In the order of the index: the cost does not depend on the number of items.
-_RECENT_OF_ONE = (
-    f"SELECT updated, namespace, key FROM item WHERE namespace = $1 AND {_BEFORE} "
-    "ORDER BY updated DESC, key DESC LIMIT $5"
-)
+_RECENT_OF_ONE = f"{_NAMES} WHERE namespace = $1 ORDER BY updated DESC, key DESC LIMIT $2"
 #: Sorts the index entries of the range, without the values.
-_RECENT = (
-    f"SELECT updated, namespace, key FROM item WHERE namespace >= $1 AND {_BEFORE} AND namespace < $5 "
-    f"{_NEWEST_FIRST} $6"
+_RECENT = f"{_NAMES} WHERE namespace >= $1 AND namespace < $2 {_NEWEST_FIRST} $3"
+#: Reads a row for each item that is skipped, to know whether it has expired.
+_IS_LIVE = "(expires IS NULL OR expires > $1)"
+_LIVE_OF_ONE = (
+    f"{_NAMES} WHERE {_IS_LIVE} AND namespace = $2 ORDER BY updated DESC, key DESC LIMIT $3 OFFSET $4"
 )
+_LIVE = f"{_NAMES} WHERE {_IS_LIVE} AND namespace >= $2 AND namespace < $3 {_NEWEST_FIRST} $4 OFFSET $5"
 #: One search in the index for each namespace, however many items it has.
 _FOUND = (
     "WITH RECURSIVE found (namespace) AS ("
@@ -224,35 +222,44 @@ class SQLItems:
         self,
         prefix: Namespace,
         *,
-        before: RecentItem | None = None,
         limit: int = 100,
         terms: TermQuery | None = None,
-    ) -> list[RecentItem]:
+    ) -> list[ItemKey]:
         """Return the names of items in all namespaces with a prefix, newest first."""
-        start, end = bounds(prefix)
-        edges = self._database.row(_EDGES, (start, end))
-        if edges is None or edges[0] is None:
+        first, last = self._edges(prefix)
+        if first is None:
             return []
-        cursor = _FIRST
-        if before is not None:
-            cursor = (before.updated, *_name(before))
         if terms is not None:
-            if edges[0] == edges[1]:
-                terms = self._narrow(edges[0], terms)
-            rows = self._database.rows(*_by_terms(edges[0], edges[1], cursor, limit, terms))
-        elif edges[0] == edges[1]:
-            rows = self._database.rows(_RECENT_OF_ONE, (edges[0], *cursor, limit))
+            if first == last:
+                terms = self._narrow(first, terms)
+            rows = self._database.rows(*_by_terms(first, last, limit, terms))
+        elif first == last:
+            rows = self._database.rows(_RECENT_OF_ONE, (first, limit))
         else:
-            rows = self._database.rows(_RECENT, (start, *cursor, end, limit))
-        _check_order([cursor, *rows][::-1])
-        return [RecentItem(row[0], *read_key(row[1:])) for row in rows]
+            rows = self._database.rows(_RECENT, (*bounds(prefix), limit))
+        return _newest_first(rows)
+
+    def live(self, prefix: Namespace, *, now: int, skip: int = 0, limit: int = 100) -> list[ItemKey]:
+        """Return the names of items in all namespaces with a prefix that have not expired, newest first, without the
+        first `skip`."""
+        first, last = self._edges(prefix)
+        if first is None:
+            return []
+        if first == last:
+            return _newest_first(self._database.rows(_LIVE_OF_ONE, (now, first, limit, skip)))
+        return _newest_first(self._database.rows(_LIVE, (now, *bounds(prefix), limit, skip)))
+
+    def _edges(self, prefix: Namespace) -> tuple[Any, Any]:
+        """Return the first and the last namespace with a prefix, encoded; None if there are none."""
+        edges = self._database.row(_EDGES, bounds(prefix))
+        return (None, None) if edges is None else (edges[0], edges[1])
 
     def _narrow(self, namespace: bytes, terms: TermQuery) -> TermQuery:
         """Return a query for one of several groups if that has few rows: the others may have very many."""
         if len(terms.having) + len(terms.lacking) > 1:
             for group in terms.having:
                 few = TermQuery((group,))
-                if len(self._database.rows(*_by_terms(namespace, namespace, _FIRST, _FEW, few))) < _FEW:
+                if len(self._database.rows(*_by_terms(namespace, namespace, _FEW, few))) < _FEW:
                     return few
         return terms
 
@@ -355,7 +362,7 @@ class SQLItems:
         return vector
 
 
-def _name(key: ItemKey | ItemRecord | RecentItem) -> tuple[bytes, bytes]:
+def _name(key: ItemKey | ItemRecord) -> tuple[bytes, bytes]:
     return encode_namespace(key.namespace), encode_text(key.key)
 
 
@@ -434,9 +441,7 @@ def _record(row: tuple[Any, ...]) -> ItemRecord:
     )
 
 
-def _by_terms(
-    first: bytes, last: bytes, before: tuple[int, bytes, bytes], limit: int, terms: TermQuery
-) -> tuple[str, list[Any]]:
+def _by_terms(first: bytes, last: bytes, limit: int, terms: TermQuery) -> tuple[str, list[Any]]:
     """Return the statement that selects by terms in a range of namespaces, and its values.
 
     If a field of one namespace has a single value, its rows are read in the order of the index: the cost does not
@@ -449,14 +454,11 @@ def _by_terms(
         return f"${len(values)}"
 
     def within(table: str) -> str:
-        columns = ("updated", "namespace", "key")
-        names = ", ".join(f"{table}.{name}" for name in columns)
-        shown = ", ".join(f"{table}.{name} AS {name}" for name in columns)
+        shown = ", ".join(f"{table}.{name} AS {name}" for name in ("updated", "namespace", "key"))
         # Of one namespace, an index has the rows in order; of several, the namespaces are searched one by one.
         source = table if first == last else f"found CROSS JOIN {table}"
         place = bind(first) if first == last else "found.namespace"
-        older = f"{table}.updated <= {bind(before[0])} AND ({names}) < ({', '.join(map(bind, before))})"
-        return f"SELECT {shown} FROM {source} WHERE {table}.namespace = {place} AND {older}"
+        return f"SELECT {shown} FROM {source} WHERE {table}.namespace = {place}"
 
     def term_rows(term: TermRange) -> str:
         rows = within("item_term")
@@ -506,6 +508,12 @@ def _problems(read: Callable[[tuple[Any, ...]], Any], rows: list[tuple[Any, ...]
             read(row)
         except CorruptStore as error:
             yield str(error)
+
+
+def _newest_first(rows: list[tuple[Any, ...]]) -> list[ItemKey]:
+    """Return the names in rows that start with the time of the put."""
+    _check_order(rows[::-1])
+    return [read_key(row[1:]) for row in rows]
 
 
 def _check_order(rows: Sequence[Sequence[Any]]) -> None:

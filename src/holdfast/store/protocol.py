@@ -178,14 +178,6 @@ class ItemPut(NamedTuple):
     vectors: Sequence[bytes] = ()
 
 
-class RecentItem(NamedTuple):
-    """The name of an item, and when it was put: a position in the list of items, newest first."""
-
-    updated: int
-    namespace: Namespace
-    key: str
-
-
 class RunStore(Protocol):
     """Runs and the operations that change them."""
 
@@ -386,13 +378,16 @@ class ItemStore(Protocol):
         self,
         prefix: Namespace,
         *,
-        before: RecentItem | None = None,
         limit: int = 100,
         terms: TermQuery | None = None,
-    ) -> list[RecentItem]:
-        """Return the names of items in all namespaces with a prefix, expired ones included, newest first; of those put
-        at the same time, the last by name first. With `terms`, at least the items that it selects;
+    ) -> list[ItemKey]:
+        """Return the names of items in all namespaces with a prefix, as of one moment, expired ones included, newest
+        first; of those put at the same time, the last by name first. With `terms`, at least the items that it selects;
         exactly those if it has one group or one range."""
+
+    def live_items(self, prefix: Namespace, *, now: int, skip: int = 0, limit: int = 100) -> list[ItemKey]:
+        """Return the names of items in all namespaces with a prefix that have not expired, as of one moment, in the
+        order of `recent_items`, without the first `skip`."""
 
     def nearest_items(
         self, prefix: Namespace, vector: bytes, metric: str, limit: int

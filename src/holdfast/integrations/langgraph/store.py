@@ -286,20 +286,24 @@ class HoldfastStore(BaseStore):
         return results
 
     def _search(self, search: _Search, vector: bytes | None) -> Iterator[tuple[float | None, StoredItem]]:
-        end = min(search.op.offset + search.op.limit, sys.maxsize)
-        return islice(self._matching(search.prefix, search.selection, vector, end), search.op.offset, end)
+        op = search.op
+        if self._index is None or vector is None:
+            recent = self.hf.items.recent(search.prefix, op.limit, search.selection, op.offset)
+            return ((None, item) for item in islice(recent, op.limit))
+        end = min(op.offset + op.limit, sys.maxsize)
+        ranked = self._ranked(search, vector, self._index.metric, end)
+        return islice(ranked, op.offset, end)
 
-    def _matching(
-        self, prefix: tuple[str, ...], selection: Selection | None, vector: bytes | None, want: int
+    def _ranked(
+        self, search: _Search, vector: bytes, metric: str, want: int
     ) -> Iterator[tuple[float | None, StoredItem]]:
         """Yield the selected items with a score, best first, then those that have no vector, newest first."""
-        scored: set[tuple[tuple[str, ...], str]] = set()
-        if self._index is not None and vector is not None:
-            for score, item in self.hf.items.nearest(prefix, vector, self._index.metric, want, selection):
-                scored.add((item.record.namespace, item.record.key))
-                yield score, item
-        for item in self.hf.items.recent(prefix, want, selection):
-            if (item.record.namespace, item.record.key) not in scored:
+        scored: set[ItemKey] = set()
+        for score, item in self.hf.items.nearest(search.prefix, vector, metric, want, search.selection):
+            scored.add(ItemKey(item.record.namespace, item.record.key))
+            yield score, item
+        for item in self.hf.items.recent(search.prefix, want, search.selection):
+            if ItemKey(item.record.namespace, item.record.key) not in scored:
                 yield None, item
 
     def _list(self, op: ListNamespacesOp) -> list[tuple[str, ...]]:

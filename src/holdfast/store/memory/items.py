@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from holdfast.model.records import ItemRecord
 from holdfast.store.items import bounds, decode_namespace, encode_namespace, first_after
-from holdfast.store.protocol import ItemKey, ItemPut, Namespace, RecentItem
+from holdfast.store.protocol import ItemKey, ItemPut, Namespace
 from holdfast.store.vectors import rank
 from holdfast.tree.terms import TermQuery
 
@@ -56,18 +56,26 @@ class MemoryItems:
         self,
         prefix: Namespace,
         *,
-        before: RecentItem | None = None,
         limit: int = 100,
         terms: TermQuery | None = None,
-    ) -> list[RecentItem]:
+    ) -> list[ItemKey]:
         """Return the names of items in all namespaces with a prefix, newest first."""
-        names = (
-            RecentItem(put.record.updated, put.record.namespace, put.record.key)
+        return self._newest(prefix, lambda record: terms is None or terms.selects(record.terms), limit)
+
+    def live(self, prefix: Namespace, *, now: int, skip: int = 0, limit: int = 100) -> list[ItemKey]:
+        """Return the names of items in all namespaces with a prefix that have not expired, newest first, without the
+        first `skip`."""
+        return self._newest(prefix, lambda record: _is_live(record, now), skip + limit)[skip:]
+
+    def _newest(self, prefix: Namespace, selects: Callable[[ItemRecord], bool], limit: int) -> list[ItemKey]:
+        found = (
+            (put.record.updated, put.record.namespace, put.record.key)
             for put in self._within(prefix)
-            if terms is None or terms.selects(put.record.terms)
+            if selects(put.record)
         )
         with self._lock():
-            return nlargest(limit, (name for name in names if before is None or name < before))
+            newest = nlargest(limit, found)
+        return [ItemKey(namespace, key) for _, namespace, key in newest]
 
     def nearest(
         self, prefix: Namespace, vector: bytes, metric: str, limit: int

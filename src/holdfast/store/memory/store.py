@@ -97,6 +97,7 @@ class MemoryStore(ProcessBound):
         self.put_items = items.put
         self.items = items.find
         self.recent_items = items.recent
+        self.live_items = items.live
         self.nearest_items = items.nearest
         self.namespaces = items.namespaces
         self.renew_items = items.renew

@@ -197,6 +197,7 @@ class SQLiteStore(ProcessBound):
         self.put_items = self._items.put
         self.items = self._items.find
         self.recent_items = self._items.recent
+        self.live_items = self._items.live
         self.nearest_items = self._items.nearest
         self.namespaces = self._items.namespaces
         self.renew_items = self._items.renew

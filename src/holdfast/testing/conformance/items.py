@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import struct
 import threading
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from msgspec.structs import replace
 
 from holdfast.errors import InvalidCall
 from holdfast.model.records import ItemRecord
-from holdfast.store.protocol import ItemKey, ItemPut, Namespace, RecentItem, Store
+from holdfast.store.protocol import ItemKey, ItemPut, Namespace, Store
 from holdfast.tree.terms import TermQuery, TermRange
 
 #: Labels that databases, encodings and separators treat in a special way, in the order of their code points.
@@ -44,6 +43,10 @@ def _record(namespace: Namespace, key: str, data: bytes = b"value", at: int = 10
     return ItemRecord(namespace=namespace, key=key, data=data, created=at, updated=at, **more)
 
 
+def _name(record: ItemRecord) -> ItemKey:
+    return ItemKey(record.namespace, record.key)
+
+
 def _put(store: Store, *records: ItemRecord) -> None:
     store.put_items(list(map(ItemPut, records)))
 
@@ -52,18 +55,15 @@ def _vector(*numbers: float) -> bytes:
     return struct.pack(f"<{len(numbers)}f", *numbers)
 
 
-def _recent(
-    store: Store, prefix: Namespace, page: int = 100, terms: TermQuery | None = None
-) -> list[RecentItem]:
-    """Return the names of all items with a prefix, read page by page."""
-    found: list[RecentItem] = []
-    while more := store.recent_items(prefix, before=found[-1] if found else None, limit=page, terms=terms):
-        found += more
-    return found
+def _recent(store: Store, prefix: Namespace, terms: TermQuery | None = None) -> list[ItemKey]:
+    """Return the names of all items with a prefix."""
+    return store.recent_items(prefix, limit=10_000, terms=terms)
 
 
-def _names(store: Store, prefix: Namespace) -> list[ItemKey]:
-    return [ItemKey(each.namespace, each.key) for each in _recent(store, prefix)]
+def _newest_first(records: Iterable[ItemRecord]) -> list[ItemKey]:
+    """Return the names of records in the order in which a store lists them."""
+    found = sorted(((each.updated, each.namespace, each.key) for each in records), reverse=True)
+    return [ItemKey(namespace, key) for _, namespace, key in found]
 
 
 def _terms(number: int) -> tuple[bytes, ...]:
@@ -87,12 +87,12 @@ _QUERIES = [
 ]
 
 
-def _keys(found: Sequence[RecentItem]) -> list[str]:
+def _keys(found: Sequence[ItemKey]) -> list[str]:
     return [each.key for each in found]
 
 
 class ItemContract:
-    """`put_items`, `items`, `recent_items`, `namespaces`, `renew_items`, `sweep_items`."""
+    """`put_items`, `items`, `recent_items`, `live_items`, `namespaces`, `renew_items`, `sweep_items`."""
 
     def test_item_reads_back(self, store: Store) -> None:
         for size in (0, 1, 1000, 1100, 5000, 1 << 20):
@@ -137,7 +137,7 @@ class ItemContract:
         assert store.namespaces((), limit=10_000, now=0) == sorted(namespaces)
         for prefix in namespaces:
             below = {each for each in namespaces if each[: len(prefix)] == prefix}
-            assert {each.namespace for each in _recent(store, prefix, page=500)} == below
+            assert {each.namespace for each in _recent(store, prefix)} == below
             assert store.namespaces(prefix, limit=10_000, now=0) == sorted(below)
 
     def test_last_put_wins_and_keeps_the_creation(self, store: Store) -> None:
@@ -172,14 +172,30 @@ class ItemContract:
         assert _keys(store.recent_items((), limit=2)) == ["0", "5"]
         assert store.recent_items(("b",)) == []
 
-    def test_pages_of_recent_items_are_complete(self, store: Store) -> None:
+    def test_fewer_recent_items_are_the_newest(self, store: Store) -> None:
         for names in (["n"], ["n", "m", "o"]):
             _put(store, *(_record(("p", names[n % len(names)]), f"{n:03}", at=n // 7) for n in range(50)))
-            whole = _recent(store, ("p",), page=1000)
+            whole = _recent(store, ("p",))
             assert len(whole) == 50 if names == ["n"] else len(whole) > 50
-            assert all(one > other for one, other in pairwise(whole))
-            for page in (1, 7, 50):
-                assert _recent(store, ("p",), page=page) == whole
+            assert whole == _newest_first(store.items(whole))
+            for limit in (0, 1, 7, 50):
+                assert store.recent_items(("p",), limit=limit) == whole[:limit]
+
+    def test_live_items_are_the_recent_ones_without_the_expired(self, store: Store) -> None:
+        for names in (["n"], ["n", "m", "o"]):
+            records = [
+                _record(("l", names[n % len(names)]), f"{n:03}", at=n // 7, ttl=9, expires=n % 9 or None)
+                for n in range(50)
+            ]
+            _put(store, *records)
+            stored = store.items(_recent(store, ("l",)))
+            for now in (0, 1, 5, 8):
+                live = [each for each in stored if each.expires is None or each.expires > now]
+                assert store.live_items(("l",), now=now) == _newest_first(live)
+                for skip, limit in ((0, 3), (3, 3), (20, 0), (20, 9), (len(live), 3), (1 << 62, 3)):
+                    found = store.live_items(("l",), now=now, skip=skip, limit=limit)
+                    assert found == _newest_first(live)[skip : skip + limit]
+        assert store.live_items(("m",), now=0, skip=1) == []
 
     def test_terms_select_items(self, store: Store) -> None:
         for names in (["n"], ["n", "m", "o"]):
@@ -188,31 +204,25 @@ class ItemContract:
                 for n in range(60)
             ]
             _put(store, *records)
-            every = {(record.namespace, record.key): record for record in store.items(_names(store, ("t",)))}
+            every = store.items(_recent(store, ("t",)))
             assert len(every) >= 60
             for query in _QUERIES:
-                expected = sorted(
-                    (
-                        RecentItem(record.updated, *name)
-                        for name, record in every.items()
-                        if query.selects(record.terms)
-                    ),
-                    reverse=True,
-                )
-                for page in (1, 7, 100):
-                    found = _recent(store, ("t",), page, query)
-                    assert all(one > other for one, other in pairwise(found))
-                    assert [name for name in found if name in expected] == expected
-                    if len(query.having) + len(query.lacking) == 1:
-                        assert found == expected
-            assert _recent(store, ("t",), 100, _QUERIES[0])
-            assert _recent(store, ("u",), 100, _QUERIES[0]) == []
+                expected = _newest_first(record for record in every if query.selects(record.terms))
+                found = _recent(store, ("t",), query)
+                assert found == _newest_first(record for record in every if _name(record) in found)
+                assert [name for name in found if name in expected] == expected
+                if len(query.having) + len(query.lacking) == 1:
+                    assert found == expected
+                    for limit in (1, 7):
+                        assert store.recent_items(("t",), limit=limit, terms=query) == expected[:limit]
+            assert _recent(store, ("t",), _QUERIES[0])
+            assert _recent(store, ("u",), _QUERIES[0]) == []
 
     def test_terms_are_replaced_and_deleted_with_their_item(self, store: Store) -> None:
         _put(store, _record(("a",), "k", terms=(b"1", b"2")))
         _put(store, _record(("a",), "k", at=11, terms=(b"2", b"3"), ttl=1, expires=12))
         found = {
-            term: len(_recent(store, ("a",), 10, TermQuery(((TermRange(term, term),),))))
+            term: len(_recent(store, ("a",), TermQuery(((TermRange(term, term),),))))
             for term in (b"1", b"2", b"3")
         }
         assert found == {b"1": 0, b"2": 1, b"3": 1}
@@ -223,7 +233,7 @@ class ItemContract:
                 store.put_items([], [ItemKey(("a",), "k")])
             else:
                 assert store.sweep_items(20, 10) == 1
-            assert _recent(store, ("a",), 10, TermQuery(((TermRange(b"", b"\xff"),),))) == []
+            assert _recent(store, ("a",), TermQuery(((TermRange(b"", b"\xff"),),))) == []
             assert store.check() == []
 
     def test_namespaces_are_listed_by_pages(self, store: Store) -> None:
