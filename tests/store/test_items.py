@@ -127,21 +127,6 @@ def test_vector_without_an_item_is_replaced_or_deleted_by_its_name(path: Path, d
         assert store.check() == []
 
 
-@pytest.mark.parametrize("opened", ["path", "url"])
-def test_puts_delete_expired_items(request: pytest.FixtureRequest, opened: str) -> None:
-    place = request.getfixturevalue(opened)
-    item = ItemRecord(namespace=("a",), key="", data=b"", created=1, updated=1, terms=(b"1",))
-    with closing(SQLiteStore(place) if opened == "path" else PostgresStore(place)) as store:
-        for number in range(10):
-            store.put_items([ItemPut(replace(item, key=f"{number}", ttl=5, expires=6))])
-        store.put_items([ItemPut(replace(item, key="forever", created=6))])
-        assert len(store.recent_items(())) == 11, "only puts with a time to live delete"
-        for number in range(5):
-            store.put_items([ItemPut(replace(item, key=f"new {number}", created=6, ttl=5, expires=11))])
-        assert len(store.recent_items(())) == 6
-        assert store.check() == []
-
-
 def test_missing_and_lost_terms_are_reported_and_mended_by_a_put(path: Path) -> None:
     record = ItemRecord(namespace=("a",), key="k", data=b"v", created=1, updated=1, terms=(b"1", b"2"))
     for statement, message in (

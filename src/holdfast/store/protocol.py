@@ -369,7 +369,8 @@ class ItemStore(Protocol):
 
     def put_items(self, puts: Sequence[ItemPut], deletes: Sequence[ItemKey] = ()) -> None:
         """Store items and delete others, atomically; names differ. An item replaces the one of its name, with all its
-        vectors, but keeps the time of its creation, unless that had expired or is damaged."""
+        vectors, but keeps the time of its creation, unless that had expired or is damaged. If an item has a time to
+        live, two that have expired are deleted for each that is put: without a sweeper, too, there are never many."""
 
     def items(self, keys: Sequence[ItemKey]) -> list[ItemRecord]:
         """Return the items of these names, expired ones included, in any order; missing ones are omitted."""

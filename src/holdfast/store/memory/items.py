@@ -1,6 +1,7 @@
 """The items of a store in memory: its `ItemStore`.
 
-Invariant: `_namespaces` has the encoded namespaces of `_items`, in order.
+Invariant: `_namespaces` has the encoded namespaces of `_items`, in order, and `_expiring` the names of the items that
+expire, in the order in which they do.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from heapq import nlargest
-from itertools import islice
+from itertools import islice, takewhile
 
 from msgspec.structs import replace
 
@@ -27,13 +28,16 @@ class MemoryItems:
         self._lock = lock
         self._items: dict[bytes, dict[str, ItemPut]] = {}
         self._namespaces: list[bytes] = []
+        self._expiring: list[tuple[int, bytes, str]] = []
 
     def put(self, puts: Sequence[ItemPut], deletes: Sequence[ItemKey] = ()) -> None:
-        """Store items and delete others."""
+        """Store items and delete others; for each put, delete two expired items if one has a time to live."""
         with self._lock():
             self._put(puts)
             for key in deletes:
-                self._delete(key)
+                self._delete(encode_namespace(key.namespace), key.key)
+            if any(put.record.ttl is not None for put in puts):
+                self._sweep(max(put.record.created for put in puts), 2 * len(puts))
 
     def _put(self, puts: Sequence[ItemPut]) -> None:
         for put in puts:
@@ -45,7 +49,7 @@ class MemoryItems:
             old = self._items[name].get(record.key)
             if old is not None and _is_live(old.record, record.created):
                 record = replace(record, created=old.record.created)
-            self._items[name][record.key] = ItemPut(record, tuple(put.vectors))
+            self._replace(name, ItemPut(record, tuple(put.vectors)))
 
     def find(self, keys: Sequence[ItemKey]) -> list[ItemRecord]:
         """Return the items of these names."""
@@ -109,26 +113,39 @@ class MemoryItems:
                 found = self._get(ItemKey(record.namespace, record.key))
                 if found is not None and found.record == record and record.ttl is not None:
                     renewed = found._replace(record=replace(record, expires=now + record.ttl))
-                    self._items[encode_namespace(record.namespace)][record.key] = renewed
+                    self._replace(encode_namespace(record.namespace), renewed)
 
     def sweep(self, now: int, limit: int) -> int:
         """Delete items that have expired; return their number."""
-        expired = (put.record for put in self._within(()) if not _is_live(put.record, now))
         with self._lock():
-            gone = list(islice(expired, limit))
-            for record in gone:
-                self._delete(ItemKey(record.namespace, record.key))
-        return len(gone)
+            return self._sweep(now, limit)
+
+    def _sweep(self, now: int, limit: int) -> int:
+        expired = list(islice(takewhile(lambda each: each[0] <= now, self._expiring), limit))
+        for _, name, key in expired:
+            self._delete(name, key)
+        return len(expired)
 
     def _get(self, key: ItemKey) -> ItemPut | None:
         return self._items.get(encode_namespace(key.namespace), {}).get(key.key)
 
-    def _delete(self, key: ItemKey) -> None:
-        name = encode_namespace(key.namespace)
+    def _replace(self, name: bytes, put: ItemPut) -> None:
+        """Store an item in place of the one of its name."""
+        record = put.record
+        self._forget_expiry(name, self._items[name].get(record.key))
+        self._items[name][record.key] = put
+        if record.expires is not None:
+            insort(self._expiring, (record.expires, name, record.key))
+
+    def _delete(self, name: bytes, key: str) -> None:
         found = self._items.get(name, {})
-        found.pop(key.key, None)
+        self._forget_expiry(name, found.pop(key, None))
         if not found and name in self._items:
             del self._items[name], self._namespaces[bisect_left(self._namespaces, name)]
+
+    def _forget_expiry(self, name: bytes, old: ItemPut | None) -> None:
+        if old is not None and old.record.expires is not None:
+            del self._expiring[bisect_left(self._expiring, (old.record.expires, name, old.record.key))]
 
     def _range(self, prefix: Namespace, start: bytes = b"") -> Iterator[bytes]:
         # A generator, so that nothing is read before the caller has the lock.

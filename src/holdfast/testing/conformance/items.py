@@ -274,6 +274,26 @@ class ItemContract:
         assert store.sweep_items(14, 3) == 0
         assert sorted(_keys(_recent(store, ()))) == ["5", "6", "7", "kept"]
 
+    def test_puts_of_items_that_expire_delete_expired_ones(self, store: Store) -> None:
+        old = _record(("old",), "", at=1, ttl=5, expires=6, terms=(b"1",))
+        for number in range(10):
+            _put(store, replace(old, key=f"{number}", expires=6 + number))
+        _put(store, _record(("a",), "forever", at=100))
+        assert len(_recent(store, ())) == 11, "only puts with a time to live delete"
+        store.renew_items(store.items([ItemKey(("old",), "0")]), 101)
+        for number in range(1, 4):
+            _put(store, _record(("new",), f"{number}", at=100, ttl=5, expires=105))
+            assert sorted(_keys(_recent(store, ("old",)))) == ["0", *map(str, range(2 * number + 1, 10))]
+        _put(
+            store,
+            _record(("new",), "4", at=100, ttl=5, expires=105),
+            _record(("new",), "forever", at=100),
+        )
+        assert sorted(_keys(_recent(store, ()))) == ["0", "1", "2", "3", "4", "forever", "forever"]
+        assert store.sweep_items(105, 10) == 4
+        assert store.sweep_items(106, 10) == 1
+        assert store.check() == []
+
     def test_renewed_item_expires_later(self, store: Store) -> None:
         records = [_record(("a",), "k", ttl=5, expires=15), _record(("a",), "forever")]
         _put(store, *records)
