@@ -107,9 +107,6 @@ class DatabaseStore(HoldfastStore):
         with _location(conn_string) as where, cls(where, index=index, ttl=ttl) as store:
             yield store
 
-    def setup(self) -> None:
-        """Do nothing: an open store is ready."""
-
 
 class AsyncDatabaseStore(HoldfastStore):
     """HoldfastStore with the constructor of LangGraph's AsyncSqliteStore and AsyncPostgresStore, whose methods
@@ -123,7 +120,7 @@ class AsyncDatabaseStore(HoldfastStore):
         with _location(conn_string) as where, cls(where, index=index, ttl=ttl) as store:
             yield store
 
-    async def setup(self) -> None:
+    async def setup(self) -> None:  # type: ignore[override]
         """Do nothing: an open store is ready."""
 
     async def sweep_ttl(self) -> int:  # type: ignore[override]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from decimal import Decimal
+from enum import Enum
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypedDict
@@ -23,6 +24,7 @@ from langgraph.store.base import (
     BaseStore,
     GetOp,
     InvalidNamespaceError,
+    Item,
     ListNamespacesOp,
     MatchCondition,
     PutOp,
@@ -194,6 +196,35 @@ def test_key_with_nul_is_exact(store: HoldfastStore) -> None:
     store.put(("a",), "k\0", {"n": 1})
     store.put(("a",), "k", {"n": 2})
     assert [store.get(("a",), key).value["n"] for key in ("k\0", "k")] == [1, 2]  # type: ignore[union-attr]
+
+
+class Kind(str, Enum):  # noqa: UP042 - as much code has it; it prints as Kind.FACTS, and has another hash than its text
+    """Names that are given as members of an enum."""
+
+    FACTS = "facts"
+
+
+def test_names_in_enums_are_their_texts(store: HoldfastStore) -> None:
+    """In all places but the `key` of `put`, `get` and `delete`, which LangGraph converts with `str`."""
+    store.put((Kind.FACTS, "ana"), "facts", {"n": 1, "facts": 1})
+    store.put(("facts", Kind.FACTS), "facts", {"n": 2, "facts": 2})
+    store.batch([PutOp(("facts", "bo"), Kind.FACTS, {"n": 0}), PutOp(("facts", "bo"), "facts", {"n": 3})])
+    assert str(store.list_namespaces()) == "[('facts', 'ana'), ('facts', 'bo'), ('facts', 'facts')]"
+    for name in ("facts", Kind.FACTS):
+        for label, number in (("ana", 1), (name, 2), ("bo", 3)):
+            gets = [GetOp((name, label), name)] * 2
+            for item in (store.get((name, label), "facts"), *store.batch(gets[:1]), *store.batch(gets)):
+                assert isinstance(item, Item)
+                assert item.value["n"] == number
+                assert {type(text) for text in (*item.namespace, item.key)} == {str}
+        assert len(store.search((name,))) == 3
+        assert len(store.search((name, name))) == 1
+        assert len(store.search((), filter={name: 2})) == 1
+        assert len(store.search((), filter={name: {"$lt": 2}})) == 1
+        assert len(store.list_namespaces(prefix=(name,))) == 3
+        assert store.list_namespaces(prefix=(name, "*"), suffix=(name,)) == [("facts", "facts")]
+    store.batch([PutOp((Kind.FACTS, "ana"), Kind.FACTS, None)])
+    assert len(store.search(())) == 2
 
 
 # Searching
@@ -391,6 +422,7 @@ def test_wrong_arguments_are_refused(hf: Holdfast) -> None:
         lambda: store.search(("a",), filter=[1]),
         lambda: store.search(("a",), filter={"n": {"$in": [1]}}),
         lambda: store.search(("a",), filter={1: 1}),
+        lambda: store.search(("a",), filter={"n": 1, "$eq": 1}),
         lambda: store.search(("a",), filter=cycle),
         lambda: store.search(("a",), filter={"a": cycle["a"]}),
         lambda: store.search(("a",), query=5),
@@ -399,11 +431,31 @@ def test_wrong_arguments_are_refused(hf: Holdfast) -> None:
         lambda: store.batch([GetOp(("a",), wrong)]),
         lambda: store.batch(["get"]),
         lambda: store.batch([ListNamespacesOp((MatchCondition(wrong, ("a",)),))]),
+        lambda: store.batch([ListNamespacesOp((MatchCondition("prefix", wrong),))]),
+        lambda: store.batch([ListNamespacesOp(match_conditions=wrong)]),
+        lambda: store.batch([ListNamespacesOp(match_conditions="abc")]),  # type: ignore[arg-type]
+        lambda: store.batch([ListNamespacesOp(match_conditions=("prefix",))]),  # type: ignore[arg-type]
     ]
     for call in calls:
         with pytest.raises(InvalidCall):
             call()
     assert store.search(()) == []
+
+
+def test_operator_without_a_key_is_refused(hf: Holdfast) -> None:
+    store = HoldfastStore(hf)
+    for given in ({"$or": [{"n": 1}, {"n": 2}]}, {"$and": [{"n": 1}]}, {"n": 1, "$not": {"n": 2}}):
+        with pytest.raises(InvalidCall, match=r"the operators are \$eq, \$ne, \$gt, \$gte, \$lt, \$lte,"):
+            store.search(("a",), filter=given)
+        with pytest.raises(InvalidCall, match=r"\$eq, \$ne, \$gt, \$gte, \$lt, \$lte"):
+            store.search(("a",), filter={"who": given})
+
+
+def test_setup_is_not_needed(hf: Holdfast) -> None:
+    store = HoldfastStore(hf)
+    store.put(("a",), "k", {"n": 1})
+    store.setup()
+    assert keys(store.search(())) == ["k"]
 
 
 # Expiry

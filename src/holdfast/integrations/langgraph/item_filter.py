@@ -2,6 +2,7 @@
 
 A filter maps keys to values that must be equal, to operators (`{"$gte": 3}`), or to filters for a nested dict. A key
 that a value does not have is None to its filter; a key with dots, such as `user.name`, is also found in nested dicts.
+No key starts with `$`, which would be an operator without a key, such as `$or`.
 
 Invariant: a filter is checked completely before anything is read; then it returns True or False for every value,
 whatever its type. The value decides whether it matches, in Python; terms only spare reading others.
@@ -48,10 +49,10 @@ def _build_terms(given: Mapping[str, Any]) -> TermQuery | None:
     found: list[TermQuery] = []
     for key, wanted in given.items():
         # A key with dots may be that of a nested dict, which has no terms.
-        if type(key) is str and "." not in key:
+        if "." not in key:
             is_operators = isinstance(wanted, Mapping) and any(str(name).startswith("$") for name in wanted)
             comparisons = wanted.items() if is_operators else [("$eq", wanted)]
-            found += filter(None, (select(key, name, operand) for name, operand in comparisons))
+            found += filter(None, (select(str.__str__(key), name, operand) for name, operand in comparisons))
     # Few rows first: equal values, then ranges, then all rows but some.
     found.sort(key=lambda terms: (not terms.is_point, not terms.having))
     return reduce(and_, found[:_MOST_TERMS]) if found else None
@@ -67,6 +68,12 @@ def _build_matches(given: Any, depth: int = 0) -> Matches | None:
 def _path(key: Any) -> tuple[str, ...]:
     if not isinstance(key, str):
         raise InvalidCall(f"the keys of a filter are strings, not {short(key)}")
+    key = str.__str__(key)
+    if key.startswith("$"):
+        raise InvalidCall(
+            f"a filter has {short(key)} where a key belongs; the operators are {', '.join(_OPERATORS)}, each for one "
+            'key, such as {"n": {"$gte": 3}}, and all keys of a filter must match'
+        )
     return (key, *key.split(".")) if "." in key else (key,)
 
 

@@ -25,6 +25,7 @@ from langgraph.store.base import (
     IndexConfig,
     Item,
     ListNamespacesOp,
+    MatchCondition,
     Op,
     PutOp,
     Result,
@@ -124,6 +125,9 @@ class HoldfastStore(BaseStore):
         self._sweeper: _Sweeper | None = None
         self._owns_store = not isinstance(store, Holdfast)
         self.hf: Holdfast = store if isinstance(store, Holdfast) else holdfast.open(store)
+
+    def setup(self) -> None:
+        """Do nothing: a store is set up when it is opened. For code that calls it, as LangGraph's stores need it."""
 
     def close(self) -> None:
         """Stop the sweeper, and close the store if this one opened it."""
@@ -307,13 +311,11 @@ class HoldfastStore(BaseStore):
                 yield None, item
 
     def _list(self, op: ListNamespacesOp) -> list[tuple[str, ...]]:
-        conditions = list(op.match_conditions or ())
-        prefixes = [
-            _exact(tuple(condition.path)) for condition in conditions if condition.match_type == "prefix"
-        ]
+        conditions = op.match_conditions or ()
+        prefixes = [_exact(each.path) for each in conditions if each.match_type == "prefix"]
 
         def matches(namespace: tuple[str, ...]) -> bool:
-            return all(_does_match(tuple(each.path), each.match_type, namespace) for each in conditions)
+            return all(_does_match(each.path, each.match_type, namespace) for each in conditions)
 
         end = min(op.offset + op.limit, sys.maxsize)
         namespaces = self.hf.items.namespaces(max(prefixes, key=len, default=()), op.max_depth, matches, end)
@@ -350,7 +352,7 @@ def _check_key(op: GetOp | PutOp) -> ItemKey:
     validate_op_namespace(op)
     if not isinstance(op.key, str):
         raise InvalidCall(f"the key of an item is a string, not {short(op.key)}")
-    return ItemKey(tuple(map(str, op.namespace)), str(op.key))
+    return ItemKey(_plain_labels(op.namespace), str.__str__(op.key))
 
 
 def _check_search(op: SearchOp) -> _Search:
@@ -360,11 +362,16 @@ def _check_search(op: SearchOp) -> _Search:
     check_integer("offset", op.offset, 0, sys.maxsize)
     if op.query is not None and not isinstance(op.query, str):
         raise InvalidCall(f"query is a string, not {short(op.query)}")
-    return _Search(op, tuple(map(str, op.namespace_prefix)), build_filter(op.filter))
+    return _Search(op, _plain_labels(op.namespace_prefix), build_filter(op.filter))
 
 
 def _check_list(op: ListNamespacesOp) -> ListNamespacesOp:
-    for condition in op.match_conditions or ():
+    conditions = op.match_conditions or ()
+    if not isinstance(conditions, tuple | list):
+        raise InvalidCall(f"match_conditions is a tuple of MatchCondition, not {short(conditions)}")
+    for condition in conditions:
+        if not isinstance(condition, MatchCondition):
+            raise InvalidCall(f"match_conditions has MatchCondition objects, not {short(condition)}")
         _refuse_text(condition.path)
         if condition.match_type not in ("prefix", "suffix"):
             raise InvalidCall(f"match_type is 'prefix' or 'suffix', not {short(condition.match_type)}")
@@ -373,7 +380,13 @@ def _check_list(op: ListNamespacesOp) -> ListNamespacesOp:
     check_integer("offset", op.offset, 0, sys.maxsize)
     if op.max_depth is not None:
         check_integer("max_depth", op.max_depth, 1)
-    return op
+    plain = (MatchCondition(each.match_type, _plain_labels(each.path)) for each in conditions)
+    return op._replace(match_conditions=tuple(plain))
+
+
+def _plain_labels(labels: Any) -> tuple[str, ...]:
+    """Return the texts of labels: a member of an enum of strings has the hash of its name, and may print as that."""
+    return tuple(map(str.__str__, labels))
 
 
 def _refuse_text(namespace: Any) -> None:
