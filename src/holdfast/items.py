@@ -21,6 +21,7 @@ from holdfast.model.records import ItemRecord
 from holdfast.store.items import encode_namespace, encode_text
 from holdfast.store.process_fork import ProcessBound
 from holdfast.store.protocol import ItemKey, ItemPut, Namespace, Store
+from holdfast.tree import path as paths
 from holdfast.tree.block import open_block, squeeze
 from holdfast.tree.codec import ARTIFACT, decode, encode
 from holdfast.tree.fold import Redactor, artifacts_within
@@ -98,9 +99,12 @@ class Items(ProcessBound):
         self._redaction = redaction
 
     def encode(self, value: Any) -> EncodedValue:
-        """Encode a value; `UnsupportedValue` if it cannot be stored exactly."""
+        """Encode a value. `UnsupportedValue` if it cannot be stored exactly, with the path of the part that cannot."""
         redactor = self._redaction.redactor
-        encoded = encode(value, None if redactor is None else redactor.hides)
+        try:
+            encoded = encode(value, None if redactor is None else redactor.hides)
+        except UnsupportedValue as error:
+            raise paths.name_place(error) from None
         if len(encoded) > MAX_VALUE:
             raise UnsupportedValue(
                 f"the value of an item has {len(encoded):,} bytes; the maximum is {MAX_VALUE:,}: split it into several "

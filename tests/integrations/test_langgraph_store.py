@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
@@ -35,7 +36,7 @@ from langgraph_memories import INDEX, aembed, embed, keys
 import holdfast
 from database import Database
 from growth import growth
-from holdfast import CorruptStore, Holdfast, InvalidCall, StoreUnavailable, UnsupportedValue
+from holdfast import CorruptStore, Holdfast, HoldfastWarning, InvalidCall, StoreUnavailable, UnsupportedValue
 from holdfast.integrations.langgraph import HoldfastStore
 from holdfast.integrations.langgraph.item_filter import build_filter
 from holdfast.items import ItemKey
@@ -116,6 +117,49 @@ def test_unsupported_values_are_refused_with_nothing_written(hf: Holdfast) -> No
             store.batch([PutOp(("a",), "fine", {}), PutOp(("a",), "bad", value)])
         assert "item 'bad'" in caught.value.__notes__[0]
     assert store.search(()) == []
+
+
+def test_refused_value_is_named_by_its_path(hf: Holdfast) -> None:
+    class Cart:
+        """Not a record."""
+
+    store = HoldfastStore(hf)
+    deep: Any = {}
+    for _ in range(10_000):
+        deep = {"deep": deep}
+    for value, path in (
+        ({"settings": {"lists": [1, {"cart": Cart()}]}}, "settings.lists[1].cart"),
+        ({"first name": (1, Cart())}, '["first name"][1]'),
+        (Counter({"cart": Cart()}), "cart"),
+    ):
+        with pytest.raises(UnsupportedValue) as caught:
+            store.put(("users", "ana"), "profile", value)
+        error = caught.value
+        assert str(error).startswith(f"at {path}: ")
+        assert "Cart cannot be stored: keep it elsewhere" in str(error)
+        assert error.details["path"] == path
+        assert str(error) == f"at {path}: {error.details['reason']}"
+        assert "item 'profile' in namespace ('users', 'ana')" in error.__notes__[0]
+    with pytest.raises(UnsupportedValue, match=r"^at deep\.deep\."):
+        store.put(("a",), "k", deep)
+    assert store.search(()) == []
+
+
+def test_advice_about_a_class_fits_the_store(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass
+    class Local:
+        n: int
+
+    @dataclass
+    class Other:
+        n: int
+
+    store = HoldfastStore(hf)
+    with pytest.warns(HoldfastWarning, match=r"allow=\[Local\] to HoldfastSaver or HoldfastStore"):
+        store.put(("a",), "k", {"value": Local(1)})
+    monkeypatch.setattr("langgraph.checkpoint.serde._msgpack.STRICT_MSGPACK_ENABLED", True)
+    with pytest.raises(UnsupportedValue, match=r"allow=\[Other\] to HoldfastSaver or HoldfastStore"):
+        store.put(("a",), "k", {"value": Other(1)})
 
 
 def test_secrets_are_redacted_before_they_are_stored_or_embedded(path: Path) -> None:

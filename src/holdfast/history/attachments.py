@@ -145,9 +145,5 @@ def _encode(name: str, value: Any, redact: Redactor | None) -> bytes:
                 "an artifact cannot be attached: store it in the state", type="holdfast.Artifact"
             )
     except UnsupportedValue as error:
-        where = paths.show(error.details.get("path", []))
-        raise UnsupportedValue(
-            f"at {where or 'the root'} of the attachment {short(name)}: {error}",
-            **{**error.details, "path": where, "reason": str(error)},
-        ) from None
+        raise paths.name_place(error, f"attachment {short(name)}") from None
     return squeeze([msgspec.Raw(data)])

@@ -46,8 +46,6 @@ _chained = chain.from_iterable
 _MIN_BULK = 8
 _DICT = {dict}
 _FROZEN_DICT = frozenset((FrozenDict,))
-#: Characters of a path in a message; a cycle has a long path.
-_MAX_PATH = 120
 #: Characters of a key: nodes contain their keys, whatever the size.
 _MAX_KEY = 64 * 1024
 
@@ -107,13 +105,7 @@ class Folder:
         try:
             return self.value(value, base, 0)
         except UnsupportedValue as error:
-            where = paths.show(error.details.get("path", []))
-            shown = where if len(where) <= _MAX_PATH else f"{where[:_MAX_PATH]}…"
-            of = f" of the {part}" if part else ""
-            raise UnsupportedValue(
-                f"at {shown or 'the root'}{of}: {error}",
-                **{**error.details, "path": where, "reason": str(error)},
-            ) from None
+            raise paths.name_place(error, part) from None
 
     def value(self, value: Any, base: Any, depth: int) -> Any:
         """Fold a value; paths in `UnsupportedValue` are relative to it."""

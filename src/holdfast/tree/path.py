@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.errors import InvalidReference, NotFound
+from holdfast.errors import InvalidReference, NotFound, UnsupportedValue
 from holdfast.tree import syntax
 
 _NAME = re.compile(r"[^\W\d][\w-]*")
@@ -25,6 +25,8 @@ _INDEX = re.compile(r"\[(0|-?[1-9][0-9]{0,17})\]")
 _TOKEN = re.compile(r"""'(?:[^'\\]++|\\.)*+'?|"(?:[^"\\]++|\\.)*+"?|[\[({})\]]""", re.S)
 #: Characters of a path as text.
 _MAX_TEXT = 100_000
+#: Characters of a path in a message; a cycle has a long path.
+_MAX_PATH = 120
 _STAR = re.compile(r"\.\*|\[\*\]|\A\*")
 
 
@@ -86,6 +88,18 @@ def show(segments: Sequence[Any]) -> str:
         else:
             out.append(f"[{_literal(segment)}]")
     return "".join(out)
+
+
+def name_place(error: UnsupportedValue, part: str = "") -> UnsupportedValue:
+    """Return an error that names the place of the refused value, and the `part` of the version, if it is not the state.
+    Its path is a text."""
+    where = show(error.details.get("path", []))
+    shown = where if len(where) <= _MAX_PATH else f"{where[:_MAX_PATH]}…"
+    of = f" of the {part}" if part else ""
+    return UnsupportedValue(
+        f"at {shown or 'the root'}{of}: {error}",
+        **{**error.details, "path": where, "reason": str(error)},
+    )
 
 
 def pointer(segments: Sequence[Any]) -> str:

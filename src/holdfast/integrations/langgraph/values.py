@@ -436,7 +436,7 @@ class _ValueAdapter:
             return paths.safe_repr(value)
         raise UnsupportedValue(
             f"{own_name(cls)} is not registered, and LANGGRAPH_STRICT_MSGPACK is set: pass "
-            f"HoldfastSaver(…, allow=[{cls.__name__}]), or name it in the graph's schema",
+            f"allow=[{cls.__name__}] to HoldfastSaver or HoldfastStore, or name it in the graph's schema",
             type=own_name(cls),
         )
 
@@ -469,7 +469,7 @@ class _ValueAdapter:
                 self._warn(
                     cls,
                     f"objects of {own_name(cls)}, which is not a class of a module, are stored as records that another "
-                    f"process cannot read: pass HoldfastSaver(…, allow=[{cls.__name__}]) in each",
+                    f"process cannot read: pass allow=[{cls.__name__}] to HoldfastSaver or HoldfastStore in each",
                 )
         try:
             self.register(cls)
@@ -488,7 +488,7 @@ class _ValueAdapter:
                     )
                 return convert(value)
         raise UnsupportedValue(
-            f"{own_name(cls)} cannot be stored: keep it outside of the state, for example in the graph's context; "
+            f"{own_name(cls)} cannot be stored: keep it elsewhere, for example in the graph's context; "
             f"if the class is yours, make it a dataclass or call holdfast.register({cls.__name__}, split=…, join=…)",
             type=own_name(cls),
         )
