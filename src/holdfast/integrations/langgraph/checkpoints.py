@@ -1,8 +1,8 @@
 """The versions of a run's checkpoints, by the checkpoints' ids.
 
 A checkpoint is the version whose key is its id. One that was put again has further versions, whose keys are the id, a
-space and a number. A version without a key was edited by hand, or started the run before its first checkpoint; its
-state has the id.
+space, a number and a random suffix, so that two writers never choose the same key. A version without a key was edited
+by hand, or started the run before its first checkpoint; its state has the id.
 
 Invariant: nothing is cached, so each answer is that of the store.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import Any
+from uuid import uuid4
 
 from holdfast import History, Version
 from holdfast.errors import NotFound
@@ -25,6 +26,27 @@ _FEW = 8
 _AGAIN = " "
 #: The character after `_AGAIN`: keys of a checkpoint are below its id with this character.
 _AFTER = "!"
+#: Separates the number in such a key from the random suffix.
+_SUFFIX = "."
+
+
+class Attempts:
+    """Decides whether an operation that missed a version of a run is tried again.
+
+    Versions may have been removed between two reads, or the run deleted or created again. If that has not happened
+    since the last attempt, the cause persists: a missing artifact, for instance.
+    """
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        #: Key of the run, and number of times that versions were removed, at the last attempt that failed.
+        self._place: tuple[int, int] | None = (0, 0)
+
+    def may_repeat(self) -> bool:
+        """Return whether to try again, after an attempt that failed."""
+        before, run = self._place, self._history.context.store.run(self._history.id)
+        self._place = None if run is None else (run.key, run.epoch)
+        return self._place != before
 
 
 class Checkpoints:
@@ -84,12 +106,12 @@ class Checkpoints:
         return [each.number for each in self.versions_of(str(checkpoint))]
 
     def next_key(self, checkpoint: str) -> str:
-        """Return the key for another version of a checkpoint."""
+        """Return the key for another version of a checkpoint. No other call returns the same."""
         newest = next(iter(self.history.keyed_versions(before=checkpoint + _AFTER, limit=1)), None)
         count = 0
         if newest is not None and newest.key is not None and self.id_of(newest) == checkpoint:
-            count = int(newest.key.partition(_AGAIN)[2] or 0)
-        return f"{checkpoint}{_AGAIN}{count + 1:09}"
+            count = int(newest.key.partition(_AGAIN)[2].partition(_SUFFIX)[0] or 0)
+        return f"{checkpoint}{_AGAIN}{count + 1:09}{_SUFFIX}{uuid4().hex[:8]}"
 
     def pages(self, before: str | None, first: int = PAGE) -> Iterator[list[tuple[str, Version]]]:
         """Yield pages of checkpoints whose ids are below `before`, in descending order of ids, each with its newest

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from itertools import chain
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from holdfast import History, Version
 from holdfast.errors import AlreadyExists, InvalidCall, NotFound, StaleVersion, UnsupportedValue
 from holdfast.history.attachments import key_after_rollback
-from holdfast.integrations.langgraph.checkpoints import PAGE, Checkpoints
+from holdfast.integrations.langgraph.checkpoints import PAGE, Attempts, Checkpoints
 from holdfast.integrations.langgraph.layout import (
     NewCheckpoint,
     Serializer,
@@ -171,6 +171,7 @@ class CheckpointThread:
             head = self._head
             if head is None or head.checkpoint != new.parent:
                 head = self._read_head()
+            attempts = Attempts(self.history)
             while True:
                 self._head = None
                 try:
@@ -180,6 +181,11 @@ class CheckpointThread:
                     raise name_channel(error) from None
                 except StaleVersion as error:
                     if error.details.get("refused"):
+                        raise
+                    head = self._read_head()
+                except AlreadyExists:
+                    # The checkpoint was removed again.
+                    if not attempts.may_repeat():
                         raise
                     head = self._read_head()
                 except NotFound:
@@ -240,11 +246,22 @@ class CheckpointThread:
     def _give_key(self, head: KnownHead, checkpoint: str) -> KnownHead:
         """Commit a head without a key again under one, with its writes; return the new head."""
         self._head = None
-        key = self.checkpoints.next_key(checkpoint)
-        self._write_keys[checkpoint] = key
-        self.history.attach(key, self._attachments(head.version)[0])
-        made = self.history.commit(head.version.state, kind="manual", key=key, expected=head.version)
+        with self._copied_writes(checkpoint, head.version) as key:
+            made = self.history.commit(head.version.state, kind="manual", key=key, expected=head.version)
         return head._replace(version=made)
+
+    @contextmanager
+    def _copied_writes(self, checkpoint: str, version: Version) -> Iterator[str]:
+        """Copy the writes of a version to the key of the next version of its checkpoint, because they would be pruned
+        with the version; yield that key. If the next version is not committed, new writes do not go to its key."""
+        key, before = self.checkpoints.next_key(checkpoint), self._write_keys.get(checkpoint, checkpoint)
+        self._write_keys[checkpoint] = key
+        try:
+            self.history.attach(key, self._attachments(version)[0])
+            yield key
+        except BaseException:
+            self._write_keys[checkpoint] = before
+            raise
 
     def _put_writes(self, checkpoint: str, task: str, path: str, rows: Mapping[int, Any]) -> None:
         seal = self._serializer.seal
@@ -479,7 +496,8 @@ class CheckpointThread:
             elif not self._put_again(head, new):
                 raise self._refused(f"checkpoint {new.id} follows {new.parent or 'nothing'}")
         except AlreadyExists:
-            self._put_again(head, new)
+            if not self._put_again(head, new):
+                raise
 
     def _follows_latest(self, head: KnownHead, new: NewCheckpoint) -> bool:
         """Return whether a checkpoint follows the latest one although that is not the head."""
@@ -583,20 +601,18 @@ class CheckpointThread:
         ):
             return True
         head = head or self._read_head()
-        assert head is not None
+        if head is None:
+            return False
         is_head = version.number == head.version.number
         if self._single_writer and not is_head:
             raise self._refused(f"checkpoint {new.id} exists already and was continued")
-        key = self.checkpoints.next_key(new.id)
-        # They would be pruned with the version that is replaced.
-        self._write_keys[new.id] = key
-        self.history.attach(key, self._attachments(version)[0])
         trails = (stored.part("trail") or {}) if parent == new.parent else {}
         opened = {name: self._serializer.unseal(trail) for name, trail in trails.items()}
         how: dict[str, Any] = {} if is_head else {"after": version.number, "move": False, "note": REPLACED}
-        self._commit(
-            head, new, new.checkpoint["channel_values"], opened, key=key, expected=head.version, **how
-        )
+        with self._copied_writes(new.id, version) as key:
+            self._commit(
+                head, new, new.checkpoint["channel_values"], opened, key=key, expected=head.version, **how
+            )
         self._rollbacks.refresh()
         return True
 
