@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from langgraph_graphs import checkpoint, config, put
+from langgraph_graphs import checkpoint, config, delta, put
 
+import holdfast
+from holdfast import HoldfastError, NotFound
 from holdfast.integrations.langgraph import HoldfastSaver, layout
 
 pytest_plugins = ["postgres_fixtures"]
@@ -123,3 +126,121 @@ def test_put_of_a_checkpoint_that_was_removed_meanwhile_is_stored(savers: Savers
     call_before(thread_of(one, first), "_put_again", remove)
     made = one.put(first, new, about, {})
     assert values_of(other, made) == {"x": 2}
+
+
+# Pruning while a thread is used
+
+
+def test_put_of_a_branch_is_stored_if_its_parent_is_pruned(savers: Savers) -> None:
+    one, other = savers
+    first = put(one, config(), {"x": 1})
+    put(one, first, {"x": 2})
+    call_before(thread_of(one, first).history, "commit", lambda: other.prune(["t"]))
+    made = put(one, first, {"x": 3})
+    for saver in savers:
+        assert values_of(saver, made) == {"x": 3}
+        assert values_of(saver, first) is None
+
+
+def test_put_after_an_edited_head_is_stored_if_versions_are_pruned(savers: Savers) -> None:
+    one, other = savers
+    first = put(one, config(), {"x": [1], "y": 1})
+    edit(one, {"y": 2})
+    call_before(thread_of(one, first).checkpoints, "part", lambda: other.prune(["t"]))
+    made = put(one, first, {"x": [1], "y": 3})
+    assert values_of(other, made) == {"x": [1], "y": 3}
+    assert values_of(other, first) == {"x": [1], "y": 2}
+
+
+@pytest.mark.parametrize("method", ["at", "attachments", "commit"])
+def test_delta_channel_is_whole_if_its_head_is_pruned(savers: Savers, method: str) -> None:
+    one, other = savers
+    graph = delta(one)
+    graph.invoke({"items": ["in"], "turns": 0}, config())
+    head = other.get_tuple(config())
+    assert head is not None
+
+    def move_on_and_prune() -> None:
+        delta(other).update_state(config(), {"items": ["other"]}, as_node="a")
+        other.prune(["t"])
+
+    call_before(thread_of(one, config(checkpoint_ns="")).history, method, move_on_and_prune)
+    graph.update_state(head.config, {"items": ["one"]}, as_node="b")
+    found = [state.values["items"] for state in graph.get_state_history(config())]
+    assert sorted(items[-1] for items in found) == ["one", "other"]
+    assert all(items[:-1] == found[0][:-1] for items in found)
+
+
+def test_reads_during_pruning_return_the_checkpoint_that_is_kept(savers: Savers) -> None:
+    one, other = savers
+    long = [{"number": number, "text": "word " * 40} for number in range(200)]
+    first = put(one, config(), {"x": long, "n": 1})
+    found = one.get_tuple(first)
+    assert found is not None
+    new: Any = {**checkpoint({"x": long, "n": 2}), "channel_versions": {"x": 1, "n": 2}}
+    last = one.put(first, new, {"source": "loop", "step": 2}, {"n": 2})
+    reader = HoldfastSaver(other.hf)
+    thread = thread_of(reader, last)
+    call_before(thread, "_with_writes", lambda: one.prune(["t"]))
+    assert values_of(reader, config()) == {"x": long, "n": 2}
+    put(one, last, {"x": long, "n": 3})
+    call_before(thread, "_with_writes", lambda: one.prune(["t"]))
+    (item,) = reader.list(config())
+    assert item.checkpoint["channel_values"]["n"] == 3
+    latest = put(one, item.config, {"x": long, "n": 4})
+    call_before(thread, "_with_writes", lambda: one.prune(["t"]))
+    (item,) = reader.list(config(), filter={"source": "loop"})
+    assert item.config == latest
+
+
+# Content that is missing for good
+
+
+@pytest.mark.timeout(60)
+def test_checkpoint_whose_artifact_is_missing_is_reported(tmp_path: Path) -> None:
+    values = [{"x": os.urandom(300_000)}, {"x": 2, "y": 1}]
+    with holdfast.open(tmp_path / "runs.db", artifacts=tmp_path / "artifacts") as hf:
+        first = put(HoldfastSaver(hf), config(), values[0])
+        second = put(HoldfastSaver(hf), first, values[1])
+    for file in (tmp_path / "artifacts").rglob("*"):
+        if file.is_file():
+            file.unlink()
+    with holdfast.open(tmp_path / "runs.db", artifacts=tmp_path / "artifacts") as hf:
+        saver = HoldfastSaver(hf)
+        for read in (
+            lambda: saver.get_tuple(first),
+            lambda: [*saver.list(config())],
+            lambda: [*saver.list(first)],
+            lambda: saver.get_delta_channel_history(config=second, channels=["x"]),
+            lambda: put(saver, first, {"x": 3}),
+        ):
+            with pytest.raises(NotFound, match="artifact"):
+                read()
+        assert values_of(saver, second) == values[1]
+        assert values_of(saver, put(saver, second, {"x": 3})) == {"x": 3}
+
+
+def test_put_of_an_artifact_that_is_missing_is_refused(savers: Savers) -> None:
+    one, _ = savers
+    missing = holdfast.Artifact("0" * 64, 5)
+    for where in (config(), config("other")):
+        with pytest.raises(HoldfastError):
+            put(one, where, {"x": missing})
+
+
+def test_delta_channel_whose_start_was_pruned_is_not_stored_empty(savers: Savers) -> None:
+    one, other = savers
+    graph = delta(one)
+    graph.invoke({"items": ["in"], "turns": 0}, config())
+    thread = thread_of(one, config(checkpoint_ns=""))
+
+    def move_on_and_prune() -> None:
+        delta(other).update_state(config(), {"items": ["other"]}, as_node="a")
+        other.prune(["t"])
+
+    call_before(thread, "_append", move_on_and_prune)
+    with pytest.raises(NotFound, match="continue from the latest checkpoint"):
+        graph.update_state(config(), {"items": ["one"]}, as_node="b")
+    assert graph.get_state(config()).values["items"][-1] == "other"
+    graph.update_state(config(), {"items": ["one"]}, as_node="b")
+    assert graph.get_state(config()).values["items"][-2:] == ["other", "one"]

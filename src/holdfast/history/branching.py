@@ -270,9 +270,9 @@ def append_after(
                 at = Head(head.run, reader.record(number), reader.state(number))
             except NotFound:
                 known, head = head, committer.fresh_head()
-                if head is None or head.run.key == known.run.key:
+                if head is None or (head.run.key, head.run.epoch) == (known.run.key, known.run.epoch):
                     raise
-                # This process knew a run that was deleted and created again.
+                # This process knew a run that was deleted and created again, or pruned.
                 continue
         committer.expect_same(at.version, followed)
         try:

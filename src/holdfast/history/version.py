@@ -408,7 +408,10 @@ def find_part(version: Version, segments: list[Any]) -> Any:
     find = partial(version.reader.find, version.number)
     try:
         return find(segments)[0]
-    except NotFound:
+    except NotFound as error:
+        if "path" not in error.details:
+            # The version was pruned, or an artifact is missing.
+            raise
         around: Any = None
         for depth, last in enumerate(segments):
             around = find(segments[:depth])[0]

@@ -9,14 +9,16 @@ Invariant: nothing is cached, so each answer is that of the store.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from holdfast import History, Version
 from holdfast.errors import NotFound
 from holdfast.integrations.langgraph.layout import Seal, StoredCheckpoint, not_a_thread
+
+T = TypeVar("T")
 
 #: Maximum checkpoints per page of a list.
 PAGE = 50
@@ -48,6 +50,26 @@ class Attempts:
         self._place = None if run is None else (run.key, run.epoch)
         return self._place != before
 
+    @property
+    def found_run(self) -> bool:
+        """Whether the run existed after the last attempt that failed."""
+        return self._place is not None
+
+
+def read_stable(history: History, read: Callable[[], T]) -> T | None:
+    """Return the result of a function that reads versions. It is called again if it misses a version that was removed
+    meanwhile; `NotFound` if the cause persists. None if the run does not exist."""
+    attempts = Attempts(history)
+    while True:
+        try:
+            return read()
+        except NotFound:
+            may_repeat = attempts.may_repeat()
+            if not attempts.found_run:
+                return None
+            if not may_repeat:
+                raise
+
 
 class Checkpoints:
     """The checkpoints of one run."""
@@ -75,7 +97,9 @@ class Checkpoints:
         """Return the names of the channels that have a value in a version."""
         try:
             found = version.get("channel_values")
-        except NotFound:
+        except NotFound as error:
+            if "path" not in error.details:
+                raise
             return ()
         return found.keys() if isinstance(found, dict) else ()
 

@@ -219,13 +219,16 @@ class StoredCheckpoint(NamedTuple):
     has_trails: bool = True
 
     def part(self, *path: str, default: Any = None) -> Any:
-        """Return a private copy of a part of the state."""
+        """Return a private copy of a part of the state, or the default if the state has no such part. `NotFound` if
+        the version was pruned, or an artifact is missing."""
         if path[0] == "trail" and not self.has_trails:
             return default
         try:
             with adapted():
                 return self.unseal(self.version.copy(path))
-        except NotFound:
+        except NotFound as error:
+            if "path" not in error.details:
+                raise
             return default
 
     @property

@@ -19,10 +19,10 @@ import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from functools import wraps
-from itertools import islice
+from functools import partial, wraps
+from itertools import chain, islice, repeat
 from operator import itemgetter
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from langgraph.checkpoint.base import (
     BaseCheckpointSaver,
@@ -39,6 +39,7 @@ import holdfast
 from holdfast import Holdfast, Retention, Version
 from holdfast.errors import AlreadyExists, InvalidCall, NotFound, StaleVersion
 from holdfast.integrations.langgraph import layout, values
+from holdfast.integrations.langgraph.checkpoints import read_stable
 from holdfast.integrations.langgraph.layout import DeltaWalk, StoredCheckpoint, build_config, build_tuple
 from holdfast.integrations.langgraph.rollbacks import DELETED
 from holdfast.integrations.langgraph.thread import CheckpointThread
@@ -47,8 +48,6 @@ from holdfast.store.process_fork import reset_in_children
 
 #: Ids of runs. Defined here because `list` is a method in the class.
 Runs = list[str]
-#: A checkpoint's id, the rank of its run, a function that returns the checkpoint, its thread and namespace.
-Candidate = tuple[str, int, Callable[[], StoredCheckpoint], tuple[str, str]]
 #: How often the export of a run is tried that other writers change.
 _EXPORTS = 5
 #: Maximum number of runs that are cached.
@@ -59,6 +58,18 @@ _TURNS = 20
 _FOLLOWING = 6
 #: Checkpoints per batch of an asynchronous list.
 _BATCH = 8
+
+
+class Candidate(NamedTuple):
+    """A checkpoint that a list may have."""
+
+    checkpoint: str
+    rank: int
+    #: Reads the checkpoint as it was when the list was started.
+    read: Callable[[], StoredCheckpoint]
+    thread: CheckpointThread
+    #: Thread and namespace.
+    names: tuple[str, str]
 
 
 def _asynchronous(method: Callable[..., Any]) -> Any:
@@ -226,15 +237,14 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
 
     def get_tuple(self, config: Any) -> CheckpointTuple | None:
         target = layout.parse_config(config)
-        while True:
-            found = self.thread(target).read(target.checkpoint)
-            if found is None:
-                return None
-            try:
-                return build_tuple(found, config["configurable"]["thread_id"], target.namespace or "")
-            except NotFound:
-                # Pruned between the two reads.
-                self.thread(target).clear_cache()
+        thread = self.thread(target)
+        names = (config["configurable"]["thread_id"], target.namespace or "")
+
+        def read() -> CheckpointTuple | None:
+            found = thread.read(target.checkpoint)
+            return None if found is None else build_tuple(found, *names)
+
+        return read_stable(thread.history, read)
 
     def list(
         self,
@@ -256,7 +266,14 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
     ) -> Mapping[str, DeltaChannelHistory]:
         target = layout.parse_config(config)
         thread = self.thread(target)
-        stored = thread.read(target.checkpoint)
+        read = partial(self._read_delta_history, thread, target.checkpoint, channels)
+        found = read_stable(thread.history, read)
+        return {channel: DeltaWalk(channel).result() for channel in channels} if found is None else found
+
+    def _read_delta_history(
+        self, thread: CheckpointThread, checkpoint: str | None, channels: Sequence[str]
+    ) -> dict[str, DeltaChannelHistory]:
+        stored = thread.read(checkpoint)
         found = {channel: DeltaWalk(channel) for channel in channels}
         searched = [walk for walk in found.values() if stored is not None and not walk.add_trail(stored)]
         # Checkpoints that were put again may make their own descendants their ancestors.
@@ -326,7 +343,7 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
             return
         for run in self._all_runs():
             with self._deleted_meanwhile(run):
-                self._delete_from(run, deleted_runs)
+                read_stable(self.hf.history(run), partial(self._delete_from, run, deleted_runs))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         source, target = layout.check_thread_id(source_thread_id), layout.check_thread_id(target_thread_id)
@@ -436,15 +453,9 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         if limit is not None and limit <= 0:
             return
         count = 0
-        for _, _, read, names in self._candidates(target, until, few=limit is not None and not wanted):
-            try:
-                found = read()
-                about = found.part("metadata") if wanted else {}
-                if not all(_matches(about or {}, key, value) for key, value in wanted.items()):
-                    continue
-                item = build_tuple(found, *names)
-            except NotFound:
-                # Pruned since the list was started.
+        for candidate in self._candidates(target, until, few=limit is not None and not wanted):
+            item = _build_if_matching(candidate, wanted)
+            if item is None:
                 continue
             yield item
             count += 1
@@ -474,11 +485,11 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
             thread = self.thread(layout.ThreadConfig(*names, None))
             if target is None or target.checkpoint is None:
                 for checkpoint, read in thread.iter_checkpoints(until, **paging):
-                    yield checkpoint, -number, read, names
+                    yield Candidate(checkpoint, -number, read, thread, names)
             elif until is None or target.checkpoint < until:
                 found = thread.read(target.checkpoint)
                 if found is not None:
-                    yield target.checkpoint, -number, lambda: found, names
+                    yield Candidate(target.checkpoint, -number, lambda: found, thread, names)
 
         yield from heapq.merge(
             *(each(number, run) for number, run in enumerate(runs)), key=itemgetter(0, 1), reverse=True
@@ -498,18 +509,29 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
 
     def _is_thread(self, run: str) -> bool:
         """Return whether a run is one of a thread, by its state: the store may have other runs."""
-        try:
-            head = self.hf.history(run).head
-            found = head.get("checkpoint")
+        history = self.hf.history(run)
+
+        def read() -> bool:
+            head = history.head
+            try:
+                found = head.get("checkpoint")
+            except NotFound as error:
+                if "path" not in error.details:
+                    raise
+                return False
             return layout.is_checkpoint(found) or (found is None and layout.is_empty_state(head.state))
-        except NotFound:
-            return False
+
+        return bool(read_stable(history, read))
 
     def _names(self, run: str) -> tuple[str, str]:
         """Return the thread and the namespace of a run."""
         thread, namespace = layout.parse_run_id(run)
         if thread is None or namespace is None:
-            thread, namespace = self.hf.history(run).head.copy("thread")
+            history = self.hf.history(run)
+            found = read_stable(history, lambda: history.head.copy("thread"))
+            if found is None:
+                raise NotFound(f"run {run!r} was deleted", run=run)
+            thread, namespace = found
         return thread, namespace
 
     def _delete(self, run: str) -> None:
@@ -574,6 +596,25 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
             if self._is_thread(run):
                 raise
             self._clear_cache(run)
+
+
+def _build_if_matching(candidate: Candidate, wanted: Mapping[str, Any]) -> CheckpointTuple | None:
+    """Return a checkpoint if its metadata have the wanted values; None if they have not, or if it was pruned since the
+    list was started."""
+    thread = candidate.thread
+    # If versions were removed meanwhile, the checkpoint itself may still exist.
+    reads = chain([candidate.read], repeat(partial(thread.read, candidate.checkpoint)))
+
+    def build() -> CheckpointTuple | None:
+        found = next(reads)()
+        if found is None:
+            return None
+        about = found.part("metadata") if wanted else {}
+        if not all(_matches(about or {}, key, value) for key, value in wanted.items()):
+            return None
+        return build_tuple(found, *candidate.names)
+
+    return read_stable(thread.history, build)
 
 
 def _matches(metadata: Mapping[str, Any], key: str, value: Any) -> bool:

@@ -24,9 +24,9 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from holdfast import History, Version
-from holdfast.errors import AlreadyExists, InvalidCall, NotFound, StaleVersion, UnsupportedValue
+from holdfast.errors import AlreadyExists, NotFound, StaleVersion, UnsupportedValue
 from holdfast.history.attachments import key_after_rollback
-from holdfast.integrations.langgraph.checkpoints import PAGE, Attempts, Checkpoints
+from holdfast.integrations.langgraph.checkpoints import PAGE, Attempts, Checkpoints, read_stable
 from holdfast.integrations.langgraph.layout import (
     NewCheckpoint,
     Serializer,
@@ -112,26 +112,28 @@ class CheckpointThread:
         }
         #: By checkpoint, the key of its writes if that is not its id.
         self._write_keys: dict[str, str] = {}
+        #: The checkpoint that is put, and the trails of its delta channels once they are known.
+        self._trails: tuple[str, dict[str, Any] | None] = ("", None)
 
     # Reading
 
     def read(self, checkpoint: str | None) -> StoredCheckpoint | None:
-        """Return a checkpoint, or the latest one."""
-        try:
-            version = self._read_after_puts() if checkpoint is None else self.checkpoints.find(checkpoint)
-            # After the version is read: a rollback in between is then known.
-            self._note_rollbacks()
-            if checkpoint is None and version is not None:
-                version = self._latest(version)
-            elif checkpoint is not None and version is not None:
-                version = self._edited().get(checkpoint, version)
-            if version is None or self.checkpoints.id_of(version) is None:
-                return None
-            if checkpoint not in self._write_keys or self._rollbacks.last_to(version.number) is not None:
-                self._note_write_key(version)
-            return self._with_writes([version])[0]
-        except NotFound:
+        """Return a checkpoint, or the latest one; None if it does not exist."""
+        return read_stable(self.history, partial(self._read, checkpoint))
+
+    def _read(self, checkpoint: str | None) -> StoredCheckpoint | None:
+        version = self._read_after_puts() if checkpoint is None else self.checkpoints.find(checkpoint)
+        # After the version is read: a rollback in between is then known.
+        self._note_rollbacks()
+        if checkpoint is None and version is not None:
+            version = self._latest(version)
+        elif checkpoint is not None and version is not None:
+            version = self._edited().get(checkpoint, version)
+        if version is None or self.checkpoints.id_of(version) is None:
             return None
+        if checkpoint not in self._write_keys or self._rollbacks.last_to(version.number) is not None:
+            self._note_write_key(version)
+        return self._with_writes([version])[0]
 
     def _read_after_puts(self) -> Version:
         """Return the head, after a put that another thread has started, unless that takes long."""
@@ -172,6 +174,7 @@ class CheckpointThread:
             if head is None or head.checkpoint != new.parent:
                 head = self._read_head()
             attempts = Attempts(self.history)
+            self._trails = ("", None)
             while True:
                 self._head = None
                 try:
@@ -183,15 +186,10 @@ class CheckpointThread:
                     if error.details.get("refused"):
                         raise
                     head = self._read_head()
-                except AlreadyExists:
-                    # The checkpoint was removed again.
+                except (AlreadyExists, NotFound):
+                    # Versions were removed meanwhile, or the thread was deleted: then it starts again.
                     if not attempts.may_repeat():
                         raise
-                    head = self._read_head()
-                except NotFound:
-                    if head is None or self._is_run_of(head.version):
-                        raise
-                    # The thread was deleted meanwhile: it starts again.
                     head = self._read_head()
 
     def put_writes(self, checkpoint: str, task: str, path: str, rows: Mapping[int, Any]) -> None:
@@ -321,28 +319,21 @@ class CheckpointThread:
 
     def _read_head(self) -> KnownHead | None:
         """Read the current head; None if the run does not exist."""
-        self._head = None
-        while True:
-            try:
-                head = self.history.head
-            except NotFound:
-                self._note_rollbacks()
-                return None
-            try:
-                checkpoint = self.checkpoints.id_of(head)
-                stored = None if checkpoint is None else self.checkpoints.part(head, "checkpoint")
-                if checkpoint is not None and not isinstance(stored, dict):
-                    raise not_a_thread(self.history.id)
-                break
-            except InvalidCall:
-                # The thread may have been deleted, or moved on and pruned, between the two reads.
-                if self._is_run_of(head) and self.history.run_record().head == head.number:
-                    raise
+        self._head = read_stable(self.history, self._read_stored_head)
+        if self._head is None:
+            self._note_rollbacks()
+        return self._head
+
+    def _read_stored_head(self) -> KnownHead:
+        head = self.history.head
+        checkpoint = self.checkpoints.id_of(head)
+        stored = None if checkpoint is None else self.checkpoints.part(head, "checkpoint")
+        if checkpoint is not None and not isinstance(stored, dict):
+            raise not_a_thread(self.history.id)
         self._is_checked = True
         self._note_rollbacks()
         self._note_write_key(head)
-        self._head = self._known(head, checkpoint, stored or {})
-        return self._head
+        return self._known(head, checkpoint, stored or {})
 
     def _known(self, version: Version, checkpoint: str | None, stored: Mapping[str, Any]) -> KnownHead:
         """Return a version as a head, with what its stored checkpoint says of its channels."""
@@ -353,11 +344,6 @@ class CheckpointThread:
             stored.get("versions_seen") or {},
             {name: versions[name] for name in self.checkpoints.channels(version) if name in versions},
         )
-
-    def _is_run_of(self, version: Version) -> bool:
-        """Return whether the run of a version still exists: it may have been deleted, and created again."""
-        found = self.history.context.store.revision(self.history.id)
-        return found is not None and found[0] == version.reader.run.key
 
     def _note_rollbacks(self) -> None:
         """Read the rollbacks of the run, and of the runs above."""
@@ -418,13 +404,15 @@ class CheckpointThread:
 
     def _pages(self, before: str | None, first: int = PAGE) -> Iterator[list[tuple[str, Version]]]:
         """Yield pages of checkpoints and their versions, in descending order of ids."""
-        self._rollbacks.refresh()
-        try:
-            edited = self._edited()
-        except NotFound:
+        edited = read_stable(self.history, self._refreshed_edit)
+        if edited is None:
             return
         for page in self.checkpoints.pages(before, first):
             yield [(checkpoint, edited.get(checkpoint, version)) for checkpoint, version in page]
+
+    def _refreshed_edit(self) -> dict[str | None, Version]:
+        self._rollbacks.refresh()
+        return self._edited()
 
     def _with_writes(self, versions: list[Version]) -> list[StoredCheckpoint]:
         """Return checkpoints with their writes, which are read together."""
@@ -511,8 +499,8 @@ class CheckpointThread:
             head = self._give_key(head, head.checkpoint)
         redact = self.history.context.redact
         trails: dict[str, Any] = {}
-        if new.delta_channels and head is not None and head.checkpoint is not None:
-            trails = build_trails(new, self._with_writes([self.history.at(head.version.number)])[0])
+        if head is not None and head.checkpoint is not None:
+            trails = self._trails_after(partial(self.history.at, head.version.number), new)
         made = self._commit(
             head, new, self._changed(head, new), trails, expected=0 if head is None else head.version
         )
@@ -528,9 +516,7 @@ class CheckpointThread:
         found = self._first() if new.parent is None else self.checkpoints.find(new.parent)
         # The parent may have been pruned, or never stored.
         parent = found or head.version
-        trails: dict[str, Any] = {}
-        if new.delta_channels and new.parent is not None and found is not None:
-            trails = build_trails(new, self._with_writes([parent])[0])
+        trails = {} if new.parent is None else self._trails_after(lambda: found, new)
         known = self._known(parent, new.parent, self.checkpoints.part(parent, "checkpoint") or {})
         self._commit(
             known,
@@ -542,6 +528,24 @@ class CheckpointThread:
             note=BRANCH,
             move=head.checkpoint is None or new.id > head.checkpoint,
         )
+
+    def _trails_after(self, read_parent: Callable[[], Version | None], new: NewCheckpoint) -> dict[str, Any]:
+        """Return the trails of the delta channels of a checkpoint. They are kept while its put is repeated, because
+        its parent may have been pruned since."""
+        if not new.delta_channels:
+            return {}
+        before = self._trails
+        self._trails = (new.id, before[1])
+        parent = read_parent()
+        if parent is not None:
+            self._trails = (new.id, build_trails(new, self._with_writes([parent])[0]))
+        elif before == (new.id, None):
+            raise NotFound(
+                f"run {self.history.id!r}: checkpoint {new.parent} was pruned while checkpoint {new.id} was put after "
+                "it, so the values of delta channels are not known: continue from the latest checkpoint",
+                run=self.history.id,
+            )
+        return self._trails[1] or {}
 
     def _changed(self, parent: KnownHead | None, new: NewCheckpoint) -> Mapping[str, Any]:
         """Return the channels of a checkpoint, without the values of those that are as in its parent. They are taken
