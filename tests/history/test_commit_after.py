@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from holdfast import (
     StaleVersion,
     Version,
 )
+
+pytest_plugins = ["postgres_fixtures"]
 
 
 @pytest.fixture
@@ -187,6 +189,58 @@ def test_patch_of_a_missing_path_is_refused(four: History, subtests: pytest.Subt
             with pytest.raises(NotFound):
                 four.patch({path: 1}, after=4)
             assert len(four.versions()) == 4
+
+
+# Two processes
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def processes(request: pytest.FixtureRequest, file: Path) -> Iterator[tuple[History, History]]:
+    """One run in two open stores, as two processes have it. The first has advanced it since the second has read it."""
+    where = file if request.param == "sqlite" else request.getfixturevalue("url")
+    with holdfast.open(where) as one, holdfast.open(where) as other:
+        first, second = one.history("run-1"), other.history("run-1")
+        first.commit({"n": 0, "parts": [{"text": "x" * 100} for _ in range(50)]})
+        second.patch({"n": 1}, after=second.head)
+        for number in range(3):
+            first.commit({"n": number, "parts": [{"text": f"{number}" * 100, "k": [{}]} for _ in range(70)]})
+        yield first, second
+        assert one.verify().ok
+
+
+def test_version_that_another_process_committed_is_followed(processes: tuple[History, History]) -> None:
+    _, second = processes
+    head = second.head
+    made = second.patch({"n": "patched"}, after=head)
+    assert (made.number, made.parent, made.state["n"]) == (6, 5, "patched")
+    assert made.state["parts"] == head.state["parts"]
+
+
+def test_commits_follow_a_version_that_another_process_committed(processes: tuple[History, History]) -> None:
+    first, second = processes
+    aside = second.commit({"n": "aside"}, after=5, move=False)
+    assert (aside.number, aside.parent, second.head.number) == (6, 5, 5)
+    first.commit({"n": "one"})
+    assert second.commit({"n": "two"}, after=7, expected=7).parent == 7
+    with pytest.raises(NotFound):
+        second.commit({"n": 0}, after=99)
+
+
+def test_rollback_with_a_state_reaches_a_version_that_was_committed_meanwhile(
+    processes: tuple[History, History], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = processes
+    at, parts = second.at, [{"text": "y" * 100, "k": [{}]} for _ in range(70)]
+
+    def advanced(ref: Any) -> Version:
+        monkeypatch.undo()
+        for number in range(4):
+            first.commit({"n": number, "parts": [*parts, number]})
+        return at(ref)
+
+    monkeypatch.setattr(second, "at", advanced)
+    made = second.rollback(to="head", state={"n": 10, "parts": [*parts, 3]})
+    assert (made.number, made.parent, made.timeline) == (10, 9, 2)
 
 
 # Copies

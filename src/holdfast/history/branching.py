@@ -263,6 +263,10 @@ def append_after(
             # Another process may have rolled the run back since this head was read.
             is_fresh, head = True, committer.fresh_head()
             continue
+        if number > head.run.last and not is_fresh:
+            # Another process has committed it since this head was read.
+            is_fresh, head = True, committer.fresh_head()
+            continue
         at = head
         if number != head.number:
             reader = context.reader(head.run)
