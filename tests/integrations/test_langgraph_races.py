@@ -193,6 +193,39 @@ def test_reads_during_pruning_return_the_checkpoint_that_is_kept(savers: Savers)
     assert item.config == latest
 
 
+@pytest.mark.parametrize("moment", ["attach", "commit"])
+def test_two_prunings_after_an_edit_by_hand_both_end(savers: Savers, moment: str) -> None:
+    one, other = savers
+    first = put(one, config(), {"x": 1})
+    put(one, first, {"x": 2})
+    edit(one, {"x": 3})
+    call_before(thread_of(one, config()).history, moment, lambda: other.prune(["t"]))
+    one.prune(["t"])
+    for saver in savers:
+        assert [item.checkpoint["channel_values"] for item in saver.list(config())] == [{"x": 3}]
+
+
+def test_pruning_is_repeated_while_a_graph_puts_checkpoints(
+    savers: Savers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = savers
+    last = put(one, config(), {"x": 0})
+    store: Any = one.hf.history("t").context.store
+    prune, left = store.prune, [*range(25)]
+
+    def disturbed(*args: Any) -> Any:
+        nonlocal last
+        if left:
+            last = put(other, last, {"x": left.pop()})
+        return prune(*args)
+
+    monkeypatch.setattr(store, "prune", disturbed)
+    last = put(other, last, {"x": "more than one"})
+    one.prune(["t"])
+    assert not left
+    assert [item.config for item in other.list(config())] == [last]
+
+
 # Content that is missing for good
 
 

@@ -375,7 +375,7 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
                     self._delete(run)
                 else:
                     with self._deleted_meanwhile(run):
-                        self._keep_latest(run)
+                        read_stable(self.hf.history(run), partial(self._keep_latest, run))
 
     # Asynchronous counterparts
 
@@ -540,11 +540,15 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         self._clear_cache(run)
 
     def _keep_latest(self, run: str) -> None:
-        """Prune a run to its latest checkpoint, and tagged and pinned versions; delete it if there are none."""
+        """Prune a run to its latest checkpoint, and tagged and pinned versions; delete it if there are none. It is
+        repeated while others write to the run."""
         thread = self.thread(layout.ThreadConfig(*self._names(run), None))
-        empty = thread.settle_head()
-        thread.give_key()
-        kept = self.hf.history(run).prune(Retention(last=0)).kept
+        while True:
+            empty = thread.settle_head()
+            thread.give_key()
+            with contextlib.suppress(StaleVersion):
+                kept = self.hf.history(run).prune(Retention(last=0)).kept
+                break
         if empty is not None and kept == (empty,):
             self._delete(run)
         self._clear_cache(run)

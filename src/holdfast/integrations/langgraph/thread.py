@@ -235,9 +235,12 @@ class CheckpointThread:
         """Commit the head again under a key, with its writes, if it has none because the state was edited by hand:
         otherwise the writes would be pruned with the version that was edited."""
         with self._lock:
-            head = self._read_head()
-            if head is not None and head.checkpoint is not None and head.version.key is None:
-                self._give_key(head, head.checkpoint)
+            while True:
+                head = self._read_head()
+                if head is None or head.checkpoint is None or head.version.key is not None:
+                    return
+                with suppress(StaleVersion):
+                    self._give_key(head, head.checkpoint)
 
     # Internals
 
