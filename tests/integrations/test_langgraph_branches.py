@@ -13,7 +13,7 @@ import numpy
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
-from langgraph_graphs import checkpoint, config, ids, put
+from langgraph_graphs import asking, checkpoint, config, ids, put
 
 import holdfast
 from holdfast import Holdfast, StaleVersion
@@ -81,6 +81,27 @@ def test_single_writer_refuses_a_stale_writer(hf: Holdfast) -> None:
     hf.rollback("t", to=1)
     put(other, start, {"x": 3})
     assert values(one, config()) == {"x": 3}, "after a rollback, writers continue from its version"
+
+
+def test_single_writer_updates_the_state_for_a_task_that_has_finished(hf: Holdfast) -> None:
+    """LangGraph's savers keep the writes of the task, and the update is applied."""
+    found = []
+    savers: list[Any] = [InMemorySaver(), HoldfastSaver(hf, single_writer=True)]
+    for saver in savers:
+        graph = asking(saver, [])
+        graph.invoke({"messages": [], "turns": 0}, config(), durability="sync")
+        graph.update_state(config(), {"messages": ["by hand"]}, as_node="sure")
+        found.append(graph.get_state(config()).values)
+    assert found[0] == found[1]
+    assert found[1]["messages"] == ["by hand"]
+
+
+def test_single_writer_names_the_task_that_was_executed_twice(hf: Holdfast) -> None:
+    saver = HoldfastSaver(hf, single_writer=True)
+    start = put(saver, config(), {"x": 0})
+    saver.put_writes(start, [("x", 1)], "task-1", "path")
+    with pytest.raises(StaleVersion, match="another execution of task task-1"):
+        saver.put_writes(start, [("x", 2)], "task-1", "path")
 
 
 def test_thread_started_by_two_writers_has_two_timelines(hf: Holdfast) -> None:

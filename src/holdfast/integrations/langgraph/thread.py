@@ -302,11 +302,20 @@ class CheckpointThread:
             stored = self.history.attachments(checkpoint)[checkpoint]
         # They may have been pruned meanwhile.
         known = collect_writes(stored, self._serializer.unseal).get(task, {})
+        # LangGraph's `update_state` writes for a task under a path of its own, and then puts a checkpoint, which is
+        # refused if another writer was first.
         if self._single_writer and any(
-            index in known and not are_stored_alike([known[index].channel, known[index].value], row)
+            index in known
+            and known[index].path == path
+            and not are_stored_alike([known[index].channel, known[index].value], row)
             for index, row in rows.items()
         ):
-            raise self._refused(f"task {task} of checkpoint {checkpoint} has stored other writes")
+            raise StaleVersion(
+                f"run {self.history.id!r}: another execution of task {task} of checkpoint {checkpoint} has stored "
+                "other writes: read the latest checkpoint, then continue from there",
+                run=self.history.id,
+                refused=True,
+            )
         missing = {
             index: [channel, self._serializer.seal(value)]
             for index, (channel, value) in rows.items()
@@ -471,9 +480,10 @@ class CheckpointThread:
         return found if found is not None and self.checkpoints.id_of(found) == name else None
 
     def _refused(self, what: str) -> StaleVersion:
+        of_subgraph = "; invoke the graph with a config that names no checkpoint" if self._names[1] else ""
         return StaleVersion(
             f"run {self.history.id!r}: {what}, but the thread was continued from there: read its latest checkpoint, "
-            "then try again",
+            f"then try again{of_subgraph}",
             run=self.history.id,
             refused=True,
         )
