@@ -14,6 +14,7 @@ from langgraph_graphs import asking, checkpoint, config, put, talk
 import holdfast
 from holdfast import AlreadyExists, History, Retention, Version
 from holdfast.integrations.langgraph import HoldfastSaver
+from holdfast.integrations.langgraph.thread import CheckpointThread
 
 
 @pytest.fixture
@@ -273,6 +274,15 @@ def test_short_list_of_many_threads_reads_few_checkpoints(
     everything = [each.checkpoint["id"] for each in saver.list(None)]
     assert everything == [f"{number:03}" for number in reversed(range(60))]
     assert [each.checkpoint["id"] for each in saver.list(None, limit=40)] == everything[:40]
+
+
+def test_puts_to_hundreds_of_threads_in_turn_read_nothing(
+    saver: HoldfastSaver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = [put(saver, config(f"t{number}"), {"x": 1}) for number in range(400)]
+    monkeypatch.setattr(CheckpointThread, "_read_head", lambda thread: pytest.fail("read the head again"))
+    for place in places:
+        put(saver, place, {"x": 2})
 
 
 def test_list_of_one_checkpoint_reads_no_others(

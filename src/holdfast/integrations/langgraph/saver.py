@@ -50,8 +50,9 @@ from holdfast.store.process_fork import reset_in_children
 Runs = list[str]
 #: How often the export of a run is tried that other writers change.
 _EXPORTS = 5
-#: Maximum number of runs that are cached.
-_MAX_CACHED = 256
+#: Maximum number of runs that are cached: more than are used at once, because each put to one that is not cached reads
+#: the head. One takes about 8 KB, and the state of its latest checkpoint.
+_MAX_CACHED = 1_024
 #: Turns of an event loop, more than those between the end of a put and the call of the next.
 _TURNS = 20
 #: Puts, one after the other, that a read waits for.
