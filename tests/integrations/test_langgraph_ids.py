@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
+from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph_graphs import checkpoint, config, put
 
 import holdfast
@@ -30,7 +34,7 @@ def test_invalid_config_is_refused(saver: HoldfastSaver) -> None:
         {"configurable": {"thread_id": None}},
         {"configurable": {"thread_id": ""}},
         {"configurable": {"thread_id": ["t"]}},
-        {"configurable": {"thread_id": True}},
+        {"configurable": {"thread_id": b"t"}},
         {"configurable": {"thread_id": "t", "checkpoint_ns": 7}},
         {"configurable": {"thread_id": "t", "checkpoint_id": "two words"}},
         {"configurable": {"thread_id": "t", "checkpoint_id": 7}},
@@ -132,6 +136,49 @@ def test_ids_of_other_types_are_read_as_text(saver: HoldfastSaver) -> None:
     assert found.checkpoint["channel_values"] == {"x": 1}
     put(saver, config(UUID(int=3)), {"x": 2})
     assert sorted(run.id for run in saver.hf.iter_runs()) == ["00000000-0000-0000-0000-000000000003", "7"]
+
+
+def test_thread_ids_that_langgraph_turns_into_text_name_the_thread(saver: HoldfastSaver) -> None:
+    names: list[Any] = [1.5, 7, True, UUID(int=3)]
+    for name in names:
+        put(saver, config(str(name)), {"x": 1})
+        assert len([*saver.list(config(name))]) == 1
+        saver.copy_thread(name, f"copy of {name}")
+        saver.prune([name])
+        saver.delete_thread(name)
+        assert saver.get_tuple(config(name)) is None
+        saver.delete_thread(f"copy of {name}")
+    assert [*saver.list(None)] == []
+
+
+def _note_thread(threads: list[int], close: Callable[[], None]) -> None:
+    threads.append(threading.get_ident())
+    close()
+
+
+def test_saver_is_opened_as_those_of_langgraph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(tmp_path / "runs.db")
+    with HoldfastSaver.from_conn_string(path) as saver:
+        saver.setup()
+        first = put(saver, config(), {"x": 1})
+
+    async def main() -> None:
+        async with HoldfastSaver.from_conn_string(path, single_writer=True) as saver:
+            assert await saver.aget_tuple(first) is not None
+            monkeypatch.setattr(saver.hf, "close", partial(_note_thread, closed_in, saver.hf.close))
+
+    closed_in: list[int] = []
+    asyncio.run(main())
+    assert closed_in
+    assert threading.get_ident() not in closed_in, "closed outside of the event loop"
+
+
+def test_file_of_another_saver_is_refused_with_the_command_that_imports_it(tmp_path: Path) -> None:
+    path = tmp_path / "old.sqlite"
+    with SqliteSaver.from_conn_string(str(path)) as official:
+        put(official, config(checkpoint_ns=""), {"x": 1})
+    with pytest.raises(holdfast.IncompatibleFormat, match=r"`holdfast import-langgraph .*sqlite`"):
+        HoldfastSaver(path)
 
 
 def test_run_that_is_not_a_thread_is_refused_and_unchanged(saver: HoldfastSaver) -> None:

@@ -97,8 +97,8 @@ def check_checkpoint_id(checkpoint_id: Any) -> str:
 
 
 def check_thread_id(thread_id: Any) -> str:
-    """Return a thread's id as text, or raise `InvalidCall`."""
-    if isinstance(thread_id, bool) or not isinstance(thread_id, str | int | UUID):
+    """Return a thread's id as text, as LangGraph does for numbers and UUIDs, or raise `InvalidCall`."""
+    if not isinstance(thread_id, str | int | float | UUID):
         raise InvalidCall(f"thread_id is a string, not {type(thread_id).__name__}")
     if not str(thread_id):
         raise InvalidCall("thread_id is empty: give the thread a name")

@@ -223,6 +223,15 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         reset_in_children(copied)
         return copied
 
+    @classmethod
+    def from_conn_string(cls, conn_string: str, **options: Any) -> HoldfastSaver:
+        """Open a store as LangGraph's savers do: `with HoldfastSaver.from_conn_string("runs.db") as saver`, also with
+        `async with`. The options are those of the class."""
+        return cls(conn_string, **options)
+
+    def setup(self) -> None:
+        """Do nothing: a store is created or migrated when it is opened. LangGraph's savers need this call."""
+
     def close(self) -> None:
         """Close the store, if this saver opened it."""
         if self._owns_store:
@@ -233,6 +242,13 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    async def __aenter__(self) -> HoldfastSaver:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._writes.ended()
+        await run_off_loop(self.close)
 
     # Reading
 
@@ -332,7 +348,7 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
 
     # Deleting and copying
 
-    def delete_thread(self, thread_id: str) -> None:
+    def delete_thread(self, thread_id: Any) -> None:
         for run in self._runs(layout.check_thread_id(thread_id)):
             self._delete(run)
 
@@ -346,7 +362,7 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
             with self._deleted_meanwhile(run):
                 read_stable(self.hf.history(run), partial(self._delete_from, run, deleted_runs))
 
-    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+    def copy_thread(self, source_thread_id: Any, target_thread_id: Any) -> None:
         source, target = layout.check_thread_id(source_thread_id), layout.check_thread_id(target_thread_id)
         runs = self._runs(source)
         if self._runs(target):

@@ -24,6 +24,9 @@ from holdfast.store.sqlite.connection import SQLiteConnection, translate_error
 
 #: "hold" in ASCII: identifies a SQLite file as a store.
 APPLICATION_ID = 0x686F6C64
+_COUNT_LANGGRAPH_TABLES = (
+    "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name IN ('checkpoints', 'writes')"
+)
 #: Seconds that another process may take to create the tables of a new file.
 _CREATION = 1.0
 #: Calls from `holdfast.open` down to `prepare`.
@@ -50,7 +53,10 @@ def prepare(connection: SQLiteConnection, path: str, timeout: float, *, has_wal:
     if made == APPLICATION_ID and version == newest:
         return
     if made not in (0, APPLICATION_ID) or (made == 0 and tables):
-        raise IncompatibleFormat(f"{path} is a SQLite database, but not a Holdfast store: open another file")
+        advice = "open another file"
+        if connection.value(_COUNT_LANGGRAPH_TABLES) == 2:
+            advice = f"copy the threads of LangGraph's SqliteSaver with `holdfast import-langgraph {path}`, or {advice}"
+        raise IncompatibleFormat(f"{path} is a SQLite database, but not a Holdfast store: {advice}")
     _check_format(version, path)
     if (
         made == 0
