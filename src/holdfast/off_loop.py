@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextvars
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -83,6 +83,13 @@ async def finish_call(call: Future[T]) -> T:
             # No caller will retrieve this exception.
             warn("a call failed after its task was cancelled: %s", future.exception())
         raise
+
+
+class Completed:
+    """The result of a call that had nothing to do: callers may await it, or not."""
+
+    def __await__(self) -> Iterator[None]:
+        return iter(())
 
 
 def off_loop(method: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:

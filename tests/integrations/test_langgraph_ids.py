@@ -164,6 +164,7 @@ def test_saver_is_opened_as_those_of_langgraph(tmp_path: Path, monkeypatch: pyte
 
     async def main() -> None:
         async with HoldfastSaver.from_conn_string(path, single_writer=True) as saver:
+            await saver.setup()
             assert await saver.aget_tuple(first) is not None
             monkeypatch.setattr(saver.hf, "close", partial(_note_thread, closed_in, saver.hf.close))
 

@@ -499,6 +499,11 @@ def test_setup_is_not_needed(hf: Holdfast) -> None:
     store = HoldfastStore(hf)
     store.put(("a",), "k", {"n": 1})
     store.setup()
+
+    async def main() -> None:
+        await store.setup()
+
+    asyncio.run(main())
     assert keys(store.search(())) == ["k"]
 
 

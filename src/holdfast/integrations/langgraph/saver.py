@@ -43,7 +43,7 @@ from holdfast.integrations.langgraph.checkpoints import read_stable
 from holdfast.integrations.langgraph.layout import DeltaWalk, StoredCheckpoint, build_config, build_tuple
 from holdfast.integrations.langgraph.rollbacks import DELETED
 from holdfast.integrations.langgraph.thread import CheckpointThread
-from holdfast.off_loop import finish_call, run_off_loop, start_call
+from holdfast.off_loop import Completed, finish_call, run_off_loop, start_call
 from holdfast.store.process_fork import reset_in_children
 
 #: Ids of runs. Defined here because `list` is a method in the class.
@@ -229,8 +229,10 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         `async with`. The options are those of the class."""
         return cls(conn_string, **options)
 
-    def setup(self) -> None:
-        """Do nothing: a store is created or migrated when it is opened. LangGraph's savers need this call."""
+    def setup(self) -> Completed:
+        """Do nothing: a store is created or migrated when it is opened. LangGraph's savers need this call, which those
+        for asynchronous graphs await."""
+        return Completed()
 
     def close(self) -> None:
         """Close the store, if this saver opened it."""

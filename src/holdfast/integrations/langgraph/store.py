@@ -45,7 +45,7 @@ from holdfast.items import ItemKey, NewItem, Selection, StoredItem
 from holdfast.log import warn
 from holdfast.model.checks import check_integer, check_number
 from holdfast.model.names import short
-from holdfast.off_loop import run_off_loop
+from holdfast.off_loop import Completed, run_off_loop
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: The longest time to live, 1,900 years.
@@ -126,8 +126,10 @@ class HoldfastStore(BaseStore):
         self._owns_store = not isinstance(store, Holdfast)
         self.hf: Holdfast = store if isinstance(store, Holdfast) else holdfast.open(store)
 
-    def setup(self) -> None:
-        """Do nothing: a store is set up when it is opened. For code that calls it, as LangGraph's stores need it."""
+    def setup(self) -> Completed:
+        """Do nothing: a store is set up when it is opened. LangGraph's stores need this call, which the asynchronous
+        ones await."""
+        return Completed()
 
     def close(self) -> None:
         """Stop the sweeper, and close the store if this one opened it."""
