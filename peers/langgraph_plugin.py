@@ -70,12 +70,9 @@ class DatabaseSaver(HoldfastSaver):
 
     @classmethod
     @contextmanager
-    def from_conn_string(cls, conn_string: str) -> Iterator[HoldfastSaver]:
+    def from_conn_string(cls, conn_string: str) -> Iterator[HoldfastSaver]:  # type: ignore[override]
         with _location(conn_string) as where, cls(where) as saver:
             yield saver
-
-    def setup(self) -> None:
-        """Do nothing: an open store is ready."""
 
 
 class AsyncDatabaseSaver(DatabaseSaver):
@@ -86,9 +83,6 @@ class AsyncDatabaseSaver(DatabaseSaver):
     async def from_conn_string(cls, conn_string: str) -> AsyncIterator[HoldfastSaver]:  # type: ignore[override]
         with _location(conn_string) as where, cls(where) as saver:
             yield saver
-
-    async def setup(self) -> None:  # type: ignore[override]
-        """Do nothing: an open store is ready."""
 
 
 class InMemoryStore(HoldfastStore):
@@ -119,9 +113,6 @@ class AsyncDatabaseStore(HoldfastStore):
     ) -> AsyncIterator[Any]:
         with _location(conn_string) as where, cls(where, index=index, ttl=ttl) as store:
             yield store
-
-    async def setup(self) -> None:  # type: ignore[override]
-        """Do nothing: an open store is ready."""
 
     async def sweep_ttl(self) -> int:  # type: ignore[override]
         return await asyncio.to_thread(super().sweep_ttl)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextvars
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Generator
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -88,8 +88,8 @@ async def finish_call(call: Future[T]) -> T:
 class Completed:
     """The result of a call that had nothing to do: callers may await it, or not."""
 
-    def __await__(self) -> Iterator[None]:
-        return iter(())
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()
 
 
 def off_loop(method: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:

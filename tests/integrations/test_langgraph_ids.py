@@ -71,7 +71,7 @@ def test_invalid_calls_are_refused(saver: HoldfastSaver) -> None:
         lambda: saver.prune("t"),
         lambda: saver.prune(["t"], strategy="everything"),
         lambda: saver.delete_for_runs("run"),
-        lambda: saver.delete_thread(None),  # type: ignore[arg-type]
+        lambda: saver.delete_thread(None),
         lambda: HoldfastSaver(saver.hf, single_writer="yes"),  # type: ignore[arg-type]
     ]
     for call in calls:

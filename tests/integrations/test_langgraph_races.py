@@ -231,7 +231,7 @@ def test_pruning_is_repeated_while_a_graph_puts_checkpoints(
 
 @pytest.mark.timeout(60)
 def test_checkpoint_whose_artifact_is_missing_is_reported(tmp_path: Path) -> None:
-    values = [{"x": os.urandom(300_000)}, {"x": 2, "y": 1}]
+    values: list[dict[str, Any]] = [{"x": os.urandom(300_000)}, {"x": 2, "y": 1}]
     with holdfast.open(tmp_path / "runs.db", artifacts=tmp_path / "artifacts") as hf:
         first = put(HoldfastSaver(hf), config(), values[0])
         second = put(HoldfastSaver(hf), first, values[1])

@@ -626,7 +626,8 @@ def _build_if_matching(candidate: Candidate, wanted: Mapping[str, Any]) -> Check
     list was started."""
     thread = candidate.thread
     # If versions were removed meanwhile, the checkpoint itself may still exist.
-    reads = chain([candidate.read], repeat(partial(thread.read, candidate.checkpoint)))
+    again: Callable[[], StoredCheckpoint | None] = partial(thread.read, candidate.checkpoint)
+    reads = chain([candidate.read], repeat(again))
 
     def build() -> CheckpointTuple | None:
         found = next(reads)()
