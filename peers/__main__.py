@@ -76,6 +76,9 @@ _SUITES = {
                 "tests/test_pregel_async.py::test_imp_nested",
                 "tests/test_pregel_async.py::test_stream_buffering_single_node",
             ),
+            "fail now and then because LangGraph stops its threads before it passes the last write to the saver": (
+                "tests/test_retry.py::test_error_handler_resumes_after_crash_multiple_nodes",
+            ),
         },
         expected={
             _PRIVATE: (

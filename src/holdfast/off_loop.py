@@ -85,11 +85,20 @@ async def finish_call(call: Future[T]) -> T:
         raise
 
 
-class Completed:
-    """The result of a call that had nothing to do: callers may await it, or not."""
+class Completed(Coroutine[Any, Any, None]):
+    """A coroutine that has nothing to do: callers may await it, or not."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield from ()
+
+    def send(self, value: Any, /) -> None:
+        raise StopIteration
+
+    def throw(self, *error: Any) -> None:
+        raise error[0]
+
+    def close(self) -> None:
+        pass
 
 
 def off_loop(method: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:

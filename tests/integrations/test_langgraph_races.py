@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,94 @@ def test_checkpoint_that_two_writers_replace_is_stored_by_both(savers: Savers, m
         assert len([*saver.list(config())]) == 1
     stored = [version.get("channel_values.x") for version in one.hf.history("t").versions()]
     assert stored == ["one", "other", 1]
+
+
+def replace(saver: HoldfastSaver, first: Any, value: Any) -> None:
+    """Put the first checkpoint of the thread again."""
+    again = checkpoint({"x": value}, first["configurable"]["checkpoint_id"])
+    saver.put(config(checkpoint_ns=""), again, {"source": "loop", "step": 1}, {})
+
+
+def writes_of(saver: HoldfastSaver, chosen: Any) -> list[Any]:
+    found = saver.get_tuple(chosen)
+    return [] if found is None else [value for _, _, value in found.pending_writes or []]
+
+
+def test_writes_during_a_put_that_is_repeated_are_stored(savers: Savers) -> None:
+    one, other = savers
+    first = put(one, config(), {"x": 1})
+    edit(one, {"x": 2})
+
+    def write_and_edit() -> None:
+        # A second thread of the same process, and then another process.
+        writer = threading.Thread(target=lambda: one.put_writes(first, [("x", "written")], "task"))
+        writer.start()
+        writer.join(60)
+        edit(other, {"x": 3})
+
+    # After the thread has found the edited head, and copied its writes.
+    history = thread_of(one, first).history
+    call_before(history, "attach", lambda: call_before(history, "commit", write_and_edit))
+    put(one, first, {"x": 4})
+    for saver in (*savers, HoldfastSaver(other.hf)):
+        assert writes_of(saver, first) == ["written"]
+
+
+def test_writes_to_a_checkpoint_that_was_replaced_twice_are_read(savers: Savers) -> None:
+    one, other = savers
+    first = put(one, config(), {"x": 1})
+    replace(one, first, 2)
+    assert values_of(other, first) == {"x": 2}
+    other.put_writes(first, [("x", "early")], "task 0")
+    replace(one, first, 3)
+    other.put_writes(first, [("x", "late")], "task 1")
+    for saver in (*savers, HoldfastSaver(one.hf)):
+        assert values_of(saver, first) == {"x": 3}
+        assert writes_of(saver, first) == ["early", "late"]
+
+
+def test_checkpoint_that_is_replaced_after_a_pruning_has_the_new_values(savers: Savers) -> None:
+    one, other = savers
+    first = put(one, config(), {"x": 1})
+    replace(one, first, 2)
+    one.prune(["t"])
+    replace(one, first, 3)
+    for saver in (*savers, HoldfastSaver(other.hf)):
+        assert values_of(saver, first) == {"x": 3}
+        assert [item.checkpoint["channel_values"] for item in saver.list(config())] == [{"x": 3}]
+
+
+def test_writes_are_kept_if_the_head_is_edited_while_it_is_pruned(savers: Savers) -> None:
+    one, other = savers
+    last = put(one, put(one, config(), {"x": 1}), {"x": 2})
+    one.put_writes(last, [("x", "written")], "task")
+    store: Any = other.hf.history("t").context.store
+    call_before(store, "prune", lambda: edit(one, {"x": 3}))
+    other.prune(["t"])
+    for saver in savers:
+        assert values_of(saver, config()) == {"x": 3}
+        assert writes_of(saver, config()) == ["written"]
+
+
+def test_delta_checkpoint_after_a_pruned_parent_is_refused(savers: Savers) -> None:
+    one, other = savers
+    about: Any = {"source": "loop", "step": 1, "counters_since_delta_snapshot": {"items": 1}}
+
+    def next_of(saver: HoldfastSaver, where: Any) -> Any:
+        made = saver.put(where, checkpoint(), about, {})
+        saver.put_writes(made, [("items", "new")], "task")
+        return made
+
+    # A parent that was never stored, in a run from which nothing was removed, has no items.
+    last = next_of(one, config(checkpoint_ns="", checkpoint_id=checkpoint()["id"]))
+    for _ in range(2):
+        last = next_of(one, last)
+    known = other.get_tuple(config())
+    assert known is not None
+    next_of(one, last)
+    one.prune(["t"])
+    with pytest.raises(NotFound, match="continue from the latest checkpoint"):
+        next_of(other, known.config)
 
 
 def test_put_of_a_checkpoint_that_was_removed_meanwhile_is_stored(savers: Savers) -> None:

@@ -503,12 +503,20 @@ class History:
         """Remove the pin of a version; `NotFound` if it has none."""
         retention.set_mark(self.context, self.at(ref), PIN, on=False)
 
-    def prune(self, policy: Retention, *, dry_run: bool = False, quiet: bool = False) -> Pruned:
+    def prune(
+        self,
+        policy: Retention,
+        *,
+        dry_run: bool = False,
+        quiet: bool = False,
+        expected: int | Version | None = None,
+    ) -> Pruned:
         """Remove the versions that a policy does not keep; with `dry_run`, only report which. With `quiet`, the journal
-        gets no event: it would grow without limit where versions are pruned every minute."""
+        gets no event: it would grow without limit where versions are pruned every minute. With `expected`, the head
+        must be that version, or `StaleVersion` is raised."""
         if not isinstance(policy, Retention):
             raise InvalidCall("prune takes a policy, such as holdfast.Retention(last=100)")
-        return self._prune(policy, dry_run, quiet)
+        return self._prune(policy, dry_run, quiet, self._number(expected))
 
     def drop(self, versions: Iterable[int | Version], *, dry_run: bool = False) -> Pruned:
         """Remove the given versions, except those that are always kept: the head, tagged and pinned versions, fork
@@ -517,14 +525,20 @@ class History:
             raise InvalidCall("drop takes a list of versions, such as [3, 4]")
         return self._prune({self.at(version).number for version in versions}, dry_run)
 
-    def _prune(self, policy: Retention | Collection[int], dry_run: bool, quiet: bool = False) -> Pruned:
+    def _prune(
+        self,
+        policy: Retention | Collection[int],
+        dry_run: bool,
+        quiet: bool = False,
+        expected: int | None = None,
+    ) -> Pruned:
         attempt = 0
         while True:
-            now = self.context.clock()
+            now, run = self.context.clock(), self.run_record()
+            if expected is not None:
+                self.committer.expect(run.head, expected)
             try:
-                return retention.prune(
-                    self.context.store, self.run_record(), policy, now=now, dry_run=dry_run, quiet=quiet
-                )
+                return retention.prune(self.context.store, run, policy, now=now, dry_run=dry_run, quiet=quiet)
             except StaleVersion:
                 attempt += 1
                 if attempt == retention.ATTEMPTS:

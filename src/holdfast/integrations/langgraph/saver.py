@@ -564,9 +564,9 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         thread = self.thread(layout.ThreadConfig(*self._names(run), None))
         while True:
             empty = thread.settle_head()
-            thread.give_key()
+            head = thread.give_key()
             with contextlib.suppress(StaleVersion):
-                kept = self.hf.history(run).prune(Retention(last=0)).kept
+                kept = self.hf.history(run).prune(Retention(last=0), expected=head).kept
                 break
         if empty is not None and kept == (empty,):
             self._delete(run)

@@ -112,8 +112,8 @@ class CheckpointThread:
         }
         #: By checkpoint, the key of its writes if that is not its id.
         self._write_keys: dict[str, str] = {}
-        #: The checkpoint that is put, and the trails of its delta channels once they are known.
-        self._trails: tuple[str, dict[str, Any] | None] = ("", None)
+        #: The trails of the delta channels of the checkpoint that is put, once they are known.
+        self._trails: dict[str, Any] | None = None
 
     # Reading
 
@@ -174,7 +174,7 @@ class CheckpointThread:
             if head is None or head.checkpoint != new.parent:
                 head = self._read_head()
             attempts = Attempts(self.history)
-            self._trails = ("", None)
+            self._trails = None
             while True:
                 self._head = None
                 try:
@@ -231,16 +231,19 @@ class CheckpointThread:
                         )
                     return None
 
-    def give_key(self) -> None:
+    def give_key(self) -> Version | None:
         """Commit the head again under a key, with its writes, if it has none because the state was edited by hand:
-        otherwise the writes would be pruned with the version that was edited."""
+        otherwise the writes would be pruned with the version that was edited. Return the head; None if the run does
+        not exist."""
         with self._lock:
             while True:
                 head = self._read_head()
-                if head is None or head.checkpoint is None or head.version.key is not None:
-                    return
+                if head is None:
+                    return None
+                if head.checkpoint is None or head.version.key is not None:
+                    return head.version
                 with suppress(StaleVersion):
-                    self._give_key(head, head.checkpoint)
+                    return self._give_key(head, head.checkpoint).version
 
     # Internals
 
@@ -254,15 +257,15 @@ class CheckpointThread:
     @contextmanager
     def _copied_writes(self, checkpoint: str, version: Version) -> Iterator[str]:
         """Copy the writes of a version to the key of the next version of its checkpoint, because they would be pruned
-        with the version; yield that key. If the next version is not committed, new writes do not go to its key."""
-        key, before = self.checkpoints.next_key(checkpoint), self._write_keys.get(checkpoint, checkpoint)
+        with the version; yield that key. Once the next version is committed, new writes go to its key, and those that
+        were made meanwhile are copied, too."""
+        key = self.checkpoints.next_key(checkpoint)
+        copied = self._attachments(version)[0]
+        self.history.attach(key, copied)
+        yield key
         self._write_keys[checkpoint] = key
-        try:
-            self.history.attach(key, self._attachments(version)[0])
-            yield key
-        except BaseException:
-            self._write_keys[checkpoint] = before
-            raise
+        late = {name: value for name, value in self._attachments(version)[0].items() if name not in copied}
+        self.history.attach(key, late, replace=False)
 
     def _put_writes(self, checkpoint: str, task: str, path: str, rows: Mapping[int, Any]) -> None:
         seal = self._serializer.seal
@@ -277,16 +280,22 @@ class CheckpointThread:
         }
         if own:
             values[attachment_name(task)] = {"path": path, "writes": own}
-        checkpoint = self._write_keys.get(checkpoint, checkpoint)
-        stored = self._attach(checkpoint, values, replace=not own)
-        if own and attachment_name(task) not in stored:
-            self._add_writes(checkpoint, task, path, rows)
+        key: str | None = None
+        # Another version of the checkpoint, with another key, may be committed meanwhile.
+        while key != (newest := self._write_keys.get(checkpoint, checkpoint)):
+            key = newest
+            stored = self._attach(key, values, replace=not own)
+            if own and attachment_name(task) not in stored:
+                self._add_writes(key, task, path, rows)
 
     def _attach(self, checkpoint: str, values: dict[str, Any], *, replace: bool) -> list[str]:
+        attempts = Attempts(self.history)
         while True:
             try:
                 return self.history.attach(checkpoint, values, replace=replace)
             except NotFound:
+                if not attempts.may_repeat() and attempts.found_run:
+                    raise
                 with self._lock:
                     if self._read_head() is None:
                         # Writes before the first checkpoint, or after the thread was deleted: the run starts without
@@ -454,7 +463,7 @@ class CheckpointThread:
 
         Writes from before a rollback to the checkpoint do not count: its tasks run again. A version that was edited by
         hand has no key, and the writes of the version that was edited. One that replaced another has a copy of its
-        writes; a writer that did not notice adds to those of the checkpoint's id."""
+        writes; a writer that did not notice adds to those of the other."""
         if version.key == name and self._rollbacks.last_to(version.number) is None:
             return [name]
         keys: list[str] = []
@@ -462,11 +471,11 @@ class CheckpointThread:
         while found is not None:
             rolled_back = self._rollbacks.last_to(found.number)
             if rolled_back is not None:
-                return keys or [key_after_rollback(name, rolled_back)]
-            if found.key is not None and not keys:
-                keys = [found.key]
+                return keys[::-1] or [key_after_rollback(name, rolled_back)]
+            if found.key is not None:
+                keys.append(found.key)
             found = self._version_before(name, found)
-        return [name, *(key for key in keys if key != name)]
+        return [name, *(key for key in reversed(keys) if key != name)]
 
     def _version_before(self, name: str, version: Version) -> Version | None:
         """Return the version of the same checkpoint that a version followed, if any."""
@@ -492,10 +501,10 @@ class CheckpointThread:
         try:
             if head is None or head.checkpoint is None or head.checkpoint == new.parent:
                 self._append(head, new)
-            elif not self._single_writer or self._follows_latest(head, new):
-                self._branch(head, new)
             elif not self._put_again(head, new):
-                raise self._refused(f"checkpoint {new.id} follows {new.parent or 'nothing'}")
+                if self._single_writer and not self._follows_latest(head, new):
+                    raise self._refused(f"checkpoint {new.id} follows {new.parent or 'nothing'}")
+                self._branch(head, new)
         except AlreadyExists:
             if not self._put_again(head, new):
                 raise
@@ -547,18 +556,17 @@ class CheckpointThread:
         its parent may have been pruned since."""
         if not new.delta_channels:
             return {}
-        before = self._trails
-        self._trails = (new.id, before[1])
         parent = read_parent()
         if parent is not None:
-            self._trails = (new.id, build_trails(new, self._with_writes([parent])[0]))
-        elif before == (new.id, None):
+            self._trails = build_trails(new, self._with_writes([parent])[0])
+        elif self._trails is None and self.history.run_record().epoch:
             raise NotFound(
-                f"run {self.history.id!r}: checkpoint {new.parent} was pruned while checkpoint {new.id} was put after "
-                "it, so the values of delta channels are not known: continue from the latest checkpoint",
+                f"run {self.history.id!r}: checkpoint {new.parent} does not exist, and versions were pruned, so the "
+                f"delta channels of checkpoint {new.id}, which follows it, are not known: continue from the latest "
+                "checkpoint",
                 run=self.history.id,
             )
-        return self._trails[1] or {}
+        return self._trails or {}
 
     def _changed(self, parent: KnownHead | None, new: NewCheckpoint) -> Mapping[str, Any]:
         """Return the channels of a checkpoint, without the values of those that are as in its parent. They are taken
