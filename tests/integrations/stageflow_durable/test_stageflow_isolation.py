@@ -32,7 +32,7 @@ import holdfast
 from holdfast import Holdfast, InvalidCall
 from holdfast.integrations.stageflow import copies as copies_module
 from holdfast.integrations.stageflow import durable, results_of, snapshot_of
-from holdfast.integrations.stageflow.copies import LazyStageList, copier
+from holdfast.integrations.stageflow.copies import LazyStageList, copier, copy_outputs
 
 pytest_plugins = ["postgres_fixtures"]
 
@@ -572,26 +572,62 @@ def test_cost_of_a_stage_does_not_grow_with_the_conversation(memory: Holdfast) -
     assert many < 1.2 * few
 
 
-def test_reading_all_messages_calls_no_function_for_each() -> None:
-    names = []
+def call_copies(limit: int, function: Callable[..., Any], *args: Any) -> Any:
+    """Return what a function returns. Fail once it has made more calls of functions of the module `copies`."""
+    found = 0
 
     def count(frame: Any, event: str, arg: Any) -> None:
+        nonlocal found
         # Of other modules, the garbage collector may call functions at any time.
         if event == "call" and frame.f_code.co_filename == copies_module.__file__:
-            names.append(frame.f_code.co_name)
+            found += 1
+            if found > limit:
+                raise AssertionError(f"More than {limit} calls.")
 
+    sys.setprofile(count)
+    try:
+        return function(*args)
+    finally:
+        sys.setprofile(None)
+
+
+def test_reading_all_messages_calls_no_function_for_each() -> None:
     # Metadata of plain values, with nested dicts and lists, and with different keys and types.
     for metadata in (lambda n: {"n": n}, *METADATA[:3]):
         original = [Message("user", f"m{n}", None, metadata(n)) for n in range(1_000)]
-        copied = copier(original, [Message])()
-        names.clear()
-        sys.setprofile(count)
-        try:
-            read = list(copied)
-        finally:
-            sys.setprofile(None)
-        assert read == original
-        assert len(names) < 100
+        assert call_copies(100, list, copier(original, [Message])()) == original
+
+
+def test_cycle_through_many_children_is_copied_with_few_calls() -> None:
+    for count in (8, 20, 50):
+        root: dict[str, Any] = {}
+        root["children"] = [{"name": name, "parent": root} for name in range(count)]
+        tree = call_copies(2 * sys.getrecursionlimit(), copy_outputs, {"tree": root})["tree"]
+        assert tree is not root
+        assert [child["name"] for child in tree["children"]] == list(range(count))
+        assert all(child["parent"] is tree for child in tree["children"])
+        assert not set(map(id, tree["children"])).intersection(map(id, root["children"]))
+
+
+def test_cycle_of_dicts_is_copied_with_few_calls() -> None:
+    """Each dict leads to others by two keys, without a list in which one occurs twice."""
+    items: list[dict[str, Any]] = [{} for _ in range(16)]
+    for number, item in enumerate(items):
+        item.update(next=items[number - 1], other=items[number - 3])
+    ring = call_copies(2 * sys.getrecursionlimit(), copy_outputs, {"ring": items})["ring"]
+    assert all(item["next"] is ring[n - 1] and item["other"] is ring[n - 3] for n, item in enumerate(ring))
+    assert not set(map(id, ring)).intersection(map(id, items))
+
+
+def test_shared_values_are_copied_with_a_few_calls_for_each_copy() -> None:
+    value: Any = {"n": [1]}
+    for _ in range(4):
+        value = [value] * 8
+    lists_and_dicts = 8**4 * 2 + 8**3 + 8**2 + 8 + 1
+    copied = call_copies(3 * lists_and_dicts, copy_outputs, {"shared": value})["shared"]
+    assert copied == value
+    parts = list(map(id, _mutable_parts(copied)))
+    assert len(set(parts)) == len(parts)
 
 
 # Outside of a run

@@ -48,26 +48,30 @@ _FEW = 8
 _MAX_LEVELS = 20
 
 
-def copy_value(value: Any) -> Any:
-    """Return a copy of a value that shares nothing with it that could change."""
-    kind = type(value)
-    if kind in SIMPLE:
-        return value
-    if kind is dict:
-        if SIMPLE.issuperset(map(type, value.values())):
-            return value.copy()
-        return {key: copy_value(item) for key, item in value.items()}
-    if kind is list:
-        return _copy_items(value)
-    if kind in _PLAIN:
-        return kind(*map(copy_value, _FIELDS[kind](value)))
-    if isinstance(value, tuple):
-        return map_tuple(value, copy_value)
-    try:
-        return decode(encode(value))
-    except UnsupportedValue:
-        # The output of an interceptor, which is not stored, may hold any value.
-        return thaw(value)
+def _value_copier(copy_list: Callable[[list[Any]], list[Any]]) -> Callable[[Any], Any]:
+    """Return a function that returns a copy of a value that shares nothing with it that could change."""
+
+    def copy(value: Any) -> Any:
+        kind = type(value)
+        if kind in SIMPLE:
+            return value
+        if kind is dict:
+            if SIMPLE.issuperset(map(type, value.values())):
+                return value.copy()
+            return {key: copy(item) for key, item in value.items()}
+        if kind is list:
+            return copy_list(value)
+        if kind in _PLAIN:
+            return kind(*map(copy, _FIELDS[kind](value)))
+        if isinstance(value, tuple):
+            return map_tuple(value, copy)
+        try:
+            return decode(encode(value))
+        except UnsupportedValue:
+            # The output of an interceptor, which is not stored, may hold any value.
+            return thaw(value)
+
+    return copy
 
 
 def copy_outputs(outputs: dict[str, Any]) -> dict[str, Any]:
@@ -80,25 +84,36 @@ def copy_outputs(outputs: dict[str, Any]) -> dict[str, Any]:
         return copied
 
 
-def _copy_items(items: list[Any]) -> list[Any]:
-    return _items_copier(items)()
+def _copy_together(items: list[Any]) -> list[Any]:
+    return _items_copier(items, 0, set())()
 
 
-def _items_copier(items: list[Any], level: int = 0) -> Callable[[], list[Any]]:
+def _copy_in_turn(items: list[Any]) -> list[Any]:
+    return items.copy() if SIMPLE.issuperset(map(type, items)) else list(map(_copy_shared, items))
+
+
+#: Return a copy of a value. Items of the lists in it are copied together.
+copy_value = _value_copier(_copy_together)
+#: The same, depth first, for a value that is shared or in a cycle: fails early with RecursionError in a cycle.
+_copy_shared = _value_copier(_copy_in_turn)
+
+
+def _items_copier(items: list[Any], level: int, seen: set[int]) -> Callable[[], list[Any]]:
     """Return a function that returns new copies of items at each call. The items must not change. Items of one type,
-    and the values of one key or field of them, are copied together, without a call of a Python function for each."""
+    and the values of one key or field of them, are copied together, without a call of a Python function for each.
+    `seen` has the ids of the dicts, lists and records that are copied together already: each is opened once."""
     kinds = set(map(type, items))
     if SIMPLE.issuperset(kinds):
         return items.copy
     if len(items) < _FEW or level == _MAX_LEVELS:
         return lambda: list(map(copy_value, items))
     if len(kinds) == 1:
-        return _copier_of_kind(kinds.pop(), items, level)
+        return _copier_of_kind(kinds.pop(), items, level, seen)
     found: dict[type, list[int]] = {kind: [] for kind in kinds}
     for index, item in enumerate(items):
         found[type(item)].append(index)
     parts = [
-        (places, _copier_of_kind(kind, [items[index] for index in places], level))
+        (places, _copier_of_kind(kind, [items[index] for index in places], level, seen))
         for kind, places in found.items()
         if kind not in SIMPLE
     ]
@@ -112,17 +127,26 @@ def _items_copier(items: list[Any], level: int = 0) -> Callable[[], list[Any]]:
     return copy_mixed
 
 
-def _copier_of_kind(kind: type, items: list[Any], level: int) -> Callable[[], list[Any]]:
+def _copier_of_kind(kind: type, items: list[Any], level: int, seen: set[int]) -> Callable[[], list[Any]]:
+    if kind is dict and SIMPLE.issuperset(map(type, chain.from_iterable(map(dict.values, items)))):
+        return lambda: list(map(dict.copy, items))
+    if kind is list and SIMPLE.issuperset(map(type, chain.from_iterable(items))):
+        return lambda: list(map(list.copy, items))
+    ids = set(map(id, items))
+    if len(ids) < len(items) or not seen.isdisjoint(ids):
+        # Each level of a cycle, or of shared values, could have many times the items of the level above.
+        return lambda: list(map(_copy_shared, items))
+    seen |= ids
     if kind is dict:
-        return _dicts_copier(items, level)
+        return _dicts_copier(items, level, seen)
     if kind is list:
-        return _lists_copier(items, level)
+        return _lists_copier(items, level, seen)
     if kind in _SLOTS:
-        return _records_copier(kind, items, level)
+        return _records_copier(kind, items, level, seen)
     return lambda: list(map(copy_value, items))
 
 
-def _dicts_copier(items: list[dict[Any, Any]], level: int) -> Callable[[], list[Any]]:
+def _dicts_copier(items: list[dict[Any, Any]], level: int, seen: set[int]) -> Callable[[], list[Any]]:
     #: For each key with a value that must be copied, the dicts that have such a value.
     places: dict[Any, list[int]] = {}
     for index, item in enumerate(items):
@@ -130,10 +154,10 @@ def _dicts_copier(items: list[dict[Any, Any]], level: int) -> Callable[[], list[
             for key, value in item.items():
                 if type(value) not in SIMPLE:
                     places.setdefault(key, []).append(index)
-    if len(items) < _FEW * len(places):
-        return lambda: list(map(copy_value, items))
+            if len(items) < _FEW * len(places):
+                return lambda: list(map(copy_value, items))
     columns = [
-        (key, found, _items_copier([items[index][key] for index in found], level + 1))
+        (key, found, _items_copier([items[index][key] for index in found], level + 1, seen))
         for key, found in places.items()
     ]
 
@@ -147,11 +171,9 @@ def _dicts_copier(items: list[dict[Any, Any]], level: int) -> Callable[[], list[
     return copy_dicts
 
 
-def _lists_copier(items: list[list[Any]], level: int) -> Callable[[], list[Any]]:
-    joined = list(chain.from_iterable(items))
-    if SIMPLE.issuperset(map(type, joined)):
-        return lambda: list(map(list.copy, items))
-    lengths, copy_joined = list(map(len, items)), _items_copier(joined, level + 1)
+def _lists_copier(items: list[list[Any]], level: int, seen: set[int]) -> Callable[[], list[Any]]:
+    lengths = list(map(len, items))
+    copy_joined = _items_copier(list(chain.from_iterable(items)), level + 1, seen)
 
     def copy_lists() -> list[Any]:
         copies = iter(copy_joined())
@@ -160,8 +182,10 @@ def _lists_copier(items: list[list[Any]], level: int) -> Callable[[], list[Any]]
     return copy_lists
 
 
-def _records_copier(kind: type, items: list[Any], level: int) -> Callable[[], list[Any]]:
-    columns = [(write, _items_copier(list(map(read, items)), level + 1)) for read, write in _SLOTS[kind]]
+def _records_copier(kind: type, items: list[Any], level: int, seen: set[int]) -> Callable[[], list[Any]]:
+    columns = [
+        (write, _items_copier(list(map(read, items)), level + 1, seen)) for read, write in _SLOTS[kind]
+    ]
 
     def copy_records() -> list[Any]:
         copies: list[Any] = list(map(object.__new__, repeat(kind, len(items))))
@@ -186,7 +210,7 @@ class _Source:
     @cached_property
     def copy_items(self) -> Callable[[], list[Any]]:
         """Return new copies of all items."""
-        return _items_copier(self.items)
+        return _items_copier(self.items, 0, set())
 
 
 def copier(value: Any, shape: Any) -> Callable[[], Any]:
@@ -233,7 +257,7 @@ class StageList(Copyable, list[Any]):
         if len(items) == len(source.items) and all(map(is_, items, source.items)):
             copies = source.copy_items()
         elif source.ids.issuperset(map(id, items)):
-            copies = _copy_items(items)
+            copies = _copy_together(items)
         else:
             return
         list.__setitem__(self, slice(None), copies)
