@@ -1,7 +1,8 @@
 """Items of an open store: values under a namespace and a key, which belong to no run.
 
 Lists are read in pages of names, which grow: a search that finds enough at once reads little, one that finds nothing
-reads each value of its namespaces once. Values are read a few at a time, whatever the size of a page.
+reads each value of its namespaces once, in pages of bounded size. Values are read a few at a time, whatever the size
+of a page.
 
 Invariant: a value is read exactly as it was put, apart from redacted parts, or it is refused when it is put. An expired
 item is never returned, whether it was deleted or not.
@@ -33,8 +34,10 @@ __all__ = ["EncodedValue", "ItemKey", "Items", "NewItem", "Selection", "StoredIt
 MAX_NAME = 1_200
 #: Bytes of an encoded value. The row is one piece, in memory and in the database.
 MAX_VALUE = 16 << 20
-#: Names of the first page, if the caller does not know how many it needs, and at most.
-_FIRST_PAGE, _LARGEST_FIRST = 32, 16_384
+#: Names of the first page, if the caller does not know how many it needs.
+_FIRST_PAGE = 32
+#: Names at most of a page, if few of its items are selected; and of a page of items that terms select.
+LARGEST_PAGE, LARGEST_OF_TERMS = 16_384, 65_536
 #: Names at least of a page of rows that must be sorted.
 _SORTED_PAGE = 128
 #: Values and namespaces that are read at once.
@@ -175,9 +178,11 @@ class Items(ProcessBound):
         """Yield the items in all namespaces with a prefix that are selected, those put last first, without the first
         `skip`. `want` is the number that the caller expects to use of the others.
 
-        Each page starts with the newest item again and has several times as many, so that an item that is put again
-        meanwhile, whatever its time, is not missed, but may come last: the last page has the names of all items at one
-        moment. All pages together have at most about twice the names of the last one.
+        Each page starts with the newest item again and has several times as many. If few items of a large page are
+        selected, all others are read in the order of their names, and those that are selected are sorted. So an item
+        that is put again meanwhile, whatever its time, is not missed, but may come last: either the last page has all
+        names at one moment, or the order does not change. Only the names of the first pages and of the selected items
+        are kept in memory.
 
         Terms are used at once if the index has its rows in order. Otherwise the items that match must be sorted, which
         is done when few of the newest items match.
@@ -187,7 +192,7 @@ class Items(ProcessBound):
         # The store skips without reading values, but only a value decides whether it is selected.
         skipped_by_store = skip if selection is None else 0
         skip -= skipped_by_store
-        size = min(max(want + skip, 1), _LARGEST_FIRST)
+        size = min(max(want + skip, 1), LARGEST_PAGE)
         seen: set[ItemKey] = set()
         found = 0
         while True:
@@ -197,18 +202,30 @@ class Items(ProcessBound):
                 )
             else:
                 page = self._store.recent_items(prefix, limit=size, terms=terms if uses_terms else None)
-            for item in self._in_order(name for name in page if name not in seen):
-                if selection is None or selection.matches(item.value):
-                    found += 1
-                    if found > skip:
-                        yield item
+            for item in self._selected((name for name in page if name not in seen), selection):
+                found += 1
+                if found > skip:
+                    yield item
             if len(page) < size:
                 return
             seen.update(page)
-            is_rare = found < size / 8
-            size = min(8 * size, _ALL)
-            if terms is not None and not uses_terms and is_rare:
-                uses_terms, size = True, max(size, _SORTED_PAGE)
+            is_rare = found < size / 8 and not skipped_by_store
+            largest = LARGEST_OF_TERMS if uses_terms else LARGEST_PAGE
+            if not is_rare:
+                size = min(8 * size, _ALL)
+            elif terms is not None and not uses_terms:
+                uses_terms, size = True, min(max(8 * size, _SORTED_PAGE), LARGEST_OF_TERMS)
+            elif size < largest:
+                size = min(8 * size, largest)
+            else:
+                break
+        rest = [
+            (item.record.updated, item.record.namespace, item.record.key)
+            for item in self._selected((name for name in self._names(prefix) if name not in seen), selection)
+        ]
+        rest.sort(reverse=True)
+        names = (ItemKey(namespace, key) for _, namespace, key in rest)
+        yield from islice(self._selected(names, selection), max(skip - found, 0), None)
 
     def nearest(
         self,
@@ -283,6 +300,18 @@ class Items(ProcessBound):
         while deleted := self._store.sweep_items(now, _SWEPT):
             total += deleted
         return total
+
+    def _names(self, prefix: Namespace) -> Iterator[ItemKey]:
+        """Yield the names of the items in all namespaces with a prefix, in order; all that exist throughout."""
+        after: ItemKey | None = None
+        while page := self._store.item_names(prefix, after=after, limit=LARGEST_PAGE):
+            yield from page
+            after = page[-1]
+
+    def _selected(self, keys: Iterable[ItemKey], selection: Selection | None) -> Iterator[StoredItem]:
+        for item in self._in_order(keys):
+            if selection is None or selection.matches(item.value):
+                yield item
 
     def _in_order(self, keys: Iterable[ItemKey]) -> Iterator[StoredItem]:
         left = iter(keys)

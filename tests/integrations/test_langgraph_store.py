@@ -768,14 +768,16 @@ class Reads:
     def __init__(self, hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
         self.after: Callable[[int], object] = lambda pages: None
         self.pages: list[int] = []
+        self.largest = 0
         self.values = 0
         self._items = hf._store.items
         monkeypatch.setattr(hf._store, "items", self._count_values)
-        for name in ("recent_items", "live_items"):
+        for name in ("recent_items", "live_items", "item_names"):
             monkeypatch.setattr(hf._store, name, partial(self._count_names, getattr(hf._store, name)))
 
     def _count_names(self, read: Callable[..., list[ItemKey]], *args: Any, **options: Any) -> list[ItemKey]:
         page = read(*args, **options)
+        self.largest = max(self.largest, options["limit"])
         self.pages.append(len(page))
         assert len(self.pages) < 100, "a search ends"
         self.after(len(self.pages))
@@ -870,6 +872,46 @@ def test_search_reads_no_more_than_it_needs(hf: Holdfast, monkeypatch: pytest.Mo
     assert sum(pages) < 2_000 * 2.2
     pages, values = spent(10, filter={"tags": ["a"]})
     assert (pages, values) == ([10, 80], 74)
+
+
+@pytest.mark.parametrize("indexed", [{}, {"kind": "note"}])
+def test_search_among_many_items_reads_bounded_pages(
+    timed: Holdfast, clock: Clock, monkeypatch: pytest.MonkeyPatch, indexed: dict[str, Any]
+) -> None:
+    count, largest = 1_500, 256
+    monkeypatch.setattr(holdfast.items, "LARGEST_PAGE", largest)
+    monkeypatch.setattr(holdfast.items, "LARGEST_OF_TERMS", largest)
+    store = HoldfastStore(timed)
+    names = [(("n", str(n % 2)), str(n)) for n in range(count)]
+    values = [{"kind": "note", "tags": [n % 30]} for n in range(count)]
+    for first in range(0, count, 500):
+        clock.now += 9
+        store.batch([PutOp(*names[n], values[n]) for n in range(first, first + 500)])
+    store.put(("o",), "other", values[7])
+    reads = Reads(timed, monkeypatch)
+
+    def search(tag: int, **options: Any) -> list[str]:
+        reads.pages, reads.values = [], 0
+        return keys(store.search(("n",), filter={**indexed, "tags": [tag]}, **options))
+
+    assert search(-1) == []
+    assert reads.values == count, "each value once"
+    assert sum(reads.pages) < count + 1.5 * largest
+    newest = [str(n) for n in reversed(range(7, count, 30))]
+    assert search(7, limit=30) == newest[:30]
+    assert search(7, limit=30, offset=25) == newest[25:]
+    assert search(7, limit=5, offset=3) == newest[3:8]
+
+    def put_again(pages: int) -> None:
+        for key in map(int, newest[pages % 7 :: 7]):
+            clock.now += (-7, 0, 1)[pages % 3]
+            store.put(*names[key], values[key])
+
+    reads.after = put_again
+    for _ in range(5):
+        assert sorted(search(7, limit=100)) == sorted(newest)
+    assert len(reads.pages) > 6
+    assert reads.largest <= largest
 
 
 def test_offset_does_not_count_expired_items(timed: Holdfast, clock: Clock) -> None:

@@ -75,6 +75,11 @@ _LIVE_OF_ONE = (
     f"{_NAMES} WHERE {_IS_LIVE} AND namespace = $2 ORDER BY updated DESC, key DESC LIMIT $3 OFFSET $4"
 )
 _LIVE = f"{_NAMES} WHERE {_IS_LIVE} AND namespace >= $2 AND namespace < $3 {_NEWEST_FIRST} $4 OFFSET $5"
+#: In the order of the primary key, which no put of an existing item changes.
+_IN_ORDER = (
+    "SELECT namespace, key FROM item WHERE (namespace, key) >= ($1, $2) AND namespace < $3 "
+    "ORDER BY namespace, key LIMIT $4"
+)
 #: One search in the index for each namespace, however many items it has.
 _FOUND = (
     "WITH RECURSIVE found (namespace) AS ("
@@ -248,6 +253,19 @@ class SQLItems:
         if first == last:
             return _newest_first(self._database.rows(_LIVE_OF_ONE, (now, first, limit, skip)))
         return _newest_first(self._database.rows(_LIVE, (now, *bounds(prefix), limit, skip)))
+
+    def names(self, prefix: Namespace, *, after: ItemKey | None = None, limit: int = 100) -> list[ItemKey]:
+        """Return the names of items in all namespaces with a prefix, in order, after a name."""
+        start, end = bounds(prefix)
+        if after is None:
+            rows = self._database.rows(_IN_ORDER, (start, b"", end, limit))
+        else:
+            last = _name(after)
+            first = max((start, b""), (last[0], last[1] + b"\0"))
+            # Checked with the last name of the page before: otherwise a damaged index could list one page forever.
+            rows = [last, *self._database.rows(_IN_ORDER, (*first, end, limit))]
+        _check_order(rows)
+        return list(map(read_key, rows if after is None else rows[1:]))
 
     def _edges(self, prefix: Namespace) -> tuple[Any, Any]:
         """Return the first and the last namespace with a prefix, encoded; None if there are none."""

@@ -390,6 +390,12 @@ class ItemStore(Protocol):
         """Return the names of items in all namespaces with a prefix that have not expired, as of one moment, in the
         order of `recent_items`, without the first `skip`."""
 
+    def item_names(
+        self, prefix: Namespace, *, after: ItemKey | None = None, limit: int = 100
+    ) -> list[ItemKey]:
+        """Return the names of items in all namespaces with a prefix, expired ones included, in their order, after a
+        name, which need not exist."""
+
     def nearest_items(
         self, prefix: Namespace, vector: bytes, metric: str, limit: int
     ) -> list[tuple[float, ItemKey]]:

@@ -7,9 +7,9 @@ expire, in the order in which they do.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from heapq import nlargest
+from heapq import nlargest, nsmallest
 from itertools import islice, takewhile
 
 from msgspec.structs import replace
@@ -70,6 +70,21 @@ class MemoryItems:
         """Return the names of items in all namespaces with a prefix that have not expired, newest first, without the
         first `skip`."""
         return self._newest(prefix, lambda record: _is_live(record, now), skip + limit)[skip:]
+
+    def names(self, prefix: Namespace, *, after: ItemKey | None = None, limit: int = 100) -> list[ItemKey]:
+        """Return the names of items in all namespaces with a prefix, in order, after a name."""
+        found: list[ItemKey] = []
+        start = b"" if after is None else encode_namespace(after.namespace)
+        with self._lock():
+            for name in self._range(prefix, start):
+                namespace = decode_namespace(name)
+                keys: Iterable[str] = self._items[name]
+                if after is not None and namespace == after.namespace:
+                    keys = (key for key in keys if key > after.key)
+                found += [ItemKey(namespace, key) for key in nsmallest(limit - len(found), keys)]
+                if len(found) >= limit:
+                    break
+        return found
 
     def _newest(self, prefix: Namespace, selects: Callable[[ItemRecord], bool], limit: int) -> list[ItemKey]:
         found = (

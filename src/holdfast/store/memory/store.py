@@ -98,6 +98,7 @@ class MemoryStore(ProcessBound):
         self.items = items.find
         self.recent_items = items.recent
         self.live_items = items.live
+        self.item_names = items.names
         self.nearest_items = items.nearest
         self.namespaces = items.namespaces
         self.renew_items = items.renew

@@ -208,6 +208,7 @@ class PostgresStore(ProcessBound):
         self.items = self._items.find
         self.recent_items = self._items.recent
         self.live_items = self._items.live
+        self.item_names = self._items.names
         self.nearest_items = ServerSearch(self._pool, self._items.nearest).nearest
         self.namespaces = self._items.namespaces
         self.renew_items = self._items.renew

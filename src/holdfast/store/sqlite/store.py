@@ -198,6 +198,7 @@ class SQLiteStore(ProcessBound):
         self.items = self._items.find
         self.recent_items = self._items.recent
         self.live_items = self._items.live
+        self.item_names = self._items.names
         self.nearest_items = self._items.nearest
         self.namespaces = self._items.namespaces
         self.renew_items = self._items.renew

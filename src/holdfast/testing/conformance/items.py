@@ -92,7 +92,7 @@ def _keys(found: Sequence[ItemKey]) -> list[str]:
 
 
 class ItemContract:
-    """`put_items`, `items`, `recent_items`, `live_items`, `namespaces`, `renew_items`, `sweep_items`."""
+    """`put_items`, `items`, `recent_items`, `live_items`, `item_names`, `namespaces`, `renew_items`, `sweep_items`."""
 
     def test_item_reads_back(self, store: Store) -> None:
         for size in (0, 1, 1000, 1100, 5000, 1 << 20):
@@ -196,6 +196,19 @@ class ItemContract:
                     found = store.live_items(("l",), now=now, skip=skip, limit=limit)
                     assert found == _newest_first(live)[skip : skip + limit]
         assert store.live_items(("m",), now=0, skip=1) == []
+
+    def test_item_names_are_in_order_page_by_page(self, store: Store) -> None:
+        names = [ItemKey(("p", *labels), key) for labels in ((), ("a",), ("a\0", "b")) for key in _LABELS]
+        _put(store, *(_record(name.namespace, name.key, at=n % 5) for n, name in enumerate(names)))
+        _put(store, _record((), ""), _record(("o",), "k"), _record(("p\0",), "k"), _record(("pp",), "k"))
+        assert store.item_names(("p",)) == names
+        assert store.item_names(("p", "a")) == store.item_names(("p", "a"), after=ItemKey((), ""))
+        assert store.item_names(("p", "a")) == [name for name in names if name.namespace == ("p", "a")]
+        assert store.item_names(("q",)) == []
+        for limit in (1, 7, len(names)):
+            for number, name in enumerate(names, 1):
+                assert store.item_names(("p",), after=name, limit=limit) == names[number : number + limit]
+        assert store.item_names(("p",), after=ItemKey(("p",), "x" * 9)) == names[_LABELS.index("é") :]
 
     def test_terms_select_items(self, store: Store) -> None:
         for names in (["n"], ["n", "m", "o"]):
