@@ -36,8 +36,8 @@ MAX_NAME = 1_200
 MAX_VALUE = 16 << 20
 #: Names of the first page, if the caller does not know how many it needs.
 _FIRST_PAGE = 32
-#: Names at most of a page, if few of its items are selected; and of a page of items that terms select.
-LARGEST_PAGE, LARGEST_OF_TERMS = 16_384, 65_536
+#: Names at most of a page, if few of its items are selected.
+LARGEST_PAGE = 65_536
 #: Names at least of a page of rows that must be sorted.
 _SORTED_PAGE = 128
 #: Values and namespaces that are read at once.
@@ -210,13 +210,12 @@ class Items(ProcessBound):
                 return
             seen.update(page)
             is_rare = found < size / 8 and not skipped_by_store
-            largest = LARGEST_OF_TERMS if uses_terms else LARGEST_PAGE
             if not is_rare:
                 size = min(8 * size, _ALL)
             elif terms is not None and not uses_terms:
-                uses_terms, size = True, min(max(8 * size, _SORTED_PAGE), LARGEST_OF_TERMS)
-            elif size < largest:
-                size = min(8 * size, largest)
+                uses_terms, size = True, min(max(8 * size, _SORTED_PAGE), LARGEST_PAGE)
+            elif size < LARGEST_PAGE:
+                size = min(8 * size, LARGEST_PAGE)
             else:
                 break
         rest = [

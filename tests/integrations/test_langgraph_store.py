@@ -880,7 +880,6 @@ def test_search_among_many_items_reads_bounded_pages(
 ) -> None:
     count, largest = 1_500, 256
     monkeypatch.setattr(holdfast.items, "LARGEST_PAGE", largest)
-    monkeypatch.setattr(holdfast.items, "LARGEST_OF_TERMS", largest)
     store = HoldfastStore(timed)
     names = [(("n", str(n % 2)), str(n)) for n in range(count)]
     values = [{"kind": "note", "tags": [n % 30]} for n in range(count)]
