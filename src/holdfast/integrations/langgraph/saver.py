@@ -10,7 +10,6 @@ cancelled, LangGraph lets its last puts continue.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import heapq
 import os
@@ -18,7 +17,6 @@ import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from functools import partial, wraps
 from itertools import chain, islice, repeat
 from operator import itemgetter
@@ -39,11 +37,12 @@ import holdfast
 from holdfast import Holdfast, Retention, Version
 from holdfast.errors import AlreadyExists, InvalidCall, NotFound, StaleVersion
 from holdfast.integrations.langgraph import layout, values
+from holdfast.integrations.langgraph.asynchronous_writes import AsynchronousWrites
 from holdfast.integrations.langgraph.checkpoints import read_stable
 from holdfast.integrations.langgraph.layout import DeltaWalk, StoredCheckpoint, build_config, build_tuple
 from holdfast.integrations.langgraph.rollbacks import DELETED
 from holdfast.integrations.langgraph.thread import CheckpointThread
-from holdfast.off_loop import Completed, finish_call, run_off_loop, start_call
+from holdfast.off_loop import Completed, run_off_loop
 from holdfast.store.process_fork import reset_in_children
 
 #: Ids of runs. Defined here because `list` is a method in the class.
@@ -53,10 +52,6 @@ _EXPORTS = 5
 #: Maximum number of runs that are cached: more than are used at once, because each put to one that is not cached reads
 #: the head. One takes about 8 KB, and the state of its latest checkpoint.
 _MAX_CACHED = 1_024
-#: Turns of an event loop, more than those between the end of a put and the call of the next.
-_TURNS = 20
-#: Puts, one after the other, that a read waits for.
-_FOLLOWING = 6
 #: Checkpoints per batch of an asynchronous list.
 _BATCH = 8
 
@@ -106,67 +101,6 @@ def _asynchronous_read(method: Callable[..., Any]) -> Any:
     return call
 
 
-class _AsynchronousWrites:
-    """The asynchronous puts that are under way, by thread. Safe to use from several event loops."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        #: The event loop of each call.
-        self._calls: dict[str | None, dict[Future[Any], Any]] = {}
-
-    async def run(self, config: Any, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """Call a function that puts something."""
-        thread = _thread_of(config)
-        call = start_call(function, config, *args, **options)
-        with self._lock:
-            self._calls.setdefault(thread, {})[call] = asyncio.get_running_loop()
-        try:
-            return await finish_call(call)
-        finally:
-            with self._lock:
-                calls = self._calls[thread]
-                del calls[call]
-                if not calls:
-                    del self._calls[thread]
-
-    async def ended(self, config: Any = None) -> None:
-        """Wait for the puts of a thread that are under way; without a config, of all threads.
-
-        LangGraph calls a put when the one before it has ended. So those that follow are waited for, too; only a few,
-        because a running graph makes ever more.
-        """
-        for _ in range(1 if config is None else _FOLLOWING):
-            calls = [asyncio.wrap_future(call) for call in self._under_way(config)]
-            if not calls:
-                return
-            for call in calls:
-                # The caller of the put gets its exception.
-                call.add_done_callback(lambda each: each.cancelled() or each.exception())
-            await asyncio.wait(calls)
-            for _ in range(_TURNS):
-                await asyncio.sleep(0)
-
-    def _under_way(self, config: Any) -> list[Future[Any]]:
-        loop = asyncio.get_running_loop()
-        with self._lock:
-            found = self._calls.values() if config is None else [self._calls.get(_thread_of(config), {})]
-            # A put has ended when its task continues; that of a loop that was abandoned never does.
-            return [
-                call
-                for calls in found
-                for call, its_loop in calls.items()
-                if its_loop is loop or not call.done()
-            ]
-
-
-def _thread_of(config: Any) -> str | None:
-    """Return the thread that a config names; None if the method that gets it will refuse it."""
-    try:
-        return layout.parse_config(config).thread
-    except InvalidCall:
-        return None
-
-
 class HoldfastSaver(BaseCheckpointSaver[Any]):
     """Checkpointer that stores LangGraph's checkpoints in a store. Safe to use from several threads and
     tasks.
@@ -204,7 +138,7 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         self._cached: OrderedDict[str, CheckpointThread] = OrderedDict()
         # Reentrant, as that of a thread: a signal handler may use the saver.
         self._lock = threading.RLock()
-        self._writes = _AsynchronousWrites()
+        self._writes = AsynchronousWrites()
 
     def reset_after_fork(self) -> None:
         """Start again in the child of a fork: a thread of the parent may have had a lock."""
