@@ -52,6 +52,7 @@ check: $(VENV)/ready ## check format, style, words, types and layers
 	@for each in $$(find tests -name conftest.py); do MYPYPATH=tests:tests/cli:tests/store $(VENV)/bin/mypy --no-error-summary $$each || exit 1; done
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/python docs/write_reference.py --check
+	$(VENV)/bin/python docs/write_origins.py --check
 
 page: ## build the web page into the package, where Node.js is there
 	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory src/holdfast/web/page/index.html; \
@@ -79,8 +80,9 @@ bench: .venv-bench/ready ## measure speed and size against the raw limit and the
 peers: .venv-peers/ready ## run the frameworks' own tests with Holdfast's classes, into docs/integrations/peers.md
 	.venv-peers/bin/python -m peers --jobs $(JOBS) --write docs/integrations/peers.md
 
-reference: $(VENV)/ready ## write the reference pages from the docstrings
+reference: $(VENV)/ready ## write the reference pages from the docstrings, and the tables of claims from the tests
 	@$(VENV)/bin/python docs/write_reference.py
+	@$(VENV)/bin/python docs/write_origins.py
 
 docs: $(VENV)/ready ## make the pages into site/, all warnings being errors
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet --site-dir site

@@ -172,3 +172,45 @@ def test_reference_check_finds_a_page_that_is_not_current(tmp_path: Path) -> Non
     assert text.endswith("<!-- end -->\nafter\n")
     assert "- `failures: int = 5`: Failures in a row that open it." in text
     assert "stale" not in text
+
+
+def test_tables_of_claims_show_the_current_tests() -> None:
+    command = [sys.executable, "docs/write_origins.py", "--check"]
+    done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_claims_check_finds_a_stale_table_and_a_module_without_one(tmp_path: Path) -> None:
+    writer = tmp_path / "docs" / "write_origins.py"
+    page = tmp_path / "docs" / "coming-from" / "thing.md"
+    tests = tmp_path / "tests" / "origins"
+    for folder in (page.parent, tests):
+        folder.mkdir(parents=True)
+    writer.write_text((ROOT / "docs" / "write_origins.py").read_text())
+    claim = (
+        'class TestOverview:\n    """Overview"""\n\n'
+        '    def test_it(self) -> None:\n        """A | holds\n        here.\n\n        More."""\n'
+    )
+    (tests / "test_thing.py").write_text(claim)
+    page.write_text("before\n<!-- claims: tests/origins/test_thing.py -->\nstale\n<!-- end -->\nafter\n")
+
+    def run(*arguments: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, writer, *arguments], check=False, capture_output=True, text=True
+        )
+        return done.returncode, done.stderr
+
+    assert run("--check") == (
+        1,
+        "docs/coming-from/thing.md is not current: run python docs/write_origins.py\n",
+    )
+    assert run() == (0, "")
+    assert run("--check") == (0, "")
+    text = page.read_text()
+    assert "| Overview | A \\| holds here. | `test_it` |" in text
+    assert "stale" not in text
+    (tests / "test_other.py").write_text(claim)
+    assert run("--check")[0] == 1
+    (tests / "test_other.py").unlink()
+    (tests / "test_thing.py").write_text(claim.replace('"""A', '"""\n\n'))
+    assert run("--check")[0] == 1
