@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -12,11 +13,13 @@ import pytest
 
 from database import Database
 from holdfast.errors import CorruptStore, HoldfastError, InvalidCall
-from holdfast.model.records import RunRecord, TimelineRecord
+from holdfast.model.records import QuestionRecord, RunRecord, TimelineRecord
+from holdfast.store.protocol import Append, QuestionPlace
 from holdfast.store.sqlite.store import SQLiteStore
 from holdfast.testing.conformance.queues import claim, enqueue, ids
 from holdfast.testing.samples import (
     ALL,
+    advanced,
     commit,
     content,
     digest,
@@ -120,10 +123,13 @@ def test_damaged_record_of_an_artifact_is_not_collected(path: Path, tmp_path: Pa
 def test_damaged_page_is_found_by_the_check(path: Path) -> None:
     with closing(SQLiteStore(path)) as store:
         history(store, 200)
+    with Database(path) as connection:
+        (schema,) = zip(
+            *connection.execute("SELECT pageno FROM dbstat WHERE name = 'sqlite_schema'"), strict=True
+        )
     data = bytearray(path.read_bytes())
-    pages = len(data) // 4096
-    for page in range(3, pages):
-        data[page * 4096 : page * 4096 + 12] = b"\xff" * 12
+    for page in set(range(1, len(data) // 4096 + 1)) - {*schema}:
+        data[(page - 1) * 4096 : (page - 1) * 4096 + 12] = b"\xff" * 12
     path.write_bytes(data)
     with closing(SQLiteStore(path)) as store:
         assert store.check()
@@ -160,3 +166,48 @@ def test_damaged_run_leaves_its_queue(tmp_path: Path) -> None:
     assert ids(claim(store)) == ["b", "c"]
     assert claim(store) == []
     store.close()
+
+
+def test_damaged_question_is_never_served(path: Path) -> None:
+    damages = ["assignee = 'eve'", "priority = 9", "kind = 'odd'", "wake = 'x'", "expires = 1.5"]
+    asked = QuestionRecord(number=1, opened=5, assignee="ana", wake=7)
+    with closing(SQLiteStore(path)) as store:
+        for number, damage in enumerate(damages):
+            run = store.append(Append(expect=None, run=new_run(f"run-{number}"), questions=[asked]))
+            with Database(path) as connection:
+                connection.execute(f"UPDATE question SET {damage} WHERE run = ?", (run.key,))
+            for read in (
+                partial(store.open_questions, now=0),
+                partial(store.open_questions, now=0, run=run.key),
+                partial(store.questions_of, run.key),
+            ):
+                with pytest.raises(CorruptStore, match="damaged"):
+                    read()
+            # A change of the run's questions replaces the row, and deleting the run removes its places.
+            run = store.append(Append(expect=run, run=advanced(run), questions=[asked]))
+            assert len(store.questions_of(run.key)) == 1
+            with Database(path) as connection:
+                connection.execute(f"UPDATE question SET {damage} WHERE run = ?", (run.key,))
+            store.delete_run(run)
+            assert store.open_questions(now=0) == []
+            assert store.check() == []
+
+
+def test_question_without_its_run_is_found_by_the_check(path: Path) -> None:
+    with closing(SQLiteStore(path)) as store:
+        asked = QuestionRecord(number=1, opened=5)
+        run = store.append(Append(expect=None, run=new_run(), questions=[asked]))
+        with Database(path) as connection:
+            connection.execute("DELETE FROM run WHERE key = ?", (run.key,))
+        assert [found for found in store.check() if "question" in found]
+        assert store.open_questions(now=0) == []
+
+
+def test_repeated_page_of_questions_is_refused(path: Path) -> None:
+    with closing(SQLiteStore(path)) as store:
+        asked = QuestionRecord(number=1, opened=5)
+        store.append(Append(expect=None, run=new_run(), questions=[asked]))
+        with Database(path) as connection:
+            connection.execute("UPDATE question_place SET rank = 7")
+        with pytest.raises(CorruptStore):
+            store.open_questions(now=0, after=QuestionPlace(0, 5, 1, 1))

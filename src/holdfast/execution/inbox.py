@@ -22,7 +22,7 @@ from holdfast.execution import questions
 from holdfast.execution.limits import Limits, limits_of, updated_limits
 from holdfast.execution.questions import asked, iter_events
 from holdfast.execution.replay_log import lineage
-from holdfast.history.builder import build_event
+from holdfast.history.builder import build_event, with_questions
 from holdfast.history.context import StoreContext
 from holdfast.history.journal import event_data
 from holdfast.model.names import check_run_id, short
@@ -227,9 +227,11 @@ def amend(
     *,
     missing: str | None = None,
     fresh: bool = False,
+    reindex: bool = False,
     **fields: Any,
 ) -> RunRecord:
-    """Change the detail of a run, retrying on concurrent writes; with `fresh`, from an empty detail."""
+    """Change the detail of a run, retrying on concurrent writes; with `fresh`, from an empty detail; `reindex` if the
+    index of open questions may lack some of the run."""
     while True:
         run = context.store.run(run_id)
         if run is None:
@@ -249,7 +251,8 @@ def amend(
             },
         )
         try:
-            return context.store.append(Append(expect=run, run=after, events=events))
+            drafted = Append(expect=run, run=after, events=events)
+            return context.store.append(with_questions(drafted, reindex=reindex))
         except StaleVersion:
             continue
 
@@ -315,9 +318,9 @@ def adopt(context: StoreContext, run: RunRecord) -> None:
     try:
         detail_of(run)
     except (msgspec.ValidationError, HoldfastError):
-        amend(context, run.id, lambda _, facts: _renamed(run, facts), fresh=True)
+        amend(context, run.id, lambda _, facts: _renamed(run, facts), fresh=True, reindex=True)
     else:
-        amend(context, run.id, lambda _, facts: _renamed(run, facts))
+        amend(context, run.id, lambda _, facts: _renamed(run, facts), reindex=True)
 
 
 def _renamed(run: RunRecord, facts: RunDetail) -> list[EventRecord]:

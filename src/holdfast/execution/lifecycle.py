@@ -52,7 +52,7 @@ from holdfast.execution.replay_log import ReplayLog
 from holdfast.execution.run_endings import has_come
 from holdfast.execution.stop_control import StopExecution
 from holdfast.execution.write_lock import current_holder
-from holdfast.history.builder import RESULT, VersionMetadata, build_event
+from holdfast.history.builder import RESULT, VersionMetadata, build_event, with_questions
 from holdfast.history.committer import Committer, VersionDraft
 from holdfast.history.reader import Head
 from holdfast.model.records import CLOSED, EventRecord, RunRecord
@@ -400,7 +400,7 @@ def own(engine: EngineContext, line: Committer, head: Head, facts: RunDetail, *e
         detail=encode_detail(facts),
     )
     return line.note_run_changed(
-        head, engine.store.append(Append(expect=head.run, run=after, events=entries))
+        head, engine.store.append(with_questions(Append(expect=head.run, run=after, events=entries)))
     )
 
 

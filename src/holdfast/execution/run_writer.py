@@ -25,7 +25,7 @@ from holdfast.history.builder import VersionMetadata, build_event
 from holdfast.history.committer import Committer, VersionDraft
 from holdfast.history.reader import Head
 from holdfast.model.records import EventRecord, RunRecord
-from holdfast.model.run_detail import Used, detail_of, encode_detail
+from holdfast.model.run_detail import Used, detail_of, encode_detail, question_rows
 from holdfast.store.protocol import Append
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ class RunWriter:
         self._events: list[EventRecord] = []
         self._encoded_detail = execution.head.run.detail
         self._is_changed = False
+        #: The detail of the last write, and the status, whose questions are in the index; None if that is unknown.
+        self._indexed: tuple[bytes, str] | None = None
         #: Annotations of failed attempts that are not counted in the run's totals yet.
         self._uncounted: list[Mapping[str, Any]] = []
         #: The newest version that was written; 0 if none was.
@@ -116,7 +118,7 @@ class RunWriter:
                 )  # fmt: skip
             known = known or draft.space
             settle = partial(self._settle, draft, events, values, before, view, frame, more.get(MARK))
-            return draft.change, settle
+            return self._with_questions(draft.change), settle
 
         written: Head = yield from self._write(build, None if frame is None else frame.notes)
         if "ran" in more:
@@ -134,9 +136,18 @@ class RunWriter:
             after = self._next_run(now, changes, execution.new_values)
             after = msgspec.structs.replace(after, updated=now, revision=run.revision + 1)
             change = Append(expect=run, run=after, events=events, leased=run.owner is not None)
-            return change, partial(self._settle, None, events, {}, before, None, None, None)
+            settle = partial(self._settle, None, events, {}, before, None, None, None)
+            return self._with_questions(change), settle
 
         yield from self._write(build, None)
+
+    def _with_questions(self, change: Append) -> Append:
+        """Return a change that also keeps the index of open questions. The caller holds the write lock."""
+        if not self._execution.detail.asked:
+            return change
+        if self._indexed == (change.run.detail, change.run.status):
+            return change
+        return msgspec.structs.replace(change, questions=question_rows(change.run, detail_of(change.run)))
 
     def _write(
         self,
@@ -189,6 +200,7 @@ class RunWriter:
                 if not isinstance(outcome, HoldfastError):
                     execution.interrupted = outcome
                 return None
+            self._indexed = outcome.detail, outcome.status
             # An execution that was ended meanwhile stays ended.
             execution.over = execution.over or outcome.owner is None
             engine.keeper.renew_if_late(outcome)
@@ -274,6 +286,7 @@ class RunWriter:
             if wait.filled and ours.wait_at(wait.address) is not None:
                 ours.put(wait)
         execution.state.outside += self._edits_before(head)
+        self._indexed = None
         execution.head = head
         self.mark_changed()
         if ours.stop_request:

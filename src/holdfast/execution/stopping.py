@@ -15,7 +15,7 @@ from holdfast.execution import inbox
 from holdfast.execution.engine_context import EngineContext
 from holdfast.execution.lease import is_alive
 from holdfast.execution.questions import settled
-from holdfast.history.builder import VersionMetadata
+from holdfast.history.builder import VersionMetadata, with_questions
 from holdfast.history.committer import Committer
 from holdfast.model.checks import check_text
 from holdfast.model.names import MAX_NOTE, MAX_STEP
@@ -76,7 +76,7 @@ def stop_idle(
     ending = VersionMetadata(kind="final", status="cancelled", note=reason, actor=actor)
     left = msgspec.structs.replace(head.run, owner=None, until=0, due=None, detail=encode_detail(detail))
     draft = committer.build(head.root, head, head, ending, run=left, events=entries)
-    committer.note_committed(draft, engine.store.append(draft.change))
+    committer.note_committed(draft, engine.store.append(with_questions(draft.change)))
 
 
 def delete(engine: EngineContext, run_id: str) -> None:

@@ -28,7 +28,7 @@ from holdfast.fleet.monitor.recovery import place_of
 from holdfast.fleet.queue_limits import QueueLimits, read_limits, write_limits
 from holdfast.fleet.triggers import Triggers
 from holdfast.fleet.worker import Worker
-from holdfast.history.builder import VersionMetadata, build_event
+from holdfast.history.builder import VersionMetadata, build_event, with_questions
 from holdfast.history.committer import Committer
 from holdfast.model.checks import check_integer, check_seconds, check_text
 from holdfast.model.names import check_run_id, short
@@ -169,7 +169,7 @@ class Queues:
             )  # fmt: skip
             entries.append(build_event("run.requeued", now, queue=place.queue, reason=reason, actor=actor))
             try:
-                self._store.append(Append(expect=run, run=after, events=entries, queue=place))
+                self._store.append(with_questions(Append(expect=run, run=after, events=entries, queue=place)))
             except StaleVersion:
                 continue
             self._engine.publisher.wake()

@@ -22,7 +22,7 @@ from holdfast.errors import (
     StaleVersion,
 )
 from holdfast.history.attachments import key_after_rollback
-from holdfast.history.builder import VersionMetadata, VersionTrees, build_event, build_version
+from holdfast.history.builder import VersionMetadata, VersionTrees, build_event, build_version, with_questions
 from holdfast.history.committer import Committer, check_status, is_another, open_timeline, started_timelines
 from holdfast.history.context import StoreContext
 from holdfast.history.hashes import check_attachment, seal_attachment
@@ -54,7 +54,8 @@ def move_head(
     of the same commit."""
     after, timeline, entry = _moved(context, run, target, reason, actor)
     after = msgspec.structs.replace(after, revision=run.revision + 1, status=status or after.status, due=due)
-    return context.store.append(Append(expect=run, run=after, timeline=timeline, events=[entry, *events]))
+    change = Append(expect=run, run=after, timeline=timeline, events=[entry, *events])
+    return context.store.append(with_questions(change))
 
 
 def start_timeline(
@@ -74,7 +75,7 @@ def start_timeline(
     drafted = committer.build(
         state, at, at, metadata, run=after, events=[entry, *events], timeline=after.timeline
     )
-    change = msgspec.structs.replace(drafted.change, timeline=timeline)
+    change = with_questions(msgspec.structs.replace(drafted.change, timeline=timeline))
     return committer.note_committed(drafted, context.store.append(change))
 
 

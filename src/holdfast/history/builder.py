@@ -14,13 +14,14 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import InvalidCall
+from holdfast.errors import HoldfastError, InvalidCall
 from holdfast.history.hashes import NO_PARENT, seal
 from holdfast.history.journal import STORED_QUESTION_ID, NewEvent, check_events
 from holdfast.history.reader import Head
 from holdfast.model.checks import check_text
 from holdfast.model.names import MAX_NOTE, MAX_STEP, check_tags, check_version_key, short
-from holdfast.model.records import KINDS, STATUSES, EventRecord, RunRecord, VersionRecord
+from holdfast.model.records import KINDS, STATUSES, EventRecord, QuestionRecord, RunRecord, VersionRecord
+from holdfast.model.run_detail import detail_of, question_rows
 from holdfast.store.protocol import Append
 from holdfast.tree.artifact import Artifact
 from holdfast.tree.block import digest
@@ -51,6 +52,9 @@ class VersionMetadata(msgspec.Struct):
     events: Iterable[NewEvent] = ()
     #: The name that another system gives to the version.
     key: str | None = None
+    #: Journal entries of Holdfast, and the open questions of the run after the commit; None if they stay as they are.
+    entries: Sequence[EventRecord] = ()
+    questions: Sequence[QuestionRecord] | None = None
 
     def check(self) -> VersionMetadata:
         """Return itself; `InvalidCall` for values that cannot be stored."""
@@ -167,8 +171,25 @@ def build_version(
         uploads=pack.uploads,
         holds=sorted(pack.holds) if pack.holds else (),
         leased=leased,
+        questions=metadata.questions,
     )
     return change, writer
+
+
+def with_questions(change: Append, *, reindex: bool = False) -> Append:
+    """Return a change that also keeps the index of open questions, according to the run's record before and after;
+    `reindex` if the index may lack questions of the record before."""
+    after = question_rows(change.run, detail_of(change.run))
+    if not reindex and after == _questions_before(change.expect):
+        return change
+    return msgspec.structs.replace(change, questions=after)
+
+
+def _questions_before(run: RunRecord | None) -> tuple[QuestionRecord, ...] | None:
+    try:
+        return () if run is None else question_rows(run, detail_of(run))
+    except HoldfastError:
+        return None
 
 
 def build_event(kind: str, now: int, **data: Any) -> EventRecord:

@@ -336,6 +336,8 @@ class Committer:
                 for event in metadata.events
             )
             events = [*events, *own_events]
+        if metadata.entries:
+            events = [*events, *metadata.entries]
         if timeline is None and head is not None and head.version.timeline != run.timeline:
             timeline = self._timeline_after(head)
         change, writer = build_version(

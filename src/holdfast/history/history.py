@@ -291,6 +291,16 @@ class History:
         )
         return self.to_version(made)
 
+    def commit_record(
+        self, state: Any, metadata: VersionMetadata, *, expected: int | Version | None = None
+    ) -> Version:
+        """Commit a state with what only Holdfast itself may write: its own journal entries, and the open questions of a
+        run whose questions are not in its detail, as those of a loop."""
+        made = self.committer.advance(
+            state, metadata.check(), expected=self._number(expected), version=_record(expected)
+        )
+        return self.to_version(made)
+
     def patch(
         self,
         changes: Mapping[str | tuple[Any, ...], Any],

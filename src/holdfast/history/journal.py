@@ -41,7 +41,6 @@ RESERVED_PREFIXES = (
 )
 #: The word under which the journal keeps the id of a question (`question_id` in the data of these events).
 STORED_QUESTION_ID = "prompt"
-_QUESTION_KINDS = ("question.opened", "question.answered", "question.timed_out", "question.outdated")
 #: Fields of an event that are not part of its data.
 _FIELDS = ("version", "step")
 _MAX_KIND = 200
@@ -116,7 +115,7 @@ _EVENT_NAMES = {
     "limited pause_requested cancel_requested rolling_back compensated rolled_back forked detached alert recovered "
     "stalled watchdog_set",
     "step": "completed failed retried replayed",
-    "question": "opened answered timed_out outdated",
+    "question": "opened answered timed_out outdated reminded escalated assigned",
     "signal": "sent",
     "timeline": "started",
     "version": "saved tagged untagged pinned unpinned damaged",
@@ -133,7 +132,7 @@ def is_own_kind(kind: str) -> bool:
 def event_data(entry: EventRecord) -> dict[str, Any]:
     """Return the data of a journal entry."""
     data: dict[str, Any] = decode(entry.data) if entry.data else {}
-    if STORED_QUESTION_ID in data and entry.kind in _QUESTION_KINDS:
+    if STORED_QUESTION_ID in data and entry.kind.startswith("question."):
         data = {"question_id": data.pop(STORED_QUESTION_ID), **data}
     return data
 

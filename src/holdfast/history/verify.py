@@ -17,6 +17,7 @@ from holdfast.history.prune import ReachableNodes, iter_records
 from holdfast.history.reader import Reader, check_timelines
 from holdfast.model.public import Problem, Report
 from holdfast.model.records import RunRecord, VersionRecord
+from holdfast.model.run_detail import detail_of, question_rows
 from holdfast.store.protocol import Store, iter_attachments, iter_runs
 
 #: Called with the number of versions checked, and of all versions.
@@ -59,6 +60,7 @@ def _verify_run(store: Store, run: RunRecord) -> Report:
                 problems.append(Problem(run.id, mark.number, f"is tagged {mark.name!r} but is missing"))
         for _ in iter_entries(store, run):
             pass
+        problems += _check_questions(store, run)
         for attachment in iter_attachments(store, run.key):
             try:
                 check_decodes(run.id, attachment)
@@ -126,6 +128,23 @@ def _check_numbers(run: RunRecord, hashes: dict[int, bytes], seen: int) -> Itera
         yield Problem(run.id, run.head, "is the head but is missing or damaged")
     if seen != run.kept:
         yield Problem(run.id, None, f"has {seen} versions where its record says {run.kept}")
+
+
+def _check_questions(store: Store, run: RunRecord) -> Iterator[Problem]:
+    """Compare the index of open questions with the record of a workflow's run. A manual run lists its own."""
+    fresh: RunRecord | None = run
+    while fresh is not None and fresh.workflow is not None:
+        listed, read = store.questions_of(run.key), fresh
+        fresh = store.run_by_key(run.key)
+        if fresh is None or fresh.revision != read.revision:
+            continue
+        asked = sorted(question_rows(read, detail_of(read)), key=lambda question: question.number)
+        if asked != listed:
+            numbers = sorted({each.number for each in {*asked} ^ {*listed}})
+            yield Problem(
+                run.id, None, f"its questions {numbers} are not in the index as its record has them"
+            )
+        return
 
 
 def _check_artifacts(store: Store) -> tuple[int, list[Problem]]:

@@ -213,6 +213,31 @@ class ItemRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     terms: tuple[bytes, ...] = ()
 
 
+#: What asks: a workflow, the monitor about a stalled run, a loop.
+QUESTION_KINDS = ("question", "stalled", "loop")
+
+
+class QuestionRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A row of the index of open questions. What is asked is in the detail of the run, or in the state of a loop."""
+
+    #: The key of the run that asks; 0 until the store has assigned one.
+    run: int = 0
+    #: Its number among the questions of the run: its id is that of the run, `#`, and this number.
+    number: int
+    #: One of `QUESTION_KINDS`.
+    kind: str = "question"
+    opened: int
+    workflow: str | None = None
+    assignee: str | None = None
+    #: Questions of higher priority are listed first.
+    priority: int = 0
+    #: When an answer is wanted; when the run continues without one.
+    due: int | None = None
+    expires: int | None = None
+    #: When the next reminder or the escalation is due; None for never.
+    wake: int | None = None
+
+
 class StoreStats(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Numbers of rows and bytes in a store."""
 

@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import CorruptStore
-from holdfast.model.records import RunRecord
+from holdfast.model.question import Handling
+from holdfast.model.records import LIVE, QuestionRecord, RunRecord
 from holdfast.model.watchdog import RunWatchdog, Watchdog
 from holdfast.struct_types import resolved
 from holdfast.tree.codec import decode, encode
@@ -66,6 +67,8 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: Was it filled, and could the last execution not reach the call, because the code waits for something else first?
     #: Then it does not cause a resume.
     idle: bool = False
+    #: Of a question: who is to answer it, by when. None is that of a question of an earlier release.
+    handling: Handling | None = None
 
     @property
     def is_question(self) -> bool:
@@ -103,6 +106,7 @@ class StalledQuestion(msgspec.Struct, frozen=True, kw_only=True):
     #: The last good version.
     good: int
     restores: int = 0
+    handling: Handling | None = None
 
 
 class PendingRollback(msgspec.Struct, frozen=True, kw_only=True):
@@ -285,7 +289,11 @@ def _storable(name: str, value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
         fields = msgspec.structs.asdict(value)
         # A rollback without a reason or an actor has them as None.
-        kept = {name: each for name, each in fields.items() if each not in (None, "") or name in _NULLABLE}
+        kept = {
+            name: msgspec.to_builtins(each) if isinstance(each, Handling) else each
+            for name, each in fields.items()
+            if each not in (None, "") or name in _NULLABLE
+        }
         return _builtin(kept)
     if name == "totals":
         return _builtin(value)
@@ -301,4 +309,44 @@ def _builtin(value: Any) -> Any:
 
 def _plain(item: Wait | Signal) -> dict[str, Any]:
     """Return the fields that differ from their defaults; `value` always."""
-    return {name: value for name, value in msgspec.structs.asdict(item).items() if value or name == "value"}
+    return {
+        name: msgspec.to_builtins(value) if isinstance(value, Handling) else value
+        for name, value in msgspec.structs.asdict(item).items()
+        if value or name == "value"
+    }
+
+
+def question_rows(run: RunRecord, facts: RunDetail) -> tuple[QuestionRecord, ...]:
+    """Return the rows of the index of open questions for a run and its detail: its waits for an answer, until it ends,
+    and, while it is stalled, the question of the monitor."""
+    if run.status not in LIVE:
+        return ()
+    found = [
+        _question_row(run, "question", wait.name, wait.opened, wait.handling, wait.due)
+        for wait in facts.waits
+        if wait.is_question and not wait.filled
+    ]
+    if facts.question is not None and run.status == "stalled":
+        asked = facts.question
+        found.append(_question_row(run, "stalled", asked.id, asked.opened, asked.handling, None))
+    # By number: two questions of one number, in a damaged detail, would be one row.
+    return tuple({row.number: row for row in found}.values())
+
+
+def _question_row(
+    run: RunRecord, kind: str, question_id: str, opened: int, handling: Handling | None, expires: int | None
+) -> QuestionRecord:
+    handling = Handling(due=expires) if handling is None else handling
+    number = question_id.rpartition("#")[2]
+    return QuestionRecord(
+        run=run.key,
+        number=int(number) if number.isdecimal() else 0,
+        kind=kind,
+        opened=opened,
+        workflow=run.workflow,
+        assignee=handling.assignee,
+        priority=handling.priority,
+        due=handling.due,
+        expires=expires,
+        wake=handling.wake,
+    )

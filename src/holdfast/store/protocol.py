@@ -35,6 +35,7 @@ from holdfast.model.records import (
     EventRecord,
     ItemRecord,
     MarkRecord,
+    QuestionRecord,
     RunRecord,
     StoreStats,
     TimelineRecord,
@@ -100,6 +101,8 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     queue: QueuePlace | None = None
     #: Whether the owner of the run's lease writes. `LeaseExpired` if the lease has expired.
     leased: bool = False
+    #: All open questions of the run after the change; None if they stay as they are. The store assigns their `run`.
+    questions: Sequence[QuestionRecord] | None = None
 
 
 class Prune(NamedTuple):
@@ -162,6 +165,35 @@ class VersionQuery(TypedDict, total=False):
     tag: str | None
     #: Include the stubs of pruned versions.
     pruned: bool
+
+
+class QuestionPlace(NamedTuple):
+    """A place in the list of open questions."""
+
+    priority: int
+    opened: int
+    #: The key of the run, and the number of the question in it.
+    run: int
+    number: int
+
+
+class QuestionFilters(TypedDict, total=False):
+    """Filters of `QuestionStore.open_questions`; a question must match all of them."""
+
+    kind: str | None
+    workflow: str | None
+    assignee: str | None
+    #: Questions that were opened before this time.
+    opened_before: int | None
+    #: Questions of the run with this key.
+    run: int | None
+
+
+class OpenQuestion(NamedTuple):
+    """A row of the index of open questions, and the run that asks, as of the same moment."""
+
+    question: QuestionRecord
+    run: RunRecord
 
 
 class ItemKey(NamedTuple):
@@ -363,6 +395,23 @@ class QueueStore(Protocol):
         """Return the number of runs by queue and status."""
 
 
+class QuestionStore(Protocol):
+    """The index of open questions, which `append` keeps. The questions of a run are removed with it; an import brings
+    none."""
+
+    def open_questions(
+        self, *, now: int, after: QuestionPlace | None = None, limit: int = 100, **filters: Unpack[QuestionFilters]
+    ) -> list[OpenQuestion]:  # fmt: skip
+        """Return questions that match the filters and have not expired by `now`, after a place: by priority, highest
+        first, then by time, oldest first. A page costs the same however many questions there are."""
+
+    def questions_of(self, run: int) -> list[QuestionRecord]:
+        """Return the open questions of a run by number, expired ones included."""
+
+    def waking_questions(self, now: int, limit: int) -> list[OpenQuestion]:
+        """Return questions whose `wake` is at or before `now`, the earliest first."""
+
+
 class ItemStore(Protocol):
     """Values under a namespace and a key, which belong to no run. The last put wins. Namespaces are in the order of
     their labels, labels and keys in that of their code points. The caller decides by its clock what has expired."""
@@ -416,7 +465,15 @@ class ItemStore(Protocol):
 
 
 class Store(
-    RunStore, VersionStore, AttachmentStore, ArtifactStore, ValueStore, QueueStore, ItemStore, Protocol
+    RunStore,
+    VersionStore,
+    AttachmentStore,
+    ArtifactStore,
+    ValueStore,
+    QueueStore,
+    QuestionStore,
+    ItemStore,
+    Protocol,
 ):
     """All of it."""
 
@@ -445,6 +502,29 @@ class Store(
 
 
 # Rules that all stores share
+
+
+def place_of(question: QuestionRecord) -> QuestionPlace:
+    """Return the place of a question in the list."""
+    return QuestionPlace(question.priority, question.opened, question.run, question.number)
+
+
+def list_order(place: QuestionPlace) -> tuple[int, int, int, int]:
+    """Return the key by which places are sorted."""
+    return -place.priority, place.opened, place.run, place.number
+
+
+def matches(question: QuestionRecord, now: int, filters: QuestionFilters) -> bool:
+    """Return whether a question has not expired and matches filters other than the run."""
+    kind, workflow, assignee = filters.get("kind"), filters.get("workflow"), filters.get("assignee")
+    opened_before = filters.get("opened_before")
+    return (
+        (question.expires is None or question.expires > now)
+        and (kind is None or question.kind == kind)
+        and (workflow is None or question.workflow == workflow)
+        and (assignee is None or question.assignee == assignee)
+        and (opened_before is None or question.opened < opened_before)
+    )
 
 
 def wall_clock() -> int:

@@ -19,7 +19,7 @@ from holdfast.execution import compensation, inbox
 from holdfast.execution.engine_context import EngineContext
 from holdfast.execution.questions import check_choice, settled
 from holdfast.fleet.monitor.detectors import Finding
-from holdfast.history.builder import build_event
+from holdfast.history.builder import build_event, with_questions
 from holdfast.model.records import EventRecord, RunRecord
 from holdfast.model.run_detail import PendingRollback, RunDetail, StalledQuestion, detail_of, encode_detail
 from holdfast.model.watchdog import Watchdog
@@ -157,7 +157,7 @@ def answer(
         )
     events = settled(context.store, run, facts, context.clock(), choice=choice, actor=actor, **more)
     after = _changed(engine, run, facts, status="queued", due=due)
-    return engine.store.append(Append(expect=run, run=after, events=events, queue=place))
+    return engine.store.append(with_questions(Append(expect=run, run=after, events=events, queue=place)))
 
 
 def _take_away(
@@ -176,7 +176,7 @@ def _take_away(
     facts.stop_request = facts.stop_request if facts.stop_request == "cancel" else ""
     after = _changed(engine, run, facts, status=status, due=due)
     try:
-        taken = engine.store.append(Append(expect=run, run=after, events=events, queue=place))
+        taken = engine.store.append(with_questions(Append(expect=run, run=after, events=events, queue=place)))
     except StaleVersion:
         return None
     execution = engine.executions.get(run.id)

@@ -36,6 +36,7 @@ from holdfast.model.records import (
     AttachmentRecord,
     EventRecord,
     MarkRecord,
+    QuestionRecord,
     RunRecord,
     VersionRecord,
 )
@@ -48,12 +49,16 @@ from holdfast.store.memory.contents import (
     read_uploads,
 )
 from holdfast.store.memory.items import MemoryItems
+from holdfast.store.memory.questions import MemoryQuestions
 from holdfast.store.process_fork import ProcessBound
 from holdfast.store.protocol import (
     Append,
     Claim,
     JournalEntry,
+    OpenQuestion,
     Prune,
+    QuestionFilters,
+    QuestionPlace,
     QueuePlace,
     RunFilters,
     RunImport,
@@ -106,6 +111,7 @@ class MemoryStore(ProcessBound):
         self._ids: dict[str, MemoryRun] = {}
         #: By key, in the order of keys.
         self._runs: dict[int, MemoryRun] = {}
+        self._questions = MemoryQuestions(lambda key: self._runs[key].record)
         self._last_key = 0
         #: The entry at position n has index n - 1; None where it was deleted.
         self._journal: list[JournalEntry | None] = []
@@ -161,6 +167,8 @@ class MemoryStore(ProcessBound):
             run.timelines[timeline.number] = timeline
         run.attach(change.attachments, replace=True)
         self._add_events(run, change.events)
+        if change.questions is not None:
+            self._questions.put(run.record.key, change.questions)
         return run.record
 
     def run(self, run_id: str) -> RunRecord | None:
@@ -213,6 +221,7 @@ class MemoryStore(ProcessBound):
             gone = self._expected(run)
             for number, stored in gone.versions.items():
                 self._artifacts.release(stored.holds, (run.key, number))
+            self._questions.put(run.key, ())
             for position in gone.positions:
                 self._journal[position - 1] = None
             del self._ids[gone.record.id], self._runs[run.key]
@@ -445,6 +454,22 @@ class MemoryStore(ProcessBound):
                 elif run.record.until < until:
                     run.record = replace(run.record, until=until)
             return expired
+
+    # Questions
+
+    def open_questions(
+        self, *, now: int, after: QuestionPlace | None = None, limit: int = 100, **filters: Unpack[QuestionFilters]
+    ) -> list[OpenQuestion]:  # fmt: skip
+        with self._lock:
+            return self._questions.page(now, after, limit, **filters)
+
+    def questions_of(self, run: int) -> list[QuestionRecord]:
+        with self._lock:
+            return self._questions.of_run(run)
+
+    def waking_questions(self, now: int, limit: int) -> list[OpenQuestion]:
+        with self._lock:
+            return self._questions.waking(now, limit)
 
     # Queues
 

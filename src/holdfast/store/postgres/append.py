@@ -50,6 +50,7 @@ from holdfast.store.protocol import (
     stale_new_run,
     stale_run,
 )
+from holdfast.store.questions import QUESTION, place_rows, question_row
 from holdfast.store.rows import RUN, event_row, mark_row, run_row, run_sum, timeline_row
 from holdfast.store.sql import SQLArtifacts
 
@@ -114,6 +115,45 @@ _PUT_INTO_QUEUE = (
     "AND queued.priority = excluded.priority | 1 THEN queued.priority ELSE excluded.priority END)"
 )
 _SET_READY = "requeued AS (UPDATE queued SET ready = %s::bigint FROM changed WHERE queued.run = changed.key)"
+
+#: A statement sees none of its own changes: rows that stay are updated, and others deleted.
+_QUESTION_TYPES = (
+    "bigint",
+    "text",
+    "bigint",
+    "text",
+    "text",
+    "bigint",
+    "bigint",
+    "bigint",
+    "bigint",
+    "bytea",
+)
+_QUESTION_COLUMNS = [*QUESTION.split(", ")[1:], "sum"]
+_CLOSE_QUESTIONS = (
+    "closed AS (DELETE FROM question USING changed WHERE question.run = changed.key "
+    "AND NOT (question.number = ANY(%s::bigint[])))"
+)
+_PUT_QUESTIONS = (
+    f"asked AS (INSERT INTO question (run, {', '.join(_QUESTION_COLUMNS)}) SELECT changed.key, given.* "
+    f"FROM changed, unnest({', '.join(f'%s::{kind}[]' for kind in _QUESTION_TYPES)}) given "
+    "ON CONFLICT (run, number) DO UPDATE SET "
+    f"{', '.join(f'{name} = excluded.{name}' for name in _QUESTION_COLUMNS[1:])})"
+)
+_GIVEN_PLACES = "unnest(%s::bytea[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])"
+_LEAVE_PLACES = (
+    "left_places AS (DELETE FROM question_place USING changed WHERE question_place.run = changed.key "
+    "AND NOT EXISTS (SELECT FROM unnest(%s::bytea[], %s::bigint[], %s::bigint[], %s::bigint[]) "
+    "given (facet, rank, opened, number) WHERE given.facet = question_place.facet "
+    "AND given.rank = question_place.rank AND given.opened = question_place.opened "
+    "AND given.number = question_place.number))"
+)
+_TAKE_PLACES = (
+    "places AS (INSERT INTO question_place (facet, rank, opened, run, number, expires) "
+    "SELECT given.facet, given.rank, given.opened, changed.key, given.number, given.expires "
+    f"FROM changed, {_GIVEN_PLACES} given (facet, rank, opened, number, expires) "
+    "ON CONFLICT (facet, rank, opened, run, number) DO UPDATE SET expires = excluded.expires)"
+)
 
 _SELECT_WRITER = "SELECT key, revision, attempt FROM run WHERE id = $1"
 _SELECT_REVISION = "SELECT 1 FROM run WHERE key = $1 AND revision = $2"
@@ -198,6 +238,16 @@ def _change_statement(sent: SentChange, lock_positions: str, now: int | None) ->
     elif expect is not None and changes_readiness(expect, run):
         parts.append(_SET_READY)
         values.append(ready_at(run))
+    if change.questions is not None:
+        parts += [_CLOSE_QUESTIONS, _LEAVE_PLACES]
+        places = [place for question in change.questions for place in place_rows(key, question)]
+        columns: list[Any] = list(zip(*places, strict=True)) or [()] * 6
+        facets, ranks, opened, _, numbers, expires = map(list, columns)
+        values += [[question.number for question in change.questions], facets, ranks, opened, numbers]
+        if change.questions:
+            parts += [_PUT_QUESTIONS, _TAKE_PLACES]
+            rows = [question_row(key, question)[1:] for question in change.questions]
+            values += [*map(list, zip(*rows, strict=True)), facets, ranks, opened, numbers, expires]
     lock = lock_positions if version is not None or change.events else None
     return PreparedStatement(_change_text(first, lock, tuple(parts)), values)
 
@@ -217,6 +267,7 @@ def _can_batch(change: Append) -> bool:
         and change.version is not None
         and not (change.events or change.tags or change.blocks or change.timeline or change.queue)
         and not change.attachments
+        and change.questions is None
     )
 
 

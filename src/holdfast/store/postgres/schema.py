@@ -17,7 +17,21 @@ from holdfast.errors import IncompatibleFormat, StoreUnavailable
 from holdfast.store.postgres.connection import PostgresConnection
 from holdfast.store.postgres.connection_pool import PostgresPool, quote_name
 from holdfast.store.postgres.url import parse
+from holdfast.store.questions import (
+    PLACE,
+    QUESTION,
+    SELECT_WITH_DETAIL,
+    place_rows,
+    question_row,
+    stored_questions,
+)
 
+#: The format with an index of open questions, which is filled from the records of runs.
+_WITH_QUESTIONS = 3
+_INSERT_QUESTION = (
+    f"INSERT INTO question ({QUESTION}, sum) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"  # noqa: S608
+)
+_INSERT_PLACE = f"INSERT INTO question_place ({PLACE}) VALUES ($1, $2, $3, $4, $5, $6)"  # noqa: S608
 #: Held while the tables are created or migrated.
 _MIGRATING = "migrating"
 #: Shared by transactions that store or refer to artifacts; exclusive for a collection.
@@ -67,8 +81,13 @@ def prepare(pool: PostgresPool, *, create: bool) -> None:
                 connection.execute(f"CREATE SCHEMA {quote_name(schema)}")
             connection.execute("CREATE TABLE format (version BIGINT NOT NULL)")
             connection.execute("INSERT INTO format VALUES (0)")
-        for statements in migrations()[version or 0 :]:
+        for number, statements in enumerate(migrations()[version or 0 :], (version or 0) + 1):
             connection.execute(statements)
+            if number == _WITH_QUESTIONS:
+                found = stored_questions(connection.rows(SELECT_WITH_DETAIL))
+                rows = [(key, each) for key, questions in found for each in questions]
+                connection.change_many(_INSERT_QUESTION, [question_row(*row) for row in rows])
+                connection.change_many(_INSERT_PLACE, [place for row in rows for place in place_rows(*row)])
         connection.execute("UPDATE format SET version = $1", (len(migrations()),))
 
     schema = pool.address.schema

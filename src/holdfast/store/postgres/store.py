@@ -34,6 +34,7 @@ from holdfast.store.postgres.queue import PostgresQueues
 from holdfast.store.postgres.url import parse
 from holdfast.store.process_fork import ProcessBound, reset_in_children
 from holdfast.store.protocol import Prune, RunImport, stale_run
+from holdfast.store.questions import SQLQuestions
 from holdfast.store.rows import RUN, attachment_row, mark_row, run_row, run_sum, timeline_row
 from holdfast.store.sql import (
     DELETE_MARK,
@@ -62,7 +63,17 @@ _SELECT_SIZE = (
     "WHERE relkind = 'r' AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())"
 )
 #: The tables whose rows belong to runs.
-_RUN_TABLES = ("journal", "block", "timeline", "mark", "hold", "queued", "attachment")
+_RUN_TABLES = (
+    "journal",
+    "block",
+    "timeline",
+    "mark",
+    "hold",
+    "queued",
+    "attachment",
+    "question",
+    "question_place",
+)
 _OTHER_TABLES = ("run", "artifact", "artifact_piece", "value", "item", "item_term", "item_vector")
 
 _VALUES_RUN = ", ".join(f"${n}" for n in range(1, 24))
@@ -213,6 +224,11 @@ class PostgresStore(ProcessBound):
         self.namespaces = self._items.namespaces
         self.renew_items = self._items.renew
         self.sweep_items = self._items.sweep
+
+        questions = SQLQuestions(self._pool)
+        self.open_questions = questions.page
+        self.questions_of = questions.of_run
+        self.waking_questions = questions.waking
 
         queues = PostgresQueues(self._pool, self._journal, self._notifier)
         self.claim = queues.claim

@@ -20,13 +20,17 @@ import apsw
 from holdfast.atomic_file import open_private
 from holdfast.errors import CorruptStore, HoldfastWarning, IncompatibleFormat, StoreUnavailable
 from holdfast.model.names import short
+from holdfast.store.questions import SELECT_WITH_DETAIL, stored_questions
 from holdfast.store.sqlite.connection import SQLiteConnection, translate_error
+from holdfast.store.sqlite.questions import put_questions
 
 #: "hold" in ASCII: identifies a SQLite file as a store.
 APPLICATION_ID = 0x686F6C64
 _COUNT_LANGGRAPH_TABLES = (
     "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name IN ('checkpoints', 'writes')"
 )
+#: The format with an index of open questions, which is filled from the records of runs.
+_WITH_QUESTIONS = 5
 #: Seconds that another process may take to create the tables of a new file.
 _CREATION = 1.0
 #: Calls from `holdfast.open` down to `prepare`.
@@ -174,10 +178,13 @@ def _migrate(connection: SQLiteConnection, path: str) -> None:
         _, version = _format(connection)
         # Again, under the lock: a newer Holdfast may have migrated the file meanwhile.
         _check_format(version, path)
-        for statements in migrations()[version:]:
+        for number, statements in enumerate(migrations()[version:], version + 1):
             for statement in statements.split(";\n"):
                 if statement.strip():
                     connection.execute(statement)
+            if number == _WITH_QUESTIONS:
+                for key, questions in stored_questions(connection.execute(SELECT_WITH_DETAIL)):
+                    put_questions(connection, key, questions)
         connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version={len(migrations())}")
         connection.execute("COMMIT")

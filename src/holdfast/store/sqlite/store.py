@@ -36,6 +36,7 @@ from holdfast.store.attachments import INSERT_ATTACHMENT, SQLAttachments
 from holdfast.store.items import SQLItems
 from holdfast.store.process_fork import ProcessBound
 from holdfast.store.protocol import Append, Prune, RunImport, stale_new_run, stale_run, wall_clock
+from holdfast.store.questions import SQLQuestions
 from holdfast.store.rows import attachment_row, event_row, mark_row, timeline_row
 from holdfast.store.sql import (
     DELETE_MARK,
@@ -54,6 +55,7 @@ from holdfast.store.sqlite import queue
 from holdfast.store.sqlite.connection import SQLiteConnection, all_or_nothing
 from holdfast.store.sqlite.database import SQLiteDatabase
 from holdfast.store.sqlite.items import ITEM_DIALECT
+from holdfast.store.sqlite.questions import put_questions
 from holdfast.store.sqlite.rows import (
     INSERT_EVENT,
     PACK,
@@ -204,6 +206,11 @@ class SQLiteStore(ProcessBound):
         self.renew_items = self._items.renew
         self.sweep_items = self._items.sweep
 
+        questions = SQLQuestions(self._database)
+        self.open_questions = questions.page
+        self.questions_of = questions.of_run
+        self.waking_questions = questions.waking
+
         queues = queue.SQLiteQueues(self._database, self.now)
         self.claim = queues.claim
         self.claim_again = queues.claim_again
@@ -280,6 +287,8 @@ class SQLiteStore(ProcessBound):
             connection.execute(INSERT_ATTACHMENT[True], attachment_row(key, attachment))
         for event in change.events:
             connection.execute(INSERT_EVENT, event_row(key, event))
+        if change.questions is not None:
+            put_questions(connection, key, change.questions)
         return run
 
     def delete_run(self, run: RunRecord) -> None:
@@ -288,6 +297,7 @@ class SQLiteStore(ProcessBound):
             if connection.change(DELETE_RUN, which) != 1:
                 raise StaleVersion(f"run {run.id!r} has changed since it was read: read it, then delete it")
             mark_end(connection)
+            put_questions(connection, run.key, ())
             for table in _RUN_TABLES:
                 connection.execute(f"DELETE FROM {table} WHERE run=?", (run.key,))
 
@@ -409,7 +419,7 @@ class SQLiteStore(ProcessBound):
         try:
             with self._database.reader(apart=True) as connection:
                 found = [row[0] for row in connection.execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
-                for table in _RUN_TABLES:
+                for table in (*_RUN_TABLES, "question", "question_place"):
                     placeholder = " AND NOT (run = 0 AND seal = x'')" if table == "journal" else ""
                     orphan = f"SELECT 1 FROM {table} WHERE run NOT IN (SELECT key FROM run){placeholder}"
                     if connection.row(orphan) is not None:

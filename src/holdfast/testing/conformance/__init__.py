@@ -23,6 +23,7 @@ pytest.register_assert_rewrite(
     "holdfast.testing.conformance.attachments",
     "holdfast.testing.conformance.concurrency",
     "holdfast.testing.conformance.items",
+    "holdfast.testing.conformance.questions",
     "holdfast.testing.conformance.queues",
     "holdfast.testing.conformance.runs",
     "holdfast.testing.conformance.versions",
@@ -33,6 +34,7 @@ pytest.register_assert_rewrite(
 from holdfast.testing.conformance.attachments import AttachmentContract, KeyContract  # noqa: E402
 from holdfast.testing.conformance.concurrency import AppendManyContract, ConcurrencyContract  # noqa: E402
 from holdfast.testing.conformance.items import ItemContract, ItemVectorContract  # noqa: E402
+from holdfast.testing.conformance.questions import QuestionContract  # noqa: E402
 from holdfast.testing.conformance.queues import LeaseContract, QueueContract  # noqa: E402
 from holdfast.testing.conformance.runs import RunContract, RunListContract  # noqa: E402
 from holdfast.testing.conformance.versions import JournalContract, VersionContract  # noqa: E402
@@ -53,6 +55,7 @@ class StoreConformance(
     ValueContract,
     QueueContract,
     LeaseContract,
+    QuestionContract,
     ItemContract,
     ItemVectorContract,
     WholeStoreContract,
