@@ -48,6 +48,7 @@ from holdfast.errors import (
     UnknownTimeZone,
     UnsupportedValue,
 )
+from holdfast.model.question import QuestionPolicy
 from holdfast.model.watchdog import Watchdog
 from holdfast.workflow.decorators import call_steps_directly, step, workflow
 from holdfast.workflow.policy import Breaker, Retry
@@ -149,6 +150,7 @@ __all__ = [
     "Problem",
     "Pruned",
     "Question",
+    "QuestionPolicy",
     "QuestionTimeout",
     "QueueSummary",
     "ReplayDiverged",

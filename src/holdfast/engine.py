@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NoReturn, ParamSpec
 
@@ -16,6 +16,8 @@ from holdfast.errors import AlreadyExists, InvalidCall, InvalidReference, NotFou
 from holdfast.execution import compensation, inbox, stopping
 from holdfast.execution.engine_context import EngineContext, GivenOverrides
 from holdfast.execution.limits import Limits
+from holdfast.execution.loop_questions import LoopQuestions, NoLoops
+from holdfast.execution.open_questions import UNCHANGED
 from holdfast.execution.operators import Operators
 from holdfast.execution.options import ResumeOptions, RollbackOptions, RunOptions
 from holdfast.execution.run import Run, RunQuery, find_run, get_run
@@ -135,8 +137,12 @@ class Holdfast:
             self._context, lease=int(lease * 1_000_000), room=partial(queue_room, store)
         )
         self._runner = Runner(self._engine, self.start_triggers)
-        self._operators = Operators(self._runner)
+        self._operators = Operators(self._runner, self._loop_questions)
         self._fleet = Fleet(self._runner, self._operators)
+
+    def _loop_questions(self) -> LoopQuestions:
+        """Return the questions of loops."""
+        return NoLoops()
 
     # Runs of workflows
 
@@ -276,7 +282,7 @@ class Holdfast:
         False; the answer stays. In an event loop, await `aanswer`.
 
         The question of a stalled run is answered with a choice: `resume`; `rollback`, to `version` or else to the last
-        good one; `reinitialise`: start again from version 1, and `keep` parts of the state, given by their paths;
+        good one; `reinitialize`: start again from version 1, and `keep` parts of the state, given by their paths;
         `cancel`."""
         return self._fleet.monitoring.answer(
             question_id, value, version=version, keep=keep, actor=actor, resume=resume, raises=raises
@@ -289,17 +295,39 @@ class Holdfast:
 
     def question(self, question_id: str) -> Question:
         """Return an open question by its id; raise `InvalidAnswer` if it was answered, or is no longer open."""
-        return inbox.question(self._context, question_id)
+        return self._operators.inbox.question(question_id)
 
     def inbox(
-        self, *, open: bool = True, run_id: str | None = None, limit: int = 100, after: str | None = None,  # noqa: A002
+        self, *, open: bool = True, run_id: str | None = None, workflow: str | None = None,  # noqa: A002
+        assignee: str | None = None, waiting_longer_than: float | timedelta | None = None, kind: str | None = None,
+        limit: int = 100, after: str | None = None,
     ) -> list[Question]:  # fmt: skip
-        """Return the questions that can be answered, of all runs or of one, oldest first, without those whose time is
-        over.
+        """Return the questions that can be answered, of runs and loops: by priority, then oldest first, at most
+        `limit`. For the next page, pass the last one's id as `after`. A page costs the same however many questions are
+        open.
 
-        With `open=False`, return those that were answered, with who did and when, newest first: at most `limit`. For
-        the next page, pass the last one's id as `after`."""
-        return self._operators.inbox(open=open, run_id=run_id, limit=limit, after=after)
+        The filters are combined: the run, the workflow, the assignee, the kind (`question`, `stalled` or `loop`), and
+        seconds that the question has been open.
+
+        With `open=False`, return those that were answered, with who did and when, newest first, of one run or all."""
+        return self._operators.list_questions(
+            open=open, run_id=run_id, workflow=workflow, assignee=assignee, waiting_longer_than=waiting_longer_than,
+            kind=kind, limit=limit, after=after,
+        )  # fmt: skip
+
+    def assign(
+        self, question_id: str, *, assignee: str | None = UNCHANGED,
+        due: float | timedelta | datetime | None = UNCHANGED, priority: int = UNCHANGED,
+        remind_every: float | timedelta | None = UNCHANGED, escalate_after: float | timedelta | None = UNCHANGED,
+        escalate_to: str | None = UNCHANGED, actor: str | None = None,
+    ) -> Question:  # fmt: skip
+        """Change who is to answer an open question, and by when; return it. What is not given stays; None removes it.
+        Times are seconds from now; `due` may be a point in time. `question.assigned` is written into the journal of its
+        run."""
+        return self._operators.inbox.assign(
+            question_id, assignee=assignee, due=due, priority=priority, remind_every=remind_every,
+            escalate_after=escalate_after, escalate_to=escalate_to, actor=actor,
+        )  # fmt: skip
 
     def subscribe(
         self, callback: Callable[[Event], Any] | None = None, *, kinds: Sequence[str] = (), run_id: str | None = None,

@@ -106,8 +106,8 @@ def test_answer_rollback_rolls_the_stalled_run_back(frozen: ProjectFolder) -> No
     assert (reported["actor"], reported["details"]) == ("ann", {"choice": "rollback", "version": 2})
 
 
-def test_answer_reinitialise_keeps_the_named_parts(frozen: ProjectFolder) -> None:
-    found = frozen.json("answer", "frozen-1", "reinitialise", "--keep", "notes", "--app", "thaw")
+def test_answer_reinitialize_keeps_the_named_parts(frozen: ProjectFolder) -> None:
+    found = frozen.json("answer", "frozen-1", "reinitialize", "--keep", "notes", "--app", "thaw")
     assert found["status"] == "completed"
     with frozen.open() as hf:
         (restarted,) = [each for each in hf.history("frozen-1").versions() if each.kind == "manual"]
@@ -126,10 +126,10 @@ def test_answer_without_code_leaves_the_run_to_others(frozen: ProjectFolder) -> 
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        (["restart"], "one of resume, rollback, reinitialise, cancel"),
+        (["restart"], "one of resume, rollback, reinitialize, cancel"),
         (["rollback", "--to", "9"], "no version 9"),
-        (["reinitialise", "--keep", "nothing"], "plan, notes"),
-        (["resume", "--keep", "plan"], "keep goes with the choice reinitialise"),
+        (["reinitialize", "--keep", "nothing"], "plan, notes"),
+        (["resume", "--keep", "plan"], "keep goes with the choice reinitialize"),
     ],
 )
 def test_answer_that_does_not_fit_is_refused(frozen: ProjectFolder, given: list[str], why: str) -> None:

@@ -116,7 +116,7 @@ def test_stalled_run_with_changed_code_stays_stalled(stage: Stage) -> None:
     of_version("2")
     prompt = stage.frozen()
     before = facts(stage)
-    for choice in ("resume", "rollback", "reinitialise"):
+    for choice in ("resume", "rollback", "reinitialize"):
         with pytest.raises(CodeChanged, match="resume=False"):
             stage.hf.answer(prompt.id, choice)
     assert facts(stage) == before

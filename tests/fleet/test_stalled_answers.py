@@ -50,7 +50,7 @@ def test_question_of_a_stalled_run_is_in_the_inbox(stage: Stage, frozen: Callabl
     assert stage.hf.inbox(open=True) == [prompt] == stage.hf.get("run").questions()
     assert stage.hf.question("run#1") == prompt
     assert stage.hf.inbox(open=False) == []
-    assert prompt.details["choices"] == ["resume", "rollback", "reinitialise", "cancel"]
+    assert prompt.details["choices"] == ["resume", "rollback", "reinitialize", "cancel"]
     assert [part["path"] for part in prompt.details["initial"]] == ["plan", "turn", "ordered"]
     assert "roll back (to version 5)" in prompt.text
 
@@ -179,11 +179,11 @@ def test_answer_rollback_without_a_version_uses_the_last_good_one(
 
 
 @pytest.mark.parametrize("keep", [[], ["turn"], ["turn", "plan"], "turn", [("turn",), ["plan"]]])
-def test_answer_reinitialise_starts_over_with_the_kept_parts(
+def test_answer_reinitialize_starts_over_with_the_kept_parts(
     stage: Stage, frozen: Callable[..., Question], keep: Any
 ) -> None:
     prompt = frozen()
-    run = stage.hf.answer(prompt.id, "reinitialise", keep=keep, actor="ada")
+    run = stage.hf.answer(prompt.id, "reinitialize", keep=keep, actor="ada")
     assert run.result == "plan: ['notes', 'ordered', 'plan', 'turn']"
     assert control.begun == ["plan", "hang", "plan", "hang"]
     assert control.undone == ["kelp"]
@@ -196,7 +196,7 @@ def test_answer_reinitialise_starts_over_with_the_kept_parts(
     kept = {name: value for name, value in values.items() if name in names}
     assert begun.state == {"notes": [], **kept}
     (answer,) = [event for event in run.events() if event.kind == "question.answered"]
-    assert answer.data["choice"] == "reinitialise"
+    assert answer.data["choice"] == "reinitialize"
 
 
 def test_answer_cancel_ends_the_run(stage: Stage, frozen: Callable[..., Question]) -> None:
@@ -211,14 +211,14 @@ def test_answer_cancel_ends_the_run(stage: Stage, frozen: Callable[..., Question
 @pytest.mark.parametrize(
     ("choice", "how", "why"),
     [
-        ("restart", {}, "one of resume, rollback, reinitialise, cancel, not 'restart'"),
+        ("restart", {}, "one of resume, rollback, reinitialize, cancel, not 'restart'"),
         (True, {}, "not True"),
         ("rollback", {"version": 17}, "no version 17 to roll back to: give one from 1 to 5"),
         ("rollback", {"version": "two"}, "no version 'two'"),
         ("resume", {"version": 2}, "a version goes with the choice rollback"),
-        ("cancel", {"keep": ["plan"]}, "keep goes with the choice reinitialise"),
-        ("reinitialise", {"keep": ["nothing"]}, "'nothing' cannot be kept.*plan, turn, ordered"),
-        ("reinitialise", {"keep": ["plan.deep"]}, "'plan.deep' cannot be kept"),
+        ("cancel", {"keep": ["plan"]}, "keep goes with the choice reinitialize"),
+        ("reinitialize", {"keep": ["nothing"]}, "'nothing' cannot be kept.*plan, turn, ordered"),
+        ("reinitialize", {"keep": ["plan.deep"]}, "'plan.deep' cannot be kept"),
     ],
 )
 def test_invalid_choice_is_refused_with_the_valid_ones(
@@ -243,7 +243,7 @@ def test_second_answer_is_refused_with_the_actor_and_time_of_the_first(
 
 def test_concurrent_answers_one_takes_effect(stage: Stage, frozen: Callable[..., Question]) -> None:
     prompt = frozen()
-    choices = ["resume", "rollback", "reinitialise", "cancel"] * 2
+    choices = ["resume", "rollback", "reinitialize", "cancel"] * 2
     barrier = threading.Barrier(len(choices))
     refused: list[BaseException] = []
     done: list[str] = []
@@ -323,7 +323,7 @@ def test_answer_for_a_queued_run_is_carried_out_by_workers(stage: Stage) -> None
     with stage.hf.worker(monitor=False):
         s.wait_until(lambda: "hang" in control.begun)
         assert [alert.action for alert in stage.look(after=61)] == ["stall"]
-        stage.hf.answer("run#1", "reinitialise", keep=["plan"])
+        stage.hf.answer("run#1", "reinitialize", keep=["plan"])
         s.wait_until(lambda: run.status == "completed")
     assert control.undone == ["kelp"]
     assert control.begun == ["plan", "hang", "plan", "hang"]

@@ -152,7 +152,7 @@ def test_stalled_run_is_answered(frozen: ProjectFolder) -> None:
         for choice, expected in (
             ("resume", "2 completed steps will be replayed from history"),
             ("rollback", "on a new timeline"),
-            ("reinitialise", "of the state, these parts are kept: none"),
+            ("reinitialize", "of the state, these parts are kept: none"),
             ("cancel", "frozen-1 is cancelled, for good"),
         ):
             given = {"version": 2} if choice == "rollback" else {}

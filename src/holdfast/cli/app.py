@@ -61,6 +61,7 @@ COMMANDS: dict[str, list[tuple[str, str, str]]] = {
     "Signals and questions": [
         ("inbox", "inbox", "List the questions that wait for an answer."),
         ("answer", "inbox", "Answer a question."),
+        ("assign", "inbox", "Change who is to answer a question, and by when."),
         ("signal", "inbox", "Send a signal to a run that waits for it, now or later."),
     ],
     "Queues and workers": [

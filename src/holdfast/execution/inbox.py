@@ -28,7 +28,7 @@ from holdfast.history.journal import event_data
 from holdfast.model.names import check_run_id, short
 from holdfast.model.public import Question, when
 from holdfast.model.records import CLOSED, EventRecord, RunRecord
-from holdfast.model.run_detail import RunDetail, Signal, Wait, detail_of, encode_detail
+from holdfast.model.run_detail import RunDetail, Signal, StalledQuestion, Wait, detail_of, encode_detail
 from holdfast.store.protocol import Append, Store
 from holdfast.tree.codec import decode, encode
 from holdfast.tree.fold import Folder
@@ -223,21 +223,24 @@ def limit(context: StoreContext, run_id: str, given: Limits, workflow: Limits | 
 def amend(
     context: StoreContext,
     run_id: str,
-    change: Callable[[RunRecord, RunDetail], list[EventRecord]],
+    change: Callable[[RunRecord, RunDetail], list[EventRecord] | None],
     *,
     missing: str | None = None,
     fresh: bool = False,
     reindex: bool = False,
     **fields: Any,
 ) -> RunRecord:
-    """Change the detail of a run, retrying on concurrent writes; with `fresh`, from an empty detail; `reindex` if the
-    index of open questions may lack some of the run."""
+    """Change the detail of a run, retrying on concurrent writes. `change` returns the events to write with it, or None
+    for no change. With `fresh`, from an empty detail; `reindex` if the index of open questions may lack some of the
+    run."""
     while True:
         run = context.store.run(run_id)
         if run is None:
             raise NotFound(missing or f"there is no run {run_id!r}", run=run_id)
         facts = RunDetail() if fresh else detail_of(run)
         events = change(run, facts)
+        if events is None:
+            return run
         now = context.clock()
         due = now if run.status == "suspended" and facts.has_come() else run.due
         after = msgspec.structs.replace(
@@ -275,18 +278,35 @@ def open_questions(context: StoreContext, run: RunRecord) -> list[Question]:
         [questions.shown(context, run, facts.question)] if facts.question and run.status == "stalled" else []
     )
     return stalled + [
-        Question(
-            wait.name,
-            run.id,
-            wait.address,
-            wait.question,
-            when(wait.opened),
-            wait.schema,
-            None if wait.due is None else when(wait.due),
-        )
+        _shown(run, wait)
         for wait in facts.waits
         if wait.is_question and not wait.filled and not _is_late(wait, now)
     ]
+
+
+def open_question(context: StoreContext, run: RunRecord, question_id: str) -> Question | None:
+    """Return an open question of a run by its id; None if it asks none with this id."""
+    found = find_open(run, detail_of(run), question_id)
+    if isinstance(found, Wait):
+        return None if _is_late(found, context.clock()) else _shown(run, found)
+    return None if found is None else questions.shown(context, run, found)
+
+
+def find_open(run: RunRecord, facts: RunDetail, question_id: str) -> Wait | StalledQuestion | None:
+    """Return an open question of a run from its detail."""
+    if facts.question is not None and facts.question.id == question_id and run.status == "stalled":
+        return facts.question
+    waits = (wait for wait in facts.waits if wait.is_question and not wait.filled)
+    return next((wait for wait in waits if wait.name == question_id), None)
+
+
+def _shown(run: RunRecord, wait: Wait) -> Question:
+    expires = None if wait.due is None else when(wait.due)
+    found = Question(
+        wait.name, run.id, wait.address, wait.question, when(wait.opened), wait.schema, expires,
+        workflow=run.workflow, expires=expires,
+    )  # fmt: skip
+    return questions.handled(found, wait.handling)
 
 
 def question(context: StoreContext, question_id: str) -> Question:
@@ -297,7 +317,7 @@ def question(context: StoreContext, question_id: str) -> Question:
             f"there is no question {short(question_id)}: the inbox lists the open ones",
             question_id=question_id,
         )
-    found = next((each for each in open_questions(context, run) if each.id == question_id), None)
+    found = open_question(context, run, question_id)
     if found is None:
         for wait in detail_of(run).waits:
             if wait.name == question_id and not wait.filled:

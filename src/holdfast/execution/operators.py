@@ -6,14 +6,16 @@ boundary between steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from holdfast.errors import AlreadyRunning, HoldfastError, NotFound
+from holdfast.errors import AlreadyRunning, HoldfastError, InvalidCall, NotFound
 from holdfast.execution import inbox, stopping
 from holdfast.execution.frame import refuse_in_loop
 from holdfast.execution.lease import is_alive
+from holdfast.execution.loop_questions import LoopQuestions, NoLoops
+from holdfast.execution.open_questions import Inbox
 from holdfast.execution.options import DEFAULTS
 from holdfast.execution.preflight import check_code
 from holdfast.execution.questions import answered
@@ -26,7 +28,6 @@ from holdfast.model.names import MAX_NOTE, check_run_id
 from holdfast.model.public import Question
 from holdfast.model.records import ENDED, RunRecord
 from holdfast.model.run_detail import detail_of
-from holdfast.store.protocol import iter_runs
 from holdfast.workflow.definition import CHANGED, is_unknown_here, workflow_of
 
 #: Advice for a call that cannot resume the run here.
@@ -45,9 +46,10 @@ class Delivery(NamedTuple):
 class Operators:
     """Stops runs, and delivers signals and answers to them."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Runner, loops: Callable[[], LoopQuestions] = NoLoops) -> None:
         self._runner = runner
         self._engine = runner.engine
+        self.inbox = Inbox(runner.engine, loops)
         self._context = runner.engine.context
         self._store = runner.engine.store
 
@@ -89,20 +91,19 @@ class Operators:
         sent = await asyncio.to_thread(self._write_signal, run_id, name, data, actor, resume)
         return await self.aresume(sent, raises)
 
-    def inbox(self, *, open: bool, run_id: str | None, limit: int, after: str | None) -> list[Question]:  # noqa: A002 - the public name
-        """Return the open questions, oldest first, or a page of those that were answered, newest first."""
+    def list_questions(
+        self, *, open: bool, run_id: str | None, limit: int, after: str | None, **filters: Any,  # noqa: A002 - the public name
+    ) -> list[Question]:  # fmt: skip
+        """Return a page of the open questions, or of those that were answered, newest first."""
         run = None if run_id is None else self._engine.record(run_id)
         check_integer("limit", limit, 1)
         check_text("after", after, MAX_NOTE)
-        if not open:
-            return answered(self._store, run, after, limit)
-        if run is not None:
-            return inbox.open_questions(self._context, run)
-        found: list[Question] = []
-        statuses = ["suspended", "running", "paused", "stalled"]
-        for each in iter_runs(self._store, statuses=statuses, live=True):
-            found += inbox.open_questions(self._context, each)
-        return sorted(found, key=lambda question: question.opened)
+        if open:
+            return self.inbox.page(run=run, limit=limit, after=after, **filters)
+        given = [name for name, value in filters.items() if value is not None]
+        if given:
+            raise InvalidCall(f"{', '.join(given)} selects open questions: leave it out with open=False")
+        return answered(self._store, run, after, limit)
 
     def write_answer(self, question_id: str, value: Any, actor: str | None, resume: bool) -> Delivery:
         """Write the answer to a question that a workflow asked."""

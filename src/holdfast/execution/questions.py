@@ -7,6 +7,7 @@ its end, and only as far back as needed.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from holdfast.history.journal import event_data
 from holdfast.history.version import segments_of
 from holdfast.model.names import MAX_NOTE
 from holdfast.model.public import Question, when
+from holdfast.model.question import Handling
 from holdfast.model.records import EventRecord, RunRecord
 from holdfast.model.run_detail import PendingRollback, RunDetail, SpentBefore, StalledQuestion, Wait
 from holdfast.store.protocol import Store
@@ -113,7 +115,7 @@ def iter_events(
             return
 
 
-CHOICES = ("resume", "rollback", "reinitialise", "cancel")
+CHOICES = ("resume", "rollback", "reinitialize", "cancel")
 #: The version from which a run starts over.
 FIRST = 1
 #: Lines of a difference that a question shows.
@@ -136,15 +138,49 @@ def shown(context: StoreContext, run: RunRecord, asked: StalledQuestion) -> Ques
         "initial": _parts(_changes(context, run, FIRST)),
         "choices": list(CHOICES),
     }
-    return Question(
+    found = Question(
         id=asked.id,
         run=run.id,
         address=asked.address or "",
-        text=f"{asked.why}: resume, roll back (to version {good}), reinitialise or cancel?",
+        text=f"{asked.why}: resume, roll back (to version {good}), reinitialize or cancel?",
         opened=when(asked.opened),
         schema={"enum": list(CHOICES)},
         details=details,
+        kind="stalled",
+        workflow=run.workflow,
     )
+    return handled(found, asked.handling)
+
+
+def handled(question: Question, handling: Handling | None) -> Question:
+    """Return a question with who is to answer it, and by when."""
+    if handling is None:
+        return question
+    return msgspec.structs.replace(
+        question,
+        assignee=handling.assignee,
+        priority=handling.priority,
+        due=None if handling.due is None else when(handling.due),
+        escalated=handling.escalated,
+        reminders=handling.reminders,
+    )
+
+
+#: Former spellings of choices, accepted with a warning.
+_FORMER_CHOICES = {"reinitialise": "reinitialize"}
+
+
+def current_choice(choice: Any) -> Any:
+    """Return a choice in its current spelling, with a `DeprecationWarning` for a former one."""
+    current = _FORMER_CHOICES.get(choice) if isinstance(choice, str) else None
+    if current is None:
+        return choice
+    warnings.warn(
+        f"the answer {choice!r} is spelled {current!r}: a later release will refuse the old spelling",
+        DeprecationWarning,
+        stacklevel=4,
+    )
+    return current
 
 
 def settled(
@@ -187,13 +223,13 @@ def check_choice(
         raise InvalidAnswer(
             f"a version goes with the choice rollback, not with {choice}", question_id=question_id
         )
-    if keep and choice != "reinitialise":
+    if keep and choice != "reinitialize":
         raise InvalidAnswer(
-            f"keep goes with the choice reinitialise, not with {choice}", question_id=question_id
+            f"keep goes with the choice reinitialize, not with {choice}", question_id=question_id
         )
     if choice == "rollback":
         return PendingRollback(to=_target(context, run, facts, version), then="queued")
-    if choice == "reinitialise":
+    if choice == "reinitialize":
         wanted = [keep] if isinstance(keep, str) else list(keep or ())
         restarted_state(context, run, run.head, wanted, question_id)
         return PendingRollback(to=FIRST, then="queued", keep=wanted, of=run.head)

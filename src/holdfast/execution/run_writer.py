@@ -283,8 +283,11 @@ class RunWriter:
         ours.signals = [signal for signal in theirs.signals if signal.number not in execution.taken]
         ours.sent, ours.asked, ours.called = theirs.sent, max(theirs.asked, ours.asked), theirs.called
         for wait in theirs.waits:
-            if wait.filled and ours.wait_at(wait.address) is not None:
+            mine = ours.wait_at(wait.address)
+            if mine is not None and wait.filled:
                 ours.put(wait)
+            elif mine is not None and mine.name == wait.name and mine.handling != wait.handling:
+                ours.put(msgspec.structs.replace(mine, handling=wait.handling))
         execution.state.outside += self._edits_before(head)
         self._indexed = None
         execution.head = head

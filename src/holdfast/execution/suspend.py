@@ -27,7 +27,8 @@ from holdfast.execution.questions import asked
 from holdfast.execution.replay_log import RecordedStep
 from holdfast.execution.replay_order import AwaitReplay
 from holdfast.execution.stop_control import StopExecution, brief_lock
-from holdfast.history.builder import VersionMetadata
+from holdfast.history.builder import VersionMetadata, build_event
+from holdfast.model.question import Handling, QuestionPolicy
 from holdfast.model.run_detail import QUESTION, Wait
 from holdfast.tree.codec import encode
 from holdfast.workflow.schema import check_answer, to_type
@@ -67,6 +68,8 @@ class AskedQuestion(NamedTuple):
     timeout: float | None = None
     #: The value if the question is not answered in time; `NO_DEFAULT` raises `QuestionTimeout`.
     default: Any = NO_DEFAULT
+    #: Who is to answer, and by when.
+    policy: QuestionPolicy = QuestionPolicy()
 
     def digest(self) -> bytes:
         """Return the same bytes for the same question: an answer belongs to them."""
@@ -105,10 +108,14 @@ def ask(execution: Execution, frame: Frame, address: str, question: AskedQuestio
         wait = Wait(
             address=address, kind=QUESTION, name=f"{execution.id}#{number}", opened=now, question=question.text,
             schema=question.schema, due=due,
+            handling=None if question.policy == QuestionPolicy() else Handling.of(question.policy, now, due),
         )  # fmt: skip
-        execution.writer.add_event(
-            "question.opened", question_id=wait.name, question=question.text, address=address
-        )
+        execution.writer.append_event(
+            build_event(
+                "question.opened", now, question_id=wait.name, question=question.text, address=address,
+                assignee=question.policy.assignee, priority=question.policy.priority or None,
+            )
+        )  # fmt: skip
     if late:
         yield from _suspend(execution, frame, wait)
     for name in (wait.name, address):

@@ -41,6 +41,8 @@ RESERVED_PREFIXES = (
 )
 #: The word under which the journal keeps the id of a question (`question_id` in the data of these events).
 STORED_QUESTION_ID = "prompt"
+#: The former spelling of an answer, which journals still contain.
+_FORMER_CHOICE = "reinitialise"
 #: Fields of an event that are not part of its data.
 _FIELDS = ("version", "step")
 _MAX_KIND = 200
@@ -134,6 +136,8 @@ def event_data(entry: EventRecord) -> dict[str, Any]:
     data: dict[str, Any] = decode(entry.data) if entry.data else {}
     if STORED_QUESTION_ID in data and entry.kind.startswith("question."):
         data = {"question_id": data.pop(STORED_QUESTION_ID), **data}
+        if data.get("choice") == _FORMER_CHOICE:
+            data["choice"] = "reinitialize"
     return data
 
 

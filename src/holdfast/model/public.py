@@ -98,7 +98,7 @@ class Question(msgspec.Struct, frozen=True):
     opened: datetime
     #: The JSON Schema that an answer must match; None if any answer is accepted.
     schema: Any = None
-    #: When the run continues without an answer.
+    #: When an answer is wanted. The question stays open after that, unless it also `expires` then.
     due: datetime | None = None
     #: For a stalled run: the cause (`symptom`, `why`, `since`), the place (`address`, `attempt`, `stack`), the last
     #: good `version`, the `diff` from it, `initial`: the difference from the first state, and the `choices`.
@@ -108,6 +108,20 @@ class Question(msgspec.Struct, frozen=True):
     actor: str | None = None
     #: The answer; None if it has more than 512 bytes: it is the result of the version of its step.
     answer: Any = None
+    #: What asks: a workflow (`question`), the monitor about a run that it stopped (`stalled`), or a `loop`.
+    kind: str = "question"
+    #: The workflow of the run; None for a loop.
+    workflow: str | None = None
+    #: Who is to answer, and how urgent it is: higher is listed first.
+    assignee: str | None = None
+    priority: int = 0
+    #: When the run continues without an answer; None for never.
+    expires: datetime | None = None
+    #: Was it escalated; how many reminders were sent?
+    escalated: bool = False
+    reminders: int = 0
+    #: The project of a loop.
+    project: str | None = None
 
 
 class Problem(msgspec.Struct, frozen=True):

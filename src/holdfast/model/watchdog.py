@@ -14,6 +14,7 @@ import msgspec
 from holdfast.errors import HoldfastError, InvalidCall
 from holdfast.model.checks import check_integer, check_number
 from holdfast.model.names import short
+from holdfast.model.question import QuestionPolicy, check_question_policy
 from holdfast.struct_types import resolved
 
 #: Marks, in a run's record, a policy that was given for that run and not with its workflow.
@@ -53,6 +54,8 @@ class Watchdog(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, re
     autoresume: bool = False
     #: How often that is done, at most, until a person has answered.
     max_recoveries: int = 3
+    #: Who is to answer the question about a stalled run, and by when.
+    question: QuestionPolicy | None = None
 
     def __post_init__(self) -> None:
         for name in ("heartbeat_timeout", "idle_timeout", "max_seconds", "max_cost"):
@@ -64,6 +67,7 @@ class Watchdog(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, re
         check_integer("max_recoveries", self.max_recoveries, 0)
         if type(self.autoresume) is not bool:
             raise InvalidCall(f"autoresume is True or False, not {short(self.autoresume)}")
+        check_question_policy(self.question)
 
     @property
     def has_budget(self) -> bool:

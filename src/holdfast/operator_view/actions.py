@@ -69,7 +69,8 @@ def _timeline(run: Run, head: Version) -> int:
 
 def open_questions(hf: Holdfast, run: Run) -> list[Question]:
     """Return the open questions of a run and its children."""
-    return [*run.questions(), *(each for child in run.children for each in open_questions(hf, hf.get(child)))]
+    own = hf.inbox(run_id=run.id)
+    return [*own, *(each for child in run.children for each in open_questions(hf, hf.get(child)))]
 
 
 def pending_waits(run: Run) -> tuple[list[str], datetime | None]:
@@ -82,16 +83,14 @@ def pending_waits(run: Run) -> tuple[list[str], datetime | None]:
     return [], None
 
 
+#: Open questions among which a mistyped id is looked for.
+_NEAR = 200
 #: Answers to a yes-or-no question.
 _BOOLEANS = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}
 
 
 def find_question(hf: Holdfast, question_id: str) -> Question:
     """Return an open question by its id, or by its run if that has only one. `InvalidAnswer` if it was answered."""
-    found = hf.inbox()
-    for question in found:
-        if question.id == question_id:
-            return question
     # A full id may be that of an answered question, which raises an error that says so.
     if "#" in question_id:
         try:
@@ -105,7 +104,7 @@ def find_question(hf: Holdfast, question_id: str) -> Question:
     except NotFound:
         own = []
     except InvalidReference:
-        own = [question for question in found if question.run.startswith(question_id)]
+        own = [question for question in hf.inbox(limit=_NEAR) if question.run.startswith(question_id)]
     if len(own) == 1:
         return own[0]
     if len(own) > 1:
@@ -118,7 +117,7 @@ def find_question(hf: Holdfast, question_id: str) -> Question:
         )
     from difflib import get_close_matches
 
-    near = get_close_matches(question_id, [question.id for question in found], 1)
+    near = get_close_matches(question_id, [question.id for question in hf.inbox(limit=_NEAR)], 1)
     hint = f"did you mean {near[0]!r}?" if near else "`holdfast inbox` lists the open questions"
     raise NotFound(f"there is no open question {question_id!r:.80}: {hint}", question=question_id)
 

@@ -92,7 +92,7 @@ def _put_at(state: Any, segments: list[Any], content: Artifact) -> None:
 
 _PAGE = 500
 #: Statuses of runs that may have open questions.
-_ASKING = ("stalled", "paused", "running", "suspended")
+_ASKING = ("stalled", "paused", "running", "suspended", "queued")
 _ABSENT = object()
 
 
@@ -144,7 +144,6 @@ def find_runs(
     are filtered here, the rest in the store."""
     statuses = {each if each in STATUSES else "running" for each in status}
     wanted = search.casefold()
-    asked = {question.run for question in hf.inbox()} if asking else None
     page_size = max(limit, _PAGE) if wanted or asking else limit
     found: list[RunSummary] = []
     while len(found) < limit:
@@ -161,12 +160,17 @@ def find_runs(
             for run in page
             if (not status or status_of(run) in status)
             and _mentions(run, wanted)
-            and (asked is None or run.id in asked)
+            and (not asking or _asks(hf, run))
         ]
         if len(page) < page_size:
             break
         after = page[-1].id
     return found[:limit]
+
+
+def _asks(hf: Holdfast, run: RunSummary) -> bool:
+    """Return whether a run has an open question. What a stalled run asks takes longer to read."""
+    return run.status == "stalled" or bool(hf.inbox(run_id=run.id, kind="question", limit=1))
 
 
 def versions_to_compare(hf: Holdfast, a: str, b: str | None) -> tuple[Version, Version]:

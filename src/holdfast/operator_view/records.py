@@ -153,6 +153,14 @@ class QuestionView(TypedDict):
     opened: datetime
     due: datetime | None
     schema: Any
+    kind: str
+    workflow: str | None
+    assignee: str | None
+    priority: int
+    expires: datetime | None
+    escalated: bool
+    reminders: int
+    project: NotRequired[str]
     details: NotRequired[dict[str, Any]]
     answered: NotRequired[datetime]
     actor: NotRequired[str | None]
@@ -351,6 +359,8 @@ def question_view(question: Question) -> QuestionView:
     found = view_of(QuestionView, question, answer=as_json(question.answer))
     if not question.details:
         del found["details"]
+    if question.project is None:
+        del found["project"]
     if not question.answered:
         del found["answered"], found["actor"], found["answer"]
     return found

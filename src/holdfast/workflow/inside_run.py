@@ -28,6 +28,7 @@ from holdfast.execution.stop_control import StopExecution
 from holdfast.model.checks import check_integer, check_seconds, check_text
 from holdfast.model.names import MAX_STEP
 from holdfast.model.public import when
+from holdfast.model.question import QuestionPolicy
 from holdfast.tree.fold import Folder
 from holdfast.workflow.decorators import direct_state
 from holdfast.workflow.schema import to_schema
@@ -148,18 +149,31 @@ def ask(
     timeout: float | None = None,
     key: str | None = None,
     default: Any = suspend.NO_DEFAULT,
+    assignee: str | None = None,
+    priority: int = 0,
+    due: float | None = None,
+    remind_every: float | None = None,
+    escalate_after: float | None = None,
+    escalate_to: str | None = None,
 ) -> Any:
     """Ask a person, and wait for the answer. `schema` is a JSON Schema or a type that it must fit. After `timeout`
-    seconds `QuestionTimeout` is raised, or `default` returned if one is given; `key` names the question by its data. An
-    answer counts only for the question and the schema that it was given to: if they have changed, the question is asked
-    again. Await it in asynchronous code."""
+    seconds `QuestionTimeout` is raised, or `default` returned if one is given; without it, the question never expires.
+    `key` names the question by its data. An answer counts only for the question and the schema that it was given to: if
+    they have changed, the question is asked again. Await it in asynchronous code.
+
+    `assignee`, `priority`, `due` (in seconds, when an answer is wanted), `remind_every`, `escalate_after` and
+    `escalate_to` are those of `QuestionPolicy`. They count when the question is opened; `hf.assign` changes them."""
     if not isinstance(question, str) or not question.strip():
         raise InvalidCall("ask takes a question")
     if timeout is not None:
         check_seconds("timeout", timeout)
     elif default is not suspend.NO_DEFAULT:
         raise InvalidCall("default of ask is for a question with timeout=…: without one it is never used")
-    wanted = suspend.AskedQuestion(question, to_schema(schema), schema, timeout, default)
+    policy = QuestionPolicy(
+        assignee=assignee, priority=priority, due=due, remind_every=remind_every, escalate_after=escalate_after,
+        escalate_to=escalate_to,
+    )  # fmt: skip
+    wanted = suspend.AskedQuestion(question, to_schema(schema), schema, timeout, default, policy)
     frame = _frame("ask").here()
     flow = suspend.ask(frame.execution, frame, frame.call("ask", key), wanted)
     return _run(frame, flow, "holdfast.ask")

@@ -1,6 +1,8 @@
-"""`holdfast inbox`, `holdfast answer` and `holdfast signal`"""
+"""`holdfast inbox`, `holdfast answer`, `holdfast assign` and `holdfast signal`"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import click
 
@@ -11,9 +13,10 @@ from holdfast.cli.output import Column
 from holdfast.errors import InvalidAnswer
 from holdfast.execution.run import Run
 from holdfast.model.public import Question
+from holdfast.model.records import QUESTION_KINDS
 from holdfast.operator_view.actions import expected_answer, find_question, parse_answer
 from holdfast.operator_view.records import question_view
-from holdfast.operator_view.text import age, brief, parse_json, plain
+from holdfast.operator_view.text import age, brief, parse_duration, parse_json, plain
 
 _resume_option = click.option(
     "--resume/--no-resume", default=True, help="Resume the run at once if its code is available."
@@ -22,12 +25,29 @@ _resume_option = click.option(
 
 @command("inbox")
 @click.option("--run", "run", type=RUN, help="Only questions of this run.")
+@click.option("--workflow", metavar="NAME", help="Only questions of runs of this workflow.")
+@click.option("--assignee", metavar="NAME", help="Only questions that this person or group is to answer.")
+@click.option("--waiting-longer-than", metavar="TIME", help="Only questions that are older, as in 90s or 1h.")
+@click.option("--kind", type=click.Choice(QUESTION_KINDS), help="Only questions of this kind.")
 @click.option("--answered", is_flag=True, help="List answered questions instead, newest first.")
-@number_option(100, "With --answered: at most N questions.")
-def inbox_command(ctx: CommandContext, *, run: str | None, answered: bool, limit: int) -> None:
-    """List the questions that wait for an answer, oldest first."""
+@click.option("--after", metavar="ID", help="Continue after this question, the last one of the page before.")
+@number_option(100, "At most N questions.")
+def inbox_command(
+    ctx: CommandContext,
+    *,
+    run: str | None,
+    answered: bool,
+    limit: int,
+    waiting_longer_than: str | None,
+    **filters: Any,
+) -> None:
+    """List the questions that wait for an answer: the most urgent first, then the oldest."""
     only = None if run is None else ctx.hf.get(run, prefix=True).id
-    found = ctx.hf.inbox(open=not answered, run_id=only, limit=limit)
+    waiting = None if waiting_longer_than is None else parse_duration(waiting_longer_than)
+    listed = ctx.hf.inbox(
+        open=not answered, run_id=only, waiting_longer_than=waiting, limit=limit + 1, **filters
+    )
+    found = listed[:limit]
     columns = [
         Column("id", lambda each: each.id, style="bold"),
         Column("run", lambda each: each.run, min_width=12, drop_order=3),
@@ -47,10 +67,20 @@ def inbox_command(ctx: CommandContext, *, run: str | None, answered: bool, limit
             Column("at", lambda each: each.answered, lambda each: age(each.answered)),
         ]
     else:
-        columns.append(
-            Column("answer", lambda each: each.schema, expected_answer, min_width=12, drop_order=1)
-        )
+        columns += [
+            Column("answer", lambda each: each.schema, expected_answer, min_width=12, drop_order=1),
+            Column("priority", lambda each: each.priority, drop_order=6),
+            Column(
+                "assignee",
+                lambda each: each.assignee,
+                lambda each: f"{each.assignee or ''}{' (escalated)' if each.escalated else ''}",
+                drop_order=5,
+            ),
+            Column("kind", lambda each: each.kind, drop_order=7),
+        ]
     ctx.out.rows(found, columns, question_view, empty=f"no {'answered' if answered else 'open'} questions")
+    if len(listed) > limit and ctx.out.is_for_people:
+        ctx.out.say(ctx.out.styled(f"more questions: --after {found[-1].id}", "bright_black"))
 
 
 @command("answer")
@@ -60,7 +90,7 @@ def inbox_command(ctx: CommandContext, *, run: str | None, answered: bool, limit
     "--to", "version", type=int, metavar="N", help="With rollback: the version; default: the last good one."
 )
 @click.option(
-    "--keep", multiple=True, metavar="PATH", help="With reinitialise: a part of the state. Repeatable."
+    "--keep", multiple=True, metavar="PATH", help="With reinitialize: a part of the state. Repeatable."
 )
 @actor_option
 @_resume_option
@@ -78,7 +108,7 @@ def answer_command(
 
     VALUE is JSON (true, 3, {"ok": true}), or plain text if the question expects a text. Without it, you are prompted.
 
-    For a stalled run, VALUE is resume, rollback (--to 3), reinitialise (restart from version 1, --keep plan) or cancel;
+    For a stalled run or loop, VALUE is resume, rollback (--to 3), reinitialize (start again, --keep plan) or cancel;
     without it, the diagnosis is shown first.
     """
     hf = ctx.open_with_app() if resume else ctx.hf
@@ -96,6 +126,49 @@ def answer_command(
             question.id, answer, version=version, keep=keep, actor=actor, resume=resume, raises=False
         )
     return _report_delivery(ctx, run, f"answered {question.id}", resume)
+
+
+#: What `assign --clear` removes, by the arguments of `Holdfast.assign`.
+_CLEARED = {
+    "assignee": {"assignee": None},
+    "due": {"due": None},
+    "reminders": {"remind_every": None},
+    "escalation": {"escalate_after": None, "escalate_to": None},
+}
+
+
+@command("assign")
+@click.argument("question_id", metavar="ID")
+@click.option("--assignee", metavar="NAME", help="The person or group that is to answer.")
+@click.option("--due", metavar="TIME", help="When an answer is wanted, from now: 90s, 2h.")
+@click.option("--priority", type=int, metavar="N", help="From -100 to 100; higher is listed first.")
+@click.option("--remind-every", metavar="TIME", help="Remind this often, as in 30m or 1d.")
+@click.option("--escalate-after", metavar="TIME", help="Escalate after this time, as in 4h.")
+@click.option("--escalate-to", metavar="NAME", help="The person or group to escalate to.")
+@click.option(
+    "--clear", multiple=True, type=click.Choice(list(_CLEARED)), help="Remove this instead. Repeatable."
+)
+@actor_option
+def assign_command(
+    ctx: CommandContext, question_id: str, *, clear: tuple[str, ...], actor: str | None, **given: Any
+) -> None:
+    """Change who is to answer an open question, and by when. ID is as for `holdfast answer`."""
+    question = _find(ctx, question_id)
+    changes = {name: value for name, value in given.items() if value is not None}
+    for name in ("due", "remind_every", "escalate_after"):
+        if name in changes:
+            changes[name] = parse_duration(changes[name])
+    for name in clear:
+        changes |= _CLEARED[name]
+    if not changes:
+        raise click.UsageError("say what to change: --assignee ana, --due 2h, --priority 5, …")
+    after = ctx.hf.assign(question.id, **changes, actor=actor)
+    parts = [
+        f"assigned to {after.assignee}" if after.assignee else "assigned to no one",
+        f"due {age(after.due)}" if after.due else "",
+        f"priority {after.priority}" if after.priority else "",
+    ]
+    ctx.out.done(question_view(after), plain(f"{after.id}: {', '.join(filter(None, parts))}"))
 
 
 @command("signal")
@@ -149,8 +222,8 @@ def _find(ctx: CommandContext, question_id: str) -> Question:
 def _describe_stall(question: Question) -> list[str]:
     """Return the diagnosis of a stalled run; nothing for a question of a workflow."""
     details = question.details
-    if not details:
-        return []
+    if question.kind != "stalled":
+        return [f"{name}: {brief(value, 200)}" for name, value in details.items()]
     attempt = f", attempt {details['attempt']}" if details["attempt"] else ""
     lines = [
         f"{question.run} is stalled: {details['why']}",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
@@ -47,6 +47,7 @@ from holdfast.tree.codec import decode
 from holdfast.tree.diff import changes
 
 if TYPE_CHECKING:
+    from holdfast.execution.open_questions import Inbox
     from holdfast.execution.runner import Runner
 
 _VALUE = "monitor"
@@ -233,8 +234,9 @@ class _Verdict(NamedTuple):
 class Monitor:
     """Checks runs until it is stopped: `run` blocks, `start` works in a thread, `look` checks once."""
 
-    def __init__(self, runner: Runner, interval: float, watchdog: Watchdog | None) -> None:
+    def __init__(self, runner: Runner, inbox: Inbox, interval: float, watchdog: Watchdog | None) -> None:
         self._runner = runner
+        self._inbox = inbox
         self._engine = runner.engine
         self._store = runner.engine.store
         self._interval = interval
@@ -303,8 +305,8 @@ class Monitor:
         return self._leadership.held
 
     def look(self) -> list[Alert]:
-        """Check all runs once and act; return the problems found. If another monitor leads, only resume the runs whose
-        code the leader lacks."""
+        """Check all runs once and act, and send the reminders of questions that are due; return the problems found. If
+        another monitor leads, only resume the runs whose code the leader lacks."""
         if not self._leadership.take():
             self._unowned.resume_all(acts=False)
             return []
@@ -312,6 +314,7 @@ class Monitor:
         found = self._examined(act=True)
         found += [Alert(run, "dead", why, "stall") for run, why in self._unowned.resume_all()]
         found += [Alert(run, SYMPTOM, why, "stall") for run, why in self._unclaimed.stop()]
+        self._inbox.send_due()
         self._tidy()
         return found
 
@@ -446,7 +449,8 @@ class Monitor:
         run, finding, watchdog = watched.run, verdict.finding, watched.watchdog or Watchdog()
         working = 0 if watched.sign is None else watched.at - watched.sign.began
         self._hand_over_parents(run, finding)
-        take = recovery.recover if verdict.action == "recover" else recovery.stall
+        stall = partial(recovery.stall, policy=watchdog.question)
+        take = recovery.recover if verdict.action == "recover" else stall
         taken = take(self._engine, run, finding, working)
         tries = 0
         while taken is None and tries < _TRIES:
@@ -462,11 +466,13 @@ class Monitor:
 
     def _act_on_dead(self, run: RunRecord, verdict: _Verdict) -> bool:
         """Act on a run whose owner is dead; return whether that was done."""
-        does = {
+        does: dict[str, Callable[[EngineContext, RunRecord, Finding], RunRecord | None]] = {
             "hand over": recovery.hand_over,
             "report": recovery.report,
             "recover": recovery.recover,
-            "stall": recovery.stall,
+            "stall": partial(
+                recovery.stall, policy=None if self._watchdog is None else self._watchdog.question
+            ),
         }
         return does[verdict.action](self._engine, run, verdict.finding) is not None
 

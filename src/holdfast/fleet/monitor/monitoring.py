@@ -13,8 +13,9 @@ from weakref import WeakSet
 from holdfast.errors import HoldfastError, InvalidAnswer, StaleVersion
 from holdfast.execution import inbox, stopping
 from holdfast.execution.frame import refuse_in_loop
+from holdfast.execution.loop_questions import is_control_run
 from holdfast.execution.operators import Delivery, Operators, knows, unless_others_do
-from holdfast.execution.questions import check_choice
+from holdfast.execution.questions import check_choice, current_choice
 from holdfast.execution.run import Run
 from holdfast.execution.runner import Runner
 from holdfast.execution.stopping import check_reason
@@ -47,7 +48,7 @@ class Monitoring:
     def monitor(self, interval: float, watchdog: Watchdog | None) -> Monitor:
         """Return a monitor, not yet started."""
         check_seconds("interval", interval, above_zero=True, most=86_400)
-        monitor = Monitor(self._runner, interval, check_watchdog(watchdog))
+        monitor = Monitor(self._runner, self._operators.inbox, interval, check_watchdog(watchdog))
         self._monitors.add(monitor)
         return monitor
 
@@ -116,13 +117,19 @@ class Monitoring:
     ) -> Delivery:
         check_reason(None, actor)
         run_id = inbox.run_of(question_id)
+        if is_control_run(run_id):
+            choice = current_choice(value)
+            self._operators.inbox.loops.answer(question_id, choice, version=version, keep=keep, actor=actor)
+            self._engine.publisher.wake()
+            return Delivery(run_id, None)
         run = self._store.run(run_id) if run_id else None
         question = None if run is None else detail_of(run).question
         if question is not None and question.id == question_id:
-            return self._answer_stalled(question_id, value, version, keep, actor, resume)
+            choice = current_choice(value)
+            return self._answer_stalled(question_id, choice, version, keep, actor, resume)
         if version is not None or keep:
             # An answer that exists already is the error to report first.
-            inbox.question(self._context, question_id)
+            self._operators.inbox.question(question_id)
             raise InvalidAnswer(
                 f"version and keep are for the question of a stalled run, and {question_id!r} is not one",
                 question_id=question_id,

@@ -20,6 +20,7 @@ from holdfast.execution.engine_context import EngineContext
 from holdfast.execution.questions import check_choice, settled
 from holdfast.fleet.monitor.detectors import Finding
 from holdfast.history.builder import build_event, with_questions
+from holdfast.model.question import Handling, QuestionPolicy
 from holdfast.model.records import EventRecord, RunRecord
 from holdfast.model.run_detail import PendingRollback, RunDetail, StalledQuestion, detail_of, encode_detail
 from holdfast.model.watchdog import Watchdog
@@ -87,9 +88,18 @@ def hand_over(engine: EngineContext, run: RunRecord, finding: Finding) -> RunRec
     return _take_away(engine, run, facts, events, status="queued", due=_due(run, place), place=place)
 
 
-def stall(engine: EngineContext, run: RunRecord, finding: Finding, working: int = 0) -> RunRecord | None:
-    """Take a run away and ask a person; None if it has changed since the check."""
+def stall(
+    engine: EngineContext,
+    run: RunRecord,
+    finding: Finding,
+    working: int = 0,
+    policy: QuestionPolicy | None = None,
+) -> RunRecord | None:
+    """Take a run away and ask a person, by the policy of the run's watchdog or else the given one; None if it has
+    changed since the check."""
     facts = detail_of(run)
+    if facts.watchdog_policy is not None and facts.watchdog_policy.question is not None:
+        policy = facts.watchdog_policy.question
     now = engine.context.clock()
     facts.worked += working
     facts.asked += 1
@@ -97,13 +107,19 @@ def stall(engine: EngineContext, run: RunRecord, finding: Finding, working: int 
     facts.question = StalledQuestion(
         id=question_id, opened=now, symptom=finding.symptom, why=finding.why, since=finding.since,
         address=finding.address, attempt=finding.attempt, stack=finding.stack, good=finding.good,
-        restores=facts.restores,
+        restores=facts.restores, handling=None if policy is None else Handling.of(policy, now),
     )  # fmt: skip
     events = [
         _alert(finding, now, "stall"),
         build_event("run.stalled", now, symptom=finding.symptom, reason=finding.why, version=run.head),
         build_event(
-            "question.opened", now, question_id=question_id, question=finding.why, address=finding.address
+            "question.opened",
+            now,
+            question_id=question_id,
+            question=finding.why,
+            address=finding.address,
+            assignee=None if policy is None else policy.assignee,
+            priority=None if policy is None else policy.priority or None,
         ),
     ]
     return _take_away(engine, run, facts, events, status="stalled", due=None)

@@ -137,8 +137,15 @@ class InboxArguments(ToolArguments):
 
     run: Annotated[str | None, described_as("Only those of this run.")] = None
     answered: Annotated[bool, described_as("List answered questions instead of open ones.")] = False
+    workflow: Annotated[str | None, described_as("Only open questions of runs of this workflow.")] = None
+    assignee: Annotated[str | None, described_as("Only open questions that are assigned to this name.")] = (
+        None
+    )
+    kind: Annotated[
+        Literal["question", "stalled", "loop"] | None, described_as("Only open questions of this kind.")
+    ] = None
     limit: _Limit = 20
-    offset: _Offset = 0
+    after: Annotated[str | None, described_as("The id of the last question of the previous page.")] = None
 
 
 #: Maximum JSON characters of the arguments, result, annotations or error of a step.
@@ -179,7 +186,7 @@ def read_tools(store: Callable[[], Holdfast]) -> list[Tool]:
         tool("blame", "Shows which version last changed each part of a state.", BlameArguments, _blame),
         tool(
             "inbox",
-            "Lists the open questions of runs.",
+            "Lists the open questions of runs and loops, the highest priority first, then the oldest.",
             InboxArguments,
             _inbox,
         ),
@@ -378,31 +385,48 @@ def _blame_record(part: Any) -> dict[str, Any]:
 
 def _inbox(hf: Holdfast, given: InboxArguments) -> ToolResult:
     run = None if given.run is None else resolve_run(hf, given.run, "leave out the version")
-    if given.answered:
-        # There may be any number of them: read only as many as requested.
-        found = hf.inbox(open=False, run_id=run, limit=given.offset + given.limit + 1)
-        of = None
-    else:
-        found = hf.inbox(run_id=run)
-        of = len(found)
-    rows, records, more = fill_page(
-        found[given.offset :], lambda question: truncate_row(question_view(question)), given.limit
+    found = hf.inbox(
+        open=not given.answered,
+        run_id=run,
+        workflow=given.workflow,
+        assignee=given.assignee,
+        kind=given.kind,
+        limit=given.limit + 1,
+        after=given.after,
     )
-    following = {"offset": given.offset + len(rows)} if more else None
+    rows, records, more = fill_page(
+        found, lambda question: truncate_row(question_view(question)), given.limit
+    )
+    following = {"after": rows[-1].id} if more else None
     lines = [_question_line(question) for question in rows]
-    return _listed("question", lines, {"questions": records, "of": of}, following)
+    return _listed("question", lines, {"questions": records}, following)
 
 
 def _question_line(question: Question) -> str:
     wants = None if question.schema is None else f"wants {brief(question.schema, 200)}"
-    until = None if question.due is None else f"until {question.due.isoformat()}"
+    until = None if question.expires is None else f"until {question.expires.isoformat()}"
+    due = None if question.due in (None, question.expires) else f"due {question.due.isoformat()}"
+    person = question.assignee and f"assigned to {question.assignee}"
+    urgent = f"priority {question.priority}" if question.priority else None
     by = (
         None
         if question.answered is None
         else f"answered {age(question.answered)} by {question.actor or 'an unknown caller'}"
     )
     why = question.details.get("why")
-    return _line([question.id, brief(question.text, 300), wants, until, by, why and brief(why, 300)])
+    return _line(
+        [
+            question.id,
+            brief(question.text, 300),
+            wants,
+            person,
+            urgent,
+            due,
+            until,
+            by,
+            why and brief(why, 300),
+        ]
+    )
 
 
 def _listed(

@@ -96,8 +96,8 @@ class AnswerArguments(ToolArguments):
     value: Annotated[
         Any,
         described_as(
-            "The answer, as JSON that fits the schema of the question. For a stalled run: resume, rollback, "
-            "reinitialise (restart from version 1) or cancel."
+            "The answer, as JSON that fits the schema of the question. For a stalled run or loop: resume, rollback, "
+            "reinitialize (start again) or cancel."
         ),
     ]
     version: (
@@ -107,7 +107,7 @@ class AnswerArguments(ToolArguments):
         | None
     ) = None
     keep: Annotated[
-        list[str], described_as("With reinitialise: paths of the parts of the state to keep.")
+        list[str], described_as("With reinitialize: paths of the parts of the state to keep.")
     ] = msgspec.field(default_factory=list)
     resume: Annotated[bool, described_as("Resume the run at once, if its code is available.")] = True
     actor: _Actor = _ACTOR
@@ -223,7 +223,7 @@ def _answer(source: StoreAndCode, given: AnswerArguments) -> ToolResult:
     question = find_question(hf, given.question)
     value = _reply(question, given.value)
     check_answer(value, question.schema)
-    if (given.version is not None or given.keep) and not question.details:
+    if (given.version is not None or given.keep) and question.kind == "question":
         raise InvalidAnswer(
             f"version and keep apply to the question of a stalled run, and {question.id!r} is not one",
             question=question.id,
@@ -248,13 +248,15 @@ def _answer(source: StoreAndCode, given: AnswerArguments) -> ToolResult:
 
 def _describe_answer(hf: Holdfast, question: Question, value: Any, given: AnswerArguments) -> list[str]:
     lines = [f"{question.id} asks: {brief(question.text, 300)}", f"the answer is {brief(value, 300)}"]
+    if question.kind == "loop":
+        return lines
     run = hf.get(question.run)
-    if question.details:
+    if question.kind == "stalled":
         lines.append(f"{run.id} is stalled: {brief(question.details.get('why'), 300)}")
-        back = {"rollback": given.version or question.details.get("version"), "reinitialise": 1}.get(value)
+        back = {"rollback": given.version or question.details.get("version"), "reinitialize": 1}.get(value)
         if value == "cancel":
             return [*lines, f"{run.id} is cancelled, for good"]
-        if value == "reinitialise":
+        if value == "reinitialize":
             lines.append(f"of the state, these parts are kept: {', '.join(given.keep) or 'none'}")
         return [*lines, *describe_preview(hf.preview(run.id, back), back=back is not None)]
     while run.parent is not None:

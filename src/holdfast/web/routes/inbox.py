@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from msgspec import Meta
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
 from holdfast.engine import Holdfast
 from holdfast.errors import InvalidAnswer, NotFound
@@ -15,7 +16,7 @@ from holdfast.operator_view.actions import find_question
 from holdfast.operator_view.records import QuestionView, question_view
 from holdfast.web.auth import Caller
 from holdfast.web.errors import RequestRefused
-from holdfast.web.operation import Actor, Body, Name, Number, OperationTable, Path, Query, Role, Wait
+from holdfast.web.operation import Actor, Body, Limit, Name, Number, OperationTable, Path, Query, Role, Wait
 from holdfast.web.request import RequestValues
 from holdfast.web.service import BackgroundTask, Service
 
@@ -25,15 +26,25 @@ _PAGE = 1000
 
 
 class InboxQuery(Query):
-    """The questions to list: open or answered, of all runs or of one."""
+    """The questions to list: open or answered, of all runs or of one. The other filters are for open questions."""
 
     run: Name | None = None
     answered: Annotated[bool, Meta(description="List answered questions instead of open ones.")] = False
+    workflow: Name | None = None
+    assignee: Name | None = None
+    kind: Literal["question", "stalled", "loop"] | None = None
+    waiting_longer_than: (
+        Annotated[float, Meta(description="Only questions older than so many seconds.")] | None
+    ) = None
+    limit: Limit = 100
+    after: Annotated[Name, Meta(description="The id of the last question of the previous page.")] | None = (
+        None
+    )
 
 
 class AnswerBody(Body):
-    """An answer. For a stalled run, `value` is resume, rollback (`to` a version), reinitialise (`keep` parts of the
-    state, by their paths) or cancel."""
+    """An answer. For a stalled run or loop, `value` is resume, rollback (`to` a version), reinitialize (`keep` parts of
+    the state, by their paths) or cancel."""
 
     value: Any
     to: Number | None = None
@@ -43,11 +54,33 @@ class AnswerBody(Body):
     wait: Wait = 2.0
 
 
+class AssignBody(Body):
+    """Who is to answer, and by when. Times are seconds from now."""
+
+    assignee: Name | UnsetType | None = UNSET
+    due: float | UnsetType | None = UNSET
+    priority: int | UnsetType = UNSET
+    remind_every: float | UnsetType | None = UNSET
+    escalate_after: float | UnsetType | None = UNSET
+    escalate_to: Name | UnsetType | None = UNSET
+    actor: Actor | None = None
+
+
 @TABLE.add("GET", "/inbox", Role.VIEWER)
 def list_questions(service: Service, query: InboxQuery) -> list[QuestionView]:
-    """List open questions, oldest first."""
-    run = None if query.run is None else service.hf.get(query.run, prefix=True).id
-    return [question_view(each) for each in service.hf.inbox(open=not query.answered, run_id=run)]
+    """List open questions: the highest priority first, then the oldest. `after` continues a list, until a page has
+    fewer than `limit` questions."""
+    found = service.hf.inbox(
+        open=not query.answered,
+        run_id=None if query.run is None else service.hf.get(query.run, prefix=True).id,
+        workflow=query.workflow,
+        assignee=query.assignee,
+        waiting_longer_than=query.waiting_longer_than,
+        kind=query.kind,
+        limit=query.limit,
+        after=query.after,
+    )
+    return [question_view(each) for each in found]
 
 
 @TABLE.add("GET", "/inbox/{question}", Role.VIEWER)
@@ -86,6 +119,13 @@ def answer_question(service: Service, question: str, body: AnswerBody, caller: C
             raise
 
     return service.advance("answer", found.run, caller, answer)
+
+
+@TABLE.add("POST", "/inbox/{question}/assign", Role.OPERATOR)
+def assign_question(service: Service, question: str, body: AssignBody) -> QuestionView:
+    """Change who is to answer an open question, and by when. What is not given stays; null removes it."""
+    found = _find_open(service.hf, question)
+    return question_view(service.hf.assign(found.id, **msgspec.structs.asdict(body)))
 
 
 def _find_open(hf: Holdfast, question: str) -> Question:
