@@ -60,6 +60,7 @@ NAMES = [
     "Problem",
     "Pruned",
     "Question",
+    "QuestionPolicy",
     "QuestionTimeout",
     "QueueSummary",
     "ReplayDiverged",

@@ -349,6 +349,6 @@ def test_imported_stalled_run_has_its_own_question(
     prompt = frozen()
     stage.hf.export_run("run", tmp_path / "bundle")
     stage.hf.import_run(tmp_path / "bundle", run_id="copy")
-    assert [each.id for each in stage.hf.inbox()] == ["copy#1", "run#1"]
+    assert [each.id for each in stage.hf.inbox()] == ["run#1", "copy#1"]
     assert stage.hf.answer("copy#1", "resume").status == "completed"
     assert stage.frozen() == prompt

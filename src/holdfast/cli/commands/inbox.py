@@ -152,7 +152,7 @@ _CLEARED = {
 def assign_command(
     ctx: CommandContext, question_id: str, *, clear: tuple[str, ...], actor: str | None, **given: Any
 ) -> None:
-    """Change who is to answer an open question, and by when. ID is as for `holdfast answer`."""
+    """Change who is to answer a question, and by when. ID is as for `holdfast answer`."""
     question = _find(ctx, question_id)
     changes = {name: value for name, value in given.items() if value is not None}
     for name in ("due", "remind_every", "escalate_after"):
