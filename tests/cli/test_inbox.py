@@ -311,3 +311,48 @@ def test_signal_usage_errors_are_reported(
     assert text in one_line(asking.call("signal", *arguments), code)
     assert text in json.dumps(asking.json("signal", *arguments, code=code))
     assert asking.bytes() == before
+
+
+def test_inbox_is_filtered_and_paged(project: ProjectFolder) -> None:
+    for number in range(4):
+        project.run(flows.asking, {"type": "boolean"}, run_id=f"team/{number}")
+    project.forget()
+    done = project.call("assign", "team/2#1", "--assignee", "ana", "--due", "2h", "--priority", "5")
+    assert (done.code, done.out) == (0, done.out)
+    (found,) = project.json("inbox", "--assignee", "ana")
+    assert (found["id"], found["priority"], found["assignee"]) == ("team/2#1", 5, "ana")
+    assert [each["id"] for each in project.json("inbox", "-n", "2")] == ["team/2#1", "team/0#1"]
+    assert [each["id"] for each in project.json("inbox", "--after", "team/0#1")] == ["team/1#1", "team/3#1"]
+    assert project.json("inbox", "--waiting-longer-than", "1h") == []
+    assert len(project.json("inbox", "--waiting-longer-than", "0s")) == 4
+    assert project.json("inbox", "--kind", "stalled") == project.json("inbox", "--workflow", "other") == []
+    screen = project.terminal("inbox", "-n", "1")
+    assert screen.end() == 0
+    assert "--after team/2#1" in screen.text
+    assert "ana" in screen.text
+    project.json("assign", "team/2#1", "--clear", "due", "--clear", "assignee", "--clear", "escalation")
+    assert project.json("inbox", "--assignee", "ana") == []
+    assert project.json("answer", "team/2#1", "true")["run"] == "team/2"
+
+
+def test_assign_refuses_what_cannot_be(project: ProjectFolder) -> None:
+    project.run(flows.asking, {"type": "boolean"}, run_id="ask-1")
+    project.forget()
+    for options in (
+        [],
+        ["--priority", "101"],
+        ["--priority", "9" * 40],
+        ["--due", "soon"],
+        ["--assignee", "a" * 10_000],
+        ["--assignee", "\x1b[31m"],
+        ["--escalate-to", "boss"],
+        ["--remind-every", "0s"],
+        ["--clear", "odd"],
+    ):
+        done = project.call("assign", "ask-1", *options)
+        assert done.code != 0
+        assert "Traceback" not in done.err
+    for unknown in ("nobody#1", "loop/none/control#1", "#"):
+        assert project.call("assign", unknown, "--priority", "1").code != 0
+    assert project.call("inbox", "--after", "nobody#1").code != 0
+    assert project.json("inbox")[0]["priority"] == 0

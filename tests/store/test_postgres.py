@@ -389,3 +389,24 @@ def test_command_line_shows_no_password(url: str) -> None:
         assert "Traceback" not in done.stderr
         assert done.returncode == (3 if command[0] == "show" else 0), done.stderr
         assert "hush" not in done.stdout + done.stderr
+
+
+def test_open_questions_are_in_the_inbox_after_a_migration(url: str, server: str, schema: str) -> None:
+    @holdfast.workflow(name="pg_migrated")
+    def migrated(number: int) -> object:
+        return holdfast.ask(f"question {number}?", timeout=3600 if number == 2 else None)
+
+    with holdfast.open(url) as hf:
+        for number in range(4):
+            hf.run(migrated, number, run_id=f"run-{number}")
+        hf.cancel("run-3")
+        before = hf.inbox()
+    assert len(before) == 3
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"SET search_path = {schema}")
+        # As a store of format 2 is.
+        connection.execute("DROP TABLE question, question_place; UPDATE format SET version = 2")
+    with holdfast.open(url) as hf:
+        assert hf.inbox() == before
+        assert hf.verify().ok
+        assert hf.answer("run-1#1", "yes").result == "yes"

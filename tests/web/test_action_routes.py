@@ -458,3 +458,39 @@ def test_artifact_at_the_path_of_a_secret_is_refused(shop: Served, hf: Holdfast)
         assert "is the path of a secret" in found.json()["detail"]
     assert hf.history("own").head.number == 1
     assert not hf.artifacts()
+
+
+def test_inbox_is_filtered_paged_and_assigned(hf: Holdfast) -> None:
+    """Ids with `/` and `#` are percent-encoded in the path."""
+    for number in range(5):
+        hf.run(web_workflows.shop, True, run_id=f"team/{number}")
+    web_workflows.WORLD.clear()
+    with serving(hf) as shop:
+        first = shop.get("/inbox", limit=2)
+        assert [each["id"] for each in first] == ["team/0#1", "team/1#1"]
+        rest = shop.get("/inbox", limit=1000, after=first[-1]["id"])
+        assert [each["id"] for each in rest] == ["team/2#1", "team/3#1", "team/4#1"]
+        assert shop.get("/inbox", after="team/4#1") == []
+        found = shop.post(
+            "/inbox/team%2F3%231/assign", assignee="ana", priority=7, due=3600, remind_every=60,
+            escalate_after=120, escalate_to="boss", actor="chief",
+        )  # fmt: skip
+        assert (found["assignee"], found["priority"], found["kind"]) == ("ana", 7, "question")
+        assert found["due"] > found["opened"]
+        assert shop.get("/inbox", assignee="ana") == [found] == shop.get("/inbox", limit=1)
+        assert shop.get("/inbox", assignee="ana", workflow="other") == []
+        assert shop.get("/inbox", kind="stalled") == shop.get("/inbox", waiting_longer_than=3600) == []
+        assert len(shop.get("/inbox", kind="question", waiting_longer_than=0)) == 5
+        cleared = shop.post("/inbox/team%2F3%231/assign", due=None, assignee=None)
+        assert (cleared["due"], cleared["assignee"], cleared["priority"]) == (None, None, 7)
+        for query in ({"kind": "odd"}, {"waiting_longer_than": "nan"}, {"waiting_longer_than": -1}, {"limit": 0},
+                      {"after": "nobody#1"}, {"limit": 10**9}, {"answered": True, "assignee": "ana"}):  # fmt: skip
+            assert shop.client().get("/api/v1/inbox", params=query).status_code in (400, 422)
+        for body in ({}, {"priority": True}, {"priority": 10**30}, {"priority": 101}, {"assignee": "a" * 10_000},
+                     {"assignee": "a\0b"}, {"due": -1}, {"due": "2h"}, {"escalate_to": "a"}, {"odd": 1}):  # fmt: skip
+            refused = shop.client().post("/api/v1/inbox/team%2F1%231/assign", json=body)
+            assert refused.status_code in (400, 422)
+        shop.problem("POST", "/inbox/team%2F9%231/assign", 404, json={"priority": 1})
+        shop.post("/inbox/team%2F3%231/answer", value=True)
+        shop.problem("POST", "/inbox/team%2F3%231/assign", 409, json={"priority": 1})
+        assert len(shop.get("/inbox")) == 4
