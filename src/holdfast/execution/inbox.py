@@ -336,11 +336,12 @@ def adopt(context: StoreContext, run: RunRecord) -> None:
     if not run.detail:
         return
     try:
-        detail_of(run)
+        facts = detail_of(run)
     except (msgspec.ValidationError, HoldfastError):
         amend(context, run.id, lambda _, facts: _renamed(run, facts), fresh=True, reindex=True)
     else:
-        amend(context, run.id, lambda _, facts: _renamed(run, facts), reindex=True)
+        if facts.question or any(wait.is_question for wait in facts.waits):
+            amend(context, run.id, lambda _, facts: _renamed(run, facts), reindex=True)
 
 
 def _renamed(run: RunRecord, facts: RunDetail) -> list[EventRecord]:
@@ -369,7 +370,7 @@ def carried(context: StoreContext, run: RunRecord, to: int) -> bytes:
         restores=before.restores, dead=before.dead, worked=before.worked, used=before.used,
         limits=before.limits, spent_before=before.spent_before,
         discarded=before.discarded + _discarded(context, run, to),
-        overrides=before.overrides,
+        overrides=before.overrides, resumed_from=before.resumed_from, rolled_back_from=run.head,
     )  # fmt: skip
     if before.sent:
         line = dict(lineage(context.reader(run), to))

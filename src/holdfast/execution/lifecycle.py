@@ -113,6 +113,7 @@ def diverged(execution: Execution, before: RunRecord, error: ReplayDiverged) -> 
     facts.error, facts.code, facts.called, facts.watchdog = was.error, was.code, was.called, was.watchdog
     facts.failed_step = was.failed_step
     facts.question, facts.restores, facts.spent_before = was.question, was.restores, was.spent_before
+    facts.resumed_from = was.resumed_from
     execution.writer.mark_changed()
     execution.writer.add_event(
         "run.diverged", error=str(error)[:2000], address=error.details.get("address"),
@@ -367,6 +368,9 @@ def _take_over(
         if facts.stop_request != "cancel":
             facts.stop_request = ""
         facts.error, facts.failed_step, facts.called = b"", "", False
+        if (head.version.kind, head.version.status) != ("initial", "queued"):
+            # Otherwise a worker starts a run that was enqueued.
+            facts.resumed_from = run.head
         facts.code = workflow.code
         facts.overrides = describe_overrides(functions)
         facts.watchdog = follow_workflow(facts.watchdog, workflow.watchdog)

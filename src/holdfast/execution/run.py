@@ -177,6 +177,17 @@ class Run:
         return spent_by(self._engine.store, self._record())
 
     @property
+    def resumed_from(self) -> int | None:
+        """The version from which it was last resumed: its head then. None if it never was."""
+        return detail_of(self._record()).resumed_from or None
+
+    @property
+    def rolled_back_from(self) -> int | None:
+        """The version from which it was last rolled back: its head then. None if it never was. The version that it was
+        rolled back to is the parent of its newest timeline."""
+        return detail_of(self._record()).rolled_back_from or None
+
+    @property
     def parent(self) -> str | None:
         """The id of the run whose child it is."""
         key = self._record().parent

@@ -18,6 +18,7 @@ from holdfast.errors import HoldfastError, InvalidCall
 from holdfast.history.hashes import NO_PARENT, seal
 from holdfast.history.journal import STORED_QUESTION_ID, NewEvent, check_events
 from holdfast.history.reader import Head
+from holdfast.history.state_keys import LOOK_BACK, recorded_keys
 from holdfast.model.checks import check_text
 from holdfast.model.names import MAX_NOTE, MAX_STEP, check_tags, check_version_key, short
 from holdfast.model.records import KINDS, STATUSES, EventRecord, QuestionRecord, RunRecord, VersionRecord
@@ -73,10 +74,12 @@ class VersionMetadata(msgspec.Struct):
             self.key = check_version_key(self.key)
         return self
 
-    def detail(self, moved: int) -> bytes:
+    def detail(self, moved: int, keys: list[Any] | None = None) -> bytes:
         """Return the encoded fields that a list of versions shows; `moved` is the version that last moved nodes of the
-        state, 0 if none did."""
+        state, 0 if none did; `keys` are those of the state, if the version records them."""
         detail = dict(self.more)
+        if keys is not None:
+            detail["keys"] = keys
         if moved:
             detail["moved"] = moved
         if self.note is not None:
@@ -133,6 +136,14 @@ def build_version(
     kind = metadata.kind
     if kind is None:
         kind = "step" if metadata.step is not None else "initial" if parent is None else "manual"
+    # Inline: a step that leaves the state as it was makes no further call.
+    is_same = (
+        head is not None
+        and trees.root is head.root
+        and number % LOOK_BACK
+        and head.version.number == number - 1
+    )
+    keys = None if is_same else recorded_keys(trees.root, head, number)
     version = VersionRecord(
         number=number,
         parent=0 if parent is None else parent.number,
@@ -142,7 +153,7 @@ def build_version(
         at=now,
         steps=(parent.steps if parent is not None else 0) + (metadata.step is not None and metadata.done),
         step=metadata.step,
-        detail=metadata.detail(trees.moved),
+        detail=metadata.detail(trees.moved, keys),
         key=metadata.key,
         prev=NO_PARENT if parent is None else parent.hash[:8],
         pack_hash=digest(pack.data),

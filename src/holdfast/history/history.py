@@ -26,6 +26,7 @@ from holdfast.history.hashes import check_hash
 from holdfast.history.journal import NewEvent, append_event, check_events, to_event
 from holdfast.history.reader import Head, check_timelines
 from holdfast.history.step_names import StepNames
+from holdfast.history.summary import VersionSummary, summarize
 from holdfast.history.version import PAGE, Version, VersionFilters, iter_ancestors, list_versions, segments_of
 from holdfast.model.checks import check_integer, check_text
 from holdfast.model.names import (
@@ -140,6 +141,25 @@ class History:
         ):
             yield from page
             before = page[-1].number
+
+    def summary(self, *, limit: int = 100, before: int | None = None) -> list[VersionSummary]:
+        """Return one page of summaries of versions, at most `limit`, newest first: number, time, step, completed steps
+        and keys of the state, in one query and without reading any state.
+
+        For the next page, pass the last one's `version` as `before`; for all versions, use `iter_summary`.
+        """
+        check_integer("limit", limit, 1)
+        if before is not None:
+            check_integer("before", before, 1)
+        return summarize(self, before, limit)
+
+    def iter_summary(self) -> Iterator[VersionSummary]:
+        """Iterate over the summaries of all versions, newest first. They are read page by page; versions committed
+        after the first page was read are not included."""
+        before: int | None = None
+        while page := self.summary(limit=PAGE, before=before):
+            yield from page
+            before = page[-1].version
 
     def find(self, key: str) -> Version | None:
         """Return the version with a key; None if there is none, or if its key in the store is damaged."""

@@ -50,7 +50,7 @@ class StepNames:
             # Another line starts here.
             names = names[:count]
         for each in reversed(walked):
-            if each.step is not None:
+            if each.step is not None and each.completes_step:
                 names.append(each.step)
             known[each.number] = names, len(names)
         return known[version.number]

@@ -247,6 +247,11 @@ class Version:
         return self.record.steps
 
     @property
+    def completes_step(self) -> bool:
+        """Whether it records the end of a step that did not fail."""
+        return self.step is not None and "failed" not in self.detail
+
+    @property
     def completed_steps(self) -> list[str]:
         """The names of the steps completed up to this version, oldest first."""
         self.check()
@@ -455,12 +460,13 @@ class VersionFilters(TypedDict):
     kind: str | None
 
 
-_NO_FILTERS = VersionFilters(timeline=None, step=None, tag=None, kind=None)
+#: No filters.
+ALL_VERSIONS = VersionFilters(timeline=None, step=None, tag=None, kind=None)
 
 
 def list_versions(history: History, filters: VersionFilters, before: int | None, limit: int) -> list[Version]:
     """Return the newest versions before one, newest first, without reading any state."""
-    is_unfiltered = filters == _NO_FILTERS
+    is_unfiltered = filters == ALL_VERSIONS
     while True:
         run = history.run_record()
         try:
@@ -486,7 +492,7 @@ def iter_ancestors(history: History, version: Version) -> Iterator[Version]:
                 records = history.context.store.versions(run.key, before=wanted + 1, after=0, limit=PAGE)
                 found = _to_versions(history, run, records)
             except CorruptStore:
-                found = _list_one_by_one(history, run, _NO_FILTERS, wanted + 1, PAGE, False)
+                found = _list_one_by_one(history, run, ALL_VERSIONS, wanted + 1, PAGE, False)
             page = {each.number: each for each in found}
         if wanted not in page:
             try:

@@ -211,6 +211,9 @@ class RunDetail(msgspec.Struct, kw_only=True, omit_defaults=True, rename=_STORED
     spent_before: SpentBefore | None = None
     #: The question of a stalled run; None if it is not stalled.
     question: StalledQuestion | None = None
+    #: The head when the run was last resumed, and when it was last rolled back; 0 for never.
+    resumed_from: int = 0
+    rolled_back_from: int = 0
 
     @property
     def watchdog_policy(self) -> Watchdog | None:

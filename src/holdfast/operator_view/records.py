@@ -121,6 +121,13 @@ class SpendingView(TypedDict):
     spent: SpentView
 
 
+class MovesView(TypedDict):
+    """The heads of a run when it was last resumed and last rolled back; null for never."""
+
+    resumed_from: int | None
+    rolled_back_from: int | None
+
+
 class EventView(TypedDict):
     """An event. Its cursor is 0 if it is not stored in the journal, such as progress."""
 
@@ -331,6 +338,11 @@ def spending_view(run: Run) -> SpendingView:
         "limits": None if limits is None else msgspec.to_builtins(limits),
         "spent": msgspec.to_builtins(run.spent),
     }
+
+
+def moves_view(run: Run) -> MovesView:
+    """Return the versions from which a run was last resumed and rolled back."""
+    return view_of(MovesView, run)
 
 
 def spending_lines(run: Run) -> list[str]:

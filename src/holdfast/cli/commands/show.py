@@ -16,6 +16,7 @@ from holdfast.history.version import Version
 from holdfast.operator_view.records import (
     attachment_names,
     full_version_view,
+    moves_view,
     reference_to,
     spending_lines,
     spending_view,
@@ -87,7 +88,11 @@ def show_command(
         failure = run.failure if status == "failed" else None
         if out.json:
             spending = None if status is None else spending_view(run)
-            out.document({**full_version_view(version), "failure": as_json(failure), "spending": spending})
+            moves = None if status is None else moves_view(run)
+            failed = as_json(failure)
+            out.document(
+                {**full_version_view(version), "failure": failed, "spending": spending, "moves": moves}
+            )
         else:
             _print_version(out, version, status, failure, everything, None if status is None else run)
         return
@@ -131,6 +136,7 @@ def _print_version(
         "failure": as_json(failure),
         "totals": spending and spending["totals"],
         "limits": spending and spending["limits"] and spending,
+        **({} if run is None else {name: number for name, number in moves_view(run).items() if number}),
     }
     if not out.is_for_people:
         values = {name: dumps(facts[name]) for name in _VALUES if facts[name] is not None}

@@ -87,7 +87,7 @@ class VersionChecker:
         if problem is not None:
             raise self._broken(number, problem)
         try:
-            DetailFields.read(version.detail)
+            VersionFields.read(version.detail)
             roots, nodes = _nodes_of(version, blocks)
             self._shapes.add(number, nodes)
             self._shapes.check(roots, number)
@@ -167,6 +167,12 @@ class DetailFields(msgspec.Struct):
         """Raise an error if the data are not a dict, or these fields have other types."""
         if data:
             msgspec.msgpack.decode(data, type=resolved(cls))
+
+
+class VersionFields(DetailFields):
+    """The fields in the details of versions that Holdfast relies on."""
+
+    keys: tuple[list[str], int] | None = None
 
 
 def _can_be_key(key: str) -> bool:

@@ -11,12 +11,14 @@ from holdfast.model.records import StatusFilter
 from holdfast.operator_view.actions import pending_waits
 from holdfast.operator_view.lookup import find_runs
 from holdfast.operator_view.records import (
+    MovesView,
     QuestionView,
     RunView,
     SpendingView,
     TimelineView,
     VersionView,
     has_failed,
+    moves_view,
     question_view,
     run_view,
     spending_view,
@@ -57,7 +59,7 @@ class RunDetailQuery(Query):
     cut: Annotated[bool, Meta(description="`result` truncated to nodes, as a state with `depth`.")] = False
 
 
-class FullRunView(RunView, SpendingView):
+class FullRunView(RunView, SpendingView, MovesView):
     """Run with its result, failure, waits, spending, parent and children. `totals` are the sums of tokens and costs."""
 
     result: Any
@@ -144,6 +146,7 @@ def get_run(service: Service, run: str, query: RunDetailQuery) -> FullRunView:
         "parent": handle.parent,
         "children": handle.children,
         **spending_view(handle),
+        **moves_view(handle),
         "timelines": [timeline_view(line) for line in handle.history().timelines()],
     }
 
