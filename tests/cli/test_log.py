@@ -212,3 +212,22 @@ def test_log_marks_a_damaged_version(own: SampleStore) -> None:
     found = own.json("log", "report-1")
     assert [version["damaged"] for version in found] == [False, False, True, False, False, False]
     assert "version 4" in own.refused("show", "report-1@4", code=6)
+
+
+def test_log_finds_versions_by_annotations(sample: SampleStore) -> None:
+    def numbers(*conditions: str) -> list[int]:
+        options = [part for each in conditions for part in ("--where", each)]
+        return [each["version"] for each in sample.json("log", "report-1", *options)]
+
+    assert numbers("model=small-1", "cost>0.005") == [4, 3]
+    assert numbers("cost>0.5") == numbers('tokens="5"') == numbers("unknown!=1") == []
+    assert numbers("tokens=5.0") == [4, 3]
+
+
+def test_log_refuses_conditions_that_it_cannot_read(sample: SampleStore) -> None:
+    for wrong, message in [
+        ("model", "is not a condition"),
+        ("=7", "is not a condition"),
+        ("cost>null", "compares numbers or texts"),
+    ]:
+        assert message in sample.refused("log", "report-1", "--where", wrong, code=2)

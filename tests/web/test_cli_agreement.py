@@ -31,6 +31,24 @@ def test_runs_agree_with_the_cli(served: Served, cli: Any) -> None:
     assert served.get("/runs", tag="good")["runs"] == cli("runs", "--tag", "good")
 
 
+def test_versions_found_by_annotations_agree_with_the_cli(served: Served, cli: Any) -> None:
+    for where in (
+        ["model=small-1"],
+        ["cost>0.005", "tokens=5"],
+        ["cost>0.5"],
+        ['tokens="5"'],
+        ["model != small-1"],
+    ):
+        options = [part for each in where for part in ("--where", each)]
+        assert served.get("/runs/report-1/versions", where=where)["versions"] == cli(
+            "log", "report-1", *options
+        )
+    found = served.get("/runs/report-1/versions", where="cost>=0.01")["versions"]
+    assert [each["step"] for each in found] == ["search", "search"]
+    for wrong in ("model", "=x", "cost>null", "cost=>1"):
+        served.problem("GET", "/runs/report-1/versions", 422, params={"where": wrong})
+
+
 def test_runs_pages_agree_with_the_list(served: Served) -> None:
     found: list[Any] = []
     after: dict[str, Any] = {}

@@ -17,6 +17,7 @@ from holdfast.errors import CorruptVersion, InvalidCall, InvalidReference, NotFo
 from holdfast.history import blame as blaming
 from holdfast.history import compare, snapshot, verify
 from holdfast.history import prune as retention
+from holdfast.history.annotation_filter import check_conditions, list_annotated
 from holdfast.history.attachments import attach, attachment_names, read_attachments
 from holdfast.history.branching import append_after, apply_patch, move_head, refuse_workflow, start_timeline
 from holdfast.history.builder import VersionMetadata
@@ -107,8 +108,13 @@ class History:
         step: str | None = None,
         tag: str | None = None,
         kind: str | None = None,
+        where: Mapping[str, Any] | None = None,
     ) -> list[Version]:
         """Return one page of summaries, at most `limit`, newest first, without reading any state.
+
+        With `where`, only versions with these annotations: `{"model": "gpt-4", "cost>": 0.1}`. After the name stands
+        one of `= != > >= < <=`, or nothing for `=`. Numbers are compared as numbers; a version without the annotation
+        does not match. The annotations of versions are read one page after another until the list is full.
 
         For the next page, pass the last one's number as `before`; for all versions, use `iter_versions`. A version
         whose row in the store is damaged is listed with `is_damaged` set.
@@ -123,6 +129,9 @@ class History:
         if tag is not None:
             check_tag(tag)
         filters = VersionFilters(timeline=timeline, step=step, tag=tag, kind=kind)
+        conditions = [] if where is None else check_conditions(where)
+        if conditions:
+            return list_annotated(self, filters, conditions, before, limit)
         return list_versions(self, filters, before, limit)
 
     def iter_versions(
@@ -132,12 +141,13 @@ class History:
         step: str | None = None,
         tag: str | None = None,
         kind: str | None = None,
+        where: Mapping[str, Any] | None = None,
     ) -> Iterator[Version]:
         """Iterate over the summaries of all versions, newest first, with the filters of `versions`. They are read page
         by page; versions committed after the first page was read are not included."""
         before: int | None = None
         while page := self.versions(
-            limit=PAGE, before=before, timeline=timeline, step=step, tag=tag, kind=kind
+            limit=PAGE, before=before, timeline=timeline, step=step, tag=tag, kind=kind, where=where
         ):
             yield from page
             before = page[-1].number

@@ -5,11 +5,14 @@ Invariant: memory does not grow with the number of runs in the store.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from heapq import nlargest
 from itertools import pairwise
 from typing import Any, NamedTuple
+
+import msgspec
 
 from holdfast.engine import Holdfast
 from holdfast.errors import HoldfastError, InvalidCall, InvalidReference, NotFound
@@ -20,7 +23,7 @@ from holdfast.model.names import split_reference
 from holdfast.model.public import RunSummary, StoredArtifact
 from holdfast.model.records import STATUS_FILTERS, STATUSES
 from holdfast.operator_view.records import reference_to, status_of
-from holdfast.operator_view.text import as_json, dumps
+from holdfast.operator_view.text import as_json, dumps, plain
 from holdfast.tree import path as paths
 from holdfast.tree.artifact import Artifact
 from holdfast.tree.diff import Change
@@ -126,6 +129,35 @@ def version_in_run(hf: Holdfast, run_id: str, ref: str) -> Version:
     if ref[:1] not in ("@", "~", ":") and (len(split_reference(ref)) > 1 or ref == run_id):
         return history.at(hf.version(ref))
     return history.at(ref)
+
+
+_CONDITION = re.compile(r"(?P<name>[^=<>!]*)(?P<sign>!=|>=|<=|=|>|<)(?P<value>(?![=<>]).*)", re.DOTALL)
+
+
+def parse_value(text: str) -> Any:
+    """Return the value that a person writes in a filter: a number, true, false or null as in JSON; any other text as it
+    is, and `"7"` in quotes for the text 7."""
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return text
+    return text if isinstance(value, list | dict) else value
+
+
+def parse_conditions(texts: Sequence[str]) -> dict[str, Any]:
+    """Return the `where` of `History.versions` for conditions such as `model=gpt-4` and `cost>0.5`."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        match = _CONDITION.fullmatch(text)
+        if match is None or not match["name"].strip():
+            raise InvalidCall(
+                f"{plain(text)[:60]!r} is not a condition: write NAME=VALUE, or one of != > >= < <= instead of ="
+            )
+        key = f"{match['name'].strip()}{match['sign']}"
+        if key in found:
+            raise InvalidCall(f"there are two conditions {plain(key)[:60]!r}: a version can meet only one")
+        found[key] = parse_value(match["value"].strip())
+    return found
 
 
 def find_runs(

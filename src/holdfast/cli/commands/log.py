@@ -15,7 +15,7 @@ from holdfast.cli.output import Column, Output
 from holdfast.execution.run import Run
 from holdfast.history.history import History
 from holdfast.history.version import Version
-from holdfast.operator_view.lookup import resolve_run
+from holdfast.operator_view.lookup import parse_conditions, resolve_run
 from holdfast.operator_view.records import event_view, has_failed, status_of, version_view
 from holdfast.operator_view.text import age, as_json, brief, display_width, plain, size, span
 
@@ -57,6 +57,12 @@ _LANES = ("cyan", "magenta", "yellow", "green", "blue", "red")
 @click.option("--step", metavar="NAME", help="Only versions of this step.")
 @click.option("--tag", metavar="TAG", help="Only versions with this tag.")
 @click.option("--timeline", type=click.IntRange(1), metavar="N", help="Only versions of this timeline.")
+@click.option(
+    "--where",
+    multiple=True,
+    metavar="CONDITION",
+    help="Only versions with this annotation: model=gpt-4, 'cost>0.5'. Repeatable.",
+)
 @click.option("--oneline", is_flag=True, help="Only number and step.")
 @click.option("--graph/--no-graph", default=None, help="Draw timelines as a graph; default on a terminal.")
 def log_command(
@@ -68,6 +74,7 @@ def log_command(
     step: str | None,
     tag: str | None,
     timeline: int | None,
+    where: tuple[str, ...],
     oneline: bool,
     graph: bool | None,
 ) -> None:
@@ -75,13 +82,18 @@ def log_command(
     log = ctx.hf.history(
         resolve_run(ctx.hf, run, "--before N lists the versions before one, `holdfast show` shows one")
     )
-    found = log.versions(limit=limit + 1, before=before, step=step, tag=tag, timeline=timeline)
+    conditions = parse_conditions(where)
+    found = log.versions(
+        limit=limit + 1, before=before, step=step, tag=tag, timeline=timeline, where=conditions
+    )
     versions = found[:limit]
     out = ctx.out
     if out.json:
         out.document([version_view(version) for version in versions])
     elif graph or (graph is None and out.is_for_people):
-        for line in version_graph(out, log, versions, oneline=oneline, lines=step is None and tag is None):
+        for line in version_graph(
+            out, log, versions, oneline=oneline, lines=step is None and tag is None and not where
+        ):
             out.text(line)
         if not versions:
             out.say("no such versions")

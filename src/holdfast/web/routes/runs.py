@@ -9,7 +9,7 @@ from msgspec import Meta
 from holdfast.history.version import Version
 from holdfast.model.records import StatusFilter
 from holdfast.operator_view.actions import pending_waits
-from holdfast.operator_view.lookup import find_runs
+from holdfast.operator_view.lookup import find_runs, parse_conditions
 from holdfast.operator_view.records import (
     MovesView,
     QuestionView,
@@ -80,6 +80,7 @@ class VersionsQuery(Query):
     step: Name | None = None
     tag: Name | None = None
     kind: Literal["initial", "step", "manual", "timed", "merge", "import", "final", "fork"] | None = None
+    where: Annotated[Tags, Meta(description="Annotations: `model=gpt-4`, `cost>0.5`.")] = ()
     annotations: Annotated[bool, Meta(description="Include annotations (tokens, cost, …) and errors.")] = (
         False
     )
@@ -181,6 +182,7 @@ def list_versions(service: Service, run: str, query: VersionsQuery) -> VersionPa
         step=query.step,
         tag=query.tag,
         kind=query.kind,
+        where=parse_conditions(query.where),
     )
     page = found[: query.limit]
     return {

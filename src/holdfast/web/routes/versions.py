@@ -12,12 +12,14 @@ from holdfast.history.version import Version, segments_of
 from holdfast.operator_view.lookup import find_artifacts, version_in_run
 from holdfast.operator_view.records import (
     BlameView,
+    MovesView,
     SpendingView,
     VersionDetailView,
     VersionView,
     attachment_names,
     blame_view,
     implementation_view,
+    moves_view,
     reference_to,
     spending_view,
     version_view,
@@ -40,10 +42,11 @@ _BLAMED = 1000
 
 class FullVersionView(VersionView, VersionDetailView):
     """Version with the arguments, result, error and annotations of its step, and the names of its attachments. The head
-    also has the `failure` of the run, if it failed, and its `spending`."""
+    also has the `failure` of the run, if it failed, its `spending`, and its `moves`."""
 
     failure: Any
     spending: SpendingView | None
+    moves: MovesView | None
 
 
 class VersionDetailQuery(Query):
@@ -125,6 +128,7 @@ def get_version(service: Service, run: str, version: str, query: VersionDetailQu
         "attachments": attachment_names(found),
         "failure": as_json(handle.failure) if is_head and handle.status == "failed" else None,
         "spending": spending_view(handle) if is_head else None,
+        "moves": moves_view(handle) if is_head else None,
     }
 
 
