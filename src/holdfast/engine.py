@@ -31,6 +31,7 @@ from holdfast.history.redaction import Redaction, RedactionPatterns, redact_json
 from holdfast.history.version import Version
 from holdfast.items import Items
 from holdfast.model.checks import check_integer, check_seconds
+from holdfast.model.meta import MetaValue
 from holdfast.model.names import check_run_id, short, split_reference
 from holdfast.model.public import (
     Collected,
@@ -43,7 +44,6 @@ from holdfast.model.public import (
     when,
 )
 from holdfast.model.records import StoreStats
-from holdfast.model.run_detail import RunDetail, encode_detail
 from holdfast.model.watchdog import Watchdog
 from holdfast.store.process_fork import StoredContent
 from holdfast.store.protocol import Store
@@ -150,9 +150,10 @@ class Holdfast:
         self, workflow: Any, *args: Any, run_id: str | None = None, tags: Iterable[str] = (), state: Any = None,
         note: str | None = None, actor: str | None = None, overrides: GivenOverrides | None = None,
         watchdog: Watchdog | None = None, if_exists: str = "error", raises: bool = True, limits: Limits | None = None,
-        **kwargs: Any,
+        meta: Mapping[str, MetaValue] | None = None, **kwargs: Any,
     ) -> Run:  # fmt: skip
         """Run a workflow until it ends or waits. It starts with `state`, and is called with all other arguments.
+        `meta` are names and values by which the run is found (`runs(meta=…)`): texts, numbers, bools and None.
         `watchdog` replaces its workflow's; `limits` are for the run and its children: each limit that is given replaces
         that of the workflow.
 
@@ -163,11 +164,12 @@ class Holdfast:
         it is unfinished or failed, and returns it if it has completed, was cancelled, or is paused or stalled; "return"
         returns it as it is and executes nothing. A run of another workflow, and with "resume" one that was started with
         other arguments or another `state`, raises `RunMismatch`; with "resume", one that is being executed raises
-        `AlreadyRunning`. Its tags, note, actor and watchdog are those of the first call; `limits` are as for `resume`.
+        `AlreadyRunning`. Its tags, note, actor, meta and watchdog are those of the first call; `limits` are as for
+        `resume`.
         """
         options = RunOptions(
             run_id=run_id, tags=tags, state=state, note=note, actor=actor, overrides=overrides, watchdog=watchdog,
-            limits=limits, if_exists=if_exists,
+            limits=limits, if_exists=if_exists, meta=meta,
         )  # fmt: skip
         run = self._runner.run(workflow, args, kwargs, options)
         return run.raise_failure() if raises else run
@@ -344,14 +346,14 @@ class Holdfast:
         self, workflow: Any, *args: Any, queue: str = "default", priority: int = 0, delay: float = 0,
         dedupe: str | None = None, run_id: str | None = None, tags: Iterable[str] = (), state: Any = None,
         note: str | None = None, actor: str | None = None, watchdog: Watchdog | None = None, if_exists: str = "error",
-        limits: Limits | None = None, **kwargs: Any,
+        limits: Limits | None = None, meta: Mapping[str, MetaValue] | None = None, **kwargs: Any,
     ) -> Run:  # fmt: skip
         """Put a run of a workflow into a queue: it is in the store when this returns. A name is enough for a workflow
         that only the workers know.
 
         Runs of a higher `priority` come first, then those that have waited longest; none before `delay` seconds. With
         `dedupe`, a run of this workflow that was enqueued with the same text is returned instead of another, whatever
-        its arguments and its status. `watchdog` replaces its workflow's; `limits` are as for `run`.
+        its arguments and its status. `watchdog` replaces its workflow's; `limits` and `meta` are as for `run`.
 
         `if_exists` says what to do if a run of this id exists: "error" raises `AlreadyExists`; "return" returns it as
         it is; "resume" puts it into the queue again if it failed or was interrupted, else returns it. `RunMismatch` is
@@ -359,7 +361,7 @@ class Holdfast:
         """
         options = RunOptions(
             run_id=run_id, tags=tags, state=state, note=note, actor=actor, watchdog=watchdog, limits=limits,
-            if_exists=if_exists,
+            if_exists=if_exists, meta=meta,
         )  # fmt: skip
         return self._fleet.queues.enqueue(
             workflow, args, kwargs, options, queue=queue, priority=priority, delay=delay, dedupe=dedupe
@@ -425,10 +427,13 @@ class Holdfast:
 
     # Runs and versions
 
-    def history(self, run_id: str, *, merge: Declared | None = None) -> History:
+    def history(
+        self, run_id: str, *, merge: Declared | None = None, meta: Mapping[str, MetaValue] | None = None
+    ) -> History:
         """Return the history of a run, which its first commit creates. `merge` declares reducers for paths, such as
-        `{"n": "sum"}`: how a change that is committed here is merged with concurrent changes."""
-        return self._engine.history(run_id, merge)
+        `{"n": "sum"}`: how a change that is committed here is merged with concurrent changes. `meta` are the metadata
+        of a run that the first commit here creates; a run that exists keeps its own."""
+        return self._engine.history(run_id, merge, meta)
 
     def get(self, run_id: str, *, prefix: bool = False) -> Run:
         """Return a run by its id, or, with `prefix=True`, by a unique prefix of it."""
@@ -452,12 +457,12 @@ class Holdfast:
         """Start another run from a version. Both share its past and develop independently. With `state`, it starts from
         that state instead; with `edit`, from a draft that a function has changed, or with the values that a dict gives
         for paths. The fork of a workflow's run is executed when it is resumed, with the overrides of its origin and
-        `overrides`, as for `resume`."""
+        `overrides`, as for `resume`. It has the metadata of its origin."""
         source = ref if isinstance(ref, Version) else self.version(ref if at is None else f"{ref}@{at}")
         functions, recorded = self._engine.overrides_of_fork(source.run, overrides)
         made = branching.fork(
             self._context, source, run_id, edit=edit, state=state, note=note, actor=actor,
-            detail=encode_detail(RunDetail(overrides=recorded)),
+            detail=self._engine.detail_of_fork(source.run, recorded),
         )  # fmt: skip
         self._engine.remember_overrides(made.id, functions)
         return self.history(made.id)
@@ -476,23 +481,25 @@ class Holdfast:
 
     def runs(
         self, *, status: str | Sequence[str] | None = None, tags: Sequence[str] = (), workflow: str | None = None,
-        since: datetime | None = None, prefix: str = "", limit: int = 100, after: str | None = None,
+        since: datetime | None = None, prefix: str = "", meta: Mapping[str, MetaValue] | None = None,
+        limit: int = 100, after: str | None = None,
     ) -> list[RunSummary]:  # fmt: skip
         """Return one page of runs, newest first: at most `limit`. `status` is one or several statuses of runs;
         `interrupted` (running, but no process advances it) and `manual` (running, and written by hand) are accepted,
-        too. With `prefix`, only ids that start with it. For the next page, pass the last one's id as `after`; for all
-        runs, use `iter_runs`."""
-        query = RunQuery(status, tags, workflow, since, prefix)
+        too. With `prefix`, only ids that start with it; with `meta`, only runs that have all these names and values:
+        7, 7.0, "7" and True are four values. For the next page, pass the last one's id as `after`; for all runs, use
+        `iter_runs`."""
+        query = RunQuery(status, tags, workflow, since, prefix, meta)
         before = None if after is None else self._engine.record(after).key
         return query.page(self._engine, before, check_integer("limit", limit, 1))
 
     def iter_runs(
         self, *, status: str | Sequence[str] | None = None, tags: Sequence[str] = (), workflow: str | None = None,
-        since: datetime | None = None, prefix: str = "",
+        since: datetime | None = None, prefix: str = "", meta: Mapping[str, MetaValue] | None = None,
     ) -> Iterator[RunSummary]:  # fmt: skip
         """Iterate over all runs, newest first, with the filters of `runs`. They are read page by page, so runs may be
         resumed, changed and deleted in the loop."""
-        return RunQuery(status, tags, workflow, since, prefix).iterate(self._engine)
+        return RunQuery(status, tags, workflow, since, prefix, meta).iterate(self._engine)
 
     def delete(self, run_id: str) -> None:
         """Delete a run, its children, and their history for ever. Forks of it stay: they copy what they need. Raises

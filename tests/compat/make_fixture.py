@@ -34,7 +34,7 @@ import holdfast
 from holdfast import History, Holdfast, Opaque, Retention, Version
 from holdfast.tree.portable import to_json
 
-FORMAT = 5
+FORMAT = 6
 HERE = Path(__file__).parent
 #: The run that goes into the bundle, and the version that becomes the snapshot.
 BUNDLED, EXPORTED = "talk", "values@1"

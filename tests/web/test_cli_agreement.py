@@ -12,6 +12,7 @@ import pytest
 from filled_store import LONG, STORE, SampleStore
 from web_server import Served, serving
 
+import holdfast
 from holdfast import Holdfast
 
 HOSTILE = "[red]hostile[/red]"
@@ -196,3 +197,30 @@ def test_events_agree_with_the_cli(served: Served, filled: Path) -> None:
     page = served.get("/events", limit=5)
     assert page["more"]
     assert served.get("/events", after=page["cursor"])["events"] == reported[5:]
+
+
+# Last: it changes the runs.
+
+
+def test_runs_found_by_metadata_agree_with_the_cli(filled: Path, served: Served, cli: Any) -> None:
+    with holdfast.open(filled / STORE) as hf:
+        for run_id, customer in (("report-1", 7), ("report-2", "7")):
+            hf.get(run_id).set_meta({"customer": customer, "b": "x=y"})
+    for given, found in [
+        (["customer=7"], ["report-1"]),
+        (['customer="7"'], ["report-2"]),
+        (["customer=7", "b=x=y"], ["report-1"]),
+        (["customer=7", "<b>=x=y"], None),
+        (["customer=8"], []),
+        (["customer=true"], []),
+    ]:
+        options = [part for each in given for part in ("--meta", each)]
+        if found is None:
+            served.problem("GET", "/runs", 422, params={"meta": given})
+            continue
+        runs = served.get("/runs", meta=given)["runs"]
+        assert runs == cli("runs", *options)
+        assert [run["id"] for run in runs] == found
+    for wrong in ("customer", "=7", " =7"):
+        served.problem("GET", "/runs", 422, params={"meta": wrong})
+    served.problem("GET", "/runs", 422, params={"meta": ["a=1", "a=2"]})

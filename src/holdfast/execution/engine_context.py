@@ -28,9 +28,10 @@ from holdfast.execution.write_lock import current_holder, has_holder_ended
 from holdfast.history.builder import build_event
 from holdfast.history.context import StoreContext
 from holdfast.history.history import History
+from holdfast.model.meta import MetaValue
 from holdfast.model.names import check_run_id, short, suggest
 from holdfast.model.records import RunRecord
-from holdfast.model.run_detail import detail_of
+from holdfast.model.run_detail import RunDetail, detail_of, encode_detail
 from holdfast.tree.merge import Declared
 from holdfast.workflow.definition import implementation, step_named
 from holdfast.workflow.subscriptions import Publisher
@@ -170,9 +171,11 @@ class EngineContext:
         hint = suggest(text, (run.id for run in self.store.runs(limit=_PAGE)))
         return NotFound(f"there is no run {short(text)}{hint}", run=text)
 
-    def history(self, run_id: str, merge: Declared | None = None) -> History:
+    def history(
+        self, run_id: str, merge: Declared | None = None, meta: Mapping[str, MetaValue] | None = None
+    ) -> History:
         """Return the history of a run."""
-        return History(self.context, run_id, merge)
+        return History(self.context, run_id, merge, meta)
 
     def overrides_of_fork(
         self, origin: str, given: GivenOverrides | None
@@ -182,6 +185,10 @@ class EngineContext:
         recorded = detail_of(self.record(origin)).overrides
         functions, missing = merge_overrides(recorded, check_overrides(given), self.overrides.get(origin, {}))
         return functions, {**{name: recorded[name] for name in missing}, **describe_overrides(functions)}
+
+    def detail_of_fork(self, origin: str, overrides: dict[str, str]) -> bytes:
+        """Return the detail of a fork's record: overrides, and the metadata of its origin."""
+        return encode_detail(RunDetail(overrides=overrides, meta=detail_of(self.record(origin)).meta))
 
     def remember_overrides(self, run_id: str, functions: Overrides) -> None:
         """Keep the functions of a run's overrides: it has them when it is resumed in this process."""

@@ -371,6 +371,7 @@ def carried(context: StoreContext, run: RunRecord, to: int) -> bytes:
         limits=before.limits, spent_before=before.spent_before,
         discarded=before.discarded + _discarded(context, run, to),
         overrides=before.overrides, resumed_from=before.resumed_from, rolled_back_from=run.head,
+        meta=before.meta,
     )  # fmt: skip
     if before.sent:
         line = dict(lineage(context.reader(run), to))

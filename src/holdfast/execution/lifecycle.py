@@ -55,6 +55,7 @@ from holdfast.execution.write_lock import current_holder
 from holdfast.history.builder import RESULT, VersionMetadata, build_event, with_questions
 from holdfast.history.committer import Committer, VersionDraft
 from holdfast.history.reader import Head
+from holdfast.history.redaction import redact_meta
 from holdfast.model.records import CLOSED, EventRecord, RunRecord
 from holdfast.model.run_detail import RunDetail, StalledQuestion, detail_of, encode_detail
 from holdfast.model.watchdog import RunWatchdog, follow_workflow
@@ -256,6 +257,7 @@ def start(
             watchdog=RunWatchdog.of(options.watchdog, workflow.watchdog),
             limits=limits_record(options.limits, workflow.limits),
             overrides=describe_overrides(overrides),
+            meta=redact_meta(options.meta, engine.context.redact),
         )
         state = {} if options.state is None else options.state
         head = yield from _make(engine, workflow, line, facts, state, given, parent, kept)

@@ -15,6 +15,7 @@ from holdfast.execution.call_arguments import check_if_exists
 from holdfast.execution.engine_context import GivenOverrides, check_overrides
 from holdfast.execution.limits import Limits, check_limits
 from holdfast.execution.stopping import check_reason
+from holdfast.model.meta import MetaValue, check_meta
 from holdfast.model.watchdog import Watchdog, check_watchdog
 from holdfast.workflow.definition import ACCEPT, CHANGED, Workflow
 
@@ -35,8 +36,11 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     watchdog: Watchdog | None = None
     limits: Limits | None = None
     if_exists: str = "error"
+    #: Names and values by which the run is found.
+    meta: Mapping[str, MetaValue] | None = None
 
     def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "meta", {} if self.meta is None else check_meta(self.meta))
         check_if_exists(self.if_exists)
         msgspec.structs.force_setattr(self, "overrides", check_overrides(self.overrides))
         check_watchdog(self.watchdog)

@@ -7,7 +7,7 @@ than it needs, unless a filter can only be decided by looking at each run.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from holdfast.errors import (
     AlreadyRunning,
     Cancelled,
+    CorruptStore,
     InvalidCall,
     InvalidReference,
     NotFinished,
@@ -35,14 +36,18 @@ from holdfast.execution.limits import Limits, Spent, limits_of, spent_by, totals
 from holdfast.execution.options import DEFAULTS
 from holdfast.execution.replay_validation import Difference
 from holdfast.execution.run_endings import can_go_on
+from holdfast.execution.run_meta import change_meta
+from holdfast.execution.stopping import check_reason
 from holdfast.history.context import StoreContext
 from holdfast.history.history import History
+from holdfast.history.redaction import redact_meta
 from holdfast.history.version import Version
 from holdfast.model.checks import check_seconds, check_text
+from holdfast.model.meta import MetaValue, check_meta, check_meta_name, meta_rows
 from holdfast.model.names import MAX_ID, MAX_STEP, check_run_id, check_tags, printable, short
 from holdfast.model.public import Event, Question, RunSummary, when
 from holdfast.model.records import ENDED, PIN, STATUS_FILTERS, STATUSES, RunRecord, display_status
-from holdfast.model.run_detail import detail_of
+from holdfast.model.run_detail import detail_of, indexed_meta
 from holdfast.store.process_fork import ProcessBound
 from holdfast.store.protocol import RunFilters, iter_runs
 from holdfast.tree.frozen import thaw
@@ -175,6 +180,25 @@ class Run:
         """Cost, tokens and steps, its children included, and the seconds of its own executions that have ended, without
         those of less than 10 ms."""
         return spent_by(self._engine.store, self._record())
+
+    @property
+    def meta(self) -> dict[str, MetaValue]:
+        """Its metadata: the names and values of the application by which it is found."""
+        return detail_of(self._record()).meta
+
+    def set_meta(
+        self, changes: Mapping[str, MetaValue], *, remove: Iterable[str] = (), actor: str | None = None
+    ) -> dict[str, MetaValue]:
+        """Change its metadata: add or replace the names of `changes`, and remove those of `remove`; return all. The
+        journal gets an event, unless nothing changes. It makes no version, and a rollback does not undo it."""
+        if isinstance(remove, str) or not isinstance(remove, Iterable):
+            raise InvalidCall(f"remove is a list of names, such as ['customer'], not {short(remove)}")
+        gone = [check_meta_name(name, "remove") for name in remove]
+        given = redact_meta(check_meta(changes, "changes"), self._engine.context.redact)
+        if both := sorted(given.keys() & set(gone)):
+            raise InvalidCall(f"{both[0]!r} is both in changes and in remove: name it in one of them")
+        check_reason(None, actor)
+        return change_meta(self._engine.context, self.id, given, gone, actor)
 
     @property
     def resumed_from(self) -> int | None:
@@ -362,6 +386,7 @@ class RunQuery:
         workflow: str | None,
         since: datetime | None,
         prefix: str,
+        meta: Mapping[str, MetaValue] | None = None,
     ) -> None:
         wanted = [status] if isinstance(status, str) else status
         if not isinstance(wanted, Sequence | None) or not all(
@@ -380,7 +405,10 @@ class RunQuery:
             tags=names,
             since=None if since is None else _microseconds("since", since),
             prefix=check_text("prefix", prefix, MAX_ID) or "",
+            meta=() if meta is None else meta_rows(check_meta(meta)),
         )
+        #: A run that the index lists has these metadata, unless the index is damaged.
+        self._meta = self._filters["meta"]
 
     def page(self, engine: EngineContext, before: int | None, limit: int) -> list[RunSummary]:
         """Return at most `limit` runs, newest first, with keys below `before`."""
@@ -396,6 +424,10 @@ class RunQuery:
     def _read(self, engine: EngineContext, before: int | None, page: int) -> Iterator[RunSummary]:
         while found := engine.store.runs(before=before, limit=page, **self._filters):
             for run in found:
+                if self._meta and not set(self._meta).issubset(indexed_meta(run)):
+                    raise CorruptStore(
+                        f"the index of metadata lists run {run.id!r}, which has others: verify the store"
+                    )
                 if self._wanted is None or self._matches(run, engine.context.clock()):
                     yield summary_of(engine.context, run)
             if len(found) < page:

@@ -275,7 +275,7 @@ class RunWriter:
             )
         ours = execution.detail
         ours.watchdog, ours.restores, ours.dead = theirs.watchdog, theirs.restores, theirs.dead
-        ours.limits = theirs.limits
+        ours.limits, ours.meta = theirs.limits, theirs.meta
         # Only this process knows that it wants to hand the run back.
         is_handing_back = ours.stop_request == "hand back"
         ours.stop_request = theirs.stop_request or ("hand back" if is_handing_back else "")

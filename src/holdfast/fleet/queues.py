@@ -30,6 +30,7 @@ from holdfast.fleet.triggers import Triggers
 from holdfast.fleet.worker import Worker
 from holdfast.history.builder import VersionMetadata, build_event, with_questions
 from holdfast.history.committer import Committer
+from holdfast.history.redaction import redact_meta
 from holdfast.model.checks import check_integer, check_seconds, check_text
 from holdfast.model.names import check_run_id, short
 from holdfast.model.public import QueueSummary
@@ -96,6 +97,7 @@ class Queues:
         detail = RunDetail(
             watchdog=RunWatchdog.of(options.watchdog, found.watchdog),
             limits=limits_record(options.limits, found.limits),
+            meta=redact_meta(options.meta, self._context.redact),
         )
         run = RunRecord(
             id=run_id,

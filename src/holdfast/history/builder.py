@@ -22,7 +22,7 @@ from holdfast.history.state_keys import LOOK_BACK, recorded_keys
 from holdfast.model.checks import check_text
 from holdfast.model.names import MAX_NOTE, MAX_STEP, check_tags, check_version_key, short
 from holdfast.model.records import KINDS, STATUSES, EventRecord, QuestionRecord, RunRecord, VersionRecord
-from holdfast.model.run_detail import detail_of, question_rows
+from holdfast.model.run_detail import detail_of, indexed_meta, question_rows
 from holdfast.store.protocol import Append
 from holdfast.tree.artifact import Artifact
 from holdfast.tree.block import digest
@@ -183,6 +183,7 @@ def build_version(
         holds=sorted(pack.holds) if pack.holds else (),
         leased=leased,
         questions=metadata.questions,
+        meta=indexed_meta(run) or None if head is None and run.detail else None,
     )
     return change, writer
 

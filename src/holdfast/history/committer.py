@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import iscoroutine
 from typing import Any, NamedTuple
 
@@ -23,11 +23,14 @@ from holdfast.history.builder import VersionMetadata, VersionTrees, build_versio
 from holdfast.history.context import StoreContext
 from holdfast.history.journal import encode_event
 from holdfast.history.reader import BaseState, Head, Reader
+from holdfast.history.redaction import redact_meta
+from holdfast.model.meta import MetaValue
 from holdfast.model.names import short
 from holdfast.model.records import EventRecord, RunRecord, VersionRecord
+from holdfast.model.run_detail import RunDetail, encode_detail
 from holdfast.store.protocol import Append, Store
 from holdfast.tree.draft import draft, end_draft
-from holdfast.tree.fold import Folder
+from holdfast.tree.fold import Folder, Redactor
 from holdfast.tree.fold_cache import FoldCache
 from holdfast.tree.frozen import FrozenDict
 from holdfast.tree.merge import Reducers, check_plain_function, merge
@@ -60,9 +63,17 @@ class Committer:
     """Builds and commits the next versions of one run."""
 
     def __init__(
-        self, context: StoreContext, run_id: str, reducers: Reducers | None = None, by: object = None
+        self,
+        context: StoreContext,
+        run_id: str,
+        reducers: Reducers | None = None,
+        by: object = None,
+        *,
+        meta: Mapping[str, MetaValue] | None = None,
     ) -> None:
         self.id = run_id
+        #: The metadata of the run, if the first commit here creates it.
+        self._meta = meta
         #: Identifies the history that commits (see `Bases`).
         self._by = by or self
         #: How concurrent changes of one path are merged.
@@ -326,7 +337,7 @@ class Committer:
         trees.arrivals = folder.arrivals
         now = context.clock() if now is None else now
         if run is None:
-            run = RunRecord(id=self.id, created=now, updated=now) if head is None else head.run
+            run = self._new_run(now, redact) if head is None else head.run
         if head is not None:
             moves = root is not head.root and has_moved_nodes(root, head.root, space)
             trees.moved = run.last + 1 if moves else last_move(head)
@@ -344,6 +355,10 @@ class Committer:
             space, head, run, trees, metadata, now=now, events=events, timeline=timeline, leased=leased
         )
         return VersionDraft(change, writer, root, space, own, trees.result, trees.moved)
+
+    def _new_run(self, now: int, redact: Redactor | None) -> RunRecord:
+        detail = encode_detail(RunDetail(meta=redact_meta(self._meta, redact)))
+        return RunRecord(id=self.id, created=now, updated=now, detail=detail)
 
     def _timeline_after(self, head: Head) -> int:
         """Return the timeline of the version that follows a head that is not on the newest one: a timeline that started

@@ -30,6 +30,7 @@ from holdfast.history.step_names import StepNames
 from holdfast.history.summary import VersionSummary, summarize
 from holdfast.history.version import PAGE, Version, VersionFilters, iter_ancestors, list_versions, segments_of
 from holdfast.model.checks import check_integer, check_text
+from holdfast.model.meta import MetaValue, check_meta
 from holdfast.model.names import (
     MAX_STEP,
     Reference,
@@ -51,12 +52,19 @@ from holdfast.tree.merge import Declared, merge, reducers_of
 class History:
     """The versions of one run. The first commit creates the run."""
 
-    def __init__(self, context: StoreContext, run_id: str, merge: Declared | None = None) -> None:
+    def __init__(
+        self,
+        context: StoreContext,
+        run_id: str,
+        merge: Declared | None = None,
+        meta: Mapping[str, MetaValue] | None = None,
+    ) -> None:
         self.id = check_run_id(run_id)
         self.context = context
         #: Identifies this history among those of its run (see `Bases`).
         self._identity = object()
-        self.committer = Committer(context, self.id, reducers_of(merge), self._identity)
+        given = {} if meta is None else check_meta(meta)
+        self.committer = Committer(context, self.id, reducers_of(merge), self._identity, meta=given)
         self._names: StepNames | None = None
 
     # Reading

@@ -115,7 +115,7 @@ _KINDS = {"initial": "run.started", "step": "step.completed", "final": "run.comp
 _EVENT_NAMES = {
     "run": "started queued claimed requeued handed_back resumed completed failed cancelled suspended paused diverged "
     "limited pause_requested cancel_requested rolling_back compensated rolled_back forked detached alert recovered "
-    "stalled watchdog_set",
+    "stalled watchdog_set meta_changed",
     "step": "completed failed retried replayed",
     "question": "opened answered timed_out outdated reminded escalated assigned",
     "signal": "sent",

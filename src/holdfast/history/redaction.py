@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
@@ -19,6 +19,7 @@ import msgspec
 
 from holdfast.errors import CorruptStore, HoldfastError, InvalidCall, StaleVersion
 from holdfast.event_loop import in_event_loop
+from holdfast.model.meta import MetaValue
 from holdfast.model.names import short
 from holdfast.store.protocol import Store
 from holdfast.struct_types import resolved
@@ -167,6 +168,14 @@ def redacting_by_default() -> Iterator[None]:
         yield
     finally:
         _by_default.reset(token)
+
+
+def redact_meta(meta: Mapping[str, MetaValue] | None, redactor: Redactor | None) -> dict[str, MetaValue]:
+    """Return metadata of a run with the values of secret names replaced."""
+    return {
+        name: REDACTED if redactor is not None and redactor.hides(name) else value
+        for name, value in (meta or {}).items()
+    }
 
 
 def redact_json(value: Any, redactor: Redactor | None) -> Any:

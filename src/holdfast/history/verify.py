@@ -17,7 +17,7 @@ from holdfast.history.prune import ReachableNodes, iter_records
 from holdfast.history.reader import Reader, check_timelines
 from holdfast.model.public import Problem, Report
 from holdfast.model.records import RunRecord, VersionRecord
-from holdfast.model.run_detail import detail_of, question_rows
+from holdfast.model.run_detail import detail_of, indexed_meta, question_rows
 from holdfast.store.protocol import Store, iter_attachments, iter_runs
 
 #: Called with the number of versions checked, and of all versions.
@@ -61,6 +61,7 @@ def _verify_run(store: Store, run: RunRecord) -> Report:
         for _ in iter_entries(store, run):
             pass
         problems += _check_questions(store, run)
+        problems += _check_meta(store, run)
         for attachment in iter_attachments(store, run.key):
             try:
                 check_decodes(run.id, attachment)
@@ -145,6 +146,18 @@ def _check_questions(store: Store, run: RunRecord) -> Iterator[Problem]:
                 run.id, None, f"its questions {numbers} are not in the index as its record has them"
             )
         return
+
+
+def _check_meta(store: Store, run: RunRecord) -> Iterator[Problem]:
+    """Compare the index of metadata with the record of a run."""
+    fresh: RunRecord | None = run
+    while fresh is not None:
+        listed, read = store.meta_of(run.key), fresh
+        fresh = store.run_by_key(run.key)
+        if fresh is None or fresh.revision == read.revision:
+            if tuple(listed) != indexed_meta(read):
+                yield Problem(run.id, None, "its metadata are not in the index as its record has them")
+            return
 
 
 def _check_artifacts(store: Store) -> tuple[int, list[Problem]]:

@@ -7,7 +7,9 @@ from typing import Any
 
 import msgspec
 
+from holdfast.model.meta import MetaValue
 from holdfast.model.records import RunRecord
+from holdfast.model.run_detail import meta_of
 
 
 def when(micros: int) -> datetime:
@@ -37,6 +39,8 @@ class RunSummary(msgspec.Struct, frozen=True):
     origin: str | None = None
     #: Whether a process advances it now. A run of a workflow that is running but not alive was interrupted.
     alive: bool = False
+    #: Its metadata.
+    meta: dict[str, MetaValue] = {}
 
     @classmethod
     def of(cls, record: RunRecord, tags: tuple[str, ...], origin: str | None, alive: bool) -> RunSummary:
@@ -55,6 +59,7 @@ class RunSummary(msgspec.Struct, frozen=True):
             tags=tags,
             origin=origin,
             alive=alive,
+            meta=meta_of(record),
         )
 
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import CorruptStore
+from holdfast.errors import CorruptStore, HoldfastError
+from holdfast.model.meta import MetaRow, MetaValue, meta_rows
 from holdfast.model.question import Handling
 from holdfast.model.records import LIVE, QuestionRecord, RunRecord
 from holdfast.model.watchdog import RunWatchdog, Watchdog
@@ -214,6 +215,8 @@ class RunDetail(msgspec.Struct, kw_only=True, omit_defaults=True, rename=_STORED
     #: The head when the run was last resumed, and when it was last rolled back; 0 for never.
     resumed_from: int = 0
     rolled_back_from: int = 0
+    #: Names and values of the application, by which the run is found.
+    meta: dict[str, MetaValue] = {}
 
     @property
     def watchdog_policy(self) -> Watchdog | None:
@@ -353,3 +356,16 @@ def _question_row(
         expires=expires,
         wake=handling.wake,
     )
+
+
+def meta_of(run: RunRecord) -> dict[str, MetaValue]:
+    """Return the metadata of a run; empty if its detail cannot be read."""
+    try:
+        return detail_of(run).meta
+    except HoldfastError:
+        return {}
+
+
+def indexed_meta(run: RunRecord) -> tuple[MetaRow, ...]:
+    """Return the metadata in the record of a run, as rows of the index."""
+    return meta_rows(meta_of(run))

@@ -160,6 +160,19 @@ def parse_conditions(texts: Sequence[str]) -> dict[str, Any]:
     return found
 
 
+def parse_meta(texts: Sequence[str]) -> dict[str, Any]:
+    """Return metadata written as `customer=7`, by name; a value is read as in `parse_value`."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign:
+            raise InvalidCall(f"{plain(text)[:60]!r} is not NAME=VALUE, such as customer=7")
+        if name.strip() in found:
+            raise InvalidCall(f"{plain(name)[:60]!r} is given twice: a run has one value for a name")
+        found[name.strip()] = parse_value(value.strip())
+    return found
+
+
 def find_runs(
     hf: Holdfast,
     *,
@@ -167,6 +180,7 @@ def find_runs(
     workflow: str | None = None,
     tags: Sequence[str] = (),
     since: datetime | None = None,
+    meta: Sequence[str] = (),
     search: str = "",
     asking: bool = False,
     limit: int,
@@ -175,7 +189,7 @@ def find_runs(
     """Return the runs that match all filters, newest first. `interrupted`, `manual`, the search text and open questions
     are filtered here, the rest in the store."""
     statuses = {each if each in STATUSES else "running" for each in status}
-    wanted = search.casefold()
+    wanted, wanted_meta = search.casefold(), parse_meta(meta)
     page_size = max(limit, _PAGE) if wanted or asking else limit
     found: list[RunSummary] = []
     while len(found) < limit:
@@ -184,6 +198,7 @@ def find_runs(
             workflow=workflow,
             tags=tags,
             since=since,
+            meta=wanted_meta,
             limit=page_size,
             after=after,
         )

@@ -42,6 +42,8 @@ class RunView(TypedDict):
     tags: list[str]
     origin: str | None
     alive: bool
+    #: Names and values by which runs are found.
+    meta: dict[str, Any]
 
 
 class VersionView(TypedDict):

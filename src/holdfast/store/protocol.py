@@ -29,6 +29,7 @@ from typing import NamedTuple, Protocol, TypeAlias, TypedDict, Unpack
 import msgspec
 
 from holdfast.errors import HoldfastError, LeaseExpired, NotFound, StaleVersion
+from holdfast.model.meta import MetaRow
 from holdfast.model.records import (
     ArtifactRecord,
     AttachmentRecord,
@@ -103,6 +104,8 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     leased: bool = False
     #: All open questions of the run after the change; None if they stay as they are. The store assigns their `run`.
     questions: Sequence[QuestionRecord] | None = None
+    #: All metadata of the run after the change; None if they stay as they are.
+    meta: Sequence[MetaRow] | None = None
 
 
 class Prune(NamedTuple):
@@ -133,6 +136,7 @@ class RunImport(NamedTuple):
     events: Sequence[EventRecord]
     uploads: Iterator[Upload]
     attachments: Iterable[AttachmentRecord] = ()
+    meta: Sequence[MetaRow] = ()
 
 
 class RunFilters(TypedDict, total=False):
@@ -149,6 +153,8 @@ class RunFilters(TypedDict, total=False):
     #: Children of the run with this key.
     parent: int | None
     prefix: str
+    #: Metadata that a run must have, all of them. With one or two, a page costs the same however many runs there are.
+    meta: Sequence[MetaRow]
     #: Only runs of workflows that have not ended (`records.LIVE`), found by an index.
     live: bool
 
@@ -236,6 +242,9 @@ class RunStore(Protocol):
         self, *, before: int | None = None, limit: int = 100, **filters: Unpack[RunFilters]
     ) -> list[RunRecord]:
         """Return runs that match the filters, newest first, with keys below `before`."""
+
+    def meta_of(self, run: int) -> list[MetaRow]:
+        """Return the metadata of a run as the index has them, by name."""
 
     def forks_of(self, key: int) -> list[RunRecord]:
         """Return the runs that were forked from a run."""

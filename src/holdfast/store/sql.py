@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, TypeVar, Unpack
 
 from holdfast.errors import CorruptStore
+from holdfast.model.meta import MetaRow, wanted_facets
 from holdfast.model.records import (
     ArtifactRecord,
     MarkRecord,
@@ -110,6 +111,8 @@ class SQLDialect(NamedTuple):
     #: tags of a list that a run has.
     has_prefix: str
     count_tags: str
+    #: The rows of `meta_place` with their runs, joined in this order, so that a page reads the runs of a page.
+    runs_of_facet: str
     #: Convert a list of numbers or texts, digests, pairs of numbers and a prefix to the values of these statements.
     encode_list: Callable[[Sequence[Any]], Any]
     encode_digests: Callable[[Sequence[bytes]], Any]
@@ -118,6 +121,10 @@ class SQLDialect(NamedTuple):
     #: Before artifacts are written or referred to, and before they are collected; None if writers exclude each other.
     lock_shared: str | None = None
     lock_exclusive: str | None = None
+
+
+_META = "SELECT name, value FROM meta WHERE run = $1 ORDER BY name"
+_HAS_FACET = "EXISTS (SELECT 1 FROM meta_place other WHERE other.facet = {} AND other.run = meta_place.run)"
 
 
 class SQLRuns:
@@ -162,16 +169,25 @@ class SQLRuns:
         self, *, before: int | None = None, limit: int = 100, **filters: Unpack[RunFilters]
     ) -> list[RunRecord]:
         """Return runs that match the filters, newest first, with keys below `before`."""
-        where, values = self._where(before, filters)
-        statement = f"{self._SELECT}{where} ORDER BY key DESC LIMIT ${len(values) + 1}"
-        rows = self._database.rows(statement, (*values, limit))
+        facets = wanted_facets(filters.get("meta", ()))
+        where, values = self._where(before, filters, facets)
+        if facets:
+            statement = (
+                f"SELECT {RUN}, sum FROM {self._dialect.runs_of_facet}{where} ORDER BY meta_place.run DESC"
+            )
+        else:
+            statement = f"{self._SELECT}{where} ORDER BY key DESC"
+        rows = self._database.rows(f"{statement} LIMIT ${len(values) + 1}", (*values, limit))
         check_order(before, [row[0] for row in rows], ascending=False)
         return [run_record(row) for row in rows]
 
-    def _where(self, before: int | None, filters: RunFilters) -> tuple[str, list[Any]]:
+    def _where(
+        self, before: int | None, filters: RunFilters, facets: Sequence[bytes]
+    ) -> tuple[str, list[Any]]:
         dialect = self._dialect
         prefix, tags = filters.get("prefix") or None, sorted(set(filters.get("tags", ())))
         fixed = [LIVE_RUN] if filters.get("live") else []
+        fixed += ["run.key = meta_place.run"] if facets else []
         statuses = filters.get("statuses")
         if statuses is not None:
             numbers = sorted({STATUS_NUMBER[name] for name in statuses if name in STATUS_NUMBER})
@@ -180,7 +196,7 @@ class SQLRuns:
         conditions = [
             ("workflow = {}", filters.get("workflow")),
             ("updated >= {}", filters.get("since")),
-            ("key < {}", before),
+            ("meta_place.run < {}" if facets else "key < {}", before),
             ("due <= {}", filters.get("due")),
             ("parent = {}", filters.get("parent")),
             ("id >= {}", prefix),
@@ -191,8 +207,13 @@ class SQLRuns:
             ),
             # A join for each tag would be planned in all orders.
             (f"{dialect.count_tags} = {len(tags)}", dialect.encode_list(tags) if len(tags) > 1 else None),
+            *(("meta_place.facet = {}" if at == 0 else _HAS_FACET, each) for at, each in enumerate(facets)),
         ]
         return _join(fixed, conditions)
+
+    def meta_of(self, key: int) -> list[MetaRow]:
+        """Return the metadata of a run as the index has them, by name."""
+        return [(row[0], row[1]) for row in self._database.rows(_META, (key,))]
 
     def forks_of(self, key: int) -> list[RunRecord]:
         """Return the runs that were forked from a run."""

@@ -15,6 +15,7 @@ from holdfast.model.names import suggest
 from holdfast.model.public import QueueSummary
 from holdfast.model.records import STATUSES
 from holdfast.operator_view.actions import enqueue_parameters, join_names
+from holdfast.operator_view.lookup import parse_meta
 from holdfast.operator_view.records import queue_view
 from holdfast.operator_view.text import parse_duration, parse_json, plain, span
 from holdfast.workflow.definition import workflows
@@ -68,6 +69,9 @@ def queues_command(
 @click.option("--run-id", metavar="RUN", help="The id of the run.")
 @click.option("--state", metavar="JSON", help="The state with which the run starts.")
 @click.option("--tag", "tags", multiple=True, metavar="NAME", help="A tag for its first version. Repeatable.")
+@click.option(
+    "--meta", multiple=True, metavar="NAME=VALUE", help="Metadata by which the run is found. Repeatable."
+)
 @limit_option
 def enqueue_command(
     ctx: CommandContext,
@@ -76,6 +80,7 @@ def enqueue_command(
     *,
     named: tuple[str, ...],
     state: str | None,
+    meta: tuple[str, ...],
     **how: Any,
 ) -> None:
     """Add a run of a workflow to a queue.
@@ -94,6 +99,7 @@ def enqueue_command(
     _check_defined(ctx, workflow)
     if state is not None:
         how["state"] = parse_json(state, "--state")
+    how["meta"] = parse_meta(meta)
     run = hf.enqueue(workflow, *map(_parse_value, args), **how, **given)
     text = f"{run.id} is {run.status}" if run.status != "queued" else f"queued {run.id} on {how['queue']}"
     ctx.out.done({"run": run.id, "status": run.status}, plain(text))

@@ -29,6 +29,12 @@ _INTERVAL = 1.0
 @click.option(
     "--tag", "tags", multiple=True, metavar="TAG", help="Only runs with a version of this tag. Repeatable."
 )
+@click.option(
+    "--meta",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Only runs with these metadata: customer=7, or customer='\"7\"' for the text 7. Repeatable.",
+)
 @click.option("--since", metavar="WHEN", help="Only runs changed since: 2h, 3d, 2026-11-15.")
 @number_option(50, "At most N runs.")
 @click.option("--watch", is_flag=True, help="Keep updating the list.")

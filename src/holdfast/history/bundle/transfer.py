@@ -58,8 +58,10 @@ from holdfast.history.journal import iter_entries
 from holdfast.history.prune import iter_records, origin_stubs, read_blocks
 from holdfast.model.names import check_run_id, rollback_of
 from holdfast.model.records import AttachmentRecord, EventRecord, RunRecord, VersionRecord
+from holdfast.model.run_detail import indexed_meta, meta_of
 from holdfast.store.protocol import RunImport, Store, iter_attachments
 from holdfast.tree.artifact import PIECE
+from holdfast.tree.codec import REDACTED
 from holdfast.tree.fold import Redactor
 from holdfast.tree.pack import Upload
 
@@ -228,6 +230,7 @@ def _import(
         size=found.chain.size,
         kept=len(found.chain.alive),
     )
+    _refuse_secret_meta(run, redact)
     contents = _ArtifactContents(source)
     return store.import_run(
         RunImport(
@@ -238,8 +241,18 @@ def _import(
             found.events,
             (Upload(name, size, partial(contents.pieces, name)) for name, size in found.artifacts),
             _attachments(source, header.id, new_id),
+            indexed_meta(run),
         )
     )
+
+
+def _refuse_secret_meta(run: RunRecord, redact: Redactor | None) -> None:
+    for name, value in meta_of(run).items():
+        if redact is not None and redact.hides(name) and value != REDACTED:
+            raise InvalidSnapshot(
+                f"the metadata of the run hold a value under {name!r}, which this store redacts: import it with "
+                "secrets='keep', or remove the name from the run with set_meta and export it again"
+            )
 
 
 def _versions(

@@ -31,6 +31,7 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.model import records
+from holdfast.model.meta import MetaRow
 from holdfast.model.records import (
     ArtifactRecord,
     AttachmentRecord,
@@ -49,6 +50,7 @@ from holdfast.store.memory.contents import (
     read_uploads,
 )
 from holdfast.store.memory.items import MemoryItems
+from holdfast.store.memory.meta import MemoryMeta
 from holdfast.store.memory.questions import MemoryQuestions
 from holdfast.store.process_fork import ProcessBound
 from holdfast.store.protocol import (
@@ -112,6 +114,7 @@ class MemoryStore(ProcessBound):
         #: By key, in the order of keys.
         self._runs: dict[int, MemoryRun] = {}
         self._questions = MemoryQuestions(lambda key: self._runs[key].record)
+        self._meta = MemoryMeta()
         self._last_key = 0
         #: The entry at position n has index n - 1; None where it was deleted.
         self._journal: list[JournalEntry | None] = []
@@ -169,6 +172,8 @@ class MemoryStore(ProcessBound):
         self._add_events(run, change.events)
         if change.questions is not None:
             self._questions.put(run.record.key, change.questions)
+        if change.meta is not None:
+            self._meta.put(run.record.key, change.meta)
         return run.record
 
     def run(self, run_id: str) -> RunRecord | None:
@@ -209,7 +214,15 @@ class MemoryStore(ProcessBound):
             )
 
         with self._lock:
-            return [run.record for run in islice(filter(matches, reversed(self._runs.values())), limit)]
+            if meta := filters.get("meta"):
+                found: Iterable[MemoryRun] = (self._runs[key] for key in self._meta.runs(meta, before))
+            else:
+                found = reversed(self._runs.values())
+            return [run.record for run in islice(filter(matches, found), limit)]
+
+    def meta_of(self, run: int) -> list[MetaRow]:
+        with self._lock:
+            return self._meta.of_run(run)
 
     def forks_of(self, key: int) -> list[RunRecord]:
         with self._lock:
@@ -222,6 +235,7 @@ class MemoryStore(ProcessBound):
             for number, stored in gone.versions.items():
                 self._artifacts.release(stored.holds, (run.key, number))
             self._questions.put(run.key, ())
+            self._meta.put(run.key, ())
             for position in gone.positions:
                 self._journal[position - 1] = None
             del self._ids[gone.record.id], self._runs[run.key]
@@ -247,6 +261,7 @@ class MemoryStore(ProcessBound):
             for parts in versions:
                 self._add_version(run, parts)
             self._add_events(run, imported.events)
+            self._meta.put(run.record.key, imported.meta)
             return run.record
 
     # Versions

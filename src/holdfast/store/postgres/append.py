@@ -26,6 +26,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import CommitUnknown, HoldfastError
+from holdfast.model.meta import facets_of
 from holdfast.model.records import MarkRecord, RunRecord
 from holdfast.store.attachments import ON_CONFLICT
 from holdfast.store.group_commit import GroupCommit, Job
@@ -155,6 +156,25 @@ _TAKE_PLACES = (
     "ON CONFLICT (facet, rank, opened, run, number) DO UPDATE SET expires = excluded.expires)"
 )
 
+# Here, too, rows that stay are updated, and others deleted.
+_DROP_META = (
+    "dropped_meta AS (DELETE FROM meta USING changed WHERE meta.run = changed.key "
+    "AND NOT (meta.name = ANY(%s::text[])))"
+)
+_DROP_META_PLACES = (
+    "dropped_places AS (DELETE FROM meta_place USING changed WHERE meta_place.run = changed.key "
+    "AND NOT (meta_place.facet = ANY(%s::bytea[])))"
+)
+_PUT_META = (
+    "put_meta AS (INSERT INTO meta (run, name, value) SELECT changed.key, given.name, given.value "
+    "FROM changed, unnest(%s::text[], %s::text[]) given (name, value) "
+    "ON CONFLICT (run, name) DO UPDATE SET value = excluded.value)"
+)
+_PUT_META_PLACES = (
+    "put_places AS (INSERT INTO meta_place (facet, run) SELECT given.facet, changed.key "
+    "FROM changed, unnest(%s::bytea[]) given (facet) ON CONFLICT (facet, run) DO NOTHING)"
+)
+
 _SELECT_WRITER = "SELECT key, revision, attempt FROM run WHERE id = $1"
 _SELECT_REVISION = "SELECT 1 FROM run WHERE key = $1 AND revision = $2"
 _SELECT_SEAL = "SELECT seal FROM journal WHERE run = $1 AND number = $2"
@@ -248,6 +268,14 @@ def _change_statement(sent: SentChange, lock_positions: str, now: int | None) ->
             parts += [_PUT_QUESTIONS, _TAKE_PLACES]
             rows = [question_row(key, question)[1:] for question in change.questions]
             values += [*map(list, zip(*rows, strict=True)), facets, ranks, opened, numbers, expires]
+    if change.meta is not None:
+        names, facets = [name for name, _ in change.meta], facets_of(change.meta)
+        if expect is not None:
+            parts += [_DROP_META, _DROP_META_PLACES]
+            values += [names, facets]
+        if change.meta:
+            parts += [_PUT_META, _PUT_META_PLACES]
+            values += [names, [value for _, value in change.meta], facets]
     lock = lock_positions if version is not None or change.events else None
     return PreparedStatement(_change_text(first, lock, tuple(parts)), values)
 
@@ -268,6 +296,7 @@ def _can_batch(change: Append) -> bool:
         and not (change.events or change.tags or change.blocks or change.timeline or change.queue)
         and not change.attachments
         and change.questions is None
+        and change.meta is None
     )
 
 

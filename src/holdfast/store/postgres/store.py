@@ -18,6 +18,7 @@ from itertools import islice
 import msgspec
 
 from holdfast.errors import AlreadyExists, CorruptStore, InvalidCall, NotFound, StaleVersion
+from holdfast.model.meta import facets_of
 from holdfast.model.records import EventRecord, MarkRecord, RunRecord, StoreStats
 from holdfast.store.artifact_folder import ArtifactFolder
 from holdfast.store.attachments import INSERT_ATTACHMENT
@@ -62,6 +63,8 @@ _SELECT_SIZE = (
     "SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class "
     "WHERE relkind = 'r' AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())"
 )
+_INSERT_META = "INSERT INTO meta (run, name, value) VALUES ($1, $2, $3)"
+_INSERT_META_PLACE = "INSERT INTO meta_place (facet, run) VALUES ($1, $2)"
 #: The tables whose rows belong to runs.
 _RUN_TABLES = (
     "journal",
@@ -73,6 +76,8 @@ _RUN_TABLES = (
     "attachment",
     "question",
     "question_place",
+    "meta",
+    "meta_place",
 )
 _OTHER_TABLES = ("run", "artifact", "artifact_piece", "value", "item", "item_term", "item_vector")
 
@@ -129,6 +134,7 @@ def _dialect(schema_name: str) -> SQLDialect:
             "RETURNING digest, size, at"
         ),
         has_prefix="starts_with(id, {})",
+        runs_of_facet="meta_place CROSS JOIN LATERAL (SELECT * FROM run WHERE key = meta_place.run OFFSET 0) run",
         count_tags="(SELECT count(DISTINCT name) FROM mark WHERE mark.run = run.key AND name = ANY({}::text[]))",
         encode_list=list,
         encode_digests=list,
@@ -181,6 +187,7 @@ class PostgresStore(ProcessBound):
         self.run_ids = runs.run_ids
         self.runs = runs.runs
         self.forks_of = runs.forks_of
+        self.meta_of = runs.meta_of
 
         versions = SQLVersions(self._pool, dialect)
         self.versions = versions.versions
@@ -286,6 +293,8 @@ class PostgresStore(ProcessBound):
                     self._artifacts.hold(connection, key, version.number, holds)
             connection.change_many(INSERT_TIMELINE, [timeline_row(key, line) for line in imported.timelines])
             connection.change_many(INSERT_MARK, [mark_row(key, mark) for mark in imported.marks])
+            connection.change_many(_INSERT_META, [(key, *row) for row in imported.meta])
+            connection.change_many(_INSERT_META_PLACE, [(facet, key) for facet in facets_of(imported.meta)])
             with connection.cursor() as cursor:
                 cursor.executemany(
                     INSERT_ATTACHMENT[False], (attachment_row(key, each) for each in imported.attachments)

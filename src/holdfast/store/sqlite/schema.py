@@ -53,6 +53,8 @@ def prepare(connection: SQLiteConnection, path: str, timeout: float, *, has_wal:
     tables = connection.row("SELECT 1 FROM sqlite_schema LIMIT 1")
     connection.execute("COMMIT")
     if made == APPLICATION_ID:
+        # A newer format may have other views.
+        _check_format(version, path)
         _check_schema(connection, path)
     if made == APPLICATION_ID and version == newest:
         return
@@ -128,13 +130,26 @@ def migrations() -> tuple[str, ...]:
     return tuple(path.read_text() for path in sorted(folder.glob("[0-9]*.sql")))
 
 
+@cache
+def views() -> dict[str, str]:
+    """Return the statements that create the views, by name, as SQLite stores them."""
+    found = {}
+    for statements in migrations():
+        for statement in statements.split(";\n"):
+            _, created, rest = statement.strip().partition("CREATE VIEW ")
+            if created:
+                found[rest.split(" ", 1)[0]] = created + rest
+    return found
+
+
 def _check_schema(connection: SQLiteConnection, path: str) -> None:
-    """Refuse a file with more than tables and indexes: our statements would run a view or a trigger in it, perhaps
-    endlessly."""
-    found = connection.row(
-        "SELECT type, name FROM sqlite_schema WHERE type NOT IN ('table', 'index') OR rootpage = 0 LIMIT 1"
-    )
-    if found is not None:
+    """Refuse a file with more than tables, indexes and our views: our statements would run a view or a trigger in it,
+    perhaps endlessly. A view of another text may have the name of one of our tables."""
+    for found in connection.rows(
+        "SELECT type, name, sql FROM sqlite_schema WHERE type NOT IN ('table', 'index') OR rootpage = 0 LIMIT 50"
+    ):
+        if found[0] == "view" and views().get(found[1]) == found[2]:
+            continue
         kind = "virtual table" if found[0] == "table" else short(found[0])
         raise CorruptStore(
             f"{path} has a {kind} {short(found[1])}, which Holdfast never creates, so it is not opened: restore the "

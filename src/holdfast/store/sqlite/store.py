@@ -55,6 +55,7 @@ from holdfast.store.sqlite import queue
 from holdfast.store.sqlite.connection import SQLiteConnection, all_or_nothing
 from holdfast.store.sqlite.database import SQLiteDatabase
 from holdfast.store.sqlite.items import ITEM_DIALECT
+from holdfast.store.sqlite.meta import put_meta
 from holdfast.store.sqlite.questions import put_questions
 from holdfast.store.sqlite.rows import (
     INSERT_EVENT,
@@ -124,6 +125,7 @@ _DIALECT = SQLDialect(
         "DELETE FROM artifact WHERE at < $1 AND digest NOT IN (SELECT digest FROM hold) RETURNING digest, size, at"
     ),
     has_prefix="id < CAST({} AS TEXT)",
+    runs_of_facet="meta_place CROSS JOIN run",
     count_tags=(
         "(SELECT count(DISTINCT name) FROM mark "
         "WHERE mark.run = run.key AND name IN (SELECT value FROM json_each({})))"
@@ -162,6 +164,7 @@ class SQLiteStore(ProcessBound):
         self.run_ids = runs.run_ids
         self.runs = runs.runs
         self.forks_of = runs.forks_of
+        self.meta_of = runs.meta_of
 
         versions = SQLVersions(self._database, _DIALECT)
         self.versions = versions.versions
@@ -289,6 +292,8 @@ class SQLiteStore(ProcessBound):
             connection.execute(INSERT_EVENT, event_row(key, event))
         if change.questions is not None:
             put_questions(connection, key, change.questions)
+        if change.meta is not None:
+            put_meta(connection, key, change.meta, is_new=change.expect is None)
         return run
 
     def delete_run(self, run: RunRecord) -> None:
@@ -298,6 +303,7 @@ class SQLiteStore(ProcessBound):
                 raise StaleVersion(f"run {run.id!r} has changed since it was read: read it, then delete it")
             mark_end(connection)
             put_questions(connection, run.key, ())
+            put_meta(connection, run.key, ())
             for table in _RUN_TABLES:
                 connection.execute(f"DELETE FROM {table} WHERE run=?", (run.key,))
 
@@ -322,6 +328,7 @@ class SQLiteStore(ProcessBound):
                 INSERT_TIMELINE, [timeline_row(run.key, each) for each in imported.timelines]
             )
             connection.executemany(INSERT_MARK, [mark_row(run.key, mark) for mark in imported.marks])
+            put_meta(connection, run.key, imported.meta, is_new=True)
             connection.executemany(INSERT_EVENT, [event_row(run.key, event) for event in imported.events])
             connection.executemany(
                 INSERT_ATTACHMENT[False], (attachment_row(run.key, each) for each in imported.attachments)
@@ -419,7 +426,7 @@ class SQLiteStore(ProcessBound):
         try:
             with self._database.reader(apart=True) as connection:
                 found = [row[0] for row in connection.execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
-                for table in (*_RUN_TABLES, "question", "question_place"):
+                for table in (*_RUN_TABLES, "question", "question_place", "meta", "meta_place"):
                     placeholder = " AND NOT (run = 0 AND seal = x'')" if table == "journal" else ""
                     orphan = f"SELECT 1 FROM {table} WHERE run NOT IN (SELECT key FROM run){placeholder}"
                     if connection.row(orphan) is not None:

@@ -23,6 +23,7 @@ pytest.register_assert_rewrite(
     "holdfast.testing.conformance.attachments",
     "holdfast.testing.conformance.concurrency",
     "holdfast.testing.conformance.items",
+    "holdfast.testing.conformance.meta",
     "holdfast.testing.conformance.questions",
     "holdfast.testing.conformance.queues",
     "holdfast.testing.conformance.runs",
@@ -34,6 +35,7 @@ pytest.register_assert_rewrite(
 from holdfast.testing.conformance.attachments import AttachmentContract, KeyContract  # noqa: E402
 from holdfast.testing.conformance.concurrency import AppendManyContract, ConcurrencyContract  # noqa: E402
 from holdfast.testing.conformance.items import ItemContract, ItemVectorContract  # noqa: E402
+from holdfast.testing.conformance.meta import MetaContract  # noqa: E402
 from holdfast.testing.conformance.questions import QuestionContract  # noqa: E402
 from holdfast.testing.conformance.queues import LeaseContract, QueueContract  # noqa: E402
 from holdfast.testing.conformance.runs import RunContract, RunListContract  # noqa: E402
@@ -56,6 +58,7 @@ class StoreConformance(
     QueueContract,
     LeaseContract,
     QuestionContract,
+    MetaContract,
     ItemContract,
     ItemVectorContract,
     WholeStoreContract,

@@ -43,6 +43,7 @@ class EnqueueBody(Body):
     dedupe: Text | None = None
     run: Name | None = None
     tags: Tags = ()
+    meta: dict[str, str | int | float | bool | None] = msgspec.field(default_factory=dict)
     limits: SpendingLimits | None = None
     actor: Actor | None = None
 
@@ -93,6 +94,7 @@ def enqueue_run(service: Service, body: EnqueueBody) -> RunOutcome:
         dedupe=body.dedupe,
         run_id=body.run,
         tags=body.tags,
+        meta=body.meta,
         state=given.value(body.state),
         actor=body.actor,
         limits=None if body.limits is None else body.limits.limits(),

@@ -40,6 +40,7 @@ class RunsQuery(Query):
     workflow: Name | None = None
     tag: Tags = ()
     since: Annotated[Text, Meta(description="`2h`, `3d` (ago), `2026-11-15`.")] | None = None
+    meta: Annotated[Tags, Meta(description="Metadata of the run: `customer=7`.")] = ()
     search: Annotated[Text, Meta(description="Text in the id, the workflow, the step or a tag.")] = ""
     asking: Annotated[bool, Meta(description="Only runs with an open question.")] = False
     limit: Limit = 100
@@ -119,6 +120,7 @@ def list_runs(service: Service, query: RunsQuery) -> RunPage:
         workflow=query.workflow,
         tags=query.tag,
         since=None if query.since is None else parse_time(query.since),
+        meta=query.meta,
         search=query.search,
         asking=query.asking,
         limit=query.limit + 1,
