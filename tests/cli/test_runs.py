@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from filled_store import LONG, STORE, SampleStore
 from terminal import PROGRAM, Terminal, environment
+
+import holdfast
 
 
 def test_runs_on_a_terminal_are_a_table(sample: SampleStore) -> None:
@@ -157,3 +160,19 @@ def test_runs_watch_in_a_pipe_prints_each_change(own: SampleStore) -> None:
         changed = json.loads(watching.stdout.readline())
         assert (changed["id"], changed["status"]) == ("died", "cancelled")
         watching.terminate()
+
+
+def test_show_and_runs_have_the_metadata(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / STORE) as hf:
+        hf.history("meta", meta={"customer": 7, "env": "a\x1b[31m"}).commit({"n": 1})
+        hf.history("meta").commit({"n": 2})
+        hf.history("meta").rollback(1)
+    sample = SampleStore(tmp_path)
+    assert sample.json("runs")[0]["meta"] == {"customer": 7, "env": "a\x1b[31m"}
+    shown = sample.json("show", "meta")
+    assert (shown["meta"]["customer"], shown["moves"]) == (7, {"resumed_from": None, "rolled_back_from": 2})
+    assert (sample.json("show", "meta@2")["meta"], sample.json("show", "meta@2")["moves"]) == (None, None)
+    screen = sample.screen("show", "meta")
+    assert "customer: 7" in screen
+    assert "\x1b[31m" not in screen
+    assert "rolled_back_from" in screen

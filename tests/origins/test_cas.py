@@ -39,33 +39,33 @@ from patience import until
 
 pytest_plugins = ["postgres_fixtures"]
 
-ID = "content-strategy-1709213456789"
+ID = "cas-content-strategy-1709213456789"
 #: Every call of an agent, in order.
 CALLS: list[str] = []
-#: What the marketer does, for each call; the last one repeats.
+#: What the cas_marketer does, for each call; the last one repeats.
 MARKETER: list[Callable[[], str]] = []
 
 
 @step(retry=None)
-def analyst(topic: str) -> str:
-    CALLS.append("analyst")
+def cas_analyst(topic: str) -> str:
+    CALLS.append("cas_analyst")
     holdfast.state()["insights"] = f"insights on {topic}"
-    holdfast.state().setdefault("agent_results", []).append("analyst")
+    holdfast.state().setdefault("agent_results", []).append("cas_analyst")
     return f"insights on {topic}"
 
 
 @step(retry=None)
-def marketer(insights: str) -> str:
-    CALLS.append("marketer")
+def cas_marketer(insights: str) -> str:
+    CALLS.append("cas_marketer")
     text = (MARKETER.pop(0) if len(MARKETER) > 1 else MARKETER[0])()
     holdfast.state()["copy"] = text
-    holdfast.state()["agent_results"].append("marketer")
+    holdfast.state()["agent_results"].append("cas_marketer")
     return text
 
 
-@workflow(name="content-strategy")
+@workflow(name="cas-content-strategy")
 def content_strategy(topic: str) -> str:
-    return marketer(analyst(topic))
+    return cas_marketer(cas_analyst(topic))
 
 
 def good() -> str:
@@ -98,7 +98,7 @@ def hf(place: str) -> Iterator[Holdfast]:
 
 
 def interrupted(hf: Holdfast) -> Run:
-    """Return the run of a workflow whose marketer failed."""
+    """Return the run of a workflow whose cas_marketer failed."""
     MARKETER[:] = [down, good]
     with pytest.raises(ConnectionError):
         hf.run(content_strategy, "AI", run_id=ID)
@@ -117,20 +117,20 @@ import holdfast
 from holdfast import step, workflow
 
 @step
-def analyst(topic):
-    print("analyst", flush=True)
+def cas_analyst(topic):
+    print("cas_analyst", flush=True)
     return "insights on " + topic
 
 @step
-def marketer(insights):
-    print("marketer", flush=True)
+def cas_marketer(insights):
+    print("cas_marketer", flush=True)
     if "die" in sys.argv:
         os.kill(os.getpid(), signal.SIGKILL)
     return "a calm text"
 
-@workflow(name="content-strategy")
+@workflow(name="cas-content-strategy")
 def content_strategy(topic):
-    return marketer(analyst(topic))
+    return cas_marketer(cas_analyst(topic))
 
 if __name__ == "__main__":
     with holdfast.open(sys.argv[1], lease=1) as hf:
@@ -147,15 +147,15 @@ class TestWorkflowResumeFunctionality:
     def test_latest_version_is_loaded(self, hf: Holdfast) -> None:
         """A resume starts from the newest version of the run, and says from which one."""
         run = interrupted(hf)
-        assert (run.head.number, run.head.step) == (2, "analyst")
+        assert (run.head.number, run.head.step) == (2, "cas_analyst")
         assert hf.resume(ID).resumed_from == 2
 
     def test_type_does_not_come_from_the_id(self, hf: Holdfast) -> None:
         """Unlike the original, which parses the workflow out of the id, a run knows its workflow: any id will do."""
-        for run_id in ("42", "content-strategy", "other-flow-1709213456789", "名前 / 1"):
+        for run_id in ("42", "cas-content-strategy", "other-flow-1709213456789", "名前 / 1"):
             MARKETER[:] = [down, good]
             assert hf.run(content_strategy, "AI", run_id=run_id, raises=False).status == "failed"
-            assert hf.get(run_id).workflow == "content-strategy"
+            assert hf.get(run_id).workflow == "cas-content-strategy"
             assert hf.resume(run_id).result == "a calm text"
 
     def test_execution_resumes_from_the_state(self, hf: Holdfast) -> None:
@@ -164,7 +164,7 @@ class TestWorkflowResumeFunctionality:
         state = hf.resume(ID).state
         assert state == {
             "insights": "insights on AI",
-            "agent_results": ["analyst", "marketer"],
+            "agent_results": ["cas_analyst", "cas_marketer"],
             "copy": "a calm text",
         }
 
@@ -189,14 +189,14 @@ class TestWorkflowResumeFunctionality:
         """Unlike the original, which repeats the last completed step, no recorded step runs again."""
         interrupted(hf)
         hf.resume(ID)
-        assert CALLS == ["analyst", "marketer", "marketer"]
+        assert CALLS == ["cas_analyst", "cas_marketer", "cas_marketer"]
 
     def test_completed_workflow_is_not_run_again(self, hf: Holdfast) -> None:
         """Unlike the original, which runs a completed workflow again, a resume returns its result and runs nothing."""
         hf.run(content_strategy, "AI", run_id=ID)
         before = line(hf.get(ID))
         assert hf.resume(ID).result == "a calm text"
-        assert CALLS == ["analyst", "marketer"]
+        assert CALLS == ["cas_analyst", "cas_marketer"]
         assert line(hf.get(ID)) == before
 
     def test_two_resumes_at_once_run_it_once(self, hf: Holdfast) -> None:
@@ -217,7 +217,7 @@ class TestWorkflowResumeFunctionality:
                 hf.resume(ID)
             leave.set()
             assert first.result(60).result == "a calm text"
-        assert CALLS == ["analyst", "marketer", "marketer"]
+        assert CALLS == ["cas_analyst", "cas_marketer", "cas_marketer"]
 
     @pytest.mark.parametrize("run_id", ["unknown-1", "", "../x", "a\0b", "'; DROP TABLE run; --"])
     def test_unknown_run_is_refused(self, hf: Holdfast, run_id: str) -> None:
@@ -235,7 +235,7 @@ class TestWorkflowRollbackFunctionality:
         hf.run(content_strategy, "AI", run_id=ID)
         run = hf.rollback(ID, 2, resume=False)
         assert (run.head.number, run.status) == (2, "paused")
-        assert run.state == {"insights": "insights on AI", "agent_results": ["analyst"]}
+        assert run.state == {"insights": "insights on AI", "agent_results": ["cas_analyst"]}
 
     def test_execution_resumes_from_the_version(self, hf: Holdfast) -> None:
         """Execution continues from the version: the steps before it are replayed, those after it run again."""
@@ -243,7 +243,7 @@ class TestWorkflowRollbackFunctionality:
         hf.run(content_strategy, "AI", run_id=ID)
         run = hf.rollback(ID, 2)
         assert run.result == "a calm text"
-        assert CALLS == ["analyst", "marketer", "marketer"]
+        assert CALLS == ["cas_analyst", "cas_marketer", "cas_marketer"]
 
     def test_event_is_logged(self, hf: Holdfast) -> None:
         """The journal says from which version to which the run was rolled back, why and by whom."""
@@ -278,7 +278,7 @@ class TestWorkflowRollbackFunctionality:
             "completed",
             4,
             None,
-            ["analyst", "marketer"],
+            ["cas_analyst", "cas_marketer"],
         )
 
 
@@ -308,9 +308,9 @@ class TestWorkflowHistoryQuery:
         found = [(each.step, list(each.completed_steps)) for each in hf.history(ID).summary()]
         assert found[::-1] == [
             (None, []),
-            ("analyst", ["analyst"]),
-            ("marketer", ["analyst", "marketer"]),
-            (None, ["analyst", "marketer"]),
+            ("cas_analyst", ["cas_analyst"]),
+            ("cas_marketer", ["cas_analyst", "cas_marketer"]),
+            (None, ["cas_analyst", "cas_marketer"]),
         ]
 
     def test_number_of_agent_results(self, hf: Holdfast) -> None:
@@ -331,12 +331,12 @@ class TestWorkflowHistoryQuery:
     def test_failed_steps_are_not_completed(self, hf: Holdfast) -> None:
         """A step that failed is not among the completed ones."""
         run = interrupted(hf)
-        assert list(run.history().summary(limit=1)[0].completed_steps) == ["analyst"]
+        assert list(run.history().summary(limit=1)[0].completed_steps) == ["cas_analyst"]
 
     def test_history_of_an_unknown_run(self, hf: Holdfast) -> None:
         """Unlike the original, which returns an empty list for an unknown id, a typo is an error."""
         with pytest.raises(NotFound):
-            hf.history("content-strategy-0").summary()
+            hf.history("cas-content-strategy-0").summary()
 
 
 class TestCheckpointVersioning:
@@ -347,8 +347,8 @@ class TestCheckpointVersioning:
         run = hf.run(content_strategy, "AI", run_id=ID)
         assert line(run) == [
             (1, None, 1, None),
-            (2, 1, 1, "analyst"),
-            (3, 2, 1, "marketer"),
+            (2, 1, 1, "cas_analyst"),
+            (3, 2, 1, "cas_marketer"),
             (4, 3, 1, None),
         ]
         assert [run.history().at(number).kind for number in (1, 4)] == ["initial", "final"]
@@ -360,9 +360,9 @@ class TestCheckpointVersioning:
         log = run.history()
         assert [log.at(number).state.get("agent_results", []) for number in range(1, 5)] == [
             [],
-            ["analyst"],
-            ["analyst", "marketer"],
-            ["analyst", "marketer"],
+            ["cas_analyst"],
+            ["cas_analyst", "cas_marketer"],
+            ["cas_analyst", "cas_marketer"],
         ]
 
     def test_versions_do_not_race(self, hf: Holdfast) -> None:
@@ -403,14 +403,14 @@ class TestResumeWorkflowFlow:
             [sys.executable, str(program), place, ID, "die"], capture_output=True, text=True, check=False
         )
         assert killed.returncode == -signal.SIGKILL, killed.stderr
-        assert killed.stdout.split() == ["analyst", "marketer"]
+        assert killed.stdout.split() == ["cas_analyst", "cas_marketer"]
         with holdfast.open(place) as hf:
             assert hf.get(ID).head.number == 2
             until(lambda: not hf.get(ID).alive, "the end of the lease")
         done = subprocess.run(
             [sys.executable, str(program), place, ID], capture_output=True, text=True, check=False
         )
-        assert done.stdout.split("\n")[:2] == ["marketer", "a calm text"], done.stderr
+        assert done.stdout.split("\n")[:2] == ["cas_marketer", "a calm text"], done.stderr
         with holdfast.open(place) as hf:
             run = hf.get(ID)
             assert (run.status, run.resumed_from) == ("completed", 2)
@@ -433,7 +433,7 @@ class TestRollbackWorkflowFlow:
         assert hf.run(content_strategy, "AI", run_id=ID).result == "BUY NOW!!!"
         run = hf.rollback(ID, 2)
         assert (run.status, run.result) == ("completed", "a calm text")
-        assert CALLS == ["analyst", "marketer", "marketer"]
+        assert CALLS == ["cas_analyst", "cas_marketer", "cas_marketer"]
 
     def test_version_timeline(self, hf: Holdfast) -> None:
         """Versions 5 and 6 follow version 2 on a new timeline, and versions 3 and 4 stay as they were."""
@@ -442,23 +442,23 @@ class TestRollbackWorkflowFlow:
         run = hf.rollback(ID, 2)
         assert line(run) == [
             (1, None, 1, None),
-            (2, 1, 1, "analyst"),
-            (3, 2, 1, "marketer"),
+            (2, 1, 1, "cas_analyst"),
+            (3, 2, 1, "cas_marketer"),
             (4, 3, 1, None),
-            (5, 2, 2, "marketer"),
+            (5, 2, 2, "cas_marketer"),
             (6, 5, 2, None),
         ]
         log = run.history()
         assert (log.at(4).result, log.at(6).result) == ("BUY NOW!!!", "a calm text")
         assert [each.number for each in log.ancestors()] == [6, 5, 2, 1]
-        assert list(log.summary(limit=1)[0].completed_steps) == ["analyst", "marketer"]
+        assert list(log.summary(limit=1)[0].completed_steps) == ["cas_analyst", "cas_marketer"]
 
     def test_nothing_of_the_abandoned_timeline_leaks(self, hf: Holdfast) -> None:
         """The new timeline sees nothing of the discarded versions."""
         MARKETER[:] = [bad, good]
         hf.run(content_strategy, "AI", run_id=ID)
         run = hf.rollback(ID, 2)
-        assert run.state["agent_results"] == ["analyst", "marketer"]
+        assert run.state["agent_results"] == ["cas_analyst", "cas_marketer"]
         assert "BUY" not in json.dumps(run.state)
 
 
@@ -472,7 +472,7 @@ class TestWorkflowRecovery:
             hf.run(content_strategy, "AI", run_id=ID)
         assert any(ID in note for note in failure.value.__notes__)
         assert hf.resume(ID).result == "a calm text"
-        assert CALLS.count("analyst") == 1
+        assert CALLS.count("cas_analyst") == 1
 
 
 class TestAgentOutputCorrection:
@@ -482,7 +482,7 @@ class TestAgentOutputCorrection:
         """The summary shows which version precedes the bad step; a rollback to it runs that step again."""
         MARKETER[:] = [bad, good]
         hf.run(content_strategy, "AI", run_id=ID)
-        (wrong,) = [each for each in hf.history(ID).summary() if each.step == "marketer"]
+        (wrong,) = [each for each in hf.history(ID).summary() if each.step == "cas_marketer"]
         assert wrong.parent == 2
         run = hf.rollback(ID, wrong.parent, reason="wrong tone")
         assert run.state["copy"] == "a calm text"
@@ -501,9 +501,9 @@ class TestDebuggingAndAnalysis:
         ]
         assert printed == [
             "1: initial, , 0, ",
-            "2: analyst, analyst, 1, insights, agent_results",
-            "3: marketer, analyst → marketer, 2, insights, agent_results, copy",
-            "4: final, analyst → marketer, 2, insights, agent_results, copy",
+            "2: cas_analyst, cas_analyst, 1, insights, agent_results",
+            "3: cas_marketer, cas_analyst → cas_marketer, 2, insights, agent_results, copy",
+            "4: final, cas_analyst → cas_marketer, 2, insights, agent_results, copy",
         ]
 
     def test_values_of_a_step_can_be_read(self, hf: Holdfast) -> None:
@@ -524,7 +524,7 @@ class TestABTestingDifferentAgents:
     def test_rollback_with_another_agent(self, hf: Holdfast) -> None:
         """A rollback can run the rest with another agent in the place of one, and both outputs stay."""
         hf.run(content_strategy, "AI", run_id=ID)
-        run = hf.rollback(ID, 2, overrides={"marketer": lambda insights: insights.upper()})
+        run = hf.rollback(ID, 2, overrides={"cas_marketer": lambda insights: insights.upper()})
         log = run.history()
         assert (log.at(4).result, run.result) == ("a calm text", "INSIGHTS ON AI")
         ran = log.at(5).implementation
@@ -534,11 +534,11 @@ class TestABTestingDifferentAgents:
     def test_outputs_are_compared(self, hf: Holdfast) -> None:
         """A fork runs beside the original, and a comparison shows step by step where the two differ."""
         hf.run(content_strategy, "AI", run_id=ID)
-        hf.fork(f"{ID}@2", "agent-b", overrides={"marketer": lambda insights: insights.upper()})
+        hf.fork(f"{ID}@2", "agent-b", overrides={"cas_marketer": lambda insights: insights.upper()})
         assert hf.resume("agent-b").result == "INSIGHTS ON AI"
         text = str(hf.compare(ID, "agent-b"))
-        assert "marketer" in text
-        assert CALLS.count("analyst") == 1
+        assert "cas_marketer" in text
+        assert CALLS.count("cas_analyst") == 1
         assert hf.get(ID).result == "a calm text"
 
 
@@ -676,10 +676,10 @@ class TestStep4VerifyInTheDatabase:
             f"WHERE run_id = '{ID}' ORDER BY version"
         ) == [
             (1, None, 1, None, 0),
-            (2, 1, 1, "analyst", 1),
-            (3, 2, 1, "marketer", 2),
+            (2, 1, 1, "cas_analyst", 1),
+            (3, 2, 1, "cas_marketer", 2),
             (4, 3, 1, None, 2),
-            (5, 2, 2, "marketer", 2),
+            (5, 2, 2, "cas_marketer", 2),
             (6, 5, 2, None, 2),
         ]
 

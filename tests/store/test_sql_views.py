@@ -73,21 +73,21 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SqlStore]
 
 
 @holdfast.step
-def analyst(topic: str) -> str:
+def view_analyst(topic: str) -> str:
     return f"insights on {topic}"
 
 
 @holdfast.step
-def flaky() -> None:
+def view_flaky() -> None:
     raise OSError("down")
 
 
 @holdfast.workflow(name="view_flow")
 def flow(topic: str) -> str:
     try:
-        flaky()
+        view_flaky()
     except OSError:
-        return analyst(topic)
+        return view_analyst(topic)
     return ""
 
 

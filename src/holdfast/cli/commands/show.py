@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 #: Larger than any state.
 _UNLIMITED = 1 << 40
 #: Application values: in a pipe they are JSON, so that 3 and "3" differ.
-_VALUES = ("arguments", "result", "error", "annotations", "failure", "totals", "limits")
+_VALUES = ("arguments", "result", "error", "annotations", "failure", "totals", "limits", "meta")
 _COLOURS = {"string": "green", "number": "cyan", "none": "magenta", "more": "bright_black", "other": ""}
 
 
@@ -89,9 +89,16 @@ def show_command(
         if out.json:
             spending = None if status is None else spending_view(run)
             moves = None if status is None else moves_view(run)
+            meta = None if status is None else run.meta
             failed = as_json(failure)
             out.document(
-                {**full_version_view(version), "failure": failed, "spending": spending, "moves": moves}
+                {
+                    **full_version_view(version),
+                    "failure": failed,
+                    "spending": spending,
+                    "moves": moves,
+                    "meta": meta,
+                }
             )
         else:
             _print_version(out, version, status, failure, everything, None if status is None else run)
@@ -136,6 +143,7 @@ def _print_version(
         "failure": as_json(failure),
         "totals": spending and spending["totals"],
         "limits": spending and spending["limits"] and spending,
+        "meta": None if run is None else run.meta or None,
         **({} if run is None else {name: number for name, number in moves_view(run).items() if number}),
     }
     if not out.is_for_people:
@@ -160,6 +168,7 @@ def _print_version(
         "annotations": "" if version.annotations is None else brief(version.annotations, out.width - 12),
         "totals": brief(spending["totals"], out.width - 12) if spending and spending["totals"] else "",
         "limits": "" if run is None else "; ".join(spending_lines(run)),
+        "meta": "" if facts["meta"] is None else brief(facts["meta"], out.width - 12),
         "failure": ""
         if failure is None
         else out.styled("the run failed after this: ", "red").append(_error_line(failure)),

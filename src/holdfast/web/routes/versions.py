@@ -42,11 +42,12 @@ _BLAMED = 1000
 
 class FullVersionView(VersionView, VersionDetailView):
     """Version with the arguments, result, error and annotations of its step, and the names of its attachments. The head
-    also has the `failure` of the run, if it failed, its `spending`, and its `moves`."""
+    also has the `failure` of the run, if it failed, its `spending`, `moves` and `meta`."""
 
     failure: Any
     spending: SpendingView | None
     moves: MovesView | None
+    meta: dict[str, Any] | None
 
 
 class VersionDetailQuery(Query):
@@ -129,6 +130,7 @@ def get_version(service: Service, run: str, version: str, query: VersionDetailQu
         "failure": as_json(handle.failure) if is_head and handle.status == "failed" else None,
         "spending": spending_view(handle) if is_head else None,
         "moves": moves_view(handle) if is_head else None,
+        "meta": handle.meta if is_head else None,
     }
 
 
