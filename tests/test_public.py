@@ -86,6 +86,7 @@ NAMES = [
     "UnknownTimeZone",
     "UnsupportedValue",
     "Version",
+    "VersionSummary",
     "Watchdog",
     "annotate",
     "artifact",

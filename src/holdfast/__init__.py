@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from holdfast.history.compare import Comparison, Diff
     from holdfast.history.history import History
     from holdfast.history.snapshot import validate
+    from holdfast.history.summary import VersionSummary
     from holdfast.history.version import NotStored, Version
     from holdfast.model.public import (
         Collected,
@@ -176,6 +177,7 @@ __all__ = [
     "UnknownTimeZone",
     "UnsupportedValue",
     "Version",
+    "VersionSummary",
     "Watchdog",
     "annotate",
     "artifact",
@@ -221,6 +223,7 @@ _MODULES = {
     "validate": "history.snapshot",
     "NotStored": "history.version",
     "Version": "history.version",
+    "VersionSummary": "history.summary",
     "Collected": "model.public",
     "Event": "model.public",
     "Problem": "model.public",

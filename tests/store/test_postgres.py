@@ -405,7 +405,9 @@ def test_open_questions_are_in_the_inbox_after_a_migration(url: str, server: str
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(f"SET search_path = {schema}")
         # As a store of format 2 is.
-        connection.execute("DROP TABLE question, question_place; UPDATE format SET version = 2")
+        connection.execute("DROP TABLE question, question_place, meta, meta_place CASCADE")
+        connection.execute("DROP VIEW holdfast_views, holdfast_runs, holdfast_versions, holdfast_events")
+        connection.execute("DROP VIEW holdfast_timelines, holdfast_tags; UPDATE format SET version = 2")
     with holdfast.open(url) as hf:
         assert hf.inbox() == before
         assert hf.verify().ok
