@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NoReturn, ParamSpec
 
 from holdfast.errors import AlreadyExists, InvalidCall, InvalidReference, NotFound
-from holdfast.execution import compensation, inbox, stopping
+from holdfast.execution import breakers, compensation, inbox, stopping
 from holdfast.execution.engine_context import EngineContext, GivenOverrides
 from holdfast.execution.limits import Limits
 from holdfast.execution.loop_questions import LoopQuestions, NoLoops
@@ -34,6 +34,7 @@ from holdfast.model.checks import check_integer, check_seconds
 from holdfast.model.meta import MetaValue
 from holdfast.model.names import check_run_id, short, split_reference
 from holdfast.model.public import (
+    BreakerSummary,
     Collected,
     Event,
     Question,
@@ -399,6 +400,16 @@ class Holdfast:
     def queue(self, name: str) -> QueueSummary:
         """Return one queue, even if it has no runs."""
         return self._fleet.queues.summary(name)
+
+    def breakers(self) -> list[BreakerSummary]:
+        """Return the circuit breakers of steps that have failed, by name: status, failures in a row, when it lets a
+        call through again, the last error."""
+        return breakers.summaries(self._engine)
+
+    def reset_breaker(self, name: str, *, actor: str | None = None) -> BreakerSummary:
+        """Close a circuit breaker, and let the runs that wait for it try again. The event `breaker.closed` goes into
+        the journal of the run whose call opened it, or was let through last, if that run still exists."""
+        return breakers.reset(self._engine, name, actor)
 
     def worker(
         self, *, queues: Iterable[str] = ("default",), concurrency: int = 10, poll: float = 0.5, monitor: bool = True,

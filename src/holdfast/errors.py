@@ -150,9 +150,13 @@ class LeaseExpired(LeaseLost):
 
 
 class BreakerOpen(TryAgain):
-    """The step failed too often lately."""
+    """The step failed too often lately. `details` has the `step`, the `breaker`, and `retry_at`."""
 
     code = "breaker_open"
+    #: When a call is let through again, in microseconds since 1970; None if that is not known.
+    retry_at: int | None = None
+    #: With which its run waits, if the step's retry policy allows (see `execution.breakers`).
+    waits: Any = None
 
 
 class StoreBusy(TryAgain):

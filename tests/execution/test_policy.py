@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import http
+import json
 import math
 import socket
 import sqlite3
@@ -25,9 +26,11 @@ from holdfast.workflow.policy import (
     BreakerState,
     Retry,
     after_failure,
+    after_neither,
     after_success,
     asked_delay,
     breaker_admits,
+    breaker_retry_at,
     transient,
 )
 
@@ -134,8 +137,6 @@ def test_retry_by_default_excludes_only_permanent_errors() -> None:
     retry = Retry(3)
     for error in (
         RuntimeError("flaky"),
-        ValueError(),
-        KeyError(),
         OSError(),
         HoldfastError(),
         StaleVersion(),
@@ -151,6 +152,22 @@ def test_retry_by_default_excludes_only_permanent_errors() -> None:
     for status in (400, 401, 403, 404, 410, 422):
         assert not retry.wants(HttpError(status_code=status))
         assert not retry.wants(HttpError(response=Answer(status)))
+
+
+def test_retry_by_default_excludes_errors_about_a_value() -> None:
+    retry = Retry(3)
+    for error in (
+        *(ValueError(), KeyError(), IndexError(), ZeroDivisionError(), OverflowError()),
+        *(json.JSONDecodeError("no", "x", 0), UnicodeDecodeError("utf-8", b"x", 0, 1, "no")),
+    ):
+        assert not retry.wants(error)
+        assert Retry(3, on=(ValueError, LookupError, ArithmeticError)).wants(error)
+    # Some clients derive errors that pass from it.
+    assert retry.wants(named("RateLimitError", "some_client", ValueError))
+    assert retry.wants(type("Busy", (ValueError,), {"status_code": 503})())
+    wrapped = ValueError()
+    wrapped.__cause__ = TimeoutError()
+    assert not retry.wants(wrapped)
 
 
 def test_retry_on_takes_classes_or_a_function() -> None:
@@ -336,7 +353,7 @@ def test_breaker_opens_after_failures_in_a_row() -> None:
         assert breaker_admits(policy, state, count) == (True, state)
     assert after_success(policy, state, 3) == CLOSED
     state = after_failure(policy, state, 3)
-    assert state == BreakerState("open", 3, 3)
+    assert state == BreakerState("open", 3, 3, reset=30 * SECOND)
     assert breaker_admits(policy, state, 4) == (False, state)
 
 
@@ -356,8 +373,9 @@ def test_breaker_admits_one_probe_after_the_reset() -> None:
     refused, same = breaker_admits(policy, probing, 31 * SECOND)
     assert not refused
     assert same is probing
-    assert after_success(policy, probing, 31 * SECOND) == CLOSED
-    reopened = after_failure(policy, probing, 31 * SECOND)
+    closed = after_success(policy, probing, 31 * SECOND, probing.probe)
+    assert closed == BreakerState(since=31 * SECOND)
+    reopened = after_failure(policy, probing, 31 * SECOND, probing.probe)
     assert (reopened.status, reopened.since) == ("open", 31 * SECOND)
     assert not breaker_admits(policy, reopened, 60 * SECOND)[0]
 
@@ -372,7 +390,74 @@ def test_breaker_replaces_the_probe_of_a_dead_process() -> None:
 
 
 def test_breaker_opens_again_after_one_failed_probe() -> None:
-    assert after_failure(Breaker(failures=5), BreakerState("half_open", 1, 0, 3), 9).status == "open"
+    assert after_failure(Breaker(failures=5), BreakerState("half_open", 1, 0, 3), 9, 3).status == "open"
+
+
+def test_breaker_closes_after_several_successes_one_probe_at_a_time() -> None:
+    policy = Breaker(failures=1, reset=30, successes=3)
+    state, now = after_failure(policy, CLOSED, 0), 30 * SECOND
+    for count in (1, 2):
+        admitted, state = breaker_admits(policy, state, now + count)
+        assert (admitted, state.status, state.probe) == (True, "half_open", now + count)
+        assert breaker_admits(policy, state, now + count) == (False, state)
+        state = after_success(policy, state, now + count, state.probe)
+        assert (state.status, state.passed, state.probe) == ("half_open", count, 0)
+    # A failure in between counts from the beginning again.
+    _, probing = breaker_admits(policy, state, now + 3)
+    assert after_failure(policy, probing, now + 4, probing.probe).passed == 0
+    _, state = breaker_admits(policy, state, now + 3)
+    assert after_success(policy, state, now + 4, state.probe).status == "closed"
+
+
+def test_breaker_that_is_half_open_ignores_calls_that_are_not_its_probe() -> None:
+    probing = BreakerState("half_open", 5, 0, 30 * SECOND)
+    for other in (0, 29 * SECOND):
+        assert after_success(Breaker(), probing, 31 * SECOND, other) is probing
+        assert after_failure(Breaker(), probing, 31 * SECOND, other) is probing
+        assert after_neither(probing, other) is probing
+    assert after_neither(probing, probing.probe).probe == 0
+
+
+def test_breaker_counts_what_may_pass() -> None:
+    breaker = Breaker()
+    for passing in (
+        TimeoutError(),
+        ConnectionError(),
+        RuntimeError(),
+        HttpError(status_code=429),
+        HttpError(status_code=503),
+    ):
+        assert breaker.counts(passing)
+    for error in (
+        *(HttpError(status_code=status) for status in (400, 401, 403, 404, 422)),
+        *(TypeError(), ValueError(), KeyError(), InvalidCall(), NotFound(), MergeConflict()),
+        *(KeyboardInterrupt(), SystemExit()),
+    ):
+        assert not breaker.counts(error)
+    assert Breaker(on=ValueError).counts(ValueError())
+    assert not Breaker(on="transient").counts(RuntimeError())
+    assert Breaker(on=lambda error: "busy" in str(error)).counts(TypeError("busy"))
+    noted = RuntimeError("x")
+    assert not Breaker(on=lambda _: 1 / 0 > 0).counts(noted)
+    assert noted.__notes__ == ["not counted: Breaker.on raised ZeroDivisionError('division by zero')"]
+    assert breaker.counts(Hostile())
+
+
+@pytest.mark.parametrize("name", ["", "\0", "a\0b", "n" * 501, "\ud800", 3, b"x"])
+def test_breaker_refuses_a_name_that_cannot_be_stored(name: Any) -> None:
+    with pytest.raises(InvalidCall, match="the name of a breaker"):
+        Breaker(name=name)
+
+
+def test_breaker_state_of_an_older_version_is_read() -> None:
+    old = msgspec.msgpack.encode({"status": "open", "failures": 5, "since": 7 * SECOND, "probe": 0})
+    state = msgspec.msgpack.decode(old, type=BreakerState)
+    assert state == BreakerState("open", 5, 7 * SECOND)
+    assert not breaker_admits(Breaker(reset=30), state, 8 * SECOND)[0]
+    assert breaker_admits(Breaker(reset=30), state, 37 * SECOND)[0]
+    # When it lets a call through is known to the step alone.
+    assert breaker_retry_at(None, state, 8 * SECOND) is None
+    assert breaker_retry_at(Breaker(reset=30), state, 8 * SECOND) == 37 * SECOND
 
 
 def test_breaker_that_is_open_ignores_late_calls() -> None:
@@ -399,7 +484,7 @@ def test_breaker_state_is_a_plain_record() -> None:
 @settings(deadline=None, derandomize=True)
 @given(st.lists(st.tuples(st.sampled_from(["call", "good", "bad"]), st.integers(0, 40))))
 def test_breaker_never_admits_two_probes_at_once(moves: list[tuple[str, int]]) -> None:
-    policy, state, now, probe = Breaker(failures=2, reset=30), CLOSED, 0, None
+    policy, state, now, probe = Breaker(failures=2, reset=30), CLOSED, SECOND, None
     for move, seconds in moves:
         now += seconds * SECOND
         if move == "call":
@@ -408,6 +493,6 @@ def test_breaker_never_admits_two_probes_at_once(moves: list[tuple[str, int]]) -
                 assert probe is None or now - probe >= 30 * SECOND
                 probe = now
         else:
-            state = (after_success if move == "good" else after_failure)(policy, state, now)
+            state = (after_success if move == "good" else after_failure)(policy, state, now, probe or 0)
             probe = probe if state.status == "half_open" else None
         assert (state.status == "closed") == (state.failures < 2)

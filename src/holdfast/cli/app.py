@@ -68,6 +68,7 @@ COMMANDS: dict[str, list[tuple[str, str, str]]] = {
         ("worker", "worker", "Execute the runs of queues until interrupted."),
         ("monitor", "worker", "Detect runs that are dead, silent, looping or over budget, and act on them."),
         ("queues", "queues", "List the queues, their runs and their limits."),
+        ("breakers", "breakers", "List the circuit breakers of steps, or close one by hand."),
         ("enqueue", "queues", "Add a run of a workflow to a queue."),
         ("requeue", "queues", "Put a stopped run back into a queue."),
     ],

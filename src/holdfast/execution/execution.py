@@ -28,7 +28,7 @@ from holdfast.history.committer import Committer
 from holdfast.history.reader import Head
 from holdfast.history.version import LOOK_BACK
 from holdfast.model.records import RunRecord
-from holdfast.model.run_detail import RunDetail, detail_of
+from holdfast.model.run_detail import BREAKER, RunDetail, detail_of
 from holdfast.model.watchdog import Watchdog
 from holdfast.tree.fold import Folder, Redactor
 from holdfast.workflow.definition import Step, implementation
@@ -66,6 +66,10 @@ class Execution:
         self.replay_log = replay_log
         #: The detail of the run's record; call `mark_changed` after a change.
         self.detail = detail = detail_of(head.run)
+        #: The waits for circuit breakers with which the last execution ended, by the address of the step.
+        self.refused_calls = {wait.address: wait for wait in detail.waits if wait.kind == BREAKER}
+        if self.refused_calls:
+            detail.waits = [wait for wait in detail.waits if wait.kind != BREAKER]
         self.overrides = overrides or {}
         self.stop = StopControl(detail, self.release_results)
         self.state = StateView(self, engine.context, replay_log, workflow.reducers)
@@ -129,6 +133,8 @@ class Execution:
         self.replay = ReplayCursor(self, replay_log, detail.values)
         self._implementations: dict[str, list[Any]] = {}
         self.writer = RunWriter(self, committer)
+        if self.refused_calls:
+            self.writer.mark_changed()
 
     # Ownership
 

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 from holdfast.errors import LimitExceeded
 from holdfast.execution.exception_codec import ENGINE_CODE, describe
 
+#: Characters of an error in an event.
+_LONGEST_TEXT = 1000
 #: Recorded failures that are kept in memory, with all that their tracebacks hold.
 _MOST_RECORDED = 200
 
@@ -164,6 +166,15 @@ def is_cause_of(cause: BaseException, error: BaseException | None) -> bool:
         if isinstance(one, BaseExceptionGroup):
             waiting += one.exceptions
     return False
+
+
+def error_text(error: BaseException) -> str:
+    """Return the class and the message of an error, shortened; the class alone if the message raises."""
+    kind = type(error).__name__
+    try:
+        return f"{kind}: {error}"[:_LONGEST_TEXT]
+    except Exception:
+        return kind
 
 
 class RunNote(str):

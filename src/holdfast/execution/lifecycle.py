@@ -28,7 +28,7 @@ from holdfast.errors import (
     StoreBusy,
     StoreUnavailable,
 )
-from holdfast.execution import step_machine
+from holdfast.execution import breakers, step_machine
 from holdfast.execution.call_arguments import without_secrets
 from holdfast.execution.calls import executing
 from holdfast.execution.effects import (
@@ -42,7 +42,7 @@ from holdfast.execution.effects import (
 from holdfast.execution.engine_context import EngineContext, describe_overrides, merge_overrides
 from holdfast.execution.exception_codec import pack
 from holdfast.execution.execution import Execution
-from holdfast.execution.failures import remove_run_note
+from holdfast.execution.failures import error_text, remove_run_note
 from holdfast.execution.frame import Frame
 from holdfast.execution.limits import Budget, limits_record, open_budget, updated_limits
 from holdfast.execution.options import ResumeOptions, WorkflowCall
@@ -57,7 +57,7 @@ from holdfast.history.committer import Committer, VersionDraft
 from holdfast.history.reader import Head
 from holdfast.history.redaction import redact_meta
 from holdfast.model.records import CLOSED, EventRecord, RunRecord
-from holdfast.model.run_detail import RunDetail, StalledQuestion, detail_of, encode_detail
+from holdfast.model.run_detail import RunDetail, StalledQuestion, Wait, detail_of, encode_detail
 from holdfast.model.watchdog import RunWatchdog, follow_workflow
 from holdfast.store.protocol import Append
 from holdfast.tree.frozen import thaw
@@ -101,9 +101,9 @@ def failed(execution: Execution, error: BaseException) -> Flow[None]:
     for failure in failures:
         execution.writer.add_event(
             "step.failed", step=failure.name, address=failure.address, attempt=failure.attempts,
-            error=f"{type(failure.error).__name__}: {failure.error}"[:1000],
+            error=error_text(failure.error),
         )  # fmt: skip
-    execution.writer.add_event("run.failed", error=f"{type(error).__name__}: {error}"[:1000])
+    execution.writer.add_event("run.failed", error=error_text(error))
     yield from execution.writer.save(status="failed", owner=None, until=0, due=None)
 
 
@@ -159,9 +159,21 @@ def good_before(record: ReplayLog, run: RunRecord, error: ReplayDiverged) -> int
 
 def handed_back(execution: Execution, error: BaseException) -> Flow[None]:
     """Put a run back into its queue, for any worker, after the store was unreachable for a while."""
-    execution.writer.add_event("run.handed_back", error=f"{type(error).__name__}: {error}"[:1000])
+    execution.writer.add_event("run.handed_back", error=error_text(error))
     due = execution.engine.context.clock() + AGAIN
     yield from execution.writer.save(status="queued", owner=None, until=0, due=due)
+
+
+def _waits(execution: Execution, error: BaseException, wait: Wait) -> Flow[None]:
+    """Write that a run waits for a circuit breaker, which refused the call of its step."""
+    engine = execution.engine
+    remove_run_note(error, execution.id)
+    execution.drop_failures(error)
+    join = partial(breakers.join, engine, execution.head.run, wait, owned=execution.contained)
+    execution.detail.put((yield RunBlocking(join)))
+    execution.writer.mark_changed()
+    yield from halted(execution, "suspended")
+    yield RunBlocking(partial(breakers.wake_if_closed, engine, wait.name))
 
 
 def halted(execution: Execution, status: str) -> Flow[None]:
@@ -430,6 +442,8 @@ def execute(
             execution.budget = yield RunBlocking(
                 partial(open_budget, execution, execution.outer_budget, execution.alone)
             )
+        for refused_call in execution.refused_calls.values():
+            yield RunBlocking(partial(breakers.leave, engine, execution.id, refused_call))
         value: Any = None
         error: BaseException | None = None
         try:
@@ -478,6 +492,10 @@ def execute(
                     # Interrupted, perhaps after it was written, but before that was known.
                     execution.interrupted = refused
                 error = refused
+        wait = breakers.wait_of(execution, error)
+        if wait is not None:
+            yield from _waits(execution, error, wait)
+            return None
         if execution.contained and isinstance(error, AWAY):
             yield from handed_back(execution, error)
         else:

@@ -1,10 +1,9 @@
 """The step machine: a call of a step in a run, from replay to commit.
 
-It does no I/O: it yields effects that a driver carries out (see `effects`).
+It does no I/O: it yields effects that a driver carries out (see `effects`). Circuit breakers are in `breakers`.
 
 Invariant: a step that is recorded is not run; a step that returned is recorded, with all that it changed in the
-state, in one commit; an attempt that failed has changed nothing.
-Invariant: of many callers that want to try a step whose circuit breaker is half open, one is admitted."""
+state, in one commit; an attempt that failed has changed nothing."""
 
 from __future__ import annotations
 
@@ -12,9 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import iscoroutinefunction
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import Any
 
 from holdfast.errors import (
     BreakerOpen,
@@ -23,11 +20,11 @@ from holdfast.errors import (
     LeaseLost,
     LimitExceeded,
     ReplayDiverged,
-    StaleVersion,
     StoreBusy,
     StoreUnavailable,
 )
 from holdfast.event_loop import running_task
+from holdfast.execution import breakers
 from holdfast.execution.call_arguments import CapturedCall, changed_arguments, digest_and_size
 from holdfast.execution.calls import Call, refuse_behind_wait
 from holdfast.execution.effects import (
@@ -42,7 +39,7 @@ from holdfast.execution.effects import (
     wrap_error,
 )
 from holdfast.execution.execution import Execution
-from holdfast.execution.failures import Failure
+from holdfast.execution.failures import Failure, error_text
 from holdfast.execution.frame import Frame, add_spending
 from holdfast.execution.limits import Budget, amounts, count_replayed, innermost_budget, is_run_limit
 from holdfast.execution.replay_log import RecordedStep
@@ -51,18 +48,15 @@ from holdfast.execution.state_view import BranchView, is_same
 from holdfast.execution.stop_control import StopExecution
 from holdfast.history.builder import VersionMetadata
 from holdfast.history.reader import Head
-from holdfast.struct_types import resolved
 from holdfast.tree.draft import DraftDict, DraftList
 from holdfast.tree.frozen import FrozenDict, FrozenList, thaw
 from holdfast.tree.values import NATIVE
 from holdfast.workflow.definition import Step, Workflow
-from holdfast.workflow.policy import BreakerState, after_failure, after_success, breaker_admits
-
-if TYPE_CHECKING:
-    from holdfast.execution.engine_context import EngineContext
 
 #: Seconds that code has to cancel a call that it abandoned before, beyond twice the time that it took then.
 _CANCELLING = 10.0
+#: Seconds after which a step checks again whether the circuit breaker has let another step of its run pass.
+_PROBE_PAUSE = 0.05
 #: Seconds after which a branch checks again whether another has recorded a failure.
 _MOMENT = 0.002
 #: Prefix of the recorded values that hold how long a call took which code has abandoned.
@@ -344,6 +338,9 @@ def _attempts(call: Call[Step], given: CapturedCall, view: BranchView) -> Flow[t
     frames = execution.replay.frames
     began = clock()
     number = 0
+    # The calls that earlier executions made, before the circuit breaker refused one.
+    waited = execution.refused_calls.pop(address, None) if execution.refused_calls else None
+    first, made, refused = (began, 0, 0) if waited is None else (waited.opened, waited.number, 0)
     #: Spent by failed attempts. Steps that they called are replayed, and count again then.
     lost: dict[str, Any] = {}
     while True:
@@ -370,9 +367,10 @@ def _attempts(call: Call[Step], given: CapturedCall, view: BranchView) -> Flow[t
         timeout = definition.timeout
         if execution.deadline is not None:
             timeout = execution.time_left(timeout)
+        admission: breakers.Admission | None = None
         try:
             if definition.breaker is not None:
-                yield RunBlocking(partial(_admit_by_breaker, engine, definition))
+                admission = yield from _admit_by_breaker(execution, definition, attempt)
             value = yield CallFunction(function, call.args, call.kwargs, attempt, timeout)
             if execution.stop.ending:
                 execution.stop.check_caught(attempt)
@@ -393,17 +391,22 @@ def _attempts(call: Call[Step], given: CapturedCall, view: BranchView) -> Flow[t
                 if is_cancellation(error):
                     execution.cancelled_calls[address] = clock() - began
                 raise
-            if definition.breaker is not None and not isinstance(error, BreakerOpen):
-                yield RunBlocking(partial(_note_outcome, engine, definition, error))
+            if admission is not None:
+                yield from _note_outcome(execution, definition, admission, error)
+            elif isinstance(error, BreakerOpen):
+                refused += 1
             execution.attempt_failed(address)
             execution.stop.check(attempt)
             delay = None
             if definition.retry is not None:
-                delay = definition.retry.next_delay(error, number, (clock() - began) / 1e6, engine.chance)
+                spent = (clock() - first) / 1e6
+                delay = definition.retry.next_delay(error, made + number, spent, engine.chance)
             deadline = execution.deadline
             if delay is not None and deadline is not None and clock() + delay * 1e6 > deadline:
                 delay = None
             if delay is None:
+                if admission is None and isinstance(error, BreakerOpen):
+                    breakers.note_wait(definition, error, made + number - refused, first, address)
                 after = None
                 if execution.order is not None:
                     after = yield from in_order(execution.order.turn_of_failure())
@@ -415,16 +418,42 @@ def _attempts(call: Call[Step], given: CapturedCall, view: BranchView) -> Flow[t
             execution.drop_failures(error)
             execution.writer.add_event(
                 "step.retried", step=definition.name, address=address, attempt=number,
-                error=f"{type(error).__name__}: {error}"[:1000], delay=delay,
+                error=error_text(error), delay=delay,
             )  # fmt: skip
             # Written at once: the pause may be long, and monitors should know of it.
             yield from execution.writer.save()
             yield Pause(delay, execution.stop.event, execution.writer.read_requests)
             execution.stop.check(attempt)
         else:
-            if definition.breaker is not None:
-                yield RunBlocking(partial(_note_outcome, engine, definition, None))
+            if admission is not None:
+                yield from _note_outcome(execution, definition, admission, None)
             return attempt, value
+
+
+def _admit_by_breaker(execution: Execution, definition: Step, attempt: Frame) -> Flow[breakers.Admission]:
+    """Admit an attempt by the circuit breaker of its step; `BreakerOpen` if it refuses."""
+    # A step within the call that was let through cannot wait for that.
+    waits = attempt.caller is None
+    admit_call = partial(breakers.admit, execution.engine, definition, execution.id, waits=waits)
+    while True:
+        admission: breakers.Admission | None = yield RunBlocking(admit_call)
+        if admission is not None:
+            break
+        yield Pause(_PROBE_PAUSE, execution.stop.event, execution.writer.refuse_if_ended)
+        execution.stop.check(attempt)
+    if admission.event is not None:
+        execution.writer.append_event(admission.event)
+    return admission
+
+
+def _note_outcome(
+    execution: Execution, definition: Step, admission: breakers.Admission, error: BaseException | None
+) -> Flow[None]:
+    """Note the outcome of an attempt for the circuit breaker of its step."""
+    note = partial(breakers.note_outcome, execution.engine, definition, admission, error, execution.id)
+    event = yield RunBlocking(note)
+    if event is not None:
+        execution.writer.append_event(event)
 
 
 def add_failure(
@@ -461,51 +490,6 @@ def admit(
         if not is_run_limit(execution, error):
             execution.failures.add(Failure(call.definition.name, call.address, call.digest, error, attempts))
         raise error from cause
-
-
-def read_breaker(engine: EngineContext, name: str) -> tuple[BreakerState, int]:
-    """Return the breaker of a step, and its revision."""
-    found = engine.store.value(f"breaker:{name}")
-    if found is None:
-        return BreakerState(), 0
-    return msgspec.msgpack.decode(found[0], type=resolved(BreakerState)), found[1]
-
-
-def _admit_by_breaker(engine: EngineContext, definition: Step) -> None:
-    """Admit an attempt, or raise `BreakerOpen`."""
-    policy = definition.breaker
-    assert policy is not None
-    while True:
-        state, revision = read_breaker(engine, definition.name)
-        may, after = breaker_admits(policy, state, engine.context.clock())
-        if not may:
-            raise BreakerOpen(
-                f"step {definition.name!r} failed {state.failures} times in a row and is left alone for "
-                f"{policy.reset:g} s: find out why it fails, then resume the run",
-                step=definition.name,
-            )
-        if after is state or _store_breaker(engine, definition.name, after, revision):
-            return
-
-
-def _note_outcome(engine: EngineContext, definition: Step, error: BaseException | None) -> None:
-    """Record the outcome of an attempt."""
-    policy = definition.breaker
-    assert policy is not None
-    while True:
-        state, revision = read_breaker(engine, definition.name)
-        now = engine.context.clock()
-        after = after_success(policy, state, now) if error is None else after_failure(policy, state, now)
-        if after is state or _store_breaker(engine, definition.name, after, revision):
-            return
-
-
-def _store_breaker(engine: EngineContext, name: str, state: BreakerState, revision: int) -> bool:
-    try:
-        engine.store.set_value(f"breaker:{name}", msgspec.msgpack.encode(state), revision)
-    except StaleVersion:
-        return False
-    return True
 
 
 def plain(value: Any) -> Any:

@@ -38,6 +38,7 @@ RESERVED_PREFIXES = (
     "prompt",
     "signal",
     "event",
+    "breaker",
 )
 #: The word under which the journal keeps the id of a question (`question_id` in the data of these events).
 STORED_QUESTION_ID = "prompt"
@@ -118,6 +119,7 @@ _EVENT_NAMES = {
     "stalled watchdog_set meta_changed",
     "step": "completed failed retried replayed",
     "question": "opened answered timed_out outdated reminded escalated assigned",
+    "breaker": "opened half_opened closed",
     "signal": "sent",
     "timeline": "started",
     "version": "saved tagged untagged pinned unpinned damaged",

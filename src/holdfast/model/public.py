@@ -185,6 +185,22 @@ class StoredArtifact(msgspec.Struct, frozen=True):
     at: datetime
 
 
+class BreakerSummary(msgspec.Struct, frozen=True):
+    """One entry of a list of circuit breakers."""
+
+    name: str
+    #: closed, open or half_open.
+    status: str
+    #: Failures in a row.
+    failures: int
+    #: When it opened, or closed again; None if it never opened.
+    since: datetime | None
+    #: When it lets a call through again; None if it is closed, or if an older version of Holdfast opened it.
+    retry_at: datetime | None
+    #: The last error that counted.
+    error: str | None
+
+
 class QueueSummary(msgspec.Struct, frozen=True):
     """One entry of a list of queues."""
 

@@ -37,6 +37,8 @@ _STORED_AS = {
 _NULLABLE = ("reason", "actor")
 #: The stored word for a wait for an answer.
 QUESTION = "prompt"
+#: The word for a wait for a circuit breaker.
+BREAKER = "breaker"
 #: The stored words of the fields that hold numbers of the application.
 _NUMBERS = ("totals", "used", "limits", "spent")
 #: A sum of figures that steps annotated.
@@ -47,9 +49,9 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A wait of a run."""
 
     address: str
-    #: `QUESTION`, event, time or run.
+    #: `QUESTION`, event, time, run or `BREAKER`.
     kind: str
-    #: Of a question: its id. Of an event: its name. Of a run: its id.
+    #: Of a question: its id. Of an event: its name. Of a run: its id. Of a breaker: its name.
     name: str = ""
     #: When it ends, whether or not it was filled.
     due: int | None = None
@@ -60,7 +62,8 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     filled: bool = False
     value: Any = None
     actor: str | None = None
-    #: Of a signal that has arrived: its number among all that were sent to the run.
+    #: Of a signal that has arrived: its number among all that were sent to the run. Of a breaker: the calls of the step
+    #: so far.
     number: int = 0
     #: The path of the call that waits (see `replay_cursor`), empty if its order is unknown; the head when it was made.
     call: Sequence[int] = ()

@@ -17,7 +17,17 @@ from holdfast.execution.run import Run
 from holdfast.history.blame import Blame
 from holdfast.history.compare import Diff, StepPair
 from holdfast.history.version import Implementation, Version
-from holdfast.model.public import Event, Problem, Pruned, Question, QueueSummary, Report, RunSummary, Timeline
+from holdfast.model.public import (
+    BreakerSummary,
+    Event,
+    Problem,
+    Pruned,
+    Question,
+    QueueSummary,
+    Report,
+    RunSummary,
+    Timeline,
+)
 from holdfast.model.records import display_status
 from holdfast.operator_view.text import as_json
 from holdfast.tree import path as paths
@@ -272,6 +282,17 @@ class QueueView(TypedDict):
     per: float | None
 
 
+class BreakerView(TypedDict):
+    """A circuit breaker."""
+
+    name: str
+    status: str
+    failures: int
+    since: datetime | None
+    retry_at: datetime | None
+    error: str | None
+
+
 def status_of(run: RunSummary | Run) -> str:
     """Return a run's status as an operator reads it: `interrupted` and `manual` included."""
     return display_status(run.status, run.workflow, run.alive)
@@ -455,6 +476,11 @@ def pruned_view(run: str, plan: Pruned) -> PrunedView:
 def queue_view(queue: QueueSummary) -> QueueView:
     """Return the view of a queue."""
     return view_of(QueueView, queue, queue=queue.name, per=queue.per if queue.rate is not None else None)
+
+
+def breaker_view(breaker: BreakerSummary) -> BreakerView:
+    """Return the view of a circuit breaker."""
+    return view_of(BreakerView, breaker)
 
 
 def changes_of(found: Diff) -> list[tuple[Change, str]]:

@@ -35,6 +35,7 @@ from holdfast.web.operation import Attachment, Operation, OperationTable, Role, 
 from holdfast.web.page import PageFiles
 from holdfast.web.routes import (
     actions,
+    breakers,
     compare,
     debug,
     events,
@@ -207,6 +208,7 @@ _MODULES = (
     store,
     transfer,
     queues,
+    breakers,
     debug,
 )
 DOCUMENT = OperationTable("session")

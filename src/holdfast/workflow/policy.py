@@ -16,7 +16,8 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.errors import BadData, DecisionNeeded, InvalidCall, TryAgain
-from holdfast.model.checks import check_integer, check_number, check_seconds
+from holdfast.model.checks import check_integer, check_number, check_seconds, check_text
+from holdfast.model.names import MAX_STEP, short
 
 #: Which errors are tried again: of these classes, or those for which a function says so.
 On = type[Exception] | tuple[type[Exception], ...] | Callable[[BaseException], bool] | Literal["transient"]
@@ -37,6 +38,8 @@ _MISTAKES = (
     NotImplementedError,
 )
 _PERMANENT = (*_MISTAKES, InvalidCall, DecisionNeeded, BadData)
+#: Errors about a value: the same value causes them again. Some libraries derive errors that pass from `ValueError`.
+_VALUES = (ValueError, LookupError, ArithmeticError)
 _TRANSIENT_STATUS = frozenset((408, 425, 429, 500, 502, 503, 504, 529))
 #: Of the statuses that blame the request, these may pass.
 _MAY_PASS = frozenset((408, 409, 425, 429))
@@ -73,8 +76,9 @@ class Retry(msgspec.Struct, frozen=True):
     #: Seconds since the start of the first attempt after which no other starts.
     budget: float | None = None
     #: Which errors to try again after: a class, a tuple of them, a function of the error, or "transient" (timeouts,
-    #: lost connections, busy servers). None: every `Exception` but mistakes in the program and requests that a server
-    #: refused for good.
+    #: lost connections, busy servers). None: every `Exception` but mistakes in the program, errors about a value
+    #: (`ValueError`, `LookupError`, `ArithmeticError`), and requests that a server refused for good. A model's output
+    #: that could not be parsed is a `ValueError`: to ask the model again, use `on=(ValueError,)`.
     on: On | None = None
 
     def __post_init__(self) -> None:
@@ -87,12 +91,7 @@ class Retry(msgspec.Struct, frozen=True):
         check_number("jitter", self.jitter, most=1)
         if self.budget is not None:
             check_seconds("budget", self.budget)
-        classes = self.on if isinstance(self.on, tuple) else (self.on,)
-        fits = all(isinstance(each, type) and issubclass(each, Exception) for each in classes)
-        function = callable(self.on) and not isinstance(self.on, type)
-        if not (fits or function or self.on in (None, "transient")):
-            wanted = 'an Exception class, a tuple of them, a function or "transient"'
-            raise InvalidCall(f"on is {wanted}, not {self.on!r}", field="on")
+        _check_on(self.on)
 
     def delay_before(self, attempt: int, chance: float, asked: float | None = None) -> float:
         """Return the seconds to wait before `attempt` (2, 3, …), with `chance` in [0, 1) for the jitter; not fewer than
@@ -104,22 +103,7 @@ class Retry(msgspec.Struct, frozen=True):
 
     def wants(self, error: BaseException) -> bool:
         """Return whether to try again after an error, if attempts are left."""
-        cls = type(error)
-        if issubclass(cls, KeyboardInterrupt | SystemExit):
-            return False
-        if self.on is None:
-            status = _status(error) or 500
-            return (status >= 500 or status in _MAY_PASS) and not issubclass(cls, _PERMANENT)
-        if self.on == "transient":
-            return transient(error)
-        if isinstance(self.on, type | tuple):
-            return issubclass(cls, self.on)
-        try:
-            return bool(self.on(error))
-        except Exception as problem:
-            with suppress(Exception):
-                error.add_note(f"not tried again: Retry.on raised {problem!r}")
-            return False
+        return _matches(self.on, error, "not tried again: Retry.on")
 
     def allows(self, spent: float, wait: float) -> bool:
         """Return whether a wait may start, `spent` seconds after the first attempt started."""
@@ -173,16 +157,32 @@ def asked_delay(error: BaseException) -> float | None:
 
 
 class Breaker(msgspec.Struct, frozen=True):
-    """After so many failures in a row, refuse calls for `reset` seconds, then let one through to see."""
+    """A circuit breaker. After so many failures in a row it opens: calls of the step are refused for `reset` seconds.
+    Then it is half open: one call at a time is let through, until enough of them have succeeded to close it."""
 
     #: Failures in a row that open it.
     failures: int = 5
     #: Seconds before one call is let through again.
     reset: float = 30.0
+    #: Calls let through that must succeed, in a row, to close it.
+    successes: int = 1
+    #: Which errors count as failures; as for `Retry`. None: those that a `Retry` without `on` tries again after. Other
+    #: errors, such as a refused request (HTTP 400, 401, 403, 404) or a mistake in the program, change nothing.
+    on: On | None = None
+    #: Its name; None for that of the step. Steps whose breakers have the same name share one.
+    name: str | None = None
 
     def __post_init__(self) -> None:
         check_integer("failures", self.failures, 1)
         check_seconds("reset", self.reset)
+        check_integer("successes", self.successes, 1)
+        _check_on(self.on)
+        if self.name is not None:
+            check_breaker_name(self.name)
+
+    def counts(self, error: BaseException) -> bool:
+        """Return whether an error is a failure."""
+        return _matches(self.on, error, "not counted: Breaker.on")
 
 
 class BreakerState(msgspec.Struct, frozen=True):
@@ -191,7 +191,17 @@ class BreakerState(msgspec.Struct, frozen=True):
     status: Literal["closed", "open", "half_open"] = "closed"
     failures: int = 0
     since: int = 0
+    #: When the call that was let through started; 0 if none is under way.
     probe: int = 0
+    #: Calls let through that have succeeded in a row.
+    passed: int = 0
+    #: Microseconds that it stays open; 0 in a state that an older version wrote.
+    reset: int = 0
+    #: When the waiting run that came last is to try again.
+    turn: int = 0
+    #: The last error that counted, and the run whose call opened the breaker, or was let through last.
+    error: str = ""
+    run: str = ""
 
 
 CLOSED = BreakerState()
@@ -203,24 +213,108 @@ def breaker_admits(policy: Breaker, state: BreakerState, now: int) -> tuple[bool
         return True, state
     # A probe that takes longer than that was made by a process that died. A moment far ahead of now was
     # written by a clock that was wrong.
+    is_free = state.status == "half_open" and not state.probe
     began = state.since if state.status == "open" else state.probe
-    if abs(now - began) < policy.reset * 1_000_000:
+    if not is_free and abs(now - began) < (state.reset or _microseconds(policy)):
         return False, state
-    return True, BreakerState("half_open", state.failures, state.since, now)
+    passed = state.passed if state.status == "half_open" else 0
+    return True, msgspec.structs.replace(state, status="half_open", probe=max(1, now), passed=passed)
 
 
-def after_success(policy: Breaker, state: BreakerState, now: int) -> BreakerState:
-    """Return the state after a call succeeded. One that started before the breaker opened does not close it."""
-    unmoved = state.status == "open" or (state.status == "closed" and state.failures == 0)
-    return state if unmoved else CLOSED
-
-
-def after_failure(policy: Breaker, state: BreakerState, now: int) -> BreakerState:
-    """Return the state after a call failed. One that started before the breaker opened does not keep it open."""
-    if state.status == "open":
+def after_success(policy: Breaker, state: BreakerState, now: int, probe: int = 0) -> BreakerState:
+    """Return the state after a call succeeded that was let through as this `probe`, 0 if the breaker was closed. A call
+    that started before the breaker opened does not close it."""
+    if state.status == "closed":
+        return msgspec.structs.replace(CLOSED, since=state.since) if state.failures else state
+    if state.status == "open" or probe != state.probe:
         return state
-    fewer = state.status == "closed" and state.failures + 1 < policy.failures
-    return BreakerState("closed" if fewer else "open", state.failures + 1, 0 if fewer else now)
+    if state.passed + 1 < policy.successes:
+        return msgspec.structs.replace(state, probe=0, passed=state.passed + 1)
+    return msgspec.structs.replace(CLOSED, since=now)
+
+
+def after_failure(
+    policy: Breaker, state: BreakerState, now: int, probe: int = 0, *, error: str = "", run: str = ""
+) -> BreakerState:
+    """Return the state after a call of a run failed. One that started before the breaker opened does not keep it
+    open."""
+    if state.status == "open" or (state.status == "half_open" and probe != state.probe):
+        return state
+    failures = state.failures + 1
+    if state.status == "closed" and failures < policy.failures:
+        return msgspec.structs.replace(state, failures=failures, error=error)
+    return BreakerState(
+        "open", failures, now, reset=_microseconds(policy), turn=state.turn, error=error, run=run
+    )
+
+
+def after_neither(state: BreakerState, probe: int) -> BreakerState:
+    """Return the state after a call ended with an error that does not count: another may be let through."""
+    if state.status != "half_open" or not probe or probe != state.probe:
+        return state
+    return msgspec.structs.replace(state, probe=0)
+
+
+def breaker_retry_at(policy: Breaker | None, state: BreakerState, now: int) -> int | None:
+    """Return when the next call is let through at the latest, unless one that is under way reopens the breaker; None if
+    the breaker is closed, or that is not known."""
+    reset = state.reset or (0 if policy is None else _microseconds(policy))
+    if state.status == "closed" or not (reset or policy is not None):
+        return None
+    is_free = state.status == "half_open" and not state.probe
+    began = state.since if state.status == "open" else state.probe
+    return now if is_free or abs(now - began) >= reset else began + reset
+
+
+def check_breaker_name(name: Any) -> str:
+    """Return a valid name of a breaker."""
+    if not check_text("the name of a breaker", name, MAX_STEP) or "\0" in name:
+        raise InvalidCall(
+            f"the name of a breaker is a text of 1 to {MAX_STEP} characters without NUL, not {short(name)}"
+        )
+    return str.__str__(name)
+
+
+def _microseconds(policy: Breaker) -> int:
+    return int(policy.reset * 1_000_000)
+
+
+def _check_on(on: Any) -> None:
+    classes = on if isinstance(on, tuple) else (on,)
+    fits = all(isinstance(each, type) and issubclass(each, Exception) for each in classes)
+    function = callable(on) and not isinstance(on, type)
+    if not (fits or function or on in (None, "transient")):
+        wanted = 'an Exception class, a tuple of them, a function or "transient"'
+        raise InvalidCall(f"on is {wanted}, not {on!r}", field="on")
+
+
+def _matches(on: On | None, error: BaseException, refused: str) -> bool:
+    """Return whether `on` means an error; `refused` starts the note on the error if that raises."""
+    cls = type(error)
+    if issubclass(cls, KeyboardInterrupt | SystemExit):
+        return False
+    if on is None:
+        status = _status(error) or 500
+        if (status < 500 and status not in _MAY_PASS) or issubclass(cls, _PERMANENT):
+            return False
+        return not issubclass(cls, _VALUES) or _passes(error)
+    if on == "transient":
+        return transient(error)
+    if isinstance(on, type | tuple):
+        return issubclass(cls, on)
+    try:
+        return bool(on(error))
+    except Exception as problem:
+        with suppress(Exception):
+            error.add_note(f"{refused} raised {problem!r}")
+        return False
+
+
+def _passes(error: BaseException) -> bool:
+    """Return whether an error itself, not its cause, says that it passes."""
+    with suppress(Exception):
+        return bool(_transient(error))
+    return False
 
 
 def _transient(error: BaseException) -> bool | None:

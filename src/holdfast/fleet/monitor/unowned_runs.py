@@ -1,8 +1,8 @@
 """Runs that no worker will advance: unowned runs in no queue, and queued runs whose workflow no worker knows.
 
-Unowned runs were recovered, handed over or answered. Every monitor resumes those whose code its process has, in a
-bounded number of threads: the leader at once, others after a while, because the leader may lack the code. The
-workflow of an unclaimed run was renamed or removed by a deploy, or a later deploy brings it.
+Unowned runs were recovered, handed over or answered, or wait for a circuit breaker. Every monitor resumes those whose
+code its process has, in a bounded number of threads: the leader at once, others after a while, because the leader may
+lack the code. The workflow of an unclaimed run was renamed or removed by a deploy, or a later deploy brings it.
 
 Invariant: a run that cannot be resumed is tried a few times; then, or if no process with its code appears in time,
 it is stalled and a person is asked. One check reads a bounded number of queued runs and leaves alone what a worker
@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.errors import HoldfastError, ReplayDiverged, StaleVersion, TryAgain
+from holdfast.execution import breakers
 from holdfast.execution.compensation import compensable_steps
 from holdfast.execution.lifecycle import AWAY, DIVERGED, good_before
 from holdfast.execution.operators import knows
@@ -223,6 +224,9 @@ class UnownedRuns:
         self._failed = {name: times for name, times in self._failed.items() if name in present}
         self._hopeless = dict(list(self._hopeless.items())[-_UNOWNED_PAGE:])
         self._warnings.forget(present | set(self._hopeless) | {run.id for run in unknown})
+        for run in self._waiting_for_breakers():
+            if acts or now - (run.due or 0) > _LATER:
+                found.append(run)
         for run in found:
             self._in_thread(run.id, partial(self._resume, run.id))
         stalled = []
@@ -232,6 +236,10 @@ class UnownedRuns:
             elif self._stall(run, _no_code(run)):
                 stalled.append((run.id, _no_code(run)))
         return stalled
+
+    def _waiting_for_breakers(self) -> list[RunRecord]:
+        """Return the runs in no queue that a circuit breaker has stopped, and that may try again now."""
+        return [run for run in breakers.due_unowned(self._engine, _UNOWNED_PAGE) if knows(run)]
 
     def overdue(self) -> list[tuple[str, str]]:
         """Return the runs that the next check stalls because no process with their code appeared, with the reason."""
