@@ -149,11 +149,15 @@ class PathHandler:
     def _record_claim(
         self, operation: Operation, given: dict[str, Any], answer: Any, caller: Caller, claimed: str
     ) -> None:
-        """Record in the run's journal the actor that a caller claims to act for."""
+        """Record in the run's journal the actor that a caller claims to act for; in the log, if it is about no run."""
         hf = self._service.hf
         facts = {"operation": operation.name, "actor": caller.name, "claimed_actor": claimed}
         try:
-            hf.history(_run_of(hf, given, answer)).add_event(CLAIMED, facts)
+            run_id = _run_of(hf, given, answer)
+            if run_id is None:
+                log.info("%s claims to act for %r: %s", caller.name, claimed, operation.name)
+            else:
+                hf.history(run_id).add_event(CLAIMED, facts)
         except HoldfastError as error:
             log.warning("the claimed actor of %s was not recorded: %s", operation.name, error)
 
@@ -310,15 +314,15 @@ def _bind_actor(given: dict[str, Any], caller: Caller) -> str | None:
     return None
 
 
-def _run_of(hf: Holdfast, given: dict[str, Any], answer: Any) -> str:
-    """Return the run that an operation was about."""
+def _run_of(hf: Holdfast, given: dict[str, Any], answer: Any) -> str | None:
+    """Return the run that an operation was about; None if it was about none."""
     if isinstance(answer, BackgroundTask) and answer.run is not None:
         return answer.run
     if "project_id" in given:
         return control_run(name_of(given["project_id"]))
     if isinstance(answer, dict) and isinstance(answer.get("run"), str):
         return str(answer["run"])
-    return hf.get(given["run"], prefix=True).id
+    return hf.get(given["run"], prefix=True).id if "run" in given else None
 
 
 async def _task_response(task: BackgroundTask, patience: float) -> Response:
