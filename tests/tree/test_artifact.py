@@ -14,8 +14,8 @@ import pytest
 from exact_equality import exactly
 
 import holdfast
-from holdfast.errors import InvalidCall, NotFound, UnsupportedValue
-from holdfast.tree.artifact import PIECE, Artifact, artifact
+from holdfast.errors import IncompatibleFormat, InvalidCall, NotFound, UnsupportedValue
+from holdfast.tree.artifact import PIECE, VALUE_MARK, Artifact, artifact
 from holdfast.tree.codec import decode, encode
 
 CONTENT = bytes(range(256)) * 3 * (PIECE // 256) + b"the end"
@@ -54,13 +54,13 @@ def _from_file(content: bytes, folder: Path) -> Artifact:
 
 SOURCES: dict[str, Callable[[bytes, Path], Artifact]] = {
     "bytes": lambda content, _: artifact(content),
-    "bytearray": lambda content, _: artifact(bytearray(content)),  # type: ignore[arg-type]
-    "memoryview": lambda content, _: artifact(memoryview(content)),  # type: ignore[arg-type]
+    "bytearray": lambda content, _: artifact(bytearray(content)),
+    "memoryview": lambda content, _: artifact(memoryview(content)),
     "path": _from_path,
     "text path": lambda content, folder: artifact(str(_from_path(content, folder) and folder / "report.bin")),
     "open file": _from_file,
     "memory file": lambda content, _: artifact(io.BytesIO(content)),
-    "pipe": lambda content, _: artifact(Pipe(content)),  # type: ignore[arg-type]
+    "pipe": lambda content, _: artifact(Pipe(content)),
 }
 
 
@@ -106,9 +106,9 @@ def test_file_in_text_mode_is_refused(content: str, tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_text(content)
     with path.open() as file, pytest.raises(InvalidCall, match="binary mode"):
-        artifact(file)  # type: ignore[arg-type]
+        artifact(file)
     with pytest.raises(InvalidCall, match="binary mode"):
-        artifact(io.StringIO(content))  # type: ignore[arg-type]
+        artifact(io.StringIO(content))
 
 
 def test_non_blocking_file_without_data_is_refused() -> None:
@@ -117,7 +117,7 @@ def test_non_blocking_file_without_data_is_refused() -> None:
             return None
 
     with pytest.raises(InvalidCall):
-        artifact(Waiting())  # type: ignore[arg-type]
+        artifact(Waiting())
 
 
 def test_path_that_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -127,10 +127,46 @@ def test_path_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         assert caught.value.details["path"] == str(path)
 
 
-@pytest.mark.parametrize("source", [5, None, ["a"], object()])
-def test_other_source_is_refused(source: Any) -> None:
-    with pytest.raises(InvalidCall, match=f"not {type(source).__name__}"):
+@pytest.mark.parametrize("source", [object(), artifact, [1, lambda: None], {"a": {"b": artifact(b"x")}}])
+def test_value_that_cannot_be_stored_is_refused(source: Any) -> None:
+    with pytest.raises(UnsupportedValue):
         artifact(source)
+
+
+def test_value_is_read_back_exactly() -> None:
+    for value in (
+        *(5, None, [], {}, True, -0.0, 10**30, (1, [2, {3}]), {"b": 1, "a": 2, 3: None}),
+        [float(number) / 3 for number in range(10_000)],
+        [b"bytes", "text\ud800"],
+        {"nested": [{"deep": [1.0, 1, True]}]},
+    ):
+        loaded = artifact(value, "named").load()
+        assert repr(loaded) == repr(value)
+        assert type(loaded) is type(value)
+
+
+def test_value_is_a_copy() -> None:
+    value = {"numbers": [1, 2]}
+    made = artifact(value)
+    value["numbers"].append(3)
+    first = made.load()
+    first["numbers"].clear()
+    assert made.load() == {"numbers": [1, 2]}
+
+
+def test_equal_values_have_equal_handles() -> None:
+    assert artifact([1.0, 2.0]) == artifact([1.0, 2.0])
+    for other in ([1, 2], (1.0, 2.0), [2.0, 1.0]):
+        assert artifact([1.0, 2.0]).digest != artifact(other).digest
+
+
+def test_bytes_are_not_a_value() -> None:
+    with pytest.raises(InvalidCall, match=r"contains bytes, not a value: call read\(\)"):
+        artifact(b"[1]").load()
+    # Bytes that look like one are read as such, or refused with a typed error.
+    for content in (b"", b"\xc1", b"\x91" * 10_000, b"\xdd\xff\xff\xff\xff"):
+        with pytest.raises(IncompatibleFormat):
+            artifact(VALUE_MARK + content).load()
 
 
 def test_changed_file_is_refused(tmp_path: Path) -> None:

@@ -1,30 +1,39 @@
 """Compare two versions, two lines of versions, or two calls of a step.
 
-A `Diff` covers the state and the other fields of a version: step, result, error, status, note, tags, annotations. A
+A `Diff` covers the state and the other fields of a version: step, result, error, status, note, tags, annotations; and
+names the artifacts that came and went, and the events in between. A
 `Comparison` pairs the steps of two runs or timelines. `call_differences` compares the stored arguments of two calls.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from holdfast.history.journal import to_event
 from holdfast.history.version import Implementation, NotStored, arguments_by_name
+from holdfast.model.checks import check_integer
 from holdfast.model.names import short
+from holdfast.model.public import Event
+from holdfast.store.process_fork import StoredContent
 from holdfast.tree import diff as trees
 from holdfast.tree import path as paths
-from holdfast.tree.codec import REDACTED, open_box
-from holdfast.tree.fold import Folder
+from holdfast.tree.artifact import Artifact
+from holdfast.tree.codec import REDACTED, nested_artifacts, open_box
+from holdfast.tree.fold import Folder, artifacts_within
 from holdfast.tree.frozen import Box
 from holdfast.tree.portable import to_json
+from holdfast.tree.values import NATIVE
 
 if TYPE_CHECKING:
     from holdfast.history.version import Version
 
 #: Fields that a diff compares, besides the state.
 _FIELDS = ("step", "result", "error", "status", "note", "tags", "annotations")
+#: Events that are read at once.
+_PAGE = 256
 #: Differences of calls that a message names.
 _NAMED = 3
 
@@ -38,6 +47,57 @@ class Diff(msgspec.Struct, frozen=True):
     changes: tuple[trees.Change, ...]
     #: Changes of step, result, error, status, note, tags, annotations; the path starts with the name of the field.
     facts: tuple[trees.Change, ...]
+
+    @property
+    def new_artifacts(self) -> tuple[Artifact, ...]:
+        """The artifacts in the state or the other fields of `b` that are nowhere in those of `a`."""
+        return self._artifacts("new", self.b, self.a)
+
+    @property
+    def removed_artifacts(self) -> tuple[Artifact, ...]:
+        """The artifacts in the state or the other fields of `a` that are nowhere in those of `b`."""
+        return self._artifacts("old", self.a, self.b)
+
+    @property
+    def new_events(self) -> tuple[Event, ...]:
+        """The events in the run's journal after `a`, up to and with `b`, oldest first; at most 1,000 (see `events`).
+        Empty if `b` was not committed after `a`, or is of another run."""
+        return tuple(self.events())
+
+    def events(self, *, after: int = 0, limit: int = 1000) -> list[Event]:
+        """Return one page of `new_events`. For the next page, pass the last one's cursor as `after`."""
+        check_integer("after", after, 0)
+        check_integer("limit", limit, 1)
+        run, first, last = self.b.reader.run, self.a.record.seq, self.b.record.seq
+        if self.a.reader.run.key != run.key or last <= first:
+            return []
+        found: list[Event] = []
+        after = max(after, first)
+        while len(found) < limit and after < last:
+            page = self.b.reader.store.journal(run=run.key, after=after, limit=min(limit - len(found), _PAGE))
+            if not page:
+                break
+            events = [to_event(run, entry) for entry in page]
+            found += [event for event in events if event.cursor <= last]
+            after = events[-1].cursor
+        return found
+
+    def _artifacts(self, side: Literal["old", "new"], of: Version, other: Version) -> tuple[Artifact, ...]:
+        """Return the artifacts of one side of the changes that are nowhere in the other version."""
+        found: dict[str, Artifact] = {}
+        for change in self:
+            value = getattr(change, side)
+            if change.source is None and value is not None:
+                found.update((artifact.digest, artifact) for artifact in _artifacts_in(value))
+        if not found:
+            return ()
+        # It may have been moved, or be in a second place. An unchanged part can hold it, too.
+        for value in (_state(other), *(_fact(other, name) for name in _FIELDS)):
+            for artifact in _artifacts_in(value):
+                found.pop(artifact.digest, None)
+        for artifact in found.values():
+            artifact.bind(StoredContent(of.reader.store, bytes.fromhex(artifact.digest)))
+        return tuple(found.values())
 
     def __bool__(self) -> bool:
         """Return whether there is any difference."""
@@ -163,6 +223,24 @@ def _pair(one: list[Version], two: list[Version]) -> Iterator[StepPair]:
         yield StepPair(version.step, version, waiting.pop((version.step, seen[version.step]), None))
     for (step, _), version in waiting.items():
         yield StepPair(step, None, version)
+
+
+def _artifacts_in(value: Any) -> Iterator[Artifact]:
+    """Yield the artifacts in a value, frozen or not."""
+    kind = type(value)
+    if kind is Artifact:
+        yield value
+    elif kind is Box:
+        if any(nested_artifacts(value.code, value.data)):
+            yield from artifacts_within(open_box(value))
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _artifacts_in(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _artifacts_in(item)
+    elif kind not in NATIVE:
+        yield from artifacts_within(value)
 
 
 def _state(version: Version) -> Any:

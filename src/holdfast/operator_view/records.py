@@ -200,6 +200,24 @@ class ChangeView(TypedDict):
     summary: str
 
 
+class ArtifactView(TypedDict):
+    """An artifact that a version refers to."""
+
+    digest: str
+    size: int
+    name: str | None
+
+
+class BetweenView(TypedDict):
+    """Artifacts and events that the later of two versions has and the earlier one has not; `events_after` is the cursor
+    for further events, null if these are all."""
+
+    new_artifacts: list[ArtifactView]
+    removed_artifacts: list[ArtifactView]
+    new_events: list[EventView]
+    events_after: int | None
+
+
 class StepPairView(TypedDict):
     """A step of one timeline and its counterpart on another."""
 
@@ -481,6 +499,18 @@ def queue_view(queue: QueueSummary) -> QueueView:
 def breaker_view(breaker: BreakerSummary) -> BreakerView:
     """Return the view of a circuit breaker."""
     return view_of(BreakerView, breaker)
+
+
+def between_view(found: Diff, *, after: int = 0, limit: int = 100) -> BetweenView:
+    """Return the view of the artifacts that came and went between two versions, and of a page of the events."""
+    events = found.events(after=after, limit=limit)
+    is_all = not events or not found.events(after=events[-1].cursor, limit=1)
+    return {
+        "new_artifacts": [view_of(ArtifactView, each) for each in found.new_artifacts],
+        "removed_artifacts": [view_of(ArtifactView, each) for each in found.removed_artifacts],
+        "new_events": [event_view(each) for each in events],
+        "events_after": None if is_all else events[-1].cursor,
+    }
 
 
 def changes_of(found: Diff) -> list[tuple[Change, str]]:

@@ -1,10 +1,12 @@
 """Artifacts: handles of large values that are stored outside of the state, under the hash of their content.
 
 The state contains only the handle: digest, size, name. The content is read on demand, in pieces, and may be larger
-than memory. `artifact(…)` makes a handle from bytes, a path or an open binary file; the commit that first contains
-the handle writes the content to the store.
+than memory. `artifact(…)` makes a handle from bytes, a path, an open binary file, or any other value that can be
+stored: its content is then the encoded value, after a mark. The commit that first contains the handle writes the
+content to the store.
 
 Invariant: `digest` is the SHA-256 of the content; content that does not match is never returned.
+Invariant: an artifact of a value is a copy: a later change of the value does not change it.
 """
 
 from __future__ import annotations
@@ -15,12 +17,14 @@ import threading
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from holdfast.atomic_file import write_atomically
-from holdfast.errors import InvalidCall, NotFound
+from holdfast.errors import InvalidCall, NotFound, UnsupportedValue
 
 PIECE = 1 << 20
+#: The start of content that is an encoded value.
+VALUE_MARK = b"holdfast value 1\n"
 
 Pieces = Callable[[], Iterator[bytes]]
 
@@ -64,6 +68,18 @@ class Artifact:
         """Return the content."""
         return b"".join(self.pieces())
 
+    def load(self) -> Any:
+        """Return the value that `artifact` was given, as a copy of its own. `InvalidCall` if the content is not a value
+        but bytes, which `read` returns."""
+        from holdfast.tree.codec import decode
+
+        content = self.read()
+        if not content.startswith(VALUE_MARK):
+            raise InvalidCall(
+                f"artifact {self.digest[:12]} contains bytes, not a value: call read()", artifact=self.digest
+            )
+        return decode(memoryview(content)[len(VALUE_MARK) :])
+
     def open(self) -> BinaryIO:
         """Return the content as a binary file that is read on demand."""
         return io.BufferedReader(_PieceReader(self.pieces()), PIECE)
@@ -89,14 +105,14 @@ class Artifact:
         return f"<Artifact{name} {self.digest[:12]} {self.size} bytes>"
 
 
-def artifact(source: bytes | str | os.PathLike[str] | BinaryIO, name: str | None = None) -> Artifact:
-    """Return a handle of bytes, of the file at a path, or of an open binary file."""
+def artifact(source: Any, name: str | None = None) -> Artifact:
+    """Return a handle of bytes, of the file at a path (a `str` is a path), of an open binary file, or of any other
+    value that can be stored: a list, a dict, an array, an object of a registered class. `read` returns the content of
+    bytes and files, `load` the value. Equal values are stored once."""
     if name is not None and not isinstance(name, str):
         raise InvalidCall(f"the name of an artifact is a string, not {type(name).__name__}")
     if isinstance(source, bytes | bytearray | memoryview):
-        content = bytes(source)
-        digest = sha256(content).hexdigest()
-        return Artifact(digest, len(content), name, lambda: _slices(content), arrives=True)
+        return _of_content(bytes(source), name)
     if isinstance(source, str | os.PathLike):
         path = Path(source)
         try:
@@ -110,10 +126,38 @@ def artifact(source: bytes | str | os.PathLike[str] | BinaryIO, name: str | None
         raise InvalidCall(_TEXT_MODE)
     if hasattr(source, "read"):
         return _spool(source, name)
-    raise InvalidCall(f"artifact takes bytes, a path or an open binary file, not {type(source).__name__}")
+    return _of_value(source, name)
 
 
 _TEXT_MODE = "artifact takes a file opened in binary mode ('rb')"
+
+
+def without_secrets(made: Artifact, hides: Callable[[Any], bool]) -> Artifact:
+    """Return a new artifact of a value with secrets redacted: itself if there are none."""
+    from holdfast.tree.codec import encode
+
+    if not made.arrives or not next(made.pieces(), b"").startswith(VALUE_MARK):
+        return made
+    content = VALUE_MARK + encode(made.load(), hides)
+    redacted = _of_content(content, made.name)
+    return made if redacted.digest == made.digest else redacted
+
+
+def _of_value(value: Any, name: str | None) -> Artifact:
+    from holdfast.tree.codec import artifacts_in, encode
+    from holdfast.tree.fold import Folder
+
+    # A draft is encoded as it is now, and continues.
+    data = encode(Folder(None, consume=False).fold(value))
+    if next(artifacts_in(data), None) is not None:
+        raise UnsupportedValue(
+            "an artifact cannot contain another one, which the store would not find in it: put both into the state"
+        )
+    return _of_content(VALUE_MARK + data, name)
+
+
+def _of_content(content: bytes, name: str | None) -> Artifact:
+    return Artifact(sha256(content).hexdigest(), len(content), name, lambda: _slices(content), arrives=True)
 
 
 def _spool(source: BinaryIO, name: str | None) -> Artifact:

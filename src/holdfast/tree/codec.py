@@ -127,6 +127,12 @@ def nested_artifacts(code: int, data: bytes) -> Iterator[bytes]:
         yield from _artifacts_in(_decode(_plain_parts, data))
 
 
+def artifacts_in(data: bytes) -> Iterator[bytes]:
+    """Yield the digests of the artifacts in `encode`'s bytes."""
+    if ARTIFACT in data:
+        yield from _artifacts_in(_decode(_plain_parts, data))
+
+
 def _artifacts_in(value: Any) -> Iterator[bytes]:
     if type(value) is Ext:
         yield from nested_artifacts(value.code, bytes(value.data))

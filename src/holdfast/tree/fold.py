@@ -20,7 +20,7 @@ from typing import Any
 from holdfast.errors import InvalidCall, UnsupportedValue
 from holdfast.tree import path as paths
 from holdfast.tree.adapter import Replaced
-from holdfast.tree.artifact import Artifact
+from holdfast.tree.artifact import Artifact, without_secrets
 from holdfast.tree.codec import (
     ARTIFACT,
     MAX_DEPTH,
@@ -238,6 +238,8 @@ class Folder:
             if known is not None:
                 return base if known is base or same(known, base) else known
         kind = kind_of(value)
+        if type(value) is Artifact and self.redact is not None and value.arrives:
+            value = without_secrets(value, self.redact.hides)
         replaced = Replaced.total
         # Before it is encoded: a change by another thread meanwhile is noticed the next time.
         witness = Witness.of(value) if self._cache is not None and kind.boxed else None
@@ -245,11 +247,20 @@ class Folder:
         if ext.code == ARTIFACT or ARTIFACT in bytes(ext.data):
             stored = {digest.hex() for digest in nested_artifacts(ext.code, bytes(ext.data))}
             # Without the artifacts of redacted fields.
-            self.arrivals += [
+            arrivals = [
                 artifact
                 for artifact in artifacts_within(value)
                 if artifact.arrives and artifact.digest in stored
             ]
+            if self.redact is not None and type(value) is not Artifact:
+                for artifact in arrivals:
+                    if without_secrets(artifact, self.redact.hides) is not artifact:
+                        raise UnsupportedValue(
+                            "an artifact within an object contains a key that is redacted: remove it first, or put the "
+                            "artifact into a dict or a list",
+                            type=type(value).__name__,
+                        )
+            self.arrivals += arrivals
         if kind.boxed:
             box = base if _is_box(base, ext) else Box(ext.code, bytes(ext.data))
             if (

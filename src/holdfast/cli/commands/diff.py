@@ -15,8 +15,8 @@ from holdfast.cli.output import Column, Output
 from holdfast.errors import InvalidCall
 from holdfast.history.compare import Diff, StepPair
 from holdfast.operator_view.lookup import changes_below, resolve_version, versions_to_compare
-from holdfast.operator_view.records import change_view, changes_of, reference_to, step_pair_view
-from holdfast.operator_view.text import as_json, brief, count, dumps, plain
+from holdfast.operator_view.records import between_view, change_view, changes_of, reference_to, step_pair_view
+from holdfast.operator_view.text import as_json, brief, count, dumps, plain, size
 from holdfast.tree import path as paths
 from holdfast.tree.diff import Change
 
@@ -119,17 +119,29 @@ def diff_command(
         _stat(out, changes)
     elif out.json:
         records = [change_view(*each) for each in changes]
-        out.document({"a": reference_to(one), "b": reference_to(other), "changes": records})
+        out.document(
+            {"a": reference_to(one), "b": reference_to(other), "changes": records, **between_view(found)}
+        )
     elif out.is_for_people:
         out.text(out.styled(f"{reference_to(one)} → {reference_to(other)}", "bold"))
         for change in changes:
             out.text(change.line(out))
+        _artifacts(out, found)
         if not changes:
             out.text("no difference")
     else:
         for change in changes:
             out.fields(change.fields())
     return exit_codes.FINDINGS if exit_code and changes else exit_codes.DONE
+
+
+def _artifacts(out: Output, found: Diff) -> None:
+    """Print the artifacts that came and went."""
+    for sign, artifacts in (("added", found.new_artifacts), ("removed", found.removed_artifacts)):
+        for artifact in artifacts:
+            mark, colour = _SIGNS[sign]
+            line = out.styled(f"{mark} ", colour).append("artifact ", "bold").append(artifact.digest[:12])
+            out.text(line.append(f"  {plain(artifact.name or '')}  {size(artifact.size)}", colour))
 
 
 def _stat(out: Output, changes: Sequence[DiffLine]) -> None:
@@ -163,6 +175,7 @@ def compare_command(ctx: CommandContext, a: str, b: str) -> None:
                 "b": reference_to(found.right),
                 "steps": steps,
                 "changes": changes,
+                **between_view(found.diff),
             }
         )
         return
@@ -184,6 +197,7 @@ def compare_command(ctx: CommandContext, a: str, b: str) -> None:
             if not place and found.steps:
                 out.text("")
             out.text(change.line(out))
+        _artifacts(out, found.diff)
         if not found.steps and not found.diff:
             out.text("no difference")
 

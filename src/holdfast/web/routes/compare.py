@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -10,9 +10,11 @@ from msgspec import Meta
 from holdfast.operator_view.actions import describe_preview
 from holdfast.operator_view.lookup import changes_below, resolve_version, version_in_run, versions_to_compare
 from holdfast.operator_view.records import (
+    BetweenView,
     ChangeView,
     PreviewView,
     StepPairView,
+    between_view,
     change_view,
     changes_of,
     preview_view,
@@ -21,10 +23,12 @@ from holdfast.operator_view.records import (
 )
 from holdfast.operator_view.truncate import TruncationLimits, value_node
 from holdfast.tree.diff import Change
-from holdfast.web.operation import Limit, Name, OperationTable, Path, Query, Ref, Role
+from holdfast.web.operation import Cursor, Limit, Name, OperationTable, Path, Query, Ref, Role
 from holdfast.web.service import Service
 
 TABLE = OperationTable("compare")
+#: Events of one response.
+_EVENTS = 100
 
 
 class DiffQuery(Query):
@@ -37,9 +41,10 @@ class DiffQuery(Query):
         False
     )
     limit: Limit = 1000
+    events_after: Cursor = 0
 
 
-class DiffView(TypedDict):
+class DiffView(BetweenView):
     """Changes from one version to another; `count` is their total number."""
 
     a: str
@@ -62,6 +67,7 @@ class CompareQuery(Query):
     b: Ref
     cut: bool = False
     limit: Limit = 1000
+    events_after: Cursor = 0
 
 
 class ComparisonView(DiffView):
@@ -101,6 +107,7 @@ def get_diff(service: Service, query: DiffQuery) -> DiffView:
         "b": reference_to(other),
         "changes": [_change(*each, query.cut) for each in changes[: query.limit]],
         "count": len(changes),
+        **between_view(found, after=query.events_after, limit=min(query.limit, _EVENTS)),
     }
 
 
@@ -124,6 +131,7 @@ def get_comparison(service: Service, query: CompareQuery) -> ComparisonView:
         "step_count": len(found.steps),
         "changes": [_change(*each, query.cut) for each in changes[: query.limit]],
         "count": len(changes),
+        **between_view(found.diff, after=query.events_after, limit=min(query.limit, _EVENTS)),
     }
 
 
