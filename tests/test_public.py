@@ -20,6 +20,7 @@ NAMES = [
     "Blame",
     "Breaker",
     "BreakerOpen",
+    "BreakerSummary",
     "Cancelled",
     "Change",
     "CodeChanged",

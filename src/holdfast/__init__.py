@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from holdfast.history.summary import VersionSummary
     from holdfast.history.version import NotStored, Version
     from holdfast.model.public import (
+        BreakerSummary,
         Collected,
         Event,
         Problem,
@@ -111,6 +112,7 @@ __all__ = [
     "Blame",
     "Breaker",
     "BreakerOpen",
+    "BreakerSummary",
     "Cancelled",
     "Change",
     "CodeChanged",
@@ -224,6 +226,7 @@ _MODULES = {
     "NotStored": "history.version",
     "Version": "history.version",
     "VersionSummary": "history.summary",
+    "BreakerSummary": "model.public",
     "Collected": "model.public",
     "Event": "model.public",
     "Problem": "model.public",
