@@ -69,6 +69,11 @@ def use(adapter: Adapter) -> AbstractContextManager[None]:
     return _Use(adapter)
 
 
+def is_in_use() -> bool:
+    """Return whether an adapter is in use in this thread or task."""
+    return _current.get() is not None
+
+
 def replace(value: Any, explain: Callable[[Any], str]) -> None:
     """Return if the adapter has registered the class of a value of an unknown type. Raise `Replaced` if it stores
     another value instead; otherwise, or without an adapter, raise `UnsupportedValue`."""

@@ -34,6 +34,7 @@ from holdfast.errors import IncompatibleFormat, InvalidCall, UnknownTimeZone, Un
 from holdfast.tree import adapter
 from holdfast.tree.artifact import Artifact
 from holdfast.tree.class_names import is_of_program, own_name, type_name
+from holdfast.tree.frameworks import integration_hint
 
 
 def _split_named(obj: Any) -> dict[str, Any]:
@@ -400,13 +401,29 @@ def _identity(cls: type) -> tuple[str, str]:
 
 def _why_not(value: Any) -> str:
     cls = type(value)
-    name = own_name(cls)
-    registrable = (
+    # An integration that refuses a value does not name itself.
+    hint = "" if adapter.is_in_use() else integration_hint(cls)
+    if not hint:
+        return _reason(value)
+    more = "" if _is_registrable(cls) else ", split=…, join=…"
+    own = f"in a history of your own, call holdfast.register({cls.__name__}{more}) first"
+    return f"{own_name(cls)} is {hint}; {own}"
+
+
+def _is_registrable(cls: type) -> bool:
+    """Return whether `register` needs no functions for a class."""
+    return (
         is_dataclass(cls)
         or issubclass(cls, enum.Enum | msgspec.Struct | Exception)
         or hasattr(cls, "_fields")
+        or hasattr(cls, "__pydantic_fields__")
     )
-    if registrable or hasattr(cls, "__pydantic_fields__"):
+
+
+def _reason(value: Any) -> str:
+    cls = type(value)
+    name = own_name(cls)
+    if _is_registrable(cls):
         return f"{name} is not registered: call holdfast.register({cls.__name__}) first"
     if isinstance(value, Awaitable):
         return f"{name} cannot be stored, its result can: write `await` before the call that returned it"
