@@ -1,0 +1,550 @@
+"""Stageflow: the research on snapshot versioning and rollback, section by section, as it holds in Holdfast."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import datetime as dt
+import gc
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+pytest.importorskip("stageflow")
+
+from stageflow.api import Pipeline, StageContext, StageKind
+from stageflow.context import ContextSnapshot, Message, RunIdentity
+from stageflow.context.conversation import Conversation
+from stageflow.context.enrichments import Enrichments, MemoryEnrichment
+from stageflow.pipeline.dag import UnifiedStageExecutionError
+
+import holdfast
+from database import Database
+from holdfast import CorruptVersion, Holdfast, Retention
+from holdfast.integrations.stageflow import durable, results_of, snapshot_of
+
+pytest_plugins = ["postgres_fixtures"]
+
+RAN: list[str] = []
+AT = dt.datetime(2026, 2, 28, 23, 59, 59, 1, tzinfo=dt.UTC)
+SNAPSHOT: ContextSnapshot[Any] = ContextSnapshot(
+    run_id=RunIdentity(pipeline_run_id=UUID(int=1), created_at=AT),
+    conversation=Conversation(messages=[Message("user", "Where does kelp grow?", AT, {"tokens": 2**70})]),
+    enrichments=Enrichments(memory=MemoryEnrichment(recent_topics=["kelp"]), web_results=[{"n": (1, None)}]),
+    input_text="kelp \ud800 \0",
+    execution_mode="practice",
+    created_at=AT,
+    metadata={"model": "small-1", "nested": {"list": [1, 1.0, True, -0.0, {1, 2}]}},
+)
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> None:
+    RAN.clear()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def hf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Holdfast]:
+    where = tmp_path / "runs.db" if request.param == "sqlite" else request.getfixturevalue("url")
+    with holdfast.open(where) as opened:
+        yield opened
+
+
+def stage(name: str, does: Callable[[StageContext], Any] | None = None) -> Any:
+    async def run(ctx: StageContext) -> dict[str, Any]:
+        RAN.append(name)
+        found = None if does is None else does(ctx)
+        return {"from": name} if found is None else found
+
+    return run
+
+
+def chain(*names: str, **does: Callable[[StageContext], Any]) -> Pipeline:
+    """Stages one after another."""
+    pipeline = Pipeline(name="article")
+    before: tuple[str, ...] = ()
+    for name in names:
+        pipeline = pipeline.with_stage(name, stage(name, does.get(name)), StageKind.WORK, dependencies=before)
+        before = (name,)
+    return pipeline
+
+
+def fail(_: StageContext) -> None:
+    raise ConnectionError("the service does not answer")
+
+
+def execute(pipeline: Pipeline, hf: Holdfast, run_id: str, **context: Any) -> Any:
+    return asyncio.run(durable(pipeline, hf, run_id).run(**context))
+
+
+class TestAgentStateManagement:
+    """Industry Context: Agent State Management Challenges"""
+
+    def test_version_records_what_shaped_the_behaviour(self, hf: Holdfast) -> None:
+        """A version has the model, the prompt and any other value that shaped it, beside the state that it left."""
+        log = hf.history("r")
+        log.commit({"memory": ["a"]}, annotations={"model": "small-1", "prompt": "v3", "temperature": 0.2})
+        log.commit({"memory": ["a", "b"]}, annotations={"model": "small-2", "prompt": "v3"})
+        assert hf.diff("r@1", "r@2").fields()["annotations.model"] == {"from": "small-1", "to": "small-2"}
+
+    def test_rollback_restores_the_accumulated_state(self, hf: Holdfast) -> None:
+        """Unlike the original, a rollback brings the accumulated memory back and not only the code."""
+        log = hf.history("r")
+        log.commit({"memory": ["good"], "cache": {"k": 1}}, tags=["good"])
+        log.commit({"memory": ["good", "poisoned"], "cache": {}})
+        log.rollback(to="good", reason="poisoned memory")
+        assert log.head.state == {"memory": ["good"], "cache": {"k": 1}}
+
+
+class TestDurableExecution:
+    """Durable Execution Patterns"""
+
+    def test_pipeline_resumes_at_the_stage_that_failed(self, hf: Holdfast) -> None:
+        """Unlike the original, a pipeline that failed continues at the failed stage: completed stages do not run
+        again."""
+        with pytest.raises(UnifiedStageExecutionError):
+            execute(chain("plan", "search", "write", write=fail), hf, "r", input_text="kelp")
+        execute(chain("plan", "search", "write"), hf, "r", input_text="kelp")
+        assert RAN == ["plan", "search", "write", "write"]
+
+    def test_version_has_step_time_and_state(self, hf: Holdfast) -> None:
+        """Each version says which stage made it, when, from what input, and holds the whole state."""
+        execute(chain("plan"), hf, "r", input_text="kelp")
+        version = hf.history("r").at(2)
+        assert version.step == "plan"
+        assert version.at.tzinfo is not None
+        assert snapshot_of(version).input_text == "kelp"
+        assert results_of(version)["plan"].data == {"from": "plan"}
+
+    def test_any_version_can_be_continued(self, hf: Holdfast) -> None:
+        """Execution continues from any version, the newest or an earlier one."""
+        execute(chain("plan", "search", "write"), hf, "r", input_text="kelp")
+        for number in (4, 3, 2):
+            RAN.clear()
+            hf.history("r").rollback(to=number)
+            execute(chain("plan", "search", "write"), hf, "r", input_text="kelp")
+            assert len(RAN) == 4 - number
+
+
+class TestEventSourcing:
+    """Event Sourcing and Immutable Architecture"""
+
+    def test_version_never_changes(self, hf: Holdfast) -> None:
+        """Unlike the original, a recorded state cannot be changed in place, however deep the change is."""
+        log = hf.history("r")
+        log.commit({"a": {"b": [1, {"c": 2}]}})
+        changes: list[Callable[[Any], object]] = [
+            lambda state: state["a"]["b"].append(1),
+            lambda state: state["a"]["b"][1].update(c=3),
+            lambda state: state.clear(),
+        ]
+        for change in changes:
+            with pytest.raises(TypeError):
+                change(log.head.state)
+        assert log.head.state == {"a": {"b": [1, {"c": 2}]}}
+
+    def test_change_is_a_new_version(self, hf: Holdfast) -> None:
+        """A change makes a new version, and the earlier ones stay readable."""
+        log = hf.history("r")
+        for number in range(5):
+            log.commit({"n": number})
+        assert [log.at(number).state["n"] for number in (1, 2, 3, 4, 5)] == [0, 1, 2, 3, 4]
+
+    def test_source_of_a_value_is_known(self, hf: Holdfast) -> None:
+        """For each value, the version and the stage that wrote it last are known."""
+        log = hf.history("r")
+        log.commit({"a": 1, "b": 1}, step="one")
+        log.commit({"a": 1, "b": 2}, step="two")
+        assert (log.blame("a").step, log.blame("b").step) == ("one", "two")
+
+
+class TestCheckpointRestore:
+    """Checkpoint/Restore Mechanisms"""
+
+    def test_work_moves_to_another_process(self, tmp_path: Path) -> None:
+        """Work that one process left is continued by another that opens the store."""
+        with holdfast.open(tmp_path / "runs.db") as first, pytest.raises(UnifiedStageExecutionError):
+            execute(chain("plan", "write", write=fail), first, "r")
+        with holdfast.open(tmp_path / "runs.db") as second:
+            execute(chain("plan", "write"), second, "r")
+        assert RAN == ["plan", "write", "write"]
+
+    def test_state_is_suspended_and_resumed(self, hf: Holdfast) -> None:
+        """A history that was marked as paused keeps its state and its status until it is continued."""
+        log = hf.history("r")
+        log.commit({"n": 1}, status="paused")
+        assert [run.id for run in hf.runs(status="paused")] == ["r"]
+        log.commit({"n": 2}, status="running")
+        assert [run.id for run in hf.runs(status="paused")] == []
+
+
+class TestTransactionGuarantees:
+    """SagaLLM: Transaction Guarantees for Multi-Agent Planning"""
+
+    def test_failed_stage_leaves_nothing(self, hf: Holdfast) -> None:
+        """A stage that fails after it changed its context leaves no change behind."""
+
+        def half(ctx: StageContext) -> None:
+            ctx.snapshot.metadata["half"] = True
+            raise ConnectionError("no")
+
+        with pytest.raises(UnifiedStageExecutionError):
+            execute(chain("plan", "act", act=half), hf, "r", input_text="kelp")
+        assert "half" not in snapshot_of(hf.history("r").head).metadata
+
+    def test_effects_are_compensated_in_reverse(self, hf: Holdfast) -> None:
+        """A rollback undoes the effects of the steps behind it, the newest first."""
+        undone: list[str] = []
+        with holdfast.testing.isolated_definitions():
+
+            @holdfast.step(name="sf_book", compensate=undone.append)
+            def book(what: str) -> str:
+                return what
+
+            @holdfast.workflow(name="sf_trip")
+            def trip() -> None:
+                book("flight")
+                book("hotel")
+
+            hf.run(trip, run_id="r")
+            hf.rollback("r", to=1, resume=False)
+        assert undone == ["hotel", "flight"]
+
+
+class TestContextSnapshotArchitecture:
+    """ContextSnapshot Architecture"""
+
+    def test_snapshot_with_all_fields_is_read_back_equal(self, hf: Holdfast) -> None:
+        """A context's snapshot is stored with every field, and read back equal in value and type."""
+        hf.history("r").commit({"snapshot": SNAPSHOT})
+        found = hf.history("r").head.state["snapshot"]
+        assert found == SNAPSHOT
+        for field in dataclasses.fields(SNAPSHOT):
+            assert repr(getattr(found, field.name)) == repr(getattr(SNAPSHOT, field.name)), field.name
+
+    def test_documents_of_to_dict_are_kept(self, hf: Holdfast) -> None:
+        """What `to_dict` gives is a state as it is, from which `from_dict` makes the snapshot again."""
+        plain = ContextSnapshot(input_text="kelp", metadata={"n": 1}).to_dict()
+        hf.history("r").commit(plain)
+        again: ContextSnapshot[Any] = ContextSnapshot.from_dict(holdfast.thaw(hf.history("r").head.state))
+        assert again.to_dict() == plain
+
+    def test_snapshot_stays_as_it_was_when_it_was_stored(self, hf: Holdfast) -> None:
+        """Unlike the original, a list within a snapshot that is changed later does not change what was stored."""
+        snapshot: ContextSnapshot[Any] = ContextSnapshot(metadata={"list": [1]})
+        hf.history("r").commit({"snapshot": snapshot})
+        snapshot.metadata["list"].append(2)
+        assert hf.history("r").head.state["snapshot"].metadata == {"list": [1]}
+        hf.history("r").head.state["snapshot"].metadata["list"].append(3)
+        assert hf.history("r").head.state["snapshot"].metadata == {"list": [1]}
+
+
+class TestKeyGap:
+    """Key Gap Identified"""
+
+    def test_snapshots_have_version_numbers(self, hf: Holdfast) -> None:
+        """Unlike the original, each snapshot has a number, and may have tags."""
+        execute(chain("plan", "write"), hf, "r")
+        hf.history("r").tag(2, "planned")
+        assert [version.number for version in hf.history("r").versions()] == [3, 2, 1]
+        assert hf.version("r:planned").step == "plan"
+
+    def test_rollback_is_one_call(self, hf: Holdfast) -> None:
+        """Unlike the original, a rollback is one call, which deletes nothing."""
+        execute(chain("plan", "write"), hf, "r")
+        hf.history("r").rollback(to=2, reason="again")
+        assert hf.history("r").head.step == "plan"
+        assert hf.history("r").at(3).step == "write"
+
+    def test_snapshots_are_compared(self, hf: Holdfast) -> None:
+        """Unlike the original, the difference of two snapshots names each changed place, with old and new value."""
+        execute(chain("plan", "write"), hf, "r")
+        found = hf.diff("r@2", "r@3").fields()
+        assert "state.stages.write" in found
+
+
+class TestHypothesis1:
+    """Hypothesis 1: Version Tracking"""
+
+    def test_each_stage_makes_one_version(self, hf: Holdfast) -> None:
+        """Versions are tracked across stages: one for the input and one for each stage, in order."""
+        execute(chain("plan", "search", "write"), hf, "r")
+        versions = hf.history("r").versions()[::-1]
+        assert [(version.number, version.step) for version in versions] == [
+            (1, None),
+            (2, "plan"),
+            (3, "search"),
+            (4, "write"),
+        ]
+
+    def test_unknown_versions_are_refused(self, hf: Holdfast) -> None:
+        """A version that does not exist, or a reference that cannot be one, is an error and not another version."""
+        execute(chain("plan"), hf, "r")
+        for ref in ("r@99", "r@0", "r:nothing", "r~99", "nothing@1"):
+            with pytest.raises(holdfast.InvalidCall):
+                hf.version(ref)
+
+
+class TestHypothesis2:
+    """Hypothesis 2: Rollback Integrity"""
+
+    def test_rolled_back_state_equals_the_earlier_one(self, hf: Holdfast) -> None:
+        """After a rollback, the snapshot and all outputs equal those that were recorded then."""
+        execute(chain("plan", "write"), hf, "r", input_text="kelp")
+        before = (snapshot_of(hf.version("r@2")), results_of(hf.version("r@2")))
+        hf.history("r").rollback(to=2)
+        head = hf.history("r").head
+        assert (snapshot_of(head), results_of(head)) == before
+        assert hf.verify()
+
+    def test_rollback_can_itself_be_undone(self, hf: Holdfast) -> None:
+        """A rollback is undone by a rollback to a version of the abandoned timeline."""
+        log = hf.history("r")
+        for number in range(3):
+            log.commit({"n": number})
+        log.rollback(to=1)
+        log.rollback(to=3)
+        assert log.head.state["n"] == 2
+        assert [line.parent for line in log.timelines()] == [None, 1, 3]
+
+    def test_rollback_while_others_write_loses_nothing(self, hf: Holdfast) -> None:
+        """A rollback at the moment of other commits leaves each commit on one timeline or the other."""
+        log = hf.history("r")
+        log.commit({})
+
+        def work(number: int) -> None:
+            if number % 5 == 0:
+                hf.history("r").rollback(to=1)
+            else:
+                with hf.history("r").edit(step=f"s{number}") as state:
+                    state[f"k{number}"] = number
+
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(work, range(30)))
+        written = {version.step for version in log.versions(limit=1000)} - {None}
+        assert written == {f"s{number}" for number in range(30) if number % 5}
+        assert hf.verify()
+
+
+class TestHypothesis3:
+    """Hypothesis 3: Serialization Safety"""
+
+    def test_snapshots_are_exact_under_load(self, hf: Holdfast) -> None:
+        """Snapshots that many threads store and read at once are read back equal, every one."""
+
+        def store(number: int) -> bool:
+            snapshot = dataclasses.replace(SNAPSHOT, metadata={"number": number, "data": [number] * 50})
+            with hf.history(f"r{number % 4}").edit(step="store", tags=[f"t{number}"]) as state:
+                state[f"snapshot-{number}"] = snapshot
+            return bool(hf.version(f"r{number % 4}:t{number}").state[f"snapshot-{number}"] == snapshot)
+
+        with ThreadPoolExecutor(8) as pool:
+            assert all(pool.map(store, range(64)))
+        assert hf.verify()
+
+    def test_value_that_cannot_be_stored_is_refused(self, hf: Holdfast) -> None:
+        """Unlike the original, a value that would come back as something else is refused with its path."""
+        with pytest.raises(holdfast.UnsupportedValue) as found:
+            hf.history("r").commit({"metadata": {"clients": [threading.Lock()]}})
+        assert "metadata.clients[0]" in str(found.value)
+        assert hf.runs() == []
+
+
+class TestHypothesis4:
+    """Hypothesis 4: Concurrency Safety"""
+
+    def test_parallel_stages_see_the_same_snapshot(self, hf: Holdfast) -> None:
+        """Unlike the original, stages that run in parallel each have their own copy: none sees another's change."""
+        seen: list[Any] = []
+
+        def change(ctx: StageContext) -> None:
+            seen.append(dict(ctx.snapshot.metadata))
+            ctx.snapshot.metadata["changed"] = True
+
+        pipeline = Pipeline(name="parallel")
+        for name in ("a", "b", "c"):
+            pipeline = pipeline.with_stage(name, stage(name, change), StageKind.WORK)
+        execute(pipeline, hf, "r", metadata={"n": 1})
+        assert seen == [{"n": 1}] * 3
+
+    def test_concurrent_changes_are_merged_or_refused(self, hf: Holdfast) -> None:
+        """Changes of different places are all kept; two changes of one place are an error that names it."""
+        log = hf.history("r")
+        log.commit({"a": 1, "b": 1, "list": []})
+        with log.edit() as first, hf.history("r").edit() as second:
+            first["a"] = 2
+            first["list"].append("x")
+            second["b"] = 2
+            second["list"].append("y")
+        assert (log.head.state["a"], log.head.state["b"]) == (2, 2)
+        assert sorted(log.head.state["list"]) == ["x", "y"]
+
+        def clash() -> None:
+            with log.edit() as one, hf.history("r").edit() as other:
+                one["a"] = 3
+                other["a"] = 4
+
+        with pytest.raises(holdfast.MergeConflict) as found:
+            clash()
+        assert "changes of a:" in str(found.value)
+
+
+class TestHypothesis5:
+    """Hypothesis 5: Memory Management"""
+
+    def test_disk_grows_with_the_change_and_not_with_the_state(self, hf: Holdfast) -> None:
+        """A hundred versions of a state of 300 kB, of which each changes one value, take little more than one."""
+        log = hf.history("r")
+        state = {"documents": [{"id": number, "text": f"{number} " * 50} for number in range(1_500)], "n": 0}
+        first = log.commit(state).size
+        for number in range(100):
+            with log.edit() as draft:
+                draft["n"] = number + 1
+        assert hf.stats().pack_bytes < first * 2
+
+    def test_memory_does_not_grow_with_the_session(self, hf: Holdfast) -> None:
+        """A long session holds a bounded part of its history in memory."""
+        log = hf.history("r")
+        log.commit({"n": 0, "data": "x" * 10_000})
+
+        def work(count: int) -> None:
+            for number in range(count):
+                with log.edit() as draft:
+                    draft["n"] += 1
+                    draft["data"] = f"{number} " * 2_000
+
+        work(50)
+        gc.collect()
+        tracemalloc.start()
+        try:
+            work(150)
+            gc.collect()
+            grown, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        # 150 versions of 6 to 8 kB each.
+        assert grown < 3_000_000
+
+    def test_retention_bounds_the_disk(self, hf: Holdfast) -> None:
+        """Old versions are removed by a policy, except tagged ones and those that others need."""
+        log = hf.history("r")
+        for number in range(30):
+            log.commit({"n": number, "data": [number] * 500}, tags=["good"] if number == 3 else [])
+        log.prune(Retention(last=5))
+        assert {version.number for version in log.versions()} == {4, 26, 27, 28, 29, 30}
+        assert log.at("good").state["n"] == 3
+        assert hf.verify()
+
+
+class TestRiskAnalysis:
+    """Risk Analysis"""
+
+    def test_silent_corruption_is_detected(self, tmp_path: Path) -> None:
+        """Unlike the original, a stored state that was changed behind its back is never served: its hash fails."""
+        with holdfast.open(tmp_path / "runs.db") as hf:
+            for number in range(3):
+                hf.history("r").commit({"n": number, "text": f"{number} " * 100})
+        with Database(tmp_path / "runs.db") as database:
+            database.execute("UPDATE journal SET pack = zeroblob(length(pack)) WHERE number = 2")
+        with holdfast.open(tmp_path / "runs.db") as hf:
+            with pytest.raises(CorruptVersion, match="version 2"):
+                hf.version("r@2").state  # noqa: B018
+            assert hf.version("r@1").state["n"] == 0
+            assert not hf.verify()
+
+    def test_rollback_to_a_known_good_state_does_not_fail_because_of_bad_ones(self, tmp_path: Path) -> None:
+        """Versions that are damaged do not stop a rollback to one that is not."""
+        with holdfast.open(tmp_path / "runs.db") as hf:
+            for number in range(3):
+                hf.history("r").commit({"n": number, "text": f"{number} " * 100})
+        with Database(tmp_path / "runs.db") as database:
+            database.execute("UPDATE journal SET pack = zeroblob(length(pack)) WHERE number = 2")
+        with holdfast.open(tmp_path / "runs.db") as hf:
+            hf.history("r").rollback(to=1)
+            assert hf.history("r").head.state["n"] == 0
+
+    def test_active_version_is_known(self, hf: Holdfast) -> None:
+        """Unlike the original, the active version is one word, `head`, and each version says which one it follows."""
+        log = hf.history("r")
+        for number in range(3):
+            log.commit({"n": number})
+        log.rollback(to=1)
+        log.commit({"n": 9})
+        assert (log.head.number, log.head.parent, log.head.timeline) == (4, 1, 2)
+        assert hf.version("r@head").number == 4
+
+    def test_write_from_an_old_version_is_refused_on_request(self, hf: Holdfast) -> None:
+        """A writer that says from which version its state was made is refused if the head has moved."""
+        log = hf.history("r")
+        seen = log.commit({"n": 1})
+        log.commit({"n": 2})
+        with pytest.raises(holdfast.StaleVersion):
+            log.commit({"n": 3}, expected=seen)
+
+
+class TestSuccessCriteria:
+    """Success Criteria"""
+
+    def test_versions_are_identified_and_compared(self, hf: Holdfast) -> None:
+        """Two versions have different numbers and hashes, and their difference is exact."""
+        log = hf.history("r")
+        one, two = log.commit({"n": 1, "x": [1, 2]}), log.commit({"n": 1, "x": [1, 2, 3]})
+        assert (one.number, one.hash) != (two.number, two.hash)
+        assert [change.where for change in hf.diff(one, two).changes] == ["x[2]"]
+
+    def test_every_snapshot_of_a_pipeline_is_preserved(self, hf: Holdfast) -> None:
+        """The round trip of snapshots is exact for every version of a pipeline, also after a rollback and a prune."""
+        given = {"input_text": SNAPSHOT.input_text, "metadata": SNAPSHOT.metadata}
+        execute(chain("plan", "write"), hf, "r", **given)
+        expected = {number: snapshot_of(hf.version(f"r@{number}")) for number in (1, 2, 3)}
+        assert {repr(each.metadata) for each in expected.values()} == {repr(SNAPSHOT.metadata)}
+        hf.history("r").rollback(to=2)
+        hf.history("r").prune(Retention(last=2))
+        assert snapshot_of(hf.history("r").head) == expected[2]
+
+    def test_parallel_access_does_not_corrupt(self, hf: Holdfast) -> None:
+        """Readers that read while writers write see whole versions, each as it was committed."""
+        log = hf.history("r")
+        log.commit({"a": 0, "b": 0})
+        stop = threading.Event()
+        torn: list[Any] = []
+
+        def read() -> None:
+            while not stop.is_set():
+                state = hf.history("r").head.state
+                if state["a"] != state["b"]:
+                    torn.append(holdfast.thaw(state))
+
+        readers = [threading.Thread(target=read) for _ in range(4)]
+        for reader in readers:
+            reader.start()
+        for number in range(60):
+            log.commit({"a": number, "b": number})
+        stop.set()
+        for reader in readers:
+            reader.join()
+        assert torn == []
+        assert hf.verify()
+
+
+class TestNextSteps:
+    """Next Steps"""
+
+    @pytest.mark.parametrize("broken", ["plan", "search", "write"])
+    def test_pipeline_recovers_from_a_failure_at_each_stage(self, hf: Holdfast, broken: str) -> None:
+        """Whichever stage fails, the next execution runs that one and the later ones, and ends with the same
+        results."""
+        names = ("plan", "search", "write")
+        with pytest.raises(UnifiedStageExecutionError):
+            execute(chain(*names, **{broken: fail}), hf, "r", input_text="kelp")
+        results = execute(chain(*names), hf, "r", input_text="kelp")
+        assert {name: output.data for name, output in results.items()} == {
+            name: {"from": name} for name in names
+        }
+        assert sorted(RAN) == sorted([*names, broken])
