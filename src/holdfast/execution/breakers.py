@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 _PREFIX = "breaker:"
 #: The index of waiting runs: those that workers execute, and those that monitors resume.
 _WAITING, _WAITING_UNOWNED = "breaker_wait:q:", "breaker_wait:u:"
+#: Digits of the hash of a breaker's name in the index: a name may have any length.
+_DIGITS = 32
 _PAGE = 100
 #: Microseconds between the turns of two waiting runs: a share of the time that the breaker stays open, within bounds.
 _SHARE = 20
@@ -254,17 +256,18 @@ def wake(engine: EngineContext, name: str, most: int | None = None) -> None:
         engine.publisher.wake()
 
 
-def due_unowned(engine: EngineContext, limit: int) -> Iterator[RunRecord]:
-    """Yield runs in no queue whose turn has come: monitors resume them."""
-    now = engine.context.clock()
-    for number, entry in enumerate(_names(engine.store, _WAITING_UNOWNED)):
-        if number >= limit:
-            return
-        run = engine.store.run(entry[len(_WAITING_UNOWNED) + 33 :])
+def due_unowned(engine: EngineContext, after: str, limit: int) -> tuple[list[RunRecord], str]:
+    """Return runs in no queue whose turn has come, of one page of those that wait, and where the next page starts:
+    monitors resume them."""
+    now, found = engine.context.clock(), []
+    page = engine.store.value_names(_WAITING_UNOWNED, after=after, limit=limit)
+    for entry in page:
+        run = engine.store.run(entry[len(_WAITING_UNOWNED) + _DIGITS + 1 :])
         if run is None or run.status in ENDED:
             _drop(engine.store, entry)
         elif run.status == "suspended" and run.due is not None and run.due <= now:
-            yield run
+            found.append(run)
+    return found, page[-1] if len(page) == limit else ""
 
 
 def _brought_forward(run: RunRecord, name: str, due: int) -> Append | None:
@@ -298,7 +301,7 @@ def _take_turn(engine: EngineContext, name: str) -> int:
 
 def _entry(name: str, run_id: str, *, owned: bool) -> str:
     prefix = _WAITING if owned else _WAITING_UNOWNED
-    return f"{prefix}{sha256(name.encode()).hexdigest()[:32]}:{run_id}"
+    return f"{prefix}{sha256(name.encode()).hexdigest()[:_DIGITS]}:{run_id}"
 
 
 def _enter(store: Store, entry: str) -> None:

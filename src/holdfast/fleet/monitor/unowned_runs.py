@@ -190,6 +190,8 @@ class UnownedRuns:
         self._threads: dict[str, threading.Thread] = {}
         #: Failed attempts to resume each.
         self._failed: dict[str, int] = {}
+        #: Where the next page of the runs that wait for circuit breakers starts.
+        self._breaker_page = ""
         #: Runs that could not be stalled, with the revision at which that was tried.
         self._hopeless: dict[str, int] = {}
         self._warnings = Warnings()
@@ -238,8 +240,10 @@ class UnownedRuns:
         return stalled
 
     def _waiting_for_breakers(self) -> list[RunRecord]:
-        """Return the runs in no queue that a circuit breaker has stopped, and that may try again now."""
-        return [run for run in breakers.due_unowned(self._engine, _UNOWNED_PAGE) if knows(run)]
+        """Return runs in no queue that a circuit breaker has stopped, and that may try again now; each check looks at
+        one page of those that wait."""
+        found, self._breaker_page = breakers.due_unowned(self._engine, self._breaker_page, _UNOWNED_PAGE)
+        return list(filter(knows, found))
 
     def overdue(self) -> list[tuple[str, str]]:
         """Return the runs that the next check stalls because no process with their code appeared, with the reason."""
