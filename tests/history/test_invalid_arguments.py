@@ -375,7 +375,7 @@ def test_methods_refuse_arguments_of_the_wrong_type(hf: Holdfast, log: History) 
         lambda: hf.export_run("nope", "file"),
         lambda: hf.delete("nope"),
         lambda: holdfast.register(5),  # type: ignore[arg-type]
-        lambda: holdfast.artifact(5),  # type: ignore[arg-type]
+        lambda: holdfast.artifact(object()),
         lambda: holdfast.artifact("/nowhere/at/all"),
         lambda: holdfast.open(""),
         lambda: holdfast.open("postgres://x"),

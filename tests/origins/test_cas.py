@@ -428,7 +428,7 @@ class TestRollbackWorkflowFlow:
     """Rollback Workflow Flow"""
 
     def test_bad_output_is_made_again(self, hf: Holdfast) -> None:
-        """A completed run with a bad output is rolled back to the version before it, and completes anew."""
+        """A completed run with a bad output is rolled back to the version before it, and completes again."""
         MARKETER[:] = [bad, good]
         assert hf.run(content_strategy, "AI", run_id=ID).result == "BUY NOW!!!"
         run = hf.rollback(ID, 2)
@@ -532,7 +532,7 @@ class TestABTestingDifferentAgents:
         assert ran.overridden
 
     def test_outputs_are_compared(self, hf: Holdfast) -> None:
-        """A fork runs beside the original, and a comparison shows step by step where the two differ."""
+        """A fork runs independently of the original, and a comparison shows step by step where the two differ."""
         hf.run(content_strategy, "AI", run_id=ID)
         hf.fork(f"{ID}@2", "agent-b", overrides={"cas_marketer": lambda insights: insights.upper()})
         assert hf.resume("agent-b").result == "INSIGHTS ON AI"

@@ -330,7 +330,7 @@ class TestBasicSaveRestore:
     """Basic Save/Restore"""
 
     def test_storage_and_artifacts_come_back(self, hf: Holdfast) -> None:
-        """Values and artifacts of a saved state are read back equal, after which the work goes on."""
+        """Values and artifacts of a saved state are read back equal, and the work continues."""
         with hf.history("my").edit(step="one", tags=["checkpoint"]) as state:
             state["step1"] = "completed"
             state["embedding"] = artifact([1.0, 2.0, 3.0])

@@ -87,7 +87,7 @@ class TestAgentStateManagement:
     """Industry Context: Agent State Management Challenges"""
 
     def test_version_records_what_shaped_the_behaviour(self, hf: Holdfast) -> None:
-        """A version has the model, the prompt and any other value that shaped it, beside the state that it left."""
+        """A version has the model, the prompt and any other value that shaped it, along with the state that it left."""
         log = hf.history("r")
         log.commit({"memory": ["a"]}, annotations={"model": "small-1", "prompt": "v3", "temperature": 0.2})
         log.commit({"memory": ["a", "b"]}, annotations={"model": "small-2", "prompt": "v3"})

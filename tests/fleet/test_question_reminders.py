@@ -24,7 +24,7 @@ from holdfast import (
     Watchdog,
     workflow,
 )
-from holdfast.execution import open_questions, questions
+from holdfast.execution import loop_questions, questions
 from holdfast.model.public import Question
 
 stage = s.stage
@@ -147,17 +147,17 @@ def test_inbox_is_in_order_and_filters_are_combined(stage: Stage) -> None:
     keys = {f"run-{number}": number for number in range(24)}
     every.sort(key=lambda each: (-each.priority, each.opened, keys[each.run]))
     assert stage.hf.inbox() == every
-    for flow in (None, "inbox_asks", "none"):
+    for name in (None, "inbox_asks", "none"):
         for person in (None, "ana", "eve"):
             for waiting in (None, HOUR, timedelta(hours=20), 0):
                 expected = [
                     each
                     for each in every
-                    if flow in (None, each.workflow)
+                    if name in (None, each.workflow)
                     and person in (None, each.assignee)
                     and (waiting is None or _waits(stage, each, waiting))
                 ]
-                given: dict[str, Any] = {"workflow": flow, "assignee": person, "waiting_longer_than": waiting}
+                given: dict[str, Any] = {"workflow": name, "assignee": person, "waiting_longer_than": waiting}
                 assert stage.hf.inbox(**given) == expected
                 assert _by_pages(stage, 5, **given) == expected
     assert stage.hf.inbox(kind="stalled") == stage.hf.inbox(kind="loop") == []
@@ -489,5 +489,5 @@ def test_question_of_an_unknown_loop_names_the_way_to_answer(stage: Stage) -> No
     ):
         with pytest.raises(holdfast.HoldfastError):
             call()
-    assert open_questions.is_control_run("loop/a/control")
-    assert not open_questions.is_control_run("loop/control")
+    assert loop_questions.is_control_run("loop/a/control")
+    assert not loop_questions.is_control_run("loop/control")
