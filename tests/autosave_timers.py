@@ -8,19 +8,27 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from holdfast.compat.autosave import active_timers
 from patience import until
 
 
 @pytest.fixture(autouse=True)
 def no_timer_is_left() -> Iterator[None]:
     yield
-    until(lambda: not timers())
+    until(lambda: not timers() and not threads())
 
 
-def timers() -> list[threading.Thread]:
+def timers() -> list[Any]:
+    """Return the timers that are running."""
+    return list(active_timers())
+
+
+def threads() -> list[threading.Thread]:
+    """Return the threads that all timers share."""
     return [thread for thread in threading.enumerate() if thread.name.startswith("holdfast-autosave")]
 
 

@@ -46,6 +46,7 @@ NAMES = [
     "InvalidCall",
     "InvalidReference",
     "InvalidSnapshot",
+    "InvalidState",
     "LeaseExpired",
     "LeaseLost",
     "LimitExceeded",

@@ -27,6 +27,7 @@ from holdfast.history import branching
 from holdfast.history.context import StoreContext
 from holdfast.history.history import History
 from holdfast.history.journal import read_events
+from holdfast.history.prune import long_leaves
 from holdfast.history.redaction import Redaction, RedactionPatterns, redact_json
 from holdfast.history.version import Version
 from holdfast.items import Items
@@ -439,12 +440,19 @@ class Holdfast:
     # Runs and versions
 
     def history(
-        self, run_id: str, *, merge: Declared | None = None, meta: Mapping[str, MetaValue] | None = None
-    ) -> History:
+        self, run_id: str, *, merge: Declared | None = None, meta: Mapping[str, MetaValue] | None = None,
+        schema: Any = None,
+    ) -> History:  # fmt: skip
         """Return the history of a run, which its first commit creates. `merge` declares reducers for paths, such as
         `{"n": "sum"}`: how a change that is committed here is merged with concurrent changes. `meta` are the metadata
-        of a run that the first commit here creates; a run that exists keeps its own."""
-        return self._engine.history(run_id, merge, meta)
+        of a run that the first commit here creates; a run that exists keeps its own. `schema` is a dataclass, a
+        pydantic model, a msgspec struct, a TypedDict or a JSON Schema: a state that does not fit is not committed here,
+        and `InvalidState` names the path."""
+        if schema is None:
+            return self._engine.history(run_id, merge, meta)
+        from holdfast.workflow.state_schema import StateSchema
+
+        return self._engine.history(run_id, merge, meta, StateSchema(schema).check)
 
     def get(self, run_id: str, *, prefix: bool = False) -> Run:
         """Return a run by its id, or, with `prefix=True`, by a unique prefix of it."""
@@ -512,10 +520,14 @@ class Holdfast:
         resumed, changed and deleted in the loop."""
         return RunQuery(status, tags, workflow, since, prefix, meta).iterate(self._engine)
 
-    def delete(self, run_id: str) -> None:
+    def delete(self, run_id: str, *, release: bool = False) -> None:
         """Delete a run, its children, and their history for ever. Forks of it stay: they copy what they need. Raises
-        `AlreadyRunning`, and deletes nothing, if a process advances one of them: cancel it first."""
+        `AlreadyRunning`, and deletes nothing, if a process advances one of them: cancel it first. With `release`, texts
+        and other single values of the run above 64 KiB are deleted at once, and not only by `gc`."""
+        run = self._store.run(run_id) if release else None
+        leaves = set() if run is None else long_leaves(self._store, run)
         stopping.delete(self._engine, run_id)
+        self._store.release(sorted(leaves))
 
     # The store
 
@@ -587,15 +599,16 @@ class Holdfast:
             for record in self._store.artifacts(after=start, limit=check_integer("limit", limit, 1))
         ]
 
-    def import_snapshot(self, document: Any, *, run_id: str | None = None) -> Version:
-        """Create a run from a snapshot (`History.export`), a document or JSON text. Never overwrites a run."""
+    def import_snapshot(self, document: Any, *, run_id: str | None = None, schema: Any = None) -> Version:
+        """Create a run from a snapshot (`History.export`), a document or JSON text. Never overwrites a run. With
+        `schema`, as for `history`, the state must fit."""
         from holdfast.history import snapshot
 
         facts = snapshot.read(document)
         run_id = check_run_id(run_id if run_id is not None else facts["run"])
         if self._store.run(run_id) is not None:
             raise AlreadyExists(f"run {run_id!r} exists: import with another run_id=…", run=run_id)
-        return self.history(run_id).commit(
+        return self.history(run_id, schema=schema).commit(
             facts["state"], step=facts["step"], result=facts["result"], tags=facts["tags"], note=facts["note"],
             actor=facts["actor"], annotations=facts["meta"], error=facts["error"], status=facts["status"],
             kind="import", expected=0,

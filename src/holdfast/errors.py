@@ -7,6 +7,7 @@
     │   ├── UnsupportedValue    a value that cannot be stored exactly; names its path
     │   ├── FrozenStateChanged  C code wrote into a version's immutable state
     │   ├── InvalidSnapshot     a snapshot or bundle that fails its checks
+    │   ├── InvalidState        a state that does not fit the schema of its run; names the path
     │   ├── InvalidAnswer       an answer that does not match its question, or a second answer
     │   ├── NotAwaited          a step, ask, sleep, … was called without await
     │   └── AlreadyExists       a run of this id exists; nothing is overwritten
@@ -93,6 +94,12 @@ class InvalidSnapshot(InvalidCall):
     """This snapshot or bundle fails its checks."""
 
     code = "invalid_snapshot"
+
+
+class InvalidState(InvalidCall):
+    """This state does not fit the schema of its run."""
+
+    code = "invalid_state"
 
 
 class AlreadyExists(InvalidCall):

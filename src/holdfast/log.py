@@ -10,3 +10,10 @@ def warn(message: str, *values: Any, trace: bool = False) -> None:
     import logging
 
     logging.getLogger("holdfast").warning(message, *values, exc_info=trace)
+
+
+def debug(message: str, *values: Any) -> None:
+    """Write a message for debugging to the logger `holdfast`."""
+    import logging
+
+    logging.getLogger("holdfast").debug(message, *values)

@@ -4,6 +4,9 @@ A snapshot is never merged. It is committed on top of the current head, even if 
 run or roll it back, and holds the state as read while that version was the head. Versions of other writers
 stay in the history.
 
+All savers of a process share one thread that knows when each is due, and up to four that save: a state that is slow to
+read delays the others only while four of them are being read. The threads end with the last timer.
+
 Invariant: a snapshot that fails logs a warning on the logger `holdfast` and never raises in the observed
 code; after `stop` returns, or after the source raises `SourceGone`, no timed snapshot is written.
 """
@@ -11,18 +14,28 @@ code; after `stop` returns, or after the source raises `SourceGone`, no timed sn
 from __future__ import annotations
 
 import atexit
+import heapq
 import inspect
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial, wraps
+from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeVar, cast
 from weakref import WeakSet
 
-from holdfast.errors import InvalidCall, StaleVersion
+from holdfast.errors import (
+    CorruptStore,
+    CorruptVersion,
+    InvalidCall,
+    NotFound,
+    StaleVersion,
+    UnsupportedValue,
+)
 from holdfast.history.builder import VersionMetadata
 from holdfast.history.history import History
 from holdfast.history.reader import Head
@@ -30,6 +43,7 @@ from holdfast.history.version import Version
 from holdfast.log import warn
 from holdfast.model.checks import check_seconds, check_text
 from holdfast.model.names import MAX_STEP, short
+from holdfast.store.process_fork import reset_in_children
 from holdfast.tree.fold import Folded, Folder
 from holdfast.tree.sanitize import sanitize as storable
 
@@ -37,6 +51,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 #: Seconds to wait before each retry of reading a state that changed during the read.
 _PAUSES = (0.0, 0.001, 0.005, 0.02, 0.05)
+#: Threads that save, at most.
+_MAX_WORKERS = 4
+#: Containers in a state that is stored without being sanitized: the parts of a larger one may be shared.
+_MAX_CONTAINERS = 200_000
 
 
 class Reading(NamedTuple):
@@ -44,6 +62,8 @@ class Reading(NamedTuple):
 
     state: Any
     annotations: Any = None
+    #: Returns the same state with replacements for values that cannot be stored; None if there are none.
+    sanitize: Callable[[], Reading] | None = None
 
 
 class SourceGone(Exception):
@@ -103,11 +123,16 @@ class Autosave:
         step: str | None = None,
         lock: AbstractContextManager[Any] | None = None,
         after: Callable[[Version], object] | None = None,
+        repair: Callable[[Exception], object] | None = None,
     ) -> None:
         self._read, self._log, self._every, self._step = read, log, every, step
         self._lock = nullcontext() if lock is None else lock
         #: Called after each version, for example to prune; a failure logs a warning.
         self._after = after
+        #: Called once for a write that finds the head damaged; the write is then tried again.
+        self._repair = repair
+        #: The number and the annotations of the version that was written last: a value may change its class alone.
+        self._written: tuple[int, Any] | None = None
         self._timer: _Timer | None = None
         #: Number of active blocks and calls, and whether `start` was called.
         self._uses, self._started = 0, False
@@ -124,6 +149,11 @@ class Autosave:
         version = self._write(VersionMetadata(note=note, tags=tags))
         assert version is not None
         return version
+
+    @property
+    def annotations(self) -> Any:
+        """The annotations of the version that this saver wrote last."""
+        return None if self._written is None else self._written[1]
 
     def start(self) -> Autosave:
         """Start timed snapshots until `stop`, without a block. Do nothing if they are running."""
@@ -204,14 +234,15 @@ class Autosave:
     def _run_timer(self) -> None:
         if self._every is None or (self._timer is not None and self._timer.is_alive()):
             return
-        self._timer = _Timer(self._log.id, self._every, self._save_on_time)
+        self._timer = _Timer(self._every, self._save_on_time)
         _timers.add(self._timer)
         # Registered last, it runs first: before the store, which is open now, is closed at exit.
         atexit.unregister(_end_timers)
         atexit.register(_end_timers)
         try:
-            self._timer.start()
+            _scheduler.add(self._timer)
         except RuntimeError as error:
+            self._timer.end()
             self._failures.report(error)
 
     def _save_on_time(self, timer: _Timer) -> None:
@@ -244,10 +275,23 @@ class Autosave:
         self, metadata: VersionMetadata, *, always: bool = True, timer: _Timer | None = None
     ) -> Version | None:
         metadata.check()
+        repair = self._repair
         while True:
-            head = self._log.committer.fresh_head()
+            try:
+                head = self._log.committer.fresh_head()
+            except (CorruptVersion, CorruptStore) as error:
+                if repair is None:
+                    raise
+                repair(error)
+                repair = None
+                continue
             reading = self._read_state(head)
-            if not always and head is not None and reading.root is head.root:
+            if (
+                not always
+                and head is not None
+                and reading.root is head.root
+                and self._has_same_classes(head, reading)
+            ):
                 return None
             metadata.annotations = reading.annotations
             number = 0 if head is None else head.version.number
@@ -255,12 +299,26 @@ class Autosave:
                 if timer is not None and timer.ended:
                     return None
                 with suppress(StaleVersion):
-                    made = self._log.committer.advance_from(head, reading, metadata, expected=number)
+                    try:
+                        made = self._log.committer.advance_from(head, reading, metadata, expected=number)
+                    except NotFound:
+                        # Another process may have pruned the head, with a large value that this version refers to.
+                        if head is not None and self._log.committer.fresh_head() is head:
+                            raise
+                        continue
+                    self._written = made.number, reading.annotations
                     version = self._log.to_version(made)
                     # Another process may prune the version before it is read.
                     version.keep_state(made.root)
                     self._call_after(version)
                     return version
+
+    def _has_same_classes(self, head: Head, reading: _FoldedReading) -> bool:
+        return (
+            self._written is None
+            or self._written[0] != head.number
+            or self._written[1] == reading.annotations
+        )
 
     def _call_after(self, version: Version) -> None:
         try:
@@ -277,11 +335,20 @@ class Autosave:
         base, space = (None, object()) if head is None else (head.root, context.reader(head.run).space)
         pauses = iter(_PAUSES)
         while True:
-            folder = Folder(space, context.redact)
             try:
                 with self._lock:
-                    state, annotations = self._read()
-                    return _FoldedReading(folder.fold(state, base), base, folder.arrivals, annotations)
+                    state, annotations, sanitize = self._read()
+                    most = sys.maxsize if sanitize is None else _MAX_CONTAINERS
+                    folder = Folder(space, context.redact, most=most)
+                    try:
+                        root = folder.fold(state, base)
+                    except UnsupportedValue:
+                        if sanitize is None:
+                            raise
+                        state, annotations, _ = sanitize()
+                        folder = Folder(space, context.redact)
+                        root = folder.fold(state, base)
+                    return _FoldedReading(root, base, folder.arrivals, annotations)
             except RuntimeError:  # dictionary changed size during iteration
                 pause = next(pauses, None)
                 if pause is None:
@@ -311,33 +378,128 @@ class FailureLog:
         self._reason = None
 
 
-class _Timer(threading.Thread):
-    """Thread that saves periodically until it is ended."""
+class _Timer:
+    """Saves periodically until it is ended."""
 
-    def __init__(self, run_id: str, every: float, save: Callable[[_Timer], None]) -> None:
-        super().__init__(name=f"holdfast-autosave-{run_id}", daemon=True)
-        self._every, self._save = every, save
+    def __init__(self, every: float, save: Callable[[_Timer], None]) -> None:
+        self.every, self.save = every, save
         self.ended = False
-        #: Wakes the thread. Not an Event: its lock could deadlock with a finalizer that runs in this thread.
-        self._bell: SimpleQueue[None] = SimpleQueue()
+        #: The scheduler's generation that it was added to: a forked child has another one.
+        self.generation = -1
         #: Held while a snapshot is written, not while the state is read: the caller of `stop` may hold the
         #: lock that the read waits for.
         self.writing = threading.RLock()
 
-    def run(self) -> None:
-        while not self.ended:
-            try:
-                self._bell.get(timeout=self._every)
-            except Empty:
-                self._save(self)
+    def is_alive(self) -> bool:
+        """Return whether snapshots are taken in this process."""
+        return not self.ended and self.generation == _scheduler.generation
 
     def end(self) -> None:
-        """End the thread as soon as possible. Nothing is written afterwards, except a write in progress."""
+        """End the timer. Nothing is written afterwards, except a write in progress. Takes no lock: a finalizer may call
+        it in the thread of the scheduler."""
         self.ended = True
+        _scheduler.wake()
+
+
+class _Scheduler:
+    """The thread that knows when each timer is due, and the workers that save. Both start when they are needed."""
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self._reset()
+        reset_in_children(self)
+
+    def reset_after_fork(self) -> None:
+        """Start without threads and timers: a forked process has none until it starts one."""
+        self.generation += 1
+        self._reset()
+
+    def _reset(self) -> None:
+        #: Held while the thread is started or decides to end. Re-entrant for signal handlers.
+        self._guard = threading.RLock()
+        self._thread: threading.Thread | None = None
+        #: New timers, timers whose save is complete, and None to look again. Not a Condition: its lock could deadlock
+        #: with a finalizer that runs in this thread.
+        self._bell: SimpleQueue[_Timer | None] = SimpleQueue()
+
+    def add(self, timer: _Timer) -> None:
+        """Call `timer.save` every `timer.every` seconds in a worker until the timer is ended."""
+        with self._guard:
+            timer.generation = self.generation
+            self._bell.put(timer)
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name="holdfast-autosave", daemon=True)
+                try:
+                    self._thread.start()
+                except BaseException:
+                    self._thread = None
+                    raise
+
+    def wake(self) -> None:
+        """Let the thread look for ended timers."""
         self._bell.put(None)
 
+    def _run(self) -> None:
+        bell, guard = self._bell, self._guard
+        due: list[tuple[float, int, _Timer]] = []
+        numbers = count()
+        jobs: SimpleQueue[_Timer | None] = SimpleQueue()
+        busy: set[_Timer] = set()
+        workers = 0
+        while True:
+            with suppress(Empty):
+                timer = bell.get(timeout=max(0.0, due[0][0] - time.monotonic()) if due else None)
+                if timer is not None:
+                    busy.discard(timer)
+                    if not timer.ended:
+                        heapq.heappush(due, (time.monotonic() + timer.every, next(numbers), timer))
+                if any(each.ended for _, _, each in due):
+                    due = [each for each in due if not each[2].ended]
+                    heapq.heapify(due)
+            timer = None
+            while due and due[0][0] <= time.monotonic():
+                busy.add(ready := heapq.heappop(due)[2])
+                if workers < min(len(busy), _MAX_WORKERS):
+                    with suppress(RuntimeError):
+                        threading.Thread(
+                            target=_work,
+                            args=(jobs, bell),
+                            name=f"holdfast-autosave-{workers + 1}",
+                            daemon=True,
+                        ).start()
+                        workers += 1
+                if workers:
+                    jobs.put(ready)
+                else:
+                    ready.save(ready)
+                    bell.put(ready)
+                del ready
+            if not due and not busy:
+                with guard:
+                    if bell.empty():
+                        if self._bell is bell:
+                            self._thread = None
+                        for _ in range(workers):
+                            jobs.put(None)
+                        return
 
+
+def _work(jobs: SimpleQueue[_Timer | None], bell: SimpleQueue[_Timer | None]) -> None:
+    """Save for timers that are due."""
+    while (timer := jobs.get()) is not None:
+        if not timer.ended:
+            timer.save(timer)
+        bell.put(timer)
+        del timer
+
+
+_scheduler = _Scheduler()
 _timers: WeakSet[_Timer] = WeakSet()
+
+
+def active_timers() -> list[_Timer]:
+    """Return the timers that are running in this process."""
+    return [timer for timer in list(_timers) if timer.is_alive()]
 
 
 def _end_timers() -> None:

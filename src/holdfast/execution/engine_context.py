@@ -172,10 +172,11 @@ class EngineContext:
         return NotFound(f"there is no run {short(text)}{hint}", run=text)
 
     def history(
-        self, run_id: str, merge: Declared | None = None, meta: Mapping[str, MetaValue] | None = None
-    ) -> History:
-        """Return the history of a run."""
-        return History(self.context, run_id, merge, meta)
+        self, run_id: str, merge: Declared | None = None, meta: Mapping[str, MetaValue] | None = None,
+        check: Callable[[Any], object] | None = None,
+    ) -> History:  # fmt: skip
+        """Return the history of a run; `check` is called with each state that it commits."""
+        return History(self.context, run_id, merge, meta, check)
 
     def overrides_of_fork(
         self, origin: str, given: GivenOverrides | None

@@ -70,6 +70,7 @@ class Committer:
         by: object = None,
         *,
         meta: Mapping[str, MetaValue] | None = None,
+        check: Callable[[Any], object] | None = None,
     ) -> None:
         self.id = run_id
         #: The metadata of the run, if the first commit here creates it.
@@ -78,6 +79,8 @@ class Committer:
         self._by = by or self
         #: How concurrent changes of one path are merged.
         self.reducers = reducers
+        #: Called with each new state, frozen; raises if the state must not be committed.
+        self._check = check
         self._context = context
         self._store = context.store
         #: The version committed last, by whichever thread: threads of a pool take turns with a state that they share.
@@ -320,6 +323,8 @@ class Committer:
             except MergeConflict as error:
                 number = None if base is None else base.number
                 raise explain_conflict(error, self._reader_of(head.run), number, head, metadata) from None
+        if self._check is not None:
+            self._check(root)
         trees = VersionTrees(root)
         if view is not None:
             metadata.more.pop(view, None)

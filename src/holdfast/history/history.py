@@ -58,13 +58,16 @@ class History:
         run_id: str,
         merge: Declared | None = None,
         meta: Mapping[str, MetaValue] | None = None,
+        check: Callable[[Any], object] | None = None,
     ) -> None:
         self.id = check_run_id(run_id)
         self.context = context
         #: Identifies this history among those of its run (see `Bases`).
         self._identity = object()
         given = {} if meta is None else check_meta(meta)
-        self.committer = Committer(context, self.id, reducers_of(merge), self._identity, meta=given)
+        self.committer = Committer(
+            context, self.id, reducers_of(merge), self._identity, meta=given, check=check
+        )
         self._names: StepNames | None = None
 
     # Reading
@@ -558,13 +561,17 @@ class History:
         dry_run: bool = False,
         quiet: bool = False,
         expected: int | Version | None = None,
+        damaged: bool = False,
+        release: bool = False,
     ) -> Pruned:
         """Remove the versions that a policy does not keep; with `dry_run`, only report which. With `quiet`, the journal
         gets no event: it would grow without limit where versions are pruned every minute. With `expected`, the head
-        must be that version, or `StaleVersion` is raised."""
+        must be that version, or `StaleVersion` is raised. With `damaged`, damaged versions are removed, too, instead of
+        raising `CorruptVersion`; versions that a damaged one that is kept may need stay. With `release`, texts and
+        other single values above 64 KiB of removed versions are deleted at once, and not only by `Holdfast.gc`."""
         if not isinstance(policy, Retention):
             raise InvalidCall("prune takes a policy, such as holdfast.Retention(last=100)")
-        return self._prune(policy, dry_run, quiet, self._number(expected))
+        return self._prune(policy, dry_run, quiet, self._number(expected), damaged, release)
 
     def drop(self, versions: Iterable[int | Version], *, dry_run: bool = False) -> Pruned:
         """Remove the given versions, except those that are always kept: the head, tagged and pinned versions, fork
@@ -579,6 +586,8 @@ class History:
         dry_run: bool,
         quiet: bool = False,
         expected: int | None = None,
+        damaged: bool = False,
+        release: bool = False,
     ) -> Pruned:
         attempt = 0
         while True:
@@ -586,7 +595,10 @@ class History:
             if expected is not None:
                 self.committer.expect(run.head, expected)
             try:
-                return retention.prune(self.context.store, run, policy, now=now, dry_run=dry_run, quiet=quiet)
+                return retention.prune(
+                    self.context.store, run, policy, now=now, dry_run=dry_run, quiet=quiet, damaged=damaged,
+                    release=release,
+                )  # fmt: skip
             except StaleVersion:
                 attempt += 1
                 if attempt == retention.ATTEMPTS:

@@ -10,12 +10,13 @@ versions that a live workflow would replay are always kept.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 
 import msgspec
 
-from holdfast.errors import NotFound, StaleVersion
+from holdfast.errors import BadData, CorruptVersion, NotFound, StaleVersion
 from holdfast.history.attachments import key_after_rollback
 from holdfast.history.builder import build_event
 from holdfast.history.context import StoreContext
@@ -28,7 +29,7 @@ from holdfast.model.retention import Retention
 from holdfast.store.protocol import Prune, Store
 from holdfast.tree.block import digest, thin
 from holdfast.tree.codec import decode
-from holdfast.tree.load import Slot, artifacts, refs
+from holdfast.tree.load import Slot, artifacts, large_leaves, refs
 
 _BATCH = 500
 
@@ -41,6 +42,8 @@ class ReachableNodes:
         self.places: set[Slot] = set()
         #: The artifacts that the nodes of each version refer to.
         self.holds: dict[int, set[bytes]] = {}
+        #: Long leaves that nodes refer to.
+        self.large: set[bytes] = set()
 
     @property
     def artifacts(self) -> set[bytes]:
@@ -70,6 +73,8 @@ class ReachableNodes:
     def _note(self, number: int, node: object) -> None:
         for name in artifacts(node):
             self.holds.setdefault(number, set()).add(name)
+        if number in self.holds:
+            self.large.update(large_leaves(node))
 
 
 _PAGE = 500
@@ -89,12 +94,19 @@ def prune(
     now: int,
     dry_run: bool,
     quiet: bool = False,
+    damaged: bool = False,
+    release: bool = False,
 ) -> Pruned:
-    """Remove the versions of a run that a policy does not keep, or those of a collection."""
-    records = [check_hash(run.id, record) for record in iter_records(store, run)]
+    """Remove the versions of a run that a policy does not keep, or those of a collection. With `release`, their long
+    texts are deleted at once, unless another version holds them, not only when artifacts are collected.
+
+    With `damaged`, damaged versions are removed, too; those that a damaged one that is kept may need stay."""
+    records, broken = _checked_records(store, run, damaged=damaged)
     keep = _kept(store, run, records, policy, now)
+    if not damaged:
+        broken = []
     gone = [record for record in records if record.number not in keep and not record.pruned]
-    if dry_run or not gone:
+    if dry_run or not (gone or broken):
         return Pruned(
             tuple(record.number for record in gone),
             tuple(sorted(keep)),
@@ -102,10 +114,24 @@ def prune(
             dry_run,
         )
     reachable = ReachableNodes(Reader(store, run))
+    first = 0
     for number in sorted(keep):
-        reachable.add(number)
-    stubs, drop = _split(store, run, records, keep, reachable)
-    was = sum(record.size for record in records if record.number not in keep)
+        try:
+            reachable.add(number)
+        except CorruptVersion:
+            if not damaged or number == run.head:
+                raise
+            # It refers only to versions before it.
+            first = number
+    stay = {record.number for record in records if first and record.number < first}
+    keep |= {record.number for record in records if record.number in stay and not record.pruned}
+    gone = [record for record in gone if record.number not in keep]
+    if not gone and not broken:
+        return Pruned((), tuple(sorted(keep)), 0)
+    stubs, drop = _split(store, run, records, keep | stay, reachable)
+    drop = sorted({*drop, *(number for number in broken if number > first)})
+    released = _long_leaves(reachable, gone) if release else ()
+    was = sum(record.size for record in records if record.number not in keep | stay)
     freed = was - sum(stub.size for stub, _, _ in stubs)
     after = msgspec.structs.replace(
         run,
@@ -119,7 +145,44 @@ def prune(
     keys, unused = _keys_to_remove(store, run, gone, records, now)
     events = [] if quiet else [entry]
     store.prune(Prune(run, after, drop, stubs, keys, unused, now - _GRACE, events))
+    store.release(sorted(released))
     return Pruned(tuple(record.number for record in gone), tuple(sorted(keep)), freed)
+
+
+def _checked_records(store: Store, run: RunRecord, *, damaged: bool) -> tuple[list[VersionRecord], list[int]]:
+    """Return the rows of a run, and the numbers of those that fail their hash; `CorruptVersion` unless `damaged`."""
+    records: list[VersionRecord] = []
+    broken: list[int] = []
+    marks = {mark.number for mark in store.marks(run.key)} if damaged else set()
+    for record in iter_records(store, run):
+        try:
+            records.append(check_hash(run.id, record))
+        except CorruptVersion:
+            if not damaged:
+                raise
+            if record.number != run.head and record.number not in marks:
+                broken.append(record.number)
+    return records, broken
+
+
+def _long_leaves(reachable: ReachableNodes, gone: list[VersionRecord]) -> set[bytes]:
+    """Return the long leaves of versions to remove that no kept version needs. Adds the versions to `reachable`."""
+    kept = set(reachable.large)
+    for record in gone:
+        with suppress(BadData, NotFound):
+            reachable.add(record.number)
+    return reachable.large - kept
+
+
+def long_leaves(store: Store, run: RunRecord) -> set[bytes]:
+    """Return the long leaves of all versions of a run, as far as they can be read."""
+    reachable = ReachableNodes(Reader(store, run))
+    with suppress(BadData, NotFound):
+        for record in iter_records(store, run):
+            if not record.pruned:
+                with suppress(BadData, NotFound):
+                    reachable.add(record.number)
+    return reachable.large
 
 
 def _keys_to_remove(

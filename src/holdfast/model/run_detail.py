@@ -327,8 +327,9 @@ def _plain(item: Wait | Signal) -> dict[str, Any]:
 
 def question_rows(run: RunRecord, facts: RunDetail) -> tuple[QuestionRecord, ...]:
     """Return the rows of the index of open questions for a run and its detail: its waits for an answer, until it ends,
-    and, while it is stalled, the question of the monitor."""
-    if run.status not in LIVE:
+    and, while it is stalled, the question of the monitor. A run that is queued for a rollback asks nothing: it
+    drops the waits."""
+    if run.status not in LIVE or (run.status == "queued" and facts.rollback is not None):
         return ()
     found = [
         _question_row(run, "question", wait.name, wait.opened, wait.handling, wait.due)

@@ -355,6 +355,10 @@ class ArtifactStore(Protocol):
     def collect(self, *, before: int) -> tuple[int, int]:
         """Delete artifacts that no version holds and that were stored before a time; return their number and size."""
 
+    def release(self, digests: Sequence[bytes]) -> tuple[int, int]:
+        """Delete those of these artifacts that no version holds; return their number and size. For contents that are
+        stored only together with a version that holds them."""
+
 
 class ValueStore(Protocol):
     """Small values that belong to no run, and the leases of runs."""

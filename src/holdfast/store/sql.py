@@ -354,6 +354,10 @@ class SQLArtifacts:
     _INSERT_PIECE = "INSERT INTO artifact_piece VALUES ($1, $2, $3)"
     _FIND_PIECE = "SELECT data FROM artifact_piece WHERE digest = $1 AND n = $2"
     _INSERT_HOLD = "INSERT INTO hold VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"
+    _DELETE_UNHELD = (
+        "DELETE FROM artifact WHERE digest = $1 AND NOT EXISTS "
+        "(SELECT 1 FROM hold WHERE hold.digest = artifact.digest) RETURNING digest, size, at"
+    )
     #: A version holds an artifact that does not exist: one of the two rows is damaged.
     _DANGLING_HOLD = (
         "SELECT 1 FROM hold WHERE NOT EXISTS (SELECT 1 FROM artifact WHERE artifact.digest = hold.digest) "
@@ -449,13 +453,30 @@ class SQLArtifacts:
 
     def collect(self, *, before: int) -> tuple[int, int]:
         """Delete artifacts that no version holds and that were stored before a time; return their number and size."""
+        gone = self._delete(lambda connection: connection.rows(self._dialect.delete_unheld, (before,)))
+        if self.folder is not None:
+            self.folder.sweep(before)
+        return gone
+
+    def release(self, digests: Sequence[bytes]) -> tuple[int, int]:
+        """Delete those of these artifacts that no version holds; return their number and size."""
+        if not digests:
+            return 0, 0
+        return self._delete(
+            lambda connection: [
+                row for digest in digests for row in connection.rows(self._DELETE_UNHELD, (digest,))
+            ]
+        )
+
+    def _delete(self, rows: Callable[[SQLConnection], list[tuple[Any, ...]]]) -> tuple[int, int]:
+        """Delete artifacts by a statement that returns their rows, and their contents; return number and size."""
 
         def delete(connection: SQLConnection) -> list[ArtifactRecord]:
             self._lock_exclusively(connection)
             if connection.row(self._DANGLING_HOLD) is not None:
                 # An artifact that is held under a damaged digest would be deleted.
                 raise CorruptStore("a version holds an artifact that does not exist: verify the store")
-            gone = [_record(row) for row in connection.rows(self._dialect.delete_unheld, (before,))]
+            gone = [_record(row) for row in rows(connection)]
             if gone:
                 # At once: until the end of the transaction, no other one can store artifacts.
                 digests = self._dialect.encode_digests([record.digest for record in gone])
@@ -473,10 +494,8 @@ class SQLArtifacts:
         folder = self.folder
         # Durable before files are removed: no version that a power failure restores may lack its artifact.
         gone = self._database.write(delete, atomic=True, slow=True, synced=folder is not None)
-        if folder is not None:
-            if gone:
-                self._database.write(unlink)
-            folder.sweep(before)
+        if folder is not None and gone:
+            self._database.write(unlink)
         return len(gone), sum(record.size for record in gone)
 
     def _lock_exclusively(self, connection: SQLConnection) -> None:

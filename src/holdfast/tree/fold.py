@@ -10,6 +10,7 @@ Invariant: the result equals the value and shares no mutable part with it; `fold
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import translate
 from itertools import chain, compress, count
@@ -87,6 +88,7 @@ class Folder:
         cache: FoldCache | None = None,
         *,
         consume: bool = True,
+        most: int = sys.maxsize,
     ) -> None:
         self.space = space
         self.redact = redact
@@ -94,6 +96,8 @@ class Folder:
         self._consume = consume
         self._cache = cache
         self._has_expired = False
+        #: Containers that may be folded: a few shared lists can make up a tree of astronomic size.
+        self._left = most
         #: Artifacts in folded values that are not in the store yet.
         self.arrivals: list[Any] = []
 
@@ -150,6 +154,7 @@ class Folder:
     def dict(self, value: dict[Any, Any], base: Any, depth: int) -> FrozenDict:
         """Fold an ordinary dict."""
         old: FrozenDict | None = base if type(base) in DICTS else None
+        self._count()
         if (
             old is not None
             and len(old) == len(value)
@@ -162,8 +167,20 @@ class Folder:
         out: dict[Any, Any] = {}
         touched: list[Any] = []
         # A copy: another thread may add keys meanwhile.
-        for key, item in dict.copy(value).items():
+        copied = dict.copy(value)
+        is_plain = self.redact is None and _has_plain_keys(copied)
+        if is_plain and old is None and NATIVE.issuperset(map(type, copied.values())):
+            return build_dict(copied)
+        for key, item in copied.items():
             was = _MISSING if old is None else old.get(key, _MISSING)
+            if is_plain:
+                try:
+                    out[key] = new = item if was is item else self.value(item, was, depth + 1)
+                except UnsupportedValue as error:
+                    raise under(error, key) from None
+                if new is not was:
+                    touched.append(key)
+                continue
             try:
                 out[key] = new = self.entry(key, item, was, depth)
             except Replaced:
@@ -188,6 +205,7 @@ class Folder:
     def list(self, value: list[Any], base: Any, depth: int) -> FrozenList:
         """Fold an ordinary list."""
         old: FrozenList | None = base if type(base) in LISTS else None
+        self._count()
         out: list[Any] = []
         keep = 0
         is_cached = False
@@ -205,12 +223,21 @@ class Folder:
             keep = next(compress(count(), map(is_not, out, old)), len(out))
             if keep == len(old) == len(value):
                 return old
-        for item in value[len(out) :]:
+        rest = value[len(out) :]
+        if NATIVE.issuperset(map(type, rest)):
+            out += rest
+            rest = []
+        for item in rest:
             out.append(self.item(item, _MISSING, depth, len(out)))
         built = build_list(out, old, keep)
         if is_cached and old is not None and self._cache is not None:
             self._cache.grow(old, built, value)
         return built
+
+    def _count(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise UnsupportedValue("the value has too many dicts and lists", type="dict")
 
     def _hides_keys(self, dicts: FrozenList) -> bool:
         """Return whether a key of some dicts is redacted: they may have been stored before it was."""
@@ -305,6 +332,14 @@ class Folder:
             return self.value(item, was, depth + 1)
         except UnsupportedValue as error:
             raise under(error, index) from None
+
+
+def _has_plain_keys(value: dict[Any, Any]) -> bool:
+    """Return whether all keys of a dict are short texts."""
+    return _TEXT.issuperset(map(type, value)) and (not value or max(map(len, value)) <= _MAX_KEY)
+
+
+_TEXT = frozenset((str,))
 
 
 class Folded:

@@ -203,6 +203,16 @@ def _children(raw: Any) -> Iterable[Any]:
     return items_of(raw if kind is list else raw.parts) if kind is list or kind is Raw else ()
 
 
+def large_leaves(raw: Any) -> Iterator[bytes]:
+    """Yield the digests of the long texts and other leaves that a decoded node refers to. They are written together
+    with a version that holds them; a handle of an artifact may be kept by the application, and is not among them."""
+    if type(raw) is Large:
+        yield raw.digest
+    for item in _children(raw):
+        if type(item) not in NATIVE:
+            yield from large_leaves(item)
+
+
 def artifacts(raw: Any) -> Iterator[bytes]:
     """Yield the digests of the artifacts that a decoded node refers to."""
     kind = type(raw)

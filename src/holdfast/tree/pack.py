@@ -257,8 +257,10 @@ class Writer:
         size = 3
         odd = False
         for key, item in value.items():
-            prepared, more = self._child(item, value, long, most)
-            node[key] = prepared
+            if type(item) is str and len(item) <= most:
+                node[key], more = item, len(item) + 3
+            else:
+                node[key], more = self._child(item, value, long, most)
             if type(key) is str:
                 size += more + len(key) + 1
             else:
@@ -280,7 +282,10 @@ class Writer:
         start = len(stored)
         node: list[Any] = [references(version, stored)] if start else []
         size = 3 + 2 * start
-        for item in items[start:] if start else items:
+        rest = items[start:] if start else items
+        if _CONSTANTS.issuperset(map(type, rest)):
+            return [*node, *rest], size + 9 * len(rest)
+        for item in rest:
             prepared, more = self._child(item, owner, long, OWN_ITEM)
             node.append(prepared)
             size += more
@@ -322,7 +327,7 @@ class Writer:
         items were replaced, or whose items are stored and do not shrink."""
         items = group.items
         is_stored = [self._is_stored(item, group.long or {}) for item in items]
-        if group.is_mended or _is_mended(items, is_stored):
+        if group.is_mended or (True in is_stored and _is_mended(items, is_stored)):
             return None
         if not _NESTED_BOXES.isdisjoint(map(type, items)):
             return None
@@ -385,7 +390,9 @@ def _rough(item: Any) -> int:
     if kind is str or kind is bytes:
         return len(item)
     if kind in DICTS:
-        return sum(len(value) if type(value) is str or type(value) is bytes else 9 for value in item.values())
+        return sum(
+            [len(value) if type(value) is str or type(value) is bytes else 9 for value in item.values()]
+        )
     return len(item.data) if kind is Box else 9
 
 

@@ -4,6 +4,9 @@ For values of other owners: a framework's context, the locals of a frame, the ar
 values stay unchanged. A cycle, an open file or a function becomes a short description; an object of an unregistered
 class becomes a dict of its public fields; an object of a subclass of a built-in type becomes that type.
 
+With `classes`, values of unregistered classes whose content is known keep their content, and the names of their classes
+are listed by path, so that a program that has the classes can make the values again.
+
 Invariant: never raises; the result can be stored; a storable value is returned exactly, with no replacements.
 """
 
@@ -13,7 +16,7 @@ import datetime as dt
 import enum
 import io
 import types
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
@@ -30,8 +33,14 @@ MAX_OBJECTS = 10_000
 #: Repetitions of values: a few shared lists can make up a tree of astronomic size.
 MAX_REPEATS = 1_000_000
 
-#: The key of the class name in the dict that replaces an object.
+#: The key of the class name in the dict that replaces an object, and that of the content of a subclass of a built-in
+#: type that has attributes, or of a set whose items are listed.
 TYPE_KEY = "<type>"
+CONTENT_KEY = "<content>"
+#: End of the path of a dict's entry whose key has another class.
+KEY_MARK = "#key"
+#: End of the class name of a value that is stored as a dict with `TYPE_KEY`.
+OBJECT_MARK = "()"
 
 _SETS = (4, 5)
 #: Types whose empty values do not count as repetitions.
@@ -39,26 +48,40 @@ _MAY_BE_EMPTY = (list, dict, tuple, set, frozenset)
 _LONGEST_TEXT = 200
 
 
-def sanitize(value: Any, *, instead: Callable[[Any], Any] | None = None) -> tuple[Any, list[str]]:
+def sanitize(
+    value: Any,
+    *,
+    instead: Callable[[Any], Any] | None = None,
+    classes: dict[str, str] | None = None,
+) -> tuple[Any, list[str]]:
     """Return a storable, plain copy of `value`, and the paths of replaced parts. Lossy by intent; use it where most of
     a state is better than none.
 
-    `instead` is called with each value that is to be replaced; its result is used, unless it is `NotImplemented`.
+    `instead` is called with each value that is to be replaced; its result is used, unless it is `NotImplemented`. With
+    `classes`, the classes of values whose content is stored are added to it, by path: `package.Color:RED` for an enum,
+    `package.Names` for a subclass of a built-in type, `package.Plan()` for an object that is stored as a dict, and
+    whose path is among those of the replaced parts, too.
     """
-    sanitizer = _Sanitizer(instead)
+    sanitizer = _Sanitizer(instead, named=classes is not None)
     try:
-        return sanitizer.visit(value, 0), sanitizer.replaced
+        made = sanitizer.visit(value, 0)
     except Exception:
         # Only if the stack was almost exhausted before.
         return "<unreadable>", [""]
+    if classes is not None:
+        classes.update(sanitizer.classes)
+    return made, sanitizer.replaced
 
 
 class _Sanitizer:
     """One pass over one value. A level takes two frames of the stack, or three for an object."""
 
-    def __init__(self, instead: Callable[[Any], Any] | None = None) -> None:
+    def __init__(self, instead: Callable[[Any], Any] | None = None, *, named: bool = False) -> None:
         self._instead = instead
+        self._named = named
         self.replaced: list[str] = []
+        #: Paths and names of classes.
+        self.classes: list[tuple[str, str]] = []
         self._path: list[Any] = []
         #: The containers around the current value, by identity, with the length of their paths.
         self._around: dict[int, int] = {}
@@ -77,39 +100,97 @@ class _Sanitizer:
             return self._replace(f"<cycle to {there or 'the root'}>")
         if depth > MAX_DEPTH:
             return self._replace(_too_deep(cls))
-        length, count = len(self._path), len(self.replaced)
-        self._around[id(value)] = length
+        mark = self._mark()
+        self._around[id(value)] = mark[0]
         try:
-            plain = getattr(cls, "__holdfast_plain__", cls)
+            plain = cls if cls is dict or cls is list else getattr(cls, "__holdfast_plain__", cls)
             if plain is not dict and plain is not list:
                 return self._leaf(value, cls, depth)
             if self._repeats_too_often(value):
                 return self._replace(f"<repeated {_name(cls)}>")
             return self._dict(value, depth) if plain is dict else self._list(value, depth)
         except Exception:
-            del self._path[length:], self.replaced[count:]
+            self._rewind(mark)
             return self._replace(f"<unreadable {_name(cls)}>")
         finally:
             del self._around[id(value)]
 
+    def _mark(self) -> tuple[int, int, int]:
+        return len(self._path), len(self.replaced), len(self.classes)
+
+    def _rewind(self, mark: tuple[int, int, int]) -> None:
+        """Forget everything since a mark."""
+        del self._path[mark[0] :], self.replaced[mark[1] :], self.classes[mark[2] :]
+
     def _list(self, value: Any, depth: int) -> list[Any]:
-        out = []
-        for index, item in enumerate(list(list.__iter__(value))):
-            self._path.append(index)
-            out.append(self.visit(item, depth + 1))
-            self._path.pop()
+        out = list(list.__iter__(value))
+        if _are_native(out):
+            return out
+        path, visit = self._path, self.visit
+        for index, item in enumerate(out):
+            if _is_native(item):
+                continue
+            flat = self._flat(item, depth + 1)
+            if flat is not None:
+                out[index] = flat
+                continue
+            path.append(index)
+            out[index] = visit(item, depth + 1)
+            path.pop()
         return out
 
+    def _flat(self, value: Any, depth: int) -> Any:
+        """Return a copy of a plain container of native values that was not visited before; None for other values."""
+        kind = type(value)
+        if (kind is not dict and kind is not list) or depth > MAX_DEPTH or id(value) in self._seen:
+            return None
+        made: Any = value.copy()
+        if kind is dict:
+            if not _STRINGS.issuperset(map(type, made)) or not _are_native(made.values()):
+                return None
+        elif not _are_native(made):
+            return None
+        self._seen.add(id(value))
+        return made
+
     def _dict(self, value: Any, depth: int) -> dict[Any, Any]:
+        out = dict.copy(value) if type(value) is dict else dict(dict.items(value))
+        if not _STRINGS.issuperset(map(type, out)):
+            return self._odd_dict(out, depth)
+        if _are_native(out.values()):
+            return out
+        path, visit = self._path, self.visit
+        # Values are replaced while iterating, which keeps the size.
+        for key, item in out.items():
+            if _is_native(item):
+                continue
+            flat = self._flat(item, depth + 1)
+            if flat is not None:
+                out[key] = flat
+                continue
+            path.append(key)
+            out[key] = visit(item, depth + 1)
+            path.pop()
+        return out
+
+    def _odd_dict(self, value: dict[Any, Any], depth: int) -> dict[Any, Any]:
+        """Visit a dict with keys that are not plain texts."""
         out = {}
-        items = list(dict.items(value))
-        for key, (was, item) in zip(_storable_keys([key for key, _ in items], depth + 1), items, strict=True):
+        keys = _storable_keys(list(value), depth + 1, named=self._named)
+        for key, (was, item) in zip(keys, value.items(), strict=True):
             self._path.append(key)
             if key is not was:
-                self._record()
+                self._record_key(key, was)
             out[key] = self.visit(item, depth + 1)
             self._path.pop()
         return out
+
+    def _record_key(self, key: Any, was: Any) -> None:
+        name = _class_of_key(key, was) if self._named else None
+        if name is None:
+            self._record()
+        else:
+            self.classes.append((_show(self._path) + KEY_MARK, name))
 
     def _leaf(self, value: Any, cls: type, depth: int) -> Any:
         if cls is Box:
@@ -119,29 +200,50 @@ class _Sanitizer:
         if not constant and self._repeats_too_often(value):
             return self._replace(f"<repeated {_name(cls)}>")
         if kind is not None:
-            length, count = len(self._path), len(self.replaced)
+            mark = self._mark()
             try:
                 return self._known(value, kind, depth)
             except Exception:
-                del self._path[length:], self.replaced[count:]
+                self._rewind(mark)
         other = NotImplemented if self._instead is None else self._instead(value)
         if other is not NotImplemented:
-            count = len(self.replaced)
+            mark = self._mark()
             made = self._part(other, depth)
-            del self.replaced[count:]
+            self._rewind(mark)
             self._record()
             return made
+        if self._named and issubclass(cls, enum.Enum):
+            plain = value._value_
+            self._record_class(f"{_name(cls)}:{value._name_ or ''}")
+            return plain if type(plain) in NATIVE else f"{value._name_}"
         text = _describe(value, cls)
         if text is not None:
             return self._replace(text)
+        if self._named and issubclass(cls, CONTENT):
+            return self._subclass(value, cls, depth)
         fields = public_fields(value, cls)
-        return self._builtin(value, cls, depth) if fields is None else self._object(cls, fields, depth)
+        return self._builtin(value, cls, depth) if fields is None else self._object(value, cls, fields, depth)
+
+    def _subclass(self, value: Any, cls: type, depth: int) -> Any:
+        """Return the content of an object of a subclass of a built-in type, and record its class."""
+        attributes = own_attributes(value, cls)
+        if not attributes:
+            name = _name(cls)
+            if issubclass(cls, defaultdict):
+                name = f"{name}:{_name_of_factory(vars(defaultdict)['default_factory'].__get__(value))}"
+            self._record_class(name)
+            return self._content(value, cls, depth)
+        self._record_class(_name(cls) + OBJECT_MARK)
+        self._path.append(CONTENT_KEY)
+        content = self._content(value, cls, depth + 1)
+        self._path.pop()
+        return {TYPE_KEY: _name(cls), CONTENT_KEY: content, **self._dict(attributes, depth)}
 
     def _known(self, value: Any, kind: Kind, depth: int) -> Any:
         """Return a value of a storable type whose parts may not be storable."""
         if kind.code in _SETS:
             return self._set(value, type(value), depth)
-        count = len(self.replaced)
+        mark = self._mark()
         parts = parts_of(kind, value)
         if not kind.wrapped:
             parts = self._part(parts, depth + 1)
@@ -150,10 +252,11 @@ class _Sanitizer:
         else:
             parts = [self._part(part, depth + 2) for part in parts]
         # A tuple may contain frozen parts, so it is copied even if nothing was replaced.
-        if len(self.replaced) == count and not isinstance(value, tuple):
+        is_changed = self._mark() != mark
+        if not is_changed and not isinstance(value, tuple):
             return value
         made = restore(kind.code, [tag_of(kind, value), parts] if kind.code == TAGGED else parts)
-        if len(self.replaced) > count:
+        if is_changed:
             leaf_ext(made, depth=depth)
         return made
 
@@ -173,6 +276,12 @@ class _Sanitizer:
         for item in list(cls.__iter__(value)):
             fits = _is_native(item) or (depth + 2 <= MAX_DEPTH and _accepts(leaf_ext, item, depth + 2))
             (kept if fits else lost).append(item)
+        if lost and self._named:
+            self._record_class(_name(cls) + OBJECT_MARK)
+            self._path.append(CONTENT_KEY)
+            listed = self._list([*kept, *lost], depth + 1)
+            self._path.pop()
+            return {TYPE_KEY: _name(cls), CONTENT_KEY: listed}
         if lost:
             self._record()
             return cls([*kept, *_replacements(lost, set(kept), depth + 2)])
@@ -181,6 +290,9 @@ class _Sanitizer:
     def _builtin(self, value: Any, cls: type, depth: int) -> Any:
         """Return an object of a subclass of a built-in type as that type, without calling its methods."""
         self._record()
+        return self._content(value, cls, depth)
+
+    def _content(self, value: Any, cls: type, depth: int) -> Any:
         for scalar, convert in SCALARS.items():
             if issubclass(cls, scalar):
                 return convert(value)
@@ -197,12 +309,19 @@ class _Sanitizer:
         )
         return self._known(made, kind_of(made), depth)
 
-    def _object(self, cls: type, fields: dict[str, Any], depth: int) -> Any:
+    def _object(self, value: Any, cls: type, fields: dict[str, Any], depth: int) -> Any:
         """Return a dict of the public fields of an object, and the name of its class."""
         self._objects += 1
-        if self._objects_deep == MAX_OBJECTS_DEEP or self._objects > MAX_OBJECTS or not fields:
+        is_complete = self._named and _is_complete(value, cls, fields)
+        if (
+            self._objects_deep == MAX_OBJECTS_DEEP
+            or self._objects > MAX_OBJECTS
+            or not (fields or is_complete)
+        ):
             return self._replace(f"<{_name(cls)}>")
         self._record()
+        if is_complete:
+            self._record_class(_name(cls) + OBJECT_MARK)
         self._objects_deep += 1
         try:
             return {TYPE_KEY: _name(cls), **self._dict(fields, depth)}
@@ -217,6 +336,9 @@ class _Sanitizer:
             self._repeats += 1
         return self._repeats > MAX_REPEATS
 
+    def _record_class(self, name: str) -> None:
+        self.classes.append((_show(self._path), name))
+
     def _record(self) -> None:
         self.replaced.append(_show(self._path))
 
@@ -230,6 +352,16 @@ def _is_native(value: Any) -> bool:
         return type(value) in NATIVE
     except Exception:
         # A metaclass may make a class unhashable.
+        return False
+
+
+_STRINGS = frozenset((str,))
+
+
+def _are_native(values: Iterable[Any]) -> bool:
+    try:
+        return NATIVE.issuperset(map(type, values))
+    except Exception:
         return False
 
 
@@ -248,22 +380,22 @@ def _accepts(encode: Callable[..., Any], value: Any, depth: int) -> bool:
     return True
 
 
-def _storable_keys(keys: list[Any], depth: int) -> list[Any]:
+def _storable_keys(keys: list[Any], depth: int, *, named: bool = False) -> list[Any]:
     """Return the keys, with replacements for those that cannot be stored; all are different."""
     good = [_is_native(key) or _accepts(prepare_key, key, depth) for key in keys]
     if all(good):
         return keys
     lost = [key for key, fine in zip(keys, good, strict=True) if not fine]
     taken = {key for key, fine in zip(keys, good, strict=True) if fine}
-    others = iter(_replacements(lost, taken, depth))
+    others = iter(_replacements(lost, taken, depth, named=named))
     return [key if fine else next(others) for key, fine in zip(keys, good, strict=True)]
 
 
-def _replacements(lost: Iterable[Any], taken: set[Any], depth: int) -> list[Any]:
+def _replacements(lost: Iterable[Any], taken: set[Any], depth: int, *, named: bool = False) -> list[Any]:
     """Return a hashable, storable value for each lost one; all are different, and not among the taken ones."""
     out = []
     for value in lost:
-        made = first = _replacement(value, depth)
+        made = first = _replacement(value, depth, named=named)
         number = 2
         while made in taken:
             made = f"{first} ({number})"
@@ -273,9 +405,11 @@ def _replacements(lost: Iterable[Any], taken: set[Any], depth: int) -> list[Any]
     return out
 
 
-def _replacement(value: Any, depth: int) -> Any:
+def _replacement(value: Any, depth: int, *, named: bool = False) -> Any:
     cls = type(value)
     try:
+        if named and issubclass(cls, enum.Enum) and type(value._value_) in NATIVE:
+            return value._value_
         text = _describe(value, cls)
         if text is not None:
             return _short(text)
@@ -292,6 +426,27 @@ def _replacement(value: Any, depth: int) -> Any:
         return made
     except Exception:
         return _short(f"<{_name(cls)}>")
+
+
+def _class_of_key(key: Any, was: Any) -> str | None:
+    """Return the class of a key that was replaced by its content; None if the content was not kept."""
+    cls = type(was)
+    try:
+        if issubclass(cls, enum.Enum):
+            return f"{_name(cls)}:{was._name_ or ''}"
+        base = next((base for base in (*SCALARS, tuple) if issubclass(cls, base)), None)
+        if base is type(key) and base is not None and cls is not base and not own_attributes(was, cls):
+            plain: Any = base
+            same = plain.__eq__(was, key)
+            return _name(cls) if same is True else None
+    except Exception:
+        return None
+    return None
+
+
+def _name_of_factory(factory: Any) -> str:
+    """Return the name of the class that makes the missing values of a defaultdict; `?` for another function."""
+    return "" if factory is None else _name(factory) if isinstance(factory, type) else "?"
 
 
 #: Conversions from a subclass to the class itself that call no method of the subclass.
@@ -333,6 +488,44 @@ def _describe(value: Any, cls: type) -> str | None:
     if issubclass(cls, dt.date | dt.time):
         return f"<{_name(cls)} {value.isoformat()}>"
     return None
+
+
+def own_attributes(value: Any, cls: type) -> dict[str, Any]:
+    """Return the attributes that an object of a subclass of a built-in type has in addition to its content."""
+    found: dict[str, Any] = {}
+    for base in cls.__mro__:
+        slots = vars(base).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            with suppress(AttributeError):
+                found[name] = object.__getattribute__(value, name)
+    with suppress(AttributeError):
+        found.update(object.__getattribute__(value, "__dict__"))
+    return found
+
+
+def _is_complete(value: Any, cls: Any, fields: dict[str, Any]) -> bool:
+    """Return whether an object consists of its public fields, so that it can be made of them."""
+    if cls is types.SimpleNamespace:
+        return len(fields) == len(vars(value))
+    if hasattr(cls, "__pydantic_fields__"):
+        return not object.__getattribute__(value, "__pydantic_private__")
+    if hasattr(cls, "__struct_fields__"):
+        return len(fields) == len(cls.__struct_fields__)
+    if cls.__new__ is not object.__new__ or issubclass(cls, BaseException | type):
+        return False
+    names: set[str] = set()
+    for base in cls.__mro__:
+        slots = vars(base).get("__slots__", ())
+        names.update((slots,) if isinstance(slots, str) else slots)
+        if "__slots__" not in vars(base) and base is not object and not hasattr(value, "__dict__"):
+            return False
+    if "__dict__" not in names and not hasattr(value, "__dict__") and not names:
+        return False
+    with suppress(Exception):
+        names.update(object.__getattribute__(value, "__dict__"))
+    names -= {"__dict__", "__weakref__"}
+    missing = object()
+    return all(name in fields or getattr(value, name, missing) is missing for name in names)
 
 
 def public_fields(value: Any, cls: Any) -> dict[str, Any] | None:

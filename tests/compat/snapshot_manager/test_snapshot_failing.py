@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import snapshot_fixtures
 from snapshot_fixtures import numbers, taken
 
 import autosave_timers
-import holdfast
 from autosave_timers import warnings
 from database import Database
 from holdfast import StoreUnavailable
@@ -63,19 +63,53 @@ def test_closed_store_logs_a_warning(file: Path, caplog: pytest.LogCaptureFixtur
     assert len(warnings(caplog)) == 1
 
 
-def test_damaged_history_logs_a_warning_and_is_not_served(
-    file: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with SnapshotManager(history=file) as manager:
-        taken(manager, {"n": 1})
+def damage(file: Path, number: int, column: str = "pack") -> None:
+    with Database(file) as connection:
+        connection.execute(
+            f"UPDATE journal SET {column} = zeroblob(length({column})) WHERE number = {number}"
+        )
+    connection.close()
+
+
+def test_damaged_snapshot_is_left_out_and_reported(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with SnapshotManager(4, file) as manager:
+        for index in range(4):
+            taken(manager, {"n": index, "all": [index] * 5})
+    damage(file, 2)
+    with SnapshotManager(4, file, strict=True) as manager:
+        assert numbers(manager) == [1, 3, 4]
+        assert list(manager.get_damaged_snapshots("run-1")) == [2]
+        assert [text for text in warnings(caplog) if "snapshot 2 of run 'run-1' is damaged" in text]
+        assert len(warnings(caplog)) == 1
+        for index in range(4, 12):
+            taken(manager, {"n": index, "all": [index] * 5})
+        assert numbers(manager) == [9, 10, 11, 12]
+        assert [version.number for version in manager.history("run-1").versions()] == [12, 11, 10, 9]
+
+
+def test_damaged_latest_snapshot_does_not_stop_new_ones(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with SnapshotManager(4, file) as manager:
+        for index in range(3):
+            taken(manager, {"n": index, "all": [index] * 5})
+    damage(file, 3)
+    with SnapshotManager(4, file, strict=True) as manager:
+        latest = manager.get_latest_snapshot("run-1")
+        assert latest is not None
+        assert latest.n == 1
+        for index in range(3, 9):
+            taken(manager, {"n": index, "all": [index] * 5})
+        assert numbers(manager) == [6, 7, 8, 9]
+    with SnapshotManager(1, file) as manager:
+        taken(manager, {"n": 1}, "alone")
+        number = manager.history("alone").head.record.number
+        assert number == 1
     with Database(file) as connection:
         connection.execute("UPDATE journal SET pack = zeroblob(length(pack)) WHERE number = 1")
     connection.close()
-    with SnapshotManager(history=file) as manager:
-        with pytest.raises(holdfast.CorruptVersion):
-            manager.get_latest_snapshot("run-1")
-        assert manager.create_snapshot("run-1", {"n": 2}) is None
-    assert "CorruptVersion" in warnings(caplog)[0]
+    with SnapshotManager(1, file, strict=True) as manager:
+        assert manager.get_latest_snapshot("alone") is None
+        assert taken(manager, {"n": 2}, "alone").n == 2
+    assert any("they are deleted" in text for text in warnings(caplog))
 
 
 def test_strict_manager_raises_failures(file: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -93,11 +127,11 @@ def test_strict_manager_raises_failures(file: Path, caplog: pytest.LogCaptureFix
 def test_failed_pruning_logs_a_warning_and_keeps_the_snapshot(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Broken(SnapshotManager):
-        def _collect(self) -> None:
-            raise OSError("no space")
+    def no_space(digests: Sequence[bytes]) -> Any:
+        raise OSError("no space")
 
-    with Broken(1) as manager:
+    with SnapshotManager(1) as manager:
+        manager._hf._store.release = no_space  # type: ignore[method-assign]
         assert [taken(manager, {"n": index}).number for index in range(3)] == [1, 2, 3]
         assert numbers(manager) == [3]
     assert all("older snapshots are left as they are" in text for text in warnings(caplog))

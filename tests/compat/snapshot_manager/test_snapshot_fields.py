@@ -98,7 +98,7 @@ def test_restore_sets_the_fields_of_each_kind_of_store(
         with subtests.test(index=index, kind=type(store).__name__):
             snapshot = taken(manager, {"goal": "tide", "done": [1, 2]})
             done = manager.restore_from_snapshot("run-1", store, snapshot)
-            assert (done.fields, done.kept, done.removed, done.lost) == (("goal", "done"), (), (), ())
+            assert (done.fields, done.kept, done.removed, done.not_restored) == (("goal", "done"), (), (), ())
             assert dict(taken(manager, store).state) == {"goal": "tide", "done": [1, 2]}
 
 

@@ -117,3 +117,35 @@ def test_manager_works_on_postgres(url: str) -> None:
         manager.clear_all_snapshots()
         assert manager.get_run_ids() == []
         assert "@" not in repr(manager) or "password" not in repr(manager)
+
+
+def test_large_values_are_never_deleted_under_another_writer(file: Path) -> None:
+    """Several managers replace, keep and prune large values of one run at once."""
+    errors: list[BaseException] = []
+    ready = threading.Barrier(4)
+
+    def work(name: str) -> None:
+        try:
+            with SnapshotManager(1, file, strict=True) as manager:
+                ready.wait()
+                for index in range(12):
+                    page = (name if index % 3 else "shared") * 40_000
+                    taken(
+                        manager,
+                        {"by": name, "n": index, "twice": [name, index], "page": page, "same": "x" * 90_000},
+                    )
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(name * 3,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    with SnapshotManager(1, file) as manager:
+        whole(manager)
+        assert len(numbers(manager)) == 1
+    with holdfast.open(file) as hf:
+        assert hf.verify().ok
+        assert hf.stats().artifacts <= 2

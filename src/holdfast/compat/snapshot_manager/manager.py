@@ -1,67 +1,64 @@
-"""The manager: takes snapshots of runs, keeps the latest, and restores them; and classes whose objects it saves
-periodically, from their creation until they are destroyed or collected.
+"""The manager: takes snapshots of runs, keeps the latest, and restores them.
 
-The snapshots of run `R` are the versions of a separate run, `snapshots/R`. They are not merged and not rolled
-back: each follows the previous one and holds the state that was read. All operations on a history work on
-them. The timer of an object has only a weak reference to it, so that an unreferenced object is collected as
-usual, and its timer ends.
+The snapshots of run `R` are the versions of a separate run, `snapshots/R`. They are not merged: each follows
+the previous one and holds the state that was read. All operations on a history work on them. Pruning reads what
+all of them share, so that up to half as many more are stored before they are pruned together.
 
-Invariant: after each snapshot the run has at most `max_snapshots` of them, not counting tagged or pinned
-ones. A caller's mistake raises an error; any other failure logs a warning on the logger `holdfast`, and takes
-no snapshot. An object of `with_snapshots` behaves like one of its own class, except for `destroy` and `with`;
-after `destroy` returns, no timed snapshot of it is taken.
+Invariant: a run has at most `max_snapshots` of them, not counting tagged or pinned ones. A caller's mistake
+raises an error; any other failure logs a warning on the logger `holdfast`, and takes no snapshot. A damaged
+snapshot is left out, and reported.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-import msgspec
-
 from holdfast import engine
-from holdfast.compat.autosave import Autosave, FailureLog, Reading, SourceGone
+from holdfast.compat.autosave import Autosave, FailureLog, Reading
+from holdfast.compat.snapshot_manager.fields import (
+    TEMPORARY,
+    Target,
+    fields_of,
+    holder_of,
+    refuse_temporary,
+    storable_fields,
+)
+from holdfast.compat.snapshot_manager.kaiban import LAST_SECOND
+from holdfast.compat.snapshot_manager.restoring import Restored, restore
 from holdfast.compat.snapshot_manager.snapshot import (
     PREFIX,
     RUN_ID,
     WORKFLOW_ID,
-    Restored,
     Snapshot,
-    Target,
     check_snapshot_run,
     document_of,
-    fields_of,
-    holder_of,
     meta_of,
     of_version,
     read_document,
-    restore,
-    storable_fields,
 )
 from holdfast.engine import Holdfast
-from holdfast.errors import InvalidCall, InvalidSnapshot, NotFound
+from holdfast.errors import CorruptStore, CorruptVersion, InvalidCall, InvalidSnapshot, InvalidState, NotFound
 from holdfast.history.history import History
 from holdfast.history.version import Version
-from holdfast.model.checks import check_integer, check_seconds, check_text
+from holdfast.log import debug, warn
+from holdfast.model.checks import check_integer, check_text
 from holdfast.model.names import MAX_ID, MAX_NOTE, check_tag, check_tags, short
 from holdfast.model.retention import Retention
+from holdfast.workflow.state_schema import StateSchema
 
-#: In a file or server store that this manager opened, unreferenced large values are removed once per this many
-#: prunings.
-_COLLECT_EVERY = 64
+#: Fewer snapshots than these are pruned one by one.
+_FEW = 8
 #: Maximum number of runs whose last snapshot failure is remembered.
-_MAX_FAILURES = 1000
-
-#: Savers of live objects by identity, because an object may not accept new attributes, or not be hashable.
-_savers: dict[int, Autosave] = {}
+_MAX_RUNS = 1000
 
 
 class SnapshotManager:
@@ -70,7 +67,9 @@ class SnapshotManager:
     `history` is the storage: None (in memory), a path or address as for `holdfast.open`, or an open store. A
     store that the manager opened is closed with it. `max_snapshots` applies to each run; tagged snapshots are
     kept in addition. With `strict`, a snapshot that fails raises an error in the caller instead of logging a
-    warning.
+    warning. `schema` is a dataclass, a pydantic model, a msgspec struct, a TypedDict or a JSON Schema of the
+    fields: `InvalidState` names the path at which they do not fit, when a snapshot is taken, imported or
+    restored. With `debug`, each snapshot and restore is logged on the logger `holdfast` at level DEBUG.
     """
 
     def __init__(
@@ -79,7 +78,11 @@ class SnapshotManager:
         history: Holdfast | str | os.PathLike[str] | None = None,
         *,
         strict: bool = False,
+        schema: Any = None,
+        debug: bool = False,
     ) -> None:
+        #: Whether each snapshot and restore is logged.
+        self.debug = debug
         self.max_snapshots = check_integer("max_snapshots", max_snapshots, 1)
         if isinstance(history, History):
             raise InvalidCall(
@@ -88,6 +91,7 @@ class SnapshotManager:
         if not isinstance(history, Holdfast | str | os.PathLike | None):
             raise InvalidCall(f"history is a path, an address or an open store, not {short(history)}")
         self._strict = strict
+        self._schema = None if schema is None else StateSchema(schema)
         self._owns_store = not isinstance(history, Holdfast)
         self._in_memory = history in (None, ":memory:")
         if isinstance(history, Holdfast):
@@ -95,8 +99,11 @@ class SnapshotManager:
         else:
             self._hf = engine.open(":memory:" if history is None else history)
         self._lock = threading.Lock()
-        self._prunings = 0
         self._failures: dict[str, FailureLog] = {}
+        #: Runs whose last snapshot had values that cannot be stored.
+        self._sanitized: set[str] = set()
+        #: Reasons why snapshots are damaged, by run and number.
+        self._damaged: dict[tuple[str, int], str] = {}
         self._savers: weakref.WeakSet[Autosave] = weakref.WeakSet()
 
     # Creating and restoring
@@ -122,27 +129,35 @@ class SnapshotManager:
         names = check_tags(tags)
         check_text("workflow_id", workflow_id, MAX_ID)
         refused: list[InvalidCall] = []
-        found = Reading(None)
 
         def read() -> Reading:
-            nonlocal found
             try:
-                found = _reading(run_id, store, workflow_id)
+                return self._read(run_id, store, workflow_id)
+            except InvalidState:
+                raise
             except InvalidCall as error:
                 refused.append(error)
                 raise
-            return found
 
         try:
-            made = of_version(self.saver(run_id, read).take(note=note, tags=names), found.annotations)
+            saver = self.saver(run_id, read)
+            made = of_version(saver.take(note=note, tags=names), saver.annotations)
         except Exception as error:
             if self._strict or any(error is each for each in refused):
                 raise
-            if len(self._failures) >= _MAX_FAILURES:
+            if len(self._failures) >= _MAX_RUNS:
                 self._failures.clear()
             self._failures.setdefault(run_id, FailureLog(run_id)).report(error, "no snapshot")
             return None
         self._failures.pop(run_id, None)
+        if self.debug:
+            debug(
+                "snapshot %s of run %r: %s fields, %s replaced",
+                made.number,
+                run_id,
+                len(made.state),
+                len(made.replaced),
+            )
         return made
 
     def restore_from_snapshot(
@@ -153,14 +168,42 @@ class SnapshotManager:
         *,
         workflow_id: str | None = None,
         keep_unknown: bool | None = None,
+        strict: bool = False,
     ) -> Restored:
         """Write the fields of a snapshot back into `store`, which may be a new object; all of them, or none.
+
+        Values that cannot be made again are listed in `not_restored` of the result; with `strict`,
+        `InvalidSnapshot` is raised before anything is changed. A store that nothing refers to except this
+        call is a copy, such as `get_state()` may return, and is refused.
 
         The snapshot must be of this run, and of this workflow if it is known; so must the fields `run_id` and
         `workflow_id` of the store. Fields that are not in the snapshot are removed from a dict and kept in an
         object; `keep_unknown` overrides that. A store with `get_state` and `set_state` gets the fields
         through `set_state`. The history does not change.
         """
+        temporary = sys.getrefcount(store) <= TEMPORARY
+        return self.restore_store(
+            run_id,
+            store,
+            snapshot,
+            workflow_id=workflow_id,
+            keep_unknown=keep_unknown,
+            strict=strict,
+            temporary=temporary,
+        )
+
+    def restore_store(
+        self,
+        run_id: str,
+        store: Any,
+        snapshot: Snapshot,
+        *,
+        workflow_id: str | None = None,
+        keep_unknown: bool | None = None,
+        strict: bool = False,
+        temporary: bool = False,
+    ) -> Restored:
+        """Restore into a store; `temporary` says that only the caller's call refers to it."""
         run_id = check_snapshot_run(run_id)
         check_text("workflow_id", workflow_id, MAX_ID)
         if not isinstance(snapshot, Snapshot):
@@ -169,10 +212,20 @@ class SnapshotManager:
             raise InvalidCall(f"keep_unknown is True, False or None, not {short(keep_unknown)}")
         _must_match("the snapshot", RUN_ID, run_id, snapshot.run_id)
         _must_match("the snapshot", WORKFLOW_ID, workflow_id, snapshot.workflow_id)
+        if temporary:
+            refuse_temporary(store)
         target = Target(store)
+        if self._schema is not None:
+            self._schema.check(snapshot.state)
         for name, wanted in ((RUN_ID, run_id), (WORKFLOW_ID, workflow_id or snapshot.workflow_id)):
             _must_match("the store", name, wanted, target.fields.get(name))
-        return restore(target, snapshot, keep_unknown=keep_unknown)
+        done = restore(target, snapshot, keep_unknown=keep_unknown, strict=strict)
+        if self.debug:
+            debug(
+                "run %r restored from snapshot %s: %s fields, not restored: %s",
+                run_id, snapshot.number, len(done.fields), ", ".join(done.not_restored) or "none",
+            )  # fmt: skip
+        return done
 
     def saver(
         self,
@@ -185,7 +238,14 @@ class SnapshotManager:
         """Return a saver that takes snapshots of one run by `read`, every `every` seconds or on demand, and removes
         those above `max_snapshots`."""
         log = self.history(run_id)
-        made = Autosave(read, log, every=every, lock=lock, after=lambda version: self._prune(log, version))
+        made = Autosave(
+            read,
+            log,
+            every=every,
+            lock=lock,
+            after=lambda version: self._prune(log, version),
+            repair=lambda error: self._leave_damaged_head(log, error),
+        )
         with self._lock:
             self._savers.add(made)
         return made
@@ -193,7 +253,7 @@ class SnapshotManager:
     # Reading
 
     def get_latest_snapshot(self, run_id: str) -> Snapshot | None:
-        """Return the latest snapshot; None if there is none."""
+        """Return the latest snapshot that is not damaged; None if there is none."""
         return next(self._newest_first(run_id), None)
 
     def get_all_snapshots(
@@ -205,7 +265,12 @@ class SnapshotManager:
         limit: int | None = None,
     ) -> list[Snapshot]:
         """Return the snapshots of a run, oldest first: all, or those with a tag, those taken since a time,
-        the last `limit`."""
+        the last `limit`. Damaged ones are left out: `get_damaged_snapshots` lists them."""
+        if isinstance(since, int | float) and not isinstance(since, bool) and abs(since) >= LAST_SECOND:
+            raise InvalidCall(
+                f"since is a datetime with a time zone, and {short(since)} looks like milliseconds: give "
+                f"datetime.fromtimestamp({short(since)} / 1000, UTC)"
+            )
         if since is not None and (not isinstance(since, datetime) or since.tzinfo is None):
             raise InvalidCall(f"since is a datetime with a time zone, not {short(since)}")
         if limit is not None:
@@ -216,6 +281,13 @@ class SnapshotManager:
                 break
             found.append(snapshot)
         return found[::-1]
+
+    def get_damaged_snapshots(self, run_id: str) -> dict[int, str]:
+        """Return the reasons why snapshots of a run cannot be read, by number."""
+        for _ in self._newest_first(run_id):
+            pass
+        with self._lock:
+            return {number: why for (run, number), why in sorted(self._damaged.items()) if run == run_id}
 
     def get_run_ids(self) -> list[str]:
         """Return the ids of the runs that have snapshots, sorted."""
@@ -230,8 +302,10 @@ class SnapshotManager:
     def clear_snapshots(self, run_id: str) -> None:
         """Delete all snapshots of a run permanently, including tagged ones. Do nothing if there are none."""
         with suppress(NotFound):
-            self._hf.delete(PREFIX + check_snapshot_run(run_id))
-            self._collect()
+            self._hf.delete(PREFIX + check_snapshot_run(run_id), release=True)
+        with self._lock:
+            for key in [key for key in self._damaged if key[0] == run_id]:
+                del self._damaged[key]
 
     def clear_all_snapshots(self) -> None:
         """Delete the snapshots of all runs in the store, and nothing else."""
@@ -249,8 +323,12 @@ class SnapshotManager:
     def import_snapshot(self, text: str | bytes | dict[str, Any], *, run_id: str | None = None) -> Snapshot:
         """Check and return a snapshot that `export_snapshot` wrote; raise `InvalidSnapshot` if it is damaged. With
         `run_id`, make it a snapshot of that run. It is not saved: to save it, pass it to `create_snapshot` as
-        `store`."""
-        return read_document(text, run_id=run_id)
+        `store`. The JSON of KaibanJS's own `exportSnapshot` can be imported, too: its fields get their names
+        in Python (`step_results` for `stepResults`)."""
+        made = read_document(text, run_id=run_id)
+        if self._schema is not None:
+            self._schema.check(made.state)
+        return made
 
     # Closing
 
@@ -271,31 +349,66 @@ class SnapshotManager:
 
     # Internals
 
-    def _prune(self, log: History, version: Version) -> None:
-        if version.number <= self.max_snapshots:
-            return
-        if log.prune(Retention(last=self.max_snapshots), quiet=True).versions:
-            with self._lock:
-                self._prunings += 1
-                due = self._prunings % _COLLECT_EVERY == 0
-            if due or self._in_memory:
-                self._collect()
+    def _read(self, run_id: str, store: Any, workflow_id: str | None) -> Reading:
+        return read_store(run_id, store, workflow_id, schema=self._schema, sanitized=self._sanitized)
 
-    def _collect(self) -> None:
-        """Remove unreferenced large values, unless the store was opened by the caller, who is responsible
-        for it."""
-        if self._in_memory:
-            self._hf.gc(grace=0)
-        elif self._owns_store:
-            self._hf.gc()
+    def read(self, run_id: str, store: Any, workflow_id: str | None) -> Reading:
+        """Return the content of a timed snapshot."""
+        return self._read(run_id, store, workflow_id)
+
+    def _prune(self, log: History, version: Version) -> None:
+        most = self.max_snapshots
+        spare = most // 2 if most >= _FEW else 0
+        if version.number <= most + spare:
+            return
+        if spare and log.run_record().kept <= most + spare:
+            return
+        keep = Retention(last=most)
+        try:
+            log.prune(keep, quiet=True, release=True)
+        except (CorruptVersion, CorruptStore) as error:
+            self._report(log.id.removeprefix(PREFIX), error)
+            log.prune(keep, quiet=True, release=True, damaged=True)
+
+    def _leave_damaged_head(self, log: History, error: Exception) -> None:
+        """Move the head of a run to its newest snapshot that can be read, so that the next one can follow it; delete
+        the run if there is none."""
+        run_id = log.id.removeprefix(PREFIX)
+        self._report(run_id, error)
+        good = next(self._newest_first(run_id), None)
+        if good is None:
+            warn("no snapshot of run %r can be read: they are deleted, and the next one is the first", run_id)
+            self._hf.delete(log.id)
+        else:
+            log.rollback(to=good.number, reason="the snapshots after it are damaged")
+
+    def _report(self, run_id: str, error: Exception, number: int | None = None) -> None:
+        """Log a damaged snapshot once."""
+        details = getattr(error, "details", {})
+        key = (run_id, number or details.get("version") or 0)
+        with self._lock:
+            is_new = key not in self._damaged
+            if is_new and len(self._damaged) < _MAX_RUNS:
+                self._damaged[key] = str(error)
+        if is_new:
+            warn("snapshot %s of run %r is damaged and left out: %s", key[1] or "?", run_id, error)
 
     def _newest_first(self, run_id: str, *, tag: str | None = None) -> Iterator[Snapshot]:
+        """Yield the snapshots of a run that can be read, without those that are only not pruned yet."""
+        left = self.max_snapshots
         with suppress(NotFound):
             for version in self.history(run_id).iter_versions(tag=tag):
                 try:
+                    if not (version.tags or version.pinned):
+                        left -= 1
+                        if left < 0:
+                            continue
                     found = of_version(version)
                 except NotFound:
                     # Another process pruned it during the iteration.
+                    continue
+                except (CorruptVersion, CorruptStore) as error:
+                    self._report(run_id, error, version.number)
                     continue
                 yield found
 
@@ -304,32 +417,55 @@ class SnapshotManager:
         return f"<SnapshotManager of {self.max_snapshots} a run, {where}>"
 
 
-def _reading(run_id: str, store: Any, workflow_id: str | None) -> Reading:
+def read_store(
+    run_id: str,
+    store: Any,
+    workflow_id: str | None,
+    *,
+    schema: StateSchema | None = None,
+    sanitized: set[str] | None = None,
+) -> Reading:
     """Return the content of a snapshot of a store; raise `InvalidSnapshot` if the store belongs to another
-    run."""
+    run. If the run is in `sanitized`, values that cannot be stored are replaced at once."""
     before: tuple[str, ...] = ()
+    types: dict[str, str] = {}
     if isinstance(store, Snapshot):
         _must_match("the snapshot", RUN_ID, run_id, store.run_id)
-        before, own, holder = store.replaced, store.workflow_id, store
+        before, types, own, holder = store.replaced, store.types, store.workflow_id, store
         fields: dict[Any, Any] = store.state
     else:
         holder = holder_of(store)
         fields = fields_of(holder)
-        own = _id_text(fields.get(WORKFLOW_ID))
+        own = id_text(fields.get(WORKFLOW_ID))
     _must_match("the store", RUN_ID, run_id, fields.get(RUN_ID))
     _must_match("the store", WORKFLOW_ID, workflow_id, own)
-    state, replaced = storable_fields(holder, fields)
-    return Reading(state, meta_of(workflow_id or own, dict.fromkeys((*before, *replaced))))
+
+    def sanitize() -> Reading:
+        state, replaced, classes = storable_fields(holder, fields)
+        if sanitized is not None and (replaced or classes):
+            if len(sanitized) >= _MAX_RUNS:
+                sanitized.clear()
+            sanitized.add(run_id)
+        elif sanitized is not None:
+            sanitized.discard(run_id)
+        if schema is not None:
+            schema.check(state)
+        meta = meta_of(workflow_id or own, dict.fromkeys((*before, *replaced)), {**types, **classes})
+        return Reading(state, meta)
+
+    if schema is not None or (sanitized is not None and run_id in sanitized):
+        return sanitize()
+    return Reading(fields, meta_of(workflow_id or own, before, types), sanitize)
 
 
-def _id_text(value: Any) -> str | None:
+def id_text(value: Any) -> str | None:
     """Return an id as text; None if the value is not an id."""
     return str(value) or None if isinstance(value, str | int | UUID) else None
 
 
 def _must_match(what: str, name: str, wanted: str | None, value: Any) -> None:
     """Raise `InvalidSnapshot` if both ids are known and differ."""
-    found = _id_text(value)
+    found = id_text(value)
     if wanted is not None and found is not None and found != wanted:
         raise InvalidSnapshot(
             f"{what} has the {name} {short(found)}, not {short(wanted)}; nothing was done. Give a store and a snapshot "
@@ -337,160 +473,3 @@ def _must_match(what: str, name: str, wanted: str | None, value: Any) -> None:
             expected=wanted,
             found=found,
         )
-
-
-def with_snapshots(
-    run_class: type,
-    manager: SnapshotManager,
-    interval: float = 5.0,
-    *,
-    run_id: str | Callable[[Any], str] | None = None,
-    store: str | Callable[[Any], Any] | None = None,
-    workflow_id: str | Callable[[Any], str] | None = None,
-    lock: str | Callable[[Any], AbstractContextManager[Any]] | None = None,
-) -> type[Any]:
-    """Return a subclass of `run_class` whose objects are saved every `interval` seconds if something
-    changed.
-
-    The timer ends with `run.destroy()`, or when the object is collected. The block `with Run(…) as run:` also
-    takes a snapshot on exit, whether it raises or not.
-
-    `run_id`, `store`, `workflow_id` and `lock` (held while the object is read) each name an attribute, or are
-    functions of the object. By default the id is `run_id` or `id`; the saved store is `store`, or the object
-    itself if it has none; the workflow is `workflow_id`, if there is one.
-    """
-    if not isinstance(run_class, type):
-        raise InvalidCall(f"with_snapshots takes a class, not {short(run_class)}")
-    if not isinstance(manager, SnapshotManager):
-        raise InvalidCall(f"manager is a SnapshotManager, not {short(manager)}")
-    if issubclass(run_class, msgspec.Struct):
-        raise InvalidCall(
-            f"{run_class.__name__} is a msgspec.Struct, whose __init__ cannot be extended: wrap it in a class"
-        )
-    every = check_seconds("interval", interval, above_zero=True, most=threading.TIMEOUT_MAX)
-    plan = _SnapshotPlan(manager, every, run_id=run_id, store=store, workflow_id=workflow_id, lock=lock)
-
-    base: Any = run_class
-    try:
-        made = _subclass(base, plan)
-        if hasattr(base, "__aenter__") and hasattr(base, "__aexit__"):
-            made = _async_subclass(made)
-    except TypeError as error:
-        raise InvalidCall(f"{run_class.__name__} cannot have a subclass with snapshots: {error}") from error
-    made.__name__ = f"{run_class.__name__}WithSnapshots"
-    made.__qualname__ = f"{run_class.__qualname__}WithSnapshots"
-    made.__module__, made.__doc__ = run_class.__module__, run_class.__doc__
-    return made
-
-
-def _subclass(base: Any, plan: _SnapshotPlan) -> type[Any]:
-    class WithSnapshots(base):  # type: ignore[misc] # the base is known at run time only
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            plan.start(self)
-
-        def destroy(self) -> None:
-            """End the timed snapshots."""
-            _stop(self)
-            if hasattr(base, "destroy"):
-                super().destroy()
-
-        def __enter__(self) -> Any:
-            entered = super().__enter__() if hasattr(base, "__enter__") else self
-            _saver_of(self).__enter__()
-            return entered
-
-        def __exit__(self, kind: Any, error: Any, trace: Any) -> Any:
-            _saver_of(self).__exit__(kind, error, trace)
-            if not hasattr(base, "__exit__"):
-                return self.destroy()
-            _stop(self)
-            return super().__exit__(kind, error, trace)
-
-    return WithSnapshots
-
-
-def _async_subclass(base: Any) -> type[Any]:
-    class WithAsyncSnapshots(base):  # type: ignore[misc] # the base is known at run time only
-        async def __aenter__(self) -> Any:
-            entered = await super().__aenter__()
-            _saver_of(self).__enter__()
-            return entered
-
-        async def __aexit__(self, kind: Any, error: Any, trace: Any) -> Any:
-            # Saved in a thread, so that the event loop does not wait for a disk.
-            await asyncio.to_thread(_saver_of(self).__exit__, kind, error, trace)
-            _stop(self)
-            return await super().__aexit__(kind, error, trace)
-
-    return WithAsyncSnapshots
-
-
-class _SnapshotPlan:
-    """Configuration of the snapshots of one class."""
-
-    def __init__(self, manager: SnapshotManager, every: float, **parts: Any) -> None:
-        for name, part in parts.items():
-            if part is not None and not isinstance(part, str) and not callable(part):
-                raise InvalidCall(
-                    f"{name} names an attribute, or is a function of the object, not {short(part)}"
-                )
-        self._manager, self._every, self._parts = manager, every, parts
-
-    def start(self, run: Any) -> None:
-        """Start saving an object periodically."""
-        if id(run) in _savers:
-            return
-        try:
-            weak = weakref.ref(run)
-        except TypeError as error:
-            raise InvalidCall(f"no timed snapshots: {error}") from None
-        run_id = _id_text(self._part(run, "run_id", RUN_ID, "id"))
-        if run_id is None:
-            raise InvalidCall(
-                f"{type(run).__name__} has no run_id: pass run_id=… to with_snapshots, the name of an attribute or a "
-                "function of the object"
-            )
-        lock = self._part(run, "lock")
-        if lock is not None and not isinstance(lock, AbstractContextManager):
-            raise InvalidCall(f"lock is a context manager such as threading.Lock(), not {short(lock)}")
-
-        def read() -> Reading:
-            found = weak()
-            if found is None:
-                raise SourceGone
-            store = self._part(found, "store", "store")
-            workflow = _id_text(self._part(found, "workflow_id", WORKFLOW_ID))
-            return _reading(run_id, found if store is None else store, workflow)
-
-        saver = self._manager.saver(run_id, read, every=self._every, lock=lock)
-        _savers[id(run)] = saver
-        weakref.finalize(run, _abandon, id(run)).atexit = False
-        saver.start()
-
-    def _part(self, run: Any, name: str, *defaults: str) -> Any:
-        """Return the configured part of an object, or the first of its default attributes that is not None; None if
-        there is none."""
-        part = self._parts[name]
-        if callable(part):
-            return part(run)
-        if part is not None:
-            return getattr(run, part)
-        return next((found for each in defaults if (found := getattr(run, each, None)) is not None), None)
-
-
-def _saver_of(run: Any) -> AbstractContextManager[Any]:
-    return _savers.get(id(run)) or nullcontext()
-
-
-def _abandon(identity: int) -> None:
-    """Abandon the timer of a collected object without waiting for it, because this may run in any thread."""
-    saver = _savers.pop(identity, None)
-    if saver is not None:
-        saver.abandon()
-
-
-def _stop(run: Any) -> None:
-    saver = _savers.pop(id(run), None)
-    if saver is not None:
-        saver.stop()

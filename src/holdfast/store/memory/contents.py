@@ -87,7 +87,14 @@ class MemoryArtifacts:
     def collect(self, before: int) -> tuple[int, int]:
         """Delete artifacts that no version holds and that were stored before a time; return their number and size."""
         unheld = [self.records[digest] for digest in self.records.keys() - self.holders.keys()]
-        gone = [record for record in unheld if record.at < before]
+        return self._delete([record for record in unheld if record.at < before])
+
+    def release_unheld(self, digests: Iterable[bytes]) -> tuple[int, int]:
+        """Delete those of these artifacts that no version holds; return their number and size."""
+        wanted = (set(digests) & self.records.keys()) - self.holders.keys()
+        return self._delete([self.records[digest] for digest in wanted])
+
+    def _delete(self, gone: list[ArtifactRecord]) -> tuple[int, int]:
         for record in gone:
             del self.records[record.digest], self._contents[record.digest]
         return len(gone), sum(record.size for record in gone)

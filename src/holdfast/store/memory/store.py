@@ -435,6 +435,10 @@ class MemoryStore(ProcessBound):
         with self._lock:
             return self._artifacts.collect(before)
 
+    def release(self, digests: Sequence[bytes]) -> tuple[int, int]:
+        with self._lock:
+            return self._artifacts.release_unheld(digests)
+
     # Values and leases
 
     def value(self, name: str) -> tuple[bytes, int] | None:

@@ -214,6 +214,7 @@ class PostgresStore(ProcessBound):
         self.artifact_pieces = self._artifacts.pieces
         self.artifacts = self._artifacts.page
         self.collect = self._artifacts.collect
+        self.release = self._artifacts.release
 
         values = SQLValues(self._pool, dialect)
         self.value = values.get

@@ -77,8 +77,8 @@ def _writer(fields: list[str], inode: int) -> int | None:
 _FLAGS = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_URI
 #: Prepared statements that a connection caches.
 _STATEMENTS = 64
-#: Bytes to which the WAL is truncated after a checkpoint.
-_WAL_BYTES = 4 << 20
+#: Bytes to which the WAL is truncated after a checkpoint: what short commits need, but not a single large value.
+_WAL_BYTES = 5 << 18
 #: A file that another program has written cannot run code through its schema, and damaged pages are noticed.
 _SETTINGS = (
     "PRAGMA trusted_schema=OFF",

@@ -191,6 +191,7 @@ class SQLiteStore(ProcessBound):
         self.artifact_pieces = self._artifacts.pieces
         self.artifacts = self._artifacts.page
         self.collect = self._artifacts.collect
+        self.release = self._artifacts.release
 
         values = SQLValues(self._database, _DIALECT)
         self.value = values.get

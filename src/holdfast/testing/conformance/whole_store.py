@@ -141,6 +141,20 @@ class ArtifactContract:
         store.delete_run(run)
         assert store.collect(before=ALL) == (1, 5)
 
+    def test_released_artifacts_are_deleted_unless_held(self, store: Store) -> None:
+        for data in (b"held", b"free", b"other"):
+            store.put_artifact(upload(data), 5)
+        run = commit(store, new_run(), change={"holds": [digest(b"held")]})
+        assert store.release([]) == (0, 0)
+        wanted = [digest(b"held"), digest(b"free"), digest(b"free"), digest(b"unknown")]
+        assert store.release(wanted) == (1, 4)
+        assert [record.digest for record in store.artifacts()] == sorted([digest(b"held"), digest(b"other")])
+        with pytest.raises(NotFound):
+            _read(store, b"free")
+        store.delete_run(run)
+        assert store.release(wanted) == (1, 4)
+        assert store.release(wanted) == (0, 0)
+
     def test_artifacts_are_listed_by_digest(self, store: Store) -> None:
         datas = sorted((f"artifact {number}".encode() for number in range(9)), key=digest)
         for data in datas[::2] + datas[1::2]:

@@ -1,0 +1,88 @@
+"""The schema of a state: a JSON Schema or a Python type, and the check of a state.
+
+A Python type checks Python values: a field of type `datetime` takes a datetime, not its text. A JSON Schema checks the
+state as JSON would show it; tuples count as arrays.
+
+Invariant: the only errors are `InvalidCall` (the schema is at fault) and its kind `InvalidState` (the state is, at a
+path).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import InvalidAnswer, InvalidCall, InvalidState
+from holdfast.struct_types import resolve
+from holdfast.tree import path as paths
+from holdfast.tree.frozen import thaw
+from holdfast.workflow.schema import check_answer, to_schema
+
+#: The place in a message of msgspec.
+_PLACE = re.compile(r"\s+-\s+at `(?:key in )?\$(?P<path>.*)`$")
+_LONGEST_REASON = 500
+
+
+class StateSchema:
+    """The shape that the states of a run must have."""
+
+    def __init__(self, wanted: Any) -> None:
+        self._wanted = wanted
+        self._is_model = isinstance(wanted, type) and hasattr(wanted, "model_validate")
+        self._json: dict[str, Any] | None = None
+        if isinstance(wanted, dict):
+            self._json = to_schema(wanted)
+        elif wanted is None:
+            raise InvalidCall("schema is a type, such as a dataclass, or a JSON Schema, not None")
+        elif not self._is_model:
+            try:
+                resolve(wanted)
+            except Exception as error:
+                raise InvalidCall(
+                    f"schema is a dataclass, a pydantic model, a msgspec struct, a TypedDict or a JSON Schema, not "
+                    f"{wanted!r:.80}"
+                ) from error
+
+    def check(self, state: Any) -> None:
+        """Raise `InvalidState`, with the path that does not fit and the reason."""
+        plain = thaw(state)
+        try:
+            if self._json is not None:
+                check_answer(_as_json(plain), self._json)
+            elif self._is_model:
+                self._wanted.model_validate(plain)
+            else:
+                msgspec.convert(plain, self._wanted)
+        except InvalidAnswer as error:
+            raise _refusal(str(error.details.get("path") or ""), str(error.details.get("reason"))) from None
+        except msgspec.ValidationError as error:
+            place = _PLACE.search(str(error))
+            text = str(error) if place is None else str(error)[: place.start()]
+            raise _refusal("" if place is None else place["path"].removeprefix("."), text) from None
+        except Exception as error:
+            raise _refusal(*_first_of(error)) from error
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _as_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_json(item) for item in value]
+    return value
+
+
+def _first_of(error: Exception) -> tuple[str, str]:
+    """Return place and reason of the first error of a pydantic model."""
+    try:
+        first = error.errors()[0]  # type: ignore[attr-defined]
+        return paths.show(list(first["loc"])), str(first["msg"])
+    except Exception:
+        return "", f"{type(error).__name__}: {error}"
+
+
+def _refusal(where: str, reason: str) -> InvalidState:
+    reason = reason.strip().rstrip(".")[:_LONGEST_REASON]
+    at = f" at {where}" if where else ""
+    return InvalidState(f"The state does not fit its schema{at}: {reason}.", path=where, reason=reason)
