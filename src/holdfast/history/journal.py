@@ -126,6 +126,8 @@ _EVENT_NAMES = {
     "versions": "pruned",
 }
 EVENT_KINDS = tuple(f"{prefix}.{name}" for prefix, names in _EVENT_NAMES.items() for name in names.split())
+#: An application may have written other kinds that start with `question.`: these were not reserved at first.
+_QUESTION_KINDS = frozenset(kind for kind in EVENT_KINDS if kind.startswith("question."))
 
 
 def is_own_kind(kind: str) -> bool:
@@ -136,7 +138,7 @@ def is_own_kind(kind: str) -> bool:
 def event_data(entry: EventRecord) -> dict[str, Any]:
     """Return the data of a journal entry."""
     data: dict[str, Any] = decode(entry.data) if entry.data else {}
-    if STORED_QUESTION_ID in data and entry.kind.startswith("question."):
+    if STORED_QUESTION_ID in data and entry.kind in _QUESTION_KINDS:
         data = {"question_id": data.pop(STORED_QUESTION_ID), **data}
         if data.get("choice") == _FORMER_CHOICE:
             data["choice"] = "reinitialize"
