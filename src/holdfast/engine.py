@@ -9,14 +9,13 @@ import os
 import re
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NoReturn, ParamSpec
 
 from holdfast.errors import AlreadyExists, InvalidCall, InvalidReference, NotFound
 from holdfast.execution import breakers, compensation, inbox, stopping
 from holdfast.execution.engine_context import EngineContext, GivenOverrides
 from holdfast.execution.limits import Limits
-from holdfast.execution.loop_questions import LoopQuestions, NoLoops
 from holdfast.execution.open_questions import UNCHANGED
 from holdfast.execution.operators import Operators
 from holdfast.execution.options import ResumeOptions, RollbackOptions, RunOptions
@@ -56,6 +55,7 @@ from holdfast.workflow.decorators import load_step_machine
 from holdfast.workflow.subscriptions import Subscription
 
 if TYPE_CHECKING:
+    from holdfast.agent_loops.loops import AgentLoops
     from holdfast.execution.preview import Preview
     from holdfast.execution.replay_validation import CodeProblem
     from holdfast.fleet.monitor.monitor import Monitor
@@ -139,12 +139,15 @@ class Holdfast:
             self._context, lease=int(lease * 1_000_000), room=partial(queue_room, store)
         )
         self._runner = Runner(self._engine, self.start_triggers)
-        self._operators = Operators(self._runner, self._loop_questions)
+        self._operators = Operators(self._runner, lambda: self.loops)
         self._fleet = Fleet(self._runner, self._operators)
 
-    def _loop_questions(self) -> LoopQuestions:
-        """Return the questions of loops."""
-        return NoLoops()
+    @cached_property
+    def loops(self) -> AgentLoops:
+        """The agent loops of the store, for `LoopEngine`, the inbox and monitors."""
+        from holdfast.agent_loops.loops import AgentLoops
+
+        return AgentLoops(self._engine)
 
     # Runs of workflows
 
@@ -634,11 +637,14 @@ class Holdfast:
         redact = None if secrets == "keep" else self._context.redact
         run = transfer.import_run(self._store, file, run_id=run_id, now=self._context.clock(), redact=redact)
         inbox.adopt(self._context, run)
+        self.loops.adopt(run.id)
         return self.history(run.id)
 
     def close(self) -> None:
         """Stop this process's workers, monitors and threads, and close the store."""
         self._fleet.close()
+        if "loops" in self.__dict__:
+            self.loops.close()
         self._engine.close()
         self._store.close()
 

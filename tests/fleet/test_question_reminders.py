@@ -24,7 +24,7 @@ from holdfast import (
     Watchdog,
     workflow,
 )
-from holdfast.execution import loop_questions, questions
+from holdfast.execution import loops, questions
 from holdfast.model.public import Question
 
 stage = s.stage
@@ -489,5 +489,5 @@ def test_question_of_an_unknown_loop_names_the_way_to_answer(stage: Stage) -> No
     ):
         with pytest.raises(holdfast.HoldfastError):
             call()
-    assert loop_questions.is_control_run("loop/a/control")
-    assert not loop_questions.is_control_run("loop/control")
+    assert loops.is_control_run("loop/a/control")
+    assert not loops.is_control_run("loop/control")

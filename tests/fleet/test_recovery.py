@@ -197,14 +197,14 @@ def test_rollback_that_another_process_finished_is_not_repeated(
     assert stage.kinds().count("run.recovered") == 1
 
 
-def test_two_monitors_at_once_recover_a_run_once(stage: Stage) -> None:
+def test_two_monitors_at_once_recover_a_run_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     control.hangs["hang"] = 2
     run = stage.begin(s.stuck, watchdog=BACK)
     hung(stage, 1)
     monitors = [stage.hf.monitor(interval=1) for _ in range(4)]
     for monitor in monitors:
         # As if each held the lease.
-        monitor._leadership.take = lambda: True  # type: ignore[method-assign]
+        monkeypatch.setattr(monitor._leadership, "take", lambda *_: True)
     stage.seconds += 61
     stage.hf._engine.keeper.beat()
     barrier, found = threading.Barrier(4), []

@@ -15,7 +15,7 @@ import msgspec
 from holdfast.errors import InvalidAnswer, InvalidCall, NotFound
 from holdfast.execution import inbox
 from holdfast.execution.engine_context import EngineContext
-from holdfast.execution.loop_questions import LoopQuestions, is_control_run
+from holdfast.execution.loops import HandlingChange, Loops, is_control_run
 from holdfast.execution.questions import asked, iter_events
 from holdfast.execution.stopping import check_reason
 from holdfast.history.builder import build_event
@@ -34,21 +34,20 @@ UNCHANGED: Any = msgspec.UNSET
 #: Questions whose reminders are sent at a time.
 _PAGE = 100
 _Events = dict[str, dict[str, Any]]
-_Change = Callable[[Handling], tuple[Handling, _Events] | None]
 
 
 class Inbox:
     """The open questions of all runs and loops of a store."""
 
-    def __init__(self, engine: EngineContext, loops: Callable[[], LoopQuestions]) -> None:
+    def __init__(self, engine: EngineContext, loops: Callable[[], Loops]) -> None:
         self._engine = engine
         self._context = engine.context
         self._store = engine.store
         self._loops = loops
 
     @property
-    def loops(self) -> LoopQuestions:
-        """The questions of loops."""
+    def loops(self) -> Loops:
+        """The agent loops of the store."""
         return self._loops()
 
     def page(
@@ -73,6 +72,7 @@ class Inbox:
             filters["opened_before"] = now - _span("waiting_longer_than", waiting_longer_than)
         if run is not None:
             filters["run"] = run.key
+        self.loops.index_questions()
         place = None if after is None else self._place(after)
         found: list[Question] = []
         while len(found) < limit:
@@ -163,7 +163,7 @@ class Inbox:
     def _is_listed(self, row: OpenQuestion) -> bool:
         return row.question in self._store.questions_of(row.question.run)
 
-    def _handle(self, question_id: str, change: _Change, actor: str | None) -> bool:
+    def _handle(self, question_id: str, change: HandlingChange, actor: str | None) -> bool:
         """Change the handling of an open question, and write the events, in one commit; return whether it changed."""
         run_id = inbox.run_of(question_id)
         if is_control_run(run_id):

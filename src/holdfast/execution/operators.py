@@ -14,7 +14,7 @@ from holdfast.errors import AlreadyRunning, HoldfastError, InvalidCall, NotFound
 from holdfast.execution import inbox, stopping
 from holdfast.execution.frame import refuse_in_loop
 from holdfast.execution.lease import is_alive
-from holdfast.execution.loop_questions import LoopQuestions, NoLoops
+from holdfast.execution.loops import Loops
 from holdfast.execution.open_questions import Inbox
 from holdfast.execution.options import DEFAULTS
 from holdfast.execution.preflight import check_code
@@ -46,7 +46,7 @@ class Delivery(NamedTuple):
 class Operators:
     """Stops runs, and delivers signals and answers to them."""
 
-    def __init__(self, runner: Runner, loops: Callable[[], LoopQuestions] = NoLoops) -> None:
+    def __init__(self, runner: Runner, loops: Callable[[], Loops]) -> None:
         self._runner = runner
         self._engine = runner.engine
         self.inbox = Inbox(runner.engine, loops)

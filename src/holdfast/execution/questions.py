@@ -134,8 +134,8 @@ def shown(context: StoreContext, run: RunRecord, asked: StalledQuestion) -> Ques
         "stack": asked.stack or None,
         "restores": asked.restores,
         "version": good,
-        "diff": _lines(_changes(context, run, good)),
-        "initial": _parts(_changes(context, run, FIRST)),
+        "diff": summaries(_changes(context, run, good)),
+        "initial": parts_of(_changes(context, run, FIRST)),
         "choices": list(CHOICES),
     }
     found = Question(
@@ -264,7 +264,7 @@ def restarted_state(
             else:
                 del place[segments[-1]]
         except (LookupError, TypeError):
-            possible = [part["path"] for part in _parts(changes(first, current))]
+            possible = [part["path"] for part in parts_of(changes(first, current))]
             raise InvalidAnswer(
                 f"{path!r} cannot be kept: the state of run {run.id!r} has no such part, or its beginning has no place "
                 f"for it; what differs from the beginning is: {', '.join(possible[:30]) or 'nothing'}",
@@ -308,14 +308,15 @@ def _changes(context: StoreContext, run: RunRecord, number: int) -> list[Change]
         return []
 
 
-def _lines(found: Sequence[Change]) -> list[str]:
+def summaries(found: Sequence[Change]) -> list[str]:
+    """Return the changes, one line each, as far as a question shows them."""
     lines = [change.summary[:MAX_NOTE] for change in found[:_LINES]]
     return lines if len(found) <= _LINES else [*lines, f"… and {len(found) - _LINES} more"]
 
 
-def _parts(found: Sequence[Change]) -> list[dict[str, Any]]:
+def parts_of(found: Sequence[Change]) -> list[dict[str, Any]]:
     """Return the changes, grouped by the part of the state that an operator can keep as a whole."""
     parts: dict[str, list[Change]] = {}
     for change in found:
         parts.setdefault(paths.show(change.path[:1]), []).append(change)
-    return [{"path": path, "changes": _lines(within)} for path, within in parts.items()]
+    return [{"path": path, "changes": summaries(within)} for path, within in parts.items()]

@@ -33,6 +33,7 @@ from holdfast.execution.failures import add_run_note, without_engine_frames
 from holdfast.execution.lease import is_alive
 from holdfast.execution.lifecycle import result_of
 from holdfast.execution.limits import Limits, Spent, limits_of, spent_by, totals_of
+from holdfast.execution.loops import PREFIX, is_bookkeeping
 from holdfast.execution.options import DEFAULTS
 from holdfast.execution.replay_validation import Difference
 from holdfast.execution.run_endings import can_go_on
@@ -407,6 +408,8 @@ class RunQuery:
             prefix=check_text("prefix", prefix, MAX_ID) or "",
             meta=() if meta is None else meta_rows(check_meta(meta)),
         )
+        #: Runs with the control records and heartbeats of loops are listed if their prefix is asked for.
+        self._lists_loops = self._filters["prefix"].startswith(PREFIX)
         #: A run that the index lists has these metadata, unless the index is damaged.
         self._meta = self._filters["meta"]
 
@@ -428,6 +431,8 @@ class RunQuery:
                     raise CorruptStore(
                         f"the index of metadata lists run {run.id!r}, which has others: verify the store"
                     )
+                if is_bookkeeping(run.id) and not self._lists_loops:
+                    continue
                 if self._wanted is None or self._matches(run, engine.context.clock()):
                     yield summary_of(engine.context, run)
             if len(found) < page:

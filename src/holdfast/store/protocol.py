@@ -256,10 +256,11 @@ class RunStore(Protocol):
         """Write a complete run; `AlreadyExists`, with nothing written, if its id exists."""
 
 
-def iter_runs(store: RunStore, *, page: int = 500, **filters: Unpack[RunFilters]) -> Iterator[RunRecord]:
-    """Yield all runs that match the filters, newest first. Runs may be changed and deleted meanwhile; runs that are
-    created after the first page was read are not included."""
-    before: int | None = None
+def iter_runs(
+    store: RunStore, *, page: int = 500, before: int | None = None, **filters: Unpack[RunFilters]
+) -> Iterator[RunRecord]:
+    """Yield all runs that match the filters, newest first, with keys below `before`. Runs may be changed and deleted
+    meanwhile; runs that are created after the first page was read are not included."""
     while found := store.runs(before=before, limit=page, **filters):
         yield from found
         before = found[-1].key

@@ -40,6 +40,7 @@ from holdfast.web.routes import (
     debug,
     events,
     inbox,
+    loops,
     queues,
     runs,
     session,
@@ -209,6 +210,7 @@ _MODULES = (
     transfer,
     queues,
     breakers,
+    loops,
     debug,
 )
 DOCUMENT = OperationTable("session")

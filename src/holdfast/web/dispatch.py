@@ -23,7 +23,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from holdfast.compat.loop_engine.control import control_run, name_of
+from holdfast.agent_loops.names import control_run, name_of
 from holdfast.engine import Holdfast
 from holdfast.errors import HoldfastError
 from holdfast.operator_view.text import dumps

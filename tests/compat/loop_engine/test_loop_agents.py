@@ -12,10 +12,10 @@ from loop_fixtures import Clock, good, refused, state_of
 
 import holdfast
 from holdfast import Holdfast
-from holdfast.compat.loop_engine.agents import AgentHeartbeats, Beat, deadline
-from holdfast.compat.loop_engine.control import Agent, ControlLog
-from holdfast.compat.loop_engine.project import Project
-from holdfast.compat.loop_engine.states import States
+from holdfast.agent_loops.agents import AgentHeartbeats, Beat, deadline
+from holdfast.agent_loops.control import Agent, ControlLog
+from holdfast.agent_loops.project import Project
+from holdfast.agent_loops.states import States
 from holdfast.loops import LoopEngine
 
 
@@ -62,8 +62,10 @@ def test_failed_agent_saves_no_snapshot(engine: LoopEngine) -> None:
 def test_completion_accepts_a_state_and_needs_no_start(engine: LoopEngine) -> None:
     done = engine.log_agent_complete("p", "planner", state={"loop_count": 5})
     assert done["snapshot"]["loop"] == 5
+    assert "no project 'q'" in refused(engine.log_agent_complete("q", "planner"), "not_found")
+    engine.log_agent_start("q", "planner")
     empty = engine.log_agent_complete("q", "planner")
-    assert (empty["status"], empty["snapshot"]["code"]) == ("logged", "not_found")
+    assert (empty["status"], empty["snapshot"]["code"]) == ("logged", "not_found"), "it has no state"
 
 
 def test_stalled_agent_is_found_and_the_last_snapshot_restored(project: LoopEngine, clock: Clock) -> None:
@@ -196,7 +198,7 @@ def test_number_of_remembered_ended_agents_is_bounded(engine: LoopEngine, clock:
     ended = engine.get_agents("p")["ended"]
     assert list(ended)[-1] == "agent-129"
     assert len(ended) == 100
-    assert len(AgentHeartbeats(engine._hf, "p").read()) == 1
+    assert len(AgentHeartbeats(engine._hf._engine, "p").read()) == 1
     # The last ones are still refused.
     refused(engine.log_agent_complete("p", "agent-129"), "not_running")
 

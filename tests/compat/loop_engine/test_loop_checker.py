@@ -8,13 +8,14 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from loop_fixtures import Clock, good, state_of
 
 import holdfast
 from holdfast import Holdfast
+from holdfast.agent_loops.loops import AgentLoops
+from holdfast.execution.loops import LoopCheck
 from holdfast.loops import LoopEngine
 from patience import until
 
@@ -83,13 +84,13 @@ def test_checker_survives_errors(
     caplog.set_level(logging.WARNING, "holdfast")
     failing, looks = True, []
 
-    def check(self: LoopEngine, project_id: str | None = None) -> dict[str, Any]:
+    def check(self: AgentLoops, every: float) -> LoopCheck:
         looks.append(failing)
         if failing and len(looks) % 2:
             raise ValueError("out of order")
-        return {"status": "ok", "errors": [{"message": "out of order"}] if failing else []}
+        return LoopCheck(errors=[("p", ValueError("out of order"))] if failing else [])
 
-    monkeypatch.setattr(LoopEngine, "check_timeouts", check)
+    monkeypatch.setattr(AgentLoops, "check", check)
     with engine.checker(every=SOON) as checker:
         until(lambda: len(looks) > 20)
         failing = False
@@ -105,10 +106,10 @@ def test_checker_logs_a_repeated_error_once(
 ) -> None:
     caplog.set_level(logging.WARNING, "holdfast")
 
-    def check(self: LoopEngine, project_id: str | None = None) -> dict[str, Any]:
-        return {"status": "ok", "errors": [{"message": "out of order"}]}
+    def check(self: AgentLoops, every: float) -> LoopCheck:
+        return LoopCheck(errors=[("p", ValueError("out of order"))])
 
-    monkeypatch.setattr(LoopEngine, "check_timeouts", check)
+    monkeypatch.setattr(AgentLoops, "check", check)
     with engine.checker(every=SOON) as checker:
         until(lambda: checker.checks > 20)
     assert [record.getMessage() for record in caplog.records] == ["looking for stalled agents: out of order"]
@@ -125,12 +126,13 @@ def test_checker_ends_when_the_store_is_closed(tmp_path: Path) -> None:
         assert engine.check_timeouts()["status"] == "error"
 
 
-def test_checker_ends_when_the_engine_is_collected(hf: Holdfast) -> None:
+def test_checker_ends_when_the_store_is_collected(tmp_path: Path) -> None:
+    hf = holdfast.open(tmp_path / "runs.db")
     engine = LoopEngine(hf, check_every=SOON)
     engine.log_agent_start("p", "planner")
     checker = engine.checker()
     until(lambda: checker.checks > 0)
-    del engine
+    del hf, engine
     gc.collect()
     until(lambda: not threads())
 

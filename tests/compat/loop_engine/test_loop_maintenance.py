@@ -12,8 +12,8 @@ from loop_fixtures import Clock, good, refused, state_of
 
 import holdfast
 from holdfast import Holdfast, Retention
-from holdfast.compat.loop_engine.control import control_run, name_in, name_of, quoted, state_run, unquoted
-from holdfast.compat.loop_engine.project import Project
+from holdfast.agent_loops.names import control_run, name_in, name_of, quoted, state_run, unquoted
+from holdfast.agent_loops.project import Project
 from holdfast.loops import LoopEngine
 from holdfast.model.names import check_run_id
 
@@ -62,6 +62,8 @@ def test_prune_keeps_the_last_good_snapshot(hf: Holdfast, engine: LoopEngine, cl
 
 
 def test_configured_retention_applies_after_each_snapshot(engine: LoopEngine) -> None:
+    assert "no project 'p'" in refused(engine.prune("p"), "not_found")
+    engine.set_project_state("p", {"loop_count": 0})
     assert "say what to keep" in refused(engine.prune("p"), "invalid")
     engine.configure("p", retention=3)
     save(engine, *range(1, 30))
@@ -98,7 +100,7 @@ def test_audit_is_pruned_only_on_request(engine: LoopEngine) -> None:
     assert engine.get_audit("p")["count"] == 10
     assert engine.prune("p", audit=4)["audit"] > 0
     assert engine.get_audit("p")["count"] == 5, "and the first, which says that it is a project"
-    assert engine.get_projects()["projects"] == ["p"]
+    assert engine.get_projects() == {"status": "ok", "projects": ["p"], "next": None}
 
 
 # Tags, comparison, export and import
@@ -257,8 +259,8 @@ def test_project_id_may_be_any_string(engine: LoopEngine, subtests: pytest.Subte
             good(engine.configure(project, every=9))
             assert engine.restore_last_snapshot(project)["loop"] == 3
             question = engine.auto_restore_if_configured(project)["question_id"]
-            assert engine.answer_question(question, "restore")["project_id"] == project
-    assert sorted(engine.get_projects()["projects"]) == sorted(PROJECTS)
+            assert engine.answer_question(question, "rollback")["project_id"] == project
+    assert sorted(engine.get_projects()["projects"]) == sorted([*PROJECTS, "p-other"])
 
 
 def test_project_ids_map_to_different_runs() -> None:

@@ -10,7 +10,7 @@ import pytest
 from loop_fixtures import Clock, good, refused, state_of
 
 from holdfast import Holdfast
-from holdfast.compat.loop_engine.questions import Questions
+from holdfast.agent_loops.questions import Questions
 from holdfast.loops import LoopEngine
 
 
@@ -26,20 +26,33 @@ def test_question_is_opened_without_autoresume(engine: LoopEngine, asked: dict[s
     assert asked == {
         "status": "question",
         "project_id": "p",
-        "question_id": "p:1",
+        "question_id": "loop/p/control#1",
         "reason": "crash",
         "reasons": ["crash"],
+        "agents": [],
         "opened": "2023-11-14T22:13:20+00:00",
+        "assignee": None,
+        "priority": 0,
+        "due": None,
         "version": 1,
         "loop": 1,
-        "choices": ["resume", "restore", "reinitialize", "ignore"],
+        "current_loop": 2,
+        "auto_restored": False,
+        "choices": ["resume", "rollback", "reinitialize", "cancel"],
         "message": "project 'p' has stopped (crash); version 1 is the last good one: how shall it continue?",
         "diff": [
-            {"path": "loop_count", "change": "changed", "summary": "loop_count: 1 → 2"},
-            {"path": "memory[1]", "change": "added", "summary": "+ memory[1]: 'odd'"},
-            {"path": "new", "change": "added", "summary": "+ new: 1"},
+            {"path": "loop_count", "change": "changed", "summary": "loop_count: 1 → 2", "old": 1, "new": 2},
+            {
+                "path": "memory[1]",
+                "change": "added",
+                "summary": "+ memory[1]: 'odd'",
+                "old": None,
+                "new": "odd",
+            },
+            {"path": "new", "change": "added", "summary": "+ new: 1", "old": None, "new": 1},
         ],
         "diff_count": 3,
+        "next": None,
     }
     assert engine.get_questions() == {"status": "ok", "questions": [asked]} == engine.get_questions("p")
     assert state_of(engine)["loop_count"] == 2, "nothing is restored"
@@ -69,16 +82,30 @@ def test_answer_resume_leaves_the_state(engine: LoopEngine, asked: dict[str, Any
     assert engine.get_questions()["questions"] == []
 
 
-def test_answer_restore_restores_the_last_snapshot(engine: LoopEngine, asked: dict[str, Any]) -> None:
-    reply = engine.answer_question(asked["question_id"], "restore", actor="Ada")
-    assert (reply["status"], reply["version"], reply["kept"]) == ("restored", 1, ["new"])
-    assert state_of(engine) == {"loop_count": 1, "goal": "kelp", "memory": ["fine"], "new": 1}
+@pytest.mark.parametrize("keep_unknown", [None, False, True])
+def test_answer_rollback_restores_the_last_snapshot(
+    engine: LoopEngine, asked: dict[str, Any], keep_unknown: bool | None
+) -> None:
+    """The state is replaced completely, unless the project is configured to keep keys that the snapshot lacks."""
+    engine.configure("p", keep_unknown=keep_unknown)
+    reply = engine.answer_question(asked["question_id"], "rollback", actor="Ada")
+    kept = {"new": 1} if keep_unknown else {}
+    assert (reply["status"], reply["version"], reply["kept"]) == ("restored", 1, list(kept))
+    assert state_of(engine) == {"loop_count": 1, "goal": "kelp", "memory": ["fine"], **kept}
+
+
+def test_former_choices_are_answered_with_a_warning(engine: LoopEngine) -> None:
+    engine.save_loop_snapshot("p", {"loop_count": 1})
+    for former, status in (("restore", "restored"), ("ignore", "resumed"), ("reinitialise", "reinitialized")):
+        question = engine.auto_restore_if_configured("p", "crash")["question_id"]
+        with pytest.warns(DeprecationWarning, match=former):
+            assert engine.answer_question(question, former)["status"] == status
 
 
 def test_answer_reinitialize_carries_over_the_named_keys(
     hf: Holdfast, engine: LoopEngine, asked: dict[str, Any]
 ) -> None:
-    reply = engine.answer_question(asked["question_id"], "reinitialize", keys=["goal", "new"], actor="Ada")
+    reply = engine.answer_question(asked["question_id"], "reinitialize", keep=["goal", "new"], actor="Ada")
     assert (reply["status"], reply["carried"], reply["loop"]) == ("reinitialized", ["goal", "new"], 0)
     assert {change["path"] for change in reply["diff"]} == {"loop_count", "memory"}
     assert state_of(engine) == {"goal": "kelp", "new": 1}
@@ -100,8 +127,8 @@ def test_state_from_before_a_reinitialization_is_refused(
     assert state_of(engine) == {}
 
 
-def test_answer_ignore_only_closes_the_question(engine: LoopEngine, asked: dict[str, Any]) -> None:
-    assert engine.answer_question(asked["question_id"], "ignore")["status"] == "ignored"
+def test_answer_resume_only_closes_the_question(engine: LoopEngine, asked: dict[str, Any]) -> None:
+    assert engine.answer_question(asked["question_id"], "resume")["status"] == "resumed"
     assert (state_of(engine)["loop_count"], engine.get_questions()["questions"]) == (2, [])
     assert engine.auto_restore_if_configured("p")["question_id"] != asked["question_id"], (
         "the next one is another"
@@ -111,11 +138,12 @@ def test_answer_ignore_only_closes_the_question(engine: LoopEngine, asked: dict[
 def test_second_answer_reports_who_gave_the_first(
     hf: Holdfast, engine: LoopEngine, asked: dict[str, Any], clock: Clock
 ) -> None:
-    engine.answer_question(asked["question_id"], "ignore", actor="Ada")
+    engine.answer_question(asked["question_id"], "resume", actor="Ada")
     clock.forward(5)
-    reply = LoopEngine(hf, check_every=None).answer_question(asked["question_id"], "restore", actor="Bob")
-    assert "answered with ignore by Ada at 2023-11-14T22:13:20" in refused(reply, "invalid_answer")
-    assert reply["answered"] == {"choice": "ignore", "actor": "Ada", "at": "2023-11-14T22:13:20+00:00"}
+    reply = LoopEngine(hf, check_every=None).answer_question(asked["question_id"], "rollback", actor="Bob")
+    message = refused(reply, "invalid_answer")
+    assert "answered already, by Ada at 2023-11-14 22:13:20 UTC, with resume" in message
+    assert reply["answered"] == {"choice": "resume", "actor": "Ada", "at": "2023-11-14T22:13:20+00:00"}
     assert state_of(engine)["loop_count"] == 2
 
 
@@ -125,7 +153,7 @@ def test_concurrent_answers_count_once(hf: Holdfast, engine: LoopEngine, asked: 
     def answer(number: int) -> None:
         mine = LoopEngine(hf, check_every=None)
         ready.wait(30)
-        replies.append(mine.answer_question(asked["question_id"], "restore", actor=f"{number}"))
+        replies.append(mine.answer_question(asked["question_id"], "rollback", actor=f"{number}"))
 
     threads = [threading.Thread(target=answer, args=(number,)) for number in range(6)]
     for thread in threads:
@@ -137,7 +165,7 @@ def test_concurrent_answers_count_once(hf: Holdfast, engine: LoopEngine, asked: 
     assert len(hf.history("loop/p").timelines()) == 2
 
 
-@pytest.mark.parametrize("choice", ["restore", "reinitialize"])
+@pytest.mark.parametrize("choice", ["rollback", "reinitialize"])
 def test_answer_of_a_dead_process_is_executed_by_another(
     hf: Holdfast, engine: LoopEngine, asked: dict[str, Any], clock: Clock, choice: str, monkeypatch: Any
 ) -> None:
@@ -151,8 +179,8 @@ def test_answer_of_a_dead_process_is_executed_by_another(
     clock.forward(61)
     other = LoopEngine(hf, check_every=None)
     (finished,) = other.check_timeouts()["finished"]
-    assert finished["status"] == {"restore": "restored", "reinitialize": "reinitialized"}[choice]
-    assert state_of(other).get("loop_count") == {"restore": 1, "reinitialize": None}[choice]
+    assert finished["status"] == {"rollback": "restored", "reinitialize": "reinitialized"}[choice]
+    assert state_of(other).get("loop_count") == {"rollback": 1, "reinitialize": None}[choice]
     assert other.get_audit("p")["audit"][-1]["actor"] == "Ada"
     clock.forward(61)
     assert other.check_timeouts()["finished"] == []
@@ -160,12 +188,14 @@ def test_answer_of_a_dead_process_is_executed_by_another(
 
 def test_answer_refuses_invalid_arguments(engine: LoopEngine, asked: dict[str, Any]) -> None:
     question = asked["question_id"]
-    assert "resume, restore" in refused(engine.answer_question(question, "maybe"), "invalid_answer")
+    assert "resume, rollback" in refused(engine.answer_question(question, "maybe"), "invalid_answer")
     assert "has no 'gaol'" in refused(
-        engine.answer_question(question, "reinitialize", keys=["gaol"]), "invalid_answer"
+        engine.answer_question(question, "reinitialize", keep=["gaol"]), "invalid_answer"
     )
-    assert refused(engine.answer_question(question, "restore", keys=["goal"]), "invalid_answer")
-    assert refused(engine.answer_question(question, "reinitialize", keys="goal"), "invalid")
+    assert refused(engine.answer_question(question, "rollback", keep=["goal"]), "invalid_answer")
+    assert refused(engine.answer_question(question, "reinitialize", version=1), "invalid_answer")
+    assert refused(engine.answer_question(question, "rollback", version=99), "invalid_answer")
+    assert refused(engine.answer_question(question, "reinitialize", keep=[7]), "invalid")  # type: ignore[list-item]
     for wrong in ("p:99", "q:1", "p", "", ":", "p:x", "../p:1", "p:1:1", "p:¹"):
         assert refused(engine.answer_question(wrong, "resume"), "not_found")
     assert refused(engine.answer_question(7, "resume"), "invalid_reference")  # type: ignore[arg-type]
@@ -174,9 +204,10 @@ def test_answer_refuses_invalid_arguments(engine: LoopEngine, asked: dict[str, A
     )
 
 
-def test_autoresume_without_snapshot_does_nothing(engine: LoopEngine) -> None:
+def test_autoresume_without_snapshot_asks(engine: LoopEngine) -> None:
     engine.configure("p", loop_autoresume=True)
-    assert engine.auto_restore_if_configured("p", "crash")["status"] == "no snapshot available"
+    asked = engine.auto_restore_if_configured("p", "crash")
+    assert (asked["status"], asked["reason"]) == ("question", "crash; no snapshot of it was saved")
     assert engine.check_timeouts("p")["finished"] == []
 
 
@@ -184,7 +215,7 @@ def test_audit_records_actor_action_time_and_reason(
     engine: LoopEngine, asked: dict[str, Any], clock: Clock
 ) -> None:
     clock.forward(1)
-    engine.answer_question(asked["question_id"], "restore", actor="Ada")
+    engine.answer_question(asked["question_id"], "rollback", actor="Ada")
     clock.forward(1)
     engine.restore_snapshot("p", 1, reason="by hand", actor="Bob")
     clock.forward(1)
@@ -195,7 +226,7 @@ def test_audit_records_actor_action_time_and_reason(
     assert [(each["action"], each["actor"], each["reason"]) for each in audit["audit"]] == [
         ("question.opened", None, "crash"),
         ("question.answered", "Ada", "crash"),
-        ("restored", "Ada", "restore: crash"),
+        ("restored", "Ada", "rollback: crash"),
         ("restored", "Bob", "by hand"),
         ("configured", "Cem", None),
         ("restore.decided", "watchdog", "crash again"),
@@ -228,7 +259,7 @@ def test_control_record_of_earlier_words_is_read(hf: Holdfast, engine: LoopEngin
 
     assert engine.get_agents("p")["ended"]["planner"]["how"] == "stalled"
     assert "found stalled" in refused(engine.agent_progress("p", "planner"), "not_running")
-    assert [each["question_id"] for each in engine.get_questions()["questions"]] == ["p:2"]
+    assert [each["question_id"] for each in engine.get_questions()["questions"]] == ["loop/p/control#2"]
     (entry,) = engine.get_audit("p")["audit"]
     assert (entry["action"], entry["question_id"], entry["decided"]) == (
         "agent.stalled",
@@ -236,5 +267,5 @@ def test_control_record_of_earlier_words_is_read(hf: Holdfast, engine: LoopEngin
         "question.opened",
     )
 
-    good(engine.answer_question("p:2", "ignore"))
+    good(engine.answer_question("p:2", "resume"))
     assert '"prompts":' in log.head.state, "the stored name did not change"

@@ -20,6 +20,7 @@ def test_snapshot_has_the_number_of_its_loop(engine: LoopEngine, clock: Clock) -
         "loop": 7,
         "timestamp": "2023-11-14T22:13:21.500000+00:00",
         "version": 2,
+        "agents_completed": [],
         "replaced": [],
         "tags": ["good"],
     }
@@ -57,15 +58,21 @@ def test_restore_replaces_the_state_and_deletes_nothing(hf: Holdfast, engine: Lo
         "version": 1,
         "head": 3,
         "timestamp": "2023-11-14T22:13:20+00:00",
+        "agents_completed": [],
         "kept": [],
         "skipped": [],
         "diff": [
-            {"path": "loop_count", "change": "changed", "summary": "loop_count: 2 → 1"},
-            {"path": "memory.goal", "change": "changed", "summary": "memory.goal: 'nonsense' → 'kelp'"},
-            {"path": "memory.more", "change": "removed", "summary": "- memory.more: True"},
-            {"path": "memory.facts", "change": "added", "summary": "+ memory.facts: [1, 2]"},
+            {"path": path, "change": change, "summary": summary, "old": old, "new": new}
+            for path, change, summary, old, new in [
+                ("loop_count", "changed", "loop_count: 2 → 1", 2, 1),
+                ("memory.goal", "changed", "memory.goal: 'nonsense' → 'kelp'", "nonsense", "kelp"),
+                ("memory.more", "removed", "- memory.more: True", True, None),
+                ("memory.facts", "added", "+ memory.facts: [1, 2]", None, [1, 2]),
+            ]
         ],
         "diff_count": 4,
+        "next": None,
+        "question_id": None,
     }
     assert state_of(engine) == {"loop_count": 1, "memory": {"goal": "kelp", "facts": [1, 2]}}
     log = hf.history("loop/p")
@@ -144,11 +151,11 @@ def test_last_snapshot_is_found_after_many_later_states(hf: Holdfast, engine: Lo
 
 
 def test_restore_without_snapshot_reports_it(engine: LoopEngine) -> None:
-    for _ in range(2):
-        found = engine.restore_last_snapshot("p")
-        assert (found["status"], found["project_id"]) == ("no snapshot available", "p")
-        assert "'p'" in found["message"]
-        engine.set_project_state("p", {"loop_count": 1})
+    assert "no project 'p'" in refused(engine.restore_last_snapshot("p"), "not_found")
+    engine.set_project_state("p", {"loop_count": 1})
+    found = engine.restore_last_snapshot("p")
+    assert (found["status"], found["project_id"]) == ("no snapshot available", "p")
+    assert "'p'" in found["message"]
     assert refused(engine.save_loop_snapshot("other"), "not_found")
     assert refused(engine.restore_snapshot("p", 9), "not_found")
     assert state_of(engine) == {"loop_count": 1}

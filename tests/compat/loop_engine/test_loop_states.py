@@ -23,7 +23,7 @@ def test_get_state_returns_a_copy(engine: LoopEngine) -> None:
 
 def test_get_state_of_an_unknown_project_is_an_error(engine: LoopEngine) -> None:
     assert "set its state first" in refused(engine.get_project_state("p"), "not_found")
-    assert engine.get_projects() == {"status": "ok", "projects": []}
+    assert engine.get_projects() == {"status": "ok", "projects": [], "next": None}
 
 
 def test_concurrent_sets_of_different_keys_are_merged(hf: Holdfast, engine: LoopEngine) -> None:

@@ -28,6 +28,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 _MIN_TOKEN = 20
 _MAX_NAME = 100
 _PORT = 7433
+#: Seconds between two checks for stalled agents of loops.
+_CHECK_LOOPS = 2.0
 
 
 def _serve_options(function: F) -> F:
@@ -93,6 +95,8 @@ def _serve(ctx: CommandContext, how: dict[str, Any], *, opens: bool) -> int:
     # Opening the store of a folder does not permit running the code in it.
     hf = ctx.open_with_app(explicit=True)
     hf.start_triggers()
+    if not how["read_only"]:
+        hf.loops.checker(_CHECK_LOOPS).start()
     location = ctx.location
     token_file = how.pop("token_file")
     port = how.pop("port")

@@ -10,10 +10,8 @@ which the next check, or a worker, continues.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
-from uuid import uuid4
 
 import msgspec
 
@@ -28,6 +26,7 @@ from holdfast.execution.heartbeat import (
     local_execution,
     read_heartbeat,
 )
+from holdfast.execution.leadership import Leadership
 from holdfast.execution.lease import is_alive
 from holdfast.execution.limits import spent_by
 from holdfast.fleet.monitor import recovery
@@ -42,7 +41,6 @@ from holdfast.model.run_detail import RunDetail, detail_of
 from holdfast.model.watchdog import Watchdog
 from holdfast.store.interrupts import InterruptSafeEvent
 from holdfast.store.protocol import iter_runs
-from holdfast.struct_types import resolved
 from holdfast.tree.codec import decode
 from holdfast.tree.diff import changes
 
@@ -50,68 +48,8 @@ if TYPE_CHECKING:
     from holdfast.execution.open_questions import Inbox
     from holdfast.execution.runner import Runner
 
-_VALUE = "monitor"
-
-
-class _Lease(msgspec.Struct, frozen=True):
-    """The leader, and when its lease expires unless it is renewed."""
-
-    owner: str
-    name: str
-    until: int
-
-
-class Leadership:
-    """The lease that elects the monitor that acts. It is taken over only from a dead process, or after it expired."""
-
-    def __init__(self, engine: EngineContext, seconds: float) -> None:
-        self._engine = engine
-        self._lasts = int(seconds * 1_000_000)
-        self._name = uuid4().hex[:12]
-
-    @property
-    def held(self) -> bool:
-        """Whether this monitor is the leader."""
-        lease, _ = self._read()
-        return lease is not None and lease.name == self._name and lease.until > self._engine.context.clock()
-
-    def take(self) -> bool:
-        """Take or renew the lease, unless another monitor holds it; return whether this monitor is the leader."""
-        now = self._engine.context.clock()
-        lease, revision = self._read()
-        if lease is not None and lease.name == self._name and lease.until - now > self._lasts // 2:
-            return True
-        if lease is not None and lease.name != self._name and _holds(lease, now):
-            return False
-        mine = _Lease(self._engine.owner, self._name, now + self._lasts)
-        try:
-            self._engine.store.set_value(_VALUE, msgspec.msgpack.encode(mine), revision)
-        except StaleVersion:
-            return False
-        return True
-
-    def resign(self) -> None:
-        """Release the lease, so that another monitor can lead at once."""
-        # Otherwise it expires.
-        with suppress(HoldfastError):
-            lease, revision = self._read()
-            if lease is not None and lease.name == self._name:
-                over = msgspec.structs.replace(lease, until=0)
-                self._engine.store.set_value(_VALUE, msgspec.msgpack.encode(over), revision)
-
-    def _read(self) -> tuple[_Lease | None, int]:
-        found = self._engine.store.value(_VALUE)
-        if found is None:
-            return None, 0
-        return msgspec.msgpack.decode(found[0], type=resolved(_Lease)), found[1]
-
-
-def _holds(lease: _Lease, now: int) -> bool:
-    """Return whether a lease is valid: it has not expired, and its process has not died."""
-    stand_in = RunRecord(id=_VALUE, created=0, updated=0, owner=lease.owner, until=lease.until)
-    return is_alive(stand_in, now)
-
-
+#: The job that monitors lead.
+_JOB = "monitor"
 _PAGE = 32
 
 
@@ -193,9 +131,6 @@ DONE = {
 }
 #: Microseconds between two clean-ups of what dead processes left.
 _TIDY = 60_000_000
-#: A lease lasts this many intervals, and at least this many seconds.
-_INTERVALS = 4
-_SHORTEST = 10.0
 #: The longest pause, in seconds, between attempts to reach the store.
 _LONGEST_PAUSE = 30.0
 #: Attempts to stop a run that commits meanwhile.
@@ -241,12 +176,13 @@ class Monitor:
         self._store = runner.engine.store
         self._interval = interval
         self._watchdog = watchdog
-        self._leadership = Leadership(self._engine, max(_SHORTEST, interval * _INTERVALS))
+        self._leadership = Leadership(self._engine, _JOB)
         self._stop = InterruptSafeEvent()
         self._thread = ServiceThread("monitor")
         self._unowned = UnownedRuns(runner)
         self._unclaimed = Unclaimed(runner)
         self._warnings = Warnings()
+        self._loop_warnings = Warnings()
         #: When the last clean-up was, and up to which name it came.
         self._tidied = 0
         self._tidied_up_to = ""
@@ -266,6 +202,7 @@ class Monitor:
                 fault = not isinstance(error, HoldfastError)
                 warn("the monitor could not check runs and retries in %.1f s: %s", wait, error, trace=fault)
         self._leadership.resign()
+        self._inbox.loops.release()
 
     def serve(
         self, on_signal: Callable[[int], None] | None = None, ready: Callable[[], None] | None = None
@@ -305,15 +242,16 @@ class Monitor:
         return self._leadership.held
 
     def look(self) -> list[Alert]:
-        """Check all runs once and act, and send the reminders of questions that are due; return the problems found. If
-        another monitor leads, only resume the runs whose code the leader lacks."""
-        if not self._leadership.take():
+        """Check all runs and agent loops once and act, and send the reminders of questions that are due; return the
+        problems found. If another monitor leads, only resume the runs whose code the leader lacks."""
+        if not self._leadership.take(self._interval):
             self._unowned.resume_all(acts=False)
             return []
         self._engine.keeper.beat()
         found = self._examined(act=True)
         found += [Alert(run, "dead", why, "stall") for run, why in self._unowned.resume_all()]
         found += [Alert(run, SYMPTOM, why, "stall") for run, why in self._unclaimed.stop()]
+        found += self._checked_loops()
         self._inbox.send_due()
         self._tidy()
         return found
@@ -323,7 +261,16 @@ class Monitor:
         found = self._examined(act=False)
         found += [Alert(run.id, "dead", _UNOWNED, "resume") for run in self._unowned]
         found += [Alert(run, "dead", why, "stall") for run, why in self._unowned.overdue()]
-        return found + [Alert(run, SYMPTOM, why, "stall") for run, why in self._unclaimed.overdue()]
+        found += [Alert(run, SYMPTOM, why, "stall") for run, why in self._unclaimed.overdue()]
+        return found + [Alert(run, "silent", why, action) for run, why, action in self._inbox.loops.overdue()]
+
+    def _checked_loops(self) -> list[Alert]:
+        """Check the agent loops, unless another process does; return those that have stalled."""
+        check = self._inbox.loops.check(self._interval)
+        for name, error in check.errors:
+            self._loop_warnings.warn(name, "cannot be checked", error)
+        self._loop_warnings.forget({name for name, _ in check.errors})
+        return [Alert(run, "silent", why, action) for run, why, action in check.stalled]
 
     def _examined(self, *, act: bool) -> list[Alert]:
         found, present = [], set()

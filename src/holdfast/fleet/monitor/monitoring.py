@@ -13,7 +13,7 @@ from weakref import WeakSet
 from holdfast.errors import HoldfastError, InvalidAnswer, StaleVersion
 from holdfast.execution import inbox, stopping
 from holdfast.execution.frame import refuse_in_loop
-from holdfast.execution.loop_questions import is_control_run
+from holdfast.execution.loops import is_control_run
 from holdfast.execution.operators import Delivery, Operators, knows, unless_others_do
 from holdfast.execution.questions import check_choice, current_choice
 from holdfast.execution.run import Run

@@ -14,9 +14,8 @@ from msgspec import UNSET, Meta
 from holdfast.tree.portable import from_json
 from holdfast.web.errors import status_for
 from holdfast.web.operation import Actor, Body, Limit, Name, OperationTable, Query, Role, Tags, Text
+from holdfast.web.routes.loops import Reply, Seconds, VersionName, loop_reply
 from holdfast.web.service import Service
-
-Reply = dict[str, Any]
 
 
 def _status(reply: Reply) -> int:
@@ -27,8 +26,6 @@ def _status(reply: Reply) -> int:
 TABLE = OperationTable("debug", "/api/debug/loop", status=_status)
 #: The GET forms.
 LEGACY = OperationTable("debug", "/api/debug/loop", status=_status)
-
-Seconds = Annotated[float, Meta(gt=0, le=3_000_000_000)]
 
 
 class SaveBody(Body):
@@ -43,10 +40,10 @@ class SaveBody(Body):
 class RestoreBody(Body):
     """Version to restore, by default the last good snapshot, and the reason."""
 
-    version: Annotated[int, Meta(ge=1, le=1 << 53)] | Name | None = None
+    version: VersionName | None = None
     reason: Text | None = None
     actor: Actor | None = None
-    keep_unknown: bool = True
+    keep_unknown: bool | None = None
 
 
 class StartBody(Body):
@@ -82,9 +79,10 @@ class HistoryQuery(Query):
 
 
 class StartQuery(Query):
-    """Agent that starts."""
+    """Agent that starts, and the seconds of silence after which it counts as stalled."""
 
     agent: Name
+    timeout: Seconds | None = None
 
 
 class CompleteQuery(Query):
@@ -95,15 +93,16 @@ class CompleteQuery(Query):
 
 
 class TimeoutQuery(Query):
-    """Agent to treat as stalled."""
+    """Agent to treat as stalled, and the reason."""
 
     agent: Name | None = None
+    reason: Text = "timeout"
 
 
 @TABLE.add("GET", "/snapshot/history/{project_id}", Role.VIEWER)
 def snapshot_history(service: Service, project_id: str, query: HistoryQuery) -> Reply:
     """List the snapshots of a project, oldest first."""
-    return service.loops.get_snapshot_history(project_id, limit=query.limit)
+    return loop_reply(service.loops.get_snapshot_history(project_id, limit=query.limit))
 
 
 @TABLE.add("POST", "/snapshot/save/{project_id}", Role.OPERATOR, most=16 << 20)
@@ -119,14 +118,16 @@ def restore_snapshot(service: Service, project_id: str, body: RestoreBody) -> Re
     """Restore a project to its last good snapshot, or to a version. Nothing is deleted."""
     how: dict[str, Any] = {"reason": body.reason, "actor": body.actor, "keep_unknown": body.keep_unknown}
     if body.version is None:
-        return service.loops.restore_last_snapshot(project_id, **how)
-    return service.loops.restore_snapshot(project_id, body.version, **how)
+        return loop_reply(service.loops.restore_last_snapshot(project_id, **how))
+    return loop_reply(service.loops.restore_snapshot(project_id, body.version, **how))
 
 
 @TABLE.add("POST", "/agent/start/{project_id}", Role.OPERATOR)
 def start_agent(service: Service, project_id: str, body: StartBody) -> Reply:
     """Record the start of an agent."""
-    return service.loops.log_agent_start(project_id, body.agent, timeout=body.timeout, actor=body.actor)
+    return loop_reply(
+        service.loops.log_agent_start(project_id, body.agent, timeout=body.timeout, actor=body.actor)
+    )
 
 
 @TABLE.add("POST", "/agent/complete/{project_id}", Role.OPERATOR, most=16 << 20)
@@ -143,29 +144,29 @@ def time_out_agent(service: Service, project_id: str, body: TimeoutBody) -> Repl
 
     Without `agent`, check all agents whose timeout has expired."""
     if body.agent is None:
-        return service.loops.check_timeouts(project_id)
+        return loop_reply(service.loops.check_timeouts(project_id))
     ended = service.loops.reset_agent(project_id, body.agent, reason=body.reason, actor=body.actor)
     if ended["status"] == "error":
         return ended
-    return service.loops.auto_restore_if_configured(project_id, body.reason, actor=body.actor)
+    return loop_reply(service.loops.auto_restore_if_configured(project_id, body.reason, actor=body.actor))
 
 
 @LEGACY.add("GET", "/snapshot/save/{project_id}", Role.OPERATOR, changes=True)
 def save_snapshot_by_get(service: Service, project_id: str) -> Reply:
     """Save a snapshot of a project's state."""
-    return service.loops.save_loop_snapshot(project_id)
+    return loop_reply(service.loops.save_loop_snapshot(project_id))
 
 
 @LEGACY.add("GET", "/snapshot/restore/{project_id}", Role.OPERATOR, changes=True)
 def restore_snapshot_by_get(service: Service, project_id: str) -> Reply:
     """Restore a project to its last good snapshot."""
-    return service.loops.restore_last_snapshot(project_id)
+    return loop_reply(service.loops.restore_last_snapshot(project_id))
 
 
 @LEGACY.add("GET", "/agent/start/{project_id}", Role.OPERATOR, changes=True)
 def start_agent_by_get(service: Service, project_id: str, query: StartQuery) -> Reply:
     """Record the start of an agent."""
-    return start_agent(service, project_id, StartBody(agent=query.agent))
+    return start_agent(service, project_id, StartBody(agent=query.agent, timeout=query.timeout))
 
 
 @LEGACY.add("GET", "/agent/complete/{project_id}", Role.OPERATOR, changes=True)
@@ -177,7 +178,7 @@ def complete_agent_by_get(service: Service, project_id: str, query: CompleteQuer
 @LEGACY.add("GET", "/agent/timeout/{project_id}", Role.OPERATOR, changes=True)
 def time_out_agent_by_get(service: Service, project_id: str, query: TimeoutQuery) -> Reply:
     """Treat an agent as stalled."""
-    return time_out_agent(service, project_id, TimeoutBody(agent=query.agent))
+    return time_out_agent(service, project_id, TimeoutBody(agent=query.agent, reason=query.reason))
 
 
 def _state(given: Any) -> Any:

@@ -1,7 +1,7 @@
 """LoopEngine: the calls, on top of states, questions and agents.
 
-Invariant: no call raises an `Exception`: each returns a dict with a `status`. A restore changes only the state,
-not configuration, agents, questions or the audit. Tagging, comparing, pruning and exporting do not change a
+Invariant: no call that returns a reply raises an `Exception`: it returns a dict with a `status`. A restore changes only
+the state, not configuration, agents, questions or the audit. Tagging, comparing, pruning and exporting do not change a
 state; an import never overwrites a project.
 """
 
@@ -9,33 +9,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
+from itertools import islice
 from typing import Any
 
 from msgspec import UNSET, UnsetType
 
-from holdfast.compat.loop_engine.agents import Agents, Checker, checker_of
-from holdfast.compat.loop_engine.control import (
-    AUTORESUME,
-    MAX_NAME,
-    MAX_REASON,
-    check_project,
-    name_of,
-    policy_of,
-    project_names,
-    project_of_state_run,
-    seconds_of,
-)
-from holdfast.compat.loop_engine.project import Project, StateMetadata, snapshot_entry
-from holdfast.compat.loop_engine.questions import Questions
-from holdfast.compat.loop_engine.replies import Reply, failure, no_snapshot, reported
-from holdfast.compat.loop_engine.states import States, checked_metadata, storable
+from holdfast.agent_loops.checker import Checker
+from holdfast.agent_loops.config import AUTORESUME, MAX_NAME, MAX_REASON, check_flag, policy_of, seconds_of
+from holdfast.agent_loops.names import id_in, name_in_state_run
+from holdfast.agent_loops.project import Project, StateMetadata, known_loop, snapshot_entry
+from holdfast.agent_loops.questions import current_choice
+from holdfast.agent_loops.recoveries import subscribe
+from holdfast.agent_loops.replies import PAGE, Reply, failure, no_snapshot, reported, stamp
+from holdfast.agent_loops.states import States, checked_metadata, storable
 from holdfast.engine import Holdfast
-from holdfast.errors import AlreadyExists, InvalidCall, InvalidReference, NotFound, StaleVersion
+from holdfast.errors import (
+    AlreadyExists,
+    AlreadyRunning,
+    InvalidAnswer,
+    InvalidCall,
+    InvalidReference,
+    NotFound,
+)
 from holdfast.history.committer import Resolver
 from holdfast.history.snapshot import read
 from holdfast.log import warn
 from holdfast.model.checks import check_integer, check_text
+from holdfast.model.question import QuestionPolicy
 from holdfast.model.retention import Retention
+from holdfast.workflow.subscriptions import Subscription
 
 #: Default number of seconds after which an agent counts as stalled.
 _TIMEOUT = 300.0
@@ -47,11 +50,13 @@ class LoopEngine:
     audit.
 
     No call raises; each returns a dict with a `status`, which is `error` with a `message` and a `code` on
-    failure. Any number of threads and processes may use one project at the same time.
+    failure. Only `checker` and `on_recovery`, which return other objects, raise `InvalidCall`. Any number of
+    threads and processes may use one project at the same time.
 
     `timeout` is the default number of seconds after which an agent counts as stalled. The first start of an
     agent in a process starts a thread that looks for stalled agents every `check_every` seconds, in all
-    projects of the store; with None, only `checker()` starts it.
+    projects of the store; with None, only `checker()` starts it. Workers, monitors and `holdfast serve`
+    look for them, too.
     """
 
     def __init__(
@@ -60,9 +65,9 @@ class LoopEngine:
         if not isinstance(hf, Holdfast):
             raise InvalidCall(f"LoopEngine takes an open store, holdfast.open(…), not {type(hf).__name__}")
         self._hf = hf
+        self._loops = hf.loops
         self._states = States()
-        self._questions = Questions(hf)
-        self._agents = Agents(hf, self._states, self._questions, seconds_of("timeout", timeout))
+        self._timeout = seconds_of("timeout", timeout)
         self._check_every = None if check_every is None else seconds_of("check_every", check_every) or None
 
     # States
@@ -142,14 +147,16 @@ class LoopEngine:
         *,
         reason: str | None = None,
         actor: str | None = None,
-        keep_unknown: bool = True,
+        keep_unknown: bool | None = None,
     ) -> Reply:
         """Restore the last good snapshot of a project.
 
         The whole state is replaced, on a new timeline: every key of the snapshot gets its old value, at all
         depths. Top-level keys of the current state that are not in the snapshot are kept and listed in
-        `kept`, or dropped with `keep_unknown=False`. Nothing is deleted. History, configuration, agents,
-        questions and the audit stay. Damaged snapshots are skipped, and listed in `skipped`.
+        `kept`, or dropped with `keep_unknown=False`; None is for what the project is configured to do, or
+        else to keep them. Nothing is deleted. History, configuration, agents and the audit stay. Damaged
+        snapshots are skipped, and listed in `skipped`. An open question of the project is closed, and named
+        in `question_id`.
 
         A caller that read the state before must read it again: setting a state derived from it is the error
         `stale_version`.
@@ -164,7 +171,7 @@ class LoopEngine:
         *,
         reason: str | None = None,
         actor: str | None = None,
-        keep_unknown: bool = True,
+        keep_unknown: bool | None = None,
     ) -> Reply:
         """Restore a snapshot or any other version of a project, given by number or tag."""
         if version is None:
@@ -176,6 +183,7 @@ class LoopEngine:
         """Return the snapshots of a project, oldest first; only the newest `limit` if there are more."""
         check_integer("limit", limit, 1)
         project = self._project(project_id)
+        project.check_exists()
         found: list[Reply] = []
         total = 0
         for version in project.snapshots():
@@ -189,6 +197,7 @@ class LoopEngine:
             "snapshot_count": total,
             "snapshots": found[::-1],
             "last_good": None if last is None else last.number,
+            "has_last_snapshot": last is not None,
         }
 
     @reported
@@ -206,11 +215,17 @@ class LoopEngine:
         return {**project.reply("untagged", project.log.at(version)), "tag": name}
 
     @reported
-    def compare(self, project_id: str, a: int | str, b: int | str = "head") -> Reply:
-        """Return the changes from one version to another: numbers, tags, `head`, `~2`."""
+    def compare(
+        self, project_id: str, a: int | str, b: int | str = "head", *, limit: int = PAGE, after: int = 0
+    ) -> Reply:
+        """Return the changes from one version to another (numbers, tags, `head`, `~2`), with the values before
+        and after, at most `limit`. For the next page, pass `next` as `after`."""
+        check_integer("limit", limit, 1)
+        check_integer("after", after, 0)
         project = self._project(project_id)
+        project.existing_head()
         one, two = project.log.at(a), project.log.at(b)
-        found = project.difference(one, two)
+        found = project.difference(one, two, limit=limit, after=after)
         if "diff_error" in found:
             _ = one.state, two.state  # raises the error of the damaged version
         return {
@@ -231,6 +246,7 @@ class LoopEngine:
         versions are always kept.
         """
         project = self._project(project_id)
+        project.check_exists()
         chosen = project.control.read().config.retention if policy is None else policy_of(policy)
         for_audit = None if audit is None else policy_of(audit)
         if chosen is None and for_audit is None:
@@ -271,7 +287,8 @@ class LoopEngine:
         it as its newest snapshot; otherwise an existing project is an error."""
         facts = read(document)
         if project_id is None:
-            project_id = project_of_state_run(facts["run"])
+            name = name_in_state_run(facts["run"])
+            project_id = None if name is None else id_in(name)
             if project_id is None:
                 raise NotFound(
                     f"the document is of run {facts['run']!r}, which is not a project's: give a project_id",
@@ -296,12 +313,9 @@ class LoopEngine:
         saved: list[Reply] = []
 
         def save(project: Project) -> None:
-            head = project.due_for_snapshot()
-            if head is not None:
-                metadata = StateMetadata(True, "scheduled", kind="timed")
-                # Another process may have saved it first.
-                with suppress(StaleVersion):
-                    saved.append(self._states.save(project, None, metadata, expected=head.number))
+            reply = self._loops.save_if_due(project)
+            if reply is not None:
+                saved.append(reply)
 
         _, errors = self._for_running_projects(project_id, save)
         return {"status": "ok", "saved": saved, "errors": errors}
@@ -317,7 +331,10 @@ class LoopEngine:
         A start of an agent that is already running replaces it, because a process that died does not
         complete. `unfinished` reports the replaced start. The `token` identifies this start.
         """
-        started = self._agents.start(self._project(project_id), agent, timeout, actor)
+        seconds = None if timeout is None else seconds_of("timeout", timeout)
+        started = self._loops.agents.start(
+            self._project(project_id), agent, seconds, actor, default=self._timeout
+        )
         if self._check_every is not None:
             try:
                 self.checker(self._check_every).start()
@@ -328,7 +345,7 @@ class LoopEngine:
     @reported
     def agent_progress(self, project_id: str, agent: str, *, token: int | None = None) -> Reply:
         """Record a heartbeat: the timeout of the agent starts again."""
-        return self._agents.progress(self._project(project_id), agent, token)
+        return self._loops.agents.progress(self._project(project_id), agent, token)
 
     @reported
     def log_agent_complete(
@@ -347,20 +364,26 @@ class LoopEngine:
         Refuse an agent that was found stalled or was reset: its result is not based on the state that the
         others continued from. Refuse also an agent whose `token` belongs to another start.
         """
-        return self._agents.complete(self._project(project_id), agent, status, state, token, actor)
+        project = self._project(project_id)
+        if state is None:
+            project.check_exists()
+        save = partial(self._states.save, project, state)
+        return self._loops.agents.complete(project, agent, status, token, actor, save=save)
 
     @reported
     def reset_agent(
         self, project_id: str, agent: str, *, reason: str | None = None, actor: str | None = None
     ) -> Reply:
         """End a running agent manually. The state does not change."""
-        return self._agents.reset(self._project(project_id), agent, reason, actor)
+        return self._loops.agents.reset(self._project(project_id), agent, reason, actor)
 
     @reported
     def get_agents(self, project_id: str) -> Reply:
         """Return the running agents of a project, and those that stalled or were reset and have not been
         started since."""
-        return self._agents.describe(self._project(project_id))
+        project = self._project(project_id)
+        project.check_exists()
+        return {"status": "ok", "project_id": project.id, **self._loops.agents.describe(project)}
 
     @reported
     def check_timeouts(self, project_id: str | None = None) -> Reply:
@@ -370,8 +393,8 @@ class LoopEngine:
         finished: list[Reply] = []
 
         def check(project: Project) -> None:
-            stalled.extend(self._agents.end_stalled(project))
-            finished.extend(self._questions.execute_abandoned(project))
+            stalled.extend(self._loops.agents.end_stalled(project))
+            finished.extend(self._loops.questions.execute_abandoned(project))
 
         checked, errors = self._for_running_projects(project_id, check)
         return {
@@ -379,14 +402,23 @@ class LoopEngine:
             "checked": checked,
             "stalled": stalled,
             "finished": finished,
+            "auto_restored": any(each["result"].get("auto_restored") for each in stalled),
             "errors": errors,
         }
 
     def checker(self, every: float = _CHECK_EVERY) -> Checker:
         """Return the thread of this process that looks for stalled agents and takes scheduled snapshots, in
         all projects of the store: `with engine.checker(every=5): …`, or its `start` and `stop`. There is
-        one per open store."""
-        return checker_of(self._hf, self, every)
+        one per open store. Of several processes, the one that checks most often acts."""
+        return self._loops.checker(every)
+
+    def on_recovery(self, callback: Callable[[Reply], Any], project_id: str | None = None) -> Subscription:
+        """Call a function, in a thread of its own, each time the state of a project is replaced (restored,
+        reinitialized or rolled back, by whichever process), and each time a person answers that it resumes or
+        is cancelled. It gets a dict: `event`, `project_id`, `version`, `reason`, `actor`, `timestamp`. Close
+        the subscription that is returned to stop."""
+        name = None if project_id is None else self._project(project_id).name
+        return subscribe(self._loops, self._hf.subscribe, callback, name)
 
     # Questions
 
@@ -394,26 +426,51 @@ class LoopEngine:
     def auto_restore_if_configured(
         self, project_id: str, reason: str = "timeout", *, actor: str | None = None
     ) -> Reply:
-        """Restore the last snapshot if `loop_autoresume` is on; otherwise ask the operator, or add the
-        reason to the open question."""
-        return self._questions.restore_or_ask(self._project(project_id), reason, actor)
+        """Restore the last snapshot if `loop_autoresume` is on; otherwise, or if there is no snapshot, or
+        after `max_restores` within an hour, ask the operator, or add the reason to the open question."""
+        return self._loops.questions.restore_or_ask(self._project(project_id), reason, actor)
 
     @reported
-    def get_questions(self, project_id: str | None = None) -> Reply:
-        """Return the open questions of one project or of all."""
-        return {"status": "ok", "questions": self._questions.open_questions(project_id)}
+    def get_questions(
+        self, project_id: str | None = None, *, limit: int = 100, after: str | None = None
+    ) -> Reply:
+        """Return the open question of one project, or those of all, by priority, then oldest first. For the
+        next page, pass the last `question_id` as `after`. `hf.inbox(kind="loop")` has them, too."""
+        if project_id is not None:
+            project = self._project(project_id)
+            project.check_exists()
+            asked = self._loops.questions.open_question_of(project)
+            return {"status": "ok", "questions": [] if asked is None else [asked]}
+        listed = self._hf.inbox(kind="loop", limit=limit, after=after)
+        found = []
+        for question in listed:
+            # One may be answered meanwhile.
+            with suppress(InvalidAnswer, NotFound):
+                found.append(self._loops.questions.asked(question.id))
+        return {"status": "ok", "questions": found}
 
     @reported
     def answer_question(
-        self, question_id: str, choice: str, *, keys: Iterable[str] = (), actor: str | None = None
+        self,
+        question_id: str,
+        choice: str,
+        *,
+        version: int | str | None = None,
+        keep: Iterable[str] = (),
+        keys: Iterable[str] = (),
+        actor: str | None = None,
     ) -> Reply:
-        """Answer a question. Only the first answer counts; a later call gets its actor, time and choice.
+        """Answer a question, as `hf.answer` does. Only the first answer counts; a later call gets its actor,
+        time and choice.
 
-        `resume`: continue with the current state. `restore`: go back to the last good snapshot.
-        `reinitialize`: start with a new state that has only the named `keys` of the current one. `ignore`:
-        close the question and do nothing.
+        `resume`: continue with the current state. `rollback`: go back to `version`, or else to the last good
+        snapshot. `reinitialize`: start with a new state that has only the parts of the current one in `keep`,
+        which are keys or paths. `cancel`: end all running agents. `keys` is the former name of `keep`.
         """
-        return self._questions.answer(question_id, choice, keys, actor)
+        given = (version, [*_listed(keep), *_listed(keys)])
+        return self._loops.questions.answer(
+            question_id, current_choice(choice), version=given[0], keep=given[1], actor=actor
+        )
 
     # Configuration and audit
 
@@ -427,6 +484,10 @@ class LoopEngine:
         timeouts: Mapping[str, float | None] | UnsetType = UNSET,
         retention: Retention | int | UnsetType | None = UNSET,
         every: float | UnsetType | None = UNSET,
+        keep_unknown: bool | UnsetType | None = UNSET,
+        max_restores: int | UnsetType | None = UNSET,
+        audit_retention: Retention | int | UnsetType | None = UNSET,
+        question: QuestionPolicy | UnsetType | None = UNSET,
         actor: str | None = None,
     ) -> Reply:
         """Change the given settings, and leave the others.
@@ -435,7 +496,11 @@ class LoopEngine:
         seconds until an agent counts as stalled (None: the engine's default, infinity: never); `timeouts`:
         the same by agent, merged into the existing ones (None: remove the agent's). `retention`: which
         snapshots to keep, as for `prune`; applied after each snapshot. `every`: seconds between scheduled
-        snapshots, None for no schedule.
+        snapshots, None for no schedule. `keep_unknown`: whether a restore keeps top-level keys that the
+        snapshot does not have (None: a restore by hand does, others do not). `max_restores`: how often the
+        project is restored by `loop_autoresume` within an hour before a person is asked; 3 unless it is set.
+        `audit_retention`: which audit entries to keep; the newest 1,000 if `retention` is set and this is not.
+        `question`: who is to answer, and by when.
         """
         settings = {
             AUTORESUME: loop_autoresume,
@@ -443,6 +508,10 @@ class LoopEngine:
             "timeouts": timeouts,
             "retention": retention,
             "every": every,
+            "keep_unknown": keep_unknown,
+            "max_restores": max_restores,
+            "audit_retention": audit_retention,
+            "question": question,
         }
         given = {name: value for name, value in settings.items() if value is not UNSET}
         project = self._project(project_id)
@@ -461,14 +530,65 @@ class LoopEngine:
     def get_config(self, project_id: str) -> Reply:
         """Return the configuration of a project."""
         project = self._project(project_id)
+        project.check_exists()
         return {"status": "ok", "project_id": project.id, "config": project.control.read().config.reply()}
 
     @reported
-    def get_projects(self) -> Reply:
-        """Return the ids of all projects that were ever configured or had an agent or a question, newest
-        first."""
-        found = [Project.named(self._hf, name).id for name in project_names(self._hf)]
-        return {"status": "ok", "projects": found}
+    def get_projects(self, *, limit: int | None = None, after: str | None = None) -> Reply:
+        """Return the ids of all projects, newest first, or of at most `limit`. For the next page, pass `next`
+        as `after`."""
+        found, following = self._page(limit, after)
+        return {"status": "ok", "projects": [project.id for project in found], "next": following}
+
+    @reported
+    def get_overview(self, *, limit: int = 50, after: str | None = None) -> Reply:
+        """Return a page of projects, newest first: the run that has the state, loop, version, running agents with
+        their deadlines, the id of the open question, and whether the project is `running` (it has agents),
+        `waiting` for an answer, or `idle`."""
+        found, following = self._page(limit, after)
+        projects = []
+        for project in found:
+            try:
+                projects.append(self._overview(project))
+            except Exception as error:
+                projects.append({"project_id": project.id, **failure(error)})
+        return {"status": "ok", "projects": projects, "next": following}
+
+    @reported
+    def get_project(self, project_id: str) -> Reply:
+        """Return one project: its entry in the overview as `project`, its configuration, the agents that were
+        ended, and its open question."""
+        project = self._project(project_id)
+        project.check_exists()
+        return {
+            "status": "ok",
+            "project_id": project.id,
+            "project": self._overview(project),
+            "config": project.control.read().config.reply(),
+            "ended": self._loops.agents.describe(project)["ended"],
+            "question": self._loops.questions.open_question_of(project),
+        }
+
+    @reported
+    def delete_project(self, project_id: str, *, force: bool = False, actor: str | None = None) -> Reply:
+        """Delete a project with its state, history, configuration and audit, for ever. A project with running
+        agents is deleted only with `force`."""
+        project = self._project(project_id)
+        check_text("actor", actor, MAX_NAME)
+        check_flag("force", force)
+        project.check_exists()
+        running = list(project.control.read().agents)
+        if running and not force:
+            raise AlreadyRunning(
+                f"project {project.id!r} has running agents: {', '.join(running[:5])}; reset them first, or "
+                "delete the project with force=True",
+                run=project.log.id,
+            )
+        # The control record last: a deletion that was interrupted can be repeated.
+        for run_id in project.runs:
+            with suppress(NotFound):
+                self._hf.delete(run_id)
+        return {"status": "deleted", "project_id": project.id}
 
     @reported
     def get_audit(self, project_id: str, *, limit: int = 1000) -> Reply:
@@ -477,36 +597,78 @@ class LoopEngine:
         entries if there are more."""
         check_integer("limit", limit, 1)
         project = self._project(project_id)
+        project.check_exists()
         entries = project.audit(limit)
         return {"status": "ok", "project_id": project.id, "count": len(entries), "audit": entries[-limit:]}
 
     # Internals
 
     def _project(self, project_id: Any) -> Project:
-        return Project(self._hf, project_id)
+        return self._loops.project(project_id)
+
+    def _page(self, limit: int | None, after: str | None) -> tuple[list[Project], str | None]:
+        """Return a page of projects, and the id after which the next page starts; None for none."""
+        if limit is not None:
+            check_integer("limit", limit, 1)
+        names = self._loops.project_names(after)
+        found = [Project.named(self._loops.engine, name) for name in islice(names, limit)]
+        more = limit is not None and next(names, None) is not None
+        return found, found[-1].id if more else None
+
+    def _overview(self, project: Project) -> Reply:
+        head, control = project.head(), project.control.read()
+        last = None if head is None else project.last_good(head, [])
+        question = control.open_question
+        waiting = "idle" if question is None else "waiting"
+        return {
+            "project_id": project.id,
+            "run": project.log.id,
+            "status": "running" if control.agents else waiting,
+            "loop": known_loop(head),
+            "version": None if head is None else head.number,
+            "updated": None if head is None else stamp(head.at),
+            "last_good": None if last is None else last.number,
+            "agents": self._loops.agents.running(project, control),
+            "question_id": None if question is None else f"{project.control.id}#{question.number}",
+            AUTORESUME: bool(control.config.loop_autoresume),
+        }
 
     def _restore(
         self, project_id: Any, target: Any, reason: str | None, actor: str | None, keep_unknown: Any
     ) -> Reply:
         project = self._project(project_id)
-        if type(keep_unknown) is not bool:
-            raise InvalidCall("keep_unknown is True or False")
         reason = check_text("reason", reason, MAX_REASON) or "restored by hand"
         actor = check_text("actor", actor, MAX_NAME)
-        return project.restore(target, reason, actor, keep_unknown=keep_unknown)
+        if keep_unknown is not None:
+            check_flag("keep_unknown", keep_unknown)
+        else:
+            keep_unknown = project.control.read().config.keep_unknown is not False
+        project.check_exists()
+        if target is not None:
+            project.existing_head()
+        reply = project.restore(target, reason, actor, keep_unknown=keep_unknown)
+        if reply["status"] != "restored":
+            return reply
+        closed = self._loops.questions.close_after_restore(project, reply["version"], actor)
+        return {**reply, "question_id": closed}
 
     def _for_running_projects(
         self, project_id: str | None, check: Callable[[Project], None]
     ) -> tuple[int, list[Reply]]:
         """Check one project, or all that need it; return how many, and the errors of those that failed."""
-        if project_id is not None:
-            names = [name_of(check_project(project_id))]
+        if project_id is None:
+            count, failed = self._loops.for_running(check)
         else:
-            names = list(project_names(self._hf, status="running"))
-        errors: list[Reply] = []
-        for name in names:
+            count, failed = 1, []
+            project = self._project(project_id)
+            project.check_exists()
             try:
-                check(Project.named(self._hf, name) if project_id is None else self._project(project_id))
+                check(project)
             except Exception as error:
-                errors.append(failure(error) | {"project": name})
-        return len(names), errors
+                failed.append((project.name, error))
+        return count, [failure(error) | {"project": name} for name, error in failed]
+
+
+def _listed(keep: Any) -> list[Any]:
+    """Return the parts to keep as a list; a string is one part."""
+    return [keep] if isinstance(keep, str) or not isinstance(keep, Iterable) else list(keep)

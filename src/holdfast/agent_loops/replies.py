@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import wraps
@@ -22,8 +22,10 @@ from holdfast.tree.diff import Change
 P = ParamSpec("P")
 Reply = dict[str, Any]
 
-#: Maximum number of changes listed in a reply; the rest are only counted.
-_MAX_CHANGES = 1000
+#: Changes that a reply lists at the most; further ones are on the next page.
+PAGE = 1000
+#: Details of an error that its reply repeats.
+_DETAILS = ("paths", "question_id", "answered")
 
 
 def reported(method: Callable[P, Reply]) -> Callable[P, Reply]:
@@ -45,9 +47,8 @@ def failure(error: BaseException, *, invalid_call: bool = False) -> Reply:
     with suppress(Exception):
         message = str(error) or message
     if isinstance(error, HoldfastError):
-        reply = {"status": "error", "message": message, "code": error.code}
-        paths = error.details.get("paths")
-        return reply | {"paths": paths} if isinstance(paths, list) else reply
+        shown = {name: error.details[name] for name in _DETAILS if name in error.details}
+        return {"status": "error", "message": message, "code": error.code, **shown}
     if invalid_call:
         return {"status": "error", "message": message, "code": "invalid"}
     with suppress(Exception):
@@ -64,14 +65,21 @@ def no_snapshot(project_id: str) -> Reply:
     }
 
 
-def difference(changes: Iterable[Change]) -> Reply:
-    """Return changes in the form of a reply: one line per change, values shortened."""
-    found = list(changes)
+def difference(changes: Sequence[Change], *, limit: int = PAGE, after: int = 0) -> Reply:
+    """Return a page of changes in the form of a reply, with the values before and after; `next` is where the next page
+    starts, None for none."""
     shown = [
-        {"path": change.where, "change": change.kind, "summary": change.summary}
-        for change in found[:_MAX_CHANGES]
+        {
+            "path": change.where,
+            "change": change.kind,
+            "summary": change.summary,
+            "old": change.old,
+            "new": change.new,
+        }
+        for change in changes[after : after + limit]
     ]
-    return {"diff": shown, "diff_count": len(found)}
+    end = after + len(shown)
+    return {"diff": shown, "diff_count": len(changes), "next": end if end < len(changes) else None}
 
 
 def stamp(at: datetime | int) -> str:

@@ -1,52 +1,40 @@
-"""Agents that start, send heartbeats, stall and complete, and the thread that checks them.
+"""Agents that start, send heartbeats, stall and complete.
 
-A heartbeat is written to a separate run that keeps only its last few versions: heartbeats may be many, and
-are not part of the audit. A heartbeat soon after another is not written.
+A heartbeat is written to a separate run that keeps only its last few versions: heartbeats may be many, and are not part
+of the audit. A heartbeat soon after another is not written.
 
-Invariant: an agent has stalled when it sent no heartbeat for longer than its timeout, by the clocks of the
-processes that write and check; neither a restart nor another process changes that. A stalled agent is
-detected once, however many processes check, and the change that records it also decides the reaction. There
-is at most one checker thread per open store in a process. A failure logs a warning on the logger `holdfast`,
-once while it repeats, and the checks continue. The thread ends when it is stopped, when the store is closed,
-or when the engine is no longer referenced.
+Invariant: an agent has stalled when it sent no heartbeat for longer than its timeout, by the clocks of the processes
+that write and check; neither a restart nor another process changes that. A stalled agent is detected once, however many
+processes check, and the change that records it also decides the reaction.
 """
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Mapping
-from contextlib import suppress
-from typing import Any, Protocol
-from weakref import WeakKeyDictionary, ref
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 
-from holdfast.compat.loop_engine.control import (
+from holdfast.agent_loops.config import MAX_NAME, MAX_REASON, check_agent
+from holdfast.agent_loops.control import (
     BOOKKEEPING,
-    MAX_NAME,
-    MAX_REASON,
     Agent,
     Control,
     EndedAgent,
     Entry,
     LoopQuestion,
     RecoveryTask,
-    check_agent,
-    heartbeat_run,
-    seconds_of,
 )
-from holdfast.compat.loop_engine.project import Project, StateMetadata
-from holdfast.compat.loop_engine.questions import Questions, decision_entry
-from holdfast.compat.loop_engine.replies import Reply, failure, stamp
-from holdfast.compat.loop_engine.states import States
-from holdfast.engine import Holdfast
+from holdfast.agent_loops.names import heartbeat_run
+from holdfast.agent_loops.project import Project, StateMetadata
+from holdfast.agent_loops.questions import Questions
+from holdfast.agent_loops.replies import Reply, failure, stamp
 from holdfast.errors import AlreadyRunning, InvalidCall, NotFound, StaleVersion
-from holdfast.log import warn
-from holdfast.model.checks import check_integer, check_seconds, check_text
+from holdfast.execution.engine_context import EngineContext
+from holdfast.execution.loops import StalledLoop
+from holdfast.model.checks import check_integer, check_text
 from holdfast.model.names import short
 from holdfast.model.retention import Retention
-from holdfast.store.interrupts import InterruptSafeEvent
 from holdfast.struct_types import resolved
 
 #: Heartbeats within this fraction of a timeout after another are not written.
@@ -56,6 +44,8 @@ _PRUNE_EVERY = 64
 _KEPT = Retention(last=4)
 #: Microseconds for which a completing agent is not ended, while its snapshot is saved.
 _COMPLETING = 60_000_000
+#: How agents were ended from outside, in words.
+_ENDED = {"stalled": "was found stalled", "reset": "was reset", "cancelled": "was cancelled"}
 
 
 class NotRunning(InvalidCall):
@@ -74,8 +64,8 @@ class Beat(msgspec.Struct, array_like=True):
 class AgentHeartbeats:
     """Heartbeats of the agents of one project."""
 
-    def __init__(self, hf: Holdfast, name: str) -> None:
-        self._log = hf.history(heartbeat_run(name))
+    def __init__(self, engine: EngineContext, name: str) -> None:
+        self._log = engine.history(heartbeat_run(name))
 
     def read(self) -> dict[str, Beat]:
         """Return the last heartbeat of each agent."""
@@ -115,19 +105,19 @@ class AgentHeartbeats:
 class Agents:
     """Starts, heartbeats, completions and stalls of the agents of all projects."""
 
-    def __init__(self, hf: Holdfast, states: States, questions: Questions, timeout: float) -> None:
-        self._hf, self._states, self._questions = hf, states, questions
-        #: Default number of seconds after which an agent counts as stalled; 0 for never.
-        self._timeout = timeout
+    def __init__(self, engine: EngineContext, questions: Questions) -> None:
+        self._engine, self._questions = engine, questions
 
-    def start(self, project: Project, agent: Any, timeout: float | None, actor: str | None) -> Reply:
-        """Record the start of an agent."""
+    def start(
+        self, project: Project, agent: Any, timeout: float | None, actor: str | None, *, default: float
+    ) -> Reply:
+        """Record the start of an agent. Without a timeout, it has that of the configuration, or else the default; 0 is
+        for never."""
         agent = check_agent(agent)
         check_text("actor", actor, MAX_NAME)
-        given = None if timeout is None else seconds_of("timeout", timeout)
 
         def change(control: Control) -> tuple[Entry, tuple[Agent, Agent | None]]:
-            seconds = control.config.timeout_of(agent, self._timeout) if given is None else given
+            seconds = control.config.timeout_of(agent, default) if timeout is None else timeout
             before = control.agents.get(agent)
             started = control.agents[agent] = Agent(control.next_number(), project.now(), seconds, actor)
             control.ended.pop(agent, None)
@@ -151,7 +141,7 @@ class Agents:
         agent = check_agent(agent)
         control = project.control.read()
         running = _running(control, agent, token)
-        heartbeats = AgentHeartbeats(self._hf, project.name)
+        heartbeats = AgentHeartbeats(self._engine, project.name)
         recorded = heartbeats.record(agent, control.agents, project.now())
         running = _running(project.control.read(), agent, running.token if token is None else token)
         return {
@@ -163,7 +153,14 @@ class Agents:
         }
 
     def complete(
-        self, project: Project, agent: Any, status: str, state: Any, token: int | None, actor: str | None
+        self,
+        project: Project,
+        agent: Any,
+        status: str,
+        token: int | None,
+        actor: str | None,
+        *,
+        save: Callable[[StateMetadata], Reply],
     ) -> Reply:
         """Record the end of an agent; if it completed, save a snapshot first."""
         agent = check_agent(agent)
@@ -180,7 +177,7 @@ class Agents:
             # missing one.
             metadata = StateMetadata(True, f"agent {agent} completed", actor or agent)
             try:
-                saved = self._states.save(project, state, metadata)
+                saved = save(metadata)
             except Exception as error:
                 saved = failure(error)
 
@@ -225,8 +222,16 @@ class Agents:
     def describe(self, project: Project) -> Reply:
         """Return the running and the ended agents of a project."""
         control = project.control.read()
-        beats = AgentHeartbeats(self._hf, project.name).read()
-        running = {
+        ended = {
+            name: {"how": each.how, "at": stamp(each.at), "actor": each.actor}
+            for name, each in control.ended.items()
+        }
+        return {"running": self.running(project, control), "ended": ended}
+
+    def running(self, project: Project, control: Control) -> Reply:
+        """Return the running agents of a record, with their deadlines."""
+        beats = AgentHeartbeats(self._engine, project.name).read() if control.agents else {}
+        return {
             name: {
                 "token": agent.token,
                 "started": stamp(agent.started),
@@ -235,16 +240,11 @@ class Agents:
             }
             for name, agent in control.agents.items()
         }
-        ended = {
-            name: {"how": each.how, "at": stamp(each.at), "actor": each.actor}
-            for name, each in control.ended.items()
-        }
-        return {"status": "ok", "project_id": project.id, "running": running, "ended": ended}
 
     def end_stalled(self, project: Project) -> list[Reply]:
         """End the stalled agents of a project, and restore or ask as configured; return one entry per agent."""
-        heartbeats = AgentHeartbeats(self._hf, project.name)
-        if not _stalled(project.control.read(), heartbeats.read(), project.now()):
+        heartbeats = AgentHeartbeats(self._engine, project.name)
+        if not self._stalled_now(project, project.control.read()):
             return []
 
         def change(
@@ -258,10 +258,9 @@ class Agents:
                 del control.agents[name]
                 control.ended[name] = EndedAgent(agent.token, "stalled", now)
             reason = _timeout_reason(stalled)
-            decided = self._questions.decide(project, control, reason, None)
-            action, facts = decision_entry(project, decided)
-            facts |= {"agents": sorted(stalled), "decided": action}
-            return Entry("agent.stalled", reason, None, facts), (stalled, decided)
+            entry, decided = self._questions.decide(project, control, reason, None, sorted(stalled))
+            facts = {**entry.facts, "agents": sorted(stalled), "decided": entry.action}
+            return Entry("agent.stalled", reason, None, facts, entry.events), (stalled, decided)
 
         done = project.control.change(change)
         if done is None:
@@ -282,6 +281,22 @@ class Agents:
             }
             for name, agent in stalled.items()
         ]
+
+    def overdue(self, project: Project) -> StalledLoop | None:
+        """Return what `end_stalled` would find now, and do; nothing is changed."""
+        control = project.control.read()
+        stalled = self._stalled_now(project, control)
+        if not stalled:
+            return None
+        _, decided = self._questions.decide(project, control, _timeout_reason(stalled), None, sorted(stalled))
+        action = "recover" if isinstance(decided, RecoveryTask) else "stall"
+        return StalledLoop(project.log.id, _timeout_reason(stalled), action)
+
+    def _stalled_now(self, project: Project, control: Control) -> dict[str, Agent]:
+        """Return the agents that have stalled, by a record that was read."""
+        if not control.agents:
+            return {}
+        return _stalled(control, AgentHeartbeats(self._engine, project.name).read(), project.now())
 
     def _mark_completing(self, project: Project, agent: str, token: int | None) -> int | None:
         """Record that an agent is completing, unless it was ended; return the token of its start, if there
@@ -345,9 +360,8 @@ def _refuse_ended(control: Control, agent: str, token: int | None) -> None:
     ended = control.ended.get(agent)
     if ended is not None:
         by = f" by {ended.actor}" if ended.actor else ""
-        how = "was found stalled" if ended.how == "stalled" else "was reset"
         raise NotRunning(
-            f"agent {agent!r} {how}{by} at {stamp(ended.at)}: start it again from the project's state"
+            f"agent {agent!r} {_ENDED[ended.how]}{by} at {stamp(ended.at)}: start it again from the project's state"
         )
     found = control.agents.get(agent)
     if token is not None and (found is None or found.token != token):
@@ -361,136 +375,3 @@ def _timeout_reason(stalled: Mapping[str, Agent]) -> str:
     more = f" and {len(stalled) - 5} more" if len(stalled) > 5 else ""
     text = f"timeout of agent {', '.join(shown)}{more}"
     return text if len(text) < MAX_REASON else text[: MAX_REASON - 1] + "…"
-
-
-class Checked(Protocol):
-    """The engine that a checker calls."""
-
-    def check_timeouts(self) -> Reply: ...
-
-    def take_scheduled_snapshots(self) -> Reply: ...
-
-
-_checkers: WeakKeyDictionary[Holdfast, Checker] = WeakKeyDictionary()
-_guard = threading.Lock()
-
-
-def checker_of(hf: Holdfast, engine: Checked, every: float) -> Checker:
-    """Return the checker of an open store in this process."""
-    check_seconds("every", every, above_zero=True, most=threading.TIMEOUT_MAX)
-    with _guard:
-        found = _checkers.get(hf)
-        if found is None:
-            found = _checkers[hf] = Checker()
-    found.check(engine, every)
-    return found
-
-
-def _reset_after_fork() -> None:
-    """Reset the module in a forked child: the threads do not exist there, and may have held the locks."""
-    global _guard  # noqa: PLW0603 - a lock that another thread holds cannot be freed, only replaced
-    _guard = threading.Lock()
-    _checkers.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_after_fork)
-
-
-class Checker:
-    """Periodic check of all projects of a store. As a context manager it runs at least until the end of the
-    block; after `start` it runs until `stop`."""
-
-    def __init__(self) -> None:
-        self._engine: ref[Checked] | None = None
-        self._every = 1.0
-        self._thread: threading.Thread | None = None
-        self._ended = InterruptSafeEvent()
-        self._lock = threading.RLock()
-        self._uses, self._started = 0, False
-        self._last_warning: str | None = None
-        #: Number of completed checks.
-        self.checks = 0
-
-    @property
-    def alive(self) -> bool:
-        """Return whether the thread is running."""
-        thread = self._thread
-        return thread is not None and thread.is_alive() and not self._ended.is_set()
-
-    def check(self, engine: Checked, every: float) -> None:
-        """Check by this engine unless another one is still referenced, and at least every `every` seconds."""
-        with self._lock:
-            if self._engine is None or self._engine() is None:
-                self._engine = ref(engine)
-            self._every = min(every, self._every) if self.alive else every
-
-    def start(self) -> Checker:
-        """Start checking, until `stop`. Do nothing if it is running."""
-        with self._lock:
-            self._started = True
-            self._run()
-        return self
-
-    def stop(self) -> None:
-        """Stop checking, even if blocks still use the checker; wait for a check in progress."""
-        with self._lock:
-            self._started = False
-            thread, self._thread = self._thread, None
-            self._ended.set()
-        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
-            thread.join()
-
-    def __enter__(self) -> Checker:
-        with self._lock:
-            self._uses += 1
-            self._run()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._uses = max(self._uses - 1, 0)
-            wanted = self._uses or self._started
-        if not wanted:
-            self.stop()
-
-    def _run(self) -> None:
-        if self.alive:
-            return
-        self._ended = ended = InterruptSafeEvent()
-        self._thread = threading.Thread(
-            target=self._work, args=(ended,), name="holdfast-loop-checker", daemon=True
-        )
-        self._thread.start()
-
-    def _work(self, ended: InterruptSafeEvent) -> None:
-        while not ended.wait(self._every):
-            engine = None if self._engine is None else self._engine()
-            if engine is None:
-                return
-            try:
-                if not self._check_once(engine):
-                    return
-            except BaseException as error:
-                self._warn(f"{type(error).__name__}: {error}")
-            del engine
-
-    def _check_once(self, engine: Checked) -> bool:
-        """Check once; return whether another check is possible."""
-        problems: list[Reply] = []
-        for reply in (engine.check_timeouts(), engine.take_scheduled_snapshots()):
-            problems += [reply] if reply["status"] == "error" else reply["errors"]
-            if reply.get("code") == "store_unavailable" and "closed" in reply["message"]:
-                return False
-        if problems:
-            self._warn("; ".join(str(problem["message"]) for problem in problems[:5]))
-        else:
-            self._last_warning = None
-        self.checks += 1
-        return True
-
-    def _warn(self, what: str) -> None:
-        if what != self._last_warning:
-            self._last_warning = what
-            with suppress(Exception):
-                warn("looking for stalled agents: %s", what)

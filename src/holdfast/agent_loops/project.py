@@ -13,19 +13,20 @@ A task starts one timeline, however many processes execute it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.compat.loop_engine.control import ControlLog, check_project, name_of, state_run, unquoted
-from holdfast.compat.loop_engine.replies import Reply, difference, no_snapshot, packed, stamp, unpacked
-from holdfast.engine import Holdfast
-from holdfast.errors import BadData, NotFound, StaleVersion
+from holdfast.agent_loops.control import ControlLog
+from holdfast.agent_loops.names import check_project, heartbeat_run, id_in, name_of, state_run, unquoted
+from holdfast.agent_loops.replies import PAGE, Reply, difference, no_snapshot, packed, stamp, unpacked
+from holdfast.errors import BadData, InvalidReference, NotFound, StaleVersion
+from holdfast.execution.engine_context import EngineContext
 from holdfast.history.committer import Resolver
 from holdfast.history.redaction import redacting_by_default
-from holdfast.history.version import Version
+from holdfast.history.version import Version, segments_of
 from holdfast.model.public import Pruned, Timeline
 from holdfast.model.retention import Retention
 from holdfast.tree.fold import Folder
@@ -58,16 +59,30 @@ class StateMetadata(NamedTuple):
 class Project:
     """The state of one project, and its control record."""
 
-    def __init__(self, hf: Holdfast, project_id: Any) -> None:
+    def __init__(self, engine: EngineContext, project_id: Any) -> None:
         self.id = check_project(project_id)
+        self._engine = engine
         self.name = name_of(self.id)
-        self.log = hf.history(state_run(self.name))
-        self.control = ControlLog(hf, self.name, self.id)
+        self.log = engine.history(state_run(self.name))
+        self.control = ControlLog(engine, self.name, self.id)
 
     @classmethod
-    def named(cls, hf: Holdfast, name: str) -> Project:
-        """Return the project with a name, by the id in its control record."""
-        return cls(hf, unquoted(ControlLog(hf, name, name).read().project))
+    def named(cls, engine: EngineContext, name: str) -> Project:
+        """Return the project with a name. If the name is shortened, its state or its control record has the id."""
+        project_id = id_in(name)
+        if project_id is None:
+            control = ControlLog(engine, name, name)
+            if control.exists:
+                project_id = unquoted(control.read().project)
+            else:
+                found = _annotation(engine.history(state_run(name)).head, "project")
+                project_id = found if isinstance(found, str) else name
+        return cls(engine, project_id)
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """The ids of its runs: the control record last."""
+        return self.log.id, heartbeat_run(self.name), self.control.id
 
     def now(self) -> int:
         """Return the time of the store, in microseconds."""
@@ -80,11 +95,16 @@ class Project:
         except NotFound:
             return None
 
+    def check_exists(self) -> None:
+        """Raise `NotFound` for a project without a state that was never configured and has no agents."""
+        if all(self._engine.store.run(run_id) is None for run_id in (self.log.id, self.control.id)):
+            raise self._unknown()
+
     def existing_head(self) -> Version:
         """Return the newest version, or raise `NotFound`."""
         head = self.head()
         if head is None:
-            raise NotFound(f"there is no project {self.id!r}: set its state first", run=self.log.id)
+            raise self._unknown()
         return head
 
     def write(
@@ -112,6 +132,7 @@ class Project:
             facts = {
                 "snapshot": self._snapshot_before(head),
                 "replaced": list(metadata.replaced[:_MAX_REPLACED]),
+                **({"project": self.id} if id_in(self.name) is None else {}),
             }
             with suppress(StaleVersion), redacting_by_default():
                 return self.log.commit(
@@ -158,6 +179,7 @@ class Project:
                 "version": snapshot.number,
                 "head": made.number,
                 "timestamp": stamp(snapshot.at),
+                "agents_completed": completed_agents(made),
                 "kept": kept,
                 "skipped": skipped,
                 **self.difference(head, made),
@@ -173,7 +195,7 @@ class Project:
                 break
             if (done := self._timeline_of(task)) is not None:
                 return self._executed(done, _REINITIALIZED)
-            state = {key: head.state[key] for key in keys if key in head.state}
+            state = kept_parts(head.state, [found for key in keys if (found := part_of(head.state, key))])
             mark = f"({_REINITIALIZED} #{task})"
             with suppress(StaleVersion):
                 made = self.start_timeline(head, state, _SNAPSHOT, f"{reason} {mark}", actor, head=head)
@@ -181,7 +203,7 @@ class Project:
         return {
             **self.reply(_REINITIALIZED, made),
             "carried": list(made.state),
-            **({} if head is None else self.difference(head, made)),
+            **({**difference([])} if head is None else self.difference(head, made)),
         }
 
     def start_timeline(
@@ -237,18 +259,18 @@ class Project:
         finally:
             self.log.unpin(last)
 
-    def difference(self, a: Version, b: Version) -> Reply:
+    def difference(self, a: Version, b: Version, *, limit: int = PAGE, after: int = 0) -> Reply:
         """Return the changes between two versions; none, with an error text, if one is damaged."""
         try:
-            return difference(self.log.diff(a, b).changes)
+            return difference(self.log.diff(a, b).changes, limit=limit, after=after)
         except BadData as error:
-            return {"diff": [], "diff_count": 0, "diff_error": str(error)}
+            return {**difference([]), "diff_error": str(error)}
 
     def audit(self, limit: int) -> list[Reply]:
         """Return the newest audit entries, oldest first."""
         entries = self.control.entries(limit)[::-1]
         for line in self._later_timelines():
-            reason, kind = _split_reason(line.reason)
+            reason, kind = split_reason(line.reason)
             entries.append(
                 {
                     "at": stamp(line.at),
@@ -280,9 +302,9 @@ class Project:
 
     def _executed(self, line: Timeline, status: str) -> Reply:
         """Return the reply for a task that another process has already executed."""
-        loop = 0
+        loop: int | None = 0
         with suppress(NotFound):
-            loop = loop_in(self.log.at(line.parent or 1))
+            loop = known_loop(self.log.at(line.parent or 1))
         return {
             "status": status,
             "project_id": self.id,
@@ -292,9 +314,11 @@ class Project:
             "by_another": True,
             "kept": [],
             "skipped": [],
-            "diff": [],
-            "diff_count": 0,
+            **difference([]),
         }
+
+    def _unknown(self) -> NotFound:
+        return NotFound(f"there is no project {self.id!r}: set its state first", run=self.log.id)
 
     def _later_timelines(self) -> list[Timeline]:
         """Return the timelines after the first, oldest first."""
@@ -363,6 +387,48 @@ def loop_in(version: Version) -> int:
     return count if type(count) is int else 0
 
 
+def known_loop(version: Version | None) -> int | None:
+    """Return the loop number of a version; 0 without one, None if its state cannot be read."""
+    try:
+        return 0 if version is None else loop_in(version)
+    except BadData:
+        return None
+
+
+def part_of(state: Any, key: str) -> tuple[str, ...] | None:
+    """Return the place of a part of a memory: that of a key of the state, or of a path of keys; None if there is no
+    such part, or if it is an item of a list, which cannot be kept without the others."""
+    if not isinstance(state, Mapping):
+        return None
+    if key in state:
+        return (key,)
+    try:
+        segments = tuple(segments_of(key))
+    except InvalidReference:
+        return None
+    at: Any = state
+    for segment in segments:
+        if not isinstance(segment, str) or not isinstance(at, Mapping) or segment not in at:
+            return None
+        at = at[segment]
+    return segments or None
+
+
+def kept_parts(state: Any, places: Sequence[tuple[str, ...]]) -> dict[str, Any]:
+    """Return a new state that has only these parts of another."""
+    kept: dict[str, Any] = {}
+    for place in sorted(places, key=len):
+        source, target = state, kept
+        for segment in place[:-1]:
+            source, inner = source[segment], target.setdefault(segment, {})
+            if not isinstance(inner, dict) or inner is source:
+                break  # kept with a part around it
+            target = inner
+        else:
+            target[place[-1]] = source[place[-1]]
+    return kept
+
+
 def replaced_in(version: Version) -> list[str]:
     """Return the paths of the values that had to be replaced in a version's state."""
     found = _annotation(version, "replaced")
@@ -377,15 +443,25 @@ def snapshot_entry(version: Version) -> Reply:
         "timeline": version.timeline,
         "tags": list(version.tags),
         "pinned": version.pinned,
-        "note": _split_reason(version.note)[0],
+        "note": split_reason(version.note)[0],
         "actor": version.actor,
         "kind": version.kind,
         "size": version.size,
     }
     try:
-        return {"loop": loop_in(version), **facts, "replaced": replaced_in(version)}
+        found = {"loop": loop_in(version), "agents_completed": completed_agents(version)}
+        return {**found, **facts, "replaced": replaced_in(version)}
     except BadData as error:
-        return {"loop": None, **facts, "replaced": [], "damaged": str(error)}
+        return {"loop": None, "agents_completed": [], **facts, "replaced": [], "damaged": str(error)}
+
+
+def completed_agents(version: Version) -> list[Any]:
+    """Return the list `completed_steps` of a state, or nothing."""
+    try:
+        found = version.get(["completed_steps"])
+    except NotFound:
+        return []
+    return list(found) if isinstance(found, list) else []
 
 
 def _recorded_snapshot(version: Version) -> int | None:
@@ -402,7 +478,7 @@ def _annotation(version: Version, name: str) -> Any:
         return None
 
 
-def _split_reason(reason: str | None) -> tuple[str | None, str | None]:
+def split_reason(reason: str | None) -> tuple[str | None, str | None]:
     """Split the reason of a timeline into its text and the kind of timeline, which a mark at the end of it stores."""
     found = _MARK.search(reason or "")
     return (reason, None) if found is None or reason is None else (reason[: found.start()], found["kind"])

@@ -14,9 +14,9 @@ from contextvars import ContextVar
 from itertools import count
 from typing import Any, NamedTuple, TypeVar
 
-from holdfast.compat.loop_engine.control import AUTORESUME, MAX_NAME, MAX_REASON
-from holdfast.compat.loop_engine.project import Project, StateMetadata, replaced_in
-from holdfast.compat.loop_engine.replies import Reply, failure
+from holdfast.agent_loops.config import AUTORESUME, MAX_NAME, MAX_REASON
+from holdfast.agent_loops.project import Project, StateMetadata, completed_agents, replaced_in
+from holdfast.agent_loops.replies import Reply, failure
 from holdfast.errors import InvalidCall
 from holdfast.history.committer import Resolver
 from holdfast.history.version import Version
@@ -114,29 +114,12 @@ class States:
 
         return project.write(changed, metadata._replace(replaced=replaced)), replaced
 
-    def save(
-        self, project: Project, state: Any, metadata: StateMetadata, *, expected: int | None = None
-    ) -> Reply:
+    def save(self, project: Project, state: Any, metadata: StateMetadata) -> Reply:
         """Save a snapshot of the current state, or of `state`, which becomes the current one."""
         if state is None:
-            replaced = replaced_in(project.existing_head())
-            made = project.write(
-                lambda head: (head or project.existing_head()).state,
-                metadata._replace(replaced=replaced),
-                expected=expected,
-            )
-        else:
-            made, replaced = self.set(project, state, metadata)
-        reply = {**project.reply("saved", made), "replaced": replaced, "tags": list(metadata.tags)}
-        policy = project.control.read().config.retention
-        # Prune only now and then, because searching a long history for one excess snapshot is slow.
-        if policy is not None and made.number % max(1, (policy.last or 0) // 10) == 0:
-            try:
-                reply["pruned"] = list(project.prune(policy).versions)
-            except Exception as error:
-                # A failure does not undo the snapshot.
-                reply |= {"pruned": [], "prune_error": failure(error)["message"]}
-        return reply
+            return save_snapshot(project, metadata)
+        made, replaced = self.set(project, state, metadata)
+        return saved_reply(project, made, replaced, metadata)
 
     def _storable(self, project: Project, state: Any) -> tuple[dict[Any, Any], list[str]]:
         """Return a storable copy of a state, and replaced paths. Apply configuration in the state if it
@@ -156,6 +139,36 @@ class States:
 
     def _last_read(self, project: Project) -> LastRead | None:
         return _last_reads.get({}).get((self._serial, project.id)) or self._latest.get(project.id)
+
+
+def save_snapshot(project: Project, metadata: StateMetadata, *, expected: int | None = None) -> Reply:
+    """Save a snapshot of the current state."""
+    replaced = replaced_in(project.existing_head())
+    made = project.write(
+        lambda head: (head or project.existing_head()).state,
+        metadata._replace(replaced=replaced),
+        expected=expected,
+    )
+    return saved_reply(project, made, replaced, metadata)
+
+
+def saved_reply(project: Project, made: Version, replaced: list[str], metadata: StateMetadata) -> Reply:
+    """Return the reply for a saved snapshot, and remove snapshots that the configuration does not keep."""
+    reply = {
+        **project.reply("saved", made),
+        "agents_completed": completed_agents(made),
+        "replaced": replaced,
+        "tags": list(metadata.tags),
+    }
+    policy = project.control.read().config.retention
+    # Prune only now and then, because searching a long history for one excess snapshot is slow.
+    if policy is not None and made.number % max(1, (policy.last or 0) // 10) == 0:
+        try:
+            reply["pruned"] = list(project.prune(policy).versions)
+        except Exception as error:
+            # A failure does not undo the snapshot.
+            reply |= {"pruned": [], "prune_error": failure(error)["message"]}
+    return reply
 
 
 def storable(state: Any) -> tuple[dict[Any, Any], list[str]]:

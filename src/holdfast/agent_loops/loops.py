@@ -1,0 +1,208 @@
+"""The agent loops of one store: their parts, and what the inbox and the monitor need of them.
+
+Of all processes that check the loops of a store, one acts: the one that checks most often. It holds a lease, and
+another takes over if it dies. That saves work only: a stalled agent is found once, however many processes check.
+
+Invariant: a check that fails for one project does not keep the others from being checked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from holdfast.agent_loops.agents import Agents
+from holdfast.agent_loops.checker import Checker
+from holdfast.agent_loops.control import BOOKKEEPING, Control, Entry, control_names
+from holdfast.agent_loops.names import control_run, name_in, name_in_state_run, state_run
+from holdfast.agent_loops.project import Project, StateMetadata
+from holdfast.agent_loops.questions import Questions
+from holdfast.agent_loops.replies import Reply
+from holdfast.agent_loops.states import save_snapshot
+from holdfast.errors import HoldfastError, NotFound, StaleVersion
+from holdfast.execution.engine_context import EngineContext
+from holdfast.execution.leadership import Leadership
+from holdfast.execution.loops import PREFIX, HandlingChange, LoopCheck, StalledLoop
+from holdfast.log import warn
+from holdfast.model.names import short
+from holdfast.model.public import Question
+from holdfast.store.protocol import OpenQuestion, iter_runs
+
+#: The job that processes which check loops lead.
+_JOB = "loops"
+#: A value of the store that says that the open questions of loops are in the index.
+_INDEXED = "loops.indexed"
+
+
+class AgentLoops:
+    """All loops of an open store."""
+
+    def __init__(self, engine: EngineContext) -> None:
+        self.engine = engine
+        self.questions = Questions(engine)
+        self.agents = Agents(engine, self.questions)
+        self._leadership = Leadership(engine, _JOB)
+        #: By process: the threads of a parent do not exist in a forked child.
+        self._checkers: dict[int, Checker] = {}
+        self._is_indexed = False
+
+    def project(self, project_id: Any) -> Project:
+        """Return a project by its id."""
+        return Project(self.engine, project_id)
+
+    def project_names(self, after: str | None = None) -> Iterator[str]:
+        """Yield the names of all projects after one, newest first: a project is where the run with its state is, or
+        that with its control record if it has no state."""
+        store = self.engine.store
+        before = None if after is None else self._place(after)
+        for run in iter_runs(store, before=before, prefix=PREFIX):
+            name = name_in_state_run(run.id)
+            if name is None and (control := name_in(run.id)) is not None:
+                name = control if store.run(state_run(control)) is None else None
+            if name is not None:
+                yield name
+
+    def checker(self, every: float) -> Checker:
+        """Return the thread of this process that checks all loops, not yet started."""
+        checker = self._checkers.setdefault(os.getpid(), Checker(self))
+        checker.check_every(every)
+        return checker
+
+    def close(self) -> None:
+        """Stop the thread of this process."""
+        checker = self._checkers.pop(os.getpid(), None)
+        if checker is not None:
+            checker.stop()
+
+    # What the monitor needs
+
+    def check(self, every: float) -> LoopCheck:
+        """Look for stalled agents in all loops, execute what dead processes left, and save scheduled snapshots, unless
+        another process does so at least as often; this one does it `every` so many seconds."""
+        if not self._leadership.take(every, from_slower=True):
+            return LoopCheck()
+        self.index_questions()
+        stalled: list[StalledLoop] = []
+
+        def check(project: Project) -> None:
+            control = project.control.read()
+            if control.agents:
+                for each in self.agents.end_stalled(project):
+                    done = each["result"]["status"]
+                    why = f"agent {each['agent']!r} sent no heartbeat for {each['timeout']:g} s"
+                    stalled.append(
+                        StalledLoop(project.log.id, why, "recover" if done == "restored" else "stall")
+                    )
+            if control.tasks:
+                self.questions.execute_abandoned(project)
+            if control.config.every is not None:
+                self.save_if_due(project)
+
+        _, errors = self.for_running(check)
+        return LoopCheck(stalled, errors)
+
+    def release(self) -> None:
+        """Let another process check the loops at once, because this one stops."""
+        self._leadership.resign()
+
+    def overdue(self) -> list[StalledLoop]:
+        """Return what a check would find now. Nothing is changed."""
+        found: list[StalledLoop] = []
+
+        def look(project: Project) -> None:
+            stalled = self.agents.overdue(project)
+            if stalled is not None:
+                found.append(stalled)
+
+        self.for_running(look)
+        return found
+
+    def for_running(self, check: Callable[[Project], None]) -> tuple[int, list[tuple[str, BaseException]]]:
+        """Check all projects that have agents, tasks or a schedule; return how many, and the errors of those that
+        failed, by name."""
+        count = 0
+        errors: list[tuple[str, BaseException]] = []
+        for name in control_names(self.engine, "running"):
+            count += 1
+            try:
+                check(Project.named(self.engine, name))
+            except Exception as error:
+                errors.append((name, error))
+        return count, errors
+
+    def save_if_due(self, project: Project) -> Reply | None:
+        """Save the scheduled snapshot of a project, if it is due; return the reply."""
+        head = project.due_for_snapshot()
+        if head is None:
+            return None
+        metadata = StateMetadata(True, "scheduled", kind="timed")
+        # Another process may have saved it first.
+        with suppress(StaleVersion):
+            return save_snapshot(project, metadata, expected=head.number)
+        return None
+
+    # What the inbox needs
+
+    def index_questions(self) -> None:
+        """Put open questions of stores of earlier formats into the index, once per store."""
+        if self._is_indexed:
+            return
+        store = self.engine.store
+        if store.value(_INDEXED) is None:
+            for name in control_names(self.engine, "suspended", "running"):
+                try:
+                    self.adopt(control_run(name))
+                except HoldfastError as error:
+                    warn("the question of loop %s is not in the inbox: %s", name, error)
+            with suppress(StaleVersion):
+                store.set_value(_INDEXED, b"", 0)
+        self._is_indexed = True
+
+    def adopt(self, run_id: str) -> None:
+        """Put the questions of a control run into the index, if they are not in it."""
+        name, run = name_in(run_id), self.engine.store.run(run_id)
+        if name is None or run is None or self.engine.store.questions_of(run.key):
+            return
+
+        def change(control: Control) -> tuple[Entry | None, None]:
+            return (None if control.open_question is None else Entry(BOOKKEEPING)), None
+
+        Project.named(self.engine, name).control.change(change)
+
+    def shown(self, rows: Sequence[OpenQuestion]) -> list[Question]:
+        """Return the questions of these rows, in their order, without those that are no longer open."""
+        found = []
+        for row in rows:
+            name = name_in(row.run.id)
+            if name is None:
+                continue
+            project = Project.named(self.engine, name)
+            question = project.control.read().open_question
+            if question is not None and question.number == row.question.number:
+                found.append(self.questions.shown(project, question))
+        return found
+
+    def question(self, question_id: str) -> Question:
+        """Return an open question; raise an error that says why if it is not open."""
+        return self.questions.question(question_id)
+
+    def answer(
+        self, question_id: str, choice: Any, *, version: Any, keep: Iterable[str], actor: str | None
+    ) -> Reply:
+        """Answer a question and execute the answer."""
+        return self.questions.answer(question_id, choice, version=version, keep=keep, actor=actor)
+
+    def handle(self, question_id: str, change: HandlingChange, actor: str | None) -> bool:
+        """Change who is to answer an open question, and by when; return whether that changed."""
+        return self.questions.handle(question_id, change, actor)
+
+    def _place(self, project_id: str) -> int:
+        """Return the key of the run by which a project is listed."""
+        name = self.project(project_id).name
+        for run_id in (state_run(name), control_run(name)):
+            run = self.engine.store.run(run_id)
+            if run is not None:
+                return run.key
+        raise NotFound(f"there is no project {short(project_id)} to continue after: list from the beginning")
