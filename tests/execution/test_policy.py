@@ -146,7 +146,14 @@ def test_retry_by_default_excludes_only_permanent_errors() -> None:
         assert retry.wants(HttpError(status_code=status))
     for permanent in (
         *(TypeError(), NameError(), AttributeError(), SyntaxError(), ImportError(), AssertionError()),
-        *(NotImplementedError(), InvalidCall(), NotFound(), MergeConflict(), CorruptVersion()),
+        *(
+            NotImplementedError(),
+            RecursionError(),
+            InvalidCall(),
+            NotFound(),
+            MergeConflict(),
+            CorruptVersion(),
+        ),
     ):
         assert not retry.wants(permanent)
     for status in (400, 401, 403, 404, 410, 422):
@@ -168,6 +175,34 @@ def test_retry_by_default_excludes_errors_about_a_value() -> None:
     wrapped = ValueError()
     wrapped.__cause__ = TimeoutError()
     assert not retry.wants(wrapped)
+
+
+def test_group_is_tried_again_if_each_of_its_errors_is() -> None:
+    lost, mistake, wrong = ConnectionError(), TypeError(), ValueError()
+    refused = HttpError(status_code=401)
+    for stays in (mistake, wrong, refused):
+        for group in (
+            ExceptionGroup("tasks", [stays]),
+            ExceptionGroup("tasks", [lost, stays]),
+            ExceptionGroup("tasks", [lost, ExceptionGroup("inner", [lost, stays])]),
+        ):
+            assert not Retry(3).wants(group)
+            assert not Retry(on="transient").wants(group)
+            assert not Breaker().counts(group)
+    group = ExceptionGroup("tasks", [lost, ExceptionGroup("inner", [TimeoutError()])])
+    assert Retry(3).wants(group)
+    assert Retry(on="transient").wants(group)
+    assert Breaker().counts(group)
+    assert Retry(on=OSError).wants(group)
+    assert Retry(on=ExceptionGroup).wants(ExceptionGroup("tasks", [mistake]))
+    assert not Retry(on=ConnectionError).wants(group)
+    assert not Retry(on=lambda _: True).wants(BaseExceptionGroup("tasks", [lost, KeyboardInterrupt()]))
+    busy = ExceptionGroup("tasks", [HttpError(retry_after=7), HttpError(retry_after=3), lost])
+    assert asked_delay(busy) == 7
+    deep: Exception = lost
+    for _ in range(5_000):
+        deep = ExceptionGroup("deep", [deep])
+    assert Retry(3).wants(deep)
 
 
 def test_retry_on_takes_classes_or_a_function() -> None:

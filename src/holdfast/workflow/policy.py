@@ -9,7 +9,7 @@ Invariant: nothing here reads a clock or a random number, and a question about a
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -36,6 +36,7 @@ _MISTAKES = (
     ImportError,
     AssertionError,
     NotImplementedError,
+    RecursionError,
 )
 _PERMANENT = (*_MISTAKES, InvalidCall, DecisionNeeded, BadData)
 #: Errors about a value: the same value causes them again. Some libraries derive errors that pass from `ValueError`.
@@ -76,9 +77,10 @@ class Retry(msgspec.Struct, frozen=True):
     #: Seconds since the start of the first attempt after which no other starts.
     budget: float | None = None
     #: Which errors to try again after: a class, a tuple of them, a function of the error, or "transient" (timeouts,
-    #: lost connections, busy servers). None: every `Exception` but mistakes in the program, errors about a value
+    #: lost connections, busy servers). None: every error but mistakes in the program, errors about a value
     #: (`ValueError`, `LookupError`, `ArithmeticError`), and requests that a server refused for good. A model's output
-    #: that could not be parsed is a `ValueError`: to ask the model again, use `on=(ValueError,)`.
+    #: that could not be parsed is a `ValueError`: to ask the model again, use `on=(ValueError,)`. An exception group is
+    #: tried again after if each of its errors is.
     on: On | None = None
 
     def __post_init__(self) -> None:
@@ -142,7 +144,10 @@ def transient(error: BaseException) -> bool:
 
 
 def asked_delay(error: BaseException) -> float | None:
-    """Return the seconds that the server asked to wait (`Retry-After` in seconds, `retry-after-ms`, `retry_after`)."""
+    """Return the seconds that the server asked to wait (`Retry-After` in seconds, `retry-after-ms`, `retry_after`);
+    for a group of errors, the longest of them."""
+    if issubclass(type(error), BaseExceptionGroup):
+        return max((asked for asked in map(asked_delay, _leaves(error)) if asked is not None), default=None)
     for holder in (error, _read(error, "response")):
         found = [(_read(holder, "retry_after"), 1.0)]
         with suppress(Exception):
@@ -290,24 +295,39 @@ def _check_on(on: Any) -> None:
 
 def _matches(on: On | None, error: BaseException, refused: str) -> bool:
     """Return whether `on` means an error; `refused` starts the note on the error if that raises."""
-    cls = type(error)
-    if issubclass(cls, KeyboardInterrupt | SystemExit):
+    leaves = list(_leaves(error))
+    if any(issubclass(type(leaf), KeyboardInterrupt | SystemExit) for leaf in leaves):
         return False
-    if on is None:
-        status = _status(error) or 500
-        if (status < 500 and status not in _MAY_PASS) or issubclass(cls, _PERMANENT):
-            return False
-        return not issubclass(cls, _VALUES) or _passes(error)
-    if on == "transient":
-        return transient(error)
+    if on is None or on == "transient":
+        # The tasks of a group are tried again together: one error that stays is enough not to.
+        return all(_passes_by_default(leaf) if on is None else transient(leaf) for leaf in leaves)
     if isinstance(on, type | tuple):
-        return issubclass(cls, on)
+        return issubclass(type(error), on) or all(issubclass(type(leaf), on) for leaf in leaves)
     try:
         return bool(on(error))
     except Exception as problem:
         with suppress(Exception):
             error.add_note(f"{refused} raised {problem!r}")
         return False
+
+
+def _passes_by_default(error: BaseException) -> bool:
+    """Return whether an error, not a group, is tried again after without `on`."""
+    cls, status = type(error), _status(error) or 500
+    if (status < 500 and status not in _MAY_PASS) or issubclass(cls, _PERMANENT):
+        return False
+    return not issubclass(cls, _VALUES) or _passes(error)
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """Yield the errors of a group and of the groups in it; of another error, itself."""
+    left = [error]
+    while left:
+        one = left.pop()
+        if issubclass(type(one), BaseExceptionGroup):
+            left += BaseExceptionGroup.exceptions.__get__(one)
+        else:
+            yield one
 
 
 def _passes(error: BaseException) -> bool:
