@@ -234,6 +234,56 @@ def test_a_role_that_may_only_read_the_views_can_read_them(url: str, server: str
             connection.execute(f'DROP ROLE "{role}"')
 
 
+# Plans
+
+_OF_A_RUN = "SELECT * FROM {} WHERE run_id = 'done'"
+_OF_THE_END = "SELECT * FROM holdfast_events ORDER BY position DESC LIMIT 10"
+_VERSION_COLUMNS = (
+    "number, back, timeline, kind, status, steps, pruned, extra, at, step, detail, seal, external, pack"
+)
+
+
+@pytest.mark.parametrize("view", ["holdfast_runs", "holdfast_versions", "holdfast_events", "holdfast_meta"])
+def test_sqlite_finds_the_rows_of_a_run_by_an_index(tmp_path: Path, view: str) -> None:
+    with holdfast.open(tmp_path / "runs.db") as hf:
+        _fill(hf)
+    connection = sqlite3.connect(tmp_path / "runs.db")
+    plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {_OF_A_RUN.format(view)}")]
+    connection.close()
+    assert plan[0].startswith("SEARCH run USING"), plan
+    assert not any(f"SCAN {table}" in line for line in plan for table in ("run", "journal", "meta")), plan
+
+
+def test_postgres_finds_the_rows_of_a_run_by_an_index(url: str, server: str, schema: str) -> None:
+    with holdfast.open(url) as hf:
+        _fill(hf)
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f'SET search_path TO "{schema}"')
+        # Many runs with the versions and the events of one.
+        connection.execute(
+            f"INSERT INTO run SELECT g + 100, 'r' || g, {_RUN_COLUMNS} FROM run, generate_series(1, 5000) g "
+            "WHERE run.id = 'hand'"
+        )
+        copied = ", ".join(f"journal.{name}" for name in _VERSION_COLUMNS.split(", "))
+        connection.execute(
+            f"INSERT INTO journal (run, {_VERSION_COLUMNS}) SELECT g + 100, {copied} "
+            "FROM generate_series(1, 5000) g, journal JOIN run ON run.key = journal.run WHERE run.id = 'hand'"
+        )
+        connection.execute("INSERT INTO meta SELECT g + 100, 'n', g::text FROM generate_series(1, 5000) g")
+        # The server does so itself after many changes.
+        connection.execute("ANALYZE")
+        statements = [_OF_A_RUN.format(view) for view in COLUMNS if view != "holdfast_views"]
+        for statement in (*statements, _OF_THE_END):
+            plan = "\n".join(row[0] for row in connection.execute(f"EXPLAIN {statement}"))
+            assert not any(f"Seq Scan on {table}" in plan for table in ("run", "journal", "meta")), plan
+
+
+_RUN_COLUMNS = (
+    "workflow, status, created, updated, head, last, timeline, revision, epoch, origin_run, origin_version, step, "
+    "size, kept, parent, due, owner, detail, until, sum, attempt"
+)
+
+
 # Views in a file that others may have changed
 
 

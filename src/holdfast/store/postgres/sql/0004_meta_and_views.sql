@@ -13,6 +13,11 @@ CREATE TABLE meta_place (
 -- A hash, which is in no order: a page of a facet is not to be searched in the order of all runs.
 CREATE INDEX meta_place_run ON meta_place USING hash (run);
 
+-- With the events, which have no number: `holdfast_events` looks for all entries of a run, and an index of versions alone
+-- cannot be used for that.
+DROP INDEX journal_place;
+CREATE UNIQUE INDEX journal_place ON journal (run, number);
+
 -- For people and their tools: docs/how-to/query-with-sql.md. Columns are only added within a version of the views. Holdfast never reads a view.
 CREATE VIEW holdfast_views AS SELECT 1 AS version;
 
