@@ -146,18 +146,23 @@ class AgentLoops:
     # What the inbox needs
 
     def index_questions(self) -> None:
-        """Put open questions of stores of earlier formats into the index, once per store."""
+        """Put open questions of stores of earlier formats into the index, once per store. A store without loops is not
+        written to."""
         if self._is_indexed:
             return
         store = self.engine.store
         if store.value(_INDEXED) is None:
+            found = False
             for name in control_names(self.engine, "suspended", "running"):
+                found = True
                 try:
                     self.adopt(control_run(name))
                 except HoldfastError as error:
                     warn("the question of loop %s is not in the inbox: %s", name, error)
-            with suppress(StaleVersion):
-                store.set_value(_INDEXED, b"", 0)
+            if found:
+                # Without the mark, the next process looks again.
+                with suppress(HoldfastError):
+                    store.set_value(_INDEXED, b"", 0)
         self._is_indexed = True
 
     def adopt(self, run_id: str) -> None:

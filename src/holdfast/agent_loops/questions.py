@@ -37,8 +37,7 @@ from holdfast.model.checks import check_text
 from holdfast.model.names import short
 from holdfast.model.public import Question, when
 from holdfast.model.question import Handling
-from holdfast.tree.diff import changes
-from holdfast.tree.frozen import FrozenDict
+from holdfast.tree.diff import Change
 
 #: Former names of choices of `LoopEngine.answer_question`.
 _FORMER_CHOICES = {"restore": "rollback", "ignore": "resume", "reinitialise": "reinitialize"}
@@ -258,7 +257,7 @@ class Questions:
         initial: list[dict[str, Any]] = []
         try:
             if head is not None:
-                initial = parts_of(changes(FrozenDict(), head.state))
+                initial = parts_of([Change("added", (key,), new=value) for key, value in head.state.items()])
                 diff = [] if last is None else summaries(project.log.diff(last, head).changes)
         except BadData as error:
             diff = [f"the difference cannot be read: {error}"]

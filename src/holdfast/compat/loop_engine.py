@@ -570,11 +570,10 @@ class LoopEngine:
         }
 
     @reported
-    def delete_project(self, project_id: str, *, force: bool = False, actor: str | None = None) -> Reply:
+    def delete_project(self, project_id: str, *, force: bool = False) -> Reply:
         """Delete a project with its state, history, configuration and audit, for ever. A project with running
         agents is deleted only with `force`."""
         project = self._project(project_id)
-        check_text("actor", actor, MAX_NAME)
         check_flag("force", force)
         project.check_exists()
         running = list(project.control.read().agents)

@@ -355,13 +355,20 @@ def summary_of(context: StoreContext, record: RunRecord) -> RunSummary:
     return RunSummary.of(record, tuple(tags), origin, is_alive(record, context.clock()))
 
 
+#: Runs that are read to find the one that a prefix names.
+_NEAR = 6
+
+
 def find_run(engine: EngineContext, text: str) -> str | None:
     """Return the id of the run that an id, or a unique prefix of one, names; None if there is none."""
     if not text:
         return None
     if engine.store.run(text) is not None:
         return text
-    found = engine.store.run_ids(text, 6)
+    found = engine.store.run_ids(text, _NEAR)
+    if len(found) < _NEAR:
+        # The prefix of a loop's run is also that of the runs with its control record and heartbeats.
+        found = [each for each in found if not is_bookkeeping(each)] or found
     if len(found) > 1:
         raise InvalidReference(
             f"{text!r} could be any of {', '.join(found[:5])}: write more of it", runs=found

@@ -120,7 +120,7 @@ def test_concurrent_processes_lose_no_change_of_the_state(
 def test_project_stays_usable_after_kills_at_any_moment(
     hf: Holdfast, engine: LoopEngine, file: Path, clock: Clock
 ) -> None:
-    engine.configure("p", loop_autoresume=True)
+    engine.configure("p", loop_autoresume=True, max_restores=100)
     last = 0
     for turn in range(8):
         with working(Worker(file, clock, "start_and_complete")) as (worker,):

@@ -125,7 +125,12 @@ def answer_command(
         run = hf.answer(
             question.id, answer, version=version, keep=keep, actor=actor, resume=resume, raises=False
         )
-    return _report_delivery(ctx, run, f"answered {question.id}", resume)
+    done = f"answered {question.id}"
+    if question.kind == "loop":
+        # The program that the loop belongs to continues it.
+        ctx.out.done({"run": run.id, "answer": answer}, plain(f"{done}: {answer}"))
+        return exit_codes.DONE
+    return _report_delivery(ctx, run, done, resume)
 
 
 #: What `assign --clear` removes, by the arguments of `Holdfast.assign`.
@@ -220,27 +225,28 @@ def _find(ctx: CommandContext, question_id: str) -> Question:
 
 
 def _describe_stall(question: Question) -> list[str]:
-    """Return the diagnosis of a stalled run; nothing for a question of a workflow."""
+    """Return the diagnosis of a stalled run or loop; the details of a question of a workflow."""
     details = question.details
-    if question.kind != "stalled":
+    if question.kind == "question":
         return [f"{name}: {brief(value, 200)}" for name, value in details.items()]
-    attempt = f", attempt {details['attempt']}" if details["attempt"] else ""
     lines = [
-        f"{question.run} is stalled: {details['why']}",
+        f"{'loop ' + question.project if question.project else question.run} is stalled: {details['why']}",
         f"  since              {age(details['since'])}",
-        f"  step               {details['address'] + attempt if details['address'] else 'between two steps'}",
-        f"  recoveries         {details['restores']}",
-        f"  last good version  {details['version']}",
     ]
-    if details["stack"]:
+    if question.kind == "stalled":
+        attempt = f", attempt {details['attempt']}" if details["attempt"] else ""
+        lines += [
+            f"  step               {details['address'] + attempt if details['address'] else 'between two steps'}",
+            f"  recoveries         {details['restores']}",
+        ]
+    good = "none" if details["version"] is None else details["version"]
+    lines.append(f"  last good version  {good}")
+    if details.get("stack"):
         lines += ["  stack:", *(f"    {line}" for line in details["stack"].splitlines())]
     if details["diff"]:
-        lines += [
-            f"  changes since version {details['version']}:",
-            *(f"    {line}" for line in details["diff"]),
-        ]
+        lines += [f"  changes since version {good}:", *(f"    {line}" for line in details["diff"])]
     if details["initial"]:
-        lines.append("  changes since the start, by the parts that --keep accepts:")
+        lines.append("  the parts that --keep accepts, with their changes since the start:")
         for part in details["initial"]:
             lines += [f"    {part['path']}", *(f"      {line}" for line in part["changes"][:5])]
     return lines
