@@ -1,15 +1,16 @@
-"""A page of open questions costs the same at 100 and at 100,000, with any filters: counted in SQLite's own steps."""
+"""A page of open questions costs the same at 100 and at 100,000, with any filters: counted in SQLite's own steps, and
+in the entries of the index that a store in memory reads."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.model.records import QuestionRecord
-from holdfast.store.protocol import Append, QuestionPlace
+from holdfast.store.memory.store import MemoryStore
+from holdfast.store.protocol import Append, QuestionPlace, Store
 from holdfast.store.sqlite.connection import SQLiteConnection
 from holdfast.store.sqlite.store import SQLiteStore
 from holdfast.testing.samples import new_run
@@ -33,8 +34,7 @@ _QUERIES: list[dict[str, Any]] = [
 ]
 
 
-def _filled(path: Path, count: int) -> SQLiteStore:
-    store = SQLiteStore(path, durability="memory")
+def _fill(store: Store, count: int) -> None:
     share = count // _RUNS
     for number in range(_RUNS):
         asked = [
@@ -49,13 +49,14 @@ def _filled(path: Path, count: int) -> SQLiteStore:
             for n in range(1, share + 1)
         ]
         store.append(Append(expect=None, run=new_run(f"run-{number}"), questions=asked))
-    return store
 
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[SQLiteStore]]:
     folder = tmp_path_factory.mktemp("questions")
-    found = [_filled(folder / f"{count}.db", count) for count in (_FEW, _MANY)]
+    found = [SQLiteStore(folder / f"{count}.db", durability="memory") for count in (_FEW, _MANY)]
+    for store, count in zip(found, (_FEW, _MANY), strict=True):
+        _fill(store, count)
     yield found
     for store in found:
         store.close()
@@ -108,3 +109,36 @@ def test_reminders_cost_the_same_at_any_number_of_questions(stores: list[SQLiteS
             costs.append(steps.count)
     assert costs[2] <= 1.5 * costs[0] + 100
     assert costs[3] <= 1.5 * costs[1] + 100
+
+
+class _Places(list[Any]):
+    """Counts the entries that are read."""
+
+    reads = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        _Places.reads += 1
+        return super().__getitem__(at)
+
+    def __iter__(self) -> Iterator[Any]:
+        for each in super().__iter__():
+            _Places.reads += 1
+            yield each
+
+
+def test_page_in_memory_costs_the_same_at_any_number_of_questions() -> None:
+    costs: list[list[int]] = []
+    for count in (_FEW, _MANY):
+        store = MemoryStore()
+        _fill(store, count)
+        places = store._questions._places
+        store._questions._places = {name: _Places(found) for name, found in places.items()}
+        costs.append([])
+        for query in _QUERIES:
+            _Places.reads = 0
+            store.open_questions(now=_NOW, limit=2, **query)
+            costs[-1].append(_Places.reads)
+        store.close()
+    for query, few, many in zip(_QUERIES, *costs, strict=True):
+        # A binary search of 100,000 entries reads ten more than one of 100, for each priority.
+        assert many <= few + 300, (query, few, many)

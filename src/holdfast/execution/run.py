@@ -188,14 +188,19 @@ class Run:
         return detail_of(self._record()).meta
 
     def set_meta(
-        self, changes: Mapping[str, MetaValue], *, remove: Iterable[str] = (), actor: str | None = None
-    ) -> dict[str, MetaValue]:
+        self, changes: Mapping[str, MetaValue] | None = None, *, remove: Iterable[str] = (), actor: str | None = None,
+    ) -> dict[str, MetaValue]:  # fmt: skip
         """Change its metadata: add or replace the names of `changes`, and remove those of `remove`; return all. The
         journal gets an event, unless nothing changes. It makes no version, and a rollback does not undo it."""
         if isinstance(remove, str) or not isinstance(remove, Iterable):
             raise InvalidCall(f"remove is a list of names, such as ['customer'], not {short(remove)}")
         gone = [check_meta_name(name, "remove") for name in remove]
-        given = redact_meta(check_meta(changes, "changes"), self._engine.context.redact)
+        if changes is None and not gone:
+            raise InvalidCall(
+                "set_meta takes what to change: a dict such as {'customer': 7}, or remove=['customer']"
+            )
+        checked = check_meta({} if changes is None else changes, "changes")
+        given = redact_meta(checked, self._engine.context.redact)
         if both := sorted(given.keys() & set(gone)):
             raise InvalidCall(f"{both[0]!r} is both in changes and in remove: name it in one of them")
         check_reason(None, actor)

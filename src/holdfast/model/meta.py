@@ -30,7 +30,7 @@ MAX_NAME = 64
 #: Characters of a text; bytes of all names and values as JSON: they are in the record that every step writes.
 MAX_TEXT = 500
 MAX_BYTES = 2_000
-_MAX_INTEGER = (1 << 63) - 1
+_INTEGERS = range(-(1 << 63), 1 << 63)
 #: Characters that separate a name from its value on the command line.
 _SIGNS = frozenset("=<>!")
 
@@ -82,7 +82,7 @@ def _check_value(where: str, value: Any) -> MetaValue:
             raise InvalidCall(f"{where} contains a lone surrogate, which cannot be encoded") from None
         return str.__str__(value)
     if isinstance(value, int):
-        if abs(value) > _MAX_INTEGER:
+        if int(value) not in _INTEGERS:
             raise InvalidCall(f"{where} does not fit in 64 bits: give it as a text")
         return int(value)
     if isinstance(value, float):
@@ -92,7 +92,9 @@ def _check_value(where: str, value: Any) -> MetaValue:
             )
         # -0.0 equals 0.0.
         return float(value) + 0.0
-    raise InvalidCall(f"{where} is a text, a number, a bool or None, not {short(value)}")
+    raise InvalidCall(
+        f"{where} is a str, an int, a float, a bool or None, not {short(value)}: convert it, as with str() or int()"
+    )
 
 
 def meta_rows(meta: Mapping[str, MetaValue]) -> tuple[MetaRow, ...]:

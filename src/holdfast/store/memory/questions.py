@@ -68,7 +68,7 @@ class MemoryQuestions:
             # The end of the questions of this priority that were opened early enough; where the next one starts.
             next_rank = bisect_left(places, (rank + 1,))
             end = next_rank if before is None else bisect_left(places, (rank, before), start)
-            every = (self._open(*place[2:]) for place in islice(places, start, end))
+            every = (self._open(*places[at][2:]) for at in range(start, end))
             found += islice(
                 (each for each in every if matches(each.question, now, filters)), limit - len(found)
             )
