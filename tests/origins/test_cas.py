@@ -253,7 +253,7 @@ class TestWorkflowRollbackFunctionality:
         assert event.data == {"since": 4, "to": 2, "timeline": 2, "reason": "bad copy", "actor": "ana"}
 
     def test_new_versions_follow(self, hf: Holdfast) -> None:
-        """What runs after a rollback from version 5 to version 3 is recorded as versions 6 and 7."""
+        """After a rollback from version 5 to version 3, the next versions are 6 and 7."""
         log = hf.history("five")
         for number in range(1, 6):
             log.commit({"n": number}, step=f"step-{number}")
@@ -332,6 +332,39 @@ class TestWorkflowHistoryQuery:
         """A step that failed is not among the completed ones."""
         run = interrupted(hf)
         assert list(run.history().summary(limit=1)[0].completed_steps) == ["cas_analyst"]
+
+    @pytest.mark.parametrize(
+        "page",
+        [
+            {"limit": 0},
+            {"limit": -1},
+            {"limit": True},
+            {"limit": "5"},
+            {"before": 0},
+            {"before": 2.0},
+            {"before": "2"},
+        ],
+        ids=str,
+    )
+    def test_wrong_page_is_refused(self, hf: Holdfast, page: dict[str, Any]) -> None:
+        """A page that cannot be is an error, not an empty list; one before the first version is empty."""
+        hf.run(content_strategy, "AI", run_id=ID)
+        with pytest.raises(InvalidCall):
+            hf.history(ID).summary(**page)
+        assert hf.history(ID).summary(before=1) == []
+
+    def test_keys_of_any_state(self, hf: Holdfast) -> None:
+        """Keys are listed whatever they are, at most 32 with the number of all; a state that is not a dict has none."""
+        log = hf.history("odd")
+        wide = {f"key-{number}": number for number in range(100)}
+        for state in ({1: "a", "<script>": 2, "x" * 9_000: 3}, wide, [1, 2], None, "text"):
+            log.commit(state)
+        found = {each.version: (each.keys, each.key_count) for each in log.summary()}
+        keys, count = found[1]
+        assert keys is not None
+        assert (keys[:2], count, len(keys[2]) < 200) == (("1", "<script>"), 3, True)
+        assert found[2] == (tuple(wide)[:32], 100)
+        assert found[3] == found[4] == found[5] == ((), 0)
 
     def test_history_of_an_unknown_run(self, hf: Holdfast) -> None:
         """Unlike the original, which returns an empty list for an unknown id, a typo is an error."""
@@ -572,7 +605,7 @@ class TestCoreInfrastructure:
         assert len(made) == 2
 
     def test_message_bus(self, hf: Holdfast) -> None:
-        """What the original plans: events of runs reach subscribers, in order."""
+        """As the original plans it: events of runs reach subscribers, in order."""
         seen: list[str] = []
         with hf.subscribe(lambda event: seen.append(event.kind), kinds=["run.*"]):
             hf.run(content_strategy, "AI", run_id=ID)
@@ -580,7 +613,7 @@ class TestCoreInfrastructure:
         assert seen == ["run.started", "run.completed"]
 
     def test_retry_logic(self, hf: Holdfast) -> None:
-        """What the original plans: a step is tried again after a transient error, with a growing delay."""
+        """As the original plans it: a step is tried again after a transient error, with a growing delay."""
         made: list[int] = []
 
         @step(name="cas_flaky", retry=Retry(3, delay=0.001))
@@ -785,7 +818,7 @@ class TestHistoryQueryReturnsSummary:
 
 
 class TestWhatThisUnlocks:
-    """What This Unlocks"""
+    """What This Unlocks"""  # words: the title of the original
 
     def test_audit_trail(self, hf: Holdfast) -> None:
         """The journal of a run has its whole life in order, and verification finds every later change of a version."""

@@ -119,8 +119,10 @@ class TestCoreModels:
 
     def test_older_formats_are_read_and_newer_ones_refused(self, place: Path) -> None:
         """A store of every earlier format opens, and one of a newer format is refused unchanged."""
-        for number in (1, 2, 3, 4):
-            shutil.copy(FORMATS / f"format-{number}.sqlite", place)
+        formats = sorted(FORMATS.glob("format-*.sqlite"))
+        assert len(formats) >= 6
+        for file in formats:
+            shutil.copy(file, place)
             with holdfast.open(place) as hf:
                 assert hf.runs()
                 assert hf.verify()
@@ -154,7 +156,7 @@ class TestBackendAbstractions:
         assert (run.result, run.state["embedding"].load()) == ("done", [1.0, 2.0, 3.0])
 
     def test_failures_are_typed(self, hf: Holdfast) -> None:
-        """What is missing, invalid or in the way raises an error of its own class, which has a stable code."""
+        """A missing, invalid or conflicting thing raises an error of its own class, which has a stable code."""
         with pytest.raises(holdfast.NotFound) as missing:
             hf.get("nothing")
         with pytest.raises(holdfast.InvalidReference):
@@ -368,6 +370,18 @@ class TestStateQuerying:
         ]
         for filters, expected in wanted:
             assert {run.id for run in hf.runs(**filters)} == expected, filters
+
+    def test_states_saved_by_hand_are_listed_by_the_name_of_their_pipeline(self, hf: Holdfast) -> None:
+        """A state that no workflow made has metadata, such as the name of its pipeline, and is found by an index."""
+        hf.history("a", meta={"pipeline": "my_pipeline"}).commit({}, tags=["checkpoint"], status="paused")
+        hf.history("b", meta={"pipeline": "other"}).commit({}, tags=["checkpoint"], status="paused")
+        hf.history("c", meta={"pipeline": "my_pipeline"}).commit({}, tags=["checkpoint"])
+        assert {run.id for run in hf.runs(meta={"pipeline": "my_pipeline"})} == {"a", "c"}
+        found = hf.runs(meta={"pipeline": "my_pipeline"}, tags=["checkpoint"], status="paused")
+        assert [run.id for run in found] == ["a"]
+        for wrong in ({"pipeline": ["my_pipeline"]}, {"": 1}, "my_pipeline"):
+            with pytest.raises(holdfast.InvalidCall):
+                hf.runs(meta=wrong)  # type: ignore[arg-type]
 
     def test_list_is_paged_and_reads_no_state(self, hf: Holdfast) -> None:
         """A list has pages of a size that the caller chooses, newest first, without gaps."""
@@ -594,3 +608,14 @@ class TestKnownIssues:
         with log.edit() as state:
             state["n"] = 1
         assert log.head.size < log.at(1).size / 50
+
+    def test_store_of_an_older_schema_is_migrated_and_continued(self, place: Path) -> None:
+        """Unlike the original, a store of an older schema is migrated when it is opened, and its states continue."""
+        shutil.copy(FORMATS / "format-1.sqlite", place)
+        with holdfast.open(place) as hf:
+            run = next(run for run in hf.iter_runs() if run.workflow is None and run.status == "running")
+            before = hf.history(run.id).head
+            after = hf.history(run.id).commit({"migrated": True}, expected=before)
+            assert (after.parent, after.number > before.number) == (before.number, True)
+            assert hf.version(f"{run.id}@{before.number}").state == before.state
+            assert hf.verify()

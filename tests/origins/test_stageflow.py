@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import datetime as dt
 import gc
+import os
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -42,6 +43,20 @@ SNAPSHOT: ContextSnapshot[Any] = ContextSnapshot(
     created_at=AT,
     metadata={"model": "small-1", "nested": {"list": [1, 1.0, True, -0.0, {1, 2}]}},
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Unregistered:
+    """Extensions of a class that Holdfast does not know."""
+
+
+@holdfast.register
+@dataclasses.dataclass(frozen=True)
+class Skills:
+    """Extensions of an application."""
+
+    names: tuple[str, ...]
+    level: int
 
 
 @pytest.fixture(autouse=True)
@@ -228,8 +243,17 @@ class TestContextSnapshotArchitecture:
         for field in dataclasses.fields(SNAPSHOT):
             assert repr(getattr(found, field.name)) == repr(getattr(SNAPSHOT, field.name)), field.name
 
+    def test_extensions_of_a_class_of_the_application_are_kept(self, hf: Holdfast) -> None:
+        """Extensions of the application's own class are kept once it is registered, and refused before."""
+        with pytest.raises(holdfast.UnsupportedValue, match=r"at snapshot\.extensions: .*register"):
+            hf.history("r").commit({"snapshot": ContextSnapshot(extensions=Unregistered())})
+        extended: ContextSnapshot[Any] = ContextSnapshot(extensions=Skills(("kelp",), 2))
+        hf.history("r").commit({"snapshot": extended})
+        found = hf.history("r").head.state["snapshot"].extensions
+        assert (type(found), found) == (Skills, Skills(("kelp",), 2))
+
     def test_documents_of_to_dict_are_kept(self, hf: Holdfast) -> None:
-        """What `to_dict` gives is a state as it is, from which `from_dict` makes the snapshot again."""
+        """The result of `to_dict` is a state as it is, from which `from_dict` makes the snapshot again."""
         plain = ContextSnapshot(input_text="kelp", metadata={"n": 1}).to_dict()
         hf.history("r").commit(plain)
         again: ContextSnapshot[Any] = ContextSnapshot.from_dict(holdfast.thaw(hf.history("r").head.state))
@@ -487,6 +511,23 @@ class TestRiskAnalysis:
         with pytest.raises(holdfast.StaleVersion):
             log.commit({"n": 3}, expected=seen)
 
+    def test_memory_of_readers_is_bounded(self, hf: Holdfast) -> None:
+        """A process that reads every version of a long history one after another keeps a bounded part of them."""
+        log = hf.history("r")
+        for number in range(400):
+            log.commit({"n": number, "data": os.urandom(20_000).hex()})
+        gc.collect()
+        tracemalloc.start()
+        try:
+            for number in range(1, 401):
+                assert log.at(number).state["n"] == number - 1
+            gc.collect()
+            grown, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        # 400 states of 40 kB each are 16 MB.
+        assert grown < 8_000_000
+
 
 class TestSuccessCriteria:
     """Success Criteria"""
@@ -497,6 +538,23 @@ class TestSuccessCriteria:
         one, two = log.commit({"n": 1, "x": [1, 2]}), log.commit({"n": 1, "x": [1, 2, 3]})
         assert (one.number, one.hash) != (two.number, two.hash)
         assert [change.where for change in hf.diff(one, two).changes] == ["x[2]"]
+
+    def test_previous_state_is_restored_exactly(self, hf: Holdfast) -> None:
+        """A rollback from any version to any other restores exactly the state that was committed there."""
+        log = hf.history("r")
+        states: list[Any] = [
+            {"n": 1},
+            {"n": 1.0, "x": (1, None)},
+            [],
+            {"n": {"deep": ["x" * 100] * 50}},
+            {"n": True},
+        ]
+        for state in states:
+            log.commit(state)
+        for number in (1, 4, 2, 5, 3, 1):
+            log.rollback(to=number)
+            assert repr(holdfast.thaw(log.head.state)) == repr(states[number - 1])
+        assert hf.verify()
 
     def test_every_snapshot_of_a_pipeline_is_preserved(self, hf: Holdfast) -> None:
         """The round trip of snapshots is exact for every version of a pipeline, also after a rollback and a prune."""
@@ -532,9 +590,70 @@ class TestSuccessCriteria:
         assert torn == []
         assert hf.verify()
 
+    def test_growth_of_memory_and_disk_under_load_is_predictable(self, hf: Holdfast) -> None:
+        """Twice as many versions by parallel writers take twice the space, whatever the size of the state."""
+        log = hf.history("r")
+        log.commit({"documents": [f"{number} " * 30 for number in range(3_000)]})
+
+        def work(number: int) -> None:
+            with hf.history("r").edit(step="work") as state:
+                state[f"key-{number}"] = f"{number:04}"
+
+        def grown(numbers: range) -> int:
+            before = hf.stats().pack_bytes
+            with ThreadPoolExecutor(4) as pool:
+                list(pool.map(work, numbers))
+            return hf.stats().pack_bytes - before
+
+        grown(range(40))
+        first, second = grown(range(40, 80)), grown(range(80, 160))
+        assert second < 4 * first
+        assert second / 80 < log.at(1).size / 10
+
 
 class TestNextSteps:
     """Next Steps"""
+
+    def test_rollback_whose_compensation_fails_is_finished_later(self, hf: Holdfast) -> None:
+        """A rollback that fails half-way starts no timeline, and the same call finishes it without undoing twice."""
+        undone: list[str] = []
+        broken = {"flight"}
+
+        def cancel(what: str) -> None:
+            if what in broken:
+                raise ConnectionError("the airline does not answer")
+            undone.append(what)
+
+        with holdfast.testing.isolated_definitions():
+
+            @holdfast.step(name="sf_reserve", compensate=cancel)
+            def reserve(what: str) -> str:
+                return what
+
+            @holdfast.workflow(name="sf_journey")
+            def journey() -> None:
+                reserve("flight")
+                reserve("hotel")
+
+            hf.run(journey, run_id="r")
+            with pytest.raises(holdfast.HoldfastError):
+                hf.rollback("r", to=1, resume=False)
+            assert (undone, len(hf.history("r").timelines())) == (["hotel"], 1)
+            broken.clear()
+            hf.rollback("r", to=1, resume=False)
+        assert undone == ["hotel", "flight"]
+        assert (hf.history("r").head.number, hf.verify().ok) == (1, True)
+
+    def test_rollback_to_a_version_that_cannot_be_is_refused(self, hf: Holdfast) -> None:
+        """A rollback to a pruned, an unknown or a malformed version is an error, and the head stays."""
+        log = hf.history("r")
+        for number in range(6):
+            log.commit({"n": number})
+        log.prune(Retention(last=3))
+        for to in (1, 0, -1, 99, "nothing", "r@1\0", None, 2.5):
+            with pytest.raises(holdfast.InvalidCall):
+                log.rollback(to=to)  # type: ignore[arg-type]
+        assert (log.head.number, len(log.timelines())) == (6, 1)
 
     @pytest.mark.parametrize("broken", ["plan", "search", "write"])
     def test_pipeline_recovers_from_a_failure_at_each_stage(self, hf: Holdfast, broken: str) -> None:

@@ -24,7 +24,7 @@ _QUERIES: list[dict[str, Any]] = [
     {"assignee": "ana"},
     {"workflow": "plan", "assignee": "ana"},
     {"workflow": "plan", "assignee": "bo"},
-    {"assignee": "nobody"},
+    {"assignee": "zoe"},
     {"kind": "stalled"},
     {"opened_before": 2},
     {"opened_before": 10_000_000, "assignee": "ana", "kind": "question"},
