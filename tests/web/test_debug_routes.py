@@ -9,6 +9,7 @@ import pytest
 from web_server import Served, serving
 
 import holdfast
+from holdfast.agent_loops.project import Project
 
 LOOP = "/api/debug/loop"
 
@@ -41,8 +42,37 @@ def test_snapshots_are_saved_restored_and_listed(loops: Served) -> None:
 def test_loop_error_has_a_status(loops: Served) -> None:
     missing = said(loops, "POST", "/snapshot/save/none", 404)
     assert (missing["status"], missing["code"]) == ("error", "not_found")
-    assert said(loops, "POST", "/snapshot/restore/none")["status"] == "no snapshot available"
+    for path in ("/snapshot/restore/none", "/agent/timeout/none"):
+        assert said(loops, "POST", path, 404)["code"] == "not_found"
+    assert said(loops, "POST", "/agent/complete/none", 404, json={"agent": "scout"})["code"] == "not_found"
     assert said(loops, "POST", "/agent/complete/none", 422)["code"] == "invalid"
+    engine = loops.server.app.service.loops
+    assert engine.get_projects()["projects"] == []
+    engine.set_project_state("p", {})
+    assert said(loops, "POST", "/snapshot/restore/p")["status"] == "no snapshot available"
+
+
+def test_replies_have_values_of_a_state_in_their_portable_form(loops: Served) -> None:
+    engine = loops.server.app.service.loops
+    done = [b"x", 2**70, float("inf"), {1, 2}, (1,)]
+    engine.set_project_state("p", {"completed_steps": done})
+    saved = said(loops, "POST", "/snapshot/save/p")
+    assert len(saved["agents_completed"]) == len(done)
+    completed = said(loops, "POST", "/agent/complete/p", json={"agent": "scout"})
+    assert completed["snapshot"]["agents_completed"] == saved["agents_completed"]
+    history = said(loops, "GET", "/snapshot/history/p")
+    assert history["snapshots"][0]["agents_completed"] == saved["agents_completed"]
+    assert said(loops, "POST", "/snapshot/restore/p")["agents_completed"] == saved["agents_completed"]
+
+
+def test_unexpected_failure_is_a_server_error(loops: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("out of order")
+
+    monkeypatch.setattr(Project, "check_exists", fail)
+    failed = said(loops, "GET", "/snapshot/history/p", 500)
+    assert (failed["status"], failed["code"]) == ("error", "unexpected")
+    assert loops.problem("GET", "/loops/p", 500)["code"] == "unexpected"
 
 
 def test_agents_start_complete_and_time_out(loops: Served) -> None:
@@ -61,9 +91,15 @@ def test_agents_start_complete_and_time_out(loops: Served) -> None:
     assert asked["status"] == "question"
     assert said(loops, "POST", "/agent/timeout/p", 422, json={"agent": "scout"})["code"] == "not_running"
     assert said(loops, "POST", "/agent/timeout/p")["stalled"] == []
-    loops.server.app.service.loops.configure("p", loop_autoresume=True)
+    engine = loops.server.app.service.loops
+    engine.configure("p", loop_autoresume=True)
     said(loops, "POST", "/agent/start/p", json={"agent": "scout"})
-    assert said(loops, "POST", "/agent/timeout/p", json={"agent": "scout"})["status"] == "restored"
+    again = said(loops, "POST", "/agent/timeout/p", json={"agent": "scout"})
+    assert again["question_id"] == asked["question_id"], "nothing is restored while a question is open"
+    engine.answer_question(asked["question_id"], "resume")
+    said(loops, "POST", "/agent/start/p", json={"agent": "scout"})
+    restored = said(loops, "POST", "/agent/timeout/p", json={"agent": "scout"})
+    assert (restored["status"], restored["auto_restored"]) == ("restored", True)
 
 
 def test_legacy_get_changes_something_only_if_enabled(loops: Served) -> None:

@@ -24,6 +24,8 @@ Reply = dict[str, Any]
 
 #: Changes that a reply lists at the most; further ones are on the next page.
 PAGE = 1000
+#: The code of an error that is a fault in Holdfast.
+UNEXPECTED = "unexpected"
 #: Details of an error that its reply repeats.
 _DETAILS = ("paths", "question_id", "answered")
 
@@ -53,7 +55,7 @@ def failure(error: BaseException, *, invalid_call: bool = False) -> Reply:
         return {"status": "error", "message": message, "code": "invalid"}
     with suppress(Exception):
         warn("a call of a loop engine failed unexpectedly: %s", message, trace=True)
-    return {"status": "error", "message": f"{type(error).__name__}: {message}", "code": "unexpected"}
+    return {"status": "error", "message": f"{type(error).__name__}: {message}", "code": UNEXPECTED}
 
 
 def no_snapshot(project_id: str) -> Reply:

@@ -12,15 +12,14 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta
 
 from holdfast.tree.portable import from_json
-from holdfast.web.errors import status_for
 from holdfast.web.operation import Actor, Body, Limit, Name, OperationTable, Query, Role, Tags, Text
-from holdfast.web.routes.loops import Reply, Seconds, VersionName, loop_reply
+from holdfast.web.routes.loops import Reply, Seconds, VersionName, error_status, loop_reply
 from holdfast.web.service import Service
 
 
 def _status(reply: Reply) -> int:
     """Return the HTTP status for a reply of the engine."""
-    return 200 if reply["status"] != "error" else status_for(str(reply.get("code", "")))
+    return 200 if reply["status"] != "error" else error_status(reply)
 
 
 TABLE = OperationTable("debug", "/api/debug/loop", status=_status)
@@ -108,8 +107,10 @@ def snapshot_history(service: Service, project_id: str, query: HistoryQuery) -> 
 @TABLE.add("POST", "/snapshot/save/{project_id}", Role.OPERATOR, most=16 << 20)
 def save_snapshot(service: Service, project_id: str, body: SaveBody) -> Reply:
     """Save a snapshot of a project's state, or of the given state."""
-    return service.loops.save_loop_snapshot(
-        project_id, _state(body.state), tags=body.tags, note=body.note, actor=body.actor
+    return loop_reply(
+        service.loops.save_loop_snapshot(
+            project_id, _state(body.state), tags=body.tags, note=body.note, actor=body.actor
+        )
     )
 
 
@@ -133,8 +134,10 @@ def start_agent(service: Service, project_id: str, body: StartBody) -> Reply:
 @TABLE.add("POST", "/agent/complete/{project_id}", Role.OPERATOR, most=16 << 20)
 def complete_agent(service: Service, project_id: str, body: CompleteBody) -> Reply:
     """Record the end of an agent; if it is completed, save a snapshot."""
-    return service.loops.log_agent_complete(
-        project_id, body.agent, body.status, state=_state(body.state), token=body.token, actor=body.actor
+    return loop_reply(
+        service.loops.log_agent_complete(
+            project_id, body.agent, body.status, state=_state(body.state), token=body.token, actor=body.actor
+        )
     )
 
 

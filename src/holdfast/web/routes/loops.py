@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from holdfast.agent_loops.replies import UNEXPECTED
 from holdfast.model.question import QuestionPolicy
 from holdfast.model.retention import Retention
 from holdfast.operator_view.text import as_json, parse_duration
@@ -179,7 +180,9 @@ def delete_loop(service: Service, project_id: str, query: DeleteLoopQuery) -> Re
 def get_loop_state(service: Service, project_id: str) -> Reply:
     """Return the whole current state of a project. `run` of the project is the run that has it: the routes of versions
     return parts of it, and `/diff` its differences."""
-    return _checked(service.loops.get_project_state(project_id))
+    reply = service.loops.get_project_state(project_id)
+    state = reply.pop("state", None)
+    return {**_checked(reply), "state": as_json(state)}
 
 
 @TABLE.add("PUT", _PROJECT + "/state", Role.OPERATOR, most=_MOST)
@@ -287,6 +290,11 @@ def loop_reply(reply: Reply) -> Reply:
     return found
 
 
+def error_status(reply: Reply) -> int:
+    """Return the HTTP status for an error of the engine."""
+    return 500 if reply["code"] == UNEXPECTED else status_for(str(reply["code"]))
+
+
 def _plain(part: Any) -> Any:
     # The containers of a reply are plain ones; those of a state are frozen.
     if type(part) is dict:
@@ -297,6 +305,5 @@ def _plain(part: Any) -> Any:
 def _checked(reply: Reply) -> Reply:
     """Return a reply as JSON; raise an error that it reports."""
     if reply["status"] == "error":
-        code = str(reply.get("code", "invalid"))
-        raise RequestRefused(status_for(code), code, str(reply["message"]))
+        raise RequestRefused(error_status(reply), str(reply["code"]), str(reply["message"]))
     return loop_reply(reply)
