@@ -818,7 +818,7 @@ class TestHistoryQueryReturnsSummary:
 
 
 class TestWhatThisUnlocks:
-    """What This Unlocks"""  # words: the title of the original
+    """What This Unlocks"""
 
     def test_audit_trail(self, hf: Holdfast) -> None:
         """The journal of a run has its whole life in order, and verification finds every later change of a version."""

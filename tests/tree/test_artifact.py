@@ -125,6 +125,16 @@ def test_path_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         with pytest.raises(NotFound, match="cannot read") as caught:
             artifact(path)
         assert caught.value.details["path"] == str(path)
+        assert "A str is" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "some text", "two\nlines", "a\0b", "x" * 100_000])
+def test_text_that_is_not_a_path_is_refused_with_advice(text: str) -> None:
+    with pytest.raises(
+        NotFound, match=r"A str is the path of a file; .* \[text\] or text\.encode\(\)$"
+    ) as caught:
+        artifact(text)
+    assert len(str(caught.value)) < 500
 
 
 @pytest.mark.parametrize("source", [object(), artifact, [1, lambda: None], {"a": {"b": artifact(b"x")}}])

@@ -25,6 +25,8 @@ from holdfast.errors import InvalidCall, NotFound, UnsupportedValue
 PIECE = 1 << 20
 #: The start of content that is an encoded value.
 VALUE_MARK = b"holdfast value 1\n"
+#: Characters of a path in a message.
+_LONGEST_SHOWN = 200
 
 Pieces = Callable[[], Iterator[bytes]]
 
@@ -120,7 +122,7 @@ def artifact(source: Any, name: str | None = None) -> Artifact:
             path = path.absolute()
             digest, size = _measure(_read_file(path))
         except (OSError, ValueError) as error:
-            raise _unreadable(path, error) from error
+            raise _unreadable(path, error, _TEXT if isinstance(source, str) else "") from error
         return Artifact(digest, size, name or path.name, lambda: _read_again(path, digest), arrives=True)
     if isinstance(source, io.TextIOBase):
         raise InvalidCall(_TEXT_MODE)
@@ -129,6 +131,7 @@ def artifact(source: Any, name: str | None = None) -> Artifact:
     return _of_value(source, name)
 
 
+_TEXT = ". A str is the path of a file; to make an artifact of a text, give [text] or text.encode()"
 _TEXT_MODE = "artifact takes a file opened in binary mode ('rb')"
 
 
@@ -218,9 +221,11 @@ def _slices(content: bytes) -> Iterator[bytes]:
     return (content[at : at + PIECE] for at in range(0, len(content), PIECE))
 
 
-def _unreadable(path: Path, error: Exception) -> NotFound:
+def _unreadable(path: Path, error: Exception, hint: str = "") -> NotFound:
     why = getattr(error, "strerror", None) or error
-    return NotFound(f"cannot read {path} for an artifact: {why}", path=str(path))
+    shown = str(path)
+    shown = shown if len(shown) <= _LONGEST_SHOWN else f"{shown[:_LONGEST_SHOWN]}…"
+    return NotFound(f"cannot read {shown} for an artifact: {why}{hint}", path=str(path))
 
 
 def _measure(pieces: Iterator[bytes]) -> tuple[str, int]:
