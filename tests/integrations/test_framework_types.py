@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import types
 from typing import Any
 
 import pytest
@@ -42,11 +43,13 @@ def _stageflow() -> list[Any]:
 
 def _openai() -> list[Any]:
     pytest.importorskip("agents")
-    from agents import Agent, MessageOutputItem, RunContextWrapper
+    from agents import Agent, MessageOutputItem, RunContextWrapper, RunItemStreamEvent, Usage
     from openai.types.responses import ResponseOutputMessage
 
     message = ResponseOutputMessage(id="m", content=[], role="assistant", status="completed", type="message")
-    return [MessageOutputItem(Agent("a"), message), message, RunContextWrapper(None)]
+    item = MessageOutputItem(Agent("a"), message)
+    event = RunItemStreamEvent(name="message_output_created", item=item)
+    return [item, message, RunContextWrapper(None), Agent("a"), Usage(), event]
 
 
 def _agent_framework() -> list[Any]:
@@ -94,9 +97,24 @@ def test_framework_without_an_integration_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["agents", "agents.mine", "openai", "burrow", "langgraphs", "my.langgraph", None]
+    "module",
+    [
+        "agents",
+        "agents.items",
+        "agents.usage",
+        "agents.mine",
+        "openai",
+        "burrow",
+        "langgraphs",
+        "my.langgraph",
+        None,
+    ],
 )
-def test_class_of_a_similar_module_is_not_taken_for_one_of_a_framework(module: Any) -> None:
+def test_class_of_a_similar_module_is_not_taken_for_one_of_a_framework(
+    module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Only one package of this name can be imported.
+    monkeypatch.setitem(sys.modules, "agents", types.ModuleType("agents"))
     value: Any = type("Thing", (), {"__module__": module})()
     with holdfast.open(":memory:") as hf, pytest.raises(UnsupportedValue) as found:
         hf.history("r").commit({"thing": value})

@@ -5,6 +5,7 @@ Invariant: a class that merely has a similar name in the user's own code is not 
 
 from __future__ import annotations
 
+import sys
 from typing import NamedTuple
 
 
@@ -15,10 +16,14 @@ class _Framework(NamedTuple):
     #: The integration, and its part to use; empty if Holdfast has none.
     module: str
     use: str
+    #: A name in the framework's first module; empty if no other package is likely to have the name of that module.
+    mark: str = ""
 
 
 _LANGGRAPH = _Framework("LangGraph", "holdfast.integrations.langgraph", "HoldfastSaver")
 _OPENAI = _Framework("the OpenAI Agents SDK", "holdfast.integrations.openai_agents", "HoldfastSession")
+#: Many applications have a package `agents` of their own.
+_AGENTS = _OPENAI._replace(mark="set_default_openai_client")
 _BURR = _Framework("Burr", "holdfast.integrations.burr", "HoldfastPersister")
 _STAGEFLOW = _Framework("Stageflow", "holdfast.integrations.stageflow", "durable()")
 _AGENT_FRAMEWORK = _Framework(
@@ -34,12 +39,7 @@ _FRAMEWORKS = {
     "langgraph": _LANGGRAPH,
     "langchain_core": _LANGGRAPH,
     "langchain": _LANGGRAPH,
-    "agents.items": _OPENAI,
-    "agents.result": _OPENAI,
-    "agents.run_context": _OPENAI,
-    "agents.run_state": _OPENAI,
-    "agents.memory": _OPENAI,
-    "agents.tool": _OPENAI,
+    "agents": _AGENTS,
     "openai.types": _OPENAI,
     "burr.core": _BURR,
     "stageflow": _STAGEFLOW,
@@ -55,7 +55,7 @@ def integration_hint(cls: type) -> str:
         module = base.__module__ if isinstance(base.__module__, str) else ""
         root, *rest = module.split(".")
         found = _FRAMEWORKS.get(root) or _FRAMEWORKS.get(".".join([root, *rest[:1]]))
-        if found is not None:
+        if found is not None and (not found.mark or hasattr(sys.modules.get(root), found.mark)):
             if not found.module:
                 return f"a type of {found.name}: store {found.use}"
             return f"a type of {found.name}: import {found.module}, whose {found.use} stores it"
