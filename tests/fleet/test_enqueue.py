@@ -138,6 +138,7 @@ def test_enqueue_refuses_an_existing_run_id(hf: Holdfast) -> None:
         ({"priority": True}, InvalidCall, "priority is a whole number"),
         ({"priority": 10**9}, InvalidCall, "priority is a whole number"),
         ({"delay": -1}, InvalidCall, "delay is a number of seconds"),
+        ({"delay": 1e10}, InvalidCall, "delay is a number of seconds from 0 to 9,000,000,000"),
         ({"delay": float("nan")}, InvalidCall, "delay is a number of seconds"),
         ({"delay": "soon"}, InvalidCall, "delay is a number of seconds"),
         ({"dedupe": 7}, InvalidCall, "dedupe"),

@@ -39,7 +39,8 @@ def check_number(
         or not least <= value <= most
         or (above_zero and value == 0)
     ):
-        if most < MAX_SECONDS:
+        is_too_large = isinstance(value, int | float) and value > most
+        if most < MAX_SECONDS or is_too_large:
             bounds = f" above 0, up to {most:,}" if above_zero else f" from {least:,} to {most:,}"
         else:
             bounds = " above 0" if above_zero else f", {least:,} or more"
