@@ -67,8 +67,7 @@ def call(
     **body: Any,
 ) -> Any:
     """Call a route below that of the loops, and return what it answers."""
-    given = {"json": body} if body else {}
-    found = served.client(role).request(method, LOOP + path, **given)
+    found = served.client(role).request(method, LOOP + path, json=body or None)
     assert found.status_code == status, (method, path[:200], found.text[:1000])
     return found.json()
 
@@ -135,7 +134,7 @@ def test_snapshots_are_saved_listed_and_restored(served: Served) -> None:
     (listed,) = call(served, "GET", "/p/snapshots?limit=5", role=Role.VIEWER)["snapshots"]
     assert (listed["version"], listed["tags"], listed["note"]) == (saved["version"], ["good"], "fine")
     for version in (saved["version"], "good", None):
-        how = {} if version is None else {"version": version}
+        how: dict[str, Any] = {} if version is None else {"version": version}
         restored = call(served, "POST", "/p/restore", reason="odd", keep_unknown=False, **how)
         assert (restored["status"], restored["version"], restored["kept"]) == ("restored", 2, [])
     assert call(served, "GET", "/p/state")["state"] == {"loop_count": 1}
@@ -146,7 +145,7 @@ def test_snapshots_are_saved_listed_and_restored(served: Served) -> None:
 
 def test_configuration_is_read_and_changed(served: Served, engine: LoopEngine) -> None:
     call(served, "PUT", "/p/state", state={}, base=0)
-    given = {
+    given: dict[str, Any] = {
         "loop_autoresume": True,
         "timeout": 60,
         "timeouts": {"writer": 9.5},
