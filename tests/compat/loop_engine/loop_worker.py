@@ -1,4 +1,5 @@
-"""A process that works on a project: `loop_worker.py FILE ROLE [ARGUMENTS]`; prints each result as a line of JSON."""
+"""A process that works on a project: `loop_worker.py STORE ROLE TIME [ARGUMENTS]`; prints each result as a line of
+JSON. If the time is empty, it uses the clock of the machine."""
 
 from __future__ import annotations
 
@@ -58,14 +59,48 @@ def start_and_complete(hf: Holdfast, engine: LoopEngine) -> None:
         say(engine.log_agent_complete("p", "planner")["snapshot"]["loop"])
 
 
+def leave(hf: Holdfast, engine: LoopEngine, project: str, timeout: str) -> None:
+    """Start an agent, change the state, and hang."""
+    engine.log_agent_start(project, "planner", timeout=float(timeout))
+    say(engine.update_project_state(project, {"memory": "half done"}))
+    while True:
+        time.sleep(60)
+
+
+def check_all_the_time(hf: Holdfast, engine: LoopEngine, every: str) -> None:
+    """Look for stalled agents until this process is killed."""
+    checker = engine.checker(float(every)).start()
+    while not checker.checks:
+        time.sleep(0.01)
+    say("ready")
+    while True:
+        time.sleep(60)
+
+
+def recoveries(hf: Holdfast, engine: LoopEngine, project: str = "") -> None:
+    """Report each recovery, with the state that the loop finds then, until this process is killed."""
+
+    def wake(recovery: dict[str, Any]) -> None:
+        say({**recovery, "state": engine.get_project_state(recovery["project_id"]).get("state")})
+
+    engine.on_recovery(wake, project or None)
+    say("ready")
+    while True:
+        time.sleep(60)
+
+
 ROLES: dict[str, Callable[..., None]] = {
     "hang": hang,
     "check": check,
     "count": count,
     "start_and_complete": start_and_complete,
+    "leave": leave,
+    "check_all_the_time": check_all_the_time,
+    "recoveries": recoveries,
 }
 
 if __name__ == "__main__":
     file, role, now, *rest = sys.argv[1:]
-    with holdfast.open(file, durability="fast", clock=lambda: float(now)) as opened:
+    clock = (lambda: float(now)) if now else None
+    with holdfast.open(file, durability="fast", clock=clock) as opened:
         ROLES[role](opened, LoopEngine(opened, check_every=None), *rest)
