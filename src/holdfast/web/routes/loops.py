@@ -182,7 +182,7 @@ def get_loop_state(service: Service, project_id: str) -> Reply:
     return parts of it, and `/diff` its differences."""
     reply = service.loops.get_project_state(project_id)
     state = reply.pop("state", None)
-    return {**_checked(reply), "state": as_json(state)}
+    return {**_checked(reply), "state": as_json(dict(state) if isinstance(state, dict) else state)}
 
 
 @TABLE.add("PUT", _PROJECT + "/state", Role.OPERATOR, most=_MOST)
