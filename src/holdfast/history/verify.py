@@ -7,7 +7,8 @@ Invariant: nothing is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 
 from holdfast.errors import BadData, HoldfastError, InvalidCall, NotFound
 from holdfast.history.attachments import check_decodes
@@ -15,13 +16,17 @@ from holdfast.history.hashes import NO_PARENT, check_hash
 from holdfast.history.journal import iter_entries
 from holdfast.history.prune import ReachableNodes, iter_records
 from holdfast.history.reader import Reader, check_timelines
+from holdfast.model.meta import MetaRow
 from holdfast.model.public import Problem, Report
-from holdfast.model.records import RunRecord, VersionRecord
+from holdfast.model.records import QuestionRecord, RunRecord, VersionRecord
 from holdfast.model.run_detail import detail_of, indexed_meta, question_rows
-from holdfast.store.protocol import Store, iter_attachments, iter_runs
+from holdfast.store.protocol import Store, iter_attachments, iter_runs, place_of
 
 #: Called with the number of versions checked, and of all versions.
 Progress = Callable[[int, int], None]
+
+#: Before the time of every question: none has expired then.
+_EARLIEST = -(1 << 62)
 
 
 def verify_run(store: Store, run: RunRecord) -> Report:
@@ -132,32 +137,66 @@ def _check_numbers(run: RunRecord, hashes: dict[int, bytes], seen: int) -> Itera
 
 
 def _check_questions(store: Store, run: RunRecord) -> Iterator[Problem]:
-    """Compare the index of open questions with the record of a workflow's run. A manual run lists its own."""
+    """Compare the index of open questions with the record of a workflow's run, and the lists of the index with its
+    rows. A manual run lists its own questions."""
     fresh: RunRecord | None = run
-    while fresh is not None and fresh.workflow is not None:
+    while fresh is not None:
         listed, read = store.questions_of(run.key), fresh
+        lost = [each.number for each in listed if not _is_in_all_lists(store, each)]
         fresh = store.run_by_key(run.key)
         if fresh is None or fresh.revision != read.revision:
             continue
         asked = sorted(question_rows(read, detail_of(read)), key=lambda question: question.number)
-        if asked != listed:
+        if read.workflow is not None and asked != listed:
             numbers = sorted({each.number for each in {*asked} ^ {*listed}})
             yield Problem(
                 run.id, None, f"its questions {numbers} are not in the index as its record has them"
             )
+        if lost:
+            yield Problem(run.id, None, f"its questions {lost} are missing in lists of the inbox")
         return
 
 
+def _is_in_all_lists(store: Store, question: QuestionRecord) -> bool:
+    """Return whether the lists of the index by kind, workflow and assignee have a question at its place."""
+    before = place_of(question)._replace(number=question.number - 1)
+    values = [(None, value) for value in (question.kind, question.workflow, question.assignee)]
+    for kind, workflow, assignee in dict.fromkeys(product(*values)):
+        try:
+            found = store.open_questions(
+                now=_EARLIEST, after=before, limit=1, kind=kind, workflow=workflow, assignee=assignee
+            )
+        except BadData:
+            return False
+        if [each.question for each in found] != [question]:
+            return False
+    return True
+
+
 def _check_meta(store: Store, run: RunRecord) -> Iterator[Problem]:
-    """Compare the index of metadata with the record of a run."""
+    """Compare the index of metadata with the record of a run, and the lists of the index with its rows."""
     fresh: RunRecord | None = run
     while fresh is not None:
         listed, read = store.meta_of(run.key), fresh
+        lost = sorted({row[0] for row in listed if not _is_in_lists_of(store, run.key, row, listed)})
         fresh = store.run_by_key(run.key)
         if fresh is None or fresh.revision == read.revision:
             if tuple(listed) != indexed_meta(read):
                 yield Problem(run.id, None, "its metadata are not in the index as its record has them")
+            if lost:
+                yield Problem(
+                    run.id, None, f"its metadata {', '.join(lost)} are missing in lists of the index"
+                )
             return
+
+
+def _is_in_lists_of(store: Store, key: int, row: MetaRow, rows: Sequence[MetaRow]) -> bool:
+    """Return whether a run is listed by a name and value, and by them with each of its others."""
+    try:
+        found = [store.runs(meta=tuple({row, other}), before=key + 1, limit=1) for other in rows]
+    except BadData:
+        return False
+    return all([each.key for each in listed] == [key] for listed in found)
 
 
 def _check_artifacts(store: Store) -> tuple[int, list[Problem]]:

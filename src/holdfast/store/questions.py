@@ -45,6 +45,11 @@ _JOINED = (
     f"SELECT {_COLUMNS} FROM ({{}}) place CROSS JOIN question CROSS JOIN run "
     "WHERE question.run = place.run AND question.number = place.number AND run.key = place.run"
 )
+#: Whether there are as many places as the questions have facets.
+_HAS_ALL_PLACES = (
+    "SELECT (SELECT count(*) FROM question_place) = (SELECT coalesce(sum(2 * CASE WHEN workflow IS NULL THEN 1 ELSE 2 "
+    "END * CASE WHEN assignee IS NULL THEN 1 ELSE 2 END), 0) FROM question)"
+)
 _NOT_EXPIRED = "(expires IS NULL OR expires > {})"
 _IN_ORDER = " ORDER BY place.rank, place.opened, place.run, place.number"
 _PAGE = (
@@ -168,12 +173,27 @@ class SQLQuestions:
                     break
         found = _joined(rows)
         _check_order(start, [list_order(place_of(each.question)) for each in found])
+        for each in found:
+            if not matches(each.question, now, filters):
+                raise CorruptStore(
+                    f"the index of open questions lists question {each.question.number} of run {each.run.id!r}, which "
+                    "has other values: verify the store"
+                )
         return found
 
     def _ranks(self, name: bytes, start: tuple[int, ...]) -> Iterator[tuple[int, tuple[int, ...]]]:
         """Yield the ranks from a place on, each with the rest of the place after which its list starts."""
         for (rank,) in self._database.rows(_RANKS, (name, start[0])):
             yield rank, start[1:] if rank == start[0] else _START[1:]
+
+    def check(self) -> list[str]:
+        """Return what is wrong with the index as a whole."""
+        row = self._database.row(_HAS_ALL_PLACES)
+        return (
+            []
+            if row is None or row[0]
+            else ["the index of open questions lists questions that have other values"]
+        )
 
     def of_run(self, run: int) -> list[QuestionRecord]:
         """Return the open questions of a run by number, expired ones included."""

@@ -124,6 +124,11 @@ class SQLDialect(NamedTuple):
 
 
 _META = "SELECT name, value FROM meta WHERE run = $1 ORDER BY name"
+#: Whether there are as many places as the metadata have facets.
+_HAS_ALL_PLACES = (
+    "SELECT (SELECT count(*) FROM meta_place) = (SELECT coalesce(sum(names * (names + 1) / 2), 0) "
+    "FROM (SELECT count(*) AS names FROM meta GROUP BY run) counted)"
+)
 _HAS_FACET = "EXISTS (SELECT 1 FROM meta_place other WHERE other.facet = {} AND other.run = meta_place.run)"
 
 
@@ -210,6 +215,11 @@ class SQLRuns:
             *(("meta_place.facet = {}" if at == 0 else _HAS_FACET, each) for at, each in enumerate(facets)),
         ]
         return _join(fixed, conditions)
+
+    def check_meta(self) -> list[str]:
+        """Return what is wrong with the index of metadata as a whole."""
+        row = self._database.row(_HAS_ALL_PLACES)
+        return [] if row is None or row[0] else ["the index of metadata lists runs that have other metadata"]
 
     def meta_of(self, key: int) -> list[MetaRow]:
         """Return the metadata of a run as the index has them, by name."""

@@ -188,6 +188,7 @@ class PostgresStore(ProcessBound):
         self.runs = runs.runs
         self.forks_of = runs.forks_of
         self.meta_of = runs.meta_of
+        self._check_meta = runs.check_meta
 
         versions = SQLVersions(self._pool, dialect)
         self.versions = versions.versions
@@ -237,6 +238,7 @@ class PostgresStore(ProcessBound):
         self.open_questions = questions.page
         self.questions_of = questions.of_run
         self.waking_questions = questions.waking
+        self._check_questions = questions.check
 
         queues = PostgresQueues(self._pool, self._journal, self._notifier)
         self.claim = queues.claim
@@ -386,6 +388,8 @@ class PostgresStore(ProcessBound):
                 if self._pool.rows(f"SELECT FROM {table} WHERE run NOT IN (SELECT key FROM run) LIMIT 1"):
                     found.append(f"table {table} has rows that belong to no run")
             found += self._items.check()
+            found += self._check_questions()
+            found += self._check_meta()
         except CorruptStore as error:
             found.append(str(error))
         return found

@@ -165,6 +165,7 @@ class SQLiteStore(ProcessBound):
         self.runs = runs.runs
         self.forks_of = runs.forks_of
         self.meta_of = runs.meta_of
+        self._check_meta = runs.check_meta
 
         versions = SQLVersions(self._database, _DIALECT)
         self.versions = versions.versions
@@ -214,6 +215,7 @@ class SQLiteStore(ProcessBound):
         self.open_questions = questions.page
         self.questions_of = questions.of_run
         self.waking_questions = questions.waking
+        self._check_questions = questions.check
 
         queues = queue.SQLiteQueues(self._database, self.now)
         self.claim = queues.claim
@@ -433,6 +435,8 @@ class SQLiteStore(ProcessBound):
                     if connection.row(orphan) is not None:
                         found.append(f"table {table} has rows that belong to no run")
             found += self._items.check()
+            found += self._check_questions()
+            found += self._check_meta()
         except CorruptStore as error:
             return [str(error)]
         return found
