@@ -105,6 +105,8 @@ class LoopQuestion(msgspec.Struct, omit_defaults=True):
 class RecoveryTask(msgspec.Struct, omit_defaults=True):
     """A decision that is being executed; if its process dies, another process that finds it executes it."""
 
+    #: Marks the timeline that the task starts. A random one: those of a control record that was rolled back, or deleted
+    #: and made again, are assigned a second time.
     number: int
     #: restore or reinitialize
     what: str
@@ -178,7 +180,7 @@ class ControlLog:
     @property
     def exists(self) -> bool:
         """Whether the project was ever configured, or had an agent or a question."""
-        return self._read()[1] > 0
+        return self._read()[1] is not None
 
     def read(self) -> Control:
         """Return the current record; an empty one if the project has none."""
@@ -188,7 +190,7 @@ class ControlLog:
         """Change the record. `decide` modifies it and returns the audit entry and the result. It may be called several
         times, each time with the newest record; if it raises, nothing changes."""
         while True:
-            control, number = self._read()
+            control, head = self._read()
             entry, outcome = decide(control)
             if entry is None:
                 return outcome
@@ -203,13 +205,13 @@ class ControlLog:
                 actor=entry.actor,
                 annotations=packed(dict(entry.facts)) if entry.facts else None,
                 status=control.status,
-                tags=[TAG] if number == 0 else (),
+                tags=[TAG] if head is None else (),
                 entries=entry.events,
                 questions=_rows(control),
             )
             try:
                 made = self._log.commit_record(
-                    msgspec.json.encode(control).decode(), metadata, expected=number
+                    msgspec.json.encode(control).decode(), metadata, expected=head or 0
                 )
             except StaleVersion:
                 continue
@@ -262,12 +264,12 @@ class ControlLog:
         except HoldfastError as error:
             warn("old audit entries of project %s could not be removed: %s", self._project, error)
 
-    def _read(self) -> tuple[Control, int]:
+    def _read(self) -> tuple[Control, Version | None]:
         try:
             head = self._log.head
         except NotFound:
-            return Control(quoted(self._project)), 0
-        return _decoded(head), head.number
+            return Control(quoted(self._project)), None
+        return _decoded(head), head
 
 
 def _rows(control: Control) -> tuple[QuestionRecord, ...]:

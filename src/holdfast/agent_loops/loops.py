@@ -15,13 +15,13 @@ from typing import Any
 
 from holdfast.agent_loops.agents import Agents
 from holdfast.agent_loops.checker import Checker
-from holdfast.agent_loops.control import BOOKKEEPING, Control, Entry, control_names
+from holdfast.agent_loops.control import BOOKKEEPING, Control, Entry, LoopQuestion, control_names
 from holdfast.agent_loops.names import control_run, name_in, name_in_state_run, state_run
 from holdfast.agent_loops.project import Project, StateMetadata
 from holdfast.agent_loops.questions import Questions
 from holdfast.agent_loops.replies import Reply
 from holdfast.agent_loops.states import save_snapshot
-from holdfast.errors import HoldfastError, NotFound, StaleVersion
+from holdfast.errors import BadData, HoldfastError, NotFound, StaleVersion
 from holdfast.execution.engine_context import EngineContext
 from holdfast.execution.leadership import Leadership
 from holdfast.execution.loops import PREFIX, HandlingChange, LoopCheck, StalledLoop
@@ -43,6 +43,8 @@ class AgentLoops:
         self.engine = engine
         self.questions = Questions(engine)
         self.agents = Agents(engine, self.questions)
+        #: Identifies the store: a state that was read from another one is not derived from a version of this one.
+        self.identity = object()
         self._leadership = Leadership(engine, _JOB)
         #: By process: the threads of a parent do not exist in a forked child.
         self._checkers: dict[int, Checker] = {}
@@ -184,7 +186,11 @@ class AgentLoops:
             if name is None:
                 continue
             project = Project.named(self.engine, name)
-            question = project.control.read().open_question
+            try:
+                question = project.control.read().open_question
+            except BadData as error:
+                # The others are shown, and this one does not disappear.
+                question = LoopQuestion(row.question.number, [str(error)], row.question.opened)
             if question is not None and question.number == row.question.number:
                 found.append(self.questions.shown(project, question))
         return found

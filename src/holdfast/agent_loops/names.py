@@ -87,10 +87,20 @@ def heartbeat_run(name: str) -> str:
 def name_in(run_id: str) -> str | None:
     """Return the name in the id of a control run; None for another run."""
     name = run_id[len(PREFIX) : -len(CONTROL)] if is_control_run(run_id) else ""
-    return name if name and "/" not in name else None
+    return name if _is_name(name) else None
 
 
 def name_in_state_run(run_id: str) -> str | None:
     """Return the name in the id of a run with a project's state; None for another run."""
     name = run_id.removeprefix(PREFIX)
-    return None if name == run_id or not name or "/" in name else name
+    return name if name != run_id and _is_name(name) else None
+
+
+def _is_name(text: str) -> bool:
+    """Return whether a text is the name of a project; a run that a program named itself may have another."""
+    if not text or "/" in text:
+        return False
+    try:
+        return _HASHED in text or quoted(unquoted(text)) == text
+    except UnicodeDecodeError:
+        return False

@@ -21,7 +21,7 @@ import msgspec
 
 from holdfast.agent_loops.control import ControlLog
 from holdfast.agent_loops.names import check_project, heartbeat_run, id_in, name_of, state_run, unquoted
-from holdfast.agent_loops.replies import PAGE, Reply, difference, no_snapshot, packed, stamp, unpacked
+from holdfast.agent_loops.replies import PAGE, Reply, difference, packed, stamp, unpacked
 from holdfast.errors import BadData, InvalidReference, NotFound, StaleVersion
 from holdfast.execution.engine_context import EngineContext
 from holdfast.history.committer import Resolver
@@ -44,6 +44,23 @@ _MARK = re.compile(rf" \((?P<kind>{_RESTORED}|{_REINITIALIZED}) #\d+\)$")
 _MAX_REPLACED = 100
 
 
+class Base(NamedTuple):
+    """Origin of a state that a caller sets."""
+
+    #: 0 for nothing.
+    version: int
+    #: The hash of the version: a project that was deleted and created again has others. None if it is not known.
+    hash: str | None = None
+    #: The state that the caller set last, if it was merged with changes of others, which the caller has not read.
+    own: Any = None
+
+    def is_head(self, head: Version | None) -> bool:
+        """Return whether the state was derived from the head, and from nothing else."""
+        number = 0 if head is None else head.number
+        is_same = head is None or self.hash in (None, head.hash)
+        return self.own is None and self.version == number and is_same
+
+
 class StateMetadata(NamedTuple):
     """Metadata of a version of a project's state."""
 
@@ -56,28 +73,34 @@ class StateMetadata(NamedTuple):
     replaced: Sequence[str] = ()
 
 
+class NoSnapshot(NotFound):
+    """The project has no snapshot to restore."""
+
+
 class Project:
     """The state of one project, and its control record."""
 
-    def __init__(self, engine: EngineContext, project_id: Any) -> None:
+    def __init__(self, engine: EngineContext, project_id: Any, name: str | None = None) -> None:
         self.id = check_project(project_id)
         self._engine = engine
-        self.name = name_of(self.id)
+        self.name = name or name_of(self.id)
         self.log = engine.history(state_run(self.name))
         self.control = ControlLog(engine, self.name, self.id)
 
     @classmethod
     def named(cls, engine: EngineContext, name: str) -> Project:
-        """Return the project with a name. If the name is shortened, its state or its control record has the id."""
+        """Return the project with a name. If the name is shortened, its control record or its state has the id; if
+        neither can be read, it is the name."""
         project_id = id_in(name)
         if project_id is None:
-            control = ControlLog(engine, name, name)
-            if control.exists:
-                project_id = unquoted(control.read().project)
-            else:
+            with suppress(BadData):
+                control = ControlLog(engine, name, name)
+                project_id = unquoted(control.read().project) if control.exists else None
+        if project_id is None:
+            with suppress(NotFound, BadData):
                 found = _annotation(engine.history(state_run(name)).head, "project")
-                project_id = found if isinstance(found, str) else name
-        return cls(engine, project_id)
+                project_id = found if isinstance(found, str) else None
+        return cls(engine, project_id or name, name)
 
     @property
     def runs(self) -> tuple[str, ...]:
@@ -112,14 +135,14 @@ class Project:
         make: Callable[[Version | None], Any],
         metadata: StateMetadata,
         *,
-        base: int | None = None,
+        base: Base | None = None,
         expected: int | None = None,
         resolve: Resolver | None = None,
     ) -> Version:
         """Commit a storable state as the next version.
 
-        `make` returns the state for a head. A state derived from an older version `base` (0: from nothing) is
-        merged, unless the project was restored since; with `expected`, the head must be that version.
+        `make` returns the state for a head. A state derived from an older version `base` is merged, unless the project
+        was restored or deleted since; with `expected`, the head must be that version.
         """
         while True:
             head = self.head()
@@ -127,7 +150,7 @@ class Project:
             if expected is not None and expected != number:
                 raise self._stale(f"is at version {number}, not {expected}")
             state = make(head)
-            if base is not None and head is not None and base != number:
+            if base is not None and not base.is_head(head):
                 state = self._merged(base, state, head, resolve)
             facts = {
                 "snapshot": self._snapshot_before(head),
@@ -143,33 +166,32 @@ class Project:
                     tags=metadata.tags,
                     kind=metadata.kind,
                     annotations=packed(facts),
-                    expected=number,
+                    expected=head or 0,
                 )
 
     def restore(
         self, target: int | str | None, reason: str, actor: str | None, *, keep_unknown: bool, task: int = 0
     ) -> Reply:
-        """Restore a snapshot, by default the last good one, on a new timeline. Do nothing if the task with
-        the number `task` was executed before."""
+        """Restore a snapshot, by default the last good one, on a new timeline; raise `NoSnapshot` if there is none.
+        Do nothing if the task with the number `task` was executed or dropped before."""
         while True:
+            if (done := self._settled(task, _RESTORED)) is not None:
+                return done
             head = self.head()
-            if head is None:
-                return no_snapshot(self.id)
-            if (done := self._timeline_of(task)) is not None:
-                return self._executed(done, _RESTORED)
             skipped: list[int] = []
             snapshot = self.last_good(head, skipped) if target is None else self.log.at(target)
-            if snapshot is None:
-                return no_snapshot(self.id)
+            if head is None or snapshot is None:
+                raise NoSnapshot(f"project {self.id!r} cannot be restored: no snapshot of it was saved")
             now = _readable_state(head)
             then = snapshot.state
             kept = []
             if keep_unknown and isinstance(now, dict) and isinstance(then, dict):
                 kept = [key for key in now if key not in then]
             state = {**then, **{key: now[key] for key in kept}} if kept else then
-            mark = f"({_RESTORED} #{task})"
             try:
-                made = self.start_timeline(snapshot, state, _RESTORE, f"{reason} {mark}", actor, head=head)
+                made = self.start_timeline(
+                    snapshot, state, _RESTORE, f"{reason} {_mark(_RESTORED, task)}", actor, head=head
+                )
             except StaleVersion:
                 continue
             return {
@@ -187,18 +209,20 @@ class Project:
 
     def reinitialize(self, keys: list[str], reason: str, actor: str | None, *, task: int) -> Reply:
         """Start a new timeline with a snapshot of only some keys of the state. Do nothing if the task with
-        the number `task` was executed before."""
+        the number `task` was executed or dropped before."""
         while True:
+            if (done := self._settled(task, _REINITIALIZED)) is not None:
+                return done
             head = self.head()
-            if head is None:
-                made = self.write(lambda _: {}, StateMetadata(True, reason, actor), expected=0)
-                break
-            if (done := self._timeline_of(task)) is not None:
-                return self._executed(done, _REINITIALIZED)
-            state = kept_parts(head.state, [found for key in keys if (found := part_of(head.state, key))])
-            mark = f"({_REINITIALIZED} #{task})"
             with suppress(StaleVersion):
-                made = self.start_timeline(head, state, _SNAPSHOT, f"{reason} {mark}", actor, head=head)
+                if head is None:
+                    made = self.write(lambda _: {}, StateMetadata(True, reason, actor), expected=0)
+                    break
+                now = head.state if keys else None
+                state = kept_parts(now, [found for key in keys if (found := part_of(now, key))])
+                made = self.start_timeline(
+                    head, state, _SNAPSHOT, f"{reason} {_mark(_REINITIALIZED, task)}", actor, head=head
+                )
                 break
         return {
             **self.reply(_REINITIALIZED, made),
@@ -210,19 +234,15 @@ class Project:
         self, at: Version, state: Any, step: str, reason: str, actor: str | None, *, head: Version
     ) -> Version:
         """Start a new timeline with a state; raise `StaleVersion` if `head` is not the head."""
-        return self.log.rollback(
-            to=at, state=state, step=step, reason=reason, actor=actor, expected=head.number
-        )
+        return self.log.rollback(to=at, state=state, step=step, reason=reason, actor=actor, expected=head)
 
     def last_good(self, head: Version | None, skipped: list[int]) -> Version | None:
         """Return the last readable snapshot at or before a version; append unreadable ones to `skipped`."""
-        at = head
-        while at is not None and (found := self._last_snapshot(at)) is not None:
-            if _readable_state(found) is not None:
-                return found
+        found = None if head is None else self._last_snapshot(head)
+        while found is not None and _readable_state(found) is None:
             skipped.append(found.number)
-            at = next((each for each in self.log.ancestors(found) if each.number != found.number), None)
-        return None
+            found = self._snapshot_below(found.timeline, found.number)
+        return found
 
     def snapshots(self) -> Iterator[Version]:
         """Yield all snapshots, newest first."""
@@ -244,20 +264,15 @@ class Project:
         """Remove snapshots that a policy does not keep, and the states between them. Always keep the last
         good snapshot."""
         policy = msgspec.structs.replace(policy, step=_SNAPSHOT)
-        last = self.last_good(self.existing_head(), [])
-        newest = next(self.snapshots(), None)
-        is_kept = (
-            last is None
-            or last.pinned
-            or (policy.last and newest is not None and newest.number == last.number)
-        )
-        if is_kept or last is None:
-            return self.log.prune(policy)
-        self.log.pin(last)
-        try:
-            return self.log.prune(policy)
-        finally:
-            self.log.unpin(last)
+        while True:
+            last = self.last_good(self.existing_head(), [])
+            newest = next(self.snapshots(), None)
+            if last is None or (policy.last and newest is not None and newest.number == last.number):
+                return self.log.prune(policy)
+            found = self.log.prune(policy, dry_run=True).versions
+            # Another process may prune at the same time.
+            with suppress(NotFound):
+                return self.log.drop([number for number in found if number != last.number])
 
     def difference(self, a: Version, b: Version, *, limit: int = PAGE, after: int = 0) -> Reply:
         """Return the changes between two versions; none, with an error text, if one is damaged."""
@@ -293,12 +308,22 @@ class Project:
             "version": version.number,
         }
 
-    def _timeline_of(self, task: int) -> Timeline | None:
-        """Return the timeline that is marked with the number of a task; None if there is none. 0 is not a mark."""
+    def _settled(self, task: int, kind: str) -> Reply | None:
+        """Return the reply for a task that another process has executed, or that is not wanted any more because a
+        person has decided; None if it is to be executed. 0 is not a task."""
         if task == 0:
             return None
-        lines = self._later_timelines()
-        return next((line for line in lines if (line.reason or "").endswith(f"#{task})")), None)
+        marks = (_mark(_RESTORED, task), _mark(_REINITIALIZED, task))
+        for line in self._later_timelines():
+            if (line.reason or "").endswith(marks):
+                return self._executed(line, kind)
+        if any(each.number == task for each in self.control.read().tasks):
+            return None
+        return {
+            "status": "superseded",
+            "project_id": self.id,
+            "message": f"project {self.id!r} was not changed: it was decided otherwise meanwhile",
+        }
 
     def _executed(self, line: Timeline, status: str) -> Reply:
         """Return the reply for a task that another process has already executed."""
@@ -342,8 +367,22 @@ class Project:
                 try:
                     return self.log.at(before) if before else None
                 except NotFound:
-                    return None
+                    return self._snapshot_below(version.timeline, before)
         return None
+
+    def _snapshot_below(self, timeline: int, number: int) -> Version | None:
+        """Return the last snapshot before a version, on its timeline or the one that this started from, whether or not
+        the versions between were pruned."""
+        while True:
+            for version in self.log.versions(step=_SNAPSHOT, timeline=timeline, before=number, limit=1):
+                return version
+            parent = next((line.parent for line in self.log.timelines() if line.number == timeline), None)
+            if parent is None:
+                return None
+            try:
+                timeline, number = self.log.at(parent).timeline, parent + 1
+            except NotFound:
+                return None
 
     def _snapshot_before(self, head: Version | None) -> int:
         """Return the number of the last snapshot at or before a head; 0 for none."""
@@ -357,25 +396,31 @@ class Project:
         found = self._last_snapshot(head)
         return 0 if found is None else found.number
 
-    def _merged(self, base: int, state: Any, head: Version, resolve: Resolver | None) -> Any:
+    def _merged(self, base: Base, state: Any, head: Version | None, resolve: Resolver | None) -> Any:
         """Return a state derived from an older version, merged with the changes made since."""
         before: Any = {}
-        if base:
+        if base.version:
             try:
-                version = self.log.at(base)
-                before = version.state
+                version = self.log.at(base.version)
+                before = version.state if base.own is None else base.own
             except NotFound:
-                raise self._stale(f"has no version {base} any more") from None
+                raise self._stale(f"has no version {base.version} any more") from None
+            if base.hash not in (None, version.hash):
+                raise self._stale(f"was deleted since version {base.version} was read")
             if any(line.number > version.timeline for line in self._later_timelines()):
-                raise self._stale(f"was restored since version {base}")
+                raise self._stale(f"was restored since version {base.version}")
         folder = Folder(None)
         was = folder.fold(before)
-        return merge(
-            was, folder.fold(state, was), folder.fold(head.state, was), resolve=resolve, fold=folder.fold
-        )
+        now = {} if head is None else head.state
+        return merge(was, folder.fold(state, was), folder.fold(now, was), resolve=resolve, fold=folder.fold)
 
     def _stale(self, what: str) -> StaleVersion:
         return StaleVersion(f"project {self.id!r} {what}: read its state, then try again", run=self.log.id)
+
+
+def _mark(kind: str, task: int) -> str:
+    """Return the mark of a timeline that a task has started; that of a restore by hand has the number 0."""
+    return f"({kind} #{task})"
 
 
 def loop_in(version: Version) -> int:
@@ -395,7 +440,7 @@ def known_loop(version: Version | None) -> int | None:
         return None
 
 
-def part_of(state: Any, key: str) -> tuple[str, ...] | None:
+def part_of(state: Any, key: str) -> tuple[Any, ...] | None:
     """Return the place of a part of a memory: that of a key of the state, or of a path of keys; None if there is no
     such part, or if it is an item of a list, which cannot be kept without the others."""
     if not isinstance(state, Mapping):
@@ -408,13 +453,13 @@ def part_of(state: Any, key: str) -> tuple[str, ...] | None:
         return None
     at: Any = state
     for segment in segments:
-        if not isinstance(segment, str) or not isinstance(at, Mapping) or segment not in at:
+        if not isinstance(at, Mapping) or segment not in at:
             return None
         at = at[segment]
     return segments or None
 
 
-def kept_parts(state: Any, places: Sequence[tuple[str, ...]]) -> dict[str, Any]:
+def kept_parts(state: Any, places: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
     """Return a new state that has only these parts of another."""
     kept: dict[str, Any] = {}
     for place in sorted(places, key=len):

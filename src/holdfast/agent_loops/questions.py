@@ -10,8 +10,9 @@ head is still the version that was read (`expected=`). While a question is open,
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from secrets import randbits
 from typing import Any, NoReturn
 
 from holdfast.agent_loops.config import MAX_NAME, MAX_REASON
@@ -24,7 +25,7 @@ from holdfast.agent_loops.control import (
     LoopQuestion,
     RecoveryTask,
 )
-from holdfast.agent_loops.names import name_in
+from holdfast.agent_loops.names import control_run, name_in
 from holdfast.agent_loops.project import Project, known_loop, part_of
 from holdfast.agent_loops.replies import Reply, difference, stamp
 from holdfast.errors import BadData, InvalidAnswer, InvalidCall, InvalidReference, NotFound
@@ -95,15 +96,12 @@ class Questions:
                 reason += "; no snapshot of it was saved"
             else:
                 replaces = control.config.keep_unknown is not True
-                task = RecoveryTask(
-                    control.next_number(), "restore", reason, now, actor, keep_unknown=not replaces
-                )
+                task = RecoveryTask(_task_number(), "restore", reason, now, actor, keep_unknown=not replaces)
                 control.restores.append(now)
                 control.tasks.append(task)
                 return Entry("restore.decided", reason, actor, {"task": task.number}), task
         if question is not None:
-            if reason not in question.reasons and len(question.reasons) < _MAX_REASONS:
-                question.reasons.append(reason)
+            _add_reason(question, reason)
             question.agents = list(dict.fromkeys([*question.agents, *agents]))
             facts = {"question_id": self._id(project, question)}
             return Entry("question.opened", reason, actor, facts), question
@@ -151,20 +149,20 @@ class Questions:
             question = self._find(control, number, question_id)
             now = project.now()
             reason = question.reasons[0]
-            task = None
+            entry = self._close(project, control, question, choice, actor, version=target, keep=kept)
             if choice in ("rollback", "reinitialize"):
                 what = "restore" if choice == "rollback" else choice
                 keeps = control.config.keep_unknown is True
-                number_of_task = control.next_number()
                 task = RecoveryTask(
-                    number_of_task, what, f"{choice}: {reason}", now, actor, target, keeps, kept
+                    _task_number(), what, f"{choice}: {reason}", now, actor, target, keeps, kept
                 )
                 control.tasks.append(task)
-            elif choice == "cancel":
+                return entry, task
+            if choice == "cancel":
                 for name, agent in control.agents.items():
                     control.ended[name] = EndedAgent(agent.token, "cancelled", now, actor)
-                control.agents, control.tasks = {}, []
-            return self._close(project, control, question, choice, actor, version=target, keep=kept), task
+                control.agents = {}
+            return entry, None
 
         task = project.control.change(change)
         self._engine.publisher.wake()
@@ -181,17 +179,19 @@ class Questions:
         }
 
     def close_after_restore(self, project: Project, version: int, actor: str | None) -> str | None:
-        """Close the open question of a project that a person has restored to a version; return its id, if there was
-        one."""
-        if project.control.read().open_question is None:
+        """Close the open question of a project that a person has restored to a version, and drop the tasks that are
+        still pending; return the id of the question, if there was one."""
+        control = project.control.read()
+        if control.open_question is None and not control.tasks:
             return None
 
         def change(control: Control) -> tuple[Entry | None, str | None]:
             question = control.open_question
-            if question is None:
-                return None, None
-            entry = self._close(project, control, question, "rollback", actor, version=version)
-            return entry, self._id(project, question)
+            if question is not None:
+                entry = self._close(project, control, question, "rollback", actor, version=version)
+                return entry, self._id(project, question)
+            dropped, control.tasks = control.tasks, []
+            return Entry(BOOKKEEPING) if dropped else None, None
 
         return project.control.change(change)
 
@@ -239,11 +239,12 @@ class Questions:
         return reply
 
     def execute_abandoned(self, project: Project) -> list[Reply]:
-        """Execute the tasks that dead processes left."""
+        """Execute the tasks that dead processes left, unless a question is open: its answer drops them."""
 
         def take_over(control: Control) -> tuple[Entry | None, list[RecoveryTask]]:
             now = project.now()
-            left = [task for task in control.tasks if task.at + _LEASE < now]
+            is_asked = control.open_question is not None
+            left = [task for task in control.tasks if task.at + _LEASE < now and not is_asked]
             for task in left:
                 task.at = now
             return Entry(BOOKKEEPING) if left else None, left
@@ -252,13 +253,17 @@ class Questions:
 
     def shown(self, project: Project, question: LoopQuestion) -> Question:
         """Return a question as the inbox shows it."""
-        head, last = project.head(), project.last_good(project.head(), [])
+        last: Version | None = None
         diff: list[str] = []
         initial: list[dict[str, Any]] = []
         try:
-            if head is not None:
-                initial = parts_of([Change("added", (key,), new=value) for key, value in head.state.items()])
-                diff = [] if last is None else summaries(project.log.diff(last, head).changes)
+            head = project.head()
+            last = project.last_good(head, [])
+            state = None if head is None else head.state
+            if isinstance(state, Mapping):
+                initial = parts_of([Change("added", (key,), new=value) for key, value in state.items()])
+            if head is not None and last is not None:
+                diff = summaries(project.log.diff(last, head).changes)
         except BadData as error:
             diff = [f"the difference cannot be read: {error}"]
         reason = question.reasons[0]
@@ -338,7 +343,7 @@ class Questions:
         """Close a question, because a person has decided; return the audit entry."""
         now = project.now()
         question.answer = LoopAnswer(choice, now, actor)
-        control.restores = []
+        control.restores, control.tasks = [], []
         given = {name: value for name, value in more.items() if value}
         event = project.control.event(
             "question.answered", question, now, choice=choice, opened=question.opened, actor=actor, **given
@@ -354,7 +359,9 @@ class Questions:
             question = control.open_question
             reason = f"{task.reason}: {error}"[:MAX_REASON]
             events = []
-            if question is None:
+            if question is not None:
+                _add_reason(question, reason)
+            else:
                 question = self._open(project, control, reason, project.now())
                 events.append(project.control.event("question.opened", question, question.opened))
             return Entry(
@@ -378,13 +385,11 @@ class Questions:
         name = name_in(run_id)
         if name is None:
             # The form of ids until they were those of the inbox.
-            name, _, number = str.__str__(question_id).rpartition(":")
-        if not name or "/" in name or not number.isascii() or not number.isdigit() or len(number) > 18:
+            former, _, number = str.__str__(question_id).rpartition(":")
+            name = name_in(control_run(former))
+        if name is None or not number.isascii() or not number.isdigit() or len(number) > 18:
             raise _no_question(question_id)
-        project = Project.named(self._engine, name)
-        if project.name != name:
-            raise _no_question(question_id)
-        return project, int(number)
+        return Project.named(self._engine, name), int(number)
 
     def _find(self, control: Control, number: int, question_id: str) -> LoopQuestion:
         """Return an open question from the record; raise an error that says why if it is not open."""
@@ -399,6 +404,15 @@ class Questions:
         if question.answer is not None:
             _refuse_second(question_id, question.answer)
         return question
+
+
+def _task_number() -> int:
+    return randbits(53)
+
+
+def _add_reason(question: LoopQuestion, reason: str) -> None:
+    if reason not in question.reasons and len(question.reasons) < _MAX_REASONS:
+        question.reasons.append(reason)
 
 
 def _target(project: Project, choice: str, version: Any, question_id: str) -> int | None:

@@ -1,21 +1,24 @@
 """States that callers read, set, and save as snapshots.
 
-A state that a caller sets is assumed to be derived from the version that the caller last read: changes by
-other writers are merged, and a state read before a restore is refused. The context (`contextvars`) identifies
-the caller: a thread, or an asyncio task.
+A state that a caller sets was derived from the version that it read: changes by other writers are merged, and a state
+read before a restore is refused. A state that was read (`ReadState`) knows its version, whichever thread or task sets
+it; for another dict, it is assumed to be the version that the caller last read or set. The context (`contextvars`)
+identifies the caller: a thread, or an asyncio task.
 
-Invariant: configuration in a state (`loop_autoresume`) is stored in the control record, not in the state.
+Invariant: configuration in a state (`loop_autoresume`) is stored in the control record, not in the state. A change that
+a caller has not read is never undone by the state that it sets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
+from copy import deepcopy
 from itertools import count
 from typing import Any, NamedTuple, TypeVar
 
-from holdfast.agent_loops.config import AUTORESUME, MAX_NAME, MAX_REASON
-from holdfast.agent_loops.project import Project, StateMetadata, completed_agents, replaced_in
+from holdfast.agent_loops.config import AUTORESUME, MAX_NAME, MAX_REASON, check_flag
+from holdfast.agent_loops.project import Base, Project, StateMetadata, completed_agents, replaced_in
 from holdfast.agent_loops.replies import Reply, failure
 from holdfast.errors import InvalidCall
 from holdfast.history.committer import Resolver
@@ -34,11 +37,36 @@ K = TypeVar("K")
 
 
 class LastRead(NamedTuple):
-    """The version of a project that a caller last read or wrote."""
+    """The last read, or set, of a caller."""
 
-    version: int | None
+    #: None if the caller has only set keys.
+    base: Base | None
     #: Value of `loop_autoresume` at that time.
     autoresume: bool | None
+
+
+class ReadState(dict[Any, Any]):
+    """A copy of a project's state that knows what it is derived from. Pickled, it is a plain dict."""
+
+    __slots__ = ("key", "read")
+
+    def __init__(self, state: Mapping[Any, Any], key: tuple[object, str], read: LastRead) -> None:
+        super().__init__(state)
+        self.key, self.read = key, read
+
+    def copy(self) -> ReadState:
+        return ReadState(self, self.key, self.read)
+
+    __copy__ = copy
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ReadState:
+        return ReadState(deepcopy(dict(self), memo), self.key, self.read)
+
+    def __or__(self, other: Any) -> Any:
+        return ReadState(dict(self) | other, self.key, self.read)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
 
 
 #: By engine and project.
@@ -46,21 +74,30 @@ _last_reads: ContextVar[Mapping[tuple[int, str], LastRead]] = ContextVar("holdfa
 
 
 class States:
-    """Reader and writer of the states of projects, for one engine."""
+    """Reader and writer of the states of projects, for one engine.
 
-    def __init__(self) -> None:
-        self._serial = next(_serials)
+    `store` identifies the store, to which a `ReadState` belongs, whichever engine has read it.
+    """
+
+    def __init__(self, store: object) -> None:
+        self._serial, self._store = next(_serials), store
         #: Last read by any caller, for a caller that sets a state without having read it.
         self._latest: dict[str, LastRead] = {}
 
     def get(self, project: Project) -> Reply:
         """Return a copy of the current state, with the configured value of `loop_autoresume`."""
-        head = project.existing_head()
+        head = project.head()
+        if head is None:
+            self.forget(project)
+        head = head or project.existing_head()
         state = thaw(head.state)
         autoresume = project.control.read().config.loop_autoresume
-        if isinstance(state, dict) and autoresume is not None:
-            state[AUTORESUME] = autoresume
-        self._remember(project, LastRead(head.number, autoresume))
+        read = LastRead(Base(head.number, head.hash), autoresume)
+        if isinstance(state, dict):
+            if autoresume is not None:
+                state[AUTORESUME] = autoresume
+            state = ReadState(state, (self._store, project.id), read)
+        self._remember(project, read)
         return {**project.reply("ok", head), "state": state}
 
     def set(
@@ -79,26 +116,34 @@ class States:
                 check_integer(name, number, 0)
         if resolve is not None and not callable(resolve):
             raise InvalidCall("resolve is a function of path, base, ours and theirs")
-        plain, replaced = self._storable(project, state)
-        if base is None and expected is None:
-            last = self._last_read(project)
-            base = None if last is None else last.version
+        plain, replaced, autoresume = _storable(state)
+        is_read = isinstance(state, ReadState) and state.key == (self._store, project.id)
+        last = state.read if is_read else self._last_read(project)
+        derived = None if base is None else Base(base)
+        if base is None and expected is None and last is not None:
+            derived = last.base
         made = project.write(
             lambda head: plain,
             metadata._replace(replaced=replaced),
-            base=base,
+            base=derived,
             expected=expected,
             resolve=resolve,
         )
-        last = self._last_read(project)
-        self._remember(project, LastRead(made.number, None if last is None else last.autoresume))
+        is_merged = derived is not None and (derived.own is not None or derived.version != (made.parent or 0))
+        read = LastRead(
+            Base(made.number, made.hash, plain if is_merged else None),
+            self._configure(project, autoresume, last),
+        )
+        if is_read:
+            state.read = read
+        self._remember(project, read)
         return made, replaced
 
     def update(
         self, project: Project, changes: Any, remove: Any, metadata: StateMetadata
     ) -> tuple[Version, list[str]]:
         """Set some keys of the state and remove others; return as `set`."""
-        plain, replaced = self._storable(project, changes)
+        plain, replaced, autoresume = _storable(changes)
         removed = _check_keys(remove)
 
         def changed(head: Version | None) -> dict[Any, Any]:
@@ -112,7 +157,12 @@ class States:
                 state.pop(key, None)
             return state | plain
 
-        return project.write(changed, metadata._replace(replaced=replaced)), replaced
+        made = project.write(changed, metadata._replace(replaced=replaced))
+        last = self._last_read(project)
+        if autoresume is not None:
+            known = self._configure(project, autoresume, None)
+            self._remember(project, (last or LastRead(None, None))._replace(autoresume=known))
+        return made, replaced
 
     def save(self, project: Project, state: Any, metadata: StateMetadata) -> Reply:
         """Save a snapshot of the current state, or of `state`, which becomes the current one."""
@@ -121,24 +171,29 @@ class States:
         made, replaced = self.set(project, state, metadata)
         return saved_reply(project, made, replaced, metadata)
 
-    def _storable(self, project: Project, state: Any) -> tuple[dict[Any, Any], list[str]]:
-        """Return a storable copy of a state, and replaced paths. Apply configuration in the state if it
-        differs from the last read."""
-        plain, replaced = storable(state)
-        if AUTORESUME in plain:
-            value = plain.pop(AUTORESUME)
-            last = self._last_read(project)
-            if last is None or last.autoresume is not value:
-                project.control.configure({AUTORESUME: value}, None)
-                self._remember(project, LastRead(None if last is None else last.version, value))
-        return plain, replaced
+    def forget(self, project: Project) -> None:
+        """Forget what this caller, and any other, has read of a project that does not exist any more."""
+        key = self._key(project)
+        _last_reads.set({each: read for each, read in _last_reads.get({}).items() if each != key})
+        self._latest = {each: read for each, read in self._latest.items() if each != project.id}
+
+    def _configure(self, project: Project, autoresume: bool | None, last: LastRead | None) -> bool | None:
+        """Apply configuration that was in a state, if it differs from what the caller last read; return what the
+        caller knows of it now."""
+        known = None if last is None else last.autoresume
+        if autoresume is None or autoresume is known:
+            return known
+        return project.control.configure({AUTORESUME: autoresume}, None).loop_autoresume
+
+    def _key(self, project: Project) -> tuple[int, str]:
+        return self._serial, project.id
 
     def _remember(self, project: Project, read: LastRead) -> None:
-        _last_reads.set(_with(_last_reads.get({}), (self._serial, project.id), read))
+        _last_reads.set(_with(_last_reads.get({}), self._key(project), read))
         self._latest = _with(self._latest, project.id, read)
 
     def _last_read(self, project: Project) -> LastRead | None:
-        return _last_reads.get({}).get((self._serial, project.id)) or self._latest.get(project.id)
+        return _last_reads.get({}).get(self._key(project)) or self._latest.get(project.id)
 
 
 def save_snapshot(project: Project, metadata: StateMetadata, *, expected: int | None = None) -> Reply:
@@ -179,6 +234,13 @@ def storable(state: Any) -> tuple[dict[Any, Any], list[str]]:
     if not isinstance(plain, dict):
         raise InvalidCall(f"the state cannot be read: {plain}")
     return plain, replaced
+
+
+def _storable(state: Any) -> tuple[dict[Any, Any], list[str], bool | None]:
+    """Return a storable copy of a state, the paths of replaced values, and the configuration that was in it."""
+    plain, replaced = storable(dict(state) if isinstance(state, ReadState) else state)
+    autoresume = check_flag(AUTORESUME, plain.pop(AUTORESUME)) if AUTORESUME in plain else None
+    return plain, replaced, autoresume
 
 
 def checked_metadata(note: Any, actor: Any, *, snapshot: bool = False, tags: Any = ()) -> StateMetadata:

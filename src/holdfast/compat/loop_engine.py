@@ -18,7 +18,7 @@ from msgspec import UNSET, UnsetType
 from holdfast.agent_loops.checker import Checker
 from holdfast.agent_loops.config import AUTORESUME, MAX_NAME, MAX_REASON, check_flag, policy_of, seconds_of
 from holdfast.agent_loops.names import id_in, name_in_state_run
-from holdfast.agent_loops.project import Project, StateMetadata, known_loop, snapshot_entry
+from holdfast.agent_loops.project import NoSnapshot, Project, StateMetadata, known_loop, snapshot_entry
 from holdfast.agent_loops.questions import current_choice
 from holdfast.agent_loops.recoveries import subscribe
 from holdfast.agent_loops.replies import PAGE, Reply, failure, no_snapshot, reported, stamp
@@ -27,6 +27,7 @@ from holdfast.engine import Holdfast
 from holdfast.errors import (
     AlreadyExists,
     AlreadyRunning,
+    BadData,
     InvalidAnswer,
     InvalidCall,
     InvalidReference,
@@ -66,7 +67,7 @@ class LoopEngine:
             raise InvalidCall(f"LoopEngine takes an open store, holdfast.open(…), not {type(hf).__name__}")
         self._hf = hf
         self._loops = hf.loops
-        self._states = States()
+        self._states = States(hf.loops.identity)
         self._timeout = seconds_of("timeout", timeout)
         self._check_every = None if check_every is None else seconds_of("check_every", check_every) or None
 
@@ -446,7 +447,12 @@ class LoopEngine:
         for question in listed:
             # One may be answered meanwhile.
             with suppress(InvalidAnswer, NotFound):
-                found.append(self._loops.questions.asked(question.id))
+                try:
+                    found.append(self._loops.questions.asked(question.id))
+                except BadData as error:
+                    found.append(
+                        {"question_id": question.id, "project_id": question.project} | failure(error)
+                    )
         return {"status": "ok", "questions": found}
 
     @reported
@@ -587,6 +593,7 @@ class LoopEngine:
         for run_id in project.runs:
             with suppress(NotFound):
                 self._hf.delete(run_id)
+        self._states.forget(project)
         return {"status": "deleted", "project_id": project.id}
 
     @reported
@@ -645,9 +652,10 @@ class LoopEngine:
         project.check_exists()
         if target is not None:
             project.existing_head()
-        reply = project.restore(target, reason, actor, keep_unknown=keep_unknown)
-        if reply["status"] != "restored":
-            return reply
+        try:
+            reply = project.restore(target, reason, actor, keep_unknown=keep_unknown)
+        except NoSnapshot:
+            return no_snapshot(project.id)
         closed = self._loops.questions.close_after_restore(project, reply["version"], actor)
         return {**reply, "question_id": closed}
 

@@ -1,0 +1,183 @@
+"""Decisions that are pending while something else happens: restores by hand, a control record that went back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from loop_fixtures import Clock, good, refused, state_of
+
+import holdfast
+from holdfast import Holdfast
+from holdfast.agent_loops.questions import Questions
+from holdfast.errors import CorruptStore
+from holdfast.loops import LoopEngine
+
+
+@pytest.fixture
+def project(engine: LoopEngine) -> LoopEngine:
+    """An engine with a project that restores itself."""
+    engine.save_loop_snapshot("p", {"a": 0}, tags=["first"])
+    engine.save_loop_snapshot("p", {"a": 1})
+    engine.configure("p", loop_autoresume=True)
+    return engine
+
+
+@pytest.fixture
+def pending(project: LoopEngine, monkeypatch: pytest.MonkeyPatch) -> LoopEngine:
+    """A decision to restore, of a process that died before it did."""
+
+    def die(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    project.update_project_state("p", {"a": 2})
+    with monkeypatch.context() as patch:
+        patch.setattr(Questions, "execute", die)
+        with pytest.raises(KeyboardInterrupt):
+            project.auto_restore_if_configured("p")
+    return project
+
+
+def test_restore_by_hand_drops_a_pending_one(pending: LoopEngine, clock: Clock) -> None:
+    good(pending.restore_snapshot("p", "first"))
+    good(pending.update_project_state("p", {"new": "work"}))
+    clock.forward(61)
+    assert good(pending.check_timeouts())["finished"] == []
+    assert state_of(pending) == {"a": 0, "new": "work"}
+
+
+def test_question_drops_a_pending_restore(pending: LoopEngine, clock: Clock) -> None:
+    good(pending.configure("p", loop_autoresume=False))
+    question = good(pending.auto_restore_if_configured("p"))
+    clock.forward(61)
+    assert good(pending.check_timeouts())["finished"] == []
+    good(pending.answer_question(question["question_id"], "resume"))
+    clock.forward(61)
+    assert good(pending.check_timeouts())["finished"] == []
+    assert state_of(pending) == {"a": 2}
+
+
+def test_process_that_slept_does_not_execute_a_dropped_task(
+    project: LoopEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person decides between the decision and its execution."""
+    execute = Questions.execute
+
+    def sleep(self: Questions, *args: Any) -> Any:
+        good(project.restore_snapshot("p", "first"))
+        good(project.update_project_state("p", {"new": "work"}))
+        return execute(self, *args)
+
+    monkeypatch.setattr(Questions, "execute", sleep)
+    reply = good(project.auto_restore_if_configured("p"))
+    assert (reply["status"], reply["auto_restored"]) == ("superseded", False)
+    assert state_of(project) == {"a": 0, "new": "work"}
+
+
+def test_restore_whose_snapshots_were_pruned_asks(hf: Holdfast, pending: LoopEngine, clock: Clock) -> None:
+    log = hf.history("loop/p")
+    log.untag("first", "first")
+    log.prune(holdfast.Retention(last=1))
+    clock.forward(61)
+    assert [each["status"] for each in good(pending.check_timeouts())["finished"]] == ["question"]
+    assert [each.project for each in hf.inbox()] == ["p"]
+
+
+def test_failed_restore_adds_its_reason_to_the_open_question(
+    hf: Holdfast, engine: LoopEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.save_loop_snapshot("p", {"a": 0})
+    question = good(engine.auto_restore_if_configured("p"))["question_id"]
+    execute = Questions.execute
+
+    def prune_and_ask(self: Questions, *args: Any) -> Any:
+        good(engine.auto_restore_if_configured("p", "another agent"))
+        hf.history("loop/p").commit({"a": 1})
+        hf.history("loop/p").prune(holdfast.Retention(last=1))
+        return execute(self, *args)
+
+    monkeypatch.setattr(Questions, "execute", prune_and_ask)
+    good(engine.answer_question(question, "rollback", version=1))
+    (asked,) = hf.inbox()
+    assert asked.details["reasons"][0] == "another agent"
+    assert asked.details["reasons"][1].startswith("rollback: timeout: ")
+
+
+def test_control_record_that_went_back_executes_new_decisions(hf: Holdfast, project: LoopEngine) -> None:
+    """Numbers of the record are assigned again after a rollback or deletion of it."""
+    before = hf.history("loop/p/control").head.number
+    for lose in (
+        lambda: None,
+        lambda: hf.history("loop/p/control").rollback(to=before),
+        lambda: hf.delete("loop/p/control"),
+    ):
+        lose()
+        good(project.configure("p", loop_autoresume=True))
+        good(project.update_project_state("p", {"a": "nonsense"}))
+        assert good(project.auto_restore_if_configured("p"))["status"] == "restored"
+        assert state_of(project) == {"a": 1}
+
+
+def test_reason_by_hand_is_not_taken_for_an_executed_task(hf: Holdfast, project: LoopEngine) -> None:
+    for number in range(1, 10):
+        hf.history("loop/p").rollback(to=2, reason=f"back (restored #{number})")
+    good(project.update_project_state("p", {"a": "nonsense"}))
+    good(project.auto_restore_if_configured("p"))
+    assert state_of(project) == {"a": 1}
+
+
+def test_snapshot_is_found_behind_one_that_was_pruned_by_hand(hf: Holdfast, engine: LoopEngine) -> None:
+    engine.save_loop_snapshot("p", {"a": 0}, tags=["kept"])
+    engine.save_loop_snapshot("p", {"a": 1})
+    engine.set_project_state("p", {"a": 2})
+    hf.history("loop/p").prune(holdfast.Retention(last=1))
+    assert engine.get_snapshot_history("p")["last_good"] == 1
+    assert good(engine.restore_last_snapshot("p"))["version"] == 1
+
+
+def test_one_unreadable_loop_does_not_hide_the_inbox(hf: Holdfast, engine: LoopEngine) -> None:
+    for project in "pqr":
+        engine.save_loop_snapshot(project, {"a": 0})
+        good(engine.auto_restore_if_configured(project))
+    hf.history("loop/p").commit(["not a dict"])
+    hf.history("loop/q/control").commit("not a record")
+    assert [(each.project, each.details["version"]) for each in hf.inbox()] == [("p", 1), ("q", 1), ("r", 1)]
+    assert "not a record" in hf.inbox()[1].text
+    replies = good(engine.get_questions())["questions"]
+    assert [each["status"] for each in replies] == ["question", "error", "question"]
+    with pytest.raises(CorruptStore):
+        hf.answer("loop/q/control#1", "resume")
+
+
+def test_runs_that_a_program_named_are_not_taken_for_projects(hf: Holdfast, engine: LoopEngine) -> None:
+    engine.set_project_state("100%", {"a": 1})
+    for name in ("loop/100%FF", "loop/a%2fb", "loop/%"):
+        hf.history(name).commit({"a": 1})
+        hf.history(f"{name}/control").commit({"a": 1})
+    assert good(engine.get_projects())["projects"] == ["100%"]
+    assert [each["project_id"] for each in good(engine.get_overview())["projects"]] == ["100%"]
+    assert good(engine.check_timeouts())["errors"] == []
+    refused(engine.answer_question("loop/a%2fb/control#1", "resume"), "not_found")
+
+
+def test_shown_parts_of_the_memory_may_be_kept(hf: Holdfast, engine: LoopEngine) -> None:
+    """Each path that the question shows is one that `keep` takes, also of keys that are not strings."""
+    state = {
+        1: "int",
+        "": "empty",
+        "a.b": "dot",
+        "a": {"b": 1, "c": 2},
+        "q'": 1,
+        'd"': 2,
+        "x\x00": 3,
+        "[0]": 4,
+    }
+    for _ in range(len(state)):
+        engine.set_project_state("p", state)
+        good(engine.auto_restore_if_configured("p"))
+        (asked,) = hf.inbox()
+        paths = [part["path"] for part in asked.details["initial"]]
+        assert len(paths) == len(state)
+        reply = good(engine.answer_question(asked.id, "reinitialize", keep=paths))
+        assert reply["carried"] == list(state)
+        engine.get_project_state("p")
