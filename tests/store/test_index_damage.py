@@ -70,6 +70,31 @@ def test_verify_finds_what_an_index_lacks(
     assert any(str(each).startswith(f"b: {problem}") for each in hf.verify().problems), hf.verify().problems
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        f"UPDATE question SET assignee = 'zoe' WHERE run = {_B}",
+        f"UPDATE question SET kind = 'x' WHERE run = {_B}",
+        f"UPDATE question SET priority = 9 WHERE run = {_B}",
+        f"DELETE FROM question_place WHERE run = {_B}",
+    ],
+)
+def test_damaged_question_is_named_and_written_again_by_an_assignment(
+    opened: tuple[Holdfast, Callable[[str], None]], statement: str
+) -> None:
+    hf, damage = opened
+    damage(statement)
+    assert not hf.verify().ok
+    if "UPDATE question SET" in statement:
+        with pytest.raises(CorruptStore, match="question 'b#1' in the index is damaged"):
+            hf.inbox()
+    hf.assign("b#1", assignee="carla")
+    assert [each.id for each in hf.inbox()] == ["a#1", "b#1", "c#1"]
+    assert [each.id for each in hf.inbox(assignee="carla", workflow="index_damage_flow")] == ["b#1"]
+    assert hf.inbox(assignee="bo") == []
+    assert hf.verify().ok, hf.verify().problems
+
+
 def test_question_in_a_list_of_others_is_found_and_not_shown(
     opened: tuple[Holdfast, Callable[[str], None]],
 ) -> None:

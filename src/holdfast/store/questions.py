@@ -116,10 +116,13 @@ def place_rows(key: int, question: QuestionRecord) -> list[tuple[Any, ...]]:
     return [(each, *place) for each in facets_of(question)]
 
 
-def question_record(row: Sequence[Any]) -> QuestionRecord:
-    """Build a question from its row."""
+def question_record(row: Sequence[Any], run_id: str = "RUN") -> QuestionRecord:
+    """Build a question of a run from its row."""
     if row_sum(*row[:-1]) != row[-1] or row[2] not in QUESTION_KINDS:
-        raise CorruptStore(f"the row of question {row[1]!r} of a run is damaged: verify the store")
+        raise CorruptStore(
+            f"the row of question '{run_id}#{row[1]}' in the index is damaged: answer or assign the question, which "
+            "writes the row again, and verify the store"
+        )
     return QuestionRecord(
         run=row[0],
         number=row[1],
@@ -220,7 +223,8 @@ def page_of_run(
 
 
 def _joined(rows: Sequence[tuple[Any, ...]]) -> list[OpenQuestion]:
-    return [OpenQuestion(question_record(row[:_WIDTH]), run_record(row[_WIDTH:])) for row in rows]
+    found = [(row[:_WIDTH], run_record(row[_WIDTH:])) for row in rows]
+    return [OpenQuestion(question_record(row, run.id), run) for row, run in found]
 
 
 def _check_order(start: Sequence[int], places: list[tuple[int, int, int, int]]) -> None:
