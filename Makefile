@@ -30,7 +30,7 @@ picture: $(VENV)/ready ## draw the picture of the README: docs/pictures/demo.svg
 
 pictures: setup ## take the pictures of docs/page.md in a browser
 	@folder=$$(mktemp -d) && HOLDFAST_SCREENS=$$folder $(VENV)/bin/python -m pytest -q tests/web/test_page_screens.py && \
-		for each in runs-light run-light difference-dark rollback-light inbox-light compare-light; do \
+		for each in runs-light run-light difference-dark rollback-light inbox-light loop-light compare-light; do \
 		cp $$folder/$$each.png docs/pictures/page-$$each.png; done; rm -r $$folder
 
 setup: $(VENV)/ready page chromium ## make .venv with the package and everything for tests and checks

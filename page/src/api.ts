@@ -2,17 +2,24 @@
 
 import type { Session } from "./session";
 import type {
+  AuditEntry,
   Blame,
+  Breaker,
+  BrokenLoop,
   Implementation,
   Comparison,
   Diff,
   Event,
   Failure,
+  Loop,
+  LoopWhole,
   PruneResult,
   Node,
   Preview,
   Question,
+  Restored,
   Run,
+  Snapshots,
   Task,
   Timeline,
   Try,
@@ -111,7 +118,12 @@ async function ask<T>(method: string, path: string, query: Query = {}, body?: un
 }
 
 const get = <T>(path: string, query: Query = {}, signal?: AbortSignal) => ask<T>("GET", path, query, undefined, signal);
-const name = encodeURIComponent;
+
+/** An id as a part of a path. Browsers resolve `.` and `..` as folders, even percent-encoded. */
+function name(id: string): string {
+  if (id === "." || id === "..") throw new ApiError(0, "The page cannot address this name", `A URL cannot have a part '${id}'. Use the command line.`);
+  return encodeURIComponent(id);
+}
 
 /** The path for a reference such as RUN@12. */
 function parts(at: string): string {
@@ -151,13 +163,18 @@ export const runs = ({ show, ...wanted }: RunsWanted, page: { limit: number; aft
 export async function counts(): Promise<Record<string, number>> {
   const [{ statuses }, open] = await Promise.all([stats(), inbox({})]);
   const held = HELD.reduce((sum, status) => sum + (statuses[status] ?? 0), 0);
-  return { ...statuses, held, needs: new Set(open.map((question) => question.run)).size };
+  // Lists of runs leave out the runs in which loops ask.
+  const asking = open.filter((question) => question.kind !== "loop");
+  return { ...statuses, held, needs: new Set(asking.map((question) => question.run)).size };
 }
 
 export const run = (id: string, signal?: AbortSignal) => get<RunWhole>(`runs/${name(id)}`, { cut: true }, signal);
 
 export const versions = (id: string, page: { before: string | null; limit: number }, signal?: AbortSignal) =>
   get<{ versions: Listed[]; head: number; next: number | null }>(`runs/${name(id)}/versions`, { ...page, annotations: true }, signal);
+
+/** The newest versions, without annotations. */
+export const lineage = (id: string, limit: number, signal?: AbortSignal) => get<{ versions: Version[] }>(`runs/${name(id)}/versions`, { limit }, signal);
 
 export const version = (id: string, number: number, signal?: AbortSignal) =>
   get<VersionWhole>(`runs/${name(id)}/versions/${number}`, { cut: true }, signal);
@@ -237,10 +254,55 @@ export const untag = (at: string, text: string) => ask("DELETE", `${parts(at)}/t
 export const pin = (at: string) => ask("PUT", `${parts(at)}/pin`);
 export const unpin = (at: string) => ask("DELETE", `${parts(at)}/pin`);
 
-export const inbox = (wanted: { answered?: boolean; run?: string }, signal?: AbortSignal) => get<Question[]>("inbox", wanted, signal);
+export interface QuestionsWanted {
+  answered?: boolean;
+  run?: string;
+  workflow?: string;
+  assignee?: string;
+  /** Seconds. */
+  waiting_longer_than?: number | null;
+  /** The id of the last question of the previous page. */
+  after?: string | null;
+}
+
+/** The most questions of one page. */
+export const QUESTIONS = 100;
+
+export const inbox = (wanted: QuestionsWanted, signal?: AbortSignal) =>
+  get<Question[]>("inbox", { ...wanted, limit: QUESTIONS }, signal);
+
+export const question = (id: string, signal?: AbortSignal) => get<Question>(`inbox/${name(id)}`, {}, signal);
+
+/** Who is to answer, and by when, in seconds from now. What is not given stays; null removes it. */
+export interface Assignment {
+  assignee?: string | null;
+  priority?: number;
+  due?: number | null;
+  remind_every?: number | null;
+  escalate_after?: number | null;
+  escalate_to?: string | null;
+}
+
+export const assign = (id: string, how: Assignment) => ask<Question>("POST", `inbox/${name(id)}/assign`, {}, how);
 
 export const answer = async (id: string, how: { value: unknown; to?: number; keep?: string[] }) =>
   awaitTask(await ask<Task>("POST", `inbox/${name(id)}/answer`, {}, how));
+
+export const loops = (page: { limit: number; after: string | null }, signal?: AbortSignal) =>
+  get<{ projects: (Loop | BrokenLoop)[]; next: string | null }>("loops", page, signal);
+export const loop = (id: string, signal?: AbortSignal) => get<LoopWhole>(`loops/${name(id)}`, {}, signal);
+export const snapshots = (id: string, limit: number, signal?: AbortSignal) => get<Snapshots>(`loops/${name(id)}/snapshots`, { limit }, signal);
+export const audit = (id: string, limit: number, signal?: AbortSignal) =>
+  get<{ audit: AuditEntry[] }>(`loops/${name(id)}/audit`, { limit }, signal);
+export const saveSnapshot = (id: string, how: { tags: string[]; note: string | null }) => ask("POST", `loops/${name(id)}/snapshots`, {}, how);
+export const restoreLoop = (id: string, how: { version: number; reason: string | null; keep_unknown: boolean }) =>
+  ask<Restored>("POST", `loops/${name(id)}/restore`, {}, how);
+export const resetAgent = (id: string, agent: string, reason: string | null) =>
+  ask("POST", `loops/${name(id)}/agents/${name(agent)}/reset`, {}, { reason });
+export const configureLoop = (id: string, settings: Record<string, unknown>) => ask("POST", `loops/${name(id)}/config`, {}, settings);
+
+export const breakers = (signal?: AbortSignal) => get<Breaker[]>("breakers", {}, signal);
+export const resetBreaker = (id: string) => ask<Breaker>("POST", `breakers/${name(id)}/reset`, {}, {});
 
 export const session = () => get<Session>("session");
 export const stats = (signal?: AbortSignal) => get<Stats>("stats", {}, signal);

@@ -24,7 +24,7 @@ export function Graph({ versions, head, chosen, onChoose, onEnd }: Props) {
   const points = useMemo(() => versions.map(pointOf), [versions]);
   const drawing = useMemo(() => layOut(points), [points]);
   const living = useMemo(() => ancestors(points, head), [points, head]);
-  const indent = 12 + Math.min(drawing.width, LANES) * LANE;
+  const indent = indentOf(drawing);
   return (
     <VirtualList
       label="Versions"
@@ -32,7 +32,7 @@ export function Graph({ versions, head, chosen, onChoose, onEnd }: Props) {
       height={ROW}
       chosen={versions.findIndex((each) => each.version === chosen)}
       onEnd={onEnd}
-      behind={(first, last) => <Lines drawing={drawing} first={first} last={last} head={head} living={living} width={indent} />}
+      behind={(first, last) => <Lines drawing={drawing} height={ROW} first={first} last={last} head={head} living={living} />}
       row={(place) => {
         const version = versions[place] as Version;
         return (
@@ -74,29 +74,34 @@ function titleOf(version: Version): string {
   return `version ${version.version} of timeline ${version.timeline}: ${where}${said.join("")}`;
 }
 
+/** The width of the lanes. */
+export const indentOf = (drawing: Drawing): number => 12 + Math.min(drawing.width, LANES) * LANE;
+
 interface LinesProps {
   drawing: Drawing;
+  /** The height of a row. */
+  height: number;
   first: number;
   last: number;
+  /** The version that is marked. */
   head: number;
   living: Set<number>;
-  width: number;
 }
 
-function Lines({ drawing, first, last, head, living, width }: LinesProps) {
+export function Lines({ drawing, height, first, last, head, living }: LinesProps) {
   const x = (lane: number) => 12 + Math.min(lane, LANES - 1) * LANE;
-  const y = (row: number) => row * ROW + ROW / 2;
+  const y = (row: number) => row * height + height / 2;
   const seen = drawing.lines.filter((line) => line.from.row < last && (line.to === null || line.to.row >= first));
   const spots = [...drawing.spots.values()].filter((spot) => spot.row >= first && spot.row < last);
   return (
-    <svg class="lanes" width={width} height={drawing.spots.size * ROW} aria-hidden="true">
+    <svg class="lanes" width={indentOf(drawing)} height={drawing.spots.size * height} aria-hidden="true">
       {seen.map((line) => {
         const end = line.to ?? { number: 0, row: drawing.spots.size, lane: line.lane };
         const alive = living.has(line.from.number);
         return (
           <path
             key={`${line.from.number} ${end.number}`}
-            d={pathOf(x(line.from.lane), y(line.from.row), x(line.lane), x(end.lane), y(end.row))}
+            d={pathOf(x(line.from.lane), y(line.from.row), x(line.lane), x(end.lane), y(end.row), height / 2)}
             fill="none"
             stroke={`var(--lane-${(line.lane % COLOURS) + 1})`}
             stroke-width="2"
@@ -126,8 +131,7 @@ function Lines({ drawing, first, last, head, living, width }: LinesProps) {
 }
 
 /** From a version into the lane of its line, down that lane, and into the lane of the parent. */
-function pathOf(fromX: number, fromY: number, laneX: number, toX: number, toY: number): string {
-  const bend = ROW / 2;
+function pathOf(fromX: number, fromY: number, laneX: number, toX: number, toY: number, bend: number): string {
   const start = fromX === laneX ? `M${fromX} ${fromY}` : `M${fromX} ${fromY}Q${laneX} ${fromY} ${laneX} ${fromY + bend}`;
   const end = laneX === toX ? `L${toX} ${toY}` : `L${laneX} ${toY - bend}Q${laneX} ${toY} ${toX} ${toY}`;
   return `${start}${end}`;

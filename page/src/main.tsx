@@ -11,6 +11,7 @@ import icon from "./icon.svg";
 import { Inbox } from "./inbox";
 import { useKeys } from "./keys";
 import { useEvents, useLink } from "./live";
+import { Loops } from "./loops";
 import { Empty } from "./notes";
 import { href, type Route, useRoute } from "./route";
 import { RunView } from "./run";
@@ -22,6 +23,7 @@ import { Storage } from "./storage";
 const VIEWS = [
   ["runs", "Runs"],
   ["inbox", "Inbox"],
+  ["loops", "Loops"],
   ["compare", "Compare"],
   ["storage", "Storage"],
 ] as const;
@@ -65,7 +67,7 @@ function Page() {
           {VIEWS.map(([view, label]) => (
             <a key={view} href={href(view)} aria-current={current === view ? "page" : undefined}>
               {label}
-              {view === "inbox" && waiting > 0 && <span class="badge">{waiting}</span>}
+              {view === "inbox" && waiting > 0 && <span class="badge">{waiting < api.QUESTIONS ? waiting : `${waiting}+`}</span>}
             </a>
           ))}
         </nav>
@@ -101,6 +103,8 @@ function View({ route }: { route: Route }) {
       return <RunView key={route.name} route={route} />;
     case "inbox":
       return <Inbox route={route} />;
+    case "loops":
+      return <Loops route={route} />;
     case "compare":
       return <Compare route={route} />;
     case "storage":

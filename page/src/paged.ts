@@ -18,6 +18,8 @@ export interface Paged<T> {
   /** Whether the first page was read. */
   ready: boolean;
   problem: unknown;
+  /** Whether there is a next page. */
+  hasMore: boolean;
   /** Read the next page, if there is one. */
   more: () => void;
   /** Read the first page again. */
@@ -86,7 +88,7 @@ export function usePaged<T>(
   const again = useCallback(() => acts.current.again(), []);
   const put = useCallback((name: string, item: T | null) => acts.current.put(name, item), []);
   const list = shown.key === key ? shown.list : null;
-  return { items: list?.items ?? NONE, ready: list !== null, problem: shown.key === key ? shown.problem : null, more, again, put };
+  return { items: list?.items ?? NONE, ready: list !== null, problem: shown.key === key ? shown.problem : null, hasMore: Boolean(list?.next), more, again, put };
 }
 
 const NONE: never[] = [];

@@ -7,9 +7,9 @@
 import { useEffect, useState } from "preact/hooks";
 
 export interface Route {
-  /** The name of the view: runs, run, compare, inbox, storage. */
+  /** The name of the view: runs, run, inbox, loops, compare, storage. */
   view: string;
-  /** What follows the name: the id of a run. */
+  /** What follows the name: the id of a run, or of a project. */
   name: string;
   choices: Record<string, string>;
 }

@@ -11,6 +11,7 @@ import { Graph } from "./graph";
 import { useKeys } from "./keys";
 import { useEvents, useLooking } from "./live";
 import { useLoaded } from "./loaded";
+import { projectOf } from "./loop_names";
 import { ErrorNote, Loading } from "./notes";
 import { usePaged } from "./paged";
 import { choose, href, parse, type Route } from "./route";
@@ -147,6 +148,7 @@ interface HeadProps {
 function Head({ run, version, wanted, onDone }: HeadProps) {
   const said = [run.workflow, count(run.versions, "version"), size(run.size), ...amounts(run.totals)];
   const limits = spending(run.limits, run.spent);
+  const project = projectOf(run.id);
   return (
     <>
       <div class="run-head">
@@ -160,6 +162,11 @@ function Head({ run, version, wanted, onDone }: HeadProps) {
         {run.origin && (
           <a href={href("compare", "", { a: run.origin, b: run.id })} class="soft">
             forked from {run.origin}
+          </a>
+        )}
+        {project !== null && (
+          <a href={href("loops", project)} class="soft">
+            state of loop {project}
           </a>
         )}
         {run.parent && (

@@ -3,8 +3,11 @@
 import { useContext, useEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import * as api from "./api";
+import { OpenBreakers } from "./breakers";
+import { Choice, distinct } from "./choice";
 import { useKeys } from "./keys";
 import { useEvents, useLooking } from "./live";
+import { useNarrow } from "./narrow";
 import { Empty, ErrorNote, Loading } from "./notes";
 import { useNow } from "./now";
 import { type Paged, usePaged } from "./paged";
@@ -103,6 +106,7 @@ export function Runs({ route }: { route: Route }) {
           />
         </div>
       </div>
+      <OpenBreakers />
       {list.problem !== null && <ErrorNote error={list.problem} retry={list.again} />}
       {!list.ready && list.problem === null && <Loading what="looking for runs…" />}
       {list.ready && runs.length === 0 && (filtered ? <NoneLeft /> : <FirstRun />)}
@@ -188,31 +192,6 @@ holdfast.open("runs.db").run(hello, "world")`}</pre>
   );
 }
 
-const distinct = (names: string[]) => [...new Set(names)].sort();
-
-interface ChoiceProps {
-  label: string;
-  /** The label for no choice. */
-  all: string;
-  value: string;
-  options: string[];
-  onChoose: (value: string) => void;
-}
-
-function Choice({ label, all, value, options, onChoose }: ChoiceProps) {
-  if (options.length === 0) return null;
-  return (
-    <select aria-label={label} value={value} onChange={(event) => onChoose(event.currentTarget.value)}>
-      <option value="">{all}</option>
-      {options.map((name) => (
-        <option key={name} value={name}>
-          {name}
-        </option>
-      ))}
-    </select>
-  );
-}
-
 /** The runs that match the filters, live. */
 function useRuns(key: string, wanted: api.RunsWanted): Paged<Run> {
   const list = usePaged(
@@ -258,17 +237,4 @@ function useCounts(): Record<string, number> {
     }, COUNT_EVERY);
   });
   return counts;
-}
-
-/** Whether there is space for one column only. */
-function useNarrow(): boolean {
-  const query = useMemo(() => matchMedia("(max-width: 820px)"), []);
-  const [narrow, setNarrow] = useState(query.matches);
-  useEffect(() => {
-    const fit = () => setNarrow(query.matches);
-    query.addEventListener("change", fit);
-    fit();
-    return () => query.removeEventListener("change", fit);
-  }, []);
-  return narrow;
 }

@@ -1,13 +1,24 @@
-// A stalled run: what the monitor found, and the choices of the operator.
+// A stalled run or loop: what was found, and the choices of the operator.
 
 import { useState } from "preact/hooks";
 
 import { Consequences } from "./actions";
 import * as api from "./api";
 import { Dialog } from "./dialog";
+import { useLoaded } from "./loaded";
+import { written } from "./node";
+import { ErrorNote, Loading } from "./notes";
+import { keysOf, RestorePreview } from "./restore";
 import { href } from "./route";
-import type { Question } from "./types";
+import type { LoopWhole, Question } from "./types";
 import { clock, span } from "./words";
+
+/** The name of what has stalled. */
+const subjectOf = (question: Question): string => question.project ?? question.run;
+
+/** The view of a version of what has stalled. */
+const versionLink = (question: Question, version: number): string =>
+  question.project === undefined ? href("run", question.run, { version }) : href("loops", question.project, { snapshot: version });
 
 export function StalledDetails({ question, now }: { question: Question; now: number }) {
   const details = question.details ?? {};
@@ -17,8 +28,14 @@ export function StalledDetails({ question, now }: { question: Question; now: num
       <dl class="facts">
         <dt>why</dt>
         <dd>
-          {details.symptom}: {details.why}
+          {details.reasons ? details.reasons.map((reason) => <div key={reason}>{reason}</div>) : `${details.symptom}: ${details.why}`}
         </dd>
+        {details.agents && details.agents.length > 0 && (
+          <>
+            <dt>agents</dt>
+            <dd>{details.agents.join(", ")}</dd>
+          </>
+        )}
         {details.since && (
           <>
             <dt>since</dt>
@@ -37,9 +54,7 @@ export function StalledDetails({ question, now }: { question: Question; now: num
           </>
         )}
         <dt>last good version</dt>
-        <dd>
-          <a href={href("run", question.run, { version: details.version })}>{details.version}</a>
-        </dd>
+        <dd>{details.version ? <a href={versionLink(question, details.version)}>{details.version}</a> : "none: no snapshot was saved"}</dd>
         {details.restores ? (
           <>
             <dt>recoveries</dt>
@@ -64,22 +79,27 @@ export function StalledDetails({ question, now }: { question: Question; now: num
 }
 
 /** Labels of the choices, and their effects if the server does not compute them. */
-const CHOICES: Record<string, { label: string; grave?: boolean; follows?: (question: Question) => string[] }> = {
-  resume: { label: "Resume" },
+const CHOICES: Record<string, { label: string; grave?: boolean; run?: (name: string) => string[]; loop?: string[] }> = {
+  resume: {
+    label: "Resume",
+    loop: ["The loop continues with its current state.", "The agents that were ended stay ended, until your program starts them again."],
+  },
   rollback: { label: "Roll back" },
-  reinitialise: {
-    label: "Reinitialise",
-    follows: (question) => [
-      `${question.run} restarts from version 1, on a new timeline, and all of its steps run again`,
+  reinitialize: {
+    label: "Reinitialize",
+    run: (name) => [
+      `${name} restarts from version 1, on a new timeline, and all of its steps run again`,
       "compensations of its completed steps run first",
       "the selected parts of its state are kept, the rest is as in version 1",
       "nothing is deleted: all versions stay readable",
     ],
+    loop: ["The state becomes a new one that has only the selected parts, on a new timeline.", "Nothing is deleted: all versions stay readable."],
   },
   cancel: {
     label: "Cancel",
     grave: true,
-    follows: (question) => [`${question.run} is cancelled`, "its effects are not undone", "its history stays; a rollback makes it run again"],
+    run: (name) => [`${name} is cancelled`, "its effects are not undone", "its history stays; a rollback makes it run again"],
+    loop: ["All running agents of the loop are ended.", "The state, the snapshots and the configuration stay."],
   },
 };
 
@@ -106,9 +126,13 @@ interface ChoiceProps {
 
 function ChoiceDialog({ question, choice, onClose, onDone }: ChoiceProps) {
   const details = question.details ?? {};
-  const [version, setVersion] = useState(String(details.version ?? 1));
+  const [version, setVersion] = useState(String(details.version ?? ""));
   const [keep, setKeep] = useState<Set<string>>(new Set());
   const known = CHOICES[choice];
+  const label = known?.label ?? choice;
+  const subject = subjectOf(question);
+  const project = question.project;
+  const loop = useLoaded(project === undefined ? null : `loop ${project}`, (signal) => api.loop(project ?? "", signal));
   const tick = (path: string) => {
     const next = new Set(keep);
     if (!next.delete(path)) next.add(path);
@@ -118,15 +142,24 @@ function ChoiceDialog({ question, choice, onClose, onDone }: ChoiceProps) {
     await api.answer(question.id, {
       value: choice,
       ...(choice === "rollback" ? { to: Number(version) } : {}),
-      ...(choice === "reinitialise" ? { keep: [...keep] } : {}),
+      ...(choice === "reinitialize" ? { keep: [...keep] } : {}),
     });
     onDone();
   };
+  const lines = project === undefined ? known?.run?.(subject) : known?.loop;
+  const target = Number(version);
   return (
-    <Dialog title={`${known?.label ?? choice}: ${question.run}`} verb={known?.label ?? choice} grave={known?.grave ?? false} onDo={act} onClose={onClose}>
-      {known?.follows && (
+    <Dialog
+      title={`${label}: ${subject}`}
+      verb={label}
+      grave={known?.grave ?? false}
+      disabled={choice === "rollback" && !(target > 0)}
+      onDo={act}
+      onClose={onClose}
+    >
+      {lines && (
         <ul class="consequences">
-          {known.follows(question).map((line) => (
+          {lines.map((line) => (
             <li key={line}>{line}</li>
           ))}
         </ul>
@@ -137,24 +170,75 @@ function ChoiceDialog({ question, choice, onClose, onDone }: ChoiceProps) {
           <input type="number" min={1} value={version} onInput={(event) => setVersion(event.currentTarget.value)} />
         </label>
       )}
-      {choice === "resume" && <Consequences id={question.run} to={null} resume />}
-      {choice === "rollback" && Number(version) > 0 && <Consequences id={question.run} to={Number(version)} resume />}
-      {choice === "reinitialise" && (
-        <fieldset class="ticks">
-          <legend>Keep</legend>
-          {(details.initial ?? []).length === 0 && <p class="soft">The state has not changed since version 1.</p>}
-          {(details.initial ?? []).map((part) => (
-            <label key={part.path}>
-              <input type="checkbox" checked={keep.has(part.path)} onChange={() => tick(part.path)} />
-              <span>
-                <code>{part.path || "(all)"}</code>
-                <pre class="soft">{part.changes.join("\n")}</pre>
-              </span>
-            </label>
-          ))}
-        </fieldset>
+      {project === undefined ? (
+        <>
+          {choice === "resume" && <Consequences id={question.run} to={null} resume />}
+          {choice === "rollback" && target > 0 && <Consequences id={question.run} to={target} resume />}
+          {choice === "reinitialize" && <Parts parts={details.initial ?? []} kept={keep} onTick={tick} />}
+        </>
+      ) : loop.error !== null ? (
+        <ErrorNote error={loop.error} retry={loop.again} />
+      ) : !loop.value ? (
+        <Loading what="reading the loop…" />
+      ) : (
+        <>
+          {choice === "rollback" && target > 0 && (
+            <RestorePreview run={loop.value.project.run} version={target} keeps={loop.value.config.keep_unknown === true} />
+          )}
+          {choice === "reinitialize" && <LoopParts loop={loop.value} kept={keep} onTick={tick} />}
+        </>
       )}
     </Dialog>
   );
 }
 
+interface PartsProps {
+  kept: Set<string>;
+  onTick: (path: string) => void;
+}
+
+/** The parts of a state that differ from version 1. */
+function Parts({ parts, kept, onTick }: PartsProps & { parts: { path: string; changes: string[] }[] }) {
+  return (
+    <fieldset class="ticks">
+      <legend>Keep</legend>
+      {parts.length === 0 && <p class="soft">The state has not changed since version 1.</p>}
+      {parts.map((part) => (
+        <label key={part.path}>
+          <input type="checkbox" checked={kept.has(part.path)} onChange={() => onTick(part.path)} />
+          <span>
+            <code>{part.path || "(all)"}</code>
+            <pre class="soft">{part.changes.join("\n")}</pre>
+          </span>
+        </label>
+      ))}
+    </fieldset>
+  );
+}
+
+/** The keys of a loop's current state. */
+function LoopParts({ loop, kept, onTick }: PartsProps & { loop: LoopWhole }) {
+  const { run, version } = loop.project;
+  const found = useLoaded(version === null ? null : `keys ${run}@${version}`, (signal) => keysOf(`${run}@${version}`, signal));
+  if (found.error !== null) return <ErrorNote error={found.error} retry={found.again} />;
+  if (version !== null && !found.value) return <Loading what="reading the state…" />;
+  // Only a key that is a text can be kept.
+  const entries = (found.value?.entries ?? []).filter((entry) => typeof entry.key === "string");
+  return (
+    <fieldset class="ticks">
+      <legend>Keep</legend>
+      {entries.length === 0 && <p class="soft">The state is empty.</p>}
+      {entries.map((entry) => (
+        <label key={entry.key}>
+          <input type="checkbox" checked={kept.has(entry.key as string)} onChange={() => onTick(entry.key as string)} />
+          <span>
+            <code>{entry.label}</code> <span class="soft breakable">{written(entry.node).slice(0, LINE)}</span>
+          </span>
+        </label>
+      ))}
+    </fieldset>
+  );
+}
+
+/** Characters of a value next to its key. */
+const LINE = 200;

@@ -3,6 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 
 import * as api from "./api";
+import { Breakers } from "./breakers";
 import { useWalk } from "./keys";
 import { useLoaded } from "./loaded";
 import { Empty, ErrorNote, Loading } from "./notes";
@@ -36,6 +37,7 @@ export function Storage({ route }: { route: Route }) {
             </dl>
           </section>
         )}
+        <Breakers />
         <Check />
         {mayPrune && <Retention choices={route.choices} onDone={stats.again} />}
         <section class="card" aria-label="Size by run">

@@ -155,13 +155,16 @@ export interface Details {
   stack?: string;
   /** Number of automatic recoveries. */
   restores?: number;
-  /** The last good version. */
-  version?: number;
+  /** The last good version; null for a loop without a snapshot. */
+  version?: number | null;
   /** The changes since then, as lines. */
   diff?: string[];
   /** The changes since the first version, by the parts that can be kept. */
   initial?: { path: string; changes: string[] }[];
   choices?: string[];
+  /** All reasons of a loop's question, and the agents that stalled. */
+  reasons?: string[];
+  agents?: string[];
   /** The answer, with the parts of the state that it named. */
   choice?: string;
   keep?: string[];
@@ -173,8 +176,20 @@ export interface Question {
   address: string;
   text: string;
   opened: string;
+  /** When an answer is wanted. */
   due: string | null;
+  /** When the run continues without an answer. */
+  expires: string | null;
   schema: Schema | null;
+  /** What asks: a workflow (`question`), the monitor about a run (`stalled`), a `loop`. */
+  kind: string;
+  workflow: string | null;
+  assignee: string | null;
+  priority: number;
+  escalated: boolean;
+  reminders: number;
+  /** The project of a loop. */
+  project?: string;
   details?: Details;
   answered?: string;
   actor?: string | null;
@@ -249,4 +264,108 @@ export interface Event {
   version: number | null;
   step: string | null;
   data: Record<string, unknown>;
+}
+
+export interface LoopAgent {
+  token: number;
+  started: string;
+  actor: string | null;
+  /** When it counts as stalled; null for never. */
+  deadline: string | null;
+}
+
+/** A project of the loop engine. */
+export interface Loop {
+  project_id: string;
+  /** The run that has its state. */
+  run: string;
+  status: "running" | "waiting" | "idle";
+  loop: number;
+  version: number | null;
+  updated: string | null;
+  /** The version of the last good snapshot. */
+  last_good: number | null;
+  agents: Record<string, LoopAgent>;
+  question_id: string | null;
+  loop_autoresume: boolean;
+}
+
+/** A project that cannot be read. */
+export interface BrokenLoop {
+  project_id: string;
+  status: "error";
+  message: string;
+}
+
+/** Settings of a project; null for the default. */
+export interface LoopConfig {
+  loop_autoresume: boolean;
+  timeout: number | "never" | null;
+  timeouts: Record<string, number | "never">;
+  retention: Record<string, unknown> | null;
+  every: number | null;
+  keep_unknown: boolean | null;
+  max_restores: number;
+  audit_retention: Record<string, unknown> | null;
+  question: Record<string, unknown> | null;
+}
+
+export interface LoopWhole {
+  project: Loop;
+  config: LoopConfig;
+  /** Agents that were ended from outside. */
+  ended: Record<string, { how: string; at: string; actor: string | null }>;
+  question: { question_id: string; message: string } | null;
+}
+
+export interface Snapshot {
+  version: number;
+  timestamp: string;
+  /** Null if the snapshot is damaged. */
+  loop: number | null;
+  timeline: number;
+  tags: string[];
+  pinned: boolean;
+  note: string | null;
+  actor: string | null;
+  kind: string;
+  size: number;
+  agents_completed: unknown[];
+  /** Paths of values that could not be stored. */
+  replaced: string[];
+  /** The error, if it cannot be read. */
+  damaged?: string;
+}
+
+export interface Snapshots {
+  snapshot_count: number;
+  /** Oldest first. */
+  snapshots: Snapshot[];
+  last_good: number | null;
+}
+
+/** The outcome of a restore. */
+export interface Restored {
+  version: number;
+  kept: unknown[];
+  skipped: number[];
+}
+
+/** An audit entry; the other facts depend on the action. */
+export interface AuditEntry {
+  at: string;
+  action: string;
+  actor: string | null;
+  reason: string | null;
+  [fact: string]: unknown;
+}
+
+export interface Breaker {
+  name: string;
+  status: "closed" | "open" | "half_open";
+  failures: number;
+  since: string | null;
+  /** When it lets a call through again. */
+  retry_at: string | null;
+  error: string | null;
 }

@@ -17,6 +17,32 @@ export function age(at: string, now: number): string {
   return `${Math.floor(seconds)} s ago`;
 }
 
+/** Until when: `in 3 m 20 s`, or `overdue by 4 s`. */
+export function until(at: string, now: number): string {
+  const seconds = Math.round((Date.parse(at) - now) / 1000);
+  if (!Number.isFinite(seconds)) return "";
+  const length = wholeSpan(Math.abs(seconds));
+  return seconds < 0 ? `overdue by ${length}` : `in ${length}`;
+}
+
+export const isPast = (at: string | null, now: number): boolean => at !== null && Date.parse(at) < now;
+
+/** A duration of whole seconds, in its two largest units: `2 d 3 h`. */
+export function wholeSpan(seconds: number): string {
+  const units: [number, string][] = [...UNITS, [1, "s"]];
+  const first = units.findIndex(([length]) => seconds >= length);
+  if (first < 0) return "0 s";
+  let rest = seconds;
+  return units
+    .slice(first, first + 2)
+    .flatMap(([length, name]) => {
+      const whole = Math.floor(rest / length);
+      rest -= whole * length;
+      return whole > 0 ? [`${whole} ${name}`] : [];
+    })
+    .join(" ");
+}
+
 /** A duration in seconds: `8 ms`, `1.2 s`, `3 m 20 s`. */
 export function span(seconds: number | null | undefined): string {
   if (seconds === null || seconds === undefined) return "";
@@ -98,3 +124,6 @@ function shortJson(value: unknown, most: number): string {
   }
   return isList ? `[${parts.join(", ")}]` : `{${parts.join(", ")}}`;
 }
+
+/** Values in a line; texts without quotes. */
+export const listed = (values: unknown[]): string => values.map((each) => (typeof each === "string" ? each : brief(each))).join(", ");

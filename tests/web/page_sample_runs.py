@@ -27,7 +27,7 @@ def plan(topic: str) -> list[str]:
     return ["search", "read", "write"]
 
 
-@step(name="carry_out", retry=Retry(2, delay=0))
+@step(name="carry_out", retry=Retry(2, delay=0, on=ValueError))
 def work(task: str, topic: str) -> str:
     state = holdfast.state()
     state.setdefault("messages", []).append({"role": "agent", "content": f"{task} on {topic}: done"})

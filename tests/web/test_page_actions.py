@@ -245,15 +245,15 @@ def test_stalled_run_is_reinitialised_with_selected_parts(store: Holdfast, looki
     page = looking.open("inbox")
     card = page.get_by_role("article")
     expect(card).to_contain_text("looping")
-    card.get_by_role("button", name="Reinitialise…").click()
-    box = page.get_by_role("dialog", name="Reinitialise: circles")
+    card.get_by_role("button", name="Reinitialize…").click()
+    box = page.get_by_role("dialog", name="Reinitialize: circles")
     expect(box).to_contain_text("nothing is deleted")
     box.get_by_text("topic", exact=True).click()
     expect(box.get_by_role("checkbox").nth(0)).to_be_visible()
     assert box.get_by_role("checkbox").count() == 2
     looking.shot("reinitialise-light")
     page_sample_runs.stop_circling()
-    _do(page, "Reinitialise: circles", "Reinitialise")
+    _do(page, "Reinitialize: circles", "Reinitialize")
     expect(page.get_by_text("No open questions")).to_be_visible()
     first = store.history("circles").versions(timeline=2)[-1]
     assert first.state == {"topic": "eddies"}

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import page_sample_loops
 import page_sample_runs
 import pytest
 from page_browser import Tab, tab
@@ -24,6 +25,14 @@ def sample_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         page_sample_runs.create_runs(hf)
         with serving(hf, where=where) as served:
             yield served
+
+
+@pytest.fixture(scope="module")
+def loop_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    path = tmp_path_factory.mktemp("loops") / "runs.db"
+    page_sample_loops.create_loops(path)
+    with holdfast.open(path, durability="fast") as hf, serving(hf, where=str(path)) as served:
+        yield served
 
 
 @pytest.fixture
@@ -48,6 +57,17 @@ SCREENS = {
     ),
     "fork": ("run/kelp?version=3&do=fork", "A new run will start with the state of kelp@3"),
 }
+#: Those of a store with loops and a circuit breaker.
+LOOP_SCREENS = {
+    "loops": ("loops", "translations"),
+    "loop": ("loops/nightly%20report", "read by ana"),
+    "damaged-snapshot": ("loops/nightly%20report?snapshot=3", "fails its hash"),
+    "restore": ("loops/nightly%20report?snapshot=2&do=restore", "Kept, because version 2 does not have it"),
+    "configure": ("loops/nightly%20report?do=configure", "An empty field stands for the default."),
+    "loop-question": ("inbox", "assigned to ana"),
+    "breakers": ("storage", "lets a call through"),
+    "open-breaker": ("runs", "A circuit breaker stops calls"),
+}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -55,8 +75,20 @@ SCREENS = {
 def test_every_screen_shows_its_content(
     browser: Browser, sample_server: Served, screen: str, scheme: str
 ) -> None:
-    where, sign = SCREENS[screen]
-    with tab(browser, sample_server, scheme=scheme) as found:
+    _show(browser, sample_server, screen, SCREENS[screen], scheme)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("screen", LOOP_SCREENS)
+def test_every_screen_of_loops_shows_its_content(
+    browser: Browser, loop_server: Served, screen: str, scheme: str
+) -> None:
+    _show(browser, loop_server, screen, LOOP_SCREENS[screen], scheme)
+
+
+def _show(browser: Browser, served: Served, screen: str, what: tuple[str, str], scheme: str) -> None:
+    where, sign = what
+    with tab(browser, served, scheme=scheme) as found:
         page = found.open(where)
         expect(page.get_by_text(sign).first).to_be_visible()
         expect(page.get_by_text("live", exact=True)).to_be_visible()
@@ -83,9 +115,20 @@ def test_view_follows_an_address_that_changed_before_the_page_listened(looking: 
 
 @pytest.mark.parametrize("screen", ["runs", "run", "inbox", "compare", "storage"])
 def test_every_screen_fits_a_phone(browser: Browser, sample_server: Served, screen: str) -> None:
-    where, _ = SCREENS[screen]
-    with tab(browser, sample_server, phone=True) as found:
+    _show_on_a_phone(browser, sample_server, screen, SCREENS[screen])
+
+
+@pytest.mark.parametrize("screen", LOOP_SCREENS)
+def test_every_screen_of_loops_fits_a_phone(browser: Browser, loop_server: Served, screen: str) -> None:
+    _show_on_a_phone(browser, loop_server, screen, LOOP_SCREENS[screen])
+
+
+def _show_on_a_phone(browser: Browser, served: Served, screen: str, what: tuple[str, str]) -> None:
+    where, sign = what
+    with tab(browser, served, phone=True) as found:
         page = found.open(where)
+        # A phone shows one part of a run at a time.
+        expect(page.get_by_text(sign).first).to_be_attached()
         expect(page.get_by_text("live", exact=True)).to_be_visible()
         found.shot(f"{screen}-phone")
         too_wide = page.evaluate(
