@@ -89,7 +89,7 @@ function TryRow({ failed, onChoose }: { failed: Try; onChoose: () => void }) {
 }
 
 function said(step: Listed): string {
-  if (step.damaged) return "its row in the store cannot be read: run holdfast verify";
+  if (step.damaged) return "damaged, it cannot be read: run holdfast verify";
   const parts = [
     step.failed ? (step.error?.message ?? "failed") : step.address && step.kind !== "step" ? step.kind : "",
     step.attempt > 1 ? `attempt ${step.attempt}` : "",

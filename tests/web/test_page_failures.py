@@ -34,6 +34,8 @@ def test_empty_store_explains_the_first_run(store: Holdfast, looking: Tab) -> No
 def test_empty_store_shows_its_other_pages(looking: Tab) -> None:
     page = looking.open("inbox")
     expect(page.get_by_text("No open questions")).to_be_visible()
+    looking.open("loops")
+    expect(page.get_by_text("No loops yet")).to_be_visible()
     looking.open("storage")
     expect(page.get_by_text("No runs yet")).to_be_visible()
     looking.open("run/missing")
@@ -265,7 +267,9 @@ def test_corrupt_version_is_reported_and_the_rest_is_shown(tmp_path: Path, brows
     ):
         page = found.open("run/hurt?version=2")
         expect(page.get_by_label("State").get_by_role("alert")).to_contain_text("version 2 of run 'hurt'")
+        expect(page.get_by_label("Timelines").get_by_role("button")).to_have_count(3)
         found.open("run/hurt?version=3")
+        expect(page.locator(".step-row.error")).to_contain_text("damaged")
         expect(page.get_by_role("treeitem").filter(has_text="marker")).to_contain_text("marked text 2")
         found.check()
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, TypedDict, cast
 
 from msgspec import Meta
 
+from holdfast.errors import CorruptVersion
 from holdfast.history.version import Version
 from holdfast.model.records import StatusFilter
 from holdfast.operator_view.actions import pending_waits
@@ -198,5 +199,9 @@ def list_versions(service: Service, run: str, query: VersionsQuery) -> VersionPa
 def _listed(version: Version, annotations: bool) -> VersionRow:
     if not annotations or version.is_damaged:
         return cast(VersionRow, version_view(version))
-    error = as_json(version.error) if has_failed(version) else None
-    return {**version_view(version), "annotations": as_json(version.annotations), "error": error}
+    try:
+        error = as_json(version.error) if has_failed(version) else None
+        return {**version_view(version), "annotations": as_json(version.annotations), "error": error}
+    except CorruptVersion:
+        # Its row can be read, its pack cannot: the others are listed all the same.
+        return cast(VersionRow, {**version_view(version), "damaged": True})
