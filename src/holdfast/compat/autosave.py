@@ -16,11 +16,10 @@ from __future__ import annotations
 import atexit
 import heapq
 import inspect
-import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial, wraps
 from itertools import count
@@ -44,8 +43,9 @@ from holdfast.log import warn
 from holdfast.model.checks import check_seconds, check_text
 from holdfast.model.names import MAX_STEP, short
 from holdfast.store.process_fork import reset_in_children
-from holdfast.tree.fold import Folded, Folder
+from holdfast.tree.fold import Folded, Folder, Redactor
 from holdfast.tree.sanitize import sanitize as storable
+from holdfast.tree.values import NATIVE
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -62,8 +62,13 @@ class Reading(NamedTuple):
 
     state: Any
     annotations: Any = None
-    #: Returns the same state with replacements for values that cannot be stored; None if there are none.
-    sanitize: Callable[[], Reading] | None = None
+    #: Returns the fields of these names with replacements for values that cannot be stored, and the annotations; None
+    #: if a value that cannot be stored is an error.
+    sanitize: Callable[[Iterable[Any]], Reading] | None = None
+    #: Whether a value can be stored without a loss; the field of another one is sanitized.
+    is_whole: Callable[[Any], bool] | None = None
+    #: Names of fields that probably have such values.
+    doubtful: Collection[Any] = ()
 
 
 class SourceGone(Exception):
@@ -337,18 +342,7 @@ class Autosave:
         while True:
             try:
                 with self._lock:
-                    state, annotations, sanitize = self._read()
-                    most = sys.maxsize if sanitize is None else _MAX_CONTAINERS
-                    folder = Folder(space, context.redact, most=most)
-                    try:
-                        root = folder.fold(state, base)
-                    except UnsupportedValue:
-                        if sanitize is None:
-                            raise
-                        state, annotations, _ = sanitize()
-                        folder = Folder(space, context.redact)
-                        root = folder.fold(state, base)
-                    return _FoldedReading(root, base, folder.arrivals, annotations)
+                    return _fold(self._read(), base, space, context.redact)
             except RuntimeError:  # dictionary changed size during iteration
                 pause = next(pauses, None)
                 if pause is None:
@@ -513,6 +507,38 @@ class _FoldedReading(Folded):
     def __init__(self, root: Any, base: Any, arrivals: list[Any], annotations: Any) -> None:
         super().__init__(root, base, arrivals)
         self.annotations = annotations
+
+
+def _fold(reading: Reading, base: Any, space: object, redact: Redactor | None) -> _FoldedReading:
+    """Freeze a state relative to a base. Fields with values that cannot be stored are sanitized."""
+    state, annotations, sanitize, is_whole, doubtful = reading
+    if sanitize is None:
+        folder = Folder(space, redact)
+        return _FoldedReading(folder.fold(state, base), base, folder.arrivals, annotations)
+    folder = Folder(space, redact, most=_MAX_CONTAINERS, is_whole=is_whole)
+    fields: dict[Any, Any] = dict(state)
+    refused = []
+    for name, value in state.items():
+        try:
+            if name in doubtful:
+                refused.append(name)
+            elif type(value) not in NATIVE:
+                fields[name] = folder.field(name, value, base)
+        except UnsupportedValue:
+            refused.append(name)
+    try:
+        if refused:
+            made = sanitize(refused)
+            fields.update(made.state)
+            annotations = made.annotations
+        if len(fields) == len(state):
+            return _FoldedReading(folder.fold(fields, base), base, folder.arrivals, annotations)
+    except UnsupportedValue:
+        # A name cannot be stored, or there are too many containers.
+        pass
+    made = sanitize(state)
+    folder = Folder(space, redact)
+    return _FoldedReading(folder.fold(made.state, base), base, folder.arrivals, made.annotations)
 
 
 def _reader(source: Any) -> Callable[[], Any]:

@@ -79,7 +79,7 @@ class Committer:
         self._by = by or self
         #: How concurrent changes of one path are merged.
         self.reducers = reducers
-        #: Called with each new state, frozen; raises if the state must not be committed.
+        #: Called with each new state, frozen; raises if the state must not be committed, or the head not moved to it.
         self._check = check
         self._context = context
         self._store = context.store
@@ -241,6 +241,11 @@ class Committer:
                 expected=expected,
                 head=number,
             )
+
+    def check_target(self, number: int, run: RunRecord) -> None:
+        """Raise if the head must not be moved to a version, because of its state."""
+        if self._check is not None:
+            self._check(self._reader_of(run).state(number))
 
     def note_moved(self, number: int) -> None:
         """Record that the head is this version now: the next commit is made from it."""

@@ -478,6 +478,7 @@ class History:
             self.context.rollbacks.check(run, target.number)
             try:
                 if state is None:
+                    self.committer.check_target(target.number, run)
                     move_head(self.context, run, target.record, reason=reason, actor=actor)
                 else:
                     refuse_workflow(run)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import translate
 from itertools import chain, compress, count
 from operator import eq, is_, is_not
@@ -89,6 +89,7 @@ class Folder:
         *,
         consume: bool = True,
         most: int = sys.maxsize,
+        is_whole: Callable[[Any], bool] | None = None,
     ) -> None:
         self.space = space
         self.redact = redact
@@ -98,6 +99,8 @@ class Folder:
         self._has_expired = False
         #: Containers that may be folded: a few shared lists can make up a tree of astronomic size.
         self._left = most
+        #: Whether a leaf can be stored without a loss that matters here; others are refused.
+        self._is_whole = is_whole
         #: Artifacts in folded values that are not in the store yet.
         self.arrivals: list[Any] = []
 
@@ -110,6 +113,19 @@ class Folder:
             return self.value(value, base, 0)
         except UnsupportedValue as error:
             raise paths.name_place(error, part) from None
+
+    def field(self, name: Any, value: Any, base: Any) -> Any:
+        """Return the value of a dict's key, folded in advance; `base` is that of the dict. `UnsupportedValue` leaves
+        nothing behind."""
+        if self.redact is not None and self.redact.hides(name):
+            return REDACTED
+        was = base.get(name, _MISSING) if type(base) in DICTS else _MISSING
+        count = len(self.arrivals)
+        try:
+            return Folded(self.value(value, was, 1), was, ())
+        except UnsupportedValue:
+            del self.arrivals[count:]
+            raise
 
     def value(self, value: Any, base: Any, depth: int) -> Any:
         """Fold a value; paths in `UnsupportedValue` are relative to it."""
@@ -259,6 +275,8 @@ class Folder:
 
     def leaf(self, value: Any, base: Any, depth: int) -> Any:
         """Fold a value that is neither native nor a plain container."""
+        if self._is_whole is not None and not self._is_whole(value):
+            raise UnsupportedValue("a part of the value cannot be stored", type=type(value).__name__)
         if self._cache is not None:
             self._expire_cache()
             known = self._cache.find(value, depth)

@@ -18,13 +18,13 @@ import io
 import types
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import Any
 
 from holdfast.tree import path as paths
-from holdfast.tree.codec import MAX_DEPTH, leaf_ext, open_box, prepare_key
+from holdfast.tree.codec import MAX_DEPTH, REDACTED, leaf_ext, open_box, prepare_key
 from holdfast.tree.frozen import Box
-from holdfast.tree.values import CONTENT, NATIVE, TAGGED, Kind, kind_of, parts_of, restore, tag_of
+from holdfast.tree.object_fields import class_name, is_complete, own_attributes, public_fields
+from holdfast.tree.values import CONTENT, NATIVE, TAGGED, Kind, find_kind, kind_of, parts_of, restore, tag_of
 
 #: Levels of objects within objects whose fields are read: deeper objects are the application, not its state.
 MAX_OBJECTS_DEEP = 8
@@ -62,7 +62,25 @@ def sanitize(
     `package.Names` for a subclass of a built-in type, `package.Plan()` for an object that is stored as a dict, and
     whose path is among those of the replaced parts, too.
     """
-    sanitizer = _Sanitizer(instead, named=classes is not None)
+    return _run(_Sanitizer(instead, named=classes is not None), value, classes)
+
+
+def sanitize_fields(
+    holder: Any,
+    fields: dict[Any, Any],
+    classes: dict[str, str],
+    *,
+    instead: Callable[[Any], Any],
+    is_whole: Callable[[Any], bool],
+    hides: Callable[[Any], bool] | None,
+) -> tuple[Any, list[str]]:
+    """Return a storable, plain copy of fields of an object, and the paths of replaced parts. A storable value that
+    `is_whole` is false for is replaced, too; the values of the keys that `hides` is true for are redacted."""
+    sanitizer = _Sanitizer(instead, named=True, root=holder, is_whole=is_whole, hides=hides)
+    return _run(sanitizer, fields, classes)
+
+
+def _run(sanitizer: _Sanitizer, value: Any, classes: dict[str, str] | None) -> tuple[Any, list[str]]:
     try:
         made = sanitizer.visit(value, 0)
     except Exception:
@@ -76,25 +94,40 @@ def sanitize(
 class _Sanitizer:
     """One pass over one value. A level takes two frames of the stack, or three for an object."""
 
-    def __init__(self, instead: Callable[[Any], Any] | None = None, *, named: bool = False) -> None:
-        self._instead = instead
+    def __init__(
+        self,
+        instead: Callable[[Any], Any] | None = None,
+        *,
+        named: bool = False,
+        root: Any = None,
+        is_whole: Callable[[Any], bool] | None = None,
+        hides: Callable[[Any], bool] | None = None,
+    ) -> None:
+        self._instead, self._is_whole, self._hides = instead, is_whole, hides
         self._named = named
         self.replaced: list[str] = []
         #: Paths and names of classes.
         self.classes: list[tuple[str, str]] = []
         self._path: list[Any] = []
         #: The containers around the current value, by identity, with the length of their paths.
-        self._around: dict[int, int] = {}
+        self._around: dict[int, int] = {} if root is None else {id(root): 0}
         self._seen: set[int] = set()
         self._repeats = 0
         self._objects = 0
         self._objects_deep = 0
+        #: Members of enums whose classes are not registered, by identity: their content, the name that is recorded, and
+        #: the member, so that its identity is not reused.
+        self._members: dict[int, tuple[Any, str, Any]] = {}
 
     def visit(self, value: Any, depth: int) -> Any:
         """Return the storable form of a value at this depth of the tree."""
         if _is_native(value):
             return value
         cls = type(value)
+        member = self._member(value, cls) if self._named else None
+        if member is not None:
+            self._record_class(member[1])
+            return member[0]
         if id(value) in self._around:
             there = _show(self._path[: self._around[id(value)]])
             return self._replace(f"<cycle to {there or 'the root'}>")
@@ -107,11 +140,11 @@ class _Sanitizer:
             if plain is not dict and plain is not list:
                 return self._leaf(value, cls, depth)
             if self._repeats_too_often(value):
-                return self._replace(f"<repeated {_name(cls)}>")
+                return self._replace(f"<repeated {class_name(cls)}>")
             return self._dict(value, depth) if plain is dict else self._list(value, depth)
         except Exception:
             self._rewind(mark)
-            return self._replace(f"<unreadable {_name(cls)}>")
+            return self._replace(f"<unreadable {class_name(cls)}>")
         finally:
             del self._around[id(value)]
 
@@ -164,6 +197,9 @@ class _Sanitizer:
         for key, item in out.items():
             if _is_native(item):
                 continue
+            if self._hides is not None and self._hides(key):
+                out[key] = REDACTED
+                continue
             flat = self._flat(item, depth + 1)
             if flat is not None:
                 out[key] = flat
@@ -181,7 +217,8 @@ class _Sanitizer:
             self._path.append(key)
             if key is not was:
                 self._record_key(key, was)
-            out[key] = self.visit(item, depth + 1)
+            is_hidden = self._hides is not None and self._hides(key)
+            out[key] = REDACTED if is_hidden else self.visit(item, depth + 1)
             self._path.pop()
         return out
 
@@ -198,8 +235,8 @@ class _Sanitizer:
         kind = _kind(value)
         constant = kind is not None and not kind.boxed and not issubclass(cls, tuple | frozenset)
         if not constant and self._repeats_too_often(value):
-            return self._replace(f"<repeated {_name(cls)}>")
-        if kind is not None:
+            return self._replace(f"<repeated {class_name(cls)}>")
+        if kind is not None and (self._is_whole is None or self._is_whole(value)):
             mark = self._mark()
             try:
                 return self._known(value, kind, depth)
@@ -212,10 +249,6 @@ class _Sanitizer:
             self._rewind(mark)
             self._record()
             return made
-        if self._named and issubclass(cls, enum.Enum):
-            plain = value._value_
-            self._record_class(f"{_name(cls)}:{value._name_ or ''}")
-            return plain if type(plain) in NATIVE else f"{value._name_}"
         text = _describe(value, cls)
         if text is not None:
             return self._replace(text)
@@ -224,20 +257,34 @@ class _Sanitizer:
         fields = public_fields(value, cls)
         return self._builtin(value, cls, depth) if fields is None else self._object(value, cls, fields, depth)
 
+    def _member(self, value: Any, cls: type) -> tuple[Any, str, Any] | None:
+        """Return the content of a member of an enum that is not registered, and the name of the member; None for other
+        values."""
+        known = self._members.get(id(value))
+        if known is not None or not issubclass(cls, enum.Enum) or _kind(value) is not None:
+            return known
+        try:
+            plain, name = value._value_, value._name_ or ""
+            made = plain if type(plain) in NATIVE else f"{name}", f"{class_name(cls)}:{name}", value
+        except Exception:
+            return None
+        self._members[id(value)] = made
+        return made
+
     def _subclass(self, value: Any, cls: type, depth: int) -> Any:
         """Return the content of an object of a subclass of a built-in type, and record its class."""
         attributes = own_attributes(value, cls)
         if not attributes:
-            name = _name(cls)
+            name = class_name(cls)
             if issubclass(cls, defaultdict):
                 name = f"{name}:{_name_of_factory(vars(defaultdict)['default_factory'].__get__(value))}"
             self._record_class(name)
             return self._content(value, cls, depth)
-        self._record_class(_name(cls) + OBJECT_MARK)
+        self._record_class(class_name(cls) + OBJECT_MARK)
         self._path.append(CONTENT_KEY)
         content = self._content(value, cls, depth + 1)
         self._path.pop()
-        return {TYPE_KEY: _name(cls), CONTENT_KEY: content, **self._dict(attributes, depth)}
+        return {TYPE_KEY: class_name(cls), CONTENT_KEY: content, **self._dict(attributes, depth)}
 
     def _known(self, value: Any, kind: Kind, depth: int) -> Any:
         """Return a value of a storable type whose parts may not be storable."""
@@ -277,11 +324,11 @@ class _Sanitizer:
             fits = _is_native(item) or (depth + 2 <= MAX_DEPTH and _accepts(leaf_ext, item, depth + 2))
             (kept if fits else lost).append(item)
         if lost and self._named:
-            self._record_class(_name(cls) + OBJECT_MARK)
+            self._record_class(class_name(cls) + OBJECT_MARK)
             self._path.append(CONTENT_KEY)
             listed = self._list([*kept, *lost], depth + 1)
             self._path.pop()
-            return {TYPE_KEY: _name(cls), CONTENT_KEY: listed}
+            return {TYPE_KEY: class_name(cls), CONTENT_KEY: listed}
         if lost:
             self._record()
             return cls([*kept, *_replacements(lost, set(kept), depth + 2)])
@@ -312,19 +359,15 @@ class _Sanitizer:
     def _object(self, value: Any, cls: type, fields: dict[str, Any], depth: int) -> Any:
         """Return a dict of the public fields of an object, and the name of its class."""
         self._objects += 1
-        is_complete = self._named and _is_complete(value, cls, fields)
-        if (
-            self._objects_deep == MAX_OBJECTS_DEEP
-            or self._objects > MAX_OBJECTS
-            or not (fields or is_complete)
-        ):
-            return self._replace(f"<{_name(cls)}>")
+        has_all = self._named and is_complete(value, cls, fields)
+        if self._objects_deep == MAX_OBJECTS_DEEP or self._objects > MAX_OBJECTS or not (fields or has_all):
+            return self._replace(f"<{class_name(cls)}>")
         self._record()
-        if is_complete:
-            self._record_class(_name(cls) + OBJECT_MARK)
+        if has_all:
+            self._record_class(class_name(cls) + OBJECT_MARK)
         self._objects_deep += 1
         try:
-            return {TYPE_KEY: _name(cls), **self._dict(fields, depth)}
+            return {TYPE_KEY: class_name(cls), **self._dict(fields, depth)}
         finally:
             self._objects_deep -= 1
 
@@ -367,7 +410,7 @@ def _are_native(values: Iterable[Any]) -> bool:
 
 def _kind(value: Any) -> Kind | None:
     try:
-        return kind_of(value)
+        return find_kind(value)
     except Exception:
         return None
 
@@ -417,7 +460,7 @@ def _replacement(value: Any, depth: int, *, named: bool = False) -> Any:
             made: Any = tuple(
                 item
                 if _accepts(prepare_key, item, depth)
-                else _describe(item, type(item)) or f"<{_name(type(item))}>"
+                else _describe(item, type(item)) or f"<{class_name(type(item))}>"
                 for item in tuple.__iter__(value)
             )
         else:
@@ -425,7 +468,7 @@ def _replacement(value: Any, depth: int, *, named: bool = False) -> Any:
         prepare_key(made, depth=depth)
         return made
     except Exception:
-        return _short(f"<{_name(cls)}>")
+        return _short(f"<{class_name(cls)}>")
 
 
 def _class_of_key(key: Any, was: Any) -> str | None:
@@ -433,12 +476,12 @@ def _class_of_key(key: Any, was: Any) -> str | None:
     cls = type(was)
     try:
         if issubclass(cls, enum.Enum):
-            return f"{_name(cls)}:{was._name_ or ''}"
+            return f"{class_name(cls)}:{was._name_ or ''}"
         base = next((base for base in (*SCALARS, tuple) if issubclass(cls, base)), None)
         if base is type(key) and base is not None and cls is not base and not own_attributes(was, cls):
             plain: Any = base
             same = plain.__eq__(was, key)
-            return _name(cls) if same is True else None
+            return class_name(cls) if same is True else None
     except Exception:
         return None
     return None
@@ -446,7 +489,7 @@ def _class_of_key(key: Any, was: Any) -> str | None:
 
 def _name_of_factory(factory: Any) -> str:
     """Return the name of the class that makes the missing values of a defaultdict; `?` for another function."""
-    return "" if factory is None else _name(factory) if isinstance(factory, type) else "?"
+    return "" if factory is None else class_name(factory) if isinstance(factory, type) else "?"
 
 
 #: Conversions from a subclass to the class itself that call no method of the subclass.
@@ -470,7 +513,7 @@ _PAUSED = {
 def _describe(value: Any, cls: type) -> str | None:
     """Return a short description of a value without useful fields; None for other values."""
     if issubclass(cls, enum.Enum):
-        return f"<{_name(cls)}.{value.name}>"
+        return f"<{class_name(cls)}.{value.name}>"
     if cls in _FUNCTIONS:
         return f"<function {value.__qualname__}>"
     if cls is types.MethodType:
@@ -478,86 +521,16 @@ def _describe(value: Any, cls: type) -> str | None:
     if cls in _PAUSED:
         return f"<{_PAUSED[cls]} {value.__qualname__}>"
     if issubclass(cls, type):
-        return f"<class {_name(value)}>"
+        return f"<class {class_name(value)}>"
     if issubclass(cls, types.ModuleType):
         return f"<module {value.__name__}>"
     if issubclass(cls, io.IOBase):
         name = getattr(value, "name", None)
         known = type(name) in (str, bytes, int)
-        return f"<{'closed' if value.closed else 'open'} file {name!r}>" if known else f"<{_name(cls)}>"
+        return f"<{'closed' if value.closed else 'open'} file {name!r}>" if known else f"<{class_name(cls)}>"
     if issubclass(cls, dt.date | dt.time):
-        return f"<{_name(cls)} {value.isoformat()}>"
+        return f"<{class_name(cls)} {value.isoformat()}>"
     return None
-
-
-def own_attributes(value: Any, cls: type) -> dict[str, Any]:
-    """Return the attributes that an object of a subclass of a built-in type has in addition to its content."""
-    found: dict[str, Any] = {}
-    for base in cls.__mro__:
-        slots = vars(base).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            with suppress(AttributeError):
-                found[name] = object.__getattribute__(value, name)
-    with suppress(AttributeError):
-        found.update(object.__getattribute__(value, "__dict__"))
-    return found
-
-
-def _is_complete(value: Any, cls: Any, fields: dict[str, Any]) -> bool:
-    """Return whether an object consists of its public fields, so that it can be made of them."""
-    if cls is types.SimpleNamespace:
-        return len(fields) == len(vars(value))
-    if hasattr(cls, "__pydantic_fields__"):
-        return not object.__getattribute__(value, "__pydantic_private__")
-    if hasattr(cls, "__struct_fields__"):
-        return len(fields) == len(cls.__struct_fields__)
-    if cls.__new__ is not object.__new__ or issubclass(cls, BaseException | type):
-        return False
-    names: set[str] = set()
-    for base in cls.__mro__:
-        slots = vars(base).get("__slots__", ())
-        names.update((slots,) if isinstance(slots, str) else slots)
-        if "__slots__" not in vars(base) and base is not object and not hasattr(value, "__dict__"):
-            return False
-    if "__dict__" not in names and not hasattr(value, "__dict__") and not names:
-        return False
-    with suppress(Exception):
-        names.update(object.__getattribute__(value, "__dict__"))
-    names -= {"__dict__", "__weakref__"}
-    missing = object()
-    return all(name in fields or getattr(value, name, missing) is missing for name in names)
-
-
-def public_fields(value: Any, cls: Any) -> dict[str, Any] | None:
-    """Return the public attributes of an object without calling its code; None for a built-in container or scalar and
-    for subclasses, which have other content."""
-    names = [*getattr(cls, "__struct_fields__", ())]
-    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
-        return dict(zip(cls._fields, tuple.__iter__(value), strict=False))
-    if issubclass(cls, CONTENT):
-        return None
-    for base in cls.__mro__:
-        slots = vars(base).get("__slots__", ())
-        names += (slots,) if isinstance(slots, str) else slots
-    found: dict[str, Any] = {"args": list(value.args)} if issubclass(cls, BaseException) else {}
-    for name in names:
-        try:
-            found[name] = object.__getattribute__(value, name)
-        except AttributeError:
-            continue
-    with suppress(Exception):
-        found.update(object.__getattribute__(value, "__dict__"))
-        # Extra attributes of a pydantic model.
-        found.update(object.__getattribute__(value, "__pydantic_extra__") or {})
-    return {name: item for name, item in found.items() if type(name) is str and not name.startswith("_")}
-
-
-def _name(cls: Any) -> str:
-    try:
-        module, name = cls.__module__, cls.__qualname__
-        return str(name) if module == "builtins" else f"{module}.{name}"
-    except Exception:
-        return "nameless"
 
 
 def _show(path: list[Any]) -> str:
@@ -568,7 +541,7 @@ def _show(path: list[Any]) -> str:
 
 
 def _too_deep(cls: type) -> str:
-    return f"<nested too deep: {_name(cls)}>"
+    return f"<nested too deep: {class_name(cls)}>"
 
 
 def _short(text: str) -> str:

@@ -20,6 +20,7 @@ import pathlib
 import zoneinfo
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -294,6 +295,23 @@ def _add(cls: type, kind: Kind) -> None:
 
 def kind_of(value: Any) -> Kind:
     """Return the kind of a value, or raise `UnsupportedValue`."""
+    kind = _known_kind(value)
+    if kind is None:
+        adapter.replace(value, _why_not)
+        kind = _by_type[type(value)]
+    return kind
+
+
+def find_kind(value: Any) -> Kind | None:
+    """Return the kind of a value; None if its class cannot be stored as it is."""
+    kind = _known_kind(value)
+    if kind is None and adapter.is_in_use():
+        with suppress(UnsupportedValue, adapter.Replaced):
+            return kind_of(value)
+    return kind
+
+
+def _known_kind(value: Any) -> Kind | None:
     cls = type(value)
     kind = _by_type.get(cls)
     if kind is None and cls.__module__ == "numpy":
@@ -302,9 +320,6 @@ def kind_of(value: Any) -> Kind:
         kind = numpy_values.kind(value)
         if kind is not None:
             _by_type[cls] = kind
-    if kind is None:
-        adapter.replace(value, _why_not)
-        kind = _by_type[cls]
     return kind
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import enum
+import sys
 import threading
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
@@ -17,6 +19,7 @@ import snapshot_fixtures
 from snapshot_fixtures import taken
 
 import autosave_timers
+import holdfast
 from holdfast import InvalidCall, InvalidSnapshot
 from holdfast.snapshots import Snapshot, SnapshotManager, compare_snapshots
 
@@ -366,3 +369,68 @@ def test_setter_that_cannot_be_undone_is_named(manager: SnapshotManager) -> None
     once = Once()
     with pytest.raises(InvalidSnapshot, match="could not be put back: 'a'"):
         manager.restore_from_snapshot("run-1", once, taken(manager, {"a": 3, "b": 5}))
+
+
+def test_comparison_finds_a_value_of_another_class(manager: SnapshotManager) -> None:
+    """Equal as they are stored."""
+    one = taken(manager, {"s": {"x": Status.RUNNING, "y": 1}, "an odd name": Status.RUNNING, "n": 1})
+    two = taken(manager, {"s": {"x": "running", "y": 2}, "an odd name": "running", "n": 1})
+    same = {"from": "running", "to": "running"}
+    assert compare_snapshots(one, two, nested=True) == {
+        "s": {"x": same, "y": {"from": 1, "to": 2}},
+        "an odd name": same,
+    }
+    deep = compare_snapshots(one, two, deep=True)
+    assert set(deep) == {"s.x", "s.y", '["an odd name"]'}
+    assert deep["s.x"]["to"] is None
+    assert compare_snapshots(one, one, deep=True) == compare_snapshots(one, one) == {}
+
+
+def calls_of(function: Callable[[], object]) -> int:
+    """Return how many calls of Python functions a function makes."""
+    count = 0
+
+    def record(_frame: object, event: str, _arg: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(record)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_value_that_cannot_be_stored_does_not_slow_down_other_fields(manager: SnapshotManager) -> None:
+    """Only its own field is sanitized."""
+    steps = {f"step-{number}": {"status": "completed", "output": [number]} for number in range(300)}
+    found = {}
+    for name, value in (("plain", "running"), ("enum", Status.RUNNING), ("function", print)):
+        state: dict[str, Any] = {"steps": copy.deepcopy(steps), "odd": value}
+        manager.create_snapshot(name, state)
+        found[name] = calls_of(lambda name=name, state=state: manager.create_snapshot(name, state))  # type: ignore[misc]
+    assert max(found.values()) < 1.5 * found["plain"]
+
+
+def test_artifact_in_a_redacted_field_is_not_stored() -> None:
+    with holdfast.open(":memory:", redact=["*token*"]) as hf, SnapshotManager(10, hf) as manager:
+        secret = holdfast.artifact(b"secret" * 20_000)
+        assert (
+            taken(manager, {"token": secret, "deep": {"token": secret}, "odd": print}).token == "[redacted]"
+        )
+        assert hf.stats().artifacts == 0
+        assert taken(manager, {"page": holdfast.artifact(b"page" * 20_000)}).page.read()
+        assert hf.stats().artifacts == 1
+
+
+def test_names_within_a_redacted_value_are_not_listed() -> None:
+    with holdfast.open(":memory:", redact=["*token*"]) as hf, SnapshotManager(10, hf) as manager:
+        state = {
+            "token": {"secret name": Status.RUNNING, "call": print},
+            "n": Status.RUNNING,
+            1: {"token": len},
+        }
+        made = taken(manager, state)
+        assert made.state == {"token": "[redacted]", "n": "running", 1: {"token": "[redacted]"}}
+        assert (set(made.types), made.replaced) == ({"n"}, ())

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import threading
 import uuid
+from collections import UserDict
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import attrs
+import msgspec
+import pydantic
 import pytest
 import snapshot_fixtures
 from snapshot_fixtures import Model, Plan, RunStore, Unregistered, taken
@@ -294,3 +299,117 @@ def test_object_that_refers_to_itself_is_stored_once(manager: SnapshotManager) -
     fresh.name = "b"
     manager.restore_from_snapshot("run-1", fresh, snapshot)
     assert (fresh.name, fresh.children) == ("a", [fresh])
+
+
+class Getter:
+    """A store that gives a copy of its state."""
+
+    def __init__(self, state: Any) -> None:
+        self._state = state
+
+    def get_state(self) -> Any:
+        return copy.copy(self._state)
+
+
+class Labelled:
+    def __init__(self) -> None:
+        self.n = 1
+
+    @property
+    def label(self) -> str:
+        return f"n={self.n}"
+
+
+class Stored(Labelled):
+    """An object that writes a field elsewhere."""
+
+    written: ClassVar[list[int]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    @property
+    def n(self) -> int:
+        return 1
+
+    @n.setter
+    def n(self, value: int) -> None:
+        self.written.append(value)
+
+
+class Number(pydantic.BaseModel):
+    n: int = 1
+
+
+class NumberStruct(msgspec.Struct):
+    n: int = 1
+
+
+@attrs.define
+class NumberAttrs:
+    n: int = attrs.field(default=1, validator=attrs.validators.instance_of(int))
+
+
+def test_copies_of_every_kind_are_refused(manager: SnapshotManager) -> None:
+    states: list[Any] = [Number(), NumberStruct(), NumberAttrs(), Labelled(), UserDict(n=1), {"n": 1}]
+    for state in states:
+        store = Getter(state)
+        snapshot = taken(manager, store.get_state())
+        with pytest.raises(InvalidCall, match="is a copy"):
+            manager.restore_from_snapshot("run-1", store.get_state(), snapshot)
+        kept = store.get_state()
+        assert manager.restore_from_snapshot("run-1", kept, snapshot).fields == ("n",)
+    snapshot = taken(manager, {"n": 5})
+    manager.restore_from_snapshot("run-1", Stored(), snapshot)
+    assert Stored.written[-1] == 5
+
+
+def test_set_state_that_has_to_be_awaited_is_refused(manager: SnapshotManager) -> None:
+    class Store:
+        def __init__(self) -> None:
+            self.state = {"n": 1}
+
+        def get_state(self) -> dict[str, int]:
+            return self.state
+
+        async def set_state(self, state: dict[str, int]) -> None:
+            self.state = state
+
+    store = Store()
+    snapshot = taken(manager, {"n": 2})
+    with pytest.raises(InvalidCall, match="awaited"):
+        manager.restore_from_snapshot("run-1", store, snapshot)
+    assert store.state == {"n": 1}
+
+
+class ApiError(Exception):
+    def __init__(self, code: Any) -> None:
+        super().__init__("refused")
+        self.code, self.status = code, 429
+
+
+def test_parts_of_errors_that_cannot_be_stored_are_listed(manager: SnapshotManager) -> None:
+    group = ExceptionGroup("several", [ApiError(len), ValueError("x")])
+    snapshot = through_json(manager, taken(manager, {"error": ApiError(print), "group": group}))
+    into: dict[str, Any] = {}
+    done = manager.restore_from_snapshot("run-1", into, snapshot)
+    assert done.not_restored == ("error.code", "group.exceptions[0].code")
+    assert (type(into["error"]), into["error"].args, into["error"].status) == (ApiError, ("refused",), 429)
+    with pytest.raises(InvalidSnapshot, match=r"error\.code"):
+        manager.restore_from_snapshot("run-1", into, snapshot, strict=True)
+
+
+def test_causes_of_errors_are_restored(manager: SnapshotManager) -> None:
+    try:
+        try:
+            raise ApiError(3)
+        except ApiError as error:
+            raise ValueError("no answer") from error
+    except ValueError as error:
+        state: dict[str, Any] = {"step_results": {"a": {"status": "failed", "error": error}}}
+    snapshot = through_json(manager, taken(manager, state))
+    into: dict[str, Any] = {}
+    assert manager.restore_from_snapshot("run-1", into, snapshot, strict=True).not_restored == ()
+    found = into["step_results"]["a"]["error"]
+    assert (type(found), found.args) == (ValueError, ("no answer",))
+    assert (type(found.__cause__), found.__cause__.code) == (ApiError, 3)

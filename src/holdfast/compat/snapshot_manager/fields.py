@@ -12,18 +12,22 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections import OrderedDict
+from collections import OrderedDict, UserDict
 from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
 from functools import partial
-from types import SimpleNamespace
+from types import GetSetDescriptorType, MemberDescriptorType, SimpleNamespace
 from typing import Any, NamedTuple
+
+import msgspec
 
 from holdfast.errors import InvalidCall, InvalidSnapshot
 from holdfast.execution.exception_codec import describe
 from holdfast.model.names import short
 from holdfast.tree.fold import Folder, same
-from holdfast.tree.sanitize import TYPE_KEY, public_fields, sanitize
+from holdfast.tree.object_fields import public_fields
+from holdfast.tree.sanitize import TYPE_KEY, sanitize_fields
+from holdfast.tree.values import split_error
 
 #: Maximum depth of functions that return functions.
 _MAX_DEPTH = 4
@@ -32,6 +36,8 @@ MISSING: Any = object()
 
 #: Value of `TYPE_KEY` in the dict for an error whose class is not registered. No class has this name.
 ERROR = "exception"
+#: The key of the names of its attributes that could not be stored.
+LOST = "lost"
 
 
 class StorableFields(NamedTuple):
@@ -44,18 +50,52 @@ class StorableFields(NamedTuple):
     classes: dict[str, str]
 
 
-def storable_fields(holder: Any, fields: dict[Any, Any]) -> StorableFields:
-    """Return the fields of an object in storable form."""
+def storable_fields(
+    holder: Any, fields: dict[Any, Any], hides: Callable[[Any], bool] | None = None
+) -> StorableFields:
+    """Return the fields of an object in storable form, without the values of the keys that are hidden."""
 
     def instead(value: Any) -> Any:
         """Describe an error whose class is not registered: its message and its traceback."""
-        if value is holder:
-            return "<cycle to the root>"
-        return {TYPE_KEY: ERROR, **describe(value)} if isinstance(value, BaseException) else NotImplemented
+        if not isinstance(value, BaseException):
+            return NotImplemented
+        facts = describe(value)
+        _name_lost_parts(value, facts)
+        return {TYPE_KEY: ERROR, **facts}
 
     classes: dict[str, str] = {}
-    made, replaced = sanitize(fields, instead=instead, classes=classes)
+    made, replaced = sanitize_fields(holder, fields, classes, instead=instead, is_whole=is_whole, hides=hides)
     return StorableFields(made, replaced, classes)
+
+
+def is_whole(value: Any) -> bool:
+    """Return whether a value is stored with all that belongs to it: an error without its causes is not."""
+    if not issubclass(type(value), BaseException):
+        return True
+    with suppress(Exception):
+        return value.__cause__ is value.__context__ is None
+    return False
+
+
+def _name_lost_parts(error: BaseException, facts: dict[str, Any]) -> None:
+    """Add the names of the attributes that cannot be stored to the description of an error, and of its causes."""
+    if "same_as" in facts:
+        return
+    with suppress(Exception):
+        args, attributes = split_error(error)
+        kept = facts.get("attributes", {})
+        lost = [name for name in attributes if name not in kept and not name.startswith("__")]
+        if args and "args" not in facts:
+            lost.append("args")
+        if lost:
+            facts[LOST] = lost
+    for name in ("cause", "context"):
+        below, other = facts.get(name), getattr(error, f"__{name}__", None)
+        if isinstance(other, BaseException) and isinstance(below, dict) and "skipped" not in facts:
+            _name_lost_parts(other, below)
+    if isinstance(error, BaseExceptionGroup) and not facts.get("left_out"):
+        for other, below in zip(error.exceptions, facts.get("errors", ()), strict=False):
+            _name_lost_parts(other, below)
 
 
 def holder_of(store: Any, depth: int = 0) -> Any:
@@ -74,8 +114,7 @@ def holder_of(store: Any, depth: int = 0) -> Any:
         raise InvalidCall(
             f"{describe_store(store)} returns a function that returns a function …: give the object with the fields"
         )
-    if inspect.iscoroutinefunction(give):
-        raise InvalidCall(f"{describe_store(give)} has to be awaited: give a plain function")
+    _refuse_async(give)
     with suppress(ValueError):  # some built-in functions have no signature
         try:
             inspect.signature(give).bind()
@@ -103,6 +142,11 @@ def fields_of(holder: Any) -> dict[Any, Any]:
             "whose attributes do not start with an underscore, a dict, or a function that returns one"
         )
     return found
+
+
+def _refuse_async(function: Any) -> None:
+    if inspect.iscoroutinefunction(function):
+        raise InvalidCall(f"{describe_store(function)} has to be awaited: give a plain function")
 
 
 def _is_function(store: Any) -> bool:
@@ -142,23 +186,45 @@ def _references() -> int:
 TEMPORARY = _references()
 
 
-#: Setters of attributes that do nothing else.
-_PLAIN_SETTERS: tuple[Any, ...] = (object.__setattr__, SimpleNamespace.__setattr__)
+#: Setters of attributes and of items that do nothing else.
+_PLAIN_SETTERS: tuple[Any, ...] = (
+    object.__setattr__,
+    SimpleNamespace.__setattr__,
+    msgspec.Struct.__setattr__,
+)
+_PLAIN_ITEM_SETTERS: tuple[Any, ...] = (
+    dict.__setitem__,
+    OrderedDict.__setitem__,
+    UserDict.__setitem__,
+)
+#: Descriptors that write to the object itself.
+_PLAIN_DESCRIPTORS = (MemberDescriptorType, GetSetDescriptorType)
+
+
+def _writes_elsewhere(attribute: Any) -> bool:
+    """Return whether an attribute of a class may write to another object when it is set."""
+    if isinstance(attribute, property):
+        return attribute.fset is not None
+    return hasattr(type(attribute), "__set__") and not isinstance(attribute, _PLAIN_DESCRIPTORS)
 
 
 def refuse_temporary(store: Any) -> None:
     """Raise `InvalidCall` for an object that only the current call refers to, if writing to it has no effect outside.
     The caller has established that nothing else refers to it."""
-    if isinstance(store, dict):
-        is_plain = type(store).__setitem__ in (dict.__setitem__, OrderedDict.__setitem__)
+    cls = type(store)
+    if isinstance(store, dict | UserDict):
+        is_plain = cls.__setitem__ in _PLAIN_ITEM_SETTERS
     else:
-        cls = type(store)
         is_plain = (
             not _is_function(store)
             and _method(store, "get_state") is None
             and not isinstance(store, Mapping)
-            and (cls.__setattr__ in _PLAIN_SETTERS or hasattr(cls, "__pydantic_fields__"))
-            and not any(isinstance(inspect.getattr_static(cls, name, None), property) for name in dir(cls))
+            and (
+                cls.__setattr__ in _PLAIN_SETTERS
+                or hasattr(cls, "__pydantic_fields__")
+                or getattr(cls, "__attrs_own_setattr__", False) is True
+            )
+            and not any(_writes_elsewhere(inspect.getattr_static(cls, name, None)) for name in dir(cls))
             and bool(public_fields(store, cls))
         )
     if is_plain:
@@ -184,6 +250,7 @@ class Target:
         self._set_state: Callable[[Any], Any] | None = None
         method = None if _is_function(store) else _method(store, "set_state")
         if method is not None and _method(store, "get_state") is not None:
+            _refuse_async(method)
             self._set_state = method
         self._store = store
         #: The object that holds the fields.
@@ -279,8 +346,9 @@ class Target:
             if left
             else "is unchanged"
         )
+        refusing = self.holder if self._set_state is None else self._store
         return InvalidSnapshot(
-            f"{type(self.holder).__name__} refused the snapshot{where}, and {state}: "
+            f"{type(refusing).__name__} refused the snapshot{where}, and {state}: "
             f"{type(error).__name__}: {error!s:.300}",
             field=name,
             unchanged=not left,

@@ -31,9 +31,13 @@ NAMES = {
 }
 CAMEL = {snake: camel for camel, snake in NAMES.items()}
 
-#: Statuses of a run and of a step, in lower case.
-RUN_STATUSES = ("pending", "running", "completed", "failed", "suspended", "paused", "cancelled")
+#: Statuses of a run and of a step, in lower case: those of KaibanJS, and two that runs in Python often have.
+RUN_STATUSES = (
+    "initial", "running", "paused", "resumed", "completed", "failed", "suspended", "pending", "cancelled",
+)  # fmt: skip
 STEP_STATUSES = ("running", "completed", "failed", "suspended")
+#: What an entry of the log is about.
+LOG_TYPES = ("status", "step")
 
 #: The last second that a number can mean before it can only be milliseconds: the year 5138.
 LAST_SECOND = 100_000_000_000
@@ -58,16 +62,29 @@ _MARKS = ("runId", "workflowId", "timestamp")
 
 def _status(names: tuple[str, ...]) -> dict[str, Any]:
     """Return the schema of a status in any case."""
-    return {"type": "string", "pattern": f"^(?i:{'|'.join(names)})$"}
+    # `$` alone also matches before a line break at the end.
+    return {"type": "string", "pattern": f"^(?i:{'|'.join(names)})$(?!\\n)"}
 
 
+_NUMBERS: dict[str, Any] = {"type": "array", "items": {"type": "number"}}
+_OBJECTS: dict[str, Any] = {"type": "array", "items": {"type": "object"}}
 _STEP: dict[str, Any] = {
     "type": "object",
     "properties": {
         "status": _status(STEP_STATUSES),
-        "suspended_path": {"type": "array", "items": {"type": "number"}},
+        "suspended_path": _NUMBERS,
+        "suspendedPath": _NUMBERS,
     },
     "required": ["status"],
+}
+_LOG: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "type": {"enum": list(LOG_TYPES)},
+        "status": _status(RUN_STATUSES),
+        "step_status": _status(STEP_STATUSES),
+        "stepStatus": _status(STEP_STATUSES),
+    },
 }
 
 #: JSON Schema of the fields of the original, by their names in Python; statuses in any case.
@@ -78,16 +95,13 @@ RUN_SCHEMA: dict[str, Any] = {
         "workflow_id": {"type": "string"},
         "status": _status(RUN_STATUSES),
         "step_results": {"type": "object", "additionalProperties": _STEP},
-        "execution_path": {"type": "array", "items": {"type": "number"}},
-        "suspended_paths": {
-            "type": "object",
-            "additionalProperties": {"type": "array", "items": {"type": "number"}},
-        },
-        "events": {"type": "array"},
-        "execution_graph": {"type": "array"},
+        "execution_path": _NUMBERS,
+        "suspended_paths": {"type": "object", "additionalProperties": _NUMBERS},
+        "events": _OBJECTS,
+        "execution_graph": _OBJECTS,
         "result": {},
         "error": {},
-        "logs": {"type": "array"},
+        "logs": {"type": "array", "items": _LOG},
         "execution_context": {"type": "object"},
     },
     "required": ["run_id", "workflow_id", "status", "step_results"],
@@ -120,11 +134,42 @@ def problems(document: dict[str, Any]) -> list[str]:
         found.append(
             f"timestamp is {time!r:.60}: KaibanJS gives milliseconds since 1970, such as 1700000000000"
         )
+    found += _odd_status("status", document, "status", RUN_STATUSES)
     for name, step in document["stepResults"].items():
-        status = step.get("status") if isinstance(step, dict) else None
-        if not isinstance(status, str) or status.lower() not in STEP_STATUSES:
-            found.append(f"stepResults.{name:.60}.status is {status!r:.60}")
+        where = f"stepResults.{name:.60}"
+        if not isinstance(step, dict):
+            found.append(f"{where} is a {type(step).__name__}")
+            continue
+        found += _odd_status(f"{where}.status", step, "status", STEP_STATUSES)
+        found += _odd_items(f"{where}.suspendedPath", step.get("suspendedPath") or [], (int, float))
+    found += _odd_items("executionPath", document["executionPath"], (int, float))
+    for name, path in document["suspendedPaths"].items():
+        found += _odd_items(f"suspendedPaths.{name:.60}", path, (int, float))
+    for name in ("events", "executionGraph", "logs"):
+        found += _odd_items(name, document[name], (dict,))
+    for index, entry in enumerate(each for each in document["logs"] if isinstance(each, dict)):
+        where = f"logs[{index}]"
+        found += _odd_status(f"{where}.type", entry, "type", LOG_TYPES)
+        for key, names in (("status", RUN_STATUSES), ("stepStatus", STEP_STATUSES)):
+            found += _odd_status(f"{where}.{key}", entry, key, names) if entry.get(key) is not None else []
     return found
+
+
+def _odd_status(where: str, holder: dict[str, Any], key: str, names: tuple[str, ...]) -> list[str]:
+    """Return the problem of a text that is none of some names in any case."""
+    value = holder.get(key)
+    is_known = isinstance(value, str) and value.lower() in names
+    return [] if is_known else [f"{where} is {value!r:.60}, not one of {', '.join(names)}"]
+
+
+def _odd_items(where: str, items: Any, kinds: tuple[type, ...]) -> list[str]:
+    """Return the problem of the first item of a list that is of another type."""
+    if not isinstance(items, list):
+        return [f"{where} is a {type(items).__name__}"]
+    for index, item in enumerate(items):
+        if not isinstance(item, kinds) or isinstance(item, bool):
+            return [f"{where}[{index}] is a {type(item).__name__}"]
+    return []
 
 
 def read(document: dict[str, Any]) -> dict[str, Any]:
@@ -135,10 +180,11 @@ def read(document: dict[str, Any]) -> dict[str, Any]:
         raise InvalidSnapshot(
             f"this snapshot of KaibanJS cannot be imported: {'; '.join(found[:20])}", problems=tuple(found)
         )
-    state = {
-        NAMES.get(name, name): value
+    state = {name: value for name, value in document.items() if name not in NAMES}
+    state |= {
+        NAMES[name]: value
         for name, value in document.items()
-        if name not in ("version", "timestamp")
+        if name in NAMES and name not in ("version", "timestamp")
     }
     return {
         "run": document["runId"],

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 from holdfast import engine
 from holdfast.compat.autosave import Autosave, FailureLog, Reading
@@ -29,6 +28,7 @@ from holdfast.compat.snapshot_manager.fields import (
     Target,
     fields_of,
     holder_of,
+    is_whole,
     refuse_temporary,
     storable_fields,
 )
@@ -41,6 +41,7 @@ from holdfast.compat.snapshot_manager.snapshot import (
     Snapshot,
     check_snapshot_run,
     document_of,
+    id_text,
     meta_of,
     of_version,
     read_document,
@@ -100,8 +101,8 @@ class SnapshotManager:
             self._hf = engine.open(":memory:" if history is None else history)
         self._lock = threading.Lock()
         self._failures: dict[str, FailureLog] = {}
-        #: Runs whose last snapshot had values that cannot be stored.
-        self._sanitized: set[str] = set()
+        #: Names of the fields that could not be stored as they were in the last snapshot of a run.
+        self._sanitized: dict[str, frozenset[Any]] = {}
         #: Reasons why snapshots are damaged, by run and number.
         self._damaged: dict[tuple[str, int], str] = {}
         self._savers: weakref.WeakSet[Autosave] = weakref.WeakSet()
@@ -350,7 +351,15 @@ class SnapshotManager:
     # Internals
 
     def _read(self, run_id: str, store: Any, workflow_id: str | None) -> Reading:
-        return read_store(run_id, store, workflow_id, schema=self._schema, sanitized=self._sanitized)
+        redact = self.history(run_id).context.redact
+        return read_store(
+            run_id,
+            store,
+            workflow_id,
+            schema=self._schema,
+            sanitized=self._sanitized,
+            hides=None if redact is None else redact.hides,
+        )
 
     def read(self, run_id: str, store: Any, workflow_id: str | None) -> Reading:
         """Return the content of a timed snapshot."""
@@ -423,44 +432,40 @@ def read_store(
     workflow_id: str | None,
     *,
     schema: StateSchema | None = None,
-    sanitized: set[str] | None = None,
+    sanitized: dict[str, frozenset[Any]] | None = None,
+    hides: Callable[[Any], bool] | None = None,
 ) -> Reading:
     """Return the content of a snapshot of a store; raise `InvalidSnapshot` if the store belongs to another
-    run. If the run is in `sanitized`, values that cannot be stored are replaced at once."""
-    before: tuple[str, ...] = ()
-    types: dict[str, str] = {}
+    run. `sanitized` has the names of the fields, by run, whose values could not be stored as they were last time."""
+    known: dict[str, frozenset[Any]] = {} if sanitized is None else sanitized
     if isinstance(store, Snapshot):
         _must_match("the snapshot", RUN_ID, run_id, store.run_id)
-        before, types, own, holder = store.replaced, store.types, store.workflow_id, store
         fields: dict[Any, Any] = store.state
+        own, meta = store.workflow_id, (store.replaced, store.types)
     else:
         holder = holder_of(store)
-        fields = fields_of(holder)
-        own = id_text(fields.get(WORKFLOW_ID))
+        fields = dict.copy(fields_of(holder))
+        own, meta = id_text(fields.get(WORKFLOW_ID)), ((), {})
+    workflow = workflow_id or own
     _must_match("the store", RUN_ID, run_id, fields.get(RUN_ID))
     _must_match("the store", WORKFLOW_ID, workflow_id, own)
 
-    def sanitize() -> Reading:
-        state, replaced, classes = storable_fields(holder, fields)
-        if sanitized is not None and (replaced or classes):
-            if len(sanitized) >= _MAX_RUNS:
-                sanitized.clear()
-            sanitized.add(run_id)
-        elif sanitized is not None:
-            sanitized.discard(run_id)
-        if schema is not None:
-            schema.check(state)
-        meta = meta_of(workflow_id or own, dict.fromkeys((*before, *replaced)), {**types, **classes})
-        return Reading(state, meta)
+    def sanitize(names: Iterable[Any]) -> Reading:
+        state, replaced, classes = storable_fields(holder, {name: fields[name] for name in names}, hides)
+        if len(known) >= _MAX_RUNS:
+            known.clear()
+        known[run_id] = frozenset(names) if replaced or classes else frozenset()
+        return Reading(state, meta_of(workflow, dict.fromkeys(replaced), classes))
 
-    if schema is not None or (sanitized is not None and run_id in sanitized):
-        return sanitize()
-    return Reading(fields, meta_of(workflow_id or own, before, types), sanitize)
-
-
-def id_text(value: Any) -> str | None:
-    """Return an id as text; None if the value is not an id."""
-    return str(value) or None if isinstance(value, str | int | UUID) else None
+    if isinstance(store, Snapshot):
+        reading = Reading(fields, meta_of(workflow, *meta))
+    elif schema is None:
+        return Reading(fields, meta_of(workflow, *meta), sanitize, is_whole, known.get(run_id, ()))
+    else:
+        reading = sanitize(fields)
+    if schema is not None:
+        schema.check(reading.state)
+    return reading
 
 
 def _must_match(what: str, name: str, wanted: str | None, value: Any) -> None:

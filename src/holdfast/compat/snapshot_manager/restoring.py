@@ -29,14 +29,15 @@ from typing import Any
 
 import msgspec
 
-from holdfast.compat.snapshot_manager.fields import ERROR, MISSING, Target, storable_fields
+from holdfast.compat.snapshot_manager.fields import ERROR, LOST, MISSING, Target, storable_fields
 from holdfast.compat.snapshot_manager.snapshot import Snapshot
 from holdfast.errors import InvalidSnapshot, StepFailed
 from holdfast.execution.exception_codec import revive
 from holdfast.tree import path as paths
 from holdfast.tree.codec import REDACTED
 from holdfast.tree.frozen import thaw
-from holdfast.tree.sanitize import CONTENT_KEY, KEY_MARK, OBJECT_MARK, SCALARS, TYPE_KEY, public_fields
+from holdfast.tree.object_fields import class_name, public_fields
+from holdfast.tree.sanitize import CONTENT_KEY, KEY_MARK, OBJECT_MARK, SCALARS, TYPE_KEY
 from holdfast.tree.values import MODEL_STATE, NATIVE, find_tag, join_dataclass
 
 #: Values and annotations that are looked at to find classes.
@@ -255,8 +256,7 @@ class _Graft:
             fields = {name: item for name, item in value.items() if name != TYPE_KEY}
             if value[TYPE_KEY] == ERROR:
                 error = revive(fields)
-                if isinstance(error, StepFailed) and not str(fields.get("type")).endswith("StepFailed"):
-                    self.not_restored.append(paths.show(path))
+                self.not_restored += (paths.show([*path, *part]) for part in _lost_parts(fields, error))
                 return error
             kind = type(live)
             if live is not MISSING and f"{kind.__module__}.{kind.__qualname__}" == value[TYPE_KEY]:
@@ -298,6 +298,24 @@ class _Graft:
         for name, item in fields.items():
             new = self.value(item, current.get(name, MISSING), (*path, name))
             object.__setattr__(made, name, new)
+
+
+def _lost_parts(facts: Any, error: BaseException | None) -> Iterator[tuple[Any, ...]]:
+    """Yield the places within an error that are not as they were: the error itself is `()`."""
+    if not isinstance(facts, dict) or "same_as" in facts:
+        return
+    if error is None or (isinstance(error, StepFailed) and not str(facts.get("type")).endswith("StepFailed")):
+        yield ()
+        return
+    lost = facts.get(LOST)
+    yield from ((name,) for name in (lost if isinstance(lost, list) else ()) if isinstance(name, str))
+    for name in ("cause", "context"):
+        for below in _lost_parts(facts.get(name), getattr(error, f"__{name}__")):
+            yield (f"__{name}__", *below)
+    if isinstance(error, BaseExceptionGroup) and isinstance(facts.get("errors"), list):
+        for number, (other, one) in enumerate(zip(error.exceptions, facts["errors"], strict=False)):
+            for below in _lost_parts(one, other):
+                yield ("exceptions", number, *below)
 
 
 # Making objects
@@ -378,13 +396,13 @@ class _Classes:
     def find(self, name: str, live: Any = MISSING) -> type | None:
         """Return the class of a name: that of the store's current value at this place, one of Python, a registered one,
         or the only one of this name that can be reached from the store."""
-        if live is not MISSING and _class_name(type(live)) == name:
+        if live is not MISSING and class_name(type(live)) == name:
             return type(live)
         plain = _PLAIN.get(name)
         if plain is not None:
             return plain
         known = find_tag(name)
-        if known is not None and _class_name(known[0]) == name:
+        if known is not None and class_name(known[0]) == name:
             return known[0]
         if self._found is None:
             self._found = _reachable_classes(self._target.holder, self._target.fields)
@@ -410,7 +428,7 @@ def _reachable_classes(holder: Any, fields: dict[Any, Any]) -> dict[str, type | 
             cls = value if isinstance(value, type) else type(value)
             if cls not in classes:
                 classes.add(cls)
-                name = _class_name(cls)
+                name = class_name(cls)
                 found[name] = cls if found.get(name, cls) is cls else None
                 pending.extend(_annotated(cls))
     return found
@@ -450,8 +468,3 @@ def _classes_in(hint: Any) -> Iterator[type]:
         yield hint
     for part in typing.get_args(hint):
         yield from _classes_in(part)
-
-
-def _class_name(cls: Any) -> str:
-    module, name = cls.__module__, cls.__qualname__
-    return str(name) if module == "builtins" else f"{module}.{name}"

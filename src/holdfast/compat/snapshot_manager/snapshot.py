@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -23,6 +25,7 @@ from holdfast.history.snapshot import Validation
 from holdfast.history.version import Version
 from holdfast.model.names import MAX_ID, check_run_id, printable, short, suggest
 from holdfast.tree import diff as trees
+from holdfast.tree import path as paths
 from holdfast.tree.codec import open_box
 from holdfast.tree.fold import Folder, same
 from holdfast.tree.frozen import FrozenDict, reveal
@@ -31,6 +34,8 @@ from holdfast.tree.frozen import FrozenDict, reveal
 PREFIX = "snapshots/"
 
 RUN_ID, WORKFLOW_ID = "run_id", "workflow_id"
+#: What follows a place in a path that is the place or below it.
+_AFTER = ("", ".", "[", "#")
 _CAPITAL = re.compile(r"(?<=[a-z0-9])[A-Z]")
 
 
@@ -113,33 +118,35 @@ def compare_snapshots(
         one, two = getattr(a, name), getattr(b, name)
         if one != two:
             found[name] = {"from": one, "to": two}
+    # Values may be equal as they are stored, and of other classes.
+    types = [path for path in {**a.types, **b.types} if a.types.get(path) != b.types.get(path)]
     if deep:
         table = trees.fields(change for change in trees.changes(old, new) if change.path)
+        for path in types:
+            table.setdefault(path, {"from": a.types.get(path), "to": b.types.get(path)})
         return found | table
-    types = _types_by_field(a), _types_by_field(b)
     for name in {**old, **new}:
-        has_same_types = types[0].get(str(name)) == types[1].get(str(name))
-        if has_same_types and name in old and name in new and same(old[name], new[name]):
+        retyped = _below(paths.show([name]), types)
+        if not retyped and name in old and name in new and same(old[name], new[name]):
             continue
         was, now = a.state.get(name), b.state.get(name)
         if nested and isinstance(was, Mapping) and isinstance(now, Mapping):
             found[name] = {
                 key: {"from": was.get(key), "to": now.get(key)}
                 for key in {**was, **now}
-                if key not in was or key not in now or not same(old[name][key], new[name][key])
+                if key not in was
+                or key not in now
+                or not same(old[name][key], new[name][key])
+                or _below(paths.show([name, key]), retyped)
             }
         if not found.get(name):
             found[name] = {"from": was, "to": now}
     return found
 
 
-def _types_by_field(snapshot: Snapshot) -> dict[str, list[tuple[str, str]]]:
-    """Return the classes of values by the field that they are in."""
-    found: dict[str, list[tuple[str, str]]] = {}
-    for path, name in sorted(snapshot.types.items()):
-        field = re.split(r"[.\[#]", path, maxsplit=1)[0]
-        found.setdefault(field, []).append((path, name))
-    return found
+def _below(place: str, listed: list[str]) -> list[str]:
+    """Return the paths that are a place or below it."""
+    return [path for path in listed if path.startswith(place) and path[len(place) : len(place) + 1] in _AFTER]
 
 
 def validate_snapshot(snapshot: Any) -> Validation:
@@ -150,12 +157,10 @@ def validate_snapshot(snapshot: Any) -> Validation:
         if isinstance(snapshot, Snapshot):
             return documents.validate(document_of(snapshot))
         foreign = kaiban.parse(snapshot)
-        if foreign is not None:
-            return Validation(tuple(kaiban.problems(foreign)))
-        found = documents.validate(snapshot)
-        if not found:
-            return found
-        read_document(snapshot)
+        problems = None if foreign is None else tuple(kaiban.problems(foreign))
+        found = documents.validate(snapshot) if problems is None else Validation(problems)
+        if found:
+            read_document(snapshot)
     except HoldfastError as error:
         return Validation((str(error),))
     except Exception as error:
@@ -195,8 +200,16 @@ def read_document(document: Any, *, run_id: str | None = None) -> Snapshot:
         raise InvalidSnapshot(f"the state of a snapshot is its fields, not {type(state).__name__}")
     was = facts["run"].removeprefix(PREFIX)
     name = check_snapshot_run(was if run_id is None else run_id)
-    if state.get(RUN_ID) == was:
+    own = state.get(RUN_ID)
+    if id_text(own) not in (None, was):
+        raise InvalidSnapshot(
+            f"the snapshot is of run {short(was)}, but its field {RUN_ID} is {short(own)}: it was changed"
+        )
+    if id_text(own) is not None and name != was:
         state[RUN_ID] = name
+        with suppress(ValueError):
+            kind: Any = type(own)
+            state[RUN_ID] = kind(name)
     return Snapshot(
         run_id=name,
         number=facts["version"],
@@ -234,6 +247,11 @@ def meta_of(workflow_id: str | None, replaced: Any, types: Mapping[str, str]) ->
     if types:
         found["types"] = dict(types)
     return found
+
+
+def id_text(value: Any) -> str | None:
+    """Return an id as text; None if the value is not an id."""
+    return str(value) or None if isinstance(value, str | int | UUID) else None
 
 
 def check_snapshot_run(run_id: Any) -> str:

@@ -20,8 +20,8 @@ from typing import Any
 import msgspec
 
 from holdfast.compat.autosave import Autosave, Reading, SourceGone
-from holdfast.compat.snapshot_manager.manager import SnapshotManager, id_text
-from holdfast.compat.snapshot_manager.snapshot import RUN_ID, WORKFLOW_ID
+from holdfast.compat.snapshot_manager.manager import SnapshotManager
+from holdfast.compat.snapshot_manager.snapshot import RUN_ID, WORKFLOW_ID, id_text
 from holdfast.errors import InvalidCall
 from holdfast.model.checks import check_seconds
 from holdfast.model.names import short
@@ -62,7 +62,9 @@ def with_snapshots(
             f"{run_class.__name__} is a msgspec.Struct, whose __init__ cannot be extended: wrap it in a class"
         )
     every = _seconds(interval)
-    plan = _SnapshotPlan(manager, every, run_id=run_id, store=store, workflow_id=workflow_id, lock=lock)
+    plan = _SnapshotPlan(
+        manager, every or None, run_id=run_id, store=store, workflow_id=workflow_id, lock=lock
+    )
 
     base: Any = run_class
     try:
@@ -77,16 +79,16 @@ def with_snapshots(
     return made
 
 
-def _seconds(interval: Any) -> float | None:
-    """Return an interval in seconds; None for 0, which means that there is no timer."""
-    if isinstance(interval, timedelta):
-        interval = interval.total_seconds()
-    elif isinstance(interval, int | float) and interval >= _MILLISECONDS:
+def _seconds(interval: Any) -> float:
+    """Return an interval in seconds; 0 means that there is no timer."""
+    given = interval.total_seconds() if isinstance(interval, timedelta) else interval
+    seconds = check_seconds("interval", given, most=threading.TIMEOUT_MAX)
+    if given is interval and seconds >= _MILLISECONDS:
         raise InvalidCall(
             f"interval is a number of seconds, and {short(interval)} looks like milliseconds: give "
             f"{short(interval / 1000)}, or a timedelta for a long interval"
         )
-    return check_seconds("interval", interval, most=threading.TIMEOUT_MAX) or None
+    return seconds
 
 
 def _subclass(base: Any, plan: _SnapshotPlan) -> type[Any]:
