@@ -72,6 +72,7 @@ def test_question_of_a_loop_is_answered_once(
     assert "answered already, by Ada" in asking.call("answer", question["id"], "resume").err
     (answered,) = asking.json("inbox", "--answered")
     assert (answered["actor"], answered["details"]["choice"]) == ("Ada", answer[0])
+    assert (answered["kind"], answered["project"]) == ("loop", "report")
 
 
 def test_runs_of_a_loop_are_found_by_its_prefix_and_control_runs_are_not_listed(

@@ -240,7 +240,8 @@ class ControlLog:
     def event(self, kind: str, question: LoopQuestion, now: int, **data: Any) -> EventRecord:
         """Return a journal entry about a question."""
         question_id = f"{self.id}#{question.number}"
-        return build_event(kind, now, question_id=question_id, question=question.reasons[0], **data)
+        reason = question.reasons[0]
+        return build_event(kind, now, question_id=question_id, question=reason, project=self._project, **data)
 
     def entries(self, limit: int) -> list[Reply]:
         """Return the newest changes, newest first."""

@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.errors import HoldfastError, InvalidAnswer, NotFound
 from holdfast.execution.limits import spent_by
+from holdfast.execution.loops import is_control_run
 from holdfast.history.builder import build_event
 from holdfast.history.context import StoreContext
 from holdfast.history.journal import event_data
@@ -79,6 +80,8 @@ def _answered_question(store: Store, entry: EventRecord, data: dict[str, Any], r
         answered=when(entry.at),
         actor=data.get("actor"),
         answer=data.get("answer"),
+        kind="question" if "choice" not in data else "loop" if is_control_run(run_id) else "stalled",
+        project=data.get("project"),
     )
 
 
