@@ -149,7 +149,7 @@ def _parts(operation: Operation) -> list[dict[str, Any]]:
 def _parameters(operation: Operation) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     if operation.wants_last:
-        schema = {"type": "string", "pattern": "^[0-9]{1,15}$"}
+        schema = {"type": "string", "pattern": "^[0-9]{0,15}$"}
         found.append({"name": "Last-Event-ID", "in": "header", "required": False, "schema": schema})
     if operation.query is None:
         return found
