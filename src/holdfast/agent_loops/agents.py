@@ -11,6 +11,7 @@ processes check, and the change that records it also decides the reaction.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -30,6 +31,7 @@ from holdfast.agent_loops.project import Project, StateMetadata
 from holdfast.agent_loops.questions import Questions
 from holdfast.agent_loops.replies import Reply, failure, stamp
 from holdfast.errors import AlreadyRunning, InvalidCall, NotFound, StaleVersion
+from holdfast.execution import stopping
 from holdfast.execution.engine_context import EngineContext
 from holdfast.execution.loops import StalledLoop
 from holdfast.model.checks import check_integer, check_text
@@ -65,6 +67,7 @@ class AgentHeartbeats:
     """Heartbeats of the agents of one project."""
 
     def __init__(self, engine: EngineContext, name: str) -> None:
+        self._engine = engine
         self._log = engine.history(heartbeat_run(name))
 
     def read(self) -> dict[str, Beat]:
@@ -91,8 +94,15 @@ class AgentHeartbeats:
             except StaleVersion:
                 continue
             if made.number % _PRUNE_EVERY == 0:
-                self._log.prune(_KEPT)
+                # The project may be deleted meanwhile.
+                with suppress(NotFound):
+                    self._log.prune(_KEPT)
             return True
+
+    def delete(self) -> None:
+        """Delete the heartbeats."""
+        with suppress(NotFound):
+            stopping.delete(self._engine, self._log.id)
 
     def _read(self) -> tuple[dict[str, Beat], int]:
         try:
@@ -142,14 +152,21 @@ class Agents:
         control = project.control.read()
         running = _running(control, agent, token)
         heartbeats = AgentHeartbeats(self._engine, project.name)
-        recorded = heartbeats.record(agent, control.agents, project.now())
-        running = _running(project.control.read(), agent, running.token if token is None else token)
+        try:
+            recorded = heartbeats.record(agent, control.agents, project.now())
+            running = _running(project.control.read(), agent, running.token if token is None else token)
+            beat = heartbeats.read().get(agent)
+        except (NotRunning, NotFound):
+            if self._engine.store.run(project.control.id) is None:
+                # The project was deleted, perhaps before the heartbeat was written.
+                heartbeats.delete()
+            raise
         return {
             "status": "ok",
             "project_id": project.id,
             "agent": agent,
             "noted": recorded,
-            "deadline": _deadline_stamp(running, heartbeats.read().get(agent)),
+            "deadline": _deadline_stamp(running, beat),
         }
 
     def complete(

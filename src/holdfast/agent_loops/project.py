@@ -104,8 +104,11 @@ class Project:
 
     @property
     def runs(self) -> tuple[str, ...]:
-        """The ids of its runs: the control record last."""
-        return self.log.id, heartbeat_run(self.name), self.control.id
+        """The ids of its runs in the order in which they are deleted. The control record comes after the others, so
+        that a deletion that was interrupted can be repeated, and then again the heartbeats, which an agent may have
+        written meanwhile."""
+        beats = heartbeat_run(self.name)
+        return self.log.id, beats, self.control.id, beats
 
     def now(self) -> int:
         """Return the time of the store, in microseconds."""
@@ -213,22 +216,21 @@ class Project:
         while True:
             if (done := self._settled(task, _REINITIALIZED)) is not None:
                 return done
-            head = self.head()
             with suppress(StaleVersion):
-                if head is None:
-                    made = self.write(lambda _: {}, StateMetadata(True, reason, actor), expected=0)
-                    break
+                # A project without a state gets one first: each reinitialization starts a timeline.
+                head = self.head() or self.write(lambda _: {}, StateMetadata(), expected=0)
                 now = head.state if keys else None
                 state = kept_parts(now, [found for key in keys if (found := part_of(now, key))])
+                # A timeline starts at a readable version; nothing of it is in the state.
+                at = head if _readable_state(head) is not None else self.last_good(head, []) or head
                 made = self.start_timeline(
-                    head, state, _SNAPSHOT, f"{reason} {_mark(_REINITIALIZED, task)}", actor, head=head
+                    at, state, _SNAPSHOT, f"{reason} {_mark(_REINITIALIZED, task)}", actor, head=head
                 )
-                break
-        return {
-            **self.reply(_REINITIALIZED, made),
-            "carried": list(made.state),
-            **({**difference([])} if head is None else self.difference(head, made)),
-        }
+                return {
+                    **self.reply(_REINITIALIZED, made),
+                    "carried": list(made.state),
+                    **self.difference(head, made),
+                }
 
     def start_timeline(
         self, at: Version, state: Any, step: str, reason: str, actor: str | None, *, head: Version

@@ -582,14 +582,14 @@ class LoopEngine:
         project = self._project(project_id)
         check_flag("force", force)
         project.check_exists()
-        running = list(project.control.read().agents)
-        if running and not force:
+        # With `force`, also a project whose control record cannot be read is deleted.
+        running = [] if force else list(project.control.read().agents)
+        if running:
             raise AlreadyRunning(
                 f"project {project.id!r} has running agents: {', '.join(running[:5])}; reset them first, or "
                 "delete the project with force=True",
                 run=project.log.id,
             )
-        # The control record last: a deletion that was interrupted can be repeated.
         for run_id in project.runs:
             with suppress(NotFound):
                 self._hf.delete(run_id)
