@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from itertools import islice
+from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING, Any, overload
 
 import msgspec
@@ -21,9 +21,14 @@ if TYPE_CHECKING:
     from holdfast.history.history import History
 
 
+#: The name of a step whose version was pruned.
+PRUNED = "(pruned)"
+
+
 class CompletedSteps(Sequence[str]):
     """The names of the steps completed up to a version, oldest first, read when they are used. The length, and the last
-    names (`[-3:]`), cost no more for a long history than for a short one."""
+    names (`[-3:]`), cost no more for a long history than for a short one. A step whose version was pruned is counted,
+    and named `(pruned)`."""
 
     __slots__ = ("_version",)
 
@@ -38,18 +43,21 @@ class CompletedSteps(Sequence[str]):
     @overload
     def __getitem__(self, index: slice) -> list[str]: ...
     def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, int) and index < 0:
+        if isinstance(index, int) and -len(self) <= index < 0:
             return self._last(-index)[index]
         if isinstance(index, slice) and index.stop is None and index.start is not None and index.start < 0:
             return self._last(-index.start)[index]
-        return self._version.completed_steps[index]
+        return list(self)[index]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._version.completed_steps)
+        names = self._version.completed_steps
+        return chain(repeat(PRUNED, len(self) - len(names)), names)
 
     def __reversed__(self) -> Iterator[str]:
         line = self._version.history.ancestors(self._version)
-        return (version.step for version in line if version.step is not None and version.completes_step)
+        names = (version.step for version in line if version.step is not None and version.completes_step)
+        # The oldest ones may have been pruned.
+        return islice(chain(names, repeat(PRUNED)), len(self))
 
     def _last(self, count: int) -> list[str]:
         return list(islice(reversed(self), count))[::-1]
@@ -77,6 +85,7 @@ class VersionSummary(msgspec.Struct, frozen=True):
     #: The step that made it; None if none did.
     step: str | None
     #: The names of the steps completed up to it, oldest first. They are read when they are used; `len` reads nothing.
+    #: Steps whose versions were pruned are named `(pruned)`.
     completed_steps: CompletedSteps
     #: The keys of its state, the first ones if there are many; None if not recorded. A key that is not a string is
     #: shown as its `repr`, a long one is cut.

@@ -253,7 +253,7 @@ class Version:
 
     @property
     def completed_steps(self) -> list[str]:
-        """The names of the steps completed up to this version, oldest first."""
+        """The names of the steps completed up to this version, oldest first, without those of pruned versions."""
         self.check()
         return self.history.step_names(self)
 
