@@ -294,3 +294,23 @@ def test_collected_artifact_can_be_stored_again(hf: Holdfast, clock: Clock) -> N
     with pytest.raises((NotFound, StaleVersion)):
         log.commit({"file": old["file"]})
     assert hf.verify().ok
+
+
+def test_value_that_is_deleted_while_it_is_read_is_missing_and_not_damaged(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record and its pieces are read one by one."""
+    with holdfast.open(file) as hf, holdfast.open(file) as other:
+        hf.history("run-1").commit({"value": BYTES})
+        log = other.history("run-1")
+        store = log.context.store
+        read = store.artifact_pieces
+
+        def interrupted(name: bytes) -> Iterator[bytes]:
+            pieces = read(name)
+            hf.delete("run-1", release=True)
+            yield from pieces
+
+        monkeypatch.setattr(store, "artifact_pieces", interrupted)
+        with pytest.raises(NotFound):
+            log.context.reader(log.run_record()).state(1)

@@ -297,7 +297,11 @@ class Reader:
         return opened
 
     def _large(self, name: bytes) -> bytes:
-        return b"".join(self.store.artifact_pieces(name))
+        try:
+            return b"".join(self.store.artifact_pieces(name))
+        except CorruptStore:
+            # Another writer may have deleted it meanwhile: by now it is missing, or stored again.
+            return b"".join(self.store.artifact_pieces(name))
 
     def fetch(self, places: Sequence[Slot]) -> dict[Slot, Any]:
         """Return decoded nodes of this run or its lineage."""

@@ -389,7 +389,9 @@ class SnapshotManager:
             warn("no snapshot of run %r can be read: they are deleted, and the next one is the first", run_id)
             self._hf.delete(log.id)
         else:
-            log.rollback(to=good.number, reason="the snapshots after it are damaged")
+            # Another process may have pruned it, because it took a snapshot meanwhile.
+            with suppress(NotFound):
+                log.rollback(to=good.number, reason="the snapshots after it are damaged")
 
     def _report(self, run_id: str, error: Exception, number: int | None = None) -> None:
         """Log a damaged snapshot once."""
