@@ -8,6 +8,7 @@ closed, or when its loops are no longer referenced.
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import suppress
 from typing import Protocol
 from weakref import ref
@@ -16,6 +17,9 @@ from holdfast.execution.loops import LoopCheck
 from holdfast.log import warn
 from holdfast.model.checks import check_seconds
 from holdfast.store.interrupts import InterruptSafeEvent
+
+#: Seconds after which a waiting thread looks for another interval.
+_POLL_INTERVAL = 0.5
 
 
 class Checked(Protocol):
@@ -94,7 +98,7 @@ class Checker:
         self._thread.start()
 
     def _work(self, ended: InterruptSafeEvent) -> None:
-        while not ended.wait(self._every):
+        while not self._is_ended(ended):
             loops = self._loops()
             if loops is None:
                 return
@@ -107,6 +111,14 @@ class Checker:
         loops = self._loops()
         if loops is not None:
             loops.release()
+
+    def _is_ended(self, ended: InterruptSafeEvent) -> bool:
+        """Wait for the interval, which may become shorter meanwhile; return whether the thread has to end."""
+        start = time.monotonic()
+        while (left := start + self._every - time.monotonic()) > 0:
+            if ended.wait(min(left, _POLL_INTERVAL)):
+                return True
+        return ended.is_set()
 
     def _report(self, check: LoopCheck) -> None:
         if check.errors:

@@ -7,6 +7,7 @@ often. Leadership saves work; what must happen once is a compare-and-set of its 
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import TypeGuard
 from uuid import uuid4
 
 import msgspec
@@ -43,7 +44,7 @@ class Leadership:
     def held(self) -> bool:
         """Whether this process is the leader."""
         lease, _ = self._read()
-        return lease is not None and lease.name == self._name and lease.until > self._engine.context.clock()
+        return self._is_mine(lease) and lease.until > self._engine.context.clock()
 
     def take(self, every: float, *, from_slower: bool = False) -> bool:
         """Take or renew the lease, for a job that is done every so many seconds, unless another process holds it;
@@ -52,10 +53,10 @@ class Leadership:
         now = self._engine.context.clock()
         lasts = int(max(_SHORTEST, every * _INTERVALS) * 1_000_000)
         lease, revision = self._read()
-        if lease is not None and lease.name == self._name and lease.until - now > lasts // 2:
-            return True
-        others = lease is not None and lease.name != self._name and _holds(lease, now)
-        if others and not (from_slower and lease is not None and lease.every > every):
+        if self._is_mine(lease):
+            if lease.until - now > lasts // 2:
+                return True
+        elif lease is not None and _holds(lease, now) and not (from_slower and lease.every > every):
             return False
         mine = _Lease(self._engine.owner, self._name, now + lasts, every)
         try:
@@ -69,9 +70,13 @@ class Leadership:
         # Otherwise it expires.
         with suppress(HoldfastError):
             lease, revision = self._read()
-            if lease is not None and lease.name == self._name:
+            if self._is_mine(lease):
                 over = msgspec.structs.replace(lease, until=0)
                 self._engine.store.set_value(self._job, msgspec.msgpack.encode(over), revision)
+
+    def _is_mine(self, lease: _Lease | None) -> TypeGuard[_Lease]:
+        """Return whether a lease is of this leadership, and not of that of the parent of a forked process."""
+        return lease is not None and (lease.name, lease.owner) == (self._name, self._engine.owner)
 
     def _read(self) -> tuple[_Lease | None, int]:
         found = self._engine.store.value(self._job)

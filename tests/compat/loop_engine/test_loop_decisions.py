@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import pytest
 from loop_fixtures import Clock, good, refused, state_of
 
 import holdfast
+from database import Database
 from holdfast import Holdfast
 from holdfast.agent_loops.questions import Questions
 from holdfast.errors import CorruptStore
@@ -181,3 +184,39 @@ def test_shown_parts_of_the_memory_may_be_kept(hf: Holdfast, engine: LoopEngine)
         reply = good(engine.answer_question(asked.id, "reinitialize", keep=paths))
         assert reply["carried"] == list(state)
         engine.get_project_state("p")
+
+
+def test_damaged_head_is_reinitialized(file: Path) -> None:
+    with holdfast.open(file) as hf:
+        engine = LoopEngine(hf, check_every=None)
+        engine.save_loop_snapshot("p", {"a": 0})
+        engine.set_project_state("p", {"a": "long " * 30})
+        question = good(engine.auto_restore_if_configured("p"))["question_id"]
+    database = Database(file)
+    assert database.change("UPDATE journal SET pack = zeroblob(length(pack)) WHERE number = 2") == 1
+    database.close()
+    with holdfast.open(file) as hf:
+        engine = LoopEngine(hf, check_every=None)
+        refused(engine.answer_question(question, "reinitialize", keep="a"), "corrupt_version")
+        reply = good(engine.answer_question(question, "reinitialize"))
+        assert (reply["status"], reply["carried"], state_of(engine)) == ("reinitialized", [], {})
+        assert hf.inbox() == []
+
+
+def test_project_without_a_readable_control_record_is_deleted(hf: Holdfast, engine: LoopEngine) -> None:
+    engine.save_loop_snapshot("p", {"a": 0})
+    engine.configure("p", loop_autoresume=True)
+    hf.history("loop/p/control").commit("not a record")
+    refused(engine.delete_project("p"), "corrupt_store")
+    good(engine.delete_project("p", force=True))
+    assert list(hf.iter_runs()) == []
+
+
+def test_reinitialization_without_a_state_is_a_recovery(engine: LoopEngine) -> None:
+    recoveries: Queue[dict[str, Any]] = Queue()
+    with engine.on_recovery(recoveries.put):
+        good(engine.log_agent_start("p", "planner"))
+        question = good(engine.auto_restore_if_configured("p"))["question_id"]
+        good(engine.answer_question(question, "reinitialize", actor="Ada"))
+        found = recoveries.get(timeout=60)
+    assert (found["event"], found["actor"], state_of(engine)) == ("reinitialized", "Ada", {})

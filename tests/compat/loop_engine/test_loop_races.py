@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import os
 import pickle
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from loop_fixtures import good, refused, state_of
 
 import holdfast
 from holdfast import Holdfast
+from holdfast.execution.leadership import Leadership
 from holdfast.history.history import History
 from holdfast.loops import LoopEngine
 from patience import until
@@ -142,3 +145,22 @@ def test_last_good_snapshot_survives_prunes_at_the_same_time(
     assert engine.get_snapshot_history("p")["last_good"] == first
     assert [each["version"] for each in engine.get_snapshot_history("p")["snapshots"]] == [first, 4]
     assert not hf.history("loop/p").at(first).pinned
+
+
+def test_shorter_interval_applies_to_a_checker_that_waits(engine: LoopEngine) -> None:
+    with engine.checker(3600) as checker:
+        engine.checker(0.01)
+        until(lambda: checker.checks, "a check")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_forked_process_does_not_lead_with_the_lease_of_its_parent(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "runs.db") as hf:
+        leadership = Leadership(hf.loops.engine, "job")
+        assert leadership.take(60)
+        child = os.fork()
+        if child == 0:
+            os._exit(1 if leadership.held or leadership.take(60) else 0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert leadership.held
