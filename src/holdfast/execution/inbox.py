@@ -284,9 +284,11 @@ def open_questions(context: StoreContext, run: RunRecord) -> list[Question]:
     ]
 
 
-def open_question(context: StoreContext, run: RunRecord, question_id: str) -> Question | None:
-    """Return an open question of a run by its id; None if it asks none with this id."""
-    found = find_open(run, detail_of(run), question_id)
+def open_question(
+    context: StoreContext, run: RunRecord, facts: RunDetail, question_id: str
+) -> Question | None:
+    """Return an open question of a run with this detail by its id; None if it asks none with this id."""
+    found = find_open(run, facts, question_id)
     if isinstance(found, Wait):
         return None if _is_late(found, context.clock()) else _shown(run, found)
     return None if found is None else questions.shown(context, run, found)
@@ -317,9 +319,10 @@ def question(context: StoreContext, question_id: str) -> Question:
             f"there is no question {short(question_id)}: the inbox lists the open ones",
             question_id=question_id,
         )
-    found = open_question(context, run, question_id)
+    facts = detail_of(run)
+    found = open_question(context, run, facts, question_id)
     if found is None:
-        for wait in detail_of(run).waits:
+        for wait in facts.waits:
             if wait.name == question_id and not wait.filled:
                 _refuse_if_late(wait, context.clock())
         raise no_question(context.store, run, question_id)

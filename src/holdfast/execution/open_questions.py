@@ -26,7 +26,7 @@ from holdfast.model.names import MAX_STEP, short
 from holdfast.model.public import Question
 from holdfast.model.question import Handling, check_assignee, check_priority
 from holdfast.model.records import QUESTION_KINDS, EventRecord, RunRecord
-from holdfast.model.run_detail import RunDetail, Wait
+from holdfast.model.run_detail import RunDetail, Wait, detail_of
 from holdfast.store.protocol import OpenQuestion, QuestionFilters, QuestionPlace, place_of
 
 #: An argument that was not given, where None is a value.
@@ -88,13 +88,17 @@ class Inbox:
         """Return what is asked by rows, in their order."""
         loops = [row for row in rows if row.question.kind == "loop"]
         of_loops = {question.id: question for question in self.loops.shown(loops)} if loops else {}
+        #: Decoded once per run: a run may ask many questions.
+        facts: dict[int, RunDetail] = {}
         found: list[Question] = []
         for row in rows:
             question_id = f"{row.run.id}#{row.question.number}"
             if row.question.kind == "loop":
                 question = of_loops.get(question_id)
             else:
-                question = inbox.open_question(self._context, row.run, question_id)
+                if row.run.key not in facts:
+                    facts[row.run.key] = detail_of(row.run)
+                question = inbox.open_question(self._context, row.run, facts[row.run.key], question_id)
             if question is not None:
                 found.append(question)
         return found
