@@ -284,7 +284,7 @@ class Autosave:
         while True:
             try:
                 head = self._log.committer.fresh_head()
-            except (CorruptVersion, CorruptStore) as error:
+            except (CorruptVersion, CorruptStore, NotFound) as error:
                 if repair is None:
                     raise
                 repair(error)

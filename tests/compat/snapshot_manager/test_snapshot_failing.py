@@ -11,9 +11,10 @@ import snapshot_fixtures
 from snapshot_fixtures import numbers, taken
 
 import autosave_timers
+import holdfast
 from autosave_timers import warnings
 from database import Database
-from holdfast import StoreUnavailable
+from holdfast import NotFound, StoreUnavailable
 from holdfast.snapshots import SnapshotManager
 
 file, no_timer_is_left = snapshot_fixtures.file, autosave_timers.no_timer_is_left
@@ -110,6 +111,40 @@ def test_damaged_latest_snapshot_does_not_stop_new_ones(file: Path, caplog: pyte
         assert manager.get_latest_snapshot("alone") is None
         assert taken(manager, {"n": 2}, "alone").n == 2
     assert any("they are deleted" in text for text in warnings(caplog))
+
+
+def test_snapshot_without_its_large_value_is_reported(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def lose(which: str) -> None:
+        with Database(file) as connection:
+            connection.execute(f"DELETE FROM artifact_piece WHERE {which}")
+        connection.close()
+
+    with SnapshotManager(4, file) as manager:
+        for index in range(3):
+            taken(manager, {"n": index, "page": f"{index}" * 100_000})
+    lose("digest = (SELECT digest FROM artifact_piece LIMIT 1)")
+    with SnapshotManager(4, file, strict=True) as manager:
+        assert len(numbers(manager)) == 2
+        (lost,) = manager.get_damaged_snapshots("run-1")
+        assert lost not in numbers(manager)
+        taken(manager, {"n": 3, "page": "small"})
+        taken(manager, {"n": 4, "page": "x" * 100_000})
+    lose("digest = (SELECT digest FROM artifact ORDER BY at DESC LIMIT 1)")
+    with SnapshotManager(4, file, strict=True) as manager:
+        assert 5 in manager.get_damaged_snapshots("run-1")
+        assert taken(manager, {"n": 5}).n == 5
+        assert [each.n for each in manager.get_all_snapshots("run-1")][-2:] == [3, 5]
+    assert "snapshot 5 of run 'run-1' is damaged" in caplog.text
+
+
+def test_missing_folder_of_large_values_deletes_no_snapshot(file: Path) -> None:
+    folder = file.with_name("artifacts")
+    with holdfast.open(file, artifacts=folder) as hf:
+        taken(SnapshotManager(4, hf), {"page": "x" * 100_000})
+    with SnapshotManager(4, file, strict=True) as manager, pytest.raises(NotFound, match="artifacts="):
+        manager.create_snapshot("run-1", {"n": 1})
+    with holdfast.open(file, artifacts=folder) as hf:
+        assert [len(each.page) for each in SnapshotManager(4, hf).get_all_snapshots("run-1")] == [100_000]
 
 
 def test_strict_manager_raises_failures(file: Path, caplog: pytest.LogCaptureFixture) -> None:

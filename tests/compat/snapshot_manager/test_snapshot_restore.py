@@ -413,3 +413,27 @@ def test_causes_of_errors_are_restored(manager: SnapshotManager) -> None:
     found = into["step_results"]["a"]["error"]
     assert (type(found), found.args) == (ValueError, ("no answer",))
     assert (type(found.__cause__), found.__cause__.code) == (ApiError, 3)
+
+
+def test_property_that_fails_half_way_is_set_back(manager: SnapshotManager) -> None:
+    class Thermostat:
+        def __init__(self) -> None:
+            self.name, self._degrees = "hall", 20
+
+        @property
+        def degrees(self) -> int:
+            return self._degrees
+
+        @degrees.setter
+        def degrees(self, value: int) -> None:
+            self._degrees = value
+            if value > 90:
+                raise ValueError("too hot")
+
+    store = Thermostat()
+    snapshot = taken(manager, {"name": "attic", "degrees": 99})
+    with pytest.raises(InvalidSnapshot, match="is unchanged"):
+        manager.restore_from_snapshot("run-1", store, snapshot)
+    assert vars(store) == {"name": "hall", "_degrees": 20}
+    manager.restore_from_snapshot("run-1", store, taken(manager, {"degrees": 19}))
+    assert store.degrees == 19

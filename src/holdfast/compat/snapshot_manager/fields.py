@@ -271,23 +271,22 @@ class Target:
         `set_state` did not do, or with `strict` count it as a refusal."""
         if self._set_state is not None:
             return self._replace(self._set_state, fields, remove, strict=strict)
-        done: list[Any] = []
+        done: dict[Any, Any] = {}
         try:
             for name in (*fields, *remove):
-                done.append(name)
+                done[name] = self._value(name, self.fields)
                 self._put(name, fields.get(name, MISSING))
         except BaseException as error:
-            for name in reversed(done):
+            name = next(reversed(done), None)
+            for each in reversed(done):
                 with suppress(Exception):
-                    self._put(name, self.fields.get(name, MISSING))
-            now = self._current()
+                    self._put(each, done[each])
+            before, now = {**self.fields, **done}, self._current()
             left = [
-                name
-                for name in {**self.fields, **now}
-                if now.get(name, MISSING) is not self.fields.get(name, MISSING)
+                each for each in {**before, **now} if self._value(each, now) is not before.get(each, MISSING)
             ]
             if isinstance(error, Exception):
-                raise self._refused(error, done[-1], left) from error
+                raise self._refused(error, name, left) from error
             raise
         return Unwritten()
 
@@ -327,6 +326,15 @@ class Target:
             return dict(writable_fields(holder))
         except Exception:
             return {}
+
+    def _value(self, name: Any, fields: dict[Any, Any]) -> Any:
+        """Return the value of a field, or of a property, which is not among the fields."""
+        if not self.is_mapping and isinstance(
+            inspect.getattr_static(type(self.holder), str(name), None), property
+        ):
+            with suppress(Exception):
+                return getattr(self.holder, name)
+        return fields.get(name, MISSING)
 
     def _put(self, name: Any, value: Any) -> None:
         if self.is_mapping:

@@ -380,11 +380,13 @@ class SnapshotManager:
             log.prune(keep, quiet=True, release=True, damaged=True)
 
     def _leave_damaged_head(self, log: History, error: Exception) -> None:
-        """Move the head of a run to its newest snapshot that can be read, so that the next one can follow it; delete
-        the run if there is none."""
+        """Move the head of a run to its newest snapshot that can be read, so that the next one can follow it. If there
+        is none, delete the run, or raise the error if only a large value is missing: its folder may not be mounted."""
         run_id = log.id.removeprefix(PREFIX)
         self._report(run_id, error)
         good = next(self._newest_first(run_id), None)
+        if good is None and isinstance(error, NotFound):
+            raise error
         if good is None:
             warn("no snapshot of run %r can be read: they are deleted, and the next one is the first", run_id)
             self._hf.delete(log.id)
@@ -415,11 +417,14 @@ class SnapshotManager:
                         if left < 0:
                             continue
                     found = of_version(version)
-                except NotFound:
-                    # Another process pruned it during the iteration.
-                    continue
                 except (CorruptVersion, CorruptStore) as error:
                     self._report(run_id, error, version.number)
+                    continue
+                except NotFound as error:
+                    # Without a large value of its own; otherwise another process pruned it during the iteration.
+                    with suppress(NotFound):
+                        self.history(run_id).at(version.number)
+                        self._report(run_id, error, version.number)
                     continue
                 yield found
 
