@@ -245,16 +245,16 @@ def test_loop_in_another_process_is_woken(hf: Holdfast, engine: LoopEngine, serv
     every = services.role("recoveries").until_ready()
     services.start("monitor")
     services.leave_an_agent()
-    until(lambda: len(mine.lines()) == 2, "the restore by the monitor")
+    # Each reads the state when it is called: nothing is changed before both have.
+    until(lambda: (len(mine.lines()), len(every.lines())) == (2, 2), "the restore by the monitor")
     engine.configure("p", loop_autoresume=False)
     question = engine.auto_restore_if_configured("p", "crash")["question_id"]
     hf.answer(question, "reinitialize", actor="Ada")
-    until(lambda: len(mine.lines()) == 3, "the answer")
+    until(lambda: (len(mine.lines()), len(every.lines())) == (3, 3), "the answer")
     engine.save_loop_snapshot("q", {"loop_count": 7})
     engine.restore_last_snapshot("q", actor="Bob")
     engine.restore_last_snapshot("p", reason="again", actor="Bob")
-    until(lambda: len(every.lines()) == 5, "the restores by hand")
-    until(lambda: len(mine.lines()) == 4)
+    until(lambda: (len(mine.lines()), len(every.lines())) == (4, 5), "the restores by hand")
     found = [(each["project_id"], each["event"], each["actor"], each["state"]) for each in every.lines()[1:]]
     off = {"loop_autoresume": False}
     assert found == [
