@@ -225,6 +225,8 @@ def test_projects_are_listed_by_pages(served: Served, engine: LoopEngine) -> Non
     run = one["project"]["run"]
     assert served.get(f"/runs/{quote(run, safe='')}/versions/head/state")["value"] == {"loop_count": 4}
     assert call(served, "GET", "?after=unknown", 404)["code"] == "not_found"
+    listed = {each["id"] for each in served.get("/runs")["runs"]}
+    assert listed == {f"loop/p%2F{number}" for number in range(7)}, "no control runs"
 
 
 def test_project_is_deleted_by_an_admin(served: Served, engine: LoopEngine) -> None:
@@ -330,8 +332,7 @@ def test_unknown_project_is_not_found(served: Served, engine: LoopEngine, operat
         pytest.skip("it lists or creates projects")
     path = operation.path.replace("{project_id}", "none").replace("{agent}", "writer")
     found = served.client().request(operation.method, path)
-    expected = (422, "not_running") if "{agent}" in operation.path else (404, "not_found")
-    assert (found.status_code, found.json()["code"]) == expected, found.text
+    assert (found.status_code, found.json()["code"]) == (404, "not_found"), found.text
     assert engine.get_projects()["projects"] == []
 
 

@@ -149,10 +149,10 @@ class Agents:
     def progress(self, project: Project, agent: Any, token: int | None) -> Reply:
         """Record a heartbeat."""
         agent = check_agent(agent)
-        control = project.control.read()
-        running = _running(control, agent, token)
         heartbeats = AgentHeartbeats(self._engine, project.name)
         try:
+            control = project.control.read()
+            running = _running(control, agent, token)
             recorded = heartbeats.record(agent, control.agents, project.now())
             running = _running(project.control.read(), agent, running.token if token is None else token)
             beat = heartbeats.read().get(agent)
@@ -160,6 +160,7 @@ class Agents:
             if self._engine.store.run(project.control.id) is None:
                 # The project was deleted, perhaps before the heartbeat was written.
                 heartbeats.delete()
+            project.check_exists()
             raise
         return {
             "status": "ok",
@@ -224,6 +225,7 @@ class Agents:
         agent = check_agent(agent)
         check_text("reason", reason, MAX_REASON)
         check_text("actor", actor, MAX_NAME)
+        project.check_exists()
 
         def change(control: Control) -> tuple[Entry, None]:
             running = _running(control, agent, None)

@@ -264,7 +264,8 @@ def test_project_with_running_agents_is_deleted_by_force_only(
         assert refused(looping.delete_project("p", force=wrong), "invalid")  # type: ignore[arg-type]
     assert hf.stats().versions == before
     good(looping.delete_project("p", force=True))
-    assert refused(looping.agent_progress("p", "writer"), "not_running")
+    assert refused(looping.agent_progress("p", "writer"), "not_found")
+    assert refused(looping.reset_agent("p", "writer"), "not_found")
     assert refused(looping.log_agent_complete("p", "writer"), "not_found")
     assert refused(looping.log_agent_complete("p", "writer", token=1, state={}), "not_running")
     clock.forward(61)
@@ -306,7 +307,7 @@ def test_heartbeat_during_a_deletion_leaves_nothing(
         return record(self, *args)
 
     monkeypatch.setattr(AgentHeartbeats, "record", late)
-    assert refused(looping.agent_progress("p", "writer"), "not_running")
+    assert refused(looping.agent_progress("p", "writer"), "not_found")
     assert hf.runs(prefix="loop/") == []
 
 
