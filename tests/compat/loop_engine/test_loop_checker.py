@@ -177,3 +177,39 @@ def test_forked_process_has_its_own_checker(tmp_path: Path) -> None:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         engine.checker().stop()
+
+
+def test_checker_that_hangs_is_replaced_when_its_lease_expires(file: Path, clock: Clock) -> None:
+    """While it holds the lease, only a process that checks more often acts."""
+    with (
+        holdfast.open(file, durability="fast", clock=clock) as hangs,
+        holdfast.open(file, durability="fast", clock=clock) as other,
+        holdfast.open(file, durability="fast", clock=clock) as faster,
+    ):
+        engine = LoopEngine(hangs, check_every=None)
+        engine.save_loop_snapshot("p", {"loop_count": 1})
+        engine.configure("p", loop_autoresume=True)
+
+        def stall() -> None:
+            engine.log_agent_start("p", "planner", timeout=1)
+            clock.forward(2)
+
+        hangs.loops.check(1.0)
+        stall()
+        assert other.loops.check(1.0).stalled == ()
+        assert len(faster.loops.check(0.5).stalled) == 1
+        stall()
+        assert hangs.loops.check(1.0).stalled == other.loops.check(1.0).stalled == ()
+        clock.forward(10)
+        assert len(other.loops.check(1.0).stalled) == 1, "the lease of the faster one has expired"
+        stall()
+        assert hangs.loops.check(1.0).stalled == ()
+        other.loops.release()
+        assert len(hangs.loops.check(1.0).stalled) == 1
+        hangs.loops.release()
+        stall()
+        assert len(other.loops.check(60.0).stalled) == 1
+        faster.loops.release()
+        stall()
+        assert hangs.loops.check(60.0).stalled == (), "only the leader releases the lease"
+        assert engine.get_questions()["questions"] != [], "after three restores it asks"
