@@ -91,12 +91,11 @@ class AgentLoops:
         def check(project: Project) -> None:
             control = project.control.read()
             if control.agents:
-                for each in self.agents.end_stalled(project):
-                    done = each["result"]["status"]
-                    why = f"agent {each['agent']!r} sent no heartbeat for {each['timeout']:g} s"
-                    stalled.append(
-                        StalledLoop(project.log.id, why, "recover" if done == "restored" else "stall")
-                    )
+                found = self.agents.end_stalled(project)
+                if found:
+                    is_restored = found[0]["result"]["status"] == "restored"
+                    action = "recover" if is_restored else "stall"
+                    stalled.append(StalledLoop(project.log.id, _silence_of(found), action))
             if control.tasks:
                 self.questions.execute_abandoned(project)
             if control.config.every is not None:
@@ -217,3 +216,10 @@ class AgentLoops:
             if run is not None:
                 return run.key
         raise NotFound(f"there is no project {short(project_id)} to continue after: list from the beginning")
+
+
+def _silence_of(stalled: Sequence[Reply]) -> str:
+    """Return why a project is said to be silent, from the entries of its stalled agents."""
+    first, others = stalled[0], len(stalled) - 1
+    more = f", and so did {others} more" if others else ""
+    return f"agent {first['agent']!r} sent no heartbeat for {first['timeout']:g} s{more}"

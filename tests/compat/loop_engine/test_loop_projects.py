@@ -104,6 +104,26 @@ def test_concurrent_crashes_are_restored_at_most_three_times(hf: Holdfast, loopi
     assert len(hf.inbox()) == 1
 
 
+@pytest.mark.parametrize("autoresume", [True, False])
+def test_monitor_reports_a_project_once(
+    hf: Holdfast, looping: LoopEngine, clock: Clock, autoresume: bool
+) -> None:
+    """However many of its agents have stalled: one restore, or one question, one alert."""
+    looping.configure("p", loop_autoresume=autoresume)
+    for number in range(7):
+        looping.log_agent_start("p", f"agent {number}", timeout=60)
+    looping.log_agent_start("q", "agent", timeout=60)
+    clock.forward(61)
+    monitor = hf.monitor()
+    action = "recover" if autoresume else "stall"
+    expected = {("loop/p", action), ("loop/q", "stall")}
+    for found in (monitor.plan(), monitor.look()):
+        assert {(each.run, each.action) for each in found} == expected
+        assert len(found) == 2
+    assert monitor.look() == []
+    assert len(hf.history("loop/p").timelines()) == 1 + autoresume
+
+
 # Lists and pages
 
 
