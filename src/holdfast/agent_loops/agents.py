@@ -85,7 +85,8 @@ class AgentHeartbeats:
                 soon = last.at + int(running.timeout * _SOON * 1_000_000)
             else:
                 soon = running.started
-            if now <= soon:
+            is_future = last is not None and last.at > now  # the clock has gone back
+            if now <= soon and not is_future:
                 return False
             beats = {name: beat for name, beat in beats.items() if name in agents}
             beats[agent] = Beat(running.token, now)

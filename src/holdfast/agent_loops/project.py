@@ -22,7 +22,7 @@ import msgspec
 from holdfast.agent_loops.control import ControlLog
 from holdfast.agent_loops.names import check_project, heartbeat_run, id_in, name_of, state_run, unquoted
 from holdfast.agent_loops.replies import PAGE, Reply, difference, packed, stamp, unpacked
-from holdfast.errors import BadData, InvalidReference, NotFound, StaleVersion
+from holdfast.errors import BadData, InvalidReference, MergeConflict, NotFound, StaleVersion
 from holdfast.execution.engine_context import EngineContext
 from holdfast.history.committer import Resolver
 from holdfast.history.redaction import redacting_by_default
@@ -406,6 +406,10 @@ class Project:
                 version = self.log.at(base.version)
                 before = version.state if base.own is None else base.own
             except NotFound:
+                if head is None:
+                    raise self._stale(
+                        f"does not exist, and this state was made from version {base.version}"
+                    ) from None
                 raise self._stale(f"has no version {base.version} any more") from None
             if base.hash not in (None, version.hash):
                 raise self._stale(f"was deleted since version {base.version} was read")
@@ -413,8 +417,17 @@ class Project:
                 raise self._stale(f"was restored since version {base.version}")
         folder = Folder(None)
         was = folder.fold(before)
-        now = {} if head is None else head.state
-        return merge(was, folder.fold(state, was), folder.fold(now, was), resolve=resolve, fold=folder.fold)
+        now = folder.fold({} if head is None else head.state, was)
+        try:
+            return merge(was, folder.fold(state, was), now, resolve=resolve, fold=folder.fold)
+        except MergeConflict as error:
+            places = [place or "the whole state" for place in error.details["paths"]]
+            shown = ", ".join(places[:5]) + (f" and {len(places) - 5} more" if len(places) > 5 else "")
+            raise MergeConflict(
+                f"project {self.id!r} was changed by others where this state changes it: {shown}; read its state, then "
+                "make the change again",
+                **error.details,
+            ) from None
 
     def _stale(self, what: str) -> StaleVersion:
         return StaleVersion(f"project {self.id!r} {what}: read its state, then try again", run=self.log.id)

@@ -164,11 +164,13 @@ class States:
             self._remember(project, (last or LastRead(None, None))._replace(autoresume=known))
         return made, replaced
 
-    def save(self, project: Project, state: Any, metadata: StateMetadata) -> Reply:
+    def save(
+        self, project: Project, state: Any, metadata: StateMetadata, *, base: int | None = None
+    ) -> Reply:
         """Save a snapshot of the current state, or of `state`, which becomes the current one."""
         if state is None:
             return save_snapshot(project, metadata)
-        made, replaced = self.set(project, state, metadata)
+        made, replaced = self.set(project, state, metadata, base=base)
         return saved_reply(project, made, replaced, metadata)
 
     def forget(self, project: Project) -> None:

@@ -93,10 +93,11 @@ class LoopEngine:
     ) -> Reply:
         """Set the state of a project to a dict; create the project if it does not exist.
 
-        The state is assumed to be derived from the version that the caller last read or set, or from version
-        `base`: changes by others since then are merged, a change of the same place by both is the error
-        `merge_conflict` unless `resolve` decides, and a state from before a restore is the error
-        `stale_version`. With `expected`, the project must be at that version.
+        A state that `get_project_state` returned, or a copy of it (`copy`, `|`), is derived from that version;
+        another dict is assumed to be derived from the version that this thread or task last read or set; `base`
+        names another. Changes by others since then are merged, a change of the same place by both is the error
+        `merge_conflict` unless `resolve` decides, and a state from before a restore, or of a project that was
+        deleted, is the error `stale_version`. With `expected`, the project must be at that version.
 
         Cycles and values that cannot be stored are replaced, and listed in `replaced`. `loop_autoresume` in
         the state is configuration: True or False is stored where no restore touches it.
@@ -133,13 +134,15 @@ class LoopEngine:
         project_id: str,
         state: Any = None,
         *,
+        base: int | None = None,
         tags: Iterable[str] = (),
         note: str | None = None,
         actor: str | None = None,
     ) -> Reply:
-        """Save a snapshot of the project's state, or of `state`, which becomes the project's state."""
+        """Save a snapshot of the project's state, or of `state`, which becomes the project's state, as
+        `set_project_state` sets it."""
         metadata = checked_metadata(note, actor, snapshot=True, tags=tags)
-        return self._states.save(self._project(project_id), state, metadata)
+        return self._states.save(self._project(project_id), state, metadata, base=base)
 
     @reported
     def restore_last_snapshot(
@@ -292,7 +295,7 @@ class LoopEngine:
             project_id = None if name is None else id_in(name)
             if project_id is None:
                 raise NotFound(
-                    f"the document is of run {facts['run']!r}, which is not a project's: give a project_id",
+                    f"the document is of run {facts['run']!r}, whose name has no project id: give a project_id",
                     run=facts["run"],
                 )
         project = self._project(project_id)
@@ -356,11 +359,12 @@ class LoopEngine:
         status: str = "completed",
         *,
         state: Any = None,
+        base: int | None = None,
         token: int | None = None,
         actor: str | None = None,
     ) -> Reply:
         """Record the end of an agent. If `status` is `completed`, save a snapshot of the project's state, or
-        of `state`.
+        of `state`, as `set_project_state` sets it.
 
         Refuse an agent that was found stalled or was reset: its result is not based on the state that the
         others continued from. Refuse also an agent whose `token` belongs to another start.
@@ -368,7 +372,7 @@ class LoopEngine:
         project = self._project(project_id)
         if state is None:
             project.check_exists()
-        save = partial(self._states.save, project, state)
+        save = partial(self._states.save, project, state, base=base)
         return self._loops.agents.complete(project, agent, status, token, actor, save=save)
 
     @reported

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loop_fixtures import good, refused, state_of
+from loop_fixtures import Clock, good, refused, state_of
 
 import holdfast
 from holdfast import Holdfast
@@ -164,3 +164,30 @@ def test_forked_process_does_not_lead_with_the_lease_of_its_parent(tmp_path: Pat
             os._exit(1 if leadership.held or leadership.take(60) else 0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert leadership.held
+
+
+def test_state_is_saved_with_the_version_that_it_was_derived_from(engine: LoopEngine) -> None:
+    """A client of another process names the version; the calls that save a state take it, too."""
+    base = good(engine.set_project_state("p", {"a": 0, "b": 0}))["version"]
+    for turn in (1, 2):
+        elsewhere(engine.update_project_state, "p", {"b": turn})
+        saved = engine.save_loop_snapshot("p", {"a": 0, "b": 0, f"c{turn}": 1}, base=base)
+        ended = engine.log_agent_complete("p", "x", state={"a": 0, "b": 0, f"d{turn}": 1}, base=base)
+        assert (saved["status"], ended["snapshot"]["status"]) == ("saved", "saved")
+    assert state_of(engine) == {"a": 0, "b": 2, "c1": 1, "d1": 1, "c2": 1, "d2": 1}
+    ours = {"a": 3, **{f"k{number}": 1 for number in range(9)}}
+    elsewhere(engine.update_project_state, "p", {"a": 1, **dict.fromkeys(list(ours)[1:], 2)})
+    message = refused(engine.save_loop_snapshot("p", ours, base=base), "merge_conflict")
+    assert message.endswith("read its state, then make the change again")
+    assert "k1" in message
+
+
+def test_heartbeats_after_the_clock_went_back_count(engine: LoopEngine, clock: Clock) -> None:
+    engine.save_loop_snapshot("p", {"a": 0})
+    engine.log_agent_start("p", "planner", timeout=60)
+    clock.forward(10_000)
+    good(engine.agent_progress("p", "planner"))
+    clock.forward(-10_000)
+    assert good(engine.agent_progress("p", "planner"))["noted"] is True
+    clock.forward(61)
+    assert len(good(engine.check_timeouts())["stalled"]) == 1

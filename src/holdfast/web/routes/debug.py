@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta
 
 from holdfast.tree.portable import from_json
-from holdfast.web.operation import Actor, Body, Limit, Name, OperationTable, Query, Role, Tags, Text
+from holdfast.web.operation import Actor, Body, Limit, Name, Offset, OperationTable, Query, Role, Tags, Text
 from holdfast.web.routes.loops import Reply, Seconds, VersionName, error_status, loop_reply
 from holdfast.web.service import Service
 
@@ -28,9 +28,11 @@ LEGACY = OperationTable("debug", "/api/debug/loop", status=_status)
 
 
 class SaveBody(Body):
-    """State to set with the snapshot; by default, the current state of the project."""
+    """State to set with the snapshot; by default, the current state of the project. `base` is the version that it was
+    derived from: changes since then are merged."""
 
     state: Any = UNSET
+    base: Offset | None = None
     tags: Tags = ()
     note: Text | None = None
     actor: Actor | None = None
@@ -54,11 +56,13 @@ class StartBody(Body):
 
 
 class CompleteBody(Body):
-    """Agent that ends, and its status. If that is completed, a snapshot is saved."""
+    """Agent that ends, and its status. If that is completed, a snapshot is saved: of `state`, which was derived from
+    version `base`, or of the current state."""
 
     agent: Name
     status: Name = "completed"
     state: Any = UNSET
+    base: Offset | None = None
     token: Annotated[int, Meta(ge=1, le=1 << 53)] | None = None
     actor: Actor | None = None
 
@@ -109,7 +113,12 @@ def save_snapshot(service: Service, project_id: str, body: SaveBody) -> Reply:
     """Save a snapshot of a project's state, or of the given state."""
     return loop_reply(
         service.loops.save_loop_snapshot(
-            project_id, _state(body.state), tags=body.tags, note=body.note, actor=body.actor
+            project_id,
+            _state(body.state),
+            base=body.base,
+            tags=body.tags,
+            note=body.note,
+            actor=body.actor,
         )
     )
 
@@ -136,7 +145,13 @@ def complete_agent(service: Service, project_id: str, body: CompleteBody) -> Rep
     """Record the end of an agent; if it is completed, save a snapshot."""
     return loop_reply(
         service.loops.log_agent_complete(
-            project_id, body.agent, body.status, state=_state(body.state), token=body.token, actor=body.actor
+            project_id,
+            body.agent,
+            body.status,
+            state=_state(body.state),
+            base=body.base,
+            token=body.token,
+            actor=body.actor,
         )
     )
 
