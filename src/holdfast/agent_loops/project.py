@@ -25,6 +25,7 @@ from holdfast.agent_loops.replies import PAGE, Reply, difference, packed, stamp,
 from holdfast.errors import BadData, InvalidReference, MergeConflict, NotFound, StaleVersion
 from holdfast.execution.engine_context import EngineContext
 from holdfast.history.committer import Resolver
+from holdfast.history.history import History
 from holdfast.history.redaction import redacting_by_default
 from holdfast.history.version import Version, segments_of
 from holdfast.model.public import Pruned, Timeline
@@ -98,8 +99,7 @@ class Project:
                 project_id = unquoted(control.read().project) if control.exists else None
         if project_id is None:
             with suppress(NotFound, BadData):
-                found = _annotation(engine.history(state_run(name)).head, "project")
-                project_id = found if isinstance(found, str) else None
+                project_id = _recorded_project(engine.history(state_run(name)))
         return cls(engine, project_id or name, name)
 
     @property
@@ -528,6 +528,13 @@ def _recorded_snapshot(version: Version) -> int | None:
     """Return the number of the snapshot before a version, as the version records it."""
     number = _annotation(version, "snapshot")
     return number if type(number) is int else None
+
+
+def _recorded_project(log: History) -> str | None:
+    """Return the project id that the state of a project with a shortened name has. Versions that start a timeline do
+    not have it, nor do those that a program commits itself."""
+    recorded = (_annotation(version, "project") for version in log.ancestors(log.head))
+    return next((found for found in recorded if isinstance(found, str)), None)
 
 
 def _annotation(version: Version, name: str) -> Any:

@@ -189,6 +189,17 @@ def test_overview_shows_what_each_project_does(hf: Holdfast, engine: LoopEngine,
     assert refused(engine.get_project("none"), "not_found")
 
 
+def test_long_id_is_known_after_a_restore(hf: Holdfast, engine: LoopEngine) -> None:
+    """Its runs have a shortened name, and no control record has the id."""
+    project = "my project " + "水" * 500
+    engine.save_loop_snapshot(project, {"loop_count": 1})
+    good(engine.restore_last_snapshot(project))
+    hf.history(hf.runs(prefix="loop/")[0].id).commit({"written": "past the engine"})
+    assert engine.get_projects() == {"status": "ok", "projects": [project], "next": None}
+    assert [each["project_id"] for each in engine.get_overview()["projects"]] == [project]
+    assert engine.get_projects(limit=1, after=project)["projects"] == []
+
+
 def test_unreadable_project_does_not_hide_the_others(hf: Holdfast, engine: LoopEngine) -> None:
     long = "x" * 500
     for project in ("p", long, "q"):
