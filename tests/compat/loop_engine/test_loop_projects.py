@@ -15,6 +15,8 @@ from holdfast.agent_loops.agents import AgentHeartbeats
 from holdfast.loops import LoopEngine
 from patience import until
 
+pytest_plugins = ["postgres_fixtures"]
+
 HOUR = 3600.0
 
 
@@ -24,6 +26,13 @@ def looping(engine: LoopEngine) -> LoopEngine:
     engine.save_loop_snapshot("p", {"loop_count": 1})
     engine.configure("p", loop_autoresume=True)
     return engine
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return str(tmp_path / "runs.db")
+    return str(request.getfixturevalue("url"))
 
 
 def stall(engine: LoopEngine, clock: Clock) -> dict[str, Any]:
@@ -342,9 +351,9 @@ def test_heartbeat_during_a_deletion_leaves_nothing(
     assert hf.runs(prefix="loop/") == []
 
 
-def test_deletion_while_agents_send_heartbeats(tmp_path: Path) -> None:
+def test_deletion_while_agents_send_heartbeats(where: str) -> None:
     """However they meet, each call has an answer, and nothing of the project is left."""
-    with holdfast.open(tmp_path / "runs.db", durability="fast") as hf:
+    with holdfast.open(where, durability="fast") as hf:
         engine = LoopEngine(hf, check_every=None)
         for turn in range(8):
             engine.save_loop_snapshot("p", {"loop_count": turn})
@@ -370,8 +379,8 @@ def test_deletion_while_agents_send_heartbeats(tmp_path: Path) -> None:
             assert hf.runs(prefix="loop/") == []
 
 
-def test_project_is_deleted_while_a_checker_works(tmp_path: Path) -> None:
-    with holdfast.open(tmp_path / "runs.db", durability="fast") as hf:
+def test_project_is_deleted_while_a_checker_works(where: str) -> None:
+    with holdfast.open(where, durability="fast") as hf:
         engine = LoopEngine(hf, check_every=None)
         with engine.checker(0.002) as checker:
             for turn in range(10):
