@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from copy import deepcopy
 from itertools import count
+from threading import get_ident
 from typing import Any, NamedTuple, TypeVar
 
 from holdfast.agent_loops.config import AUTORESUME, MAX_NAME, MAX_REASON, check_flag
@@ -43,6 +44,9 @@ class LastRead(NamedTuple):
     base: Base | None
     #: Value of `loop_autoresume` at that time.
     autoresume: bool | None
+    #: Identifies the call that read the state, and its thread.
+    origin: object = None
+    thread: int = 0
 
 
 class ReadState(dict[Any, Any]):
@@ -92,7 +96,7 @@ class States:
         head = head or project.existing_head()
         state = thaw(head.state)
         autoresume = project.control.read().config.loop_autoresume
-        read = LastRead(Base(head.number, head.hash), autoresume)
+        read = LastRead(Base(head.number, head.hash), autoresume, object(), get_ident())
         if isinstance(state, dict):
             if autoresume is not None:
                 state[AUTORESUME] = autoresume
@@ -118,7 +122,9 @@ class States:
             raise InvalidCall("resolve is a function of path, base, ours and theirs")
         plain, replaced, autoresume = _storable(state)
         is_read = isinstance(state, ReadState) and state.key == (self._store, project.id)
-        last = state.read if is_read else self._last_read(project)
+        last = self._last_read(project)
+        if is_read and not _is_continued(state.read, last):
+            last = state.read
         derived = None if base is None else Base(base)
         if base is None and expected is None and last is not None:
             derived = last.base
@@ -130,9 +136,9 @@ class States:
             resolve=resolve,
         )
         is_merged = derived is not None and (derived.own is not None or derived.version != (made.parent or 0))
-        read = LastRead(
-            Base(made.number, made.hash, plain if is_merged else None),
-            self._configure(project, autoresume, last),
+        known = self._configure(project, autoresume, last)
+        read = (last or LastRead(None, None))._replace(
+            base=Base(made.number, made.hash, plain if is_merged else None), autoresume=known
         )
         if is_read:
             state.read = read
@@ -196,6 +202,12 @@ class States:
 
     def _last_read(self, project: Project) -> LastRead | None:
         return _last_reads.get({}).get(self._key(project)) or self._latest.get(project.id)
+
+
+def _is_continued(read: LastRead, last: LastRead | None) -> bool:
+    """Return whether the thread that read a state has set a copy of it since: its next state follows that one. Copies
+    that were handed to other threads are derived from what was read."""
+    return last is not None and last.origin is read.origin and read.thread == get_ident()
 
 
 def save_snapshot(project: Project, metadata: StateMetadata, *, expected: int | None = None) -> Reply:

@@ -88,6 +88,34 @@ def test_state_set_repeatedly_does_not_undo_changes_of_others(engine: LoopEngine
         assert "b" in refused(engine.set_project_state("p", state), "merge_conflict")
 
 
+@pytest.mark.parametrize("derive", [dict, copy.copy, copy.deepcopy, lambda state: state | {"phase": 1}])
+def test_caller_that_saves_copies_does_not_conflict_with_itself(
+    engine: LoopEngine, derive: Callable[[Any], Any]
+) -> None:
+    engine.set_project_state("p", {"n": 0})
+    state = engine.get_project_state("p")["state"]
+    for turn in range(1, 4):
+        state["n"] = turn
+        good(engine.save_loop_snapshot("p", derive(state)))
+        state["n"] = -turn
+        good(engine.set_project_state("p", state))
+        elsewhere(engine.update_project_state, "p", {"other": turn})
+    assert state_of(engine) == {"n": -3, "other": 3}
+
+
+def test_copies_handed_to_the_threads_of_a_pool_are_merged(engine: LoopEngine) -> None:
+    engine.set_project_state("p", dict.fromkeys("abcdef", 0))
+    state = engine.get_project_state("p")["state"]
+
+    def work(key: str, mine: dict[str, Any]) -> None:
+        mine[key] = 1
+        good(engine.set_project_state("p", mine))
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(work, "abcdef", [copy.deepcopy(state) for _ in "abcdef"]))
+    assert state_of(engine) == dict.fromkeys("abcdef", 1)
+
+
 def test_deleted_project_is_not_created_again_by_a_state_read_before(engine: LoopEngine) -> None:
     engine.set_project_state("p", {"a": 1})
     state = engine.get_project_state("p")["state"]
