@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import httpx
 import msgspec
 import pytest
 from terminal import PROGRAM, environment
@@ -84,8 +85,8 @@ class Services:
         self.started: list[Service] = []
         (folder / "loop_flows.py").write_text(FLOWS)
 
-    def start(self, name: str) -> Service:
-        return self._add(*SERVICES[name]).until_ready()
+    def start(self, name: str, *options: str) -> Service:
+        return self._add(*SERVICES[name], *options).until_ready()
 
     def role(self, name: str, *arguments: str) -> Service:
         """Start a role of `loop_worker.py`, on the clock of the machine."""
@@ -264,3 +265,32 @@ def test_loop_in_another_process_is_woken(hf: Holdfast, engine: LoopEngine, serv
         ("p", "restored", "Bob", off),
     ]
     assert mine.lines()[1:] == [each for each in every.lines()[1:] if each["project_id"] == "p"]
+
+
+@pytest.mark.parametrize("legacy", [True, False])
+def test_client_of_the_original_is_served(
+    hf: Holdfast, engine: LoopEngine, services: Services, legacy: bool
+) -> None:
+    """It changes with GET, which `holdfast serve` accepts with `--legacy-get` only."""
+    service = services.start("serve", *(["--legacy-get"] if legacy else []))
+    (started,) = service.lines()
+    with httpx.Client(
+        base_url=f"{started['url']}/api/debug/loop",
+        headers={"authorization": f"Bearer {started['token']}"},
+        timeout=60,
+    ) as client:
+
+        def get(route: str, **query: Any) -> Any:
+            found = client.get(f"/{route}", params=query)
+            assert found.status_code == (200 if legacy else 405), found.text
+            return found.json()
+
+        get("agent/start/p", agent="writer", timeout=0.2)
+        get("snapshot/save/p")
+        get("snapshot/restore/p")
+        history = client.get("/snapshot/history/p").json()
+        assert (history["snapshot_count"], history["has_last_snapshot"]) == (1 + legacy, True)
+        assert client.get("/snapshot/history/none").status_code == 404
+    # The server finds the agent that this client has left.
+    until(lambda: not legacy or timelines(hf) == 3)
+    assert engine.get_agents("p")["running"] == {}
