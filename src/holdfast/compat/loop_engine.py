@@ -608,8 +608,8 @@ class LoopEngine:
         check_integer("limit", limit, 1)
         project = self._project(project_id)
         project.check_exists()
-        entries = project.audit(limit)
-        return {"status": "ok", "project_id": project.id, "count": len(entries), "audit": entries[-limit:]}
+        entries = project.audit(limit)[-limit:]
+        return {"status": "ok", "project_id": project.id, "count": len(entries), "audit": entries}
 
     # Internals
 

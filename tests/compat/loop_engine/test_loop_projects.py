@@ -257,6 +257,17 @@ def test_audit_is_bounded_by_retention(hf: Holdfast, engine: LoopEngine) -> None
     assert engine.get_projects()["projects"] == ["p"]
 
 
+def test_audit_counts_the_entries_that_it_returns(looping: LoopEngine, clock: Clock) -> None:
+    """Restores are timelines of the state, and the rest is in the control record: both are counted."""
+    for _ in range(3):
+        stall(looping, clock)
+    assert looping.get_audit("p")["count"] == 1 + 3 * 3
+    for limit in (1, 4, 10, 11):
+        found = looping.get_audit("p", limit=limit)
+        assert found["count"] == len(found["audit"]) == min(limit, 10)
+        assert found["audit"] == looping.get_audit("p")["audit"][-limit:]
+
+
 # Deletion
 
 
