@@ -95,8 +95,8 @@ class AgentHeartbeats:
             except StaleVersion:
                 continue
             if made.number % _PRUNE_EVERY == 0:
-                # The project may be deleted meanwhile.
-                with suppress(NotFound):
+                # The project may be deleted meanwhile; while others write all the time, a later heartbeat prunes.
+                with suppress(NotFound, StaleVersion):
                     self._log.prune(_KEPT)
             return True
 

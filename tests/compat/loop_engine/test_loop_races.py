@@ -17,6 +17,7 @@ from loop_fixtures import Clock, good, refused, state_of
 
 import holdfast
 from holdfast import Holdfast
+from holdfast.errors import StaleVersion
 from holdfast.execution.leadership import Leadership
 from holdfast.history.history import History
 from holdfast.loops import LoopEngine
@@ -219,3 +220,21 @@ def test_heartbeats_after_the_clock_went_back_count(engine: LoopEngine, clock: C
     assert good(engine.agent_progress("p", "planner"))["noted"] is True
     clock.forward(61)
     assert len(good(engine.check_timeouts())["stalled"]) == 1
+
+
+def test_heartbeats_of_many_agents_at_once_are_recorded(
+    hf: Holdfast, engine: LoopEngine, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old heartbeats may be pruned later; the one that was recorded is not an error because of that."""
+    pruned = []
+
+    def lose(self: History, *_: Any, **__: Any) -> Any:
+        pruned.append(self.id)
+        raise StaleVersion("others write all the time")
+
+    good(engine.log_agent_start("p", "planner", timeout=60))
+    monkeypatch.setattr(History, "prune", lose)
+    for _ in range(130):
+        clock.forward(30)
+        assert good(engine.agent_progress("p", "planner"))["noted"] is True
+    assert pruned == ["loop/p/beats"] * 2
