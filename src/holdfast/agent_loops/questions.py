@@ -90,10 +90,11 @@ class Questions:
         question = control.open_question
         if question is None and control.config.loop_autoresume:
             control.restores = [at for at in control.restores if at > now - _HOUR]
+            _, last, damage = _read_heads(project)
             if len(control.restores) >= control.config.restores:
                 reason += f"; it was restored {len(control.restores)} times within an hour"
-            elif project.last_good(project.head(), []) is None:
-                reason += "; no snapshot of it was saved"
+            elif last is None:
+                reason += f"; {damage or 'no snapshot of it was saved'}"
             else:
                 replaces = control.config.keep_unknown is not True
                 task = RecoveryTask(_task_number(), "restore", reason, now, actor, keep_unknown=not replaces)
@@ -294,11 +295,10 @@ class Questions:
 
     def reply(self, project: Project, question: LoopQuestion) -> Reply:
         """Return a question in the form of a reply."""
-        head = project.head()
-        last = project.last_good(head, [])
+        head, last, damage = _read_heads(project)
         reason = question.reasons[0]
-        found = difference([])
-        good = "no snapshot of it was saved"
+        found = difference([]) | ({} if damage is None else {"diff_error": damage})
+        good = damage or "no snapshot of it was saved"
         if head is not None and last is not None:
             found = project.difference(last, head)
             good = f"version {last.number} is the last good one"
@@ -404,6 +404,15 @@ class Questions:
         if question.answer is not None:
             _refuse_second(question_id, question.answer)
         return question
+
+
+def _read_heads(project: Project) -> tuple[Version | None, Version | None, str | None]:
+    """Return the head and the last good snapshot of a project; if they cannot be read, why."""
+    try:
+        head = project.head()
+        return head, project.last_good(head, []), None
+    except BadData as error:
+        return None, None, str(error)
 
 
 def _task_number() -> int:

@@ -222,3 +222,30 @@ def test_reinitialization_without_a_state_is_a_recovery(engine: LoopEngine) -> N
         good(engine.answer_question(question, "reinitialize", actor="Ada"))
         found = recoveries.get(timeout=60)
     assert (found["event"], found["actor"], state_of(engine)) == ("reinitialized", "Ada", {})
+
+
+@pytest.mark.parametrize("autoresume", [False, True])
+def test_stalled_agent_of_an_unreadable_project_is_asked_about(
+    file: Path, clock: Clock, autoresume: bool
+) -> None:
+    with holdfast.open(file, clock=clock) as hf:
+        engine = LoopEngine(hf, check_every=None)
+        engine.save_loop_snapshot("p", {"a": 0})
+        engine.configure("p", loop_autoresume=autoresume)
+        engine.log_agent_start("p", "planner", timeout=60)
+    database = Database(file)
+    loop = "run = (SELECT key FROM run WHERE id = 'loop/p')"
+    assert database.change(f"UPDATE journal SET at = at + 1 WHERE number = 1 AND {loop}") == 1
+    database.close()
+    clock.forward(61)
+    with holdfast.open(file, clock=clock) as hf:
+        engine = LoopEngine(hf, check_every=None)
+        found = good(engine.check_timeouts())
+        assert (found["errors"], [each["result"]["status"] for each in found["stalled"]]) == (
+            [],
+            ["question"],
+        )
+        assert "fails its hash" in found["stalled"][0]["result"]["message"]
+        (asked,) = hf.inbox()
+        assert "planner" in asked.text
+        assert [each["status"] for each in good(engine.get_questions())["questions"]] == ["question"]
