@@ -284,9 +284,10 @@ class Project:
             return {**difference([]), "diff_error": str(error)}
 
     def audit(self, limit: int) -> list[Reply]:
-        """Return the newest audit entries, oldest first."""
+        """Return the newest changes and the newest restores, oldest first: at least `limit` entries, if there are so
+        many."""
         entries = self.control.entries(limit)[::-1]
-        for line in self._later_timelines():
+        for line in self._later_timelines()[-limit:]:
             reason, kind = split_reason(line.reason)
             entries.append(
                 {

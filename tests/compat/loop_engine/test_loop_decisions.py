@@ -249,3 +249,12 @@ def test_stalled_agent_of_an_unreadable_project_is_asked_about(
         (asked,) = hf.inbox()
         assert "planner" in asked.text
         assert [each["status"] for each in good(engine.get_questions())["questions"]] == ["question"]
+
+
+def test_page_of_the_audit_does_not_grow_with_the_restores(hf: Holdfast, engine: LoopEngine) -> None:
+    engine.save_loop_snapshot("p", {"a": 0})
+    for turn in range(30):
+        good(engine.restore_last_snapshot("p", reason=f"restore {turn}"))
+    assert len(hf.loops.project("p").audit(5)) == 5
+    reasons = [each["reason"] for each in good(engine.get_audit("p", limit=5))["audit"]]
+    assert reasons == [f"restore {turn}" for turn in range(25, 30)]
