@@ -99,6 +99,7 @@ def test_state_is_read_set_and_changed(served: Served) -> None:
     assert call(served, "GET", "/p/state")["state"] == {"loop_count": 2, "new": 1}
     conflict = call(served, "PUT", "/p/state", 409, state={"loop_count": 9}, base=1)
     assert conflict["code"] == "merge_conflict"
+    assert conflict["details"]["paths"] == ["loop_count", "memory"]
 
 
 def test_state_with_values_of_other_types_is_portable(served: Served, engine: LoopEngine) -> None:

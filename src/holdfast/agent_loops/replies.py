@@ -27,7 +27,7 @@ PAGE = 1000
 #: The code of an error that is a fault in Holdfast.
 UNEXPECTED = "unexpected"
 #: Details of an error that its reply repeats.
-_DETAILS = ("paths", "question_id", "answered")
+ERROR_DETAILS = ("paths", "question_id", "answered")
 
 
 def reported(method: Callable[P, Reply]) -> Callable[P, Reply]:
@@ -49,7 +49,7 @@ def failure(error: BaseException, *, invalid_call: bool = False) -> Reply:
     with suppress(Exception):
         message = str(error) or message
     if isinstance(error, HoldfastError):
-        shown = {name: error.details[name] for name in _DETAILS if name in error.details}
+        shown = {name: error.details[name] for name in ERROR_DETAILS if name in error.details}
         return {"status": "error", "message": message, "code": error.code, **shown}
     if invalid_call:
         return {"status": "error", "message": message, "code": "invalid"}

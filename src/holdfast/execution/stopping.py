@@ -14,6 +14,7 @@ from holdfast.errors import InvalidCall, StaleVersion
 from holdfast.execution import inbox
 from holdfast.execution.engine_context import EngineContext
 from holdfast.execution.lease import is_alive
+from holdfast.execution.loops import is_bookkeeping
 from holdfast.execution.questions import settled
 from holdfast.history.builder import VersionMetadata, with_questions
 from holdfast.history.committer import Committer
@@ -34,6 +35,12 @@ def cancel(engine: EngineContext, run_id: str, reason: str | None, actor: str | 
 
 def stop(engine: EngineContext, run_id: str, what: str, reason: str | None, actor: str | None) -> None:
     """Cancel or pause a run; if a process advances it, request that."""
+    if is_bookkeeping(run_id):
+        raise InvalidCall(
+            f"{run_id!r} has the configuration, questions and agents of a loop, which no {what} ends: reset its "
+            "agents, or answer its question with cancel",
+            run=run_id,
+        )
     while True:
         run = engine.record(run_id)
         if run.status in ENDED:

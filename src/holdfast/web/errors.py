@@ -65,10 +65,13 @@ class ProblemDocument(TypedDict):
 class RequestRefused(Exception):
     """The request was refused."""
 
-    def __init__(self, status: int, code: str, detail: str, **headers: str) -> None:
+    def __init__(
+        self, status: int, code: str, detail: str, details: dict[str, Any] | None = None, **headers: str
+    ) -> None:
         super().__init__(detail)
         self.status = status
         self.code = code
+        self.details = details
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
 
@@ -94,7 +97,7 @@ def make_problem(
 def problem_for(error: BaseException) -> tuple[ProblemDocument, dict[str, str]]:
     """Return an error as a problem document, with response headers."""
     if isinstance(error, RequestRefused):
-        return make_problem(error.status, error.code, str(error)), error.headers
+        return make_problem(error.status, error.code, str(error), error.details), error.headers
     for kind, status in _STATUSES:
         if isinstance(error, kind):
             headers = {"retry-after": "1"} if status == 503 else {}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from loop_fixtures import Clock, good, refused, state_of
 
-from holdfast import Holdfast
+from holdfast import Holdfast, InvalidCall
 from holdfast.agent_loops.questions import Questions
 from holdfast.loops import LoopEngine
 
@@ -269,3 +269,14 @@ def test_control_record_of_earlier_words_is_read(hf: Holdfast, engine: LoopEngin
 
     good(engine.answer_question("p:2", "resume"))
     assert '"prompts":' in log.head.state, "the stored name did not change"
+
+
+def test_control_run_is_not_cancelled_or_paused(hf: Holdfast, engine: LoopEngine, clock: Clock) -> None:
+    """Checks would leave out the agents of a project whose control run has another status."""
+    engine.set_project_state("p", {})
+    engine.log_agent_start("p", "planner", timeout=5)
+    for stop in (hf.cancel, hf.pause):
+        with pytest.raises(InvalidCall, match="answer its question with cancel"):
+            stop("loop/p/control")
+    clock.forward(6)
+    assert len(engine.check_timeouts()["stalled"]) == 1

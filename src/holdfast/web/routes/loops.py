@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from holdfast.agent_loops.replies import UNEXPECTED
+from holdfast.agent_loops.replies import ERROR_DETAILS, UNEXPECTED
 from holdfast.model.question import QuestionPolicy
 from holdfast.model.retention import Retention
 from holdfast.operator_view.text import as_json, parse_duration
@@ -305,5 +305,6 @@ def _plain(part: Any) -> Any:
 def _checked(reply: Reply) -> Reply:
     """Return a reply as JSON; raise an error that it reports."""
     if reply["status"] == "error":
-        raise RequestRefused(error_status(reply), str(reply["code"]), str(reply["message"]))
+        facts = {name: reply[name] for name in ERROR_DETAILS if name in reply}
+        raise RequestRefused(error_status(reply), str(reply["code"]), str(reply["message"]), facts)
     return loop_reply(reply)
