@@ -26,7 +26,8 @@ from holdfast.history.committer import Resolver
 from holdfast.history.version import Version
 from holdfast.model.checks import check_integer, check_text
 from holdfast.model.names import check_tags, short
-from holdfast.tree.frozen import thaw
+from holdfast.tree.fold import Folder
+from holdfast.tree.frozen import FrozenDict, thaw
 from holdfast.tree.sanitize import sanitize
 
 #: Maximum number of projects whose last read is remembered.
@@ -53,6 +54,8 @@ class ReadState(dict[Any, Any]):
     """A copy of a project's state that knows what it is derived from. Pickled, it is a plain dict."""
 
     __slots__ = ("key", "read")
+    #: Stored like a dict, wherever it is passed.
+    __holdfast_plain__ = dict
 
     def __init__(self, state: Mapping[Any, Any], key: tuple[object, str], read: LastRead) -> None:
         super().__init__(state)
@@ -71,6 +74,9 @@ class ReadState(dict[Any, Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dict, (dict(self),)
+
+    def __holdfast_fold__(self, folder: Folder, base: Any, depth: int) -> FrozenDict:
+        return folder.dict(self, base, depth)
 
 
 #: By engine and project.
@@ -252,7 +258,7 @@ def storable(state: Any) -> tuple[dict[Any, Any], list[str]]:
 
 def _storable(state: Any) -> tuple[dict[Any, Any], list[str], bool | None]:
     """Return a storable copy of a state, the paths of replaced values, and the configuration that was in it."""
-    plain, replaced = storable(dict(state) if isinstance(state, ReadState) else state)
+    plain, replaced = storable(state)
     autoresume = check_flag(AUTORESUME, plain.pop(AUTORESUME)) if AUTORESUME in plain else None
     return plain, replaced, autoresume
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 import os
 import pickle
 import threading
@@ -16,7 +17,7 @@ import pytest
 from loop_fixtures import Clock, good, refused, state_of
 
 import holdfast
-from holdfast import Holdfast
+from holdfast import Holdfast, step, workflow
 from holdfast.errors import StaleVersion
 from holdfast.execution.leadership import Leadership
 from holdfast.history.history import History
@@ -238,3 +239,25 @@ def test_heartbeats_of_many_agents_at_once_are_recorded(
         clock.forward(30)
         assert good(engine.agent_progress("p", "planner"))["noted"] is True
     assert pruned == ["loop/p/beats"] * 2
+
+
+def test_state_that_was_read_is_a_dict_wherever_it_is_passed(hf: Holdfast, engine: LoopEngine) -> None:
+    plain = {"a": 1, "b": {"c": [2]}}
+    engine.set_project_state("p", plain)
+    state = engine.get_project_state("p")["state"]
+
+    @step
+    def look(memory: dict[str, Any]) -> dict[str, Any]:
+        return memory
+
+    @workflow
+    def nested(memory: dict[str, Any]) -> dict[str, Any]:
+        return {"memory": look(memory)}
+
+    assert hf.run(nested, state).result == {"memory": plain}
+    assert hf.history("x").commit({"inner": state}).state == {"inner": plain}
+    assert json.loads(json.dumps(state)) == plain == state == pickle.loads(pickle.dumps(state))
+    assert holdfast.sanitize(state) == (plain, [])
+    state["me"] = state
+    assert good(engine.set_project_state("p", state))["replaced"] == ["me"]
+    assert state_of(engine) == {**plain, "me": "<cycle to the root>"}
