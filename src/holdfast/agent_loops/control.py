@@ -31,11 +31,13 @@ from holdfast.model.checks import check_text
 from holdfast.model.question import Handling
 from holdfast.model.records import EventRecord, QuestionRecord
 from holdfast.model.retention import Retention
-from holdfast.store.protocol import iter_runs
+from holdfast.store.protocol import RunFilters, iter_runs
 from holdfast.struct_types import resolved
 
 #: Format number of the record.
 _FORMAT = 1
+#: Maximum number of runs read at a time. A store sorts the runs of all loops for each page.
+PAGE = 10_000
 #: Tag that marks control runs.
 TAG = "loop-control"
 #: Step of internal bookkeeping changes, which are not part of the audit.
@@ -294,7 +296,8 @@ def _rows(control: Control) -> tuple[QuestionRecord, ...]:
 
 def control_names(engine: EngineContext, *statuses: str) -> Iterator[str]:
     """Yield the names of the projects that have a control run of one of these statuses, newest first."""
-    for run in iter_runs(engine.store, tags=[TAG], statuses=list(statuses) or None, prefix=PREFIX):
+    filters: RunFilters = {"tags": [TAG], "statuses": list(statuses) or None, "prefix": PREFIX}
+    for run in iter_runs(engine.store, page=PAGE, **filters):
         name = name_in(run.id)
         if name is not None:
             yield name

@@ -15,7 +15,7 @@ from typing import Any
 
 from holdfast.agent_loops.agents import Agents
 from holdfast.agent_loops.checker import Checker
-from holdfast.agent_loops.control import BOOKKEEPING, Control, Entry, LoopQuestion, control_names
+from holdfast.agent_loops.control import BOOKKEEPING, PAGE, Control, Entry, LoopQuestion, control_names
 from holdfast.agent_loops.names import control_run, name_in, name_in_state_run, state_run
 from holdfast.agent_loops.project import Project, StateMetadata
 from holdfast.agent_loops.questions import Questions
@@ -54,12 +54,15 @@ class AgentLoops:
         """Return a project by its id."""
         return Project(self.engine, project_id)
 
-    def project_names(self, after: str | None = None) -> Iterator[str]:
+    def project_names(self, after: str | None = None, wanted: int | None = None) -> Iterator[str]:
         """Yield the names of all projects after one, newest first: a project is where the run with its state is, or
-        that with its control record if it has no state."""
+        that with its control record if it has no state. The caller uses about as
+        many as are `wanted`; None for all."""
         store = self.engine.store
         before = None if after is None else self._place(after)
-        for run in iter_runs(store, before=before, prefix=PREFIX):
+        # A project has up to three runs.
+        page = PAGE if wanted is None else min(3 * wanted + 3, PAGE)
+        for run in iter_runs(store, before=before, page=page, prefix=PREFIX):
             name = name_in_state_run(run.id)
             if name is None and (control := name_in(run.id)) is not None:
                 name = control if store.run(state_run(control)) is None else None

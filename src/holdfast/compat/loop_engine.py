@@ -620,7 +620,7 @@ class LoopEngine:
         """Return a page of projects, and the id after which the next page starts; None for none."""
         if limit is not None:
             check_integer("limit", limit, 1)
-        names = self._loops.project_names(after)
+        names = self._loops.project_names(after, limit)
         found = [Project.named(self._loops.engine, name) for name in islice(names, limit)]
         more = limit is not None and next(names, None) is not None
         return found, found[-1].id if more else None

@@ -258,3 +258,25 @@ def test_page_of_the_audit_does_not_grow_with_the_restores(hf: Holdfast, engine:
     assert len(hf.loops.project("p").audit(5)) == 5
     reasons = [each["reason"] for each in good(engine.get_audit("p", limit=5))["audit"]]
     assert reasons == [f"restore {turn}" for turn in range(25, 30)]
+
+
+def test_list_of_projects_reads_as_many_runs_as_it_needs(
+    hf: Holdfast, engine: LoopEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store sorts the runs of all loops for each page: few pages for all, and short ones for a short list."""
+    for number in range(5):
+        engine.save_loop_snapshot(f"p{number}", {"a": 0})
+    store = hf.loops.engine.store
+    runs, limits = store.runs, []
+
+    def count(**how: Any) -> Any:
+        limits.append(how["limit"])
+        return runs(**how)
+
+    monkeypatch.setattr(store, "runs", count)
+    assert len(good(engine.get_projects())["projects"]) == 5
+    good(engine.check_timeouts())
+    assert min(limits) >= 5000
+    limits.clear()
+    assert good(engine.get_projects(limit=2))["projects"] == ["p4", "p3"]
+    assert limits == [9]
