@@ -92,7 +92,8 @@ class Questions:
             control.restores = [at for at in control.restores if at > now - _HOUR]
             _, last, damage = _read_heads(project)
             if len(control.restores) >= control.config.restores:
-                reason += f"; it was restored {len(control.restores)} times within an hour"
+                times = f"{len(control.restores)} time{'' if len(control.restores) == 1 else 's'}"
+                reason += f"; it was restored {times} within an hour, as often as max_restores allows"
             elif last is None:
                 reason += f"; {damage or 'no snapshot of it was saved'}"
             else:

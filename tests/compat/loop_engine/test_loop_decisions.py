@@ -280,3 +280,13 @@ def test_list_of_projects_reads_as_many_runs_as_it_needs(
     limits.clear()
     assert good(engine.get_projects(limit=2))["projects"] == ["p4", "p3"]
     assert limits == [9]
+
+
+def test_question_after_the_last_restore_says_what_limits_them(engine: LoopEngine) -> None:
+    engine.save_loop_snapshot("p", {"a": 0})
+    engine.configure("p", loop_autoresume=True, max_restores=1)
+    assert good(engine.auto_restore_if_configured("p"))["status"] == "restored"
+    asked = good(engine.auto_restore_if_configured("p"))
+    assert (
+        asked["reason"] == "timeout; it was restored 1 time within an hour, as often as max_restores allows"
+    )
