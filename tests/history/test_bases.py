@@ -6,13 +6,15 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 import holdfast
-from holdfast import Holdfast, MergeConflict, thaw
+from holdfast import History, Holdfast, MergeConflict, StaleVersion, thaw
 
 WRITERS = 8
 
@@ -133,6 +135,110 @@ def test_remembered_reads_are_limited_in_number(hf: Holdfast, monkeypatch: pytes
         hf.history(f"other-{number}").commit({"n": number})
         assert hf.history(f"other-{number}").head.copy() == {"n": number}
     assert len(hf._context.bases._found) == 3
+
+
+@pytest.mark.parametrize("handles", ["one", "one each", "new ones"])
+@pytest.mark.parametrize("reads", ["once", "often"])
+def test_writers_that_keep_their_own_state_never_undo_changes_of_others(
+    tmp_path: Path, handles: str, reads: str
+) -> None:
+    """Each thread has a dict of its own, in which it changes a key of its own, and commits it in turns with others."""
+    for seed in range(12):
+        random = Random(seed)
+        with (
+            holdfast.open(tmp_path / f"{seed}.db", durability="fast") as one,
+            holdfast.open(tmp_path / f"{seed}.db", durability="fast") as two,
+        ):
+            one.history("run").commit({str(writer): 0 for writer in range(4)})
+            shared = [hf.history("run") for hf in (one, two)]
+            with ExitStack() as stack:
+                writers = [
+                    Writer(name, [one, two][name % 2], shared[name % 2], handles, stack) for name in range(4)
+                ]
+                for writer in writers:
+                    writer.do(writer.read)
+                for _ in range(40):
+                    writer = random.choice(writers)
+                    writer.do(writer.read if reads == "often" and random.random() < 0.2 else writer.commit)
+            expected = {str(writer.name): writer.count for writer in writers}
+            assert one.history("run").head.state == expected, (seed, handles, reads)
+
+
+class Writer:
+    """A thread with a state of its own."""
+
+    def __init__(self, name: int, hf: Holdfast, shared: History, handles: str, stack: ExitStack) -> None:
+        self.name, self.count = name, 0
+        own = hf.history("run")
+        self._log: Callable[[], History] = {
+            "one": lambda: shared,
+            "one each": lambda: own,
+            "new ones": lambda: hf.history("run"),
+        }[handles]
+        self._state: dict[str, Any] = {str(writer): 0 for writer in range(4)}
+        self._thread = stack.enter_context(ThreadPoolExecutor(1))
+
+    def do(self, work: Callable[[], None]) -> None:
+        self._thread.submit(work).result()
+
+    def read(self) -> None:
+        self._state = thaw(self._log().head.state)
+
+    def commit(self) -> None:
+        self.count += 1
+        self._state[str(self.name)] = self.count
+        self._log().commit(self._state)
+
+
+def test_threads_that_share_a_state_commit_it_in_turns(hf: Holdfast) -> None:
+    log, lock, state = hf.history("shared"), threading.Lock(), {"n": 0}
+    log.commit(state)
+
+    def work(number: int) -> None:
+        with lock:
+            state["n"] += 1
+            state[f"key {number % 3}"] = number
+            log.commit(state)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(40)))
+    assert log.head.state == state
+    assert state["n"] == 40
+
+
+def test_state_of_a_run_that_was_created_again_is_refused(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "runs.db") as hf, holdfast.open(tmp_path / "runs.db") as other:
+        hf.history("run").commit({"secret": 1})
+        log = hf.history("run")
+        state = thaw(log.head.state)
+        other.delete("run")
+        for number in range(3):
+            other.history("run").commit({"fresh": number})
+        with pytest.raises(StaleVersion, match="deleted and created again"):
+            log.commit(state | {"n": 1})
+        assert other.history("run").head.state == {"fresh": 2}
+
+
+def test_states_that_are_kept_for_merged_commits_are_limited(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A caller whose state was dropped is refused: it would undo what its last commit was merged with."""
+    monkeypatch.setattr("holdfast.history.context._STATES", 1)
+    states = {}
+    for run in ("one", "two"):
+        hf.history(run).commit({"n": 0})
+        states[run] = hf.history(run).head.copy()
+        change = threading.Thread(
+            target=lambda run=run: hf.history(run).update(lambda state: state.update(b=1))
+        )
+        change.start()
+        change.join()
+        states[run]["n"] = 1
+        assert hf.history(run).commit(states[run]).state == {"n": 1, "b": 1}
+    states["two"]["n"] = 2
+    assert hf.history("two").commit(states["two"]).state == {"n": 2, "b": 1}
+    with pytest.raises(StaleVersion, match="read the head"):
+        hf.history("one").commit(states["one"])
 
 
 def test_edit_between_a_read_and_its_commit_is_merged(hf: Holdfast) -> None:

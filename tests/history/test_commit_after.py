@@ -201,7 +201,7 @@ def processes(request: pytest.FixtureRequest, file: Path) -> Iterator[tuple[Hist
     with holdfast.open(where) as one, holdfast.open(where) as other:
         first, second = one.history("run-1"), other.history("run-1")
         first.commit({"n": 0, "parts": [{"text": "x" * 100} for _ in range(50)]})
-        second.patch({"n": 1}, after=second.head)
+        second.patch({"seen": 1}, after=second.head)
         for number in range(3):
             first.commit({"n": number, "parts": [{"text": f"{number}" * 100, "k": [{}]} for _ in range(70)]})
         yield first, second

@@ -291,7 +291,7 @@ def append_after(
             committer.refuse_known_key(head, metadata)
             continue
         if made.run.head == made.number:
-            committer.note_moved(made.number)
+            committer.note_moved(made.run, made.number)
         return made
 
 

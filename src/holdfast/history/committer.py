@@ -1,8 +1,7 @@
 """Commit states as the next version of a run while others write to it.
 
-A plain state was made from the version that its thread or task read (see `Bases`), or else from the version that it
-committed before, or else from the head. If the run has advanced since, a three-way merge applies the change, not the
-whole state, to the new head.
+A plain state was made from what its thread or task has read or committed before (see `Bases`), or else from the head.
+If the run has advanced since, a three-way merge applies the change, not the whole state, to the new head.
 
 Invariant: a version that was acknowledged is in the store; a change is either part of it, or was refused with an error.
 """
@@ -20,7 +19,7 @@ import msgspec
 from holdfast.errors import AlreadyExists, InvalidCall, MergeConflict, NotFound, StaleVersion
 from holdfast.history.blame import explain_conflict, has_moved_nodes
 from holdfast.history.builder import VersionMetadata, VersionTrees, build_version, last_move
-from holdfast.history.context import StoreContext
+from holdfast.history.context import FORGOTTEN, SAME, Basis, StoreContext
 from holdfast.history.journal import encode_event
 from holdfast.history.reader import BaseState, Head, Reader
 from holdfast.history.redaction import redact_meta
@@ -83,8 +82,8 @@ class Committer:
         self._check = check
         self._context = context
         self._store = context.store
-        #: The version committed last, by whichever thread: threads of a pool take turns with a state that they share.
-        self._last: int | None = None
+        #: The last commit of a plain state by any thread: threads of a pool take turns with a state that they share.
+        self._last: Basis | None = None
         #: A strong reference: the context keeps a reader only while it is used.
         self._reader: Reader | None = None
         self._fold_cache = FoldCache()
@@ -99,8 +98,10 @@ class Committer:
         version: VersionRecord | None = None,
         resolve: Resolver | None = None,
     ) -> Head:
-        """Commit a plain state, made from the version that this thread or task read, or else from the last one. With
-        `version`, the head must be that version, and not one of the same number in a run created again."""
+        """Commit a plain state, made from what this thread or task has read or committed before. With `version`, the
+        head must be that version, and not one of the same number in a run created again."""
+        basis = self._context.bases.base(self.id, self._last, self._by)
+        base: Head | BaseState | None
         if expected is not None:
             head = self.known_head()
             if head is None or head.number != expected or is_another(head, version):
@@ -108,15 +109,18 @@ class Committer:
             self.expect_head(head, expected, version)
             base = head
         else:
-            number = self._context.bases.base(self.id, self._last)
             # Without a read or a commit, the base is the head in the store, not the one that others here have cached.
-            head = self.fresh_head() if number is None else self.known_head()
-            if head is not None and number is not None and number != head.number:
+            head = self.fresh_head() if basis is None else self.known_head()
+            if head is not None and basis is not None and basis.number != head.number:
                 # The cached head may be the older of the two: a rollback moves it without a commit.
                 head = self.fresh_head()
-            base = self._base(head, number)
-        made = self._write(state, base, head, metadata, expected=expected, version=version, resolve=resolve)
-        self._context.bases.note_commit(self.id, made.number, self._by)
+            base = self._base(head, basis)
+        run = None if basis is None or expected is not None else basis.run
+        made, own = self._write(
+            state, base, head, metadata, run=run, expected=expected, version=version, resolve=resolve
+        )
+        series = basis.series if basis is not None and basis.by is self._by else object()
+        self._note(Basis(made.run.key, made.number, own, self._by, series))
         return made
 
     def advance_from(
@@ -131,7 +135,14 @@ class Committer:
         """Commit a state, or a draft, that was made from `base`. With `expected`, which is its number, the head must
         still be that version, and not one of the same number in a run created again."""
         version = None if expected is None or base is None else base.version
-        return self._write(state, base, base, metadata, expected=expected, version=version, resolve=resolve)
+        run = None if base is None else base.run.key
+        made, _ = self._write(
+            state, base, base, metadata, run=run, expected=expected, version=version, resolve=resolve
+        )
+        edited = self._context.bases.note_edit(self.id, made.run.key, made.number, self._by)
+        if edited is not None:
+            self._last = edited
+        return made
 
     def update(
         self, function: Callable[[Any], object], metadata: VersionMetadata, attempts: int | None
@@ -247,39 +258,44 @@ class Committer:
         if self._check is not None:
             self._check(self._reader_of(run).state(number))
 
-    def note_moved(self, number: int) -> None:
+    def note_moved(self, run: RunRecord, number: int) -> None:
         """Record that the head is this version now: the next commit is made from it."""
-        self._context.bases.note_commit(self.id, number, self._by)
-        self._last = number
+        self._note(Basis(run.key, number, SAME, self._by, object()))
+
+    def _note(self, basis: Basis) -> None:
+        """Record what the next state of this task or thread, and of those that share it, is made from."""
+        self._context.bases.note_commit(self.id, basis)
+        self._last = basis
 
     def _write(
         self,
         state: Any,
-        base: Head | None,
+        base: Head | BaseState | None,
         head: Head | None,
         metadata: VersionMetadata,
         *,
+        run: int | None,
         expected: int | None,
         resolve: Resolver | None,
         version: VersionRecord | None = None,
-    ) -> Head:
+    ) -> tuple[Head, Any]:
+        """Commit a state of the run with a key; return the new head, and the state before it was merged, or `SAME`."""
         known: object | None = None
         while True:
+            if head is not None and run is not None and head.run.key != run:
+                raise self._stale(head, "it is of a run of this id that was deleted and created again")
             check_status(head, metadata)
             drafted = self.build(state, base, head, metadata, resolve=resolve, known=known)
             known = known or drafted.space
             try:
-                run = self._store.append(drafted.change)
+                written = self._store.append(drafted.change)
             except StaleVersion:
                 head = self.fresh_head()
                 self.refuse_known_key(head, metadata)
                 if expected is not None:
                     self.expect_head(head, expected, version)
                 continue
-            made = self.note_committed(drafted, run)
-            self._last = max(made.number, self._last or 0)
-            self._context.bases.note_edit(self.id, self._last, self._by)
-            return made
+            return self.note_committed(drafted, written), SAME if drafted.own is drafted.root else drafted.own
 
     def build(
         self,
@@ -405,20 +421,31 @@ class Committer:
             self._reader = reader = self._context.reader(run)
         return reader
 
-    def _base(self, head: Head | None, number: int | None) -> Head | None:
-        if head is None or number is None or number == head.number:
+    def _base(self, head: Head | None, basis: Basis | None) -> Head | BaseState | None:
+        """Return the state that a plain state was made from."""
+        if head is None or basis is None or head.run.key != basis.run:
+            return head
+        if basis.own is FORGOTTEN:
+            why = f"its last commit, version {basis.number}, was merged, and so were too many others since"
+            raise self._stale(head, why)
+        if basis.own is not SAME:
+            return BaseState(basis.own)
+        if basis.number == head.number:
             return head
         reader = self._reader_of(head.run)
         try:
-            return Head(head.run, reader.record(number), reader.state(number))
+            return Head(head.run, reader.record(basis.number), reader.state(basis.number))
         except NotFound:
-            raise StaleVersion(
-                f"version {number} of run {self.id!r}, which this state was made from, was removed, so the state "
-                "cannot be merged with the head: read the head, then try again",
-                run=self.id,
-                expected=number,
-                head=head.number,
-            ) from None
+            why = f"version {basis.number}, which it was made from, was removed"
+            raise self._stale(head, why, expected=basis.number) from None
+
+    def _stale(self, head: Head, why: str, **details: int) -> StaleVersion:
+        return StaleVersion(
+            f"a state of run {self.id!r} cannot be merged with the head: {why}; read the head, then try again",
+            run=self.id,
+            head=head.number,
+            **details,
+        )
 
 
 class Edit:

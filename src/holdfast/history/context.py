@@ -1,12 +1,16 @@
 """State that all histories of one open store share: the store, the clock, redaction, and one reader per run.
 
-`Bases` remembers which version a plain state was made from. A plain dict does not know where it came from, so reads
+`Bases` remembers what a plain state was made from. A plain dict does not know where it came from, so reads and commits
 are remembered per asyncio task, or else per thread. Code that runs in a copy of its caller's context, such as
 `asyncio.to_thread`, commits on behalf of its caller, unless it has read the state itself. All histories of one open
 store share these reads, however the state was read (`log.head.state`, `hf.get(run).state`, …).
 
-Invariant: a state that a task or thread read and commits is compared with the version that it read, not with a later
-one.
+A commit that was merged leaves the caller with the state that it gave, which is not that of the version: the next
+change is made from the former. Threads that share a state commit in turns: those that have read nothing themselves
+continue the commits of others through their history.
+
+Invariant: a state that a task or thread has read or committed, and commits, is compared with what it read or committed,
+not with a later version: what others have changed since is merged, not undone.
 """
 
 from __future__ import annotations
@@ -33,6 +37,8 @@ from holdfast.tree.fold import Redactor
 
 #: Reads that an open store remembers; the oldest are dropped.
 _REMEMBERED = 10_000
+#: States, given to commits that were merged, that an open store keeps.
+_STATES = 256
 #: Readers that are cached for runs that no history refers to.
 _READERS = 256
 
@@ -51,20 +57,40 @@ class _ReadingTask:
         return self._owner() is owner
 
 
-class _BaseVersion(NamedTuple):
-    """The version that a task has read, or has committed since."""
+class Basis(NamedTuple):
+    """The origin of a plain state: a version of a run, or the state that was given to the commit of that version."""
 
+    #: The key of the run.
+    run: int
     number: int
-    is_read: bool
+    #: The state, before it was merged; `SAME` for that of the version, `FORGOTTEN` if it is not kept any more.
+    own: Any
     #: Identifies the history that was used.
     by: object
+    #: Identifies the read, or the first commit, with which a series of commits through one history began.
+    series: object
+
+
+#: The values of `Basis.own` that are not states.
+SAME, FORGOTTEN = object(), object()
+
+
+class _Known(NamedTuple):
+    """What a task has read, or has committed since."""
+
+    basis: Basis
+    is_read: bool
+    #: Whether the task has ever read the run. Otherwise only the history of its commits knows what they were made from.
+    has_read: bool
 
 
 class Bases:
     """The versions that tasks and threads have read, or committed last, by run."""
 
     def __init__(self) -> None:
-        self._found: OrderedDict[tuple[int, str], _BaseVersion] = OrderedDict()
+        self._found: OrderedDict[tuple[int, str], _Known] = OrderedDict()
+        #: The keys of those with a state of their own, the latest last.
+        self._merged: OrderedDict[tuple[int, str], None] = OrderedDict()
         self._lock = threading.RLock()
         reset_in_children(self)
 
@@ -72,39 +98,43 @@ class Bases:
         """Replace the lock: a thread that does not exist in the child may hold it."""
         self._lock = threading.RLock()
 
-    def note_read(self, run_id: str, number: int, by: object) -> None:
+    def note_read(self, run_id: str, run: int, number: int, by: object) -> None:
         """Record that this task or thread has read the state of the head through the history `by`."""
-        owner = running_task() or threading.current_thread()
-        task = _task.get()
-        if task is None or not task.is_of(owner):
-            task = _ReadingTask(owner, task)
-            _task.set(task)
-        self._set(task, run_id, _BaseVersion(number, True, by))
+        self._set(_current_task(), run_id, _Known(Basis(run, number, SAME, by, object()), True, True))
 
-    def note_commit(self, run_id: str, number: int, by: object) -> None:
+    def note_commit(self, run_id: str, basis: Basis) -> None:
         """Record that this task or thread, or the caller on whose behalf it commits, has committed a plain state, or
         has moved the head."""
         found = self._find(run_id)
-        if found is not None:
-            self._set(found[0], run_id, _BaseVersion(number, False, by))
-
-    def note_edit(self, run_id: str, number: int, by: object) -> None:
-        """Record that this task or thread has edited the state. A state that was read through another history is not
-        made from the edited one."""
-        found = self._find(run_id)
-        if found is not None and (found[1].by is by or not found[1].is_read):
-            self._set(found[0], run_id, _BaseVersion(number, False, by))
-
-    def base(self, run_id: str, last: int | None) -> int | None:
-        """Return the version that a state was made from: the one that this task or thread has read since its last
-        commit, or `last`, or the one that it committed last; None if there is none."""
-        found = self._find(run_id)
         if found is None:
-            return last
-        base = found[1]
-        return base.number if base.is_read or last is None else last
+            self._set(_current_task(), run_id, _Known(basis, False, False))
+        else:
+            self._set(found[0], run_id, _Known(basis, False, found[1].has_read))
 
-    def _find(self, run_id: str) -> tuple[_ReadingTask, _BaseVersion] | None:
+    def note_edit(self, run_id: str, run: int, number: int, by: object) -> Basis | None:
+        """Record that this task or thread has edited the state; return what a plain state of it is made from now. A
+        state that was read through another history is not made from the edited one, nor that of another thread."""
+        found = self._find(run_id)
+        if found is None or (found[1].basis.by is not by and (found[1].is_read or not found[1].has_read)):
+            return None
+        basis = Basis(run, number, SAME, by, found[1].basis.series)
+        self._set(found[0], run_id, _Known(basis, False, found[1].has_read))
+        return basis
+
+    def base(self, run_id: str, last: Basis | None, by: object) -> Basis | None:
+        """Return what a state was made from, for a commit through the history `by`, whose last commit is `last`: what
+        this task or thread has read, or the newer of its last commit and of `last`, if both are of one series. Of
+        two series, the older: it is not known which one the state belongs to, and what is merged is not undone."""
+        found = self._find(run_id)
+        if found is None or not (found[1].has_read or found[1].basis.by is by):
+            return last
+        own, is_read, _ = found[1]
+        if is_read or last is None:
+            return own
+        choose = max if own.series is last.series else min
+        return choose(own, last, key=lambda each: each.number)
+
+    def _find(self, run_id: str) -> tuple[_ReadingTask, _Known] | None:
         task = _task.get()
         while task is not None:
             base = self._found.get((task.serial, run_id))
@@ -113,17 +143,37 @@ class Bases:
             task = task.parent
         return None
 
-    def _set(self, task: _ReadingTask, run_id: str, base: _BaseVersion) -> None:
+    def _set(self, task: _ReadingTask, run_id: str, known: _Known) -> None:
         with self._lock:
             key = (task.serial, run_id)
-            self._found[key] = base
+            self._found[key] = known
             self._found.move_to_end(key)
+            self._merged.pop(key, None)
+            if known.basis.own is not SAME:
+                self._merged[key] = None
+                if len(self._merged) > _STATES:
+                    self._forget(self._merged.popitem(last=False)[0])
             if len(self._found) > _REMEMBERED:
-                self._found.popitem(last=False)
+                self._merged.pop(self._found.popitem(last=False)[0], None)
+
+    def _forget(self, key: tuple[int, str]) -> None:
+        """Drop the state of an entry, but not that there was one."""
+        known = self._found[key]
+        self._found[key] = known._replace(basis=known.basis._replace(own=FORGOTTEN))
 
 
 _serials = count()
 _task: ContextVar[_ReadingTask | None] = ContextVar("holdfast.reading_task", default=None)
+
+
+def _current_task() -> _ReadingTask:
+    """Return the asyncio task, or else the thread, that runs this."""
+    owner = running_task() or threading.current_thread()
+    task = _task.get()
+    if task is None or not task.is_of(owner):
+        task = _ReadingTask(owner, task)
+        _task.set(task)
+    return task
 
 
 class ManualRollbacks(Protocol):

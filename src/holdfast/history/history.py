@@ -234,9 +234,9 @@ class History:
             names = self._names = StepNames(version.reader)
         return names.of(version)
 
-    def note_read(self, number: int) -> None:
+    def note_read(self, run: RunRecord, number: int) -> None:
         """Record that this thread or task read the state of the head; its next commit counts as made from it."""
-        self.context.bases.note_read(self.id, number, self._identity)
+        self.context.bases.note_read(self.id, run.key, number, self._identity)
 
     def run_record(self) -> RunRecord:
         """Return the run's record as it is in the store."""
@@ -308,7 +308,7 @@ class History:
 
         Parts that equal the head's exactly are shared with it. With `expected`, the head must be that version, or
         `StaleVersion` is raised. Otherwise the state counts as made from the head whose state this thread or task read
-        last, or else from its last commit. A change that another writer committed since is merged, or
+        last, or else from the state of its last commit. A change that another writer committed since is merged, or
         `MergeConflict` is raised, unless `resolve` decides: a function of the path, the common value, ours and theirs.
 
         With `after`, the new version follows that version: on its timeline if it is the last one there, otherwise on
@@ -487,7 +487,7 @@ class History:
                     target = self.to_version(made)
             except StaleVersion:
                 continue
-            self.committer.note_moved(target.number)
+            self.committer.note_moved(run, target.number)
             return target
 
     def merge(

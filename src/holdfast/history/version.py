@@ -358,7 +358,7 @@ class Version:
 
     def _note_read(self) -> None:
         if self._run is not None:
-            self.history.note_read(self.number)
+            self.history.note_read(self._run, self.number)
 
     def lineage(self) -> Iterator[Version]:
         """Yield this version and its ancestors, newest first; a fork continues in the run that it was forked from."""
