@@ -275,7 +275,10 @@ def test_unreadable_store_is_reported(full: ProjectFolder) -> None:
 
 
 def test_full_disk_during_a_run_is_reported(full: ProjectFolder) -> None:
-    full.rewrite('did("fragile")', 'did("fragile")\n    holdfast.state()["big"] = os.urandom(60_000)')
+    full.rewrite(
+        'did("fragile")',
+        'did("fragile")\n    holdfast.state()["big"] = [os.urandom(60_000) for _ in range(10)]',
+    )
     full.rewrite("import asyncio", "import asyncio\nimport os")
     size = (full.folder / STORE).stat().st_size
 
