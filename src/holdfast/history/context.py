@@ -76,7 +76,7 @@ SAME, FORGOTTEN = object(), object()
 
 
 class _Known(NamedTuple):
-    """What a task has read, or has committed since."""
+    """The last read of a task, or its commit since."""
 
     basis: Basis
     is_read: bool
