@@ -35,15 +35,20 @@ _CORE = (
     "store/sqlite/database",
     "store/postgres/connection_pool",
     "store/interrupts",
+    "store/memory",
     "execution/write_lock",
 )
 _PATIENCE = 60.0
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def hf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Holdfast]:
-    where = tmp_path / "runs.db" if request.param == "sqlite" else request.getfixturevalue("url")
-    with closing(holdfast.open(where, durability="fast")) as opened:
+    if request.param == "memory":
+        opening = holdfast.open(":memory:")
+    else:
+        where = tmp_path / "runs.db" if request.param == "sqlite" else request.getfixturevalue("url")
+        opening = holdfast.open(where, durability="fast")
+    with closing(opening) as opened:
         yield opened
 
 

@@ -1,16 +1,17 @@
 """The contents of a store in memory: runs, and artifacts. Callers hold the store's lock.
 
-Invariant: `MemoryArtifacts.holders` has exactly the artifacts that a version holds, with those versions.
+Invariant: `MemoryArtifacts.holders` has each artifact that a version holds, with those versions.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import nsmallest
-from itertools import islice
-from operator import attrgetter
-from typing import NamedTuple, TypeAlias, Unpack
+from itertools import islice, starmap
+from operator import attrgetter, call
+from typing import Any, NamedTuple, TypeAlias, TypeVar, Unpack
 
 from holdfast.model.records import (
     ArtifactRecord,
@@ -21,7 +22,7 @@ from holdfast.model.records import (
     VersionRecord,
 )
 from holdfast.store.artifact_folder import checked, verified
-from holdfast.store.protocol import QueuePlace, VersionQuery, missing_artifact
+from holdfast.store.protocol import JournalEntry, QueuePlace, VersionQuery, missing_artifact
 from holdfast.tree.artifact import PIECE
 from holdfast.tree.pack import Upload
 
@@ -29,11 +30,53 @@ from holdfast.tree.pack import Upload
 Contents: TypeAlias = dict[bytes, bytes]
 #: The key of a version's run, and the version's number.
 VersionKey: TypeAlias = tuple[int, int]
+K = TypeVar("K")
+C = TypeVar("C")
 
 
 def read_uploads(uploads: Iterable[Upload]) -> Contents:
     """Read the contents of uploads; `CorruptStore` if one does not match its hash."""
     return {upload.digest: b"".join(checked(upload)) for upload in uploads}
+
+
+class Steps:
+    """Changes that are carried out together, or not at all.
+
+    A signal handler may raise between any two bytecodes. While steps are carried out there are none: each is a call of
+    a function in C. Adding a step changes nothing.
+    """
+
+    def __init__(self, journal: list[JournalEntry | None]) -> None:
+        self._journal = journal
+        self._end = len(journal)
+        self._steps: list[tuple[Any, ...]] = []
+        self._new: dict[tuple[int, Any], Any] = {}
+
+    def add(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Add a call of a function in C."""
+        self._steps.append((function, *arguments))
+
+    def inner(self, containers: dict[K, C], key: K, empty: C) -> C:
+        """Return the container under a key; `empty`, which a step stores there, if there is none."""
+        found = containers.get(key)
+        if found is not None:
+            return found
+        place = (id(containers), key)
+        if place not in self._new:
+            self._new[place] = empty
+            self.add(containers.__setitem__, key, empty)
+        new: C = self._new[place]
+        return new
+
+    def append(self, entry: Callable[[int], JournalEntry | None]) -> int:
+        """Append an entry, made for its position, to the journal; return the position."""
+        self._end += 1
+        self.add(self._journal.append, entry(self._end))
+        return self._end
+
+    def carry_out(self) -> None:
+        """Carry out the steps in their order."""
+        deque(starmap(call, self._steps), maxlen=0)
 
 
 class MemoryArtifacts:
@@ -60,17 +103,16 @@ class MemoryArtifacts:
             self.records[digest] = ArtifactRecord(digest=digest, size=len(content), at=newest)
         return any_new
 
-    def hold(self, holds: Iterable[bytes], holder: VersionKey) -> None:
+    def hold(self, steps: Steps, holds: Iterable[bytes], holder: VersionKey) -> None:
         """Record that a version refers to artifacts."""
         for digest in holds:
-            self.holders.setdefault(digest, set()).add(holder)
+            steps.add(steps.inner(self.holders, digest, set()).add, holder)
 
-    def release(self, holds: Iterable[bytes], holder: VersionKey) -> None:
-        """Record that a version no longer refers to the artifacts that it held."""
-        for digest in set(holds):
-            self.holders[digest].discard(holder)
-            if not self.holders[digest]:
-                del self.holders[digest]
+    def release(self, steps: Steps, versions: Iterable[StoredVersion], run: int) -> None:
+        """Record that versions of a run no longer refer to the artifacts that they held."""
+        for version in versions:
+            for digest in version.holds:
+                steps.add(self.holders[digest].discard, (run, version.record.number))
 
     def pieces(self, digest: bytes) -> Iterator[bytes]:
         """Return a content in pieces."""
@@ -86,17 +128,17 @@ class MemoryArtifacts:
 
     def collect(self, before: int) -> tuple[int, int]:
         """Delete artifacts that no version holds and that were stored before a time; return their number and size."""
-        unheld = [self.records[digest] for digest in self.records.keys() - self.holders.keys()]
-        return self._delete([record for record in unheld if record.at < before])
+        return self._delete([record for record in self.records.values() if record.at < before])
 
     def release_unheld(self, digests: Iterable[bytes]) -> tuple[int, int]:
         """Delete those of these artifacts that no version holds; return their number and size."""
-        wanted = (set(digests) & self.records.keys()) - self.holders.keys()
-        return self._delete([self.records[digest] for digest in wanted])
+        return self._delete([self.records[digest] for digest in set(digests) & self.records.keys()])
 
-    def _delete(self, gone: list[ArtifactRecord]) -> tuple[int, int]:
+    def _delete(self, records: list[ArtifactRecord]) -> tuple[int, int]:
+        gone = [record for record in records if not self.holders.get(record.digest)]
         for record in gone:
-            del self.records[record.digest], self._contents[record.digest]
+            for stored in (self.records, self.holders, self._contents):
+                stored.pop(record.digest, None)
         return len(gone), sum(record.size for record in gone)
 
 
@@ -128,14 +170,17 @@ class MemoryRun:
         #: Whether it was claimed before from its queue.
         self.was_claimed = False
 
-    def attach(self, attachments: Iterable[AttachmentRecord], *, replace: bool) -> list[bool]:
+    def attach(self, steps: Steps, attachments: Iterable[AttachmentRecord], *, replace: bool) -> list[bool]:
         """Store attachments as `AttachmentStore.attach` does."""
-        stored = []
+        stored: list[bool] = []
+        places: set[tuple[str, str]] = set()
         for each in attachments:
-            named = self.attachments.setdefault(each.key, {})
-            stored.append(replace or each.name not in named)
+            place = (each.key, each.name)
+            is_taken = place in places or each.name in self.attachments.get(each.key, {})
+            stored.append(replace or not is_taken)
             if stored[-1]:
-                named[each.name] = each
+                places.add(place)
+                steps.add(steps.inner(self.attachments, each.key, {}).__setitem__, each.name, each)
         return stored
 
     def page(self, limit: int, ascending: bool, **filters: Unpack[VersionQuery]) -> list[VersionRecord]:

@@ -6,6 +6,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 
 from holdfast.model.meta import MetaRow, facets_of, wanted_facets
+from holdfast.store.memory.contents import Steps
 
 
 class MemoryMeta:
@@ -15,17 +16,22 @@ class MemoryMeta:
         self._of_runs: dict[int, tuple[MetaRow, ...]] = {}
         self._places: dict[bytes, list[int]] = {}
 
-    def put(self, run: int, rows: Sequence[MetaRow]) -> None:
+    def put(self, steps: Steps, run: int, rows: Sequence[MetaRow]) -> None:
         """Replace the metadata of a run."""
-        for facet in facets_of(self._of_runs.pop(run, ())):
+        stored = tuple(sorted(rows))
+        before, after = set(facets_of(self._of_runs.get(run, ()))), set(facets_of(stored))
+        for facet in before - after:
             places = self._places[facet]
-            del places[bisect_left(places, run)]
-            if not places:
-                del self._places[facet]
-        if rows:
-            self._of_runs[run] = tuple(sorted(rows))
-        for facet in facets_of(self._of_runs.get(run, ())):
-            insort(self._places.setdefault(facet, []), run)
+            if len(places) > 1:
+                steps.add(places.pop, bisect_left(places, run))
+            else:
+                steps.add(self._places.pop, facet)
+        for facet in after - before:
+            steps.add(insort, steps.inner(self._places, facet, []), run)
+        if stored:
+            steps.add(self._of_runs.__setitem__, run, stored)
+        else:
+            steps.add(self._of_runs.pop, run, None)
 
     def of_run(self, run: int) -> list[MetaRow]:
         """Return the metadata of a run, by name."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Unpack
+from typing import Any, Unpack
 
 import msgspec
 
 from holdfast.model.records import QuestionRecord, RunRecord
+from holdfast.store.memory.contents import Steps
 from holdfast.store.protocol import (
     OpenQuestion,
     QuestionFilters,
@@ -33,22 +34,32 @@ class MemoryQuestions:
         #: By time: `wake`, the run and the number.
         self._wakes: list[tuple[int, int, int]] = []
 
-    def put(self, run: int, questions: Sequence[QuestionRecord]) -> None:
+    def put(self, steps: Steps, run: int, questions: Sequence[QuestionRecord]) -> None:
         """Replace the open questions of a run."""
-        for question in self._of_runs.pop(run, {}).values():
-            for name in facets_of(question):
-                _remove(self._places[name], list_order(place_of(question)))
-                if not self._places[name]:
-                    del self._places[name]
+        gone: dict[int, tuple[list[Any], list[tuple[int, ...]]]] = {}
+        for question in self._of_runs.get(run, {}).values():
+            listed: list[tuple[list[Any], tuple[int, ...]]] = [
+                (self._places[name], list_order(place_of(question))) for name in facets_of(question)
+            ]
             if question.wake is not None:
-                _remove(self._wakes, (question.wake, run, question.number))
-        for question in questions:
-            stored = msgspec.structs.replace(question, run=run)
-            self._of_runs.setdefault(run, {})[question.number] = stored
-            for name in facets_of(stored):
-                insort(self._places.setdefault(name, []), list_order(place_of(stored)))
-            if stored.wake is not None:
-                insort(self._wakes, (stored.wake, run, stored.number))
+                listed.append((self._wakes, (question.wake, run, question.number)))
+            for places, place in listed:
+                gone.setdefault(id(places), (places, []))[1].append(place)
+        for places, removed in gone.values():
+            # From the end, so that the indices before stay valid.
+            for place in sorted(removed, reverse=True):
+                steps.add(places.pop, bisect_left(places, place))
+        stored = {question.number: msgspec.structs.replace(question, run=run) for question in questions}
+        if stored:
+            steps.add(self._of_runs.__setitem__, run, stored)
+        else:
+            steps.add(self._of_runs.pop, run, None)
+        for question in stored.values():
+            for name in facets_of(question):
+                places = steps.inner(self._places, name, [])
+                steps.add(insort, places, list_order(place_of(question)))
+            if question.wake is not None:
+                steps.add(insort, self._wakes, (question.wake, run, question.number))
 
     def page(
         self, now: int, after: QuestionPlace | None, limit: int, **filters: Unpack[QuestionFilters]
@@ -86,9 +97,3 @@ class MemoryQuestions:
 
     def _open(self, run: int, number: int) -> OpenQuestion:
         return OpenQuestion(self._of_runs[run][number], self._run_of(run))
-
-
-def _remove(
-    places: list[tuple[int, ...]] | list[_Order] | list[tuple[int, int, int]], place: tuple[int, ...]
-) -> None:
-    del places[bisect_left(places, place)]

@@ -4,7 +4,8 @@ of `protocol.Store`.
 Contents of artifacts and the parts of an import are read before the lock is taken: a source that fails has changed
 nothing.
 
-Invariant: everything is read and changed under one lock, and a change is checked completely before it is applied.
+Invariant: everything is read and changed under one lock. A change is checked and prepared completely, then carried out
+at once: an exception, a signal handler's included, changes nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from heapq import nlargest, nsmallest
 from itertools import islice
 from typing import NoReturn, Unpack
@@ -46,6 +48,7 @@ from holdfast.store.memory.contents import (
     Contents,
     MemoryArtifacts,
     MemoryRun,
+    Steps,
     StoredVersion,
     read_uploads,
 )
@@ -154,27 +157,28 @@ class MemoryStore(ProcessBound):
             raise stale_new_run(change.run)
         if (version and version.number in run.versions) or (timeline and timeline.number in run.timelines):
             raise CorruptStore(f"run {change.run.id!r} has a version or timeline that contradicts its record")
-        if change.expect is None:
-            self._add_run(run)
-        else:
-            run.record = change.run
-        if change.queue is not None:
-            run.queue, run.was_claimed = change.queue, run.was_claimed and run.queue == change.queue
         self._artifacts.keep(uploads, change.run.updated)
+        steps = Steps(self._journal)
+        record = self._add_run(steps, run, change.run) if change.expect is None else change.run
+        steps.add(setattr, run, "record", record)
+        if change.queue is not None:
+            steps.add(setattr, run, "was_claimed", run.was_claimed and run.queue == change.queue)
+            steps.add(setattr, run, "queue", change.queue)
         if version is not None:
-            self._add_version(run, (version, change.blocks, change.holds))
+            self._add_version(steps, run, record.key, (version, change.blocks, change.holds))
             for name in change.tags:
                 mark = MarkRecord(number=version.number, name=name, at=version.at)
-                run.marks.setdefault((version.number, name), mark)
+                steps.add(run.marks.setdefault, (version.number, name), mark)
         if timeline is not None:
-            run.timelines[timeline.number] = timeline
-        run.attach(change.attachments, replace=True)
-        self._add_events(run, change.events)
+            steps.add(run.timelines.__setitem__, timeline.number, timeline)
+        run.attach(steps, change.attachments, replace=True)
+        self._add_events(steps, run, record.key, change.events)
         if change.questions is not None:
-            self._questions.put(run.record.key, change.questions)
+            self._questions.put(steps, record.key, change.questions)
         if change.meta is not None:
-            self._meta.put(run.record.key, change.meta)
-        return run.record
+            self._meta.put(steps, record.key, change.meta)
+        steps.carry_out()
+        return record
 
     def run(self, run_id: str) -> RunRecord | None:
         with self._lock:
@@ -232,13 +236,15 @@ class MemoryStore(ProcessBound):
     def delete_run(self, run: RunRecord) -> None:
         with self._lock:
             gone = self._expected(run)
-            for number, stored in gone.versions.items():
-                self._artifacts.release(stored.holds, (run.key, number))
-            self._questions.put(run.key, ())
-            self._meta.put(run.key, ())
+            steps = Steps(self._journal)
+            self._artifacts.release(steps, gone.versions.values(), run.key)
+            self._questions.put(steps, run.key, ())
+            self._meta.put(steps, run.key, ())
             for position in gone.positions:
-                self._journal[position - 1] = None
-            del self._ids[gone.record.id], self._runs[run.key]
+                steps.add(self._journal.__setitem__, position - 1, None)
+            steps.add(self._ids.pop, gone.record.id)
+            steps.add(self._runs.pop, run.key)
+            steps.carry_out()
 
     def import_run(self, imported: RunImport) -> RunRecord:
         uploads = read_uploads(imported.uploads)
@@ -248,7 +254,6 @@ class MemoryStore(ProcessBound):
         run = MemoryRun(imported.run)
         run.timelines = {timeline.number: timeline for timeline in imported.timelines}
         run.marks = {(mark.number, mark.name): mark for mark in imported.marks}
-        run.attach(imported.attachments, replace=True)
         with self._lock:
             if run.record.id in self._ids:
                 raise AlreadyExists(
@@ -256,13 +261,17 @@ class MemoryStore(ProcessBound):
                 )
             for _, _, holds in versions:
                 self._artifacts.require(holds, uploads)
-            self._add_run(run)
             self._artifacts.keep(uploads, run.record.created)
+            steps = Steps(self._journal)
+            record = self._add_run(steps, run, run.record)
+            steps.add(setattr, run, "record", record)
+            run.attach(steps, imported.attachments, replace=True)
             for parts in versions:
-                self._add_version(run, parts)
-            self._add_events(run, imported.events)
-            self._meta.put(run.record.key, imported.meta)
-            return run.record
+                self._add_version(steps, run, record.key, parts)
+            self._add_events(steps, run, record.key, imported.events)
+            self._meta.put(steps, record.key, imported.meta)
+            steps.carry_out()
+            return record
 
     # Versions
 
@@ -311,7 +320,10 @@ class MemoryStore(ProcessBound):
         with self._lock:
             if run not in self._runs:
                 raise run_is_gone(run)
-            return self._runs[run].attach(attachments, replace=replace)
+            steps = Steps(self._journal)
+            stored = self._runs[run].attach(steps, attachments, replace=replace)
+            steps.carry_out()
+            return stored
 
     def attachments_of(self, run: int, keys: Sequence[str]) -> list[AttachmentRecord]:
         with self._lock:
@@ -362,11 +374,13 @@ class MemoryStore(ProcessBound):
                 raise NotFound(f"version {mark.number} no longer exists: mark another")
             if on is (place in found.marks):
                 return False
+            steps = Steps(self._journal)
             if on:
-                found.marks[place] = mark
+                steps.add(found.marks.__setitem__, place, mark)
             else:
-                del found.marks[place]
-            self._add_events(found, (event,))
+                steps.add(found.marks.pop, place)
+            self._add_events(steps, found, run, (event,))
+            steps.carry_out()
             return True
 
     def journal(self, *, run: int | None, after: int, limit: int) -> list[JournalEntry]:
@@ -389,28 +403,37 @@ class MemoryStore(ProcessBound):
             run = self._expected(plan.expect)
             if any(number in gone for number, _ in run.marks):
                 raise StaleVersion(f"run {plan.run.id!r} was marked since: plan the pruning again")
-            run.record = plan.run
-            positions = {}
-            for number in gone & run.versions.keys():
-                stored = run.versions.pop(number)
-                run.keys.pop(stored.record.key or "", None)
-                self._artifacts.release(stored.holds, (plan.run.key, number))
-                self._journal[stored.record.seq - 1] = None
-                positions[number] = stored.record.seq
-            run.numbers = [number for number in run.numbers if number not in gone]
+            steps = Steps(self._journal)
+            steps.add(setattr, run, "record", plan.run)
+            dropped = {number: run.versions[number] for number in gone if number in run.versions}
+            self._artifacts.release(steps, dropped.values(), plan.run.key)
+            positions = {number: stored.record.seq for number, stored in dropped.items()}
+            for number, stored in dropped.items():
+                steps.add(run.versions.pop, number)
+                steps.add(run.keys.pop, stored.record.key or "", None)
+                steps.add(self._journal.__setitem__, stored.record.seq - 1, None)
+            numbers = [number for number in run.numbers if number not in gone]
+            steps.add(run.numbers.__setitem__, slice(None), numbers)
+            freed = set(positions.values())
+            left = [position for position in run.positions if position not in freed]
+            steps.add(run.positions.__setitem__, slice(None), left)
             for key in plan.keys:
-                run.attachments.pop(key, None)
+                steps.add(run.attachments.pop, key, None)
             for key in plan.unused:
-                named = run.attachments.pop(key, {})
-                if kept := {name: each for name, each in named.items() if each.at >= plan.before}:
-                    run.attachments[key] = kept
-            run.positions = [
-                position for position in run.positions if self._journal[position - 1] is not None
-            ]
+                named = {
+                    name: each
+                    for name, each in run.attachments.get(key, {}).items()
+                    if each.at >= plan.before
+                }
+                if named and key not in plan.keys:
+                    steps.add(run.attachments.__setitem__, key, named)
+                else:
+                    steps.add(run.attachments.pop, key, None)
             for parts in plan.thin:
-                self._add_version(run, parts, positions.get(parts[0].number))
-            self._add_events(run, plan.events)
-            return run.record
+                self._add_version(steps, run, plan.run.key, parts, positions.get(parts[0].number))
+            self._add_events(steps, run, plan.run.key, plan.events)
+            steps.carry_out()
+            return plan.run
 
     # Artifacts
 
@@ -497,13 +520,16 @@ class MemoryStore(ProcessBound):
             room = request.limit
             if request.most is not None:
                 room = min(room, request.most - self._count_owned(request.queues, request.now))
-            claimed = sorted(self._ready(request), key=_turn)[: max(0, room)]
-            for run in claimed:
-                run.record = build_claimed_run(run.record, request)
-                run.was_claimed = True
+            claimed = []
+            steps = Steps(self._journal)
+            for run in sorted(self._ready(request), key=_turn)[: max(0, room)]:
+                claimed.append(build_claimed_run(run.record, request))
+                steps.add(setattr, run, "record", claimed[-1])
+                steps.add(setattr, run, "was_claimed", True)
                 if request.event is not None:
-                    self._add_events(run, [request.event])
-            return [run.record for run in claimed]
+                    self._add_events(steps, run, run.record.key, [request.event])
+            steps.carry_out()
+            return claimed
 
     def claim_again(
         self, run: int, owner: str, lease: int, most: int | None, event: EventRecord
@@ -517,9 +543,12 @@ class MemoryStore(ProcessBound):
             queues = [] if found.queue is None else [found.queue.queue]
             if queues and most is not None and self._count_owned(queues, now) >= most:
                 return None
-            found.record = build_reclaimed_run(found.record, now, lease)
-            self._add_events(found, [event])
-            return found.record
+            steps = Steps(self._journal)
+            claimed = build_reclaimed_run(found.record, now, lease)
+            steps.add(setattr, found, "record", claimed)
+            self._add_events(steps, found, run, [event])
+            steps.carry_out()
+            return claimed
 
     def has_claimable(self, request: Claim) -> bool:
         with self._lock:
@@ -598,31 +627,45 @@ class MemoryStore(ProcessBound):
             raise stale_run(expect)
         return run
 
-    def _add_run(self, run: MemoryRun) -> None:
-        self._last_key += 1
-        run.record = replace(run.record, key=self._last_key)
-        self._ids[run.record.id] = self._runs[self._last_key] = run
+    def _add_run(self, steps: Steps, run: MemoryRun, record: RunRecord) -> RunRecord:
+        """Add a run; return its record, with its key."""
+        key = self._last_key + 1
+        steps.add(setattr, self, "_last_key", key)
+        steps.add(self._ids.__setitem__, record.id, run)
+        steps.add(self._runs.__setitem__, key, run)
+        return replace(record, key=key)
 
-    def _add_version(self, run: MemoryRun, parts: VersionParts, position: int | None = None) -> None:
+    def _add_version(
+        self, steps: Steps, run: MemoryRun, key: int, parts: VersionParts, position: int | None = None
+    ) -> None:
+        """Add a version to the run with a key, at a free position of the journal, or at its end."""
         version, blocks, holds = parts
-        if position is None:
-            self._journal.append(None)
-            position = len(self._journal)
-        key, number = run.record.key, version.number
-        record = replace(version, seq=position, pack=None)
-        run.versions[number] = StoredVersion(record, version.pack or b"", tuple(blocks), tuple(holds))
-        insort(run.numbers, number)
-        if version.key is not None:
-            run.keys[version.key] = number
-        if not version.pruned:
-            self._journal[position - 1] = (key, record)
-            run.positions.append(position)
-        self._artifacts.hold(holds, (key, number))
 
-    def _add_events(self, run: MemoryRun, events: Iterable[EventRecord]) -> None:
+        def entry(at: int) -> JournalEntry | None:
+            return None if version.pruned else (key, replace(version, seq=at, pack=None))
+
+        if position is None:
+            position = steps.append(entry)
+        else:
+            steps.add(self._journal.__setitem__, position - 1, entry(position))
+        record = replace(version, seq=position, pack=None)
+        stored = StoredVersion(record, version.pack or b"", tuple(blocks), tuple(holds))
+        steps.add(run.versions.__setitem__, version.number, stored)
+        steps.add(insort, run.numbers, version.number)
+        if version.key is not None:
+            steps.add(run.keys.__setitem__, version.key, version.number)
+        if not version.pruned:
+            steps.add(run.positions.append, position)
+        self._artifacts.hold(steps, holds, (key, version.number))
+
+    def _add_events(self, steps: Steps, run: MemoryRun, key: int, events: Iterable[EventRecord]) -> None:
         for event in events:
-            run.positions.append(len(self._journal) + 1)
-            self._journal.append(replace(event, seq=run.positions[-1], run=run.record.key))
+            position = steps.append(partial(_placed, event, key))
+            steps.add(run.positions.append, position)
+
+
+def _placed(event: EventRecord, run: int, position: int) -> EventRecord:
+    return replace(event, seq=position, run=run)
 
 
 def _try_read_uploads(change: Append) -> Contents | HoldfastError:
