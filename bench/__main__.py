@@ -10,6 +10,7 @@ from pathlib import Path
 from bench import (
     drafting,
     fleet,
+    inbox,
     items,
     memory,
     peer,
@@ -17,6 +18,7 @@ from bench import (
     reading,
     report,
     running,
+    snapshots,
     stages,
     starting,
     threads,
@@ -45,6 +47,9 @@ _SECTIONS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "threads": threads.threads,
     "stages": stages.stages,
     "items": items.items,
+    "snapshots": snapshots.snapshots,
+    "inbox": inbox.inbox,
+    "loops": inbox.loops,
     "postgres": postgres.postgres,
     "fleet": fleet.fleet,
 }

@@ -67,10 +67,16 @@ def page(bench: Bench) -> Iterator[Row]:
         with bench.place() as folder:
             path = folder / "runs.db"
             _write_long(path, state, change)
-            first, later = medians(_pages(path) for _ in range(bench.repetitions))
-        found.append(later)
+            first, later, summary = medians(_pages(path) for _ in range(bench.repetitions))
+        found.append((later, summary))
         yield Row(work, name, later, "ms", f"the first call after opening {first:.2f} ms", at_most=5)
-    yield Row(work, "large ÷ small", found[1] / found[0], "×", "should not depend on the state", at_most=1.25)
+        yield Row(work, f"{name}, summary", summary, "ms", "with completed steps and keys", at_most=5)
+    small, large = found
+    for measure, one, other in (
+        ("large ÷ small", small[0], large[0]),
+        ("large ÷ small, summary", small[1], large[1]),
+    ):
+        yield Row(work, measure, other / one, "×", "should not depend on the state", at_most=1.25)
 
 
 def diff(bench: Bench) -> Iterator[Row]:
@@ -159,7 +165,7 @@ def _revise(draft: Any, number: int) -> None:
 
 
 def _pages(path: Path) -> tuple[float, ...]:
-    """Milliseconds for the first page that is read, and for those after it."""
+    """Milliseconds for the first page that is read, for those after it, and for a page of the summary."""
     source = random.Random(5)
     with holdfast.open(path) as hf:
         log = hf.history("run")
@@ -173,8 +179,14 @@ def _pages(path: Path) -> tuple[float, ...]:
             if len(shown) != _PAGE or shown[0][0] != before - 1:
                 raise AssertionError("the page is not the one asked for")
 
+        def summarize() -> None:
+            before = source.randint(_PAGE + 1, _LONG)
+            shown = [(v.version, v.step, len(v.completed_steps), v.keys) for v in log.summary(before=before)]
+            if len(shown) != _PAGE or shown[0][0] != before - 1 or not shown[0][3]:
+                raise AssertionError("the summary is not the one asked for")
+
         first = seconds(one)
-        return first * 1e3, median_seconds(one, _CALLS) * 1e3
+        return first * 1e3, median_seconds(one, _CALLS) * 1e3, median_seconds(summarize, _CALLS) * 1e3
 
 
 def _write_revised(path: Path) -> None:
