@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 import warnings
+from collections import deque
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -102,19 +103,28 @@ class Proxy:
         )
         self._lock = threading.Lock()
         self._links: list[tuple[socket.socket, socket.socket, threading.Event]] = []
+        self._stalled: list[tuple[socket.socket, socket.socket, threading.Event]] = []
         #: When each connection was opened.
         self.accepted: list[float] = []
+        #: What arrived from clients, as it arrived.
+        self.received: deque[bytes] = deque(maxlen=1000)
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._listener.close()
+        # The session of a stalled connection may hold locks, for which a test that follows would wait.
+        self._cut(self._stalled)
         self.cut()
 
     def cut(self) -> None:
-        """Cut all connections at any point of a message."""
+        """Cut all connections that have not stalled, at any point of a message."""
         with self._lock:
             links, self._links = self._links, []
+        self._cut(links)
+
+    @staticmethod
+    def _cut(links: list[tuple[socket.socket, socket.socket, threading.Event]]) -> None:
         for client, server, stalled in links:
             stalled.set()
             for end in (client, server):
@@ -126,6 +136,7 @@ class Proxy:
         with self._lock:
             for _, _, stalled in self._links:
                 stalled.set()
+            self._stalled += self._links
             self._links = []
 
     def _accept(self) -> None:
@@ -139,8 +150,8 @@ class Proxy:
             stalled = threading.Event()
             with self._lock:
                 self._links.append((client, server, stalled))
-            for source, target in ((client, server), (server, client)):
-                threading.Thread(target=_carry, args=(source, target, stalled), daemon=True).start()
+            for source, target, seen in ((client, server, self.received), (server, client, None)):
+                threading.Thread(target=_carry, args=(source, target, stalled, seen), daemon=True).start()
 
     def _connect(self) -> socket.socket:
         host, port = self._target
@@ -151,9 +162,13 @@ class Proxy:
         return server
 
 
-def _carry(source: socket.socket, target: socket.socket, stalled: threading.Event) -> None:
+def _carry(
+    source: socket.socket, target: socket.socket, stalled: threading.Event, seen: deque[bytes] | None
+) -> None:
     with contextlib.suppress(OSError):
         while data := source.recv(65536):
+            if seen is not None:
+                seen.append(data)
             if not stalled.is_set():
                 target.sendall(data)
     if not stalled.is_set():

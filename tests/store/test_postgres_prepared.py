@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from postgres_server import Proxy
 
 from holdfast.store.postgres.connection import PostgresConnection
 from holdfast.store.postgres.prepared import PreparedStatement, execute_prepared
@@ -47,6 +48,25 @@ def test_values_are_sent_unchanged(connection: PostgresConnection, rows: list[tu
         connection, [PreparedStatement(_ALL_KEPT, list(zip(*rows, strict=True)) or [(), (), ()])]
     )
     assert kept(connection) == rows * 2
+
+
+def test_statements_sent_together_are_one_message_of_the_network(server: str) -> None:
+    """Between two of them a suspended client, or a network that stalls, would leave a transaction open on the server,
+    with its locks: neither a time limit for statements nor one for idle transactions ends it."""
+    with (
+        Proxy(server) as proxy,
+        PostgresConnection.connect(proxy.url, autocommit=True) as connection,
+    ):
+        statement = PreparedStatement("SELECT %s::bigint", (1,))
+        execute_prepared(connection, [statement])
+        for count in (2, 5):
+            proxy.received.clear()
+            assert execute_prepared(connection, [statement] * count) == [[1]] * count
+            assert len(proxy.received) == 1
+        proxy.received.clear()
+        large = PreparedStatement("SELECT length(%s::bytea)", (b"x" * 3_000_000,))
+        assert execute_prepared(connection, [large] * 5) == [[3_000_000]] * 5
+        assert sum(map(len, proxy.received)) > 15_000_000
 
 
 def test_statements_sent_together_are_atomic(connection: PostgresConnection) -> None:

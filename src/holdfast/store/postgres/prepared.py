@@ -4,7 +4,8 @@ A psycopg cursor takes longer for such a statement than the server does. Waiting
 psycopg's. A placeholder names its type, `%s::bigint`, or `%s::bigint[]` for many values; the types are bigint, text and
 bytea.
 
-Invariant: statements that are sent together are carried out together, or none of them.
+Invariant: statements that are sent together are carried out together, or none of them. They leave the client as one
+message: what is lost or late between two of them would leave a transaction open on the server, with its locks.
 """
 
 from __future__ import annotations
@@ -95,11 +96,23 @@ def _prepare(connection: PostgresConnection, plan: _WireStatement) -> bytes:
 def _together(connection: PostgresConnection, sends: Sequence[Callable[[], None]]) -> list[list[int]]:
     """Send all statements, then wait for all. The statements between two synchronisations are a transaction."""
     pgconn, wanted = connection.pgconn, len(sends) + 1
+    commands: deque[Callable[[], None]] = deque()
+
+    def send() -> None:
+        for each in sends:
+            each()
+        pgconn.pipeline_sync()
+        commands.append(flush)
+
+    def flush() -> None:
+        # Answers are read meanwhile: the server may not take more before.
+        if pgconn.flush():
+            commands.append(flush)
+
+    commands.append(send)
     pgconn.enter_pipeline_mode()
     try:
-        results = connection.wait(
-            generators.pipeline_communicate(pgconn, deque([*sends, pgconn.pipeline_sync]))
-        )
+        results = connection.wait(generators.pipeline_communicate(pgconn, commands))
         while len(results) < wanted:
             results.append(connection.wait(generators.fetch_many(pgconn)))
     finally:
