@@ -269,7 +269,8 @@ def _at_random(hf: Holdfast, works: list[Callable[[Holdfast], None]], count: int
 
     hf.history("own").update(_count)
     before = signal.signal(signal.SIGUSR2, handle)
-    threading.Thread(target=send, daemon=True).start()
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
     try:
         for number in range(count):
             try:
@@ -280,7 +281,10 @@ def _at_random(hf: Holdfast, works: list[Callable[[Holdfast], None]], count: int
                 pass
             assert [other.error for other in others] == [None] * 4
     finally:
+        # An interrupt that is still to come would end the process.
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         delays.put(None)
+        sender.join()
         signal.signal(signal.SIGUSR2, before)
     reached = [other.acknowledged for other in others]
     until(lambda: all(other.acknowledged > was + 2 for other, was in zip(others, reached, strict=True)))
