@@ -74,6 +74,14 @@ def public_fields(value: Any, cls: Any) -> dict[str, Any] | None:
     return {name: item for name, item in found.items() if type(name) is str and not name.startswith("_")}
 
 
+def private_fields(value: Any, cls: Any) -> dict[str, Any]:
+    """Return the attributes of an object that start with an underscore, private ones of a pydantic model included."""
+    found = own_attributes(value, cls)
+    more = found.get("__pydantic_private__")
+    found |= more if type(more) is dict else {}
+    return {name: item for name, item in found.items() if name[0] == "_" and not name.startswith("__")}
+
+
 def class_name(cls: Any) -> str:
     """Return the name of a class as it is recorded: with its module, unless it is built in."""
     try:

@@ -246,6 +246,51 @@ def test_incomplete_objects_are_not_made_without_a_current_one(manager: Snapshot
     assert holder.client.url == "one"
 
 
+@pytest.mark.parametrize("kind", ["plain", "dataclass", "slots", "pydantic"])
+def test_private_data_of_another_object_is_listed(manager: SnapshotManager, kind: str) -> None:
+    class Plain:
+        def __init__(self, goal: str = "") -> None:
+            self.goal, self._notes, self._lock = goal, [goal], threading.Lock()
+
+    @dataclasses.dataclass
+    class Data:
+        goal: str
+        _notes: list[str] = dataclasses.field(default_factory=list)
+
+    class Slots:
+        __slots__ = ("_notes", "goal")
+
+        def __init__(self, goal: str) -> None:
+            self.goal, self._notes = goal, [goal]
+
+    class Model(pydantic.BaseModel):
+        goal: str
+        _notes: list[str] = pydantic.PrivateAttr(default_factory=list)
+
+    cls: Any = {"plain": Plain, "dataclass": Data, "slots": Slots, "pydantic": Model}[kind]
+    state = {"plans": [cls(goal="one"), cls(goal="two"), cls(goal="three")]}
+    snapshot = taken(manager, state)
+    assert manager.restore_from_snapshot("run-1", state, snapshot, strict=True).not_restored == ()
+    state["plans"][:2] = state["plans"][1::-1]
+    with pytest.raises(InvalidSnapshot, match=r"plans\[0\]\._notes"):
+        manager.restore_from_snapshot("run-1", state, snapshot, strict=True)
+    done = manager.restore_from_snapshot("run-1", state, snapshot)
+    assert done.not_restored == ("plans[0]._notes", "plans[1]._notes")
+    assert [plan.goal for plan in state["plans"]] == ["one", "two", "three"]
+
+
+def test_attributes_that_an_object_got_later_are_removed(manager: SnapshotManager) -> None:
+    class Client:
+        def __init__(self) -> None:
+            self.url, self._lock = "there", threading.Lock()
+
+    state = {"client": Client()}
+    snapshot = taken(manager, state)
+    state["client"].error = "late"  # type: ignore[attr-defined]
+    assert manager.restore_from_snapshot("run-1", state, snapshot).not_restored == ()
+    assert not hasattr(state["client"], "error")
+
+
 def test_snapshot_has_plain_values_and_the_names_of_their_classes(manager: SnapshotManager) -> None:
     made = taken(manager, {"status": Status.FAILED, "steps": {"a": Step("a")}, "scores": Counter("aab")})
     assert (made.status, made.scores) == ("failed", {"a": 2, "b": 1})

@@ -36,7 +36,7 @@ from holdfast.execution.exception_codec import revive
 from holdfast.tree import path as paths
 from holdfast.tree.codec import REDACTED
 from holdfast.tree.frozen import thaw
-from holdfast.tree.object_fields import class_name, public_fields
+from holdfast.tree.object_fields import class_name, private_fields, public_fields
 from holdfast.tree.sanitize import CONTENT_KEY, KEY_MARK, OBJECT_MARK, SCALARS, TYPE_KEY
 from holdfast.tree.values import MODEL_STATE, NATIVE, find_tag, join_dataclass
 
@@ -265,6 +265,8 @@ class _Graft:
                     made = copy(live)
                     if made is not live:
                         self._set_fields(made, fields, live, path)
+                        if self._described(path) != value:
+                            self._leave_rest(made, fields, path)
                         return made
                 except Exception:
                     del self.not_restored[count:]
@@ -291,6 +293,16 @@ class _Graft:
         except Exception:
             return MISSING
         return found
+
+    def _leave_rest(self, made: Any, fields: dict[str, Any], path: tuple[Any, ...]) -> None:
+        """Remove the public attributes that a copy of a current object has in addition to those of the snapshot. List
+        its other attributes that are data: they may be those of another time, or of another object."""
+        for name in (public_fields(made, type(made)) or {}).keys() - fields:
+            object.__delattr__(made, name)
+        for name, item in private_fields(made, type(made)).items():
+            stored = storable_fields(None, {name: item})
+            if type(stored.state[name]) is not str or not stored.replaced:
+                self.not_restored.append(paths.show([*path, name]))
 
     def _set_fields(self, made: Any, fields: dict[str, Any], live: Any, path: tuple[Any, ...]) -> None:
         """Set the fields of an object that is not referenced elsewhere yet."""
