@@ -113,6 +113,23 @@ def test_damaged_latest_snapshot_does_not_stop_new_ones(file: Path, caplog: pyte
     assert any("they are deleted" in text for text in warnings(caplog))
 
 
+@pytest.mark.parametrize("most", [3, 10])
+def test_lost_row_of_the_latest_snapshot_does_not_stop_new_ones(file: Path, most: int) -> None:
+    with SnapshotManager(most, file, strict=True) as manager:
+        for index in range(30):
+            taken(manager, {"n": index})
+        was = numbers(manager)
+    with Database(file) as connection:
+        connection.execute("DELETE FROM journal WHERE number = 30")
+    with SnapshotManager(most, file, strict=True) as manager:
+        assert numbers(manager)[-2:] == was[-3:-1]
+        assert list(manager.get_damaged_snapshots("run-1")) == [30]
+        for index in range(30, 30 + 2 * most):
+            assert taken(manager, {"n": index}).number == index + 1
+            assert numbers(manager)[-1] == index + 1
+        assert [each.n for each in manager.get_all_snapshots("run-1")] == [*range(30 + most, 30 + 2 * most)]
+
+
 def test_snapshot_without_its_large_value_is_reported(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     def lose(which: str) -> None:
         with Database(file) as connection:

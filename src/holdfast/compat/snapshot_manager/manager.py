@@ -410,7 +410,7 @@ class SnapshotManager:
         """Yield the snapshots of a run that can be read, without those that are only not pruned yet."""
         left = self.max_snapshots
         with suppress(NotFound):
-            for version in self.history(run_id).iter_versions(tag=tag):
+            for version in self._versions(run_id, tag):
                 try:
                     if not (version.tags or version.pinned):
                         left -= 1
@@ -427,6 +427,37 @@ class SnapshotManager:
                         self._report(run_id, error, version.number)
                     continue
                 yield found
+
+    def _versions(self, run_id: str, tag: str | None) -> Iterator[Version]:
+        """Yield the versions of a snapshot run, newest first; one by one if rows are missing in their list."""
+        log = self.history(run_id)
+        try:
+            yield from log.iter_versions(tag=tag)
+            return
+        except CorruptStore as error:
+            # Raised with the first page.
+            damage = error
+        run = log.run_record()
+        found, is_known = 0, False
+        for number in range(run.last, 0, -1):
+            if found == run.kept:
+                break
+            try:
+                version = log.at(number)
+            except CorruptVersion as error:
+                self._report(run_id, error, number)
+            except NotFound:
+                # Any other number may be that of a pruned version.
+                if number == run.head:
+                    self._report(run_id, damage, number)
+                    is_known = True
+                continue
+            else:
+                if tag is None or tag in version.tags:
+                    yield version
+            found += 1
+        if not is_known:
+            self._report(run_id, damage)
 
     def __repr__(self) -> str:
         where = "in memory" if self._in_memory else f"on {self._hf.where or 'a store'}"
