@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 import snapshot_fixtures
+from postgres_server import Server, address
 from snapshot_fixtures import RunStore, numbers, taken
 
 import autosave_timers
@@ -117,6 +121,34 @@ def test_manager_works_on_postgres(url: str) -> None:
         manager.clear_all_snapshots()
         assert manager.get_run_ids() == []
         assert "@" not in repr(manager) or "password" not in repr(manager)
+
+
+@pytest.mark.parametrize("shape", ["one large value", "many small values"])
+def test_disk_of_a_server_is_bounded_without_autovacuum(own_server: Server, shape: str) -> None:
+    def state(number: int) -> dict[str, Any]:
+        if shape == "one large value":
+            return {"n": number, "page": os.urandom(1_000_000)}
+        return {"n": number, "rows": [os.urandom(125) for _ in range(8_000)]}
+
+    schema = shape.replace(" ", "_")
+    with (
+        SnapshotManager(2, address(own_server.url, schema), strict=True) as manager,
+        psycopg.connect(own_server.url, autocommit=True) as connection,
+    ):
+        connection.execute(f"SET search_path TO {schema}")
+        for table in ("artifact_piece", "journal", "block"):
+            connection.execute(
+                f"ALTER TABLE {table} SET (autovacuum_enabled = false, toast.autovacuum_enabled = false)"
+            )
+        for number in range(60):
+            manager.create_snapshot("run-1", state(number))
+        row = connection.execute(
+            "SELECT sum(pg_table_size(c.oid)) FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace "
+            "WHERE relkind = 'r' AND nspname = current_schema()"
+        ).fetchone()
+        assert row is not None
+        assert row[0] < 6_000_000
+        assert numbers(manager) == [59, 60]
 
 
 def test_large_values_are_never_deleted_under_another_writer(file: Path) -> None:

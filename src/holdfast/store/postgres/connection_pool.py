@@ -251,9 +251,11 @@ class PostgresPool:
         """Return the error of Holdfast for one of a statement."""
         return translate_error(error, self.shown, self.timeout)
 
-    def vacuum(self, tables: Sequence[str]) -> None:
-        """Make the space of deleted rows usable again."""
-        self.read(lambda connection: connection.execute(f"VACUUM {', '.join(tables)}"), slow=True)
+    def vacuum(self, tables: Sequence[str], *, briefly: bool = False) -> None:
+        """Make the space of deleted rows usable again. With `briefly`, skip tables that are being vacuumed or changed,
+        and do not return space to the file system, which would lock out their readers."""
+        options = "(SKIP_LOCKED, TRUNCATE FALSE) " if briefly else ""
+        self.read(lambda connection: connection.execute(f"VACUUM {options}{', '.join(tables)}"), slow=True)
 
     def close(self) -> None:
         """Close every connection that is not in use."""

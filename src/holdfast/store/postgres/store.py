@@ -32,6 +32,7 @@ from holdfast.store.postgres.items import ServerSearch, item_dialect
 from holdfast.store.postgres.journal import VERSION, VERSION_COLUMNS, PostgresJournal, version_row
 from holdfast.store.postgres.notify import ChangeListener, ChangeNotifier
 from holdfast.store.postgres.queue import PostgresQueues
+from holdfast.store.postgres.space import DeletedSpace
 from holdfast.store.postgres.url import parse
 from holdfast.store.process_fork import ProcessBound, reset_in_children
 from holdfast.store.protocol import Prune, RunImport, stale_run
@@ -215,7 +216,8 @@ class PostgresStore(ProcessBound):
         self.artifact_pieces = self._artifacts.pieces
         self.artifacts = self._artifacts.page
         self.collect = self._artifacts.collect
-        self.release = self._artifacts.release
+        self._deleted_contents = DeletedSpace(self._pool, ("artifact_piece",))
+        self._deleted_versions = DeletedSpace(self._pool, ("journal", "block"))
 
         values = SQLValues(self._pool, dialect)
         self.value = values.get
@@ -344,7 +346,15 @@ class PostgresStore(ProcessBound):
 
         run = self._pool.write(write, slow=True)
         self._notifier.notify()
+        self._deleted_versions.add(plan.expect.size - plan.run.size)
         return run
+
+    def release(self, digests: Sequence[bytes]) -> tuple[int, int]:
+        """Delete those of these artifacts that no version holds; return their number and size."""
+        count, size = self._artifacts.release(digests)
+        if self._artifacts.folder is None:
+            self._deleted_contents.add(size)
+        return count, size
 
     def set_mark(self, run: int, mark: MarkRecord, *, on: bool, event: EventRecord) -> bool:
         def write(connection: PostgresConnection) -> bool:
