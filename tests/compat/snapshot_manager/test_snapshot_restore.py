@@ -193,6 +193,32 @@ def test_restore_keeps_current_values_of_redacted_secrets(file: Path) -> None:
         assert into == {"api_token": "live", "deep": {"token": "alive"}, "n": 1}
 
 
+def test_text_that_looks_redacted_is_restored_where_nothing_is_redacted(manager: SnapshotManager) -> None:
+    state: dict[str, Any] = {"messages": [{"content": "[redacted]"}], "error": "[redacted]"}
+    snapshot = taken(manager, state)
+    for given in (snapshot, manager.import_snapshot(manager.export_snapshot(snapshot))):
+        state["messages"][0]["content"] = state["error"] = "other"
+        assert manager.restore_from_snapshot("run-1", state, given).not_restored == ()
+        assert state == {"messages": [{"content": "[redacted]"}], "error": "[redacted]"}
+        into: dict[str, Any] = {}
+        assert manager.restore_from_snapshot("run-1", into, given, strict=True).not_restored == ()
+        assert into == state
+
+
+def test_secret_in_an_imported_snapshot_does_not_replace_the_current_one(
+    file: Path, manager: SnapshotManager
+) -> None:
+    state = {"token": "one", "n": 1}
+    with holdfast.open(file.with_name("redacting.db"), redact=["token"]) as hf:
+        first = SnapshotManager(5, hf)
+        snapshot = manager.import_snapshot(first.export_snapshot(taken(first, state)))
+    # The snapshot is stored again where nothing is redacted.
+    snapshot = taken(manager, snapshot)
+    state.update(token="two", n=2)
+    manager.restore_from_snapshot("run-1", state, snapshot, strict=True)
+    assert state == {"token": "two", "n": 1}
+
+
 def test_restore_that_fails_half_way_changes_nothing(manager: SnapshotManager) -> None:
     snapshot = taken(manager, {"new": 1, "goal": "tide", "done": "not a list"})
     store = Model(done=[7])

@@ -479,11 +479,13 @@ def read_store(
     if isinstance(store, Snapshot):
         _must_match("the snapshot", RUN_ID, run_id, store.run_id)
         fields: dict[Any, Any] = store.state
-        own, meta = store.workflow_id, (store.replaced, store.types)
+        own, replaced, types = store.workflow_id, store.replaced, store.types
+        redacts = store.redacts or hides is not None
     else:
         holder = holder_of(store)
         fields = dict.copy(fields_of(holder))
-        own, meta = id_text(fields.get(WORKFLOW_ID)), ((), {})
+        own, replaced, types = id_text(fields.get(WORKFLOW_ID)), (), {}
+        redacts = hides is not None
     workflow = workflow_id or own
     _must_match("the store", RUN_ID, run_id, fields.get(RUN_ID))
     _must_match("the store", WORKFLOW_ID, workflow_id, own)
@@ -493,12 +495,13 @@ def read_store(
         if len(known) >= _MAX_RUNS:
             known.clear()
         known[run_id] = frozenset(names) if replaced or classes else frozenset()
-        return Reading(state, meta_of(workflow, dict.fromkeys(replaced), classes))
+        return Reading(state, meta_of(workflow, dict.fromkeys(replaced), classes, redacts=redacts))
 
+    meta = meta_of(workflow, replaced, types, redacts=redacts)
     if isinstance(store, Snapshot):
-        reading = Reading(fields, meta_of(workflow, *meta))
+        reading = Reading(fields, meta)
     elif schema is None:
-        return Reading(fields, meta_of(workflow, *meta), sanitize, is_whole, known.get(run_id, ()))
+        return Reading(fields, meta, sanitize, is_whole, known.get(run_id, ()))
     else:
         reading = sanitize(fields)
     if schema is not None:

@@ -121,6 +121,7 @@ class _Graft:
     def __init__(self, snapshot: Snapshot, target: Target) -> None:
         self._types = snapshot.types
         self._replaced = frozenset(snapshot.replaced)
+        self._redacts = snapshot.redacts
         #: All paths with something to do, in order, to find those within a value.
         self._marked = sorted({*self._types, *self._replaced})
         self._target = target
@@ -133,7 +134,7 @@ class _Graft:
     def value(self, value: Any, live: Any, path: tuple[Any, ...]) -> Any:
         """Return the value to restore for a value of the snapshot; `live` is the store's current one."""
         kind = type(value)
-        if kind is str and value == REDACTED:
+        if self._is_secret(value):
             return self._instead(value, live, path)
         if not self._marked:
             return value if kind in NATIVE else self._parts(value, live, path)
@@ -144,6 +145,9 @@ class _Graft:
         if shown in self._replaced:
             return self._instead(value, live, path)
         return value if kind in NATIVE else self._parts(value, live, path)
+
+    def _is_secret(self, value: Any) -> bool:
+        return self._redacts and type(value) is str and value == REDACTED
 
     def key(self, key: Any, path: tuple[Any, ...]) -> Any:
         """Return the key to restore for a key of the snapshot."""
@@ -274,7 +278,7 @@ class _Graft:
             self.not_restored.append(paths.show(path))
             return value
         self.live.add(path)
-        if not (type(value) is str and value == REDACTED) and self._described(path) != value:
+        if not self._is_secret(value) and self._described(path) != value:
             self.not_restored.append(paths.show(path))
         return live
 

@@ -61,6 +61,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     #: Classes of values that are stored by their content, by path: `app.Status:RUNNING` for the member of an enum,
     #: `app.Scores` for a subclass of a built-in type, `app.Plan()` for an object that is stored as a dict.
     types: dict[str, str] = {}
+    #: Whether the store redacted secrets: the text `[redacted]` then takes the place of one.
+    redacts: bool = True
 
     @property
     def version(self) -> Any:
@@ -183,7 +185,9 @@ def document_of(snapshot: Snapshot) -> dict[str, Any]:
             "tags": list(snapshot.tags),
             "note": snapshot.note,
             "actor": None,
-            "meta": meta_of(snapshot.workflow_id, snapshot.replaced, snapshot.types),
+            "meta": meta_of(
+                snapshot.workflow_id, snapshot.replaced, snapshot.types, redacts=snapshot.redacts
+            ),
             "result": None,
             "error": None,
             "state": snapshot.state,
@@ -241,11 +245,15 @@ def of_version(version: Version, meta: Any = None) -> Snapshot:
     )
 
 
-def meta_of(workflow_id: str | None, replaced: Any, types: Mapping[str, str]) -> dict[str, Any]:
+def meta_of(
+    workflow_id: str | None, replaced: Any, types: Mapping[str, str], *, redacts: bool
+) -> dict[str, Any]:
     """Return the metadata of a snapshot that is not in its fields."""
     found: dict[str, Any] = {WORKFLOW_ID: workflow_id, "replaced": list(replaced)}
     if types:
         found["types"] = dict(types)
+    if not redacts:
+        found["redacts"] = False
     return found
 
 
@@ -275,6 +283,7 @@ def _from_meta(meta: Any) -> dict[str, Any]:
             for path, name in (types.items() if isinstance(types, dict) else ())
             if isinstance(path, str) and isinstance(name, str)
         },
+        "redacts": found.get("redacts") is not False,
     }
 
 
