@@ -56,6 +56,23 @@ def test_object_is_saved_by_its_public_attributes(log: History, cls: Callable[..
     assert log.head.state == {"goal": "win", "done": [1, 2]}
 
 
+def test_object_with_private_attributes_only_is_reported(
+    log: History, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Private:
+        def __init__(self) -> None:
+            self._goal = "win"
+
+    one = Private()
+    saver = autosave(one, log)
+    assert saver.save() is None
+    assert "no public attributes" in warnings(caplog)[0]
+    one.goal = "win"  # type: ignore[attr-defined]
+    version = saver.save()
+    assert version is not None
+    assert version.state == {"goal": "win"}
+
+
 def test_object_without_attributes_is_saved(log: History) -> None:
     class Empty:
         late: int

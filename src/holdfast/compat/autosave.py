@@ -565,5 +565,11 @@ def _reader(source: Any) -> Callable[[], Any]:
 def _attributes(source: Any) -> dict[str, Any]:
     found: Any = object.__getstate__(source)
     plain, slots = found if isinstance(found, tuple) else (found, None)
-    items = {**(slots or {}), **(plain or {})}.items()
-    return {name: value for name, value in items if not name.startswith("_")}
+    items = {**(slots or {}), **(plain or {})}
+    public = {name: value for name, value in items.items() if not name.startswith("_")}
+    if items and not public:
+        raise InvalidCall(
+            f"{short(source)} has no public attributes, so that each version would be empty: give a function "
+            "that returns the state"
+        )
+    return public
