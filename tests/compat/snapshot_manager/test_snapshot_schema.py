@@ -216,3 +216,12 @@ def test_document_with_the_fields_of_another_run_is_refused() -> None:
         del document["runId"]
         with pytest.raises(InvalidSnapshot):
             manager.import_snapshot(document)
+
+
+@pytest.mark.parametrize("name", ["runId", "timestamp", "stepResults", "logs"])
+def test_missing_field_of_a_kaiban_document_is_named(name: str) -> None:
+    document = kaiban_document()
+    del document[name]
+    assert validate_snapshot(document).problems == (f"{name} is missing",)
+    with SnapshotManager() as manager, pytest.raises(InvalidSnapshot, match=f"{name} is missing"):
+        manager.import_snapshot(document)

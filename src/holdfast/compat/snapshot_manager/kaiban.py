@@ -56,8 +56,8 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "logs": (list,),
     "executionContext": (dict,),
 }
-#: Fields by which a document is recognised.
-_MARKS = ("runId", "workflowId", "timestamp")
+#: Fields by one of which a document is recognised.
+_MARKS = ("runId", "workflowId", "stepResults")
 
 
 def _status(names: tuple[str, ...]) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def parse(document: Any) -> dict[str, Any] | None:
     try:
         if isinstance(document, str | bytes):
             document = json.loads(document)
-        if type(document) is dict and "format" not in document and all(name in document for name in _MARKS):
+        if type(document) is dict and "format" not in document and any(name in document for name in _MARKS):
             return document
     except Exception:
         return None
