@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
+import inspect
 import re
 import typing
 from collections import deque
@@ -67,7 +68,7 @@ class StateSchema:
             if self._json is not None:
                 check_answer(_as_json(plain), self._json)
             elif self._is_model:
-                self._wanted.model_validate(plain)
+                _validate(self._wanted, plain)
             else:
                 msgspec.convert(plain, self._wanted, dec_hook=_to_object)
         except InvalidAnswer as error:
@@ -104,7 +105,7 @@ def _to_object(cls: Any, value: Any) -> Any:
     cls = typing.get_origin(cls) or cls
     if hasattr(cls, "model_validate"):
         try:
-            return cls.model_validate(value)
+            return _validate(cls, value)
         except ValueError as error:
             raise ValueError(": ".join(part for part in _first_of(error) if part)) from error
     if isinstance(value, dict) and value.get(TYPE_KEY) == class_name(cls):
@@ -114,6 +115,14 @@ def _to_object(cls: Any, value: Any) -> Any:
             made: Any = base.__new__(cls)
             return made
     raise ValueError(f"Expected `{class_name(cls)}`, got `{class_name(type(value))}`")
+
+
+def _validate(model: Any, value: Any) -> Any:
+    """Validate a value by a pydantic model. A state has the names of the fields, and may have their aliases."""
+    names = inspect.signature(model.model_validate).parameters
+    # In older versions, only the configuration of the model allows both.
+    both = {"by_alias": True, "by_name": True} if "by_name" in names else {}
+    return model.model_validate(value, **both)
 
 
 def _first_of(error: Exception) -> tuple[str, str]:

@@ -225,3 +225,24 @@ def test_missing_field_of_a_kaiban_document_is_named(name: str) -> None:
     assert validate_snapshot(document).problems == (f"{name} is missing",)
     with SnapshotManager() as manager, pytest.raises(InvalidSnapshot, match=f"{name} is missing"):
         manager.import_snapshot(document)
+
+
+class Aliased(pydantic.BaseModel):
+    run_id: str = pydantic.Field(alias="runId")
+    steps: list[AliasedStep] = pydantic.Field(alias="stepList")
+
+
+class AliasedStep(pydantic.BaseModel):
+    step_id: int = pydantic.Field(alias="stepId")
+
+
+def test_model_with_aliases_checks_fields_by_their_names() -> None:
+    run = Aliased.model_validate({"runId": "r", "stepList": [{"stepId": 3}]})
+    with SnapshotManager(schema=Aliased, strict=True) as manager:
+        assert manager.create_snapshot("r", run) is not None
+        assert manager.create_snapshot("r", {"runId": "r", "stepList": [{"stepId": 3}]}) is not None
+        run.steps[0].step_id = "x"  # type: ignore[assignment]
+        with pytest.raises(InvalidState, match="valid integer"):
+            manager.create_snapshot("r", run)
+    with holdfast.open(":memory:") as hf, pytest.raises(InvalidState):
+        hf.history("r", schema=Aliased).commit({"run_id": 3, "steps": []})
