@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import threading
 import uuid
-from collections import UserDict
+from collections import OrderedDict, UserDict
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -217,6 +217,34 @@ def test_secret_in_an_imported_snapshot_does_not_replace_the_current_one(
     state.update(token="two", n=2)
     manager.restore_from_snapshot("run-1", state, snapshot, strict=True)
     assert state == {"token": "two", "n": 1}
+
+
+class Replacing:
+    """A store whose state is replaced."""
+
+    def __init__(self) -> None:
+        self.state: dict[Any, Any] = {}
+
+    def get_state(self) -> dict[Any, Any]:
+        return dict(self.state)
+
+    def set_state(self, state: dict[Any, Any]) -> None:
+        self.state = state
+
+
+@pytest.mark.parametrize("kind", ["dict", "ordered", "set_state"])
+def test_restore_brings_back_the_order_and_the_types_of_keys(manager: SnapshotManager, kind: str) -> None:
+    call = print
+    was = {"a": 1, 1: "one", "call": call, "b": 2}
+    snapshot = taken(manager, was)
+    now = {"b": 3, "new": 0, True: "yes", "call": call, "a": 1}
+    for keep, rest in ((False, []), (True, [("new", 0)])):
+        store: Any = Replacing() if kind == "set_state" else OrderedDict() if kind == "ordered" else {}
+        state = store.state if kind == "set_state" else store
+        state.update(now)
+        manager.restore_from_snapshot("run-1", store, snapshot, keep_unknown=keep, strict=True)
+        state = store.state if kind == "set_state" else store
+        assert list(map(repr, state.items())) == list(map(repr, [*was.items(), *rest]))
 
 
 def test_restore_that_fails_half_way_changes_nothing(manager: SnapshotManager) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections import OrderedDict, UserDict
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from contextlib import suppress
 from functools import partial
 from types import GetSetDescriptorType, MemberDescriptorType, SimpleNamespace
@@ -266,16 +266,27 @@ class Target:
         if self.is_mapping and self._set_state is None and not isinstance(self.holder, MutableMapping):
             raise InvalidCall(f"{describe_store(self.holder)} cannot be changed: give a dict or an object")
 
-    def write(self, fields: Mapping[Any, Any], remove: list[Any], *, strict: bool = False) -> Unwritten:
-        """Set some fields and remove others; all of it, or nothing and raise `InvalidSnapshot`. Return what a
-        `set_state` did not do, or with `strict` count it as a refusal."""
+    def write(
+        self,
+        fields: Mapping[Any, Any],
+        remove: list[Any],
+        *,
+        order: Iterable[Any] = (),
+        strict: bool = False,
+    ) -> Unwritten:
+        """Set some fields and remove others; all of it, or nothing and raise `InvalidSnapshot`. The keys of a dict get
+        an order, before those that are not in it. Return what a `set_state` did not do, or with `strict` count it as a
+        refusal."""
         if self._set_state is not None:
-            return self._replace(self._set_state, fields, remove, strict=strict)
+            return self._replace(self._set_state, fields, remove, order, strict=strict)
         done: dict[Any, Any] = {}
         try:
             for name in (*fields, *remove):
                 done[name] = self._value(name, self.fields)
                 self._put(name, fields.get(name, MISSING))
+            # All of them move.
+            done = {**self.fields, **done} if self.is_mapping else done
+            self._arrange(order)
         except BaseException as error:
             name = next(reversed(done), None)
             for each in reversed(done):
@@ -290,13 +301,31 @@ class Target:
             raise
         return Unwritten()
 
+    def _arrange(self, order: Iterable[Any]) -> None:
+        """Give the keys of a dict an order and their classes: a key may be equal to that of a snapshot, and of another
+        class."""
+        holder = self.holder
+        if not isinstance(holder, dict) or type(holder).__setitem__ not in _PLAIN_ITEM_SETTERS:
+            return
+        wanted = list(_in_order(holder, order))
+        if [(type(key), key) for key in holder] != [(type(key), key) for key in wanted]:
+            for key in wanted:
+                holder[key] = holder.pop(key)
+
     def _replace(
-        self, set_state: Callable[[Any], Any], fields: Mapping[Any, Any], remove: list[Any], *, strict: bool
+        self,
+        set_state: Callable[[Any], Any],
+        fields: Mapping[Any, Any],
+        remove: list[Any],
+        order: Iterable[Any],
+        *,
+        strict: bool,
     ) -> Unwritten:
         """Write through `set_state`; if it fails half-way, write the previous state again."""
         before = _frozen(self.holder, self.fields)
         gone = set(remove)
         wanted = {**{name: value for name, value in self.fields.items() if name not in gone}, **fields}
+        wanted = _in_order(wanted, order)
         try:
             set_state(dict(wanted))
             now = self._current()
@@ -372,6 +401,11 @@ def writable_fields(holder: Any) -> dict[Any, Any]:
     if found or found is None or holder is None or not hasattr(holder, "__dict__"):
         return fields_of(holder)
     return found
+
+
+def _in_order(fields: dict[Any, Any], order: Iterable[Any]) -> dict[Any, Any]:
+    """Return fields with the keys in an order first."""
+    return {**{name: fields[name] for name in order if name in fields}, **fields}
 
 
 def _frozen(holder: Any, fields: dict[Any, Any]) -> Any:

@@ -84,10 +84,10 @@ def restore(target: Target, snapshot: Snapshot, *, keep_unknown: bool | None, st
     """Write the fields of a snapshot back; all of them, or none."""
     graft = _Graft(snapshot, target)
     made = {}
-    names = set()
+    names: dict[Any, None] = {}
     for stored, value in thaw(snapshot.state).items():
         name = graft.key(stored, (stored,))
-        names.add(name)
+        names[name] = None
         new = graft.value(value, target.fields.get(name, MISSING), (stored,))
         if (stored,) not in graft.live:
             made[name] = new
@@ -99,7 +99,7 @@ def restore(target: Target, snapshot: Snapshot, *, keep_unknown: bool | None, st
         )
     unknown = [name for name in target.fields if name not in names]
     keep = not target.is_mapping if keep_unknown is None else keep_unknown
-    left = target.write(made, [] if keep else unknown, strict=strict)
+    left = target.write(made, [] if keep else unknown, order=names, strict=strict)
     return Restored(
         fields=tuple(made),
         kept=tuple(unknown) if keep else left.kept,
