@@ -12,12 +12,21 @@ from typing import Any
 from holdfast.tree.values import CONTENT
 
 
+def _slots(cls: type) -> list[str]:
+    """Return the names of the attributes that a class itself has slots for: `__x` of a class `C` is `_C__x`."""
+    slots = vars(cls).get("__slots__", ())
+    prefix = f"_{cls.__name__.lstrip('_')}"
+    return [
+        f"{prefix}{name}" if name.startswith("__") and not name.endswith("__") else name
+        for name in ((slots,) if isinstance(slots, str) else slots)
+    ]
+
+
 def own_attributes(value: Any, cls: type) -> dict[str, Any]:
     """Return the attributes that an object of a subclass of a built-in type has in addition to its content."""
     found: dict[str, Any] = {}
     for base in cls.__mro__:
-        slots = vars(base).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
+        for name in _slots(base):
             with suppress(AttributeError):
                 found[name] = object.__getattribute__(value, name)
     with suppress(AttributeError):
@@ -37,8 +46,7 @@ def is_complete(value: Any, cls: Any, fields: dict[str, Any]) -> bool:
         return False
     names: set[str] = set()
     for base in cls.__mro__:
-        slots = vars(base).get("__slots__", ())
-        names.update((slots,) if isinstance(slots, str) else slots)
+        names.update(_slots(base))
         if "__slots__" not in vars(base) and base is not object and not hasattr(value, "__dict__"):
             return False
     if "__dict__" not in names and not hasattr(value, "__dict__") and not names:
@@ -59,8 +67,7 @@ def public_fields(value: Any, cls: Any) -> dict[str, Any] | None:
     if issubclass(cls, CONTENT):
         return None
     for base in cls.__mro__:
-        slots = vars(base).get("__slots__", ())
-        names += (slots,) if isinstance(slots, str) else slots
+        names += _slots(base)
     found: dict[str, Any] = {"args": list(value.args)} if issubclass(cls, BaseException) else {}
     for name in names:
         try:

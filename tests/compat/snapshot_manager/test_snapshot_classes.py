@@ -279,6 +279,31 @@ def test_private_data_of_another_object_is_listed(manager: SnapshotManager, kind
     assert [plan.goal for plan in state["plans"]] == ["one", "two", "three"]
 
 
+def test_private_slots_are_not_taken_for_missing(manager: SnapshotManager) -> None:
+    class Counted:
+        __slots__ = ("__count", "goal")
+
+        def __init__(self) -> None:
+            self.goal, self.__count = "win", 3
+
+        def count(self) -> int:
+            return self.__count
+
+    class Holder:
+        counted: Counted
+
+        def __init__(self) -> None:
+            self.counted = Counted()
+
+    holder = Holder()
+    snapshot = taken(manager, holder)
+    del holder.counted
+    assert manager.restore_from_snapshot("run-1", holder, snapshot).not_restored == ("counted",)
+    holder.counted = Counted()
+    assert manager.restore_from_snapshot("run-1", holder, snapshot, strict=True).not_restored == ()
+    assert holder.counted.count() == 3
+
+
 def test_attributes_that_an_object_got_later_are_removed(manager: SnapshotManager) -> None:
     class Client:
         def __init__(self) -> None:
