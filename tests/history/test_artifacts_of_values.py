@@ -78,6 +78,13 @@ def test_secrets_in_a_value_are_redacted(hf: Holdfast) -> None:
         log.commit({"login": (artifact(secret),)})
 
 
+def test_bytes_that_start_like_a_value_are_stored_where_secrets_are_redacted(hf: Holdfast) -> None:
+    mark = artifact([1]).read()[:-2]
+    for content in (mark, mark[:-1] + b"\xc1", mark + b"\xff" * 9):
+        version = hf.history("r").commit({"file": artifact(content)})
+        assert version.state["file"].read() == content
+
+
 def test_artifacts_are_collected_when_no_version_needs_them(hf: Holdfast) -> None:
     hf.history("r").commit({"e": artifact([1])})
     assert hf.gc(grace=0).artifacts == 0

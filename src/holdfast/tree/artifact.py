@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from holdfast.atomic_file import write_atomically
-from holdfast.errors import InvalidCall, NotFound, UnsupportedValue
+from holdfast.errors import IncompatibleFormat, InvalidCall, NotFound, UnsupportedValue
 
 PIECE = 1 << 20
 #: The start of content that is an encoded value.
@@ -141,7 +141,12 @@ def without_secrets(made: Artifact, hides: Callable[[Any], bool]) -> Artifact:
 
     if not made.arrives or not next(made.pieces(), b"").startswith(VALUE_MARK):
         return made
-    content = VALUE_MARK + encode(made.load(), hides)
+    try:
+        value = made.load()
+    except IncompatibleFormat:
+        # Bytes that only start like a value.
+        return made
+    content = VALUE_MARK + encode(value, hides)
     redacted = _of_content(content, made.name)
     return made if redacted.digest == made.digest else redacted
 
