@@ -234,6 +234,37 @@ def test_breaker_admits_one_probe_of_many_callers(hf: Holdfast, clock: Clock) ->
     assert status(hf) == "closed"
 
 
+def test_breaker_is_closed_by_a_call_that_takes_longer_than_it_stays_open(hf: Holdfast, clock: Clock) -> None:
+    @step(name="fused", breaker=Breaker(failures=3, reset=60))
+    def slow(name: str) -> str:
+        CALLS.append(name)
+        inside[name].set()
+        assert going[name].wait(120)
+        return "up"
+
+    @workflow(name="fuse_slow")
+    def whole(name: str) -> str:
+        return slow(name)
+
+    BROKEN.add("all")
+    for _ in range(3):
+        hf.run(fuse_run, raises=False)
+    inside, going = ({name: threading.Event() for name in "ab"} for _ in range(2))
+    threads = []
+    for name in "ab":
+        clock.now += 60
+        threads.append(threading.Thread(target=hf.run, args=(whole, name)))
+        threads[-1].start()
+        assert inside[name].wait(30)
+    # The second call was let through while the first was under way, which succeeds now.
+    going["a"].set()
+    threads[0].join()
+    assert status(hf) == "closed"
+    going["b"].set()
+    threads[1].join()
+    assert status(hf) == "closed"
+
+
 def test_breaker_replaces_a_probe_that_never_returned(hf: Holdfast, clock: Clock) -> None:
     BROKEN.add("all")
     for _ in range(3):

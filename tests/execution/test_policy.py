@@ -444,13 +444,33 @@ def test_breaker_closes_after_several_successes_one_probe_at_a_time() -> None:
     assert after_success(policy, state, now + 4, state.probe).status == "closed"
 
 
-def test_breaker_that_is_half_open_ignores_calls_that_are_not_its_probe() -> None:
-    probing = BreakerState("half_open", 5, 0, 30 * SECOND)
+def test_breaker_that_is_half_open_ignores_calls_from_before_it_opened() -> None:
+    probing = BreakerState("half_open", 5, 30 * SECOND, 60 * SECOND)
     for other in (0, 29 * SECOND):
         assert after_success(Breaker(), probing, 31 * SECOND, other) is probing
         assert after_failure(Breaker(), probing, 31 * SECOND, other) is probing
         assert after_neither(probing, other) is probing
     assert after_neither(probing, probing.probe).probe == 0
+
+
+def test_breaker_counts_a_probe_that_takes_longer_than_it_stays_open() -> None:
+    policy = Breaker(failures=1, reset=30)
+    _, first = breaker_admits(policy, after_failure(policy, CLOSED, 0), 30 * SECOND)
+    # A second one is let through: the first may have been made by a process that died.
+    _, second = breaker_admits(policy, first, 60 * SECOND)
+    assert after_success(policy, second, 75 * SECOND, first.probe).status == "closed"
+    assert after_failure(policy, second, 75 * SECOND, first.probe).status == "open"
+    # With several successes, the second one stays under way.
+    several = Breaker(failures=1, reset=30, successes=2)
+    once = after_success(several, second, 75 * SECOND, first.probe)
+    assert (once.status, once.passed, once.probe) == ("half_open", 1, second.probe)
+    assert not breaker_admits(several, once, 75 * SECOND)[0]
+    assert after_success(several, once, 80 * SECOND, second.probe).status == "closed"
+
+
+def test_breaker_whose_clock_was_wrong_counts_its_probe() -> None:
+    _, probing = breaker_admits(Breaker(), BreakerState("open", 5, 10**9 * SECOND), 100 * SECOND)
+    assert after_success(Breaker(), probing, 101 * SECOND, probing.probe).status == "closed"
 
 
 def test_breaker_counts_what_may_pass() -> None:

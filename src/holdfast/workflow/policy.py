@@ -231,10 +231,11 @@ def after_success(policy: Breaker, state: BreakerState, now: int, probe: int = 0
     that started before the breaker opened does not close it."""
     if state.status == "closed":
         return msgspec.structs.replace(CLOSED, since=state.since) if state.failures else state
-    if state.status == "open" or probe != state.probe:
+    if not _is_probe(state, probe):
         return state
     if state.passed + 1 < policy.successes:
-        return msgspec.structs.replace(state, probe=0, passed=state.passed + 1)
+        left = 0 if probe == state.probe else state.probe
+        return msgspec.structs.replace(state, probe=left, passed=state.passed + 1)
     return msgspec.structs.replace(CLOSED, since=now)
 
 
@@ -243,7 +244,7 @@ def after_failure(
 ) -> BreakerState:
     """Return the state after a call of a run failed. One that started before the breaker opened does not keep it
     open."""
-    if state.status == "open" or (state.status == "half_open" and probe != state.probe):
+    if state.status != "closed" and not _is_probe(state, probe):
         return state
     failures = state.failures + 1
     if state.status == "closed" and failures < policy.failures:
@@ -258,6 +259,12 @@ def after_neither(state: BreakerState, probe: int) -> BreakerState:
     if state.status != "half_open" or not probe or probe != state.probe:
         return state
     return msgspec.structs.replace(state, probe=0)
+
+
+def _is_probe(state: BreakerState, probe: int) -> bool:
+    """Return whether a call was let through since the breaker opened. It counts, too, if another was let through
+    meanwhile: otherwise calls that take longer than the breaker stays open would never close it."""
+    return state.status == "half_open" and probe != 0 and (probe == state.probe or probe >= state.since)
 
 
 def breaker_retry_at(policy: Breaker | None, state: BreakerState, now: int) -> int | None:
