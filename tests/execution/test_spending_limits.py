@@ -10,9 +10,11 @@ import sys
 import threading
 from collections.abc import Iterator
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import store_fixtures
 
@@ -708,6 +710,27 @@ def test_note_refuses_figures_that_do_not_add_up_and_adds_decimals(hf: Holdfast)
     # A setting is not a figure that adds up.
     assert run.totals == {"cost": Decimal("0.50")}
     assert (run.spent.cost, run.spent.tokens) == (0.5, 0)
+
+
+@pytest.mark.parametrize("figure", [np.int64(1), np.float32(1), Fraction(1), Decimal(1)])
+def test_limit_counts_figures_of_every_kind_of_number(hf: Holdfast, figure: Any) -> None:
+    @step(name="limit kinds")
+    def noted() -> None:
+        holdfast.annotate(cost=figure, tokens=figure)
+
+    @workflow(name="limit of kinds")
+    def endless() -> None:
+        while True:
+            noted()
+
+    for limits in (Limits(cost=2, steps=9), Limits(tokens=2, steps=9)):
+        run = hf.run(endless, limits=limits, raises=False)
+        assert isinstance(run.error, LimitExceeded)
+        assert run.error.limit != "steps"
+        assert (run.spent.cost, run.spent.tokens) == (2, 2)
+        assert run.totals == {"cost": 2, "tokens": 2}
+        # They are plain numbers, which any reader can decode.
+        assert {type(value) for value in run.totals.values()} <= {int, float, Decimal}
 
 
 def test_monitor_budget_counts_children_as_limits_do(hf: Holdfast) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from fake_clock import Clock
 
@@ -65,6 +67,22 @@ def test_versions_are_found_by_annotations(
 ) -> None:
     assert [version.number for version in annotated.versions(where=where)] == numbers
     assert [version.number for version in annotated.iter_versions(where=where)] == numbers
+
+
+def test_numbers_of_numpy_and_fractions_are_numbers(log: History) -> None:
+    for cost in (
+        np.int64(2),
+        np.float32(0.5),
+        np.float64(0.25),
+        Fraction(1, 8),
+        np.float32("nan"),
+        np.bool_(True),
+    ):
+        log.commit({}, annotations={"cost": cost})
+    assert [version.number for version in log.versions(where={"cost>": 0.2})] == [3, 2, 1]
+    assert [version.number for version in log.versions(where={"cost<": Decimal("0.2")})] == [4]
+    assert [version.number for version in log.versions(where={"cost": np.int64(2)})] == [1]
+    assert [version.number for version in log.versions(where={"cost>=": np.float32(0.5)})] == [2, 1]
 
 
 def test_other_filters_and_paging_apply_too(annotated: History) -> None:

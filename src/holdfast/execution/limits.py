@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from decimal import Decimal
 from math import isfinite
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -460,7 +461,8 @@ def is_sum(name: Any, value: Any) -> bool:
         isinstance(name, str)
         and ("token" in name or "cost" in name)
         and not name.startswith(("max_", "min_"))
-        and isinstance(value, int | float | Decimal)
+        # The numbers of numpy are numbers, too.
+        and isinstance(value, int | float | Decimal | Real)
         and not isinstance(value, bool)
     )
 
@@ -476,9 +478,9 @@ def add_figures(totals: Mapping[str, Any], notes: Mapping[str, Any]) -> dict[str
 
 def add_figure(one: Any, other: Any) -> Any:
     """Return the sum of two figures, which may be of different types."""
-    if isinstance(one, Decimal) != isinstance(other, Decimal):
-        return _number(one) + _number(other)
-    return one + other
+    if isinstance(one, Decimal) and isinstance(other, Decimal):
+        return one + other
+    return _number(one) + _number(other)
 
 
 def check_figures(facts: Mapping[str, Any]) -> None:
@@ -491,7 +493,9 @@ def check_figures(facts: Mapping[str, Any]) -> None:
 
 
 def _number(value: Any) -> float:
-    return float(value) if isinstance(value, Decimal) else value
+    if isinstance(value, int | float):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def used_by(facts: RunDetail) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """Find versions by what their steps annotated: `where={"model": "gpt-4", "cost>": 0.1}`.
 
-Numbers are compared as numbers, whether they are integers, floats or decimals; a bool is not a number, and a text is
-equal only to a text. A version whose steps did not annotate the name does not match, whatever the operator.
+Numbers are compared as numbers, whether they are integers, floats, decimals or numpy's; a bool is not a number, and a
+text is equal only to a text. A version whose steps did not annotate the name does not match, whatever the operator.
 
 Invariant: a list that is filtered reads the annotations of versions, never their states.
 """
@@ -13,6 +13,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from itertools import islice
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.errors import CorruptVersion, InvalidCall, NotFound
@@ -71,6 +72,10 @@ def _comparable(value: Any) -> tuple[str, Any] | None:
         return "number", value
     if isinstance(value, Decimal):
         return None if value.is_nan() else ("number", value)
+    if isinstance(value, Integral):
+        return "number", int(value)
+    if isinstance(value, Real):
+        return _comparable(float(value))
     return "other", object()
 
 
@@ -94,7 +99,7 @@ def _condition(key: Any, value: Any) -> Condition:
             f"{short(key)} is not a condition: write the name of an annotation, and one of "
             f"{' '.join(_OPERATORS)} after it, such as 'cost>'"
         )
-    is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+    is_number = isinstance(value, int | float | Decimal | Real) and not isinstance(value, bool)
     if is_number and _comparable(value) is None:
         raise InvalidCall(f"where {name}: NaN compares to nothing: give a number")
     if not (is_number or value is None or isinstance(value, str | bool)):
