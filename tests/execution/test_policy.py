@@ -9,6 +9,8 @@ import json
 import math
 import socket
 import sqlite3
+import ssl
+import subprocess
 import urllib.error
 from email.message import Message
 from typing import Any
@@ -69,6 +71,12 @@ def named(name: str, module: str = "somewhere", base: type[Exception] = Exceptio
     return made
 
 
+def aws_error(code: str, status: int) -> HttpError:
+    """Return an error as boto3 raises it."""
+    facts = {"HTTPStatusCode": status, "HTTPHeaders": {"retry-after": "7"}}
+    return HttpError(response={"Error": {"Code": code, "Message": ""}, "ResponseMetadata": facts})
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -88,6 +96,15 @@ def named(name: str, module: str = "somewhere", base: type[Exception] = Exceptio
         HttpError(status=429),
         HttpError(code=http.HTTPStatus.SERVICE_UNAVAILABLE),
         HttpError(response=Answer(502)),
+        aws_error("ServiceUnavailable", 503),
+        aws_error("ThrottlingException", 429),
+        aws_error("ThrottlingException", 400),
+        urllib.error.URLError(ConnectionRefusedError(errno.ECONNREFUSED, "refused")),
+        urllib.error.URLError(socket.gaierror(-2, "unknown")),
+        urllib.error.URLError(TimeoutError()),
+        subprocess.TimeoutExpired("tool", 1),
+        asyncio.IncompleteReadError(b"", 1),
+        ssl.SSLEOFError(),
     ],
     ids=lambda error: f"{type(error).__name__} {error}",
 )
@@ -112,6 +129,12 @@ def test_error_is_transient(error: Exception) -> None:
         HttpError(code=1),
         HttpError(response=Answer(None)),
         HttpError(response={"status": 503}),
+        HttpError(response={"ResponseMetadata": 3, "Error": 3}),
+        HttpError(response={"ResponseMetadata": {"HTTPStatusCode": "503"}}),
+        aws_error("AccessDeniedException", 403),
+        aws_error("ValidationException", 400),
+        urllib.error.URLError("unknown url type: x"),
+        urllib.error.URLError(ssl.SSLCertVerificationError()),
     ],
     ids=lambda error: type(error).__name__,
 )
@@ -262,6 +285,7 @@ def test_hostile_errors_do_not_raise_in_the_policy() -> None:
         (HttpError(headers={"retry-after": "0.5"}), 0.5),
         (HttpError(response=Answer(429, {"Retry-After": "12"})), 12),
         (HttpError(response=Answer(429, {"retry-after-ms": "1500", "Retry-After": "2"})), 1.5),
+        (aws_error("ThrottlingException", 429), 7),
         (HttpError(retry_after=0), 0),
         (HttpError(retry_after=10**9), LONGEST_ASKED),
         (HttpError(retry_after=math.inf), LONGEST_ASKED),
@@ -485,6 +509,7 @@ def test_breaker_counts_what_may_pass() -> None:
         assert breaker.counts(passing)
     for error in (
         *(HttpError(status_code=status) for status in (400, 401, 403, 404, 422)),
+        *(aws_error("AccessDeniedException", status) for status in (400, 401, 403)),
         *(TypeError(), ValueError(), KeyError(), InvalidCall(), NotFound(), MergeConflict()),
         *(KeyboardInterrupt(), SystemExit()),
     ):

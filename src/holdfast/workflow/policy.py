@@ -9,7 +9,7 @@ Invariant: nothing here reads a clock or a random number, and a question about a
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -47,12 +47,18 @@ _MAY_PASS = frozenset((408, 409, 425, 429))
 _ERRNOS = """EAGAIN EWOULDBLOCK EINTR EBUSY EPIPE ETIMEDOUT EMFILE ENFILE ENOBUFS ECONNABORTED ECONNREFUSED
     ECONNRESET ENOTCONN EHOSTDOWN EHOSTUNREACH ENETDOWN ENETRESET ENETUNREACH ESTALE"""
 _TRANSIENT_ERRNO = frozenset(getattr(errno, name, None) for name in _ERRNOS.split()) - {None}
+#: What AWS calls a request that came too often or too slowly, often with the HTTP status 400.
+_AWS_NAMES = """Throttling ThrottlingException ThrottledException RequestThrottled RequestThrottledException SlowDown
+    TooManyRequestsException ProvisionedThroughputExceededException RequestLimitExceeded BandwidthLimitExceeded
+    PriorRequestNotComplete EC2ThrottledException RequestTimeout RequestTimeoutException"""
+_AWS_CODES = frozenset(_AWS_NAMES.split())
 #: Names that httpx, requests, urllib3, aiohttp, model clients and database drivers give to what may pass.
 _NAMES = """Timeout TimeoutError TimeoutException APITimeoutError DeadlineExceeded PoolTimeout ConnectTimeout
     ReadTimeout WriteTimeout ConnectTimeoutError ReadTimeoutError ConnectionError APIConnectionError ConnectError
     NetworkError ReadError WriteError RemoteProtocolError ProtocolError NewConnectionError ClientConnectionError
     ServerDisconnectedError ConnectionClosedError EndpointConnectionError IncompleteRead ChunkedEncodingError
-    RemoteDisconnected gaierror RateLimitError TooManyRequests ServiceUnavailable ServiceUnavailableError
+    RemoteDisconnected IncompleteReadError SSLEOFError TimeoutExpired gaierror RateLimitError TooManyRequests
+    ServiceUnavailable ServiceUnavailableError
     InternalServerError OverloadedError DeadlockDetected DeadlockDetectedError SerializationFailure
     SerializationError"""
 _TRANSIENT_NAMES = frozenset(_NAMES.split())
@@ -148,10 +154,11 @@ def asked_delay(error: BaseException) -> float | None:
     for a group of errors, the longest of them."""
     if issubclass(type(error), BaseExceptionGroup):
         return max((asked for asked in map(asked_delay, _leaves(error)) if asked is not None), default=None)
-    for holder in (error, _read(error, "response")):
+    response = _read(error, "response")
+    for holder in (error, response):
         found = [(_read(holder, "retry_after"), 1.0)]
         with suppress(Exception):
-            headers = _read(holder, "headers")
+            headers = _aws(response).get("HTTPHeaders") or _read(holder, "headers")
             found += [(headers.get(name), unit) for name, unit in _HEADERS]
         for value, unit in found:
             with suppress(Exception):
@@ -356,6 +363,8 @@ def _transient(error: BaseException) -> bool | None:
     for base in cls.__mro__:
         if base.__name__ in _TRANSIENT_NAMES:
             return True
+        if base.__name__ == "URLError" and isinstance(reason := _read(error, "reason"), OSError):
+            return _transient(reason)
         if base.__name__ == "OperationalError":
             root = base.__module__.partition(".")[0]
             return root in _DATABASES or (root == "sqlite3" and "locked" in str(error)) or None
@@ -368,7 +377,18 @@ def _status(error: BaseException) -> int | None:
         with suppress(Exception):
             if isinstance(found, int) and 400 <= found < 600:
                 return int(found)
+    with suppress(Exception):
+        response = holders[1]
+        status = _aws(response).get("HTTPStatusCode")
+        if isinstance(status, int) and 400 <= status < 600:
+            return 429 if response.get("Error", {}).get("Code") in _AWS_CODES else int(status)
     return None
+
+
+def _aws(response: Any) -> Mapping[str, Any]:
+    """Return what boto3 says of an answer, in the dict that its errors have as `response`."""
+    found = response.get("ResponseMetadata") if isinstance(response, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
 
 
 def _read(holder: Any, name: str) -> Any:
