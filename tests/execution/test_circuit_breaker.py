@@ -14,6 +14,7 @@ import pytest
 
 import holdfast
 from holdfast import Breaker, BreakerOpen, Holdfast, Retry, step, workflow
+from holdfast.errors import CommitUnknown, CorruptStore, HoldfastError, StoreBusy, StoreUnavailable
 from patience import until
 
 
@@ -263,6 +264,51 @@ def test_breaker_is_closed_by_a_call_that_takes_longer_than_it_stays_open(hf: Ho
     going["b"].set()
     threads[1].join()
     assert status(hf) == "closed"
+
+
+@pytest.mark.parametrize("refusal", [StoreBusy, StoreUnavailable, CommitUnknown, CorruptStore])
+def test_breaker_that_cannot_be_written_does_not_lose_a_result(
+    hf: Holdfast, clock: Clock, refusal: type[HoldfastError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    BROKEN.add("all")
+    for _ in range(3):
+        hf.run(fuse_run, raises=False)
+    BROKEN.clear()
+    clock.now += 60
+    CALLS.clear()
+    write, written = hf._store.set_value, []
+
+    def refuse_once(name: str, *given: Any) -> int:
+        # The first write admits the call.
+        written.append(name)
+        if len(written) == 2:
+            raise refusal("the disk is busy")
+        return write(name, *given)
+
+    monkeypatch.setattr(hf._store, "set_value", refuse_once)
+    assert hf.run(fuse_run).result == "up"
+    assert CALLS == [""]
+    # It is closed by the next call that is let through.
+    clock.now += 60
+    assert hf.run(fuse_run).result == "up"
+    assert status(hf) == "closed"
+
+
+@pytest.mark.parametrize("refusal", [StoreBusy, StoreUnavailable, CommitUnknown, CorruptStore])
+def test_breaker_that_cannot_be_written_does_not_hide_a_failure(
+    hf: Holdfast, refusal: type[HoldfastError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = hf._store.set_value
+
+    def refuse(name: str, *given: Any) -> int:
+        if name.startswith("breaker:"):
+            raise refusal("the disk is busy")
+        return write(name, *given)
+
+    monkeypatch.setattr(hf._store, "set_value", refuse)
+    BROKEN.add("all")
+    failed = hf.run(fuse_run, raises=False)
+    assert (failed.status, type(failed.error)) == ("failed", ConnectionError)
 
 
 def test_breaker_replaces_a_probe_that_never_returned(hf: Holdfast, clock: Clock) -> None:

@@ -8,6 +8,7 @@ state, in one commit; an attempt that failed has changed nothing."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from inspect import iscoroutinefunction
 from types import CoroutineType
@@ -16,6 +17,7 @@ from typing import Any
 from holdfast.errors import (
     BreakerOpen,
     CommitUnknown,
+    HoldfastError,
     InvalidCall,
     LeaseLost,
     LimitExceeded,
@@ -449,9 +451,12 @@ def _admit_by_breaker(execution: Execution, definition: Step, attempt: Frame) ->
 def _note_outcome(
     execution: Execution, definition: Step, admission: breakers.Admission, error: BaseException | None
 ) -> Flow[None]:
-    """Note the outcome of an attempt for the circuit breaker of its step."""
+    """Note the outcome of an attempt for the circuit breaker of its step. If the store refuses that, the outcome stays
+    what it is, and the breaker as it was."""
     note = partial(breakers.note_outcome, execution.engine, definition, admission, error, execution.id)
-    event = yield RunBlocking(note)
+    event = None
+    with suppress(HoldfastError):
+        event = yield RunBlocking(note)
     if event is not None:
         execution.writer.append_event(event)
 
