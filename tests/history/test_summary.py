@@ -6,6 +6,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from fake_clock import Clock
 
@@ -130,6 +131,32 @@ def test_keys_of_states_that_are_not_plain_dicts(log: History) -> None:
         log.commit(state)
         newest = log.summary(limit=1)[0]
         assert (newest.keys, newest.key_count) == (keys, count)
+
+
+def test_keys_of_a_state_that_grows_are_recorded_once(log: History) -> None:
+    state = {f"key-{number:05}": 0 for number in range(40)}
+    first = tuple(state)[:32]
+    log.commit(state)
+    for number in range(40, 100):
+        state[f"key-{number:05}"] = number
+        log.commit(state)
+    log.rollback(10)
+    log.commit({**holdfast.thaw(log.head.state), "more": 1})
+    found = log.summary(limit=100)
+    counts = [50, *range(100, 39, -1)]
+    assert [(each.keys, each.key_count) for each in found] == [(first, count) for count in counts]
+    # Also if the page does not begin with a version that records them.
+    assert [each.key_count for each in log.summary(before=30, limit=3)] == [68, 67, 66]
+    sizes = [len(msgspec.msgpack.encode(version.detail)) for version in log.iter_versions()]
+    assert sum(sizes) < 4_000
+
+
+def test_keys_that_are_replaced_are_recorded_again(log: History) -> None:
+    for number in range(100):
+        log.commit({f"key-{each:05}": 0 for each in range(number, number + 50)})
+    for each in log.summary(limit=100):
+        assert each.keys == tuple(f"key-{number:05}" for number in range(each.version - 1, each.version + 31))
+        assert each.key_count == 50
 
 
 def test_pages_are_complete_and_in_order(log: History) -> None:

@@ -25,16 +25,14 @@ _MAX_KEY = 100
 
 def recorded_keys(root: Any, head: Head | None, number: int) -> list[Any] | None:
     """Return the keys of a state, and how many there are, for the detail of the version `number` that follows `head`;
-    None if the version need not record them."""
-    if (
-        head is not None
-        and number % LOOK_BACK
-        and head.version.number == number - 1
-        and _have_same_keys(root, head.root)
-    ):
-        return None
+    None if the version need not record them, and None for the keys if only their number has changed."""
+    before = None
+    if head is not None and number % LOOK_BACK and head.version.number == number - 1:
+        before = head
     if type(root) not in DICTS:
-        return [[], 0]
+        return None if before is not None and type(before.root) not in DICTS else [[], 0]
+    if before is not None and type(before.root) in DICTS and _begin_alike(root, before.root):
+        return None if len(root) == len(before.root) else [None, len(root)]
     found, room = [], _MAX_TEXT
     for key in islice(root, _MAX_KEYS):
         text = _text_of(key)
@@ -45,10 +43,18 @@ def recorded_keys(root: Any, head: Head | None, number: int) -> list[Any] | None
     return [found, len(root)]
 
 
-def _have_same_keys(one: Any, other: Any) -> bool:
-    if type(one) not in DICTS or type(other) not in DICTS:
-        return type(one) not in DICTS and type(other) not in DICTS
-    return len(one) == len(other) and list(islice(one, _MAX_KEYS)) == list(islice(other, _MAX_KEYS))
+def keys_after(recorded: Any, before: Any) -> Any:
+    """Return the keys and their number of a version that has `recorded` some in its detail, or None; `before` are those
+    of the version before it, None if they are not known."""
+    if recorded is None:
+        return before
+    if recorded[0] is None:
+        return None if before is None else [before[0], recorded[1]]
+    return recorded
+
+
+def _begin_alike(one: Any, other: Any) -> bool:
+    return list(islice(one, _MAX_KEYS)) == list(islice(other, _MAX_KEYS))
 
 
 def _text_of(key: Any) -> str:

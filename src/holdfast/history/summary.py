@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import msgspec
 
-from holdfast.history.state_keys import LOOK_BACK
+from holdfast.history.state_keys import LOOK_BACK, keys_after
 from holdfast.history.version import ALL_VERSIONS, Version, list_versions
 
 if TYPE_CHECKING:
@@ -101,9 +101,8 @@ def summarize(history: History, before: int | None, limit: int) -> list[VersionS
     found = list_versions(history, ALL_VERSIONS, before, limit + LOOK_BACK - 1)
     keys: dict[int, Any] = {}
     for version in reversed(found):
-        recorded = version.detail.get("keys")
         # A version that records none has those of the version before it, which is its parent.
-        keys[version.number] = keys.get(version.number - 1) if recorded is None else recorded
+        keys[version.number] = keys_after(version.detail.get("keys"), keys.get(version.number - 1))
         if version.is_damaged:
             keys[version.number] = None
     return [_summary(version, keys[version.number]) for version in found[:limit]]
