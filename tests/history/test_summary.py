@@ -12,6 +12,7 @@ from fake_clock import Clock
 
 import holdfast
 from holdfast import History, Holdfast, InvalidCall, NotFound, Retention
+from patience import until
 
 _STEPS = [f"step-{number}" for number in range(300)]
 
@@ -298,6 +299,33 @@ def test_a_run_from_a_queue_is_started_not_resumed(hf: Holdfast) -> None:
     with hf.worker(monitor=False):
         run.wait(timeout=60)
     assert run.resumed_from is None
+
+
+def test_a_worker_that_continues_a_run_resumes_it(hf: Holdfast) -> None:
+    broken = [True]
+
+    @holdfast.step
+    def first() -> None: ...
+
+    @holdfast.step
+    def fragile() -> int:
+        if broken:
+            raise OSError("down")
+        return 1
+
+    @holdfast.workflow
+    def queued_twice() -> int:
+        first()
+        return fragile()
+
+    run = hf.enqueue(queued_twice, run_id="queued-2")
+    with hf.worker(monitor=False):
+        until(lambda: run.status == "failed")
+        assert run.resumed_from is None
+        broken.clear()
+        hf.requeue("queued-2")
+        until(lambda: run.status == "completed")
+    assert run.resumed_from == 2
 
 
 def test_manual_rollbacks_are_recorded(hf: Holdfast, log: History) -> None:

@@ -22,6 +22,7 @@ from holdfast.execution.preflight import check_resume
 from holdfast.execution.replay_log import ReplayLog
 from holdfast.history.committer import Committer
 from holdfast.model.records import RunRecord, VersionRecord
+from holdfast.model.run_detail import RunDetail
 from holdfast.model.watchdog import follow_workflow
 from holdfast.store.interrupts import InterruptSafeEvent
 from holdfast.tree.codec import decode
@@ -119,7 +120,10 @@ def adopt(
     execution = Execution(engine, workflow, line, head, record, overrides=functions)
     execution.contained, execution.before = True, run
     facts = execution.detail
-    before = (facts.error, facts.code, facts.called, facts.stop_request, facts.watchdog, facts.limits)
+    before = _written(facts)
+    if (head.version.kind, head.version.status) != ("initial", "queued"):
+        # Otherwise it starts.
+        facts.resumed_from = run.head
     facts.watchdog = follow_workflow(facts.watchdog, workflow.watchdog)
     facts.limits = updated_limits(facts.limits, workflow.limits)
     facts.error, facts.failed_step, facts.called = b"", "", False
@@ -127,9 +131,16 @@ def adopt(
         facts.stop_request = ""
     if facts.code or record.code != workflow.code:
         facts.code = workflow.code
-    if (facts.error, facts.code, facts.called, facts.stop_request, facts.watchdog, facts.limits) != before:
+    if _written(facts) != before:
         execution.writer.mark_changed()
     return Adopted(execution, tuple(args), kwargs, refused)
+
+
+def _written(facts: RunDetail) -> tuple[Any, ...]:
+    """Return what a claim may change in the detail of a run."""
+    return (
+        facts.error, facts.code, facts.called, facts.stop_request, facts.watchdog, facts.limits, facts.resumed_from,
+    )  # fmt: skip
 
 
 class Freed:

@@ -208,7 +208,7 @@ class Run:
 
     @property
     def resumed_from(self) -> int | None:
-        """The version from which it was last resumed: its head then. None if it never was."""
+        """The version from which it was last resumed, also by a worker: its head then. None if it never was."""
         return detail_of(self._record()).resumed_from or None
 
     @property
