@@ -20,7 +20,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import CorruptVersion, HoldfastError, InvalidCall, MergeConflict, NotFound, StaleVersion
+from holdfast.errors import (
+    BreakerOpen,
+    CorruptVersion,
+    HoldfastError,
+    InvalidCall,
+    MergeConflict,
+    NotFound,
+    StaleVersion,
+)
 from holdfast.workflow.policy import (
     CLOSED,
     LONGEST_ASKED,
@@ -514,6 +522,12 @@ def test_breaker_counts_what_may_pass() -> None:
         *(KeyboardInterrupt(), SystemExit()),
     ):
         assert not breaker.counts(error)
+    # Another service is down.
+    refused = BreakerOpen("the other step failed 5 times in a row")
+    for error in (refused, ExceptionGroup("tasks", [refused, ExceptionGroup("more", [refused])])):
+        assert not breaker.counts(error)
+        assert not Breaker(on=(Exception,)).counts(error)
+    assert breaker.counts(ExceptionGroup("tasks", [refused, TimeoutError()]))
     assert Breaker(on=ValueError).counts(ValueError())
     assert not Breaker(on="transient").counts(RuntimeError())
     assert Breaker(on=lambda error: "busy" in str(error)).counts(TypeError("busy"))

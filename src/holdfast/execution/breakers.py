@@ -112,7 +112,7 @@ def note_outcome(
 ) -> EventRecord | None:
     """Note how a call ended that was admitted; return the event of a change of the breaker."""
     policy, name = _policy(definition), name_of(definition)
-    failed = error is not None and not isinstance(error, BreakerOpen) and policy.counts(error)
+    failed = error is not None and policy.counts(error)
     # A lone surrogate cannot be stored.
     text = "" if error is None else error_text(error)[:_SHORT_ERROR].encode("utf-8", "replace").decode()
     while True:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.errors import BadData, DecisionNeeded, InvalidCall, TryAgain
+from holdfast.errors import BadData, BreakerOpen, DecisionNeeded, InvalidCall, TryAgain
 from holdfast.model.checks import check_integer, check_number, check_seconds, check_text
 from holdfast.model.names import MAX_STEP, short
 
@@ -193,7 +193,9 @@ class Breaker(msgspec.Struct, frozen=True):
             check_breaker_name(self.name)
 
     def counts(self, error: BaseException) -> bool:
-        """Return whether an error is a failure."""
+        """Return whether an error is a failure. The refusal of another breaker, also in a group, is not."""
+        if all(issubclass(type(leaf), BreakerOpen) for leaf in _leaves(error)):
+            return False
         return _matches(self.on, error, "not counted: Breaker.on")
 
 
