@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import apsw
 import psycopg
 import pytest
 
 import holdfast
-from holdfast import CorruptStore, Holdfast
+from holdfast import Breaker, CorruptStore, Holdfast
 
 pytest_plugins = ["postgres_fixtures"]
+
+DOWN: list[bool] = []
 
 _B = "(SELECT key FROM run WHERE id = 'b')"
 _A = "(SELECT key FROM run WHERE id = 'a')"
@@ -40,9 +42,9 @@ def opened(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> Iterator[tuple[Holdfast, Callable[[str], None]]]:
     def on_sqlite(statement: str) -> None:
-        connection = sqlite3.connect(tmp_path / "runs.db")
+        # Through the SQLite library of the open store: another one would release its locks, and remove its log.
+        connection = apsw.Connection(str(tmp_path / "runs.db"))
         connection.execute(statement)
-        connection.commit()
         connection.close()
 
     def on_postgres(statement: str) -> None:
@@ -68,6 +70,36 @@ def test_verify_finds_what_an_index_lacks(
     assert hf.verify().ok
     damage(statement)
     assert any(str(each).startswith(f"b: {problem}") for each in hf.verify().problems), hf.verify().problems
+
+
+@holdfast.step(name="index_damage_step", breaker=Breaker(failures=1))
+def guarded() -> str:
+    if DOWN:
+        raise ConnectionError("down")
+    return "up"
+
+
+@holdfast.workflow(name="index_damage_calls")
+def calls() -> str:
+    return guarded()
+
+
+def test_damaged_breaker_is_found_and_closed_by_hand(
+    opened: tuple[Holdfast, Callable[[str], None]],
+) -> None:
+    hf, execute = opened
+    DOWN.append(True)
+    hf.run(calls, raises=False)
+    DOWN.clear()
+    execute("UPDATE value SET revision = revision + 1 WHERE name = 'breaker:index_damage_step'")
+    (problem,) = hf.verify().problems
+    assert "'breaker:index_damage_step' is damaged" in problem.what
+    for read in (hf.breakers, lambda: hf.run(calls)):
+        with pytest.raises(CorruptStore, match="holdfast breakers reset"):
+            read()
+    assert hf.reset_breaker("index_damage_step").status == "closed"
+    assert hf.run(calls).result == "up"
+    assert hf.verify().ok
 
 
 @pytest.mark.parametrize(

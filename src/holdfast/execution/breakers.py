@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from holdfast.errors import BreakerOpen, NotFound, StaleVersion
+from holdfast.errors import BreakerOpen, CorruptStore, NotFound, StaleVersion
 from holdfast.execution.failures import error_text
 from holdfast.history.builder import build_event
 from holdfast.model.checks import check_text
@@ -79,7 +79,14 @@ def name_of(definition: Step) -> str:
 
 def read_breaker(engine: EngineContext, name: str) -> tuple[BreakerState, int]:
     """Return a breaker, and its revision."""
-    found = engine.store.value(_PREFIX + name)
+    try:
+        found = engine.store.value(_PREFIX + name)
+    except CorruptStore as damage:
+        raise CorruptStore(
+            f"the breaker {short(name)} is damaged: close it by hand, as with `holdfast breakers reset`",
+            breaker=name,
+            revision=damage.details.get("revision"),
+        ) from damage
     if found is None:
         return BreakerState(), 0
     return msgspec.msgpack.decode(found[0], type=resolved(BreakerState)), found[1]
@@ -155,7 +162,11 @@ def reset(engine: EngineContext, name: str, actor: str | None) -> BreakerSummary
     check_breaker_name(name)
     check_text("actor", actor, MAX_NOTE)
     while True:
-        state, revision = read_breaker(engine, name)
+        try:
+            state, revision = read_breaker(engine, name)
+        except CorruptStore as damage:
+            # It is replaced. Which run opened it is not known.
+            state, revision = BreakerState("open"), damage.details["revision"]
         if not revision:
             known = [entry[len(_PREFIX) :] for entry in _names(engine.store, _PREFIX)]
             hint = suggest(name, known) or ": a breaker exists once a call of its step has failed"
@@ -164,7 +175,7 @@ def reset(engine: EngineContext, name: str, actor: str | None) -> BreakerSummary
         after = BreakerState(since=state.since if state.status == "closed" else now)
         if after == state or _store(engine, name, after, revision):
             break
-    if state.status != "closed":
+    if state.status != "closed" and state.run:
         event = build_event("breaker.closed", now, breaker=name, actor=actor, by_hand=True)
         with suppress(NotFound):
             engine.context.touch(lambda: engine.context.run(state.run), [event])

@@ -78,7 +78,7 @@ def _verify_run(store: Store, run: RunRecord) -> Report:
 
 
 def verify_store(store: Store, progress: Progress | None = None) -> Report:
-    """Check all runs, all artifacts, and the database itself."""
+    """Check all runs, all artifacts, all values that belong to no run, and the database itself."""
     if progress is not None and not callable(progress):
         raise InvalidCall(
             "progress is a function of the number of versions checked and the number of all versions"
@@ -96,6 +96,7 @@ def verify_store(store: Store, progress: Progress | None = None) -> Report:
                 progress(versions, total)
     except HoldfastError as error:
         problems.append(Problem(None, None, str(error)))
+    problems += _check_values(store)
     artifacts, found = _check_artifacts(store)
     return Report(runs, versions, artifacts, (*problems, *found))
 
@@ -197,6 +198,21 @@ def _is_in_lists_of(store: Store, key: int, row: MetaRow, rows: Sequence[MetaRow
     except BadData:
         return False
     return all([each.key for each in listed] == [key] for listed in found)
+
+
+def _check_values(store: Store) -> Iterator[Problem]:
+    """Read the values that belong to no run, such as circuit breakers, limits of queues and settings."""
+    after = ""
+    try:
+        while names := store.value_names("", after=after):
+            for name in names:
+                try:
+                    store.value(name)
+                except BadData as error:
+                    yield Problem(None, None, str(error))
+            after = names[-1]
+    except HoldfastError as error:
+        yield Problem(None, None, str(error))
 
 
 def _check_artifacts(store: Store) -> tuple[int, list[Problem]]:

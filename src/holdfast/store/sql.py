@@ -554,7 +554,11 @@ class SQLValues:
             return None
         data, revision, guard = row
         if row_sum(name, data, revision) != guard:
-            raise CorruptStore(f"the value {name!r} is damaged: verify the store")
+            raise CorruptStore(
+                f"the value {name!r} is damaged: restore the store from a backup",
+                value=name,
+                revision=revision,
+            )
         return data, revision
 
     def set(self, name: str, data: bytes, expect: int) -> int:
