@@ -29,6 +29,7 @@ from holdfast.history.bundle.frames import (
     TimelineFrame,
     VersionFrame,
 )
+from holdfast.model.run_detail import RunDetail, encode_detail
 from holdfast.tree.block import digest, reference, squeeze
 from holdfast.tree.codec import big_int, encode, to_bytes
 
@@ -310,6 +311,23 @@ CHANGES: dict[str, Callable[[Frames], object]] = {
     "backwards": lambda frames: frames[::-1],
     "empty": lambda frames: [],
 }
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        {f"name-{number}": 1 for number in range(17)},
+        {"a\n": 1},
+        {"": 1},
+        {"long": "x" * 501},
+        {"n": float("nan")},
+    ],
+)
+def test_metadata_that_no_run_can_have_are_refused(
+    other: Holdfast, small: bytes, meta: dict[str, Any]
+) -> None:
+    data = changed(small, _set(RunFrame, detail=encode_detail(RunDetail(meta=meta))))
+    refused(other, data, "cannot be imported: ")
 
 
 def _attached(frames: Frames, data: bytes, *, run_id: str = "small", key: str = "z", name: str = "a") -> None:

@@ -56,6 +56,7 @@ from holdfast.history.bundle.frames import (
 from holdfast.history.hashes import NO_PARENT, check_attachment, seal, seal_attachment, seal_stub
 from holdfast.history.journal import iter_entries
 from holdfast.history.prune import iter_records, origin_stubs, read_blocks
+from holdfast.model.meta import check_meta
 from holdfast.model.names import check_run_id, rollback_of
 from holdfast.model.records import AttachmentRecord, EventRecord, RunRecord, VersionRecord
 from holdfast.model.run_detail import indexed_meta, meta_of
@@ -230,7 +231,7 @@ def _import(
         size=found.chain.size,
         kept=len(found.chain.alive),
     )
-    _refuse_secret_meta(run, redact)
+    _check_meta(run, redact)
     contents = _ArtifactContents(source)
     return store.import_run(
         RunImport(
@@ -246,8 +247,15 @@ def _import(
     )
 
 
-def _refuse_secret_meta(run: RunRecord, redact: Redactor | None) -> None:
-    for name, value in meta_of(run).items():
+def _check_meta(run: RunRecord, redact: Redactor | None) -> None:
+    """Refuse metadata that no run can have: their index grows with the square of their number."""
+    meta = meta_of(run)
+    try:
+        # A redacted value may be longer than the value was.
+        check_meta({name: "" if value == REDACTED else value for name, value in meta.items()})
+    except InvalidCall as error:
+        raise InvalidSnapshot(str(error)) from error
+    for name, value in meta.items():
         if redact is not None and redact.hides(name) and value != REDACTED:
             raise InvalidSnapshot(
                 f"the metadata of the run hold a value under {name!r}, which this store redacts: import it with "
