@@ -28,15 +28,36 @@ def said(served: Served, method: str, path: str, status: int = 200, **more: Any)
 
 def test_snapshots_are_saved_restored_and_listed(loops: Served) -> None:
     first = {"loop_count": 3, "plan": "kelp"}
-    saved = said(loops, "POST", "/snapshot/save/my%2Fproject", json={"state": first, "note": "good"})
+    saved = said(
+        loops, "POST", "/snapshot/save/my%2Fproject", json={"state": first, "base": 0, "note": "good"}
+    )
     assert (saved["status"], saved["project_id"]) == ("saved", "my/project")
-    said(loops, "POST", "/snapshot/save/my%2Fproject", json={"state": {**first, "plan": "rock"}})
+    said(loops, "POST", "/snapshot/save/my%2Fproject", json={"state": {**first, "plan": "rock"}, "base": 1})
     history = said(loops, "GET", "/snapshot/history/my%2Fproject")
     assert [each["note"] for each in history["snapshots"]] == ["good", None]
     restored = said(loops, "POST", "/snapshot/restore/my%2Fproject", json={"version": saved["version"]})
     assert restored["status"] == "restored"
     state = loops.server.app.service.loops.get_project_state("my/project")["state"]
     assert state["plan"] == "kelp"
+
+
+def test_state_without_its_version_is_refused(loops: Served) -> None:
+    """The server cannot know which version the client read: others may have read and changed the state since."""
+    engine = loops.server.app.service.loops
+    engine.set_project_state("p", {"n": 1})
+    engine.log_agent_start("p", "scout")
+    engine.update_project_state("p", {"paid": True})
+    for path, more in (("/snapshot/save/p", {}), ("/agent/complete/p", {"agent": "scout"})):
+        refused = said(loops, "POST", path, 422, json={"state": {"n": 2}, **more})
+        assert refused["code"] == "invalid"
+        assert "base is missing" in refused["detail"]
+    assert engine.get_project_state("p")["state"] == {"n": 1, "paid": True}
+    assert list(engine.get_agents("p")["running"]) == ["scout"]
+    said(loops, "POST", "/agent/complete/p", json={"agent": "scout", "state": {"n": 2}, "base": 1})
+    assert engine.get_project_state("p")["state"] == {"n": 2, "paid": True}
+    engine.restore_snapshot("p", 1)
+    late = said(loops, "POST", "/snapshot/save/p", 409, json={"state": {"n": 9}, "base": 2})
+    assert late["code"] == "stale_version"
 
 
 def test_loop_error_has_a_status(loops: Served) -> None:
@@ -76,14 +97,14 @@ def test_unexpected_failure_is_a_server_error(loops: Served, monkeypatch: pytest
 
 
 def test_agents_start_complete_and_time_out(loops: Served) -> None:
-    said(loops, "POST", "/snapshot/save/p", json={"state": {"n": 1}})
+    said(loops, "POST", "/snapshot/save/p", json={"state": {"n": 1}, "base": 0})
     started = said(loops, "POST", "/agent/start/p", json={"agent": "scout", "timeout": 100})
     assert started["status"] == "started"
     done = said(
         loops,
         "POST",
         "/agent/complete/p",
-        json={"agent": "scout", "token": started["token"], "state": {"n": 2}},
+        json={"agent": "scout", "token": started["token"], "state": {"n": 2}, "base": 1},
     )
     assert done["snapshot"]["status"] == "saved"
     said(loops, "POST", "/agent/start/p", json={"agent": "scout"})

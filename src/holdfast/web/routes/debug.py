@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta
 
 from holdfast.tree.portable import from_json
+from holdfast.web.errors import RequestRefused
 from holdfast.web.operation import Actor, Body, Limit, Name, Offset, OperationTable, Query, Role, Tags, Text
 from holdfast.web.routes.loops import Reply, Seconds, VersionName, error_status, loop_reply
 from holdfast.web.service import Service
@@ -28,8 +29,8 @@ LEGACY = OperationTable("debug", "/api/debug/loop", status=_status)
 
 
 class SaveBody(Body):
-    """State to set with the snapshot; by default, the current state of the project. `base` is the version that it was
-    derived from: changes since then are merged."""
+    """State to set with the snapshot; by default, the current state of the project. With a state, `base` is required:
+    the version that it was derived from, 0 for a new project. Changes since then are merged."""
 
     state: Any = UNSET
     base: Offset | None = None
@@ -57,7 +58,7 @@ class StartBody(Body):
 
 class CompleteBody(Body):
     """Agent that ends, and its status. If that is completed, a snapshot is saved: of `state`, which was derived from
-    version `base`, or of the current state."""
+    version `base` (required with it), or of the current state."""
 
     agent: Name
     status: Name = "completed"
@@ -114,7 +115,7 @@ def save_snapshot(service: Service, project_id: str, body: SaveBody) -> Reply:
     return loop_reply(
         service.loops.save_loop_snapshot(
             project_id,
-            _state(body.state),
+            _state(body),
             base=body.base,
             tags=body.tags,
             note=body.note,
@@ -148,7 +149,7 @@ def complete_agent(service: Service, project_id: str, body: CompleteBody) -> Rep
             project_id,
             body.agent,
             body.status,
-            state=_state(body.state),
+            state=_state(body),
             base=body.base,
             token=body.token,
             actor=body.actor,
@@ -199,5 +200,15 @@ def time_out_agent_by_get(service: Service, project_id: str, query: TimeoutQuery
     return time_out_agent(service, project_id, TimeoutBody(agent=query.agent, reason=query.reason))
 
 
-def _state(given: Any) -> Any:
-    return None if given is UNSET else from_json(given)
+def _state(body: SaveBody | CompleteBody) -> Any:
+    """Return the state in a body; None if it has none. The server does not know what a client read: without `base`, a
+    state could undo the changes of others."""
+    if body.state is UNSET or body.state is None:
+        return None
+    if body.base is None:
+        raise RequestRefused(
+            422,
+            "invalid",
+            "base is missing: the version that the state was derived from, or 0 for a new project",
+        )
+    return from_json(body.state)
