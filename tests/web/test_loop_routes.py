@@ -173,6 +173,17 @@ def test_configuration_is_read_and_changed(served: Served, engine: LoopEngine) -
     assert (cleared["every"], cleared["loop_autoresume"]) == (300, True), "what is not given stays"
 
 
+def test_state_that_is_sent_back_does_not_undo_the_configuration(served: Served, engine: LoopEngine) -> None:
+    engine.set_project_state("p", {"n": 1, "loop_autoresume": False})
+    read = call(served, "GET", "/p/state")
+    assert read["state"] == {"n": 1}
+    call(served, "POST", "/p/config", loop_autoresume=True)
+    call(served, "PUT", "/p/state", state={**read["state"], "n": 2}, base=read["version"])
+    assert call(served, "GET", "/p/config")["config"]["loop_autoresume"] is True
+    call(served, "PATCH", "/p/state", changes={"loop_autoresume": False})
+    assert call(served, "GET", "/p/config")["config"]["loop_autoresume"] is False
+
+
 def test_agents_are_listed_kept_alive_and_reset(served: Served, engine: LoopEngine) -> None:
     token = engine.log_agent_start("p", "a/b ä", timeout=60)["token"]
     listed = call(served, "GET", "/p/agents", role=Role.VIEWER)

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from holdfast.agent_loops.config import AUTORESUME
 from holdfast.agent_loops.replies import ERROR_DETAILS, UNEXPECTED
 from holdfast.model.question import QuestionPolicy
 from holdfast.model.retention import Retention
@@ -179,10 +180,13 @@ def delete_loop(service: Service, project_id: str, query: DeleteLoopQuery) -> Re
 @TABLE.add("GET", _PROJECT + "/state", Role.VIEWER)
 def get_loop_state(service: Service, project_id: str) -> Reply:
     """Return the whole current state of a project. `run` of the project is the run that has it: the routes of versions
-    return parts of it, and `/diff` its differences."""
+    return parts of it, and `/diff` its differences. `loop_autoresume` is in the configuration only."""
     reply = service.loops.get_project_state(project_id)
     state = reply.pop("state", None)
-    return {**_checked(reply), "state": as_json(dict(state) if isinstance(state, dict) else state)}
+    if isinstance(state, dict):
+        # A client that sets this state later would set the value of now again.
+        state = {key: value for key, value in state.items() if key != AUTORESUME}
+    return {**_checked(reply), "state": as_json(state)}
 
 
 @TABLE.add("PUT", _PROJECT + "/state", Role.OPERATOR, most=_MOST)
