@@ -24,6 +24,7 @@ from holdfast.agent_loops.names import check_project, heartbeat_run, id_in, name
 from holdfast.agent_loops.replies import PAGE, Reply, difference, packed, stamp, unpacked
 from holdfast.errors import BadData, InvalidReference, MergeConflict, NotFound, StaleVersion
 from holdfast.execution.engine_context import EngineContext
+from holdfast.history.builder import VersionMetadata
 from holdfast.history.committer import Resolver
 from holdfast.history.history import History
 from holdfast.history.redaction import redacting_by_default
@@ -155,22 +156,23 @@ class Project:
             state = make(head)
             if base is not None and not base.is_head(head):
                 state = self._merged(base, state, head, resolve)
+            before = self._snapshot_before(head)
             facts = {
-                "snapshot": self._snapshot_before(head),
+                "snapshot": before,
                 "replaced": list(metadata.replaced[:_MAX_REPLACED]),
                 **({"project": self.id} if id_in(self.name) is None else {}),
             }
             with suppress(StaleVersion), redacting_by_default():
-                return self.log.commit(
-                    state,
+                made = VersionMetadata(
                     step=_SNAPSHOT if metadata.snapshot else None,
                     note=metadata.note,
                     actor=metadata.actor,
                     tags=metadata.tags,
                     kind=metadata.kind,
                     annotations=packed(facts),
-                    expected=head or 0,
+                    needs=0 if metadata.snapshot else before,
                 )
+                return self.log.commit_record(state, made, expected=head or 0)
 
     def restore(
         self, target: int | str | None, reason: str, actor: str | None, *, keep_unknown: bool, task: int = 0

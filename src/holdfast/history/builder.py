@@ -56,6 +56,8 @@ class VersionMetadata(msgspec.Struct):
     #: Journal entries of Holdfast, and the open questions of the run after the commit; None if they stay as they are.
     entries: Sequence[EventRecord] = ()
     questions: Sequence[QuestionRecord] | None = None
+    #: A version that is not pruned while this one is the head; 0 for none.
+    needs: int = 0
 
     def check(self) -> VersionMetadata:
         """Return itself; `InvalidCall` for values that cannot be stored."""
@@ -82,6 +84,8 @@ class VersionMetadata(msgspec.Struct):
             detail["keys"] = keys
         if moved:
             detail["moved"] = moved
+        if self.needs:
+            detail["needs"] = self.needs
         if self.note is not None:
             detail["note"] = self.note
         if self.actor is not None:

@@ -3,8 +3,8 @@
 A pruned version may have written nodes that other versions share. Such a version is replaced by a stub: its number, its
 hash in the chain, and those nodes. Other pruned versions are removed.
 
-Invariant: every version that is kept reads back as before. The head, tagged and pinned versions, fork points, and all
-versions that a live workflow would replay are always kept.
+Invariant: every version that is kept reads back as before. The head, the version that it needs, tagged and pinned
+versions, fork points, and all versions that a live workflow would replay are always kept.
 """
 
 from __future__ import annotations
@@ -267,6 +267,7 @@ def _kept(
 ) -> set[int]:
     alive = [record for record in records if not record.pruned]
     keep = {run.head} | {mark.number for mark in store.marks(run.key)}
+    keep |= {needed for record in alive if record.number == run.head and (needed := _needed_by(record))}
     forks = store.forks_of(run.key)
     keep |= {fork.origin[1] for fork in forks if fork.origin is not None}
     if run.workflow is not None:
@@ -304,6 +305,12 @@ def _kept(
 def _is_compensated(record: VersionRecord) -> bool:
     """Return whether the step of a version has a compensation."""
     return bool(record.detail) and "undo" in decode(record.detail)
+
+
+def _needed_by(record: VersionRecord) -> int:
+    """Return the version that a head needs: the last snapshot of an agent loop, to which it is restored; 0 for none."""
+    needed: int = decode(record.detail).get("needs", 0) if record.detail else 0
+    return needed
 
 
 def _since(last: list[VersionRecord], alive: list[VersionRecord]) -> list[VersionRecord]:

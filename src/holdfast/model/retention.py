@@ -13,7 +13,7 @@ from holdfast.model.names import short
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """Rules for the versions to keep: a version is kept if any rule keeps it. The head, tagged and pinned versions,
-    fork points, and the versions that a live run needs are always kept."""
+    fork points, and the versions that a live run or an agent loop needs are always kept."""
 
     #: Keep this many of the newest versions.
     last: int | None = None

@@ -80,6 +80,8 @@ def test_process_that_slept_does_not_execute_a_dropped_task(
 def test_restore_whose_snapshots_were_pruned_asks(hf: Holdfast, pending: LoopEngine, clock: Clock) -> None:
     log = hf.history("loop/p")
     log.untag("first", "first")
+    # A version of the engine would keep the last snapshot.
+    log.commit({"a": 3})
     log.prune(holdfast.Retention(last=1))
     clock.forward(61)
     assert [each["status"] for each in good(pending.check_timeouts())["finished"]] == ["question"]
@@ -133,7 +135,9 @@ def test_snapshot_is_found_behind_one_that_was_pruned_by_hand(hf: Holdfast, engi
     engine.save_loop_snapshot("p", {"a": 0}, tags=["kept"])
     engine.save_loop_snapshot("p", {"a": 1})
     engine.set_project_state("p", {"a": 2})
-    hf.history("loop/p").prune(holdfast.Retention(last=1))
+    # A version of the engine would keep the last snapshot.
+    hf.history("loop/p").commit({"a": 3})
+    hf.history("loop/p").prune(holdfast.Retention(last=2))
     assert engine.get_snapshot_history("p")["last_good"] == 1
     assert good(engine.restore_last_snapshot("p"))["version"] == 1
 

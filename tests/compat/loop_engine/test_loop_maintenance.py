@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,6 +60,30 @@ def test_prune_keeps_the_last_good_snapshot(hf: Holdfast, engine: LoopEngine, cl
     assert loops(engine) == [1]
     assert not hf.history("loop/p").at(2).pinned
     assert engine.restore_last_snapshot("p")["version"] == 2
+
+
+@pytest.mark.parametrize("where", ["memory", "sqlite"])
+def test_retention_for_all_runs_keeps_the_last_snapshot(where: str, file: Path) -> None:
+    """As `holdfast prune --all`, the page and a nightly program do it."""
+    with holdfast.open(":memory:" if where == "memory" else file) as hf:
+        engine = LoopEngine(hf, check_every=None)
+        for number in (1, 2):
+            engine.save_loop_snapshot("p", {"loop_count": number})
+        for number in range(10):
+            engine.set_project_state("p", {"loop_count": 3, "n": number})
+        for policy in (Retention(last=3), Retention(within=timedelta(0)), Retention(last=0)):
+            for run in hf.iter_runs():
+                hf.history(run.id).prune(policy)
+        hf.history("loop/p").drop([2])
+        assert [each["version"] for each in engine.get_snapshot_history("p")["snapshots"]] == [2]
+        restored = good(engine.restore_last_snapshot("p"))
+        assert (restored["status"], restored["version"]) == ("restored", 2)
+        good(engine.set_project_state("p", {"loop_count": 4}, base=restored["head"]))
+        hf.history("loop/p").prune(Retention(last=0))
+        assert good(engine.restore_last_snapshot("p"))["loop"] == 2
+        good(engine.save_loop_snapshot("p"))
+        hf.history("loop/p").prune(Retention(last=0))
+        assert engine.get_snapshot_history("p")["snapshot_count"] == 1, "one that is not needed is removed"
 
 
 def test_configured_retention_applies_after_each_snapshot(engine: LoopEngine) -> None:

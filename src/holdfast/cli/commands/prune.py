@@ -46,7 +46,8 @@ def prune_command(
 ) -> None:
     """Remove old versions that a retention policy does not keep. A version is kept if any rule keeps it.
 
-    The head, tagged and pinned versions, and versions that forks and unfinished runs need, are always kept.
+    The head, tagged and pinned versions, and versions that forks, unfinished runs and agent loops need, are always
+    kept.
     """
     if not runs and not everything:
         raise click.UsageError("name the runs, or use --all")

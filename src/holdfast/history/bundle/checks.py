@@ -160,6 +160,7 @@ class DetailFields(msgspec.Struct):
     actor: str | None = None
     merged: int | None = None
     moved: int | None = None
+    needs: int | None = None
     version: int | None = None
 
     @classmethod
