@@ -313,8 +313,8 @@ class Holdfast:
         `limit`. For the next page, pass the last one's id as `after`. A page costs the same however many questions are
         open.
 
-        The filters are combined: the run, the workflow, the assignee, the kind (`question`, `stalled` or `loop`), and
-        seconds that the question has been open.
+        The filters are combined: the run (of a loop, that with its state), the workflow, the assignee, the kind
+        (`question`, `stalled` or `loop`), and seconds that the question has been open.
 
         With `open=False`, return those that were answered, with who did and when, newest first, of one run or all."""
         return self._operators.list_questions(

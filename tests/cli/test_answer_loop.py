@@ -51,6 +51,14 @@ def test_question_of_a_loop_is_described_on_a_terminal(asking: ProjectFolder) ->
         assert line in screen.text
 
 
+def test_question_is_answered_by_the_run_of_the_loop(asking: ProjectFolder) -> None:
+    (question,) = asking.json("inbox", "--run", "loop/report")
+    assert question["run"] == CONTROL
+    asking.json("answer", "loop/report", "rollback")
+    assert state(asking) == {"loop_count": 1, "plan": {"a": 1, "b": [2]}}
+    assert asking.json("inbox", "--run", "loop/report") == []
+
+
 @pytest.mark.parametrize(
     ("answer", "after"),
     [

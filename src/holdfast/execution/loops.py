@@ -32,6 +32,11 @@ def is_control_run(run_id: str) -> bool:
     return _is_part(run_id, CONTROL)
 
 
+def control_run_of(run_id: str) -> str | None:
+    """Return the id of the control run of the loop that may have its state in a run; None for a run of no loop."""
+    return run_id + CONTROL if run_id.startswith(PREFIX) and not is_bookkeeping(run_id) else None
+
+
 def is_bookkeeping(run_id: str) -> bool:
     """Return whether a run belongs to a loop without being its state: lists of runs leave it out."""
     return _is_part(run_id, CONTROL) or _is_part(run_id, BEATS)

@@ -14,7 +14,7 @@ from holdfast.errors import AlreadyRunning, HoldfastError, InvalidCall, NotFound
 from holdfast.execution import inbox, stopping
 from holdfast.execution.frame import refuse_in_loop
 from holdfast.execution.lease import is_alive
-from holdfast.execution.loops import Loops
+from holdfast.execution.loops import Loops, control_run_of
 from holdfast.execution.open_questions import Inbox
 from holdfast.execution.options import DEFAULTS
 from holdfast.execution.preflight import check_code
@@ -95,7 +95,7 @@ class Operators:
         self, *, open: bool, run_id: str | None, limit: int, after: str | None, **filters: Any,  # noqa: A002 - the public name
     ) -> list[Question]:  # fmt: skip
         """Return a page of the open questions, or of those that were answered, newest first."""
-        run = None if run_id is None else self._engine.record(run_id)
+        run = None if run_id is None else self._asker(run_id)
         check_integer("limit", limit, 1)
         check_text("after", after, MAX_NOTE)
         if open:
@@ -104,6 +104,12 @@ class Operators:
         if given:
             raise InvalidCall(f"{', '.join(given)} selects open questions: leave it out with open=False")
         return answered(self._store, run, after, limit)
+
+    def _asker(self, run_id: str) -> RunRecord:
+        """Return the run that asks the questions of a run: for the run with the state of a loop, the control run."""
+        control = control_run_of(check_run_id(run_id))
+        found = None if control is None else self._store.run(control)
+        return found or self._engine.record(run_id)
 
     def write_answer(self, question_id: str, value: Any, actor: str | None, resume: bool) -> Delivery:
         """Write the answer to a question that a workflow asked."""

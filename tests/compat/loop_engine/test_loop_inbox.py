@@ -93,6 +93,25 @@ def test_question_says_what_an_operator_needs(hf: Holdfast, clock: Clock) -> Non
     assert [part["path"] for part in details["initial"]] == ["loop_count"]
 
 
+def test_questions_are_found_by_the_run_of_the_loop(hf: Holdfast, clock: Clock) -> None:
+    """Lists of runs and alerts of the monitor name the run with the state; lists leave out the control run."""
+    question_id = ask(hf, "a b/c")
+    ask(hf, "other")
+    run = "loop/a%20b%2Fc"
+    assert run in [each.id for each in hf.runs()]
+    assert ids(hf.inbox(run_id=run)) == ids(hf.inbox(run_id=f"{run}/control")) == [question_id]
+    clock.forward(HOUR)
+    assert ids(hf.inbox(run_id=run, kind="loop", waiting_longer_than=60)) == [question_id]
+    assert hf.inbox(run_id=run, kind="stalled") == []
+    hf.answer(question_id, "resume")
+    assert hf.inbox(run_id=run) == []
+    assert ids(hf.inbox(open=False, run_id=run)) == [question_id]
+    LoopEngine(hf, check_every=None).set_project_state("quiet", {})
+    assert hf.inbox(run_id="loop/quiet") == []
+    with pytest.raises(NotFound):
+        hf.inbox(run_id="loop/unknown")
+
+
 def test_questions_of_runs_and_loops_are_in_one_order(hf: Holdfast, clock: Clock) -> None:
     random = Random(7)
     every: list[Question] = []
