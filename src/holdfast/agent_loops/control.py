@@ -121,6 +121,8 @@ class RecoveryTask(msgspec.Struct, omit_defaults=True):
     keep_unknown: bool = True
     #: The parts of the memory that a reinitialization keeps, as paths.
     keys: list[str] = []
+    #: The owner that executes the task; empty in records of earlier versions.
+    owner: str = ""
 
 
 class Control(msgspec.Struct):

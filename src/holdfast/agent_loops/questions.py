@@ -31,6 +31,7 @@ from holdfast.agent_loops.replies import Reply, difference, stamp
 from holdfast.errors import BadData, InvalidAnswer, InvalidCall, InvalidReference, NotFound
 from holdfast.execution import inbox
 from holdfast.execution.engine_context import EngineContext
+from holdfast.execution.lease import is_owner_alive
 from holdfast.execution.loops import HandlingChange
 from holdfast.execution.questions import CHOICES, handled, parts_of, summaries
 from holdfast.history.version import Version
@@ -43,7 +44,7 @@ from holdfast.tree.diff import Change
 #: Former names of choices of `LoopEngine.answer_question`.
 _FORMER_CHOICES = {"restore": "rollback", "ignore": "resume", "reinitialise": "reinitialize"}
 
-#: Microseconds after which an unfinished task counts as abandoned.
+#: Microseconds after which an unfinished task counts as abandoned, if its process is not known to have died.
 _LEASE = 60_000_000
 #: Microseconds in which `max_restores` are counted.
 _HOUR = 3_600_000_000
@@ -98,7 +99,15 @@ class Questions:
                 reason += f"; {damage or 'no snapshot of it was saved'}"
             else:
                 replaces = control.config.keep_unknown is not True
-                task = RecoveryTask(_task_number(), "restore", reason, now, actor, keep_unknown=not replaces)
+                task = RecoveryTask(
+                    _task_number(),
+                    "restore",
+                    reason,
+                    now,
+                    actor,
+                    keep_unknown=not replaces,
+                    owner=self._engine.owner,
+                )
                 control.restores.append(now)
                 control.tasks.append(task)
                 return Entry("restore.decided", reason, actor, {"task": task.number}), task
@@ -156,7 +165,15 @@ class Questions:
                 what = "restore" if choice == "rollback" else choice
                 keeps = control.config.keep_unknown is True
                 task = RecoveryTask(
-                    _task_number(), what, f"{choice}: {reason}", now, actor, target, keeps, kept
+                    _task_number(),
+                    what,
+                    f"{choice}: {reason}",
+                    now,
+                    actor,
+                    target,
+                    keeps,
+                    kept,
+                    self._engine.owner,
                 )
                 control.tasks.append(task)
                 return entry, task
@@ -246,9 +263,13 @@ class Questions:
         def take_over(control: Control) -> tuple[Entry | None, list[RecoveryTask]]:
             now = project.now()
             is_asked = control.open_question is not None
-            left = [task for task in control.tasks if task.at + _LEASE < now and not is_asked]
+            left = [
+                task
+                for task in control.tasks
+                if not is_asked and not is_owner_alive(task.owner, task.at + _LEASE, now)
+            ]
             for task in left:
-                task.at = now
+                task.at, task.owner = now, self._engine.owner
             return Entry(BOOKKEEPING) if left else None, left
 
         return [self.execute(project, task) for task in project.control.change(take_over)]

@@ -14,8 +14,7 @@ import msgspec
 
 from holdfast.errors import HoldfastError, StaleVersion
 from holdfast.execution.engine_context import EngineContext
-from holdfast.execution.lease import is_alive
-from holdfast.model.records import RunRecord
+from holdfast.execution.lease import is_owner_alive
 from holdfast.struct_types import resolved
 
 #: A lease lasts this many intervals of the job, and at least this many seconds.
@@ -87,5 +86,4 @@ class Leadership:
 
 def _holds(lease: _Lease, now: int) -> bool:
     """Return whether a lease is valid: it has not expired, and its process has not died."""
-    stand_in = RunRecord(id=lease.name, created=0, updated=0, owner=lease.owner, until=lease.until)
-    return is_alive(stand_in, now)
+    return is_owner_alive(lease.owner, lease.until, now)

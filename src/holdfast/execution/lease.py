@@ -162,14 +162,20 @@ class LeaseKeeper:
 
 def is_alive(run: RunRecord, now: int) -> bool:
     """Return whether a live owner advances this run."""
-    if run.owner is None or run.until <= now:
+    return is_owner_alive(run.owner, run.until, now)
+
+
+def is_owner_alive(owner: str | None, until: int, now: int) -> bool:
+    """Return whether an owner lives: its lease has not expired, and its process has not died, as far as this machine
+    can see."""
+    if owner is None or until <= now:
         return False
-    where, pid, started, _ = (run.owner.split("|") + [""] * 4)[:4]
+    where, pid, started, _ = (owner.split("|") + [""] * 4)[:4]
     if where != machine() or not (pid.isascii() and pid.isdigit()):
         return True
     found = process_start(int(pid))
     if int(pid) == os.getpid() and started == found:
-        return any(keeper.owner == run.owner for keeper in list(_alive))
+        return any(keeper.owner == owner for keeper in list(_alive))
     # A process whose start is not known may be the owner: its lease decides.
     return found != "" and (found == started or UNKNOWN in (found, started))
 

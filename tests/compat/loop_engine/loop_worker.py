@@ -11,6 +11,7 @@ from typing import Any
 
 import holdfast
 from holdfast import Holdfast
+from holdfast.agent_loops.questions import Questions
 from holdfast.loops import LoopEngine
 
 
@@ -89,6 +90,20 @@ def recoveries(hf: Holdfast, engine: LoopEngine, project: str = "") -> None:
         time.sleep(60)
 
 
+def decide(hf: Holdfast, engine: LoopEngine, question_id: str = "") -> None:
+    """Answer a question, or decide about a stopped loop, and hang before the decision is executed."""
+
+    def hang_instead(*_: object) -> Any:
+        say("decided")
+        while True:
+            time.sleep(60)
+
+    setattr(Questions, "execute", hang_instead)  # noqa: B010
+    if question_id:
+        engine.answer_question(question_id, "rollback")
+    engine.auto_restore_if_configured("p", "crash")
+
+
 ROLES: dict[str, Callable[..., None]] = {
     "hang": hang,
     "check": check,
@@ -97,6 +112,7 @@ ROLES: dict[str, Callable[..., None]] = {
     "leave": leave,
     "check_all_the_time": check_all_the_time,
     "recoveries": recoveries,
+    "decide": decide,
 }
 
 if __name__ == "__main__":

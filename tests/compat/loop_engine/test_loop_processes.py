@@ -71,6 +71,26 @@ def test_killed_agent_is_found_and_its_changes_undone(engine: LoopEngine, file: 
     assert good(engine.log_agent_start("p", "planner"))["unfinished"] is None
 
 
+@pytest.mark.parametrize("by", ["configuration", "answer"])
+def test_decision_of_a_killed_process_is_executed_at_once(
+    engine: LoopEngine, file: Path, clock: Clock, by: str
+) -> None:
+    engine.save_loop_snapshot("p", {"loop_count": 1})
+    engine.update_project_state("p", {"loop_count": 2})
+    asked = []
+    if by == "answer":
+        asked = [good(engine.auto_restore_if_configured("p"))["question_id"]]
+    engine.configure("p", loop_autoresume=True)
+    with working(Worker(file, clock, "decide", *asked)) as (worker,):
+        assert worker.read_line() == "decided"
+        assert engine.check_timeouts()["finished"] == [], "the process lives, and may still execute it"
+        worker.kill()
+    (finished,) = engine.check_timeouts()["finished"]
+    assert finished["status"] == "restored"
+    assert state_of(engine)["loop_count"] == 1
+    assert engine.check_timeouts()["finished"] == []
+
+
 def test_start_after_a_kill_reports_the_unfinished_start(
     engine: LoopEngine, file: Path, clock: Clock
 ) -> None:
