@@ -254,10 +254,10 @@ class Project:
             yield from self.log.iter_versions(step=_SNAPSHOT)
 
     def due_for_snapshot(self) -> Version | None:
-        """Return the head, if a scheduled snapshot of it is due."""
+        """Return the head, if a scheduled snapshot of it is due. No state is read: checkers ask every few seconds."""
         every = self.control.read().config.every
         head = None if every is None else self.head()
-        last = self.last_good(head, [])
+        last = None if head is None else self._last_snapshot(head)
         if head is None or every is None or last is None:
             return head
         at = int(last.at.timestamp() * 1_000_000)

@@ -15,6 +15,7 @@ import holdfast
 from holdfast import Holdfast, Retention
 from holdfast.agent_loops.names import control_run, name_in, name_of, quoted, state_run, unquoted
 from holdfast.agent_loops.project import Project
+from holdfast.history.version import Version
 from holdfast.loops import LoopEngine
 from holdfast.model.names import check_run_id
 
@@ -208,6 +209,30 @@ def test_scheduled_snapshot_is_taken_when_due_and_changed(engine: LoopEngine, cl
     engine.schedule("p", None)
     engine.update_project_state("p", {"loop_count": 9})
     assert engine.take_scheduled_snapshots()["saved"] == []
+
+
+def test_check_of_a_schedule_reads_no_state(
+    file: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with holdfast.open(file, clock=clock) as hf:
+        engine = LoopEngine(hf, check_every=None)
+        engine.save_loop_snapshot("p", {"memory": ["long " * 100] * 1000})
+        engine.update_project_state("p", {"loop_count": 2})
+        engine.schedule("p", 60)
+    with holdfast.open(file, clock=clock) as hf:
+        engine = LoopEngine(hf, check_every=None)
+        read: list[str] = []
+        read_state = Version.read_state
+
+        def noted(version: Version) -> Any:
+            read.append(version.run)
+            return read_state(version)
+
+        monkeypatch.setattr(Version, "read_state", noted)
+        assert good(engine.take_scheduled_snapshots())["saved"] == []
+        assert read == ["loop/p/control"]
+        clock.forward(60)
+        assert len(good(engine.take_scheduled_snapshots())["saved"]) == 1
 
 
 def test_concurrent_schedulers_save_one_snapshot(
