@@ -248,6 +248,12 @@ class Project:
             found = self._snapshot_below(found.timeline, found.number)
         return found
 
+    def last_snapshot(self, head: Version) -> int:
+        """Return the number of the last snapshot at or before a version, whether it can be read or not; 0 for none. No
+        state is read."""
+        found = self._last_snapshot(head)
+        return 0 if found is None else found.number
+
     def snapshots(self) -> Iterator[Version]:
         """Yield all snapshots, newest first."""
         with suppress(NotFound):
@@ -398,8 +404,7 @@ class Project:
         recorded = _recorded_snapshot(head)
         if recorded is not None:
             return recorded
-        found = self._last_snapshot(head)
-        return 0 if found is None else found.number
+        return self.last_snapshot(head)
 
     def _merged(self, base: Base, state: Any, head: Version | None, resolve: Resolver | None) -> Any:
         """Return a state derived from an older version, merged with the changes made since."""

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from secrets import randbits
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from holdfast.agent_loops.config import MAX_NAME, MAX_REASON
 from holdfast.agent_loops.control import (
@@ -50,6 +50,8 @@ _LEASE = 60_000_000
 _HOUR = 3_600_000_000
 #: Maximum number of reasons in a question.
 _MAX_REASONS = 20
+#: Projects whose changes are remembered: somewhat more than a page of the inbox.
+_MAX_REMEMBERED = 150
 
 
 def current_choice(choice: Any) -> Any:
@@ -65,11 +67,21 @@ def current_choice(choice: Any) -> Any:
     return current
 
 
+class _Changes(NamedTuple):
+    """The part of a question that is read from states: the last good version, the changes since, what can be kept."""
+
+    since: int | None
+    diff: Sequence[str]
+    initial: Sequence[dict[str, Any]]
+
+
 class Questions:
     """Decisions about loops that stopped: restored by configuration, or asked and answered."""
 
     def __init__(self, engine: EngineContext) -> None:
         self._engine = engine
+        #: What was shown last, by the versions that it was made from.
+        self._remembered: Mapping[tuple[str, str, int] | None, _Changes] = {}
 
     def restore_or_ask(self, project: Project, reason: str, actor: str | None) -> Reply:
         """Decide about a loop that stopped, and execute the decision."""
@@ -276,30 +288,18 @@ class Questions:
 
     def shown(self, project: Project, question: LoopQuestion) -> Question:
         """Return a question as the inbox shows it."""
-        last: Version | None = None
-        diff: list[str] = []
-        initial: list[dict[str, Any]] = []
-        try:
-            head = project.head()
-            last = project.last_good(head, [])
-            state = None if head is None else head.state
-            if isinstance(state, Mapping):
-                initial = parts_of([Change("added", (key,), new=value) for key, value in state.items()])
-            if head is not None and last is not None:
-                diff = summaries(project.log.diff(last, head).changes)
-        except BadData as error:
-            diff = [f"the difference cannot be read: {error}"]
+        changes = self._changes(project)
         reason = question.reasons[0]
-        good = "" if last is None else f" (to version {last.number})"
+        good = "" if changes.since is None else f" (to version {changes.since})"
         details = {
             "symptom": "silent" if question.agents else "reported",
             "why": reason,
             "since": when(question.opened),
             "reasons": list(question.reasons),
             "agents": list(question.agents),
-            "version": None if last is None else last.number,
-            "diff": diff,
-            "initial": initial,
+            "version": changes.since,
+            "diff": list(changes.diff),
+            "initial": [{**part, "changes": list(part["changes"])} for part in changes.initial],
             "choices": list(CHOICES),
         }
         found = Question(
@@ -314,6 +314,31 @@ class Questions:
             project=project.id,
         )
         return handled(found, question.handling)
+
+    def _changes(self, project: Project) -> _Changes:
+        """Return what has changed since the last good snapshot. It is remembered with the versions that it is of, so
+        that a list of questions that is read again and again reads their states once."""
+        last: Version | None = None
+        initial: list[dict[str, Any]] = []
+        diff: list[str] = []
+        try:
+            head = project.head()
+            versions = None if head is None else (project.name, head.hash, project.last_snapshot(head))
+            if (known := self._remembered.get(versions)) is not None:
+                return known
+            last = project.last_good(head, [])
+            state = None if head is None else head.state
+            if isinstance(state, Mapping):
+                initial = parts_of([Change("added", (key,), new=value) for key, value in state.items()])
+            if head is not None and last is not None:
+                diff = summaries(project.log.diff(last, head).changes)
+        except BadData as error:
+            versions, diff = None, [f"the difference cannot be read: {error}"]
+        found = _Changes(None if last is None else last.number, diff, initial)
+        if versions is not None:
+            newest = list(self._remembered.items())[1 - _MAX_REMEMBERED :]
+            self._remembered = {**dict(newest), versions: found}
+        return found
 
     def reply(self, project: Project, question: LoopQuestion) -> Reply:
         """Return a question in the form of a reply."""

@@ -15,6 +15,7 @@ from loop_fixtures import Clock, good
 
 import holdfast
 from holdfast import Holdfast, InvalidAnswer, InvalidCall, NotFound, QuestionPolicy, workflow
+from holdfast.history.version import Version
 from holdfast.loops import LoopEngine
 from holdfast.model.public import Question
 
@@ -110,6 +111,36 @@ def test_questions_are_found_by_the_run_of_the_loop(hf: Holdfast, clock: Clock) 
     assert hf.inbox(run_id="loop/quiet") == []
     with pytest.raises(NotFound):
         hf.inbox(run_id="loop/unknown")
+
+
+def test_page_that_is_read_again_reads_no_state(
+    hf: Holdfast, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page asks for it whenever something happens, and states may be long."""
+    engine = LoopEngine(hf, check_every=None)
+    for project in ("p", "q"):
+        ask(hf, project)
+    first = [question.details for question in hf.inbox()]
+    read: list[str] = []
+    read_state = Version.read_state
+
+    def noted(version: Version) -> Any:
+        read.append(version.run)
+        return read_state(version)
+
+    monkeypatch.setattr(Version, "read_state", noted)
+    again = [question.details for question in hf.inbox()]
+    assert again == first
+    assert set(read) == {"loop/p/control", "loop/q/control"}
+    again[0]["diff"].clear()
+    again[0]["initial"][0]["changes"].clear()
+    assert [question.details for question in hf.inbox()] == first, "what a caller changes is its own"
+    engine.update_project_state("p", {"loop_count": 3})
+    (changed,) = (question for question in hf.inbox() if question.project == "p")
+    assert changed.details["diff"] == ["loop_count: 1 → 3"]
+    engine.save_loop_snapshot("p")
+    (changed,) = (question for question in hf.inbox() if question.project == "p")
+    assert (changed.details["version"], changed.details["diff"]) == (4, [])
 
 
 def test_questions_of_runs_and_loops_are_in_one_order(hf: Holdfast, clock: Clock) -> None:
